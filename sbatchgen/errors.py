@@ -1,0 +1,74 @@
+"""What can go wrong for a user, and the exit status it ends with.
+
+    SbatchgenError
+    |- CommandLineError   2  the command line does not make sense
+    |- DocumentError      3  a profile, job, template or script is wrong
+    |- FitError           4  the job does not fit the cluster
+    `- SlurmError         5  Slurm refused, or cannot be reached
+
+A traceback (exit status 1) is always a bug of sbatchgen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong: what, where it was written (`file:line` or a flag), and a fix to type."""
+
+    what: str
+    at: str = ""
+    fix: str = ""
+
+
+class SbatchgenError(Exception):
+    """Problems that a user can mend; all that were found, not only the first."""
+
+    exit_status = 1
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(problem.what for problem in self.problems))
+
+    @classmethod
+    def of(cls, what: str, *, at: str = "", fix: str = "") -> SbatchgenError:
+        """The error of a single problem."""
+        return cls([Problem(what, at, fix)])
+
+
+class CommandLineError(SbatchgenError):
+    """The command line does not make sense."""
+
+    exit_status = 2
+
+
+class DocumentError(SbatchgenError):
+    """A profile, job, template or script is wrong."""
+
+    exit_status = 3
+
+
+class FitError(SbatchgenError):
+    """The job does not fit the cluster."""
+
+    exit_status = 4
+
+
+class SlurmError(SbatchgenError):
+    """Slurm refused, or cannot be reached."""
+
+    exit_status = 5
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A fix that names the nearest known word, or lists them all where none is near."""
+    import difflib  # only on the way to an error: keeps `render` fast
+
+    names = sorted(known)
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    if near:
+        return f"did you mean '{near[0]}'?"
+    return f"known here: {', '.join(names)}" if names else ""

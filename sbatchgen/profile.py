@@ -1,0 +1,119 @@
+"""Facts of a cluster, owned by the people who run it: the schema of a profile."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sbatchgen.job import GpuRequest, Launcher, RuntimeName
+from sbatchgen.options import SbatchOptions
+from sbatchgen.units import Duration, EnvName, Memory, ShellPath, Text, Word
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Partition:
+    """What a job may ask for in one partition, per node where a name says so; None is "not known"."""
+
+    time_max: Duration | None = None
+    nodes_max: int | None = None
+    cpus_per_node: int | None = None
+    cpus_per_gpu: int | None = None
+    gpus_per_node: int | None = None
+    gpu_type: Text | None = None
+    mem_per_node: Memory | None = None
+    shards_per_gpu: int | None = None
+    options: SbatchOptions = field(default_factory=SbatchOptions)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Network:
+    """How processes on several nodes find each other."""
+
+    nccl_socket_ifname: Text | None = None
+    gloo_socket_ifname: Text | None = None
+    nccl_ib_hca: Text | None = None
+    port_base: int = 20000  # below the ephemeral ports, which start at 32768
+    port_count: int = 10000
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Conda:
+    """A conda installation (`root`) and the environment to activate, by name or by path."""
+
+    root: ShellPath | None = None
+    env: ShellPath | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Venv:
+    """A virtual environment."""
+
+    path: ShellPath | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Apptainer:
+    """An image, what is bound into it (SRC or SRC:DST), and the flag that gives it the GPUs."""
+
+    image: ShellPath | None = None
+    binds: tuple[ShellPath, ...] = ()
+    gpu_flag: Text = field(default_factory=lambda: Text("--nv"))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Enroot:
+    """An image for Enroot through pyxis, what is mounted into it, and the folder to start in."""
+
+    image: ShellPath | None = None
+    mounts: tuple[ShellPath, ...] = ()
+    workdir: ShellPath | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Runtimes:
+    """The ways to bring a Python with torch; each may be set up or not."""
+
+    conda: Conda = field(default_factory=Conda)
+    venv: Venv = field(default_factory=Venv)
+    apptainer: Apptainer = field(default_factory=Apptainer)
+    enroot: Enroot = field(default_factory=Enroot)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Paths:
+    """Where data sets, run folders and the bundled training package lie on this cluster."""
+
+    data: ShellPath | None = None
+    runs: ShellPath | None = None
+    code: ShellPath | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Profile:
+    """A cluster. `setup` lines are shell, run as they stand; everything else is data."""
+
+    name: Text
+    url: Text
+    checked: Text
+    contact: Text | None = None
+    description: Text | None = None
+    slurm: Text | None = None
+    scheduler: Literal["slurm", "none", "env"] = "slurm"
+    partitions: Mapping[Text, Partition] = field(default_factory=dict)
+    default_partition: Text | None = None
+    gpu_request: GpuRequest = "gpus_per_node"
+    modules: tuple[Text, ...] = ()
+    setup: tuple[Text, ...] = ()
+    env: Mapping[EnvName, Word] = field(default_factory=dict)
+    network: Network = field(default_factory=Network)
+    runtime: RuntimeName = "host"
+    launcher: Launcher = "torchrun"
+    runtimes: Runtimes = field(default_factory=Runtimes)
+    paths: Paths = field(default_factory=Paths)
+    options: SbatchOptions = field(default_factory=SbatchOptions)
+    modes: Mapping[Literal["cpu", "single", "dataparallel", "ddp"], SbatchOptions] = field(
+        default_factory=dict
+    )
+    template: Text | None = None
+    required: tuple[Text, ...] = ()
+    omit: tuple[Text, ...] = ()
+    extra_options: Mapping[Text, Text] = field(default_factory=dict)

@@ -1,0 +1,197 @@
+"""Slurm's quantities and the texts that jobs and profiles may hold, each read by `parse` from its text.
+
+`parse` raises ValueError with one sentence; whoever reads a file or a flag adds the place.
+Time and memory: sbatch(1), options --time and --mem.
+"""
+
+from __future__ import annotations
+
+import re
+
+_CLOCK = re.compile(r"(?:(?P<days>\d+)-)?(?P<hours>\d+):(?P<minutes>\d+):(?P<seconds>\d+)")
+_DAYS = re.compile(r"(?P<days>\d+)-(?P<hours>\d+)(?::(?P<minutes>\d+))?")
+_MEMORY = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
+_KIB = {"K": 1, "M": 1024, "G": 1024**2, "T": 1024**3}
+
+
+class Duration(int):
+    """A Slurm time limit in seconds, printed as D-HH:MM:SS, the one form that nobody misreads."""
+
+    @classmethod
+    def parse(cls, text: str) -> Duration:
+        """Accepts minutes, H:M:S and the days forms. MM:SS is refused: most people mean hours."""
+        if text.isdecimal() and text.isascii():
+            return cls(60 * int(text))
+        match = _CLOCK.fullmatch(text) or _DAYS.fullmatch(text)
+        if match is None:
+            if re.fullmatch(r"\d+:\d+", text):
+                left, right = text.split(":")
+                raise ValueError(
+                    f"time '{text}' is ambiguous: Slurm reads {left} minutes {right} seconds; "
+                    f"write {text}:00 or 00:{text}"
+                )
+            raise ValueError(f"'{text}' is not a time; write HH:MM:SS or D-HH:MM:SS")
+        parts = {name: int(value) for name, value in match.groupdict().items() if value}
+        if parts.get("minutes", 0) > 59 or parts.get("seconds", 0) > 59:
+            raise ValueError(f"'{text}' has more than 59 minutes or seconds in its field")
+        seconds = 86400 * parts.get("days", 0) + 3600 * parts["hours"]
+        return cls(seconds + 60 * parts.get("minutes", 0) + parts.get("seconds", 0))
+
+    def __str__(self) -> str:
+        days, rest = divmod(int(self), 86400)
+        return f"{days}-{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
+
+
+class Memory(int):
+    """A Slurm memory size in MiB, printed in the largest unit that holds it exactly."""
+
+    @classmethod
+    def parse(cls, text: str) -> Memory:
+        """Accepts an integer with K, M, G or T (binary; MiB without a unit). 0 is the whole node."""
+        match = _MEMORY.fullmatch(text)
+        if match is None:
+            raise ValueError(f"'{text}' is not a memory size; write an integer with K, M, G or T, as 64G")
+        kib = int(match[1]) * _KIB[(match[2] or "M").upper()]
+        return cls(-(-kib // 1024))
+
+    def __str__(self) -> str:
+        for unit, mib in (("T", 1024**2), ("G", 1024)):
+            if self and self % mib == 0:
+                return f"{self // mib}{unit}"
+        return f"{int(self)}M" if self else "0"
+
+
+class Text(str):
+    """One line of text: no control characters, since a line break would start a line of the script."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Text:
+        """Refuses control characters and what is not Unicode text."""
+        if re.search(r"[\x00-\x1f\x7f\x85\u2028\u2029]", text):
+            raise ValueError(f"{text!r} holds a control character")
+        if not text.isascii() and re.search(r"[\ud800-\udfff]", text):
+            raise ValueError(f"{text!r} is not valid UTF-8")
+        return cls(text)
+
+
+class Word(str):
+    """Any text that may be an argument or a value of the environment: all but NUL and broken UTF-8."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Word:
+        """Refuses what no argument can hold."""
+        if "\0" in text:
+            raise ValueError(f"{text!r} holds a NUL character")
+        if not text.isascii() and re.search(r"[\ud800-\udfff]", text):
+            raise ValueError(f"{text!r} is not valid UTF-8")
+        return cls(text)
+
+
+class ShellPath(Text):
+    """A path in which the job expands ${USER}, ${HOME}, ${SCRATCH}, ${TMPDIR} and ${SLURM_...}."""
+
+    __slots__ = ()
+
+    VARIABLE = re.compile(r"\$\{(USER|HOME|SCRATCH|WORK|TMPDIR|SLURM_[A-Z0-9_]+)\}")
+
+    @classmethod
+    def parse(cls, text: str) -> ShellPath:
+        """Refuses an empty path, a leading ~ or -, and variables that a path may not hold."""
+        Text.parse(text)
+        if not text:
+            raise ValueError("a path is empty")
+        if text.startswith("~"):
+            raise ValueError(f"'{text}' starts with ~, which is not expanded here; write ${{HOME}}/...")
+        if text.startswith("-"):
+            raise ValueError(f"path '{text}' starts with a dash; write ./{text}")
+        rest = cls.VARIABLE.sub("", text)
+        if re.search(r"\$\{[A-Za-z_]\w*\}|\$[A-Za-z_]", rest):
+            raise ValueError(
+                f"'{text}' holds a variable that is not expanded; a path may hold ${{USER}}, ${{HOME}}, "
+                "${SCRATCH}, ${WORK}, ${TMPDIR} and ${SLURM_...}, written with braces"
+            )
+        return cls(text)
+
+    @property
+    def expands(self) -> bool:
+        """Whether the job has something to expand in it."""
+        return self.VARIABLE.search(self) is not None
+
+    @property
+    def absolute(self) -> bool:
+        """Whether it does not depend on the folder of submission."""
+        return self.startswith(("/", "${"))
+
+
+class JobName(Text):
+    """A job name that can also name a folder and stand in the name of a log."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> JobName:
+        """Refuses what would change the log's path: a slash, a percent sign, a backslash."""
+        Text.parse(text)
+        if not text or text.startswith(("-", ".")) or re.search(r"[/%\\]", text) or text != text.strip():
+            raise ValueError(
+                f"job name '{text}' can't name a folder and a log: it may not be empty, hold / % or \\, "
+                "start with a dash or a dot, or have blanks at its ends"
+            )
+        if len(text.encode()) > 200:
+            raise ValueError(f"job name '{text[:20]}...' is longer than 200 bytes")
+        return cls(text)
+
+
+class EnvName(Text):
+    """The name of a variable of the environment."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> EnvName:
+        """Letters, digits and underscores; not Slurm's own names, which steer srun."""
+        if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text) is None:
+            raise ValueError(f"'{text}' can't name a variable: use letters, digits and underscores")
+        if text.startswith(("SLURM_", "SBATCH_")):
+            raise ValueError(f"'{text}' belongs to Slurm; use Slurm's option instead of its variable")
+        return cls(text)
+
+
+class Resume(Text):
+    """`auto` (go on from the newest checkpoint, if any), `off`, or a checkpoint."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Resume:
+        """Any path is taken for a checkpoint."""
+        if text not in ("auto", "off"):
+            ShellPath.parse(text)
+        return cls(text)
+
+
+class Gres(Text):
+    """What `--gres` asks for on each node: name[:type][:count], comma separated."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Gres:
+        """Refuses what sbatch would refuse, and `gres:` prefixes, which Slurm releases read differently."""
+        item = r"[A-Za-z_][\w.-]*(?::[A-Za-z_0-9][\w.-]*)?(?::\d+[KMGTPkmgtp]?)?"
+        if re.fullmatch(rf"{item}(?:,{item})*", text) is None or text.startswith("gres:"):
+            raise ValueError(f"'{text}' is not a gres request; write gpu:4, gpu:a100:4 or shard:16")
+        return cls(text)
+
+    def amount(self, name: str) -> int:
+        """How many of this name, over all types."""
+        items = [item.split(":") for item in self.split(",")]
+        return sum(
+            int(parts[-1]) if len(parts) > 1 and parts[-1].isdecimal() else 1
+            for parts in items
+            if parts[0] == name
+        )
