@@ -1,0 +1,367 @@
+"""Does the plan make sense, and does it fit the cluster? Every finding at once, each with a fix.
+
+Severity: an `error` stops rendering; a `warning` is something that Slurm would take without a word.
+What Slurm refuses or silently accepts: sbatch(1), gres.html, and trials on 22.05 and 26.05.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from sbatchgen.errors import Problem, did_you_mean
+from sbatchgen.options import GPU_OPTIONS, NAMES, POSITIVE
+from sbatchgen.plan import Origin, Plan, Source
+from sbatchgen.units import Gres, ShellPath
+
+# sbatch obeys or ignores these in a directive, never as a job's author means it.
+NOT_IN_A_SCRIPT = ("help", "parsable", "quiet", "test-only", "usage", "verbose", "version", "wait", "wrap")
+
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check says. `fits` is false where the cluster, not the job, is what it breaks on."""
+
+    severity: Literal["error", "warning"]
+    problem: Problem
+    about_fit: bool = False
+
+
+def check(plan: Plan, *, log_folders_made: bool = False) -> list[Finding]:
+    """All findings of a plan, errors first; `log_folders_made` where somebody makes the logs' folders."""
+    rules = RULES if log_folders_made else (*RULES, _log_folder_exists)
+    findings = [finding for rule in rules for finding in rule(plan)]
+    return sorted(findings, key=lambda finding: finding.severity != "error")
+
+
+def _error(plan: Plan, key: str, what: str, fix: str, *, fit: bool = False) -> Finding:
+    return Finding("error", Problem(what, place(plan.origin(key)), fix), fit)
+
+
+def _warning(plan: Plan, key: str, what: str, fix: str) -> Finding:
+    return Finding("warning", Problem(what, place(plan.origin(key)), fix))
+
+
+def place(origin: Origin) -> str:
+    """Where a value was written, as errors show it."""
+    if origin.source is Source.DEFAULT:
+        return f"follows from: {origin.where}"
+    return origin.where
+
+
+def _profile_is_sound(plan: Plan) -> Iterator[Finding]:
+    for key in ("required", "omit"):
+        for name in getattr(plan.profile, key):
+            if name not in NAMES:
+                fix = did_you_mean(name, NAMES)
+                yield _error(plan, "", f"profile '{plan.profile.name}': '{name}' in {key} is no option", fix)
+    default = plan.profile.default_partition
+    if default and default not in plan.profile.partitions:
+        fix = did_you_mean(default, plan.profile.partitions)
+        yield _error(plan, "", f"the profile's default_partition '{default}' is not in its partitions", fix)
+
+
+def _required_options(plan: Plan) -> Iterator[Finding]:
+    for name in plan.profile.required:
+        if name in NAMES and getattr(plan.options, name) is None:
+            option = name.replace("_", "-")
+            yield _error(
+                plan, "", f"cluster '{plan.profile.name}' wants an {option}", f"add --{option} ...", fit=True
+            )
+
+
+def _counts(plan: Plan) -> Iterator[Finding]:
+    for name in POSITIVE:
+        value = getattr(plan.options, name)
+        if value is not None and value < 1:
+            yield _error(plan, f"options.{name}", f"{name} is {value}", f"set {name} to at least 1")
+    if plan.nproc_per_node < 1:
+        yield _error(
+            plan, "nproc_per_node", f"nproc_per_node is {plan.nproc_per_node}", "set it to 1 or more"
+        )
+    if plan.max_restarts < 0:
+        yield _error(plan, "max_restarts", "max_restarts is negative", "0 means: never start again")
+    time = plan.options.time
+    if time is not None and time < 60:
+        yield _error(plan, "options.time", f"time {time} is no limit to Slurm", "set at least 00:01:00")
+
+
+def _mode_shape(plan: Plan) -> Iterator[Finding]:
+    nodes, tasks = plan.nodes, plan.options.ntasks_per_node
+    if plan.mode != "ddp" and nodes > 1:
+        what = f"mode '{plan.mode}' runs on one node, but {nodes} were asked for"
+        yield _error(plan, "options.nodes", what, "use mode ddp, or --nodes 1")
+    if plan.options.ntasks is not None:
+        what = "ntasks leaves it to Slurm how many tasks each node gets, 3 and 1 as well as 2 and 2"
+        yield _error(plan, "options.ntasks", what, "use --nodes and --ntasks-per-node")
+    wanted = plan.nproc_per_node if plan.launcher == "srun" else 1
+    if tasks is not None and tasks != wanted:
+        who = f"launcher {plan.launcher}" if plan.launcher else f"mode {plan.mode}"
+        what = f"{who} wants {wanted} task{'s' * (wanted > 1)} a node, but ntasks_per_node is {tasks}"
+        yield _error(plan, "options.ntasks_per_node", what, f"remove it, or set it to {wanted}")
+    if plan.mode == "single" and plan.gpus_per_node > 1:
+        what = f"mode 'single' uses one GPU, but {plan.gpus_per_node} were asked for"
+        yield _error(plan, _gpu_key(plan), what, "ask for 1, or use mode ddp")
+    if plan.mode == "cpu":
+        for name in GPU_OPTIONS:
+            if getattr(plan.options, name) is not None:
+                yield _error(plan, f"options.{name}", "mode 'cpu' uses no GPU", f"remove {name}")
+    gpus = plan.gpus_per_node
+    if plan.mode == "ddp" and gpus and plan.nproc_per_node != gpus:
+        what = f"{plan.nproc_per_node} processes a node for {gpus} GPUs a node"
+        fix = (
+            f"set --nproc-per-node {gpus}" if plan.nproc_per_node < gpus else "NCCL wants a GPU for each rank"
+        )
+        kind = _warning if plan.nproc_per_node < gpus else _error
+        yield kind(plan, "nproc_per_node", what, fix)
+    if plan.mode == "dataparallel":
+        what = "DataParallel is slower than DDP, also on one node"
+        yield _warning(plan, "mode", what, "mode ddp with --nodes 1 does the same work")
+
+
+def _gpu_key(plan: Plan) -> str:
+    given = [f"options.{name}" for name in GPU_OPTIONS if getattr(plan.options, name) is not None]
+    return given[0] if given else ""
+
+
+def _one_gpu_option(plan: Plan) -> Iterator[Finding]:
+    given = [name for name in GPU_OPTIONS if getattr(plan.options, name) is not None]
+    if len(given) > 1 and not plan.shards:
+        names = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+        what = f"{names} both ask for GPUs; Slurm takes one silently, or refuses the job from 26.05 on"
+        yield _error(plan, f"options.{given[1]}", what, "keep one of them")
+    memory = [
+        name for name in ("mem", "mem_per_cpu", "mem_per_gpu") if getattr(plan.options, name) is not None
+    ]
+    if len(memory) > 1:
+        what = f"{' and '.join(memory)} exclude each other"
+        yield _error(plan, f"options.{memory[1]}", what, "keep one of them")
+    unknown = plan.slurm and not (plan.gpus_per_node or plan.shards or plan.partition.gpus_per_node)
+    told = plan.origin("nproc_per_node").source > Source.DEFAULT
+    if plan.mode in ("dataparallel", "ddp") and unknown and not told:
+        what = f"how many GPUs a node has is not known for profile '{plan.profile.name}'"
+        yield _error(plan, "", what, "add --gpus-per-node N (or, on CPUs, --nproc-per-node N)")
+
+
+def _shards(plan: Plan) -> Iterator[Finding]:
+    """Shares of one GPU: where Slurm or NCCL would refuse them, or let the job wait for ever."""
+    if not plan.shards:
+        return
+    key = "options.gres"
+    whole = [name for name in GPU_OPTIONS if name != "gres" and getattr(plan.options, name) is not None]
+    if whole or Gres(plan.options.gres or "").amount("gpu"):
+        what = "a job can have shards of a GPU or whole GPUs, not both: Slurm refuses it"
+        yield _error(plan, key, what, "keep --gres=shard:N or the GPUs")
+    limit = plan.partition.shards_per_gpu
+    if limit and plan.shards > limit:
+        what = f"{plan.shards} shards must lie on one GPU, which has {limit}: the job would wait for ever"
+        yield _error(plan, key, what, f"ask for at most {limit}, or for whole GPUs", fit=True)
+    if plan.mode == "dataparallel" or plan.nproc_per_node > 1:
+        what = "shards lie on one GPU, but several ranks or replicas want one each (NCCL: duplicate GPU)"
+        yield _error(plan, key, what, "use mode single, or ddp with --nproc-per-node 1, or whole GPUs")
+    if plan.options.exclusive:
+        what = "--exclusive with shards waits for ever, even on an idle cluster"
+        yield _error(plan, "options.exclusive", what, "remove exclusive")
+    if plan.slurm and not limit and plan.profile.partitions:
+        what = f"profile '{plan.profile.name}' knows of no shards in this partition"
+        yield _warning(plan, key, what, "set shards_per_gpu in the profile if the cluster has them")
+
+
+def _partition_known(plan: Plan) -> Iterator[Finding]:
+    name = plan.options.partition
+    known = plan.profile.partitions
+    if not plan.slurm or not name or not known:
+        return
+    for one in name.split(","):
+        if one not in known:
+            what = f"cluster '{plan.profile.name}' has no partition '{one}'"
+            yield _error(plan, "options.partition", what, did_you_mean(one, known), fit=True)
+
+
+def _partition_limits(plan: Plan) -> Iterator[Finding]:
+    if not plan.slurm:
+        return
+    limits, options = plan.partition, plan.options
+    cpus = (options.cpus_per_task or 1) * (options.ntasks_per_node or 1)
+    where = f"partition '{options.partition or plan.profile.default_partition}'"
+    if limits.time_max and options.time and options.time > limits.time_max:
+        what = f"time {options.time} is over the limit {limits.time_max} of {where}: it would never start"
+        yield _error(plan, "options.time", what, f"set --time {limits.time_max} or less", fit=True)
+    for key, asked, most, thing in (
+        ("options.nodes", plan.nodes, limits.nodes_max, "nodes"),
+        (_gpu_key(plan), plan.gpus_per_node, limits.gpus_per_node, "GPUs a node"),
+        ("options.cpus_per_task", cpus, limits.cpus_per_node, "CPUs a node"),
+    ):
+        if most is not None and asked > most:
+            what = f"{where} has {most} {thing}, but {asked} were asked for"
+            fix = f"ask for at most {most}"
+            if thing == "GPUs a node":
+                fix = f"set --gpus-per-node {most} and --nodes {-(-plan.nodes * asked // most)}"
+            yield _error(plan, key, what, fix, fit=True)
+    if limits.mem_per_node and options.mem and options.mem > limits.mem_per_node:
+        what = f"a node of {where} has {limits.mem_per_node} of memory, but {options.mem} were asked for"
+        yield _error(plan, "options.mem", what, f"set --mem {limits.mem_per_node} or less", fit=True)
+    asked_type = str(options.gpus_per_node or options.gres or "").removeprefix("gpu:").rpartition(":")[0]
+    if limits.gpu_type and asked_type and not plan.shards and asked_type != limits.gpu_type:
+        what = f"{where} has GPUs of type '{limits.gpu_type}', not '{asked_type}'"
+        yield _error(plan, _gpu_key(plan), what, f"ask for {limits.gpu_type}", fit=True)
+
+
+def _runtime_ready(plan: Plan) -> Iterator[Finding]:
+    needs = {
+        "venv": (plan.venv, "the path of the virtual environment", "--venv PATH"),
+        "conda": (plan.conda_env, "the conda environment", "--conda-env NAME"),
+        "apptainer": (plan.image, "an image", "--image FILE.sif"),
+        "enroot": (plan.image, "an image", "--image FILE.sqsh"),
+    }
+    if plan.runtime in needs:
+        value, what, fix = needs[plan.runtime]
+        if not value:
+            yield _error(plan, "runtime", f"runtime '{plan.runtime}' needs {what}", f"add {fix}")
+    if plan.runtime == "enroot":
+        if not plan.slurm:
+            what = "runtime 'enroot' is started by pyxis, a plugin of Slurm, and there is no Slurm here"
+            yield _error(plan, "runtime", what, "use --runtime host, venv, conda or apptainer")
+        image = plan.image or ""
+        if image.endswith(".sqsh") and not image.startswith(("/", ".", "${")):
+            what = f"pyxis takes '{image}' for the address of a registry, not for a file"
+            yield _error(plan, "image", what, f"write ./{image}, or the absolute path")
+    registry = bool(plan.image) and ("://" in str(plan.image))
+    if plan.runtime in ("apptainer", "enroot") and registry and plan.nodes > 1:
+        what = f"each of {plan.nodes} nodes fetches {plan.image} from its registry"
+        yield _warning(plan, "image", what, "import it once to a file on the shared file system")
+    for bind in plan.binds:
+        if bind.count(":") > 1 or "," in bind:
+            what = f"'{bind}' can't be bound: a comma or a second colon would be split"
+            yield _error(plan, "binds", what, "bind a link without them")
+
+
+def _launcher_possible(plan: Plan) -> Iterator[Finding]:
+    if plan.launcher == "srun" and not plan.slurm:
+        what = f"launcher 'srun' needs Slurm, which profile '{plan.profile.name}' does not have"
+        yield _error(plan, "launcher", what, "use --launcher torchrun or spawn")
+    given = plan.origin("launcher")
+    if plan.mode != "ddp" and given.source >= Source.PROJECT:
+        what = f"mode '{plan.mode}' starts one process: the launcher has no say"
+        yield Finding("warning", Problem(what, given.where, "remove the launcher, or use mode ddp"))
+    if plan.profile.scheduler == "none" and plan.nodes > 1:
+        what = f"profile '{plan.profile.name}' is one machine, but {plan.nodes} nodes were asked for"
+        yield _error(plan, "options.nodes", what, "use --nodes 1, or --profile with a cluster", fit=True)
+
+
+def _signal_leaves_time(plan: Plan) -> Iterator[Finding]:
+    signal, time = plan.options.signal, plan.options.time
+    if not signal or not time or not plan.slurm:
+        return
+    match = re.fullmatch(r"(?:[RB]+:)?\w+(?:@(\d+))?", signal)
+    if match is None:
+        yield _error(plan, "options.signal", f"'{signal}' is not a signal", "write B:USR1@300")
+        return
+    lead = int(match[1] or 60)
+    if lead > 65535 or 2 * lead > time:
+        what = f"the signal comes {lead} s before the end of {int(time)} s: the job would hardly begin"
+        yield _error(plan, "options.signal", what, f"set B:USR1@{max(1, int(time) // 4)}, or a longer time")
+    if plan.restartable and not re.match(r"R?B:(SIG)?USR1(@|$)", signal, re.IGNORECASE):
+        what = f"the script waits for USR1 to the batch shell, not for '{signal}'"
+        yield _warning(plan, "options.signal", what, f"write B:USR1@{lead}")
+    if plan.options.requeue is False and plan.restartable:
+        what = "requeue is off, so the job can't be started again before its time limit"
+        yield _warning(plan, "options.requeue", what, "remove it, or set --max-restarts 0")
+
+
+def _paths_in_directives(plan: Plan) -> Iterator[Finding]:
+    for name in ("output", "error", "chdir"):
+        path = getattr(plan.options, name)
+        if isinstance(path, ShellPath) and path.expands and plan.slurm:
+            what = (
+                f"{name} '{path}': Slurm expands no variables in a directive, a folder '{path}' is looked for"
+            )
+            yield _error(plan, f"options.{name}", what, "write the path out, or use %x, %j and %u")
+    for name in ("output", "error"):
+        path = getattr(plan.options, name)
+        if path and "\\" in path:
+            what = f"{name} '{path}': a backslash turns off %j and all other patterns"
+            yield _error(plan, f"options.{name}", what, "use a path without it")
+        varies = re.search(r"%\d*[jAsJ]", str(path or ""))
+        if plan.slurm and path and not varies and path != "/dev/null":
+            what = f"{name} '{path}' is the same for every job: they write over each other"
+            yield _warning(plan, f"options.{name}", what, "put %j into it")
+
+
+def _log_folder_exists(plan: Plan) -> Iterator[Finding]:
+    for name in ("output", "error"):
+        folder = str(getattr(plan.options, name) or "").rpartition("/")[0]
+        if plan.slurm and folder and folder != "/dev":
+            what = f"the log folder '{folder}' must be there before the job starts, or it dies without a word"
+            yield _warning(plan, f"options.{name}", what, f"mkdir -p {folder} first; sbatchgen submit does")
+
+
+def _options_are_words(plan: Plan) -> Iterator[Finding]:
+    for name in ("gpus", "gpus_per_node", "gpus_per_task"):
+        value = getattr(plan.options, name)
+        if value is not None and not re.fullmatch(r"(?:[\w.-]+:)?[1-9]\d*", value):
+            what = f"{name} '{value}' is not [type:]count"
+            yield _error(plan, f"options.{name}", what, "write 4, or a100:4")
+    if plan.options.array and not re.fullmatch(
+        r"\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%\d+)?", plan.options.array
+    ):
+        what = f"array '{plan.options.array}' is not a list of indices"
+        yield _error(plan, "options.array", what, "write 0-9, 1,3,5 or 0-99%8")
+    if plan.options.open_mode not in (None, "append", "truncate"):
+        what = f"open_mode '{plan.options.open_mode}' is not append or truncate"
+        yield _error(plan, "options.open_mode", what, "remove it: append is the default here")
+    for name in NAMES:
+        if str(getattr(plan.options, name)) == "":
+            yield _error(plan, f"options.{name}", f"{name} is empty", f"remove {name}")
+
+
+def _extra_options(plan: Plan) -> Iterator[Finding]:
+    for name, value in plan.extra_options.items():
+        key = f"extra_options.{name}"
+        if not re.fullmatch(r"[a-z][a-z0-9-]*[a-z0-9]", name):
+            yield _error(plan, key, f"'{name}' is not the long name of an option", "write it without dashes")
+        elif name in NOT_IN_A_SCRIPT:
+            yield _error(plan, key, f"--{name} has no place in a script", "give it to sbatch itself")
+        elif name.replace("-", "_") in NAMES:
+            yield _error(plan, key, f"--{name} is an option that sbatchgen knows", f"set options.{name}")
+        elif value == "":
+            yield _error(plan, key, f"--{name} has no value", "write true for an option that takes none")
+
+
+def _trainer_can_start(plan: Plan) -> Iterator[Finding]:
+    trainer = plan.trainer
+    if trainer is not None and (not trainer or trainer.startswith("-")):
+        yield _error(plan, "trainer", f"'{trainer}' can't be a trainer", "give a file, or a module's name")
+    elif trainer is not None and not (
+        "/" in trainer or trainer.endswith(".py") or _MODULE.fullmatch(trainer)
+    ):
+        yield _error(plan, "trainer", f"'{trainer}' is neither a file nor a module", f"write ./{trainer}")
+    if trainer is None:
+        taken = [arg for arg in plan.args if arg.split("=")[0] in ("--run-dir", "--data-dir", "--resume")]
+        for arg in taken:
+            option = arg.split("=")[0]
+            what = f"{option} of the trainer is set by sbatchgen, which has to know it too"
+            yield _error(plan, "args", what, f"give {option} to sbatchgen, before the --")
+
+
+RULES: tuple[Callable[[Plan], Iterator[Finding]], ...] = (
+    _profile_is_sound,
+    _required_options,
+    _counts,
+    _mode_shape,
+    _one_gpu_option,
+    _shards,
+    _partition_known,
+    _partition_limits,
+    _runtime_ready,
+    _launcher_possible,
+    _signal_leaves_time,
+    _paths_in_directives,
+    _options_are_words,
+    _extra_options,
+    _trainer_can_start,
+)
