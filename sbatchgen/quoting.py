@@ -1,0 +1,67 @@
+"""How a value becomes a word of bash, a path that bash expands, or the value of an #SBATCH line.
+
+The two grammars differ: sbatch's own tokenizer takes a backslash for an escape even between single quotes,
+so what quotes a word for bash would change a value in a directive (read in Slurm's src/sbatch/opt.c).
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from sbatchgen.units import ShellPath
+
+_PLAIN_VALUE = re.compile(r"[A-Za-z0-9_@%+:,./=-]+")
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9_@%+:,./=-]+")
+_SPECIAL = re.compile(r'[\\"`$]')
+
+
+def word(text: str) -> str:
+    """One word of bash that holds exactly this text. Control characters are written visibly."""
+    if any(ord(char) < 32 or ord(char) == 127 for char in text):
+        escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+        return "$'" + re.sub(r"[\x00-\x1f\x7f]", lambda m: f"\\x{ord(m[0]):02x}", escaped) + "'"
+    return shlex.quote(text)
+
+
+def words(texts: tuple[str, ...]) -> str:
+    """Several words of bash."""
+    return " ".join(word(text) for text in texts)
+
+
+def inside_quotes(text: str) -> str:
+    """The text for a place that stands in double quotes already."""
+    return _SPECIAL.sub(r"\\\g<0>", text)
+
+
+def expanding(path: str) -> str:
+    """One word of bash in which ${USER} and its like are expanded, and nothing else."""
+    if _PLAIN_PATH.fullmatch(path):
+        return path
+    pieces, start = [], 0
+    for match in ShellPath.VARIABLE.finditer(path):
+        pieces += [inside_quotes(path[start : match.start()]), match[0]]
+        start = match.end()
+    return '"' + "".join([*pieces, inside_quotes(path[start:])]) + '"'
+
+
+def path(text: str) -> str:
+    """Like `expanding`; a relative path counts from the folder of submission."""
+    if text.startswith(("/", "${")):
+        return expanding(text)
+    inner = expanding(text.removeprefix("./"))
+    return f'"$SUBMIT_DIR/{inner[1:]}' if inner.startswith('"') else f'"$SUBMIT_DIR/{inner}"'
+
+
+def directive(option: str, value: str) -> str:
+    """`--option=value` as sbatch reads it back, in every release from 20.11 on.
+
+    Raises:
+        ValueError: The value holds a control character: a line break would start a line of its own.
+    """
+    if re.search(r"[\x00-\x1f\x7f]", value):
+        raise ValueError(f"{value!r} holds a control character")
+    if _PLAIN_VALUE.fullmatch(value) and value.lower() not in ("hetjob", "packjob"):
+        return f"--{option}={value}"
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'--{option}="{escaped}"'
