@@ -1,0 +1,295 @@
+"""The click commands: parse, call, print. The only place that prints, and the only error boundary."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sbatchgen import __version__
+from sbatchgen.errors import Problem, SbatchgenError, SlurmError
+
+if TYPE_CHECKING:
+    from sbatchgen.check import Finding
+    from sbatchgen.request import Resolved
+
+
+class Commands(click.Group):
+    """A group that keeps what follows `--` for the trainer, word for word."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Cut the command line at the first `--`."""
+        cut = args.index("--") if "--" in args else len(args)
+        ctx.obj = tuple(args[cut + 1 :])
+        return super().parse_args(ctx, args[:cut])
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run a command and exit: 0 done, 2 command line, 3 documents, 4 does not fit, 5 Slurm; 1 is a bug."""
+    try:
+        status = cli.main(args=list(sys.argv[1:] if argv is None else argv), standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        status = error.exit_code
+    except click.Abort:
+        status = 130
+    except SbatchgenError as error:
+        for problem in error.problems:
+            _say(problem, "error")
+        status = error.exit_status
+    except BrokenPipeError:  # `sbatchgen render ... | head`: the reader has what it wanted
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 141
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _say(problem: Problem, severity: str) -> None:
+    color = {"error": "red", "warning": "yellow"}.get(severity)
+    if os.environ.get("NO_COLOR"):
+        color = None
+    click.echo(f"{click.style(severity, fg=color, bold=bool(color))}: {_visible(problem.what)}", err=True)
+    if problem.at:
+        click.echo(f"  at:  {_visible(problem.at)}", err=True)
+    if problem.fix:
+        click.echo(f"  fix: {_visible(problem.fix)}", err=True)
+
+
+def _visible(text: str) -> str:
+    """The text without what a terminal would obey."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def _report(findings: Iterable[Finding]) -> None:
+    """Print findings; stop at errors, with 4 if all of them are about the cluster's limits, else 3."""
+    from sbatchgen.errors import DocumentError, FitError
+
+    found = list(findings)
+    errors = [finding for finding in found if finding.severity == "error"]
+    for finding in found:
+        if finding.severity != "error":
+            _say(finding.problem, finding.severity)
+    if errors:
+        kind = FitError if all(finding.about_fit for finding in errors) else DocumentError
+        raise kind(finding.problem for finding in errors)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="sbatchgen %(version)s")
+def cli() -> None:
+    """Render, review and submit sbatch scripts for PyTorch on Slurm GPU clusters.
+
+    JOB is a bundled mode (cpu, single, dataparallel, ddp) or a job YAML. Arguments of the trainer follow
+    a double dash: sbatchgen render ddp --profile msu -- --epochs 20
+    """
+
+
+def _job_command(
+    name: str, help_text: str, *more: click.Parameter
+) -> Callable[[Callable[..., None]], click.Command]:
+    """A command that takes JOB and every option of a job."""
+    from sbatchgen.request import parameters
+
+    def decorate(function: Callable[..., None]) -> click.Command:
+        params: list[click.Parameter] = [click.Argument(["job"], metavar="JOB"), *more, *parameters()]
+        command = click.Command(
+            name,
+            params=params,
+            callback=click.pass_obj(function),
+            help=help_text,
+            options_metavar="[OPTIONS] [-- TRAINER ARGS]",
+        )
+        cli.add_command(command)
+        return command
+
+    return decorate
+
+
+def _resolve(job: str, args: tuple[str, ...], given: dict[str, Any]) -> Resolved:
+    from sbatchgen.request import resolve_request
+
+    return resolve_request(job, args, given, environment=os.environ, folder=Path.cwd())
+
+
+@_job_command(
+    "render",
+    "Write the script to stdout, findings to stderr. Needs neither Slurm nor a network.",
+    click.Option(["--write"], metavar="FILE", type=click.Path(dir_okay=False), help="Write to FILE."),
+)
+def render(args: tuple[str, ...], job: str, write: str | None, **given: Any) -> None:
+    """Script on stdout, findings on stderr."""
+    from sbatchgen.check import check
+
+    resolved = _resolve(job, args, given)
+    _report(check(resolved.plan))
+    script = resolved.script()
+    if write is None:
+        click.echo(script, nl=False)
+        return
+    try:
+        Path(write).write_text(script, encoding="utf-8")
+    except OSError as error:
+        raise SlurmFileError.of(f"can't write {write}: {error.strerror}", fix="name another file") from error
+
+
+class SlurmFileError(SbatchgenError):
+    """A file that the user named can't be written or read."""
+
+    exit_status = 3
+
+
+@_job_command("review", "Show what will be asked for, the findings, and the script. Submits nothing.")
+def review(args: tuple[str, ...], job: str, **given: Any) -> None:
+    """The dry run."""
+    from sbatchgen.check import check
+    from sbatchgen.review import summary
+
+    resolved = _resolve(job, args, given)
+    click.echo(summary(resolved.plan), nl=False)
+    _report(check(resolved.plan))
+    click.echo()
+    click.echo(resolved.script(), nl=False)
+
+
+@_job_command("explain", "Show every option: its value, where it was written, and what it overrode.")
+def explain(args: tuple[str, ...], job: str, **given: Any) -> None:
+    """Values and origins."""
+    from sbatchgen.check import check
+    from sbatchgen.review import origins
+
+    resolved = _resolve(job, args, given)
+    click.echo(origins(resolved.plan, resolved.code), nl=False)
+    _report(check(resolved.plan))
+
+
+@_job_command(
+    "submit",
+    "Review JOB, or a script file, then submit the very bytes that were shown.",
+    click.Option(["--yes", "-y"], is_flag=True, help="Don't ask."),
+    click.Option(["--dry-run"], is_flag=True, help="Stop after the review."),
+    click.Option(["--keep-sbatch-env"], is_flag=True, help="Leave SBATCH_* and SLURM_* in the environment."),
+)
+def submit(
+    args: tuple[str, ...], job: str, *, yes: bool, dry_run: bool, keep_sbatch_env: bool, **given: Any
+) -> None:
+    """Review and submit."""
+    from sbatchgen.submit import Submission, of_job, of_script, run_locally, submit_to_slurm
+
+    submission: Submission
+    if _is_script(job):
+        submission = of_script(Path(job), given, args)
+    else:
+        resolved = _resolve(job, args, given)
+        submission = of_job(resolved, os.environ, Path.cwd())
+    for text in submission.shown:
+        click.echo(text, nl=False, err=True)
+    _report(submission.findings)
+    if dry_run:
+        return
+    if not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError("nobody can be asked here: add --yes to submit, or --dry-run to look only")
+        click.confirm("Submit this?", abort=True, err=True)
+    if submission.local:
+        sys.exit(run_locally(submission, os.environ, note=lambda text: click.echo(text, err=True)))
+    job_id = submit_to_slurm(
+        submission, os.environ, keep=keep_sbatch_env, note=lambda text: click.echo(text, err=True)
+    )
+    click.echo(job_id)
+
+
+def _is_script(job: str) -> bool:
+    """A file that starts like a script, whatever its name."""
+    path = Path(job)
+    if job.endswith((".yaml", ".yml")) or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(2) == b"#!" or job.endswith((".slurm", ".sbatch", ".sh", ".job"))
+
+
+@cli.group()
+def data() -> None:
+    """Bring a data set to the cluster before a job holds GPUs."""
+
+
+@data.command("mnist")
+@click.option("--to", "folder", required=True, type=click.Path(file_okay=False), help="Folder to put it in.")
+@click.option("--synthetic", is_flag=True, help="Draw digits instead of downloading: same files, no network.")
+@click.option("--train", type=click.IntRange(min=1), help="Images to draw for training (--synthetic).")
+@click.option("--test", type=click.IntRange(min=1), help="Images to draw for testing (--synthetic).")
+@click.option("--seed", type=int, help="Seed of the drawing (--synthetic).")
+@click.option("--mirror", help="Address that holds the four .gz files.")
+def data_mnist(folder: str, *, synthetic: bool, mirror: str | None, **drawing: int | None) -> None:
+    """MNIST as IDX files."""
+    from sbatchgen.dataset import download_mnist, draw_mnist
+
+    if synthetic:
+        if mirror:
+            raise click.UsageError("--mirror is for the download; --synthetic needs none")
+        draw_mnist(Path(folder), {name: value for name, value in drawing.items() if value is not None})
+        return
+    wrong = [name for name, value in drawing.items() if value is not None]
+    if wrong:
+        raise click.UsageError(f"--{wrong[0]} goes with --synthetic")
+    download_mnist(Path(folder), mirror, note=lambda text: click.echo(text, err=True))
+
+
+@cli.group()
+def profile() -> None:
+    """Clusters."""
+
+
+@profile.command("list")
+def profile_list() -> None:
+    """Every profile that can be found; a later one of the same name is hidden by the first."""
+    from sbatchgen.document import read
+    from sbatchgen.profile import Profile
+    from sbatchgen.search import Places
+
+    seen: set[str] = set()
+    for name, file in Places(Path.cwd(), os.environ).profiles():
+        star = " " if name in seen else "*"
+        seen.add(name)
+        try:
+            about = read(file, Profile).value
+            text = f"{about.scheduler:<6} checked {about.checked}  {about.description or ''}"
+        except SbatchgenError as error:
+            text = f"broken: {error}"
+        click.echo(f"{star} {name:<16} {_visible(text)}\n    {file}")
+
+
+@profile.command("show")
+@click.argument("name")
+def profile_show(name: str) -> None:
+    """The profile as it is written; NAME is a name or a file."""
+    from sbatchgen.search import Places
+
+    click.echo(Places(Path.cwd(), os.environ).profile(name).read_text(encoding="utf-8"), nl=False)
+
+
+@profile.command("check")
+@click.argument("names", nargs=-1, required=True)
+def profile_check(names: tuple[str, ...]) -> None:
+    """Read profiles and report everything that is wrong with them."""
+    from sbatchgen.document import read
+    from sbatchgen.errors import DocumentError
+    from sbatchgen.profile import Profile
+    from sbatchgen.search import Places
+
+    problems: list[Problem] = []
+    places = Places(Path.cwd(), os.environ)
+    for name in names:
+        try:
+            read(places.profile(name), Profile)
+            click.echo(f"{name}: fine")
+        except DocumentError as error:
+            problems += error.problems
+    if problems:
+        raise DocumentError(problems)
+
+
+__all__ = ["SlurmError", "cli", "main"]

@@ -1,0 +1,270 @@
+"""The command line of a job: its flags, and the plan that they and the files together make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from sbatchgen.document import Document, parse_scalar, read
+from sbatchgen.errors import CommandLineError, Problem, did_you_mean
+from sbatchgen.job import MODES, JobSpec
+from sbatchgen.options import NAMES, SbatchOptions
+from sbatchgen.plan import Layer, Plan, Source, layer, resolve
+from sbatchgen.profile import Profile
+from sbatchgen.search import Places, bundled
+from sbatchgen.units import JobName
+
+FLAGS = {"exclusive": "--exclusive", "requeue": "--requeue/--no-requeue"}
+
+# Flag, key of the job, help. Slurm's options come from SbatchOptions.
+OWN_OPTIONS = (
+    ("launcher", "launcher", "How the processes of mode ddp start: torchrun, srun or spawn."),
+    ("runtime", "runtime", "Where Python is from: host, venv, conda, apptainer or enroot."),
+    ("image", "image", "Image of the container, a file or an address."),
+    ("conda-env", "conda_env", "Conda environment, by name or path."),
+    ("venv", "venv", "Virtual environment."),
+    ("gpu-request", "gpu_request", "Form of the GPU request: gpus_per_node, gres, gpus_per_task or none."),
+    ("nproc-per-node", "nproc_per_node", "Processes on each node (mode ddp)."),
+    ("run-dir", "run_dir", "Run folder: checkpoints, status, log. [default: runs/NAME]"),
+    ("data-dir", "data", "Data set."),
+    ("resume", "resume", "auto, off, or a checkpoint."),
+    ("max-restarts", "max_restarts", "How often the job may be requeued before its time limit."),
+    ("trainer", "trainer", "Your own training script or module, in place of the bundled one."),
+    ("template", "template", "Template of the script."),
+)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A plan, and what rendering it needs besides."""
+
+    plan: Plan
+    places: Places
+    code: Path
+    rerun: tuple[str, ...]
+
+    def script(self) -> str:
+        """The script of the plan."""
+        from sbatchgen.render import render
+
+        return render(
+            self.plan,
+            code=self.code,
+            rerun=self.rerun,
+            folders=self.places.folders("templates"),
+            cache=self.places.cache,
+        )
+
+
+_parameters: list[click.Parameter] = []
+
+
+def parameters() -> list[click.Parameter]:
+    """The options of every command that takes a JOB; made once, shared by the commands."""
+    if not _parameters:
+        _parameters.append(click.Option(["--profile"], metavar="NAME|FILE", help="Cluster."))
+        for flag, key, help_text in OWN_OPTIONS:
+            _parameters.append(click.Option([f"--{flag}", key], metavar=flag.upper(), help=help_text))
+        _parameters.append(
+            click.Option(
+                ["--bind", "binds"], multiple=True, metavar="SRC[:DST]", help="Folder for the container."
+            )
+        )
+        _parameters.append(
+            click.Option(["--env"], multiple=True, metavar="NAME=VALUE", help="Variable of the job.")
+        )
+        _parameters.append(
+            click.Option(["--set", "settings"], multiple=True, metavar="KEY=VALUE", help="Any key of a job.")
+        )
+        for field in fields(SbatchOptions):
+            flag = FLAGS.get(field.name, f"--{field.name.replace('_', '-')}")
+            is_flag = field.name in FLAGS
+            _parameters.append(
+                click.Option(
+                    [flag, field.name],
+                    help=f"Slurm: {field.metadata['help']}",
+                    is_flag=is_flag,
+                    default=None,
+                    metavar=None if is_flag else "VALUE",
+                )
+            )
+    return _parameters
+
+
+def resolve_request(
+    job: str, args: tuple[str, ...], given: Mapping[str, Any], *, environment: Mapping[str, str], folder: Path
+) -> Resolved:
+    """The plan of a command line.
+
+    Args:
+        job: A mode, or a job YAML.
+        args: The trainer's arguments.
+        given: Values of `parameters`, None or empty where a flag was not given.
+        environment: For SBATCHGEN_PROFILE and the search paths.
+        folder: The current folder.
+
+    Raises:
+        SbatchgenError: Of the command line, or of a file.
+    """
+    places = Places(folder, environment)
+    flags = _flags(args, given)
+    job_document = _job(job)
+    project = places.project
+    project_document = read(_short(project, folder), JobSpec) if project else None
+    layers = [
+        *(
+            [layer(Source.PROJECT, project_document.value, project_document.places)]
+            if project_document
+            else []
+        ),
+        *([layer(Source.JOB, job_document.value, job_document.places)] if job_document else []),
+        flags,
+    ]
+    said = {key: value for one in layers for key, value in one.values.items()}
+    profile_name = (
+        given.get("profile") or environment.get("SBATCHGEN_PROFILE") or said.get("profile") or "local"
+    )
+    profile: Document[Profile] = read(places.profile(profile_name), Profile)
+    mode = job if job in MODES else said.get("mode")
+    if mode is None:
+        fix = f"add a line like 'mode: ddp' (one of {', '.join(MODES)})"
+        raise CommandLineError.of(f"{job} does not say its mode", at=job, fix=fix)
+    plan = resolve(profile, layers, mode=mode, name=job if job in MODES else _name_of(job))
+    rerun = _rerun(job, profile_name, args, given)
+    return Resolved(plan, places, bundled("code"), rerun)
+
+
+def _job(job: str) -> Document[JobSpec] | None:
+    if job in MODES:
+        return None
+    path = Path(job)
+    if not path.is_file():
+        fix = "give a job YAML" if "/" in job or job.endswith((".yaml", ".yml")) else did_you_mean(job, MODES)
+        raise CommandLineError.of(f"no job '{job}': it is neither a mode nor a file", fix=fix)
+    return read(path, JobSpec)
+
+
+def _name_of(job: str) -> str:
+    try:
+        return JobName.parse(Path(job).stem)
+    except ValueError as error:
+        raise CommandLineError.of(str(error), at=job, fix="add --job-name, or rename the file") from error
+
+
+def _short(path: Path, folder: Path) -> Path:
+    return path.relative_to(folder) if path.parent == folder else path
+
+
+def _flags(args: tuple[str, ...], given: Mapping[str, Any]) -> Layer:
+    """What the flags say, each parsed by the type of its key; all problems at once."""
+    values: dict[str, Any] = {}
+    places: dict[str, str] = {}
+    problems: list[Problem] = []
+    for key, value, flag in _said(given, problems):
+        try:
+            values[key] = value if isinstance(value, bool) else parse_scalar(value, key_type(key))
+            places[key] = flag
+        except ValueError as error:
+            problems.append(Problem(str(error), flag))
+    for key, texts, flag in (("args", args, "after --"), ("binds", given.get("binds", ()), "--bind")):
+        kind = get_args(_of_optional(_hints()[key]))[0]
+        try:
+            if texts:
+                values[key] = tuple(parse_scalar(text, kind) for text in texts)
+                places[key] = flag
+        except ValueError as error:
+            problems.append(Problem(str(error), flag))
+    if problems:
+        raise CommandLineError(problems)
+    return Layer(Source.COMMAND_LINE, values, places)
+
+
+def _said(given: Mapping[str, Any], problems: list[Problem]) -> Iterator[tuple[str, Any, str]]:
+    """Key, value and flag of everything that was given; what has no key goes to `problems`."""
+    flag_of = {key: f"--{flag}" for flag, key, _ in OWN_OPTIONS}
+    for key, value in given.items():
+        if value is not None and key not in ("profile", "env", "settings", "binds"):
+            flag = flag_of.get(key, f"--{key.replace('_', '-')}")
+            yield (f"options.{key}" if key in NAMES else key), value, flag
+    for flag, texts, prefix in (
+        ("--env", given.get("env", ()), "env."),
+        ("--set", given.get("settings", ()), ""),
+    ):
+        for text in texts:
+            name, equals, value = text.partition("=")
+            if equals:
+                yield f"{prefix}{name}", value, f"{flag} {name}"
+            else:
+                problems.append(Problem(f"{flag} {text} has no '='", flag, f"write {flag} NAME=VALUE"))
+
+
+def _hints() -> dict[str, Any]:
+    return JobSpec.__annotations__
+
+
+def key_type(key: str) -> Any:
+    """The type of a key as in "options.nodes", "env.NAME" or "resume".
+
+    Raises:
+        ValueError: No such key, or one that holds no single value.
+    """
+    head, dot, rest = key.partition(".")
+    hints = _hints()
+    if head == "options" and dot:
+        option_hints = SbatchOptions.__annotations__
+        if rest not in option_hints:
+            raise ValueError(f"unknown option '{rest}': {did_you_mean(rest, option_hints)}")
+        return _of_optional(option_hints[rest])
+    if head in ("env", "extra_options") and dot:
+        name_kind, kind = get_args(hints[head])
+        name_kind.parse(rest)
+        return kind
+    simple = {f.name for f in fields(JobSpec) if f.default is not MISSING} - {"args", "binds", "profile"}
+    if key not in simple:
+        raise ValueError(f"unknown key '{key}': {did_you_mean(key, [*simple, 'options.nodes', 'env.NAME'])}")
+    return _of_optional(hints[key])
+
+
+def _of_optional(kind: Any) -> Any:
+    return (
+        next(one for one in (get_args(kind) or (kind,)) if one is not type(None)) if _is_union(kind) else kind
+    )
+
+
+def _is_union(kind: Any) -> bool:
+    return type(None) in get_args(kind)
+
+
+def _rerun(job: str, profile: str, args: tuple[str, ...], given: Mapping[str, Any]) -> tuple[str, ...]:
+    """The command that renders the script again, flags in the order of `parameters`."""
+    words = ["sbatchgen", "render", job, "--profile", profile]
+    for parameter in parameters()[1:]:
+        value = given.get(str(parameter.name))
+        if value is None or value == ():
+            continue
+        if isinstance(value, bool):
+            words.append(parameter.opts[0] if value else parameter.secondary_opts[0])
+            continue
+        for one in value if isinstance(value, tuple) else (value,):
+            words += [parameter.opts[0], one]
+    return (*words, "--", *args) if args else tuple(words)
+
+
+def with_log(resolved: Resolved, log: str) -> Resolved:
+    """The same job with its log at an absolute path, as `submit` wants it."""
+    from sbatchgen.units import ShellPath
+
+    plan = resolved.plan
+    options = replace(plan.options, output=ShellPath(log))
+    return replace(
+        resolved, plan=replace(plan, options=options), rerun=(*_before_args(resolved.rerun, "--output", log),)
+    )
+
+
+def _before_args(rerun: tuple[str, ...], *words: str) -> tuple[str, ...]:
+    cut = rerun.index("--") if "--" in rerun else len(rerun)
+    return (*rerun[:cut], *words, *rerun[cut:])

@@ -1,0 +1,248 @@
+"""From a script to a running job: log folders first, a clean environment, and the very bytes shown.
+
+Only this module starts processes. Slurm's behaviour relied on: sbatch(1), "INPUT ENVIRONMENT VARIABLES"
+(SBATCH_* beats the script) and "filename pattern" (no folder is made for a log).
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from sbatchgen.check import Finding, check
+from sbatchgen.errors import CommandLineError, DocumentError, FitError, SlurmError
+from sbatchgen.request import Resolved, with_log
+from sbatchgen.units import ShellPath
+
+SUBMIT_TIMEOUT_S = 60
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """A script about to be submitted."""
+
+    script: bytes
+    name: str
+    log_folders: tuple[Path, ...]
+    run_dir: Path | None
+    local: bool
+    findings: tuple[Finding, ...]
+    shown: tuple[str, ...]
+
+
+def of_job(resolved: Resolved, environment: Mapping[str, str], folder: Path) -> Submission:
+    """The submission of a job; its log goes into the run folder, unless the job says where.
+
+    Raises:
+        DocumentError: The run folder holds a variable that is not set here.
+    """
+    from sbatchgen.review import summary
+
+    plan = resolved.plan
+    if plan.profile.scheduler == "env":
+        what = f"profile '{plan.profile.name}' has no scheduler to submit to: its platform starts the script"
+        raise FitError.of(what, fix="render it, and give the script to the platform")
+    run_dir = folder / expand(plan.run_dir, environment)
+    own_log = "options.output" in plan.origins and plan.origin("options.output").source > 0
+    if plan.slurm and not own_log:
+        pattern = str(plan.options.output or "%x-%j.out")
+        resolved = with_log(resolved, f"{str(run_dir).replace('%', '%%')}/{pattern}")
+    script = resolved.script()
+    findings = check(resolved.plan, log_folders_made=True)
+    return Submission(
+        script=script.encode(),
+        name=f"{plan.name}.slurm",
+        log_folders=log_folders(script, folder, plan.name),
+        run_dir=run_dir,
+        local=not plan.slurm,
+        findings=tuple(findings),
+        shown=(summary(resolved.plan), "\n", script, "\n"),
+    )
+
+
+def of_script(path: Path, given: Mapping[str, Any], args: tuple[str, ...]) -> Submission:
+    """The submission of a script as it stands.
+
+    Raises:
+        CommandLineError: Options of a job were given: the script has its own.
+        DocumentError: It can't be read.
+    """
+    if args or any(value is not None and value != () for value in given.values()):
+        what = f"{path} is a finished script: options of a job can't change it"
+        raise CommandLineError.of(what, fix="edit the script, or render the job again with these options")
+    try:
+        script = path.read_bytes()
+        text = script.decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DocumentError.of(f"can't read {path}: {error}") from error
+    if b"\r\n" in script:
+        raise DocumentError.of(
+            f"{path} has DOS line ends, which sbatch refuses", fix=f"sed -i 's/\\r$//' {path}"
+        )
+    name = next((value for option, value in _directives(text) if option in ("job-name", "J")), path.name)
+    return Submission(
+        script=script,
+        name=path.name,
+        log_folders=log_folders(text, path.cwd(), name),
+        run_dir=None,
+        local=False,
+        findings=(),
+        shown=(text, "\n"),
+    )
+
+
+def expand(path: ShellPath, environment: Mapping[str, str]) -> str:
+    """The path with ${USER} and its like as they are here.
+
+    Raises:
+        DocumentError: A variable is not set here, or is known only to the running job.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        if not environment.get(match[1]):
+            what = f"run folder '{path}': {match[1]} is not set here, so its log folder can't be made"
+            raise DocumentError.of(what, fix=f"export {match[1]}, or give --run-dir")
+        return environment[match[1]]
+
+    return ShellPath.VARIABLE.sub(value, path)
+
+
+def _directives(script: str) -> list[tuple[str, str]]:
+    """Option and value of each #SBATCH line of the header."""
+    found = []
+    for line in script.splitlines():
+        if line.strip() and not line.lstrip().startswith("#"):
+            break
+        if line.startswith("#SBATCH"):
+            lexer = shlex.shlex(line[7:], posix=True, punctuation_chars=False)
+            lexer.whitespace_split, lexer.commenters = True, "#"
+            try:
+                words = list(lexer)
+            except ValueError:  # an open quote: sbatch will say so
+                continue
+            for index, word in enumerate(words):
+                option, _, value = word.lstrip("-").partition("=")
+                found.append((option, value or (words[index + 1] if index + 1 < len(words) else "")))
+    return found
+
+
+def log_folders(script: str, folder: Path, name: str) -> tuple[Path, ...]:
+    """The folders that the script's logs go to; Slurm makes none, and a job without its log dies silently.
+
+    Raises:
+        DocumentError: A folder's name is known only once the job runs.
+    """
+    folders = []
+    for option, value in _directives(script):
+        parent = value.rpartition("/")[0]
+        if option not in ("output", "o", "error", "e") or not parent:
+            continue
+        known = parent.replace("%%", "\0").replace("%x", name)
+        if "%" in known:
+            what = f"the log folder '{parent}' is known only once the job runs: it can't be made before"
+            raise DocumentError.of(what, fix="use patterns like %j in the name of the file only")
+        folders.append(folder / known.replace("\0", "%"))
+    return tuple(folders)
+
+
+def clean_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """The environment without what would change the script or leak from a job; and the names left out."""
+    leaks = [name for name in environment if name.startswith(("SBATCH_", "SLURM_")) and name != "SLURM_CONF"]
+    return {name: value for name, value in environment.items() if name not in leaks}, sorted(leaks)
+
+
+def _make_folders(submission: Submission) -> None:
+    for folder in (*submission.log_folders, *([submission.run_dir] if submission.run_dir else [])):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DocumentError.of(f"can't make the folder {folder}: {error.strerror}") from error
+
+
+def submit_to_slurm(submission: Submission, environment: Mapping[str, str], *, keep: bool, note: Note) -> str:
+    """Submit, and return the job id, as `sbatch --parsable` prints it.
+
+    Raises:
+        SlurmError: Slurm refused, or there is none.
+        DocumentError: A folder can't be made.
+    """
+    env, leaks = (dict(environment), []) if keep else clean_environment(environment)
+    if leaks:
+        note(f"note: left out of the environment, where they would change the job: {', '.join(leaks)}")
+    _make_folders(submission)
+    # A copy of the bytes that were shown: the file they came from may have changed since.
+    with tempfile.TemporaryDirectory(prefix="sbatchgen-") as folder:
+        path = Path(folder) / Path(submission.name).name
+        path.write_bytes(submission.script)
+        result = _sbatch(["sbatch", "--parsable", str(path)], env)
+    if submission.run_dir:
+        (submission.run_dir / "job.slurm").write_bytes(submission.script)
+    match = re.search(r"^(\d+)(;.*)?$", result.stdout, re.MULTILINE)
+    if result.stderr.strip():
+        note(result.stderr.strip())
+    if match is None:
+        raise SlurmError.of(f"sbatch gave no job id, but: {result.stdout.strip() or 'nothing'}")
+    return match[0]
+
+
+def _sbatch(command: list[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command, env=env, check=True, capture_output=True, text=True, timeout=SUBMIT_TIMEOUT_S
+        )
+    except FileNotFoundError as error:
+        fix = "submit on a node that has Slurm's commands, or run here with --profile local"
+        raise SlurmError.of("there is no sbatch here", fix=fix) from error
+    except subprocess.TimeoutExpired as error:
+        fix = "see with squeue --me whether the job is there before trying again"
+        raise SlurmError.of(f"sbatch did not answer in {SUBMIT_TIMEOUT_S} s", fix=fix) from error
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.strip() or error.stdout.strip() or f"exit status {error.returncode}"
+        raise SlurmError.of(f"sbatch refused the job:\n{said}") from error
+
+
+def run_locally(submission: Submission, environment: Mapping[str, str], *, note: Note) -> int:
+    """Run the script with bash in the background and follow its log; the exit status of the script.
+
+    It runs in a session of its own: an interrupt ends the following, not the training.
+    """
+    _make_folders(submission)
+    run_dir = submission.run_dir or Path.cwd()
+    script = run_dir / "job.slurm"
+    script.write_bytes(submission.script)
+    log = run_dir / f"{Path(submission.name).stem}-{time.strftime('%Y%m%d-%H%M%S')}.out"
+    env, _ = clean_environment(environment)
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            ["bash", str(script)],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    note(f"note: process {process.pid}, log {log}")
+    try:
+        with log.open("rb") as stream:
+            while process.poll() is None:
+                _copy(stream)
+                time.sleep(0.1)
+            _copy(stream)
+    except KeyboardInterrupt:
+        note(f"note: still running; to stop it with a checkpoint: touch {run_dir}/stop")
+        return 130
+    return process.returncode
+
+
+def _copy(stream: IO[bytes]) -> None:
+    sys.stdout.buffer.write(stream.read())
+    sys.stdout.buffer.flush()
