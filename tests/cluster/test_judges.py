@@ -1,0 +1,55 @@
+"""What takes or refuses a script without running it: a controller of imaginary nodes, and sbatch alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .controller import Controller
+from .oracle import Reading
+
+BASH = "#!/bin/bash\n"
+
+
+def test_controller_judges_for_a_cluster_that_does_not_exist(
+    controller_factory: Callable[..., Controller],
+) -> None:
+    controller = controller_factory(
+        nodes="NodeName=h100-[1-16] CPUs=64 RealMemory=1000000 Gres=gpu:h100:8,shard:64",
+        partitions="PartitionName=gpu Nodes=ALL Default=YES MaxTime=1-00:00:00",
+        gres="Name=gpu Type=h100 File=/dev/nvidia[0-7]\nName=shard Count=64",
+        extra="EnforcePartLimits=ALL",
+    )
+    script = BASH + "#SBATCH --nodes=16\n#SBATCH --gpus-per-node=8\n"
+    good = controller.test_only(script)
+    assert good.returncode == 0
+    assert "on nodes h100-[1-16] in partition gpu" in good.stderr
+    assert "not available" in controller.test_only(script, "--gpus-per-node=9").stderr
+    assert "time limit is invalid" in controller.test_only(script, "--time=2-00:00:00").stderr
+    assert controller.test_only(BASH + "#SBATCH --gres=shard:9\n").returncode == 1
+    assert controller.test_only(BASH + "#SBATCH --gres=shard:8\n").returncode == 0
+
+
+def test_oracle_reads_directives(oracle: Callable[..., Reading]) -> None:
+    reading = oracle(
+        BASH + "#SBATCH -t 24 --comment='a b'\n#SBATCH --gres=gpu:2\n", "-n4", env={"SBATCH_PARTITION": "x"}
+    )
+    assert reading.options == {
+        "comment": "a b",
+        "gres": "gres:gpu:2",
+        "ntasks": "4",
+        "partition": "x",
+        "time": "00:24:00",
+    }
+    assert (reading.messages, reading.returncode) == ([], None)
+
+
+def test_oracle_tells_what_sbatch_refuses(oracle: Callable[..., Reading]) -> None:
+    reading = oracle(BASH + "#SBATCH --time=24h\n")
+    assert (reading.messages, reading.returncode) == (["error: Invalid --time specification"], 255)
+
+
+def test_oracle_keeps_the_components_of_a_heterogeneous_job_apart(
+    oracle: Callable[..., Reading],
+) -> None:
+    reading = oracle(BASH + "#SBATCH -N1\n#SBATCH hetjob\n#SBATCH -N2\n")
+    assert reading.components == [{"nodes": "1"}, {"nodes": "2"}]
