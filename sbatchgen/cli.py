@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,25 +88,19 @@ def cli() -> None:
     """
 
 
-def _job_command(
-    name: str, help_text: str, *more: click.Parameter
-) -> Callable[[Callable[..., None]], click.Command]:
-    """A command that takes JOB and every option of a job."""
-    from sbatchgen.request import parameters
+class JobCommand(click.Command):
+    """A command that takes JOB and every option of a job, which are made only when it is called."""
 
-    def decorate(function: Callable[..., None]) -> click.Command:
-        params: list[click.Parameter] = [click.Argument(["job"], metavar="JOB"), *more, *parameters()]
-        command = click.Command(
-            name,
-            params=params,
-            callback=click.pass_obj(function),
-            help=help_text,
-            options_metavar="[OPTIONS] [-- TRAINER ARGS]",
-        )
-        cli.add_command(command)
-        return command
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """JOB, the command's own options, and those of every job."""
+        from sbatchgen.request import parameters
 
-    return decorate
+        own = super().get_params(ctx)
+        return [click.Argument(["job"], metavar="JOB"), *own[:-1], *parameters(), own[-1]]
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's own shape
+        """The order in which people write it."""
+        return ["JOB", "[OPTIONS]", "[-- TRAINER ARGS]"]
 
 
 def _resolve(job: str, args: tuple[str, ...], given: dict[str, Any]) -> Resolved:
@@ -115,13 +109,13 @@ def _resolve(job: str, args: tuple[str, ...], given: dict[str, Any]) -> Resolved
     return resolve_request(job, args, given, environment=os.environ, folder=Path.cwd())
 
 
-@_job_command(
-    "render",
-    "Write the script to stdout, findings to stderr. Needs neither Slurm nor a network.",
-    click.Option(["--write"], metavar="FILE", type=click.Path(dir_okay=False), help="Write to FILE."),
+@cli.command(cls=JobCommand)
+@click.option(
+    "--write", metavar="FILE", type=click.Path(dir_okay=False), help="Write to FILE, not to stdout."
 )
-def render(args: tuple[str, ...], job: str, write: str | None, **given: Any) -> None:
-    """Script on stdout, findings on stderr."""
+@click.pass_obj
+def render(args: tuple[str, ...], /, job: str, write: str | None, **given: Any) -> None:
+    """Write the script to stdout, findings to stderr. Needs neither Slurm nor a network."""
     from sbatchgen.check import check
 
     resolved = _resolve(job, args, given)
@@ -142,9 +136,10 @@ class SlurmFileError(SbatchgenError):
     exit_status = 3
 
 
-@_job_command("review", "Show what will be asked for, the findings, and the script. Submits nothing.")
-def review(args: tuple[str, ...], job: str, **given: Any) -> None:
-    """The dry run."""
+@cli.command(cls=JobCommand)
+@click.pass_obj
+def review(args: tuple[str, ...], /, job: str, **given: Any) -> None:
+    """Show what will be asked for, the findings, and the script. Submits nothing."""
     from sbatchgen.check import check
     from sbatchgen.review import summary
 
@@ -155,9 +150,10 @@ def review(args: tuple[str, ...], job: str, **given: Any) -> None:
     click.echo(resolved.script(), nl=False)
 
 
-@_job_command("explain", "Show every option: its value, where it was written, and what it overrode.")
-def explain(args: tuple[str, ...], job: str, **given: Any) -> None:
-    """Values and origins."""
+@cli.command(cls=JobCommand)
+@click.pass_obj
+def explain(args: tuple[str, ...], /, job: str, **given: Any) -> None:
+    """Show every option: its value, where it was written, and what it overrode."""
     from sbatchgen.check import check
     from sbatchgen.review import origins
 
@@ -166,17 +162,15 @@ def explain(args: tuple[str, ...], job: str, **given: Any) -> None:
     _report(check(resolved.plan))
 
 
-@_job_command(
-    "submit",
-    "Review JOB, or a script file, then submit the very bytes that were shown.",
-    click.Option(["--yes", "-y"], is_flag=True, help="Don't ask."),
-    click.Option(["--dry-run"], is_flag=True, help="Stop after the review."),
-    click.Option(["--keep-sbatch-env"], is_flag=True, help="Leave SBATCH_* and SLURM_* in the environment."),
-)
+@cli.command(cls=JobCommand)
+@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@click.option("--dry-run", is_flag=True, help="Stop after the review.")
+@click.option("--keep-sbatch-env", is_flag=True, help="Leave SBATCH_* and SLURM_* in the environment.")
+@click.pass_obj
 def submit(
-    args: tuple[str, ...], job: str, *, yes: bool, dry_run: bool, keep_sbatch_env: bool, **given: Any
+    args: tuple[str, ...], /, job: str, *, yes: bool, dry_run: bool, keep_sbatch_env: bool, **given: Any
 ) -> None:
-    """Review and submit."""
+    """Review JOB, or a script file, then submit the very bytes that were shown."""
     from sbatchgen.submit import Submission, of_job, of_script, run_locally, submit_to_slurm
 
     submission: Submission

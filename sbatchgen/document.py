@@ -158,7 +158,7 @@ class _Decoder:
         if not isinstance(node, yaml.ScalarNode):
             self.fail(node, f"{path} must be a single value")
             return None
-        if node.value == "" and node.style is None:
+        if node.value == "" and not node.style:  # written as nothing, not as ""
             self.fail(node, f"{path} has no value", "give it one, or remove the key")
             return None
         try:

@@ -130,7 +130,8 @@ class _Values:
 
     def lay(self, over: Layer) -> None:
         for key, value in over.values.items():
-            self.set(key, value, Origin(over.source, over.places.get(key, "")))
+            place = over.places.get(key)  # none for a default of the profile's own
+            self.set(key, value, Origin(over.source, place) if place else Origin(Source.DEFAULT, "default"))
 
     def set(self, key: str, value: Any, origin: Origin) -> None:
         if key in self.values:
@@ -193,15 +194,19 @@ def _profile_layers(
 ) -> Iterator[Layer]:
     """The profile's own layers: its options, those of the partition, and those of the mode."""
     cluster, places = profile.value, profile.places
-    facts: dict[str, Any] = {"runtime": cluster.runtime, "gpu_request": cluster.gpu_request}
+    facts: dict[str, Any] = {
+        "runtime": cluster.runtime,
+        "launcher": cluster.launcher,
+        "gpu_request": cluster.gpu_request,
+    }
     facts |= {f"env.{name}": value for name, value in cluster.env.items()}
     facts |= {f"extra_options.{name}": value for name, value in cluster.extra_options.items()}
     if cluster.template:
         facts["template"] = cluster.template
     if cluster.paths.data:
         facts["data"] = cluster.paths.data
-    if partition_name:
-        facts["options.partition"] = Text(partition_name)
+    if cluster.default_partition:
+        facts["options.partition"] = cluster.default_partition
     where = {"data": places.get("paths.data", ""), "options.partition": places.get("default_partition", "")}
     yield Layer(Source.PROFILE, facts | option_values(cluster.options), {**places, **where})
     first = partition_name.split(",", maxsplit=1)[0]
@@ -251,7 +256,6 @@ def _fact(profile: Document[Profile], place: str) -> Origin:
 
 def _derive_job(values: _Values, profile: Profile, mode: Mode, name: str) -> None:
     values.derive("options.job_name", JobName(name), "the job's own name")
-    values.derive("launcher", profile.launcher, "profile")
     values.derive("resume", Resume("auto"), "goes on from the newest checkpoint, if there is one")
     values.derive("max_restarts", 10, "default")
     values.derive("template", "job.sh.j2", "bundled")
@@ -277,8 +281,9 @@ def _gpus(values: _Values, partition: Partition, mode: Mode) -> tuple[int, int]:
         name: values.origins[f"options.{name}"] for name in GPU_OPTIONS if f"options.{name}" in values.origins
     }
     top = max((origin.source for origin in given.values()), default=Source.DEFAULT)
+    unwanted = mode == "cpu" or values.get("gpu_request") == "none"
     for name, origin in given.items():
-        if origin.source < top or (mode == "cpu" and origin.source < Source.PROJECT):
+        if origin.source < top or (unwanted and origin.source < Source.PROJECT):
             values.drop(f"options.{name}")
     if mode == "cpu":
         return 0, 0
@@ -322,12 +327,15 @@ def _derive_cpus(values: _Values, partition: Partition, gpus: int, shards: int, 
         share = min(DEFAULT_CPUS, partition.cpus_per_node or DEFAULT_CPUS)
     tasks = values.get("options.ntasks_per_node") or 1
     processes = values.get("nproc_per_node") if mode == "ddp" else max(1, gpus)
-    values.derive("options.cpus_per_task", share * max(1, processes // tasks), f"{share} a process or GPU")
+    cpus = share * max(1, processes // tasks)
+    if partition.cpus_per_node:
+        cpus = max(1, min(cpus, partition.cpus_per_node // tasks))
+    values.derive("options.cpus_per_task", cpus, f"{share} a process or GPU")
 
 
 def _share(whole: int | None, part: int, parts: int | None) -> int | None:
     """What goes with `part` of a node's `parts` GPUs, if the node is known."""
-    return max(1, whole * part // parts) if whole and parts else None
+    return max(1, whole * min(part, parts) // parts) if whole and parts else None
 
 
 def _derive_limits(values: _Values, profile: Profile, partition: Partition, gpus: int) -> None:

@@ -12,7 +12,6 @@ import shlex
 from sbatchgen.units import ShellPath
 
 _PLAIN_VALUE = re.compile(r"[A-Za-z0-9_@%+:,./=-]+")
-_PLAIN_PATH = re.compile(r"[A-Za-z0-9_@%+:,./=-]+")
 _SPECIAL = re.compile(r'[\\"`$]')
 
 
@@ -36,8 +35,6 @@ def inside_quotes(text: str) -> str:
 
 def expanding(path: str) -> str:
     """One word of bash in which ${USER} and its like are expanded, and nothing else."""
-    if _PLAIN_PATH.fullmatch(path):
-        return path
     pieces, start = [], 0
     for match in ShellPath.VARIABLE.finditer(path):
         pieces += [inside_quotes(path[start : match.start()]), match[0]]
@@ -49,8 +46,7 @@ def path(text: str) -> str:
     """Like `expanding`; a relative path counts from the folder of submission."""
     if text.startswith(("/", "${")):
         return expanding(text)
-    inner = expanding(text.removeprefix("./"))
-    return f'"$SUBMIT_DIR/{inner[1:]}' if inner.startswith('"') else f'"$SUBMIT_DIR/{inner}"'
+    return f'"$SUBMIT_DIR/{expanding(text.removeprefix("./"))[1:]}'
 
 
 def directive(option: str, value: str) -> str:

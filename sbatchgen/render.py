@@ -18,6 +18,7 @@ import jinja2
 from sbatchgen import __version__, quoting
 from sbatchgen.directive import directives
 from sbatchgen.errors import DocumentError
+from sbatchgen.options import GPU_OPTIONS
 from sbatchgen.plan import Plan
 
 FILTERS = {
@@ -217,7 +218,8 @@ def is_file(plan: Plan) -> bool:
 
 
 def _counts_gpus(plan: Plan) -> bool:
-    return bool(plan.gpus_per_node) and not plan.shards
+    asked = any(getattr(plan.options, name) for name in GPU_OPTIONS)  # else sbatch's command line asks
+    return bool(plan.gpus_per_node) and asked and not plan.shards
 
 
 def _launch(plan: Plan) -> str:

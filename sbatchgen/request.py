@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
@@ -60,39 +61,35 @@ class Resolved:
         )
 
 
-_parameters: list[click.Parameter] = []
-
-
-def parameters() -> list[click.Parameter]:
-    """The options of every command that takes a JOB; made once, shared by the commands."""
-    if not _parameters:
-        _parameters.append(click.Option(["--profile"], metavar="NAME|FILE", help="Cluster."))
-        for flag, key, help_text in OWN_OPTIONS:
-            _parameters.append(click.Option([f"--{flag}", key], metavar=flag.upper(), help=help_text))
-        _parameters.append(
+@functools.cache
+def parameters() -> tuple[click.Option, ...]:
+    """The options of every command that takes a JOB."""
+    made: list[click.Option] = []
+    made.append(click.Option(["--profile"], metavar="NAME|FILE", help="Cluster."))
+    for flag, key, help_text in OWN_OPTIONS:
+        made.append(click.Option([f"--{flag}", key], metavar=flag.upper(), help=help_text))
+    made.append(
+        click.Option(
+            ["--bind", "binds"], multiple=True, metavar="SRC[:DST]", help="Folder for the container."
+        )
+    )
+    made.append(click.Option(["--env"], multiple=True, metavar="NAME=VALUE", help="Variable of the job."))
+    made.append(
+        click.Option(["--set", "settings"], multiple=True, metavar="KEY=VALUE", help="Any key of a job.")
+    )
+    for field in fields(SbatchOptions):
+        flag = FLAGS.get(field.name, f"--{field.name.replace('_', '-')}")
+        is_flag = field.name in FLAGS
+        made.append(
             click.Option(
-                ["--bind", "binds"], multiple=True, metavar="SRC[:DST]", help="Folder for the container."
+                [flag, field.name],
+                help=f"Slurm: {field.metadata['help']}",
+                is_flag=is_flag,
+                default=None,
+                metavar=None if is_flag else "VALUE",
             )
         )
-        _parameters.append(
-            click.Option(["--env"], multiple=True, metavar="NAME=VALUE", help="Variable of the job.")
-        )
-        _parameters.append(
-            click.Option(["--set", "settings"], multiple=True, metavar="KEY=VALUE", help="Any key of a job.")
-        )
-        for field in fields(SbatchOptions):
-            flag = FLAGS.get(field.name, f"--{field.name.replace('_', '-')}")
-            is_flag = field.name in FLAGS
-            _parameters.append(
-                click.Option(
-                    [flag, field.name],
-                    help=f"Slurm: {field.metadata['help']}",
-                    is_flag=is_flag,
-                    default=None,
-                    metavar=None if is_flag else "VALUE",
-                )
-            )
-    return _parameters
+    return tuple(made)
 
 
 def resolve_request(

@@ -134,11 +134,11 @@ class JobName(Text):
 
     @classmethod
     def parse(cls, text: str) -> JobName:
-        """Refuses what would change the log's path: a slash, a percent sign, a backslash."""
+        """Refuses what would change a path: a slash, %, a backslash, and ${ of a variable."""
         Text.parse(text)
-        if not text or text.startswith(("-", ".")) or re.search(r"[/%\\]", text) or text != text.strip():
+        if not text or text.startswith(("-", ".")) or re.search(r"[/%\\]|\$\{", text) or text != text.strip():
             raise ValueError(
-                f"job name '{text}' can't name a folder and a log: it may not be empty, hold / % or \\, "
+                f"job name '{text}' can't name a folder and a log: it may not be empty, hold / % \\ or ${{, "
                 "start with a dash or a dot, or have blanks at its ends"
             )
         if len(text.encode()) > 200:
