@@ -1,0 +1,150 @@
+"""The mathematics of a step and of an evaluation, with the processes played one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from training import loop, optim
+from training.config import Config, parse
+from training.data import Data
+from training.errors import NotFiniteError
+from training.log import Log
+from training.session import Progress, Session
+from training.splits import Held, Norm
+from training.stop import Stop
+from training.world import World
+
+
+class Silent(Stop):
+    """Asks for nothing, and leaves the signals of the test process alone."""
+
+    def __init__(self) -> None:
+        self._asked = [False] * 5
+        self._file = None
+
+
+def session(tmp_path: Path, *, rank: int, size: int, samples: int = 13) -> Session:
+    """One of `size` processes, without a process group."""
+    config: Config = replace(
+        parse(["--optimizer", "sgd", "--lr", "1", "--momentum", "0"]), run_dir=str(tmp_path)
+    )
+    generator = torch.Generator().manual_seed(5)
+    images = torch.randn(samples, 1, 2, 2, generator=generator)
+    split = Held(images_NCHW=images, labels_N=torch.arange(samples) % 3, norm=Norm())
+    torch.manual_seed(7)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).double()
+    split = replace(split, images_NCHW=images.double())
+    world = World(
+        rank=rank,
+        size=size,
+        local_rank=rank,
+        device=torch.device("cpu"),
+        backend="gloo",
+        threads=1,
+        host="here",
+    )
+    return Session(
+        config=config,
+        world=world,
+        log=Log(run_dir=tmp_path, speaks=False),
+        stop=Silent(),
+        data=Data(train=split, validation=split, classes=3, shape_CHW=(1, 2, 2)),
+        batch=6,
+        model=model,
+        trained=model,
+        optimizer=optim.build(config, model),
+        settings={},
+    )
+
+
+def batch(made: Session, index_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return next(iter(made.data.train.batches([index_B], epoch=0)))
+
+
+def gradient(made: Session) -> torch.Tensor:
+    weight = next(made.model.parameters())
+    assert weight.grad is not None
+    return weight.grad
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 6])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_averaged_gradients_are_those_of_one_process(tmp_path: Path, size: int, count: int) -> None:
+    order_N = torch.arange(13)
+    gradients = []
+    sums = torch.zeros(3, dtype=torch.float64)
+    for rank in range(size):
+        made = session(tmp_path, rank=rank, size=size)
+        sums += loop.train_step(made, *batch(made, loop._mine(order_N, 4, count, made)), count)
+        gradients.append(gradient(made))
+    alone = session(tmp_path, rank=0, size=1)
+    x, y = batch(alone, order_N[4 : 4 + count])
+    loss = nn.functional.cross_entropy(alone.model(x), y)
+    torch.autograd.backward(loss)
+
+    assert torch.allclose(torch.stack(gradients).mean(dim=0), gradient(alone), atol=1e-6)
+    assert sums[0] == pytest.approx(count * loss.item(), rel=1e-6)
+    assert sums[2] == count
+
+
+@pytest.mark.parametrize("samples", range(1, 14))
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_an_evaluation_is_exact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, samples: int, size: int
+) -> None:
+    parts: list[torch.Tensor] = []
+
+    def keep(_world: World, values: torch.Tensor) -> torch.Tensor:
+        parts.append(values.clone())
+        return values.clamp(min=1)
+
+    monkeypatch.setattr(loop, "EVALUATION_BATCH", 4)
+    monkeypatch.setattr(loop, "copy_from_rank0", lambda _world, _tensors: None)
+    monkeypatch.setattr(loop, "reduce_sum", keep)
+    for rank in range(size):
+        loop.evaluate(session(tmp_path, rank=rank, size=size, samples=samples))
+    loss, correct, count = torch.stack(parts).sum(dim=0).tolist()
+    whole = session(tmp_path, rank=0, size=1, samples=samples)
+    x, y = batch(whole, torch.arange(samples))
+    logits = whole.model(x).float()
+
+    assert count == samples
+    assert correct == (logits.argmax(dim=1) == y).sum()
+    assert loss == pytest.approx(nn.functional.cross_entropy(logits, y, reduction="sum").item(), rel=1e-5)
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path) -> None:
+    values = torch.tensor([float("nan"), 0, 6], dtype=torch.float64)
+
+    with pytest.raises(NotFiniteError, match="loss is not finite at step 7"):
+        loop.synchronise(session(tmp_path, rank=0, size=1), Progress(step=7), values, saves=False)
+
+
+def test_a_weight_that_is_not_finite_is_not_saved(tmp_path: Path) -> None:
+    made = session(tmp_path, rank=0, size=1)
+    list(made.model.parameters())[1].data[0] = float("inf")
+
+    with pytest.raises(NotFiniteError, match="a weight"):
+        loop.synchronise(made, Progress(step=7), torch.ones(3, dtype=torch.float64), saves=True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "rates"),
+    [
+        (["--schedule", "constant"], [1, 1, 1, 1]),
+        (["--schedule", "step", "--gamma", "0.5"], [1, 1, 0.5, 0.5]),
+        (["--schedule", "cosine"], [1, 0.8536, 0.5, 0.1464]),
+        (["--schedule", "constant", "--warmup-epochs", "1"], [1 / 3, 2 / 3, 1, 1]),
+    ],
+)
+def test_learning_rates(flags: list[str], rates: list[float]) -> None:
+    config = parse(["--lr", "1", "--epochs", "2", *flags])
+
+    assert [optim.lr_at(config, step, steps_per_epoch=2) for step in range(4)] == pytest.approx(
+        rates, abs=1e-4
+    )

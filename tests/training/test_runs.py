@@ -1,0 +1,375 @@
+"""Whole runs in processes of their own: launchers, stopping, going on, failing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from training import checkpoint
+
+from .conftest import ALONE, TORCHRUN_2, Here, Trainers, events, finish, status, wait_for
+
+SLOW = ("--step-delay", "0.2", "--sync-every", "2", "--log-every", "1")
+SPAWN_2 = ("--launcher", "spawn", "--nproc-per-node", "2")
+
+
+def weights(run_dir: Path) -> dict[str, torch.Tensor]:
+    """The model in the newest checkpoint that the status names."""
+    state = torch.load(run_dir / status(run_dir)["checkpoint"], weights_only=True)
+    found: dict[str, torch.Tensor] = state["model"]
+    return found
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def score_lines(out: str) -> list[str]:
+    """The part of the epoch lines that people grep for."""
+    return [line.split("%")[0] for line in out.splitlines() if " - Avg Loss: " in line]
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory, small_digits: Path) -> Any:
+    """An uninterrupted run of two torchrun processes: its folder and what it printed."""
+    run_dir = tmp_path_factory.mktemp("reference")
+    return run_dir, finish(Trainers(small_digits).start(run_dir, launcher=TORCHRUN_2))
+
+
+def test_torchrun_tells_what_people_look_for(reference: Any) -> None:
+    run_dir, ended = reference
+    lines = ended.out.splitlines()
+
+    assert ended.code == 0, ended.err
+    assert lines[0] == "Starting distributed training on 2 processes (cpu, gloo)"
+    assert lines[1].startswith("Master node: ")
+    assert [line.split(" on ")[0] for line in lines if line.startswith("rank ")] == [
+        "rank 0 of 2",
+        "rank 1 of 2",
+    ]
+    assert [line.split(":")[0] for line in score_lines(ended.out)] == [
+        "Epoch 1 - Avg Loss",
+        "Epoch 2 - Avg Loss",
+    ]
+    assert list(status(run_dir)) == ["state", "step", "epoch", "checkpoint", "reason", "time"]
+    assert (
+        (run_dir / "status.json")
+        .read_text()
+        .startswith('{"state": "done", "step": 16, "epoch": 2, "checkpoint": "checkpoints/step-')
+    )
+    assert {event["samples"] for event in events(run_dir, "epoch")} == {101}
+
+
+def test_a_stop_file_half_way_and_going_on_change_nothing(
+    trainers: Trainers, tmp_path: Path, reference: Any
+) -> None:
+    process = trainers.start(tmp_path, *SLOW, launcher=TORCHRUN_2)
+    wait_for(lambda: events(tmp_path, "train"), "progress")
+    (tmp_path / "stop").touch()
+    stopped = finish(process)
+    half = status(tmp_path)
+
+    assert stopped.code == 1  # torchrun's own, for whatever status its processes have
+    assert "exitcode  : 75" in stopped.err
+    assert (half["state"], half["reason"], half["epoch"]) == ("preempted", "stop file", 0)
+    assert 0 < half["step"] < 8
+    assert (
+        f"Stopped by stop file at step {half['step']}; checkpoint {half['checkpoint']} saved; remove "
+        in stopped.out
+    )
+
+    (tmp_path / "stop").unlink()
+    resumed = trainers.run(tmp_path, launcher=TORCHRUN_2)
+
+    assert resumed.code == 0, resumed.err
+    assert f"Resuming from {half['checkpoint']}: epoch 1, step {half['step']}" in resumed.out
+    assert status(tmp_path)["state"] == "done"
+    assert score_lines(resumed.out) == score_lines(reference[1].out)
+    assert same(weights(tmp_path), weights(reference[0]))
+
+
+def test_spawn_is_the_same_run_as_torchrun(trainers: Trainers, tmp_path: Path, reference: Any) -> None:
+    ended = trainers.run(tmp_path, *SPAWN_2, env={"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"})
+
+    assert ended.code == 0, ended.err
+    assert score_lines(ended.out) == score_lines(reference[1].out)
+    assert same(weights(tmp_path), weights(reference[0]))
+
+
+def test_srun_is_the_same_run_as_torchrun(trainers: Trainers, tmp_path: Path, reference: Any) -> None:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        meeting = {
+            "MASTER_ADDR": "localhost",
+            "MASTER_PORT": str(probe.getsockname()[1]),
+            "SLURM_NTASKS": "2",
+        }
+    tasks = [
+        trainers.start(tmp_path, env=meeting | {"SLURM_PROCID": rank, "SLURM_LOCALID": rank})
+        for rank in ("0", "1")
+    ]
+    ended = [finish(task) for task in tasks]
+
+    assert [one.code for one in ended] == [0, 0], ended
+    assert ended[1].out == ""
+    assert score_lines(ended[0].out) == score_lines(reference[1].out)
+    assert same(weights(tmp_path), weights(reference[0]))
+
+
+def test_another_number_of_processes_goes_on_and_more_epochs_are_done(
+    trainers: Trainers, here: Here, tmp_path: Path
+) -> None:
+    nothing = "Nothing left to do: 1 of 1 epochs are done"
+    first = trainers.run(tmp_path, *SPAWN_2, "--epochs", "1")
+    again = here(tmp_path, "--epochs", "1")
+    more = here(tmp_path, "--epochs", "2")
+
+    assert [first.code, again.code, more.code] == [0, 0, 0], more.err
+    assert nothing in again.out
+    assert nothing not in first.out
+    assert "The checkpoint is of 2 processes, this start has 1" in more.out
+    assert (status(tmp_path)["state"], status(tmp_path)["step"], status(tmp_path)["epoch"]) == ("done", 16, 2)
+    assert [event["epoch"] for event in events(tmp_path, "epoch")] == [1, 2]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_saves_and_exits_75(trainers: Trainers, tmp_path: Path, number: signal.Signals) -> None:
+    process = trainers.start(tmp_path, *SLOW)
+    wait_for(lambda: events(tmp_path, "train"), "progress")
+    for _ in range(2):  # Slurm and a launcher may both send it
+        process.send_signal(number)
+    ended = finish(process)
+
+    assert ended.code == 75, ended.err
+    assert (status(tmp_path)["state"], status(tmp_path)["reason"]) == ("preempted", number.name)
+    assert (
+        torch.load(tmp_path / status(tmp_path)["checkpoint"], weights_only=True)["step"]
+        == status(tmp_path)["step"]
+        < 8
+    )
+
+
+def test_a_signal_during_the_start_is_not_lost(trainers: Trainers, tmp_path: Path) -> None:
+    process = trainers.start(tmp_path)
+    wait_for((tmp_path / "status.json").exists, "status")
+    process.send_signal(signal.SIGUSR2)
+    ended = finish(process)
+
+    assert ended.code == 75, ended.err
+    assert status(tmp_path)["reason"] == "SIGUSR2"
+
+
+def test_spawn_passes_signals_on_and_three_go_on_exactly(trainers: Trainers, tmp_path: Path) -> None:
+    """With three, a sum depends on its order: the gradients must be laid out alike in both runs."""
+    three = (
+        "--launcher",
+        "spawn",
+        "--nproc-per-node",
+        "3",
+        "--dataset",
+        "fake",
+        "--fake-samples",
+        "150",
+        "--epochs",
+        "1",
+        "--batch-size",
+        "30",
+    )
+    whole = trainers.run(tmp_path / "whole", *three)
+    process = trainers.start(tmp_path / "halves", *three, *SLOW)
+    wait_for(lambda: events(tmp_path / "halves", "train"), "progress")
+    process.send_signal(signal.SIGTERM)
+    stopped = finish(process)
+    half = status(tmp_path / "halves")
+    resumed = trainers.run(tmp_path / "halves", *three)
+
+    assert [whole.code, stopped.code, resumed.code] == [0, 75, 0], stopped.err
+    assert half["state"] == "preempted"
+    assert 0 < half["step"] < 5
+    assert same(weights(tmp_path / "halves"), weights(tmp_path / "whole"))
+
+
+def test_spawn_ends_all_when_one_dies(trainers: Trainers, tmp_path: Path) -> None:
+    process = trainers.start(tmp_path, *SPAWN_2, *SLOW)
+    wait_for(lambda: events(tmp_path, "train"), "progress")
+    children = [
+        int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    ]
+    os.kill(children[1], signal.SIGKILL)
+    ended = finish(process)
+
+    assert ended.code == 137, ended.err
+    assert status(tmp_path)["state"] == "failed"
+    assert not any(Path(f"/proc/{pid}").exists() for pid in children)
+
+
+@pytest.mark.parametrize("launcher", [ALONE, (*ALONE, *SPAWN_2)])
+def test_missing_data_is_one_line_and_a_failed_state(
+    trainers: Trainers, tmp_path: Path, launcher: tuple[str, ...]
+) -> None:
+    ended = trainers.run(tmp_path / "run", "--data-dir", str(tmp_path / "nowhere"), launcher=launcher)
+    lines = ended.err.strip().splitlines()
+
+    assert ended.code == 1
+    assert len(lines) == 1
+    assert lines[0].startswith("error: ")
+    assert "fix: sbatchgen data mnist --to" in lines[0]
+    assert status(tmp_path / "run")["state"] == "failed"
+    assert status(tmp_path / "run")["reason"] == lines[0].removeprefix("error: ")
+
+
+def test_a_loss_that_explodes_exits_3_and_keeps_the_good_checkpoint(here: Here, tmp_path: Path) -> None:
+    here(tmp_path)
+    ended = here(tmp_path, "--optimizer", "sgd", "--lr", "1e30", "--epochs", "2", "--allow-config-change")
+
+    assert ended.code == 3, ended.err
+    assert ended.err.count("\n") == 1
+    assert "not finite" in ended.err
+    assert status(tmp_path)["state"] == "failed"
+    assert all(torch.isfinite(weight).all() for weight in weights(tmp_path).values())
+
+
+def test_other_settings_are_refused_by_name(here: Here, tmp_path: Path) -> None:
+    here(tmp_path)
+    ended = here(tmp_path, "--lr", "0.5")
+
+    assert ended.code == 1
+    assert "lr is 0.5, but was 1.0" in ended.err
+    assert "--allow-config-change" in ended.err
+
+
+def test_no_gpu_is_one_line(trainers: Trainers, tmp_path: Path) -> None:
+    ended = trainers.run(tmp_path, "--device", "cuda", env={"CUDA_VISIBLE_DEVICES": ""})
+
+    assert ended.code == 1
+    assert ended.err.count("\n") == 1
+    assert "--device cpu" in ended.err
+
+
+def test_dataparallel_without_gpus_runs_on_the_cpu(here: Here, tmp_path: Path) -> None:
+    ended = here(tmp_path, "--dataparallel", "--precision", "bf16")
+
+    assert ended.code == 0, ended.err
+    assert "--dataparallel runs as one process on the CPU" in ended.out
+    assert len(score_lines(ended.out)) == 1
+
+
+OWN = """
+    import torch
+
+    class Squares(torch.utils.data.Dataset):
+        classes = ("dark", "light")
+
+        def __init__(self, count):
+            self.count = count
+
+        def __len__(self):
+            return self.count
+
+        def __getitem__(self, index):
+            noise = torch.rand(1, 8, 8)
+            return noise * 0.2 + 0.8 * (index % 2), index % 2
+
+    def data(config):
+        return Squares(45), Squares(13)
+
+    def held(config):
+        images = [torch.randint(256, (n, 1, 8, 8), dtype=torch.uint8) for n in (40, 13)]
+        return tuple((part, torch.arange(len(part)) % 2) for part in images)
+
+    def model(config):
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 2))
+"""
+
+
+def test_own_data_and_model_with_loaders_resume_exactly(trainers: Trainers, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(textwrap.dedent(OWN))
+    env = {"PYTHONPATH": str(tmp_path)}
+    own = ("--dataset", "mine:data", "--model", "mine:model", "--batch-size", "8", *SPAWN_2)
+    whole = trainers.run(tmp_path / "whole", *own, "--workers", "0", env=env)
+    process = trainers.start(tmp_path / "halves", *own, *SLOW, "--workers", "1", env=env)
+    wait_for(lambda: events(tmp_path / "halves", "train"), "progress")
+    os.killpg(process.pid, signal.SIGTERM)  # as Slurm does: loaders get it too
+    stopped = finish(process)
+    resumed = trainers.run(tmp_path / "halves", *own, "--workers", "2", env=env)
+
+    assert [whole.code, stopped.code, resumed.code] == [0, 75, 0], stopped.err
+    assert same(weights(tmp_path / "halves"), weights(tmp_path / "whole"))
+
+
+def test_evaluation_of_own_weights_leaves_the_run_alone(here: Here, tmp_path: Path) -> None:
+    here(tmp_path / "run")
+    before = (tmp_path / "run" / "status.json").read_bytes()
+    own = here(tmp_path / "run", "--evaluate")
+    model = torch.load(tmp_path / "run" / "checkpoints" / "best.pt", weights_only=True)["model"]
+    torch.save(
+        {"state_dict": {f"module.{name}": weight for name, weight in model.items()}}, tmp_path / "theirs.pt"
+    )
+    theirs = here(tmp_path / "empty", "--evaluate", "--init-from", str(tmp_path / "theirs.pt"))
+    nothing = here(tmp_path / "empty", "--evaluate")
+
+    assert [own.code, theirs.code, nothing.code] == [0, 0, 1], theirs.err
+    assert own.out.splitlines()[-1].split(" - ")[1] == theirs.out.splitlines()[-1].split(" - ")[1]
+    assert (tmp_path / "run" / "status.json").read_bytes() == before
+    assert "no weights to evaluate" in nothing.err
+    assert not (tmp_path / "empty").exists()
+
+
+def test_help_needs_no_torch(tmp_path: Path, trainers: Trainers) -> None:
+    code = """import sys, runpy
+sys.argv[1:], sys.modules['torch'] = ['--help'], None
+runpy.run_module('training', run_name='__main__')"""
+    ended = trainers.run(tmp_path, launcher=("-c", code))
+
+    assert ended.code == 0, ended.err
+    assert "--batch-size-per-gpu" in ended.out
+    assert "--step-delay" not in ended.out
+
+
+def test_a_file_of_another_run_is_gone_on_from_where_it_was(here: Here, tmp_path: Path) -> None:
+    here(tmp_path / "first")
+    file = tmp_path / "first" / "checkpoints" / "step-00000008.pt"
+    ended = here(tmp_path / "second", "--epochs", "2", "--resume", str(file))
+
+    assert ended.code == 0, ended.err
+    assert f"Resuming from {file}: epoch 2, step 8" in ended.out
+    assert status(tmp_path / "second")["checkpoint"] == "checkpoints/step-00000016.pt"
+
+
+def test_other_epochs_under_a_cosine_are_allowed_and_said(here: Here, tmp_path: Path) -> None:
+    here(tmp_path, "--schedule", "cosine")
+    ended = here(tmp_path, "--schedule", "cosine", "--epochs", "2")
+
+    assert ended.code == 0, ended.err
+    assert "the cosine curve changes from here on" in ended.out
+
+
+def test_a_save_that_fails_does_not_end_the_run_unless_it_is_the_last(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = checkpoint.save
+
+    def full(folder: Path, data: bytes, *, step: int, keep: int, best: bool) -> str:
+        if step != 4:
+            return written(folder, data, step=step, keep=keep, best=best)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save", full)
+    once = here(tmp_path / "once", "--save-every", "2")
+    monkeypatch.setattr(
+        checkpoint, "save", lambda *_args, **_kwargs: full(tmp_path, b"", step=4, keep=1, best=False)
+    )
+    always = here(tmp_path / "always")
+
+    assert [once.code, always.code] == [0, 1]
+    assert "Could not save step 4" in once.out
+    assert [event["step"] for event in events(tmp_path / "once", "save")] == [2, 6, 8]
+    assert "cannot save step 8" in always.err
+    assert status(tmp_path / "always")["state"] == "failed"

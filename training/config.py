@@ -1,0 +1,173 @@
+"""What a run is asked to do: one frozen record, read from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar, get_type_hints
+
+from .errors import UserError
+
+T = TypeVar("T")
+
+DEFAULT_BATCH = 64
+DEFAULT_LR = {"sgd": 0.01, "adamw": 0.001, "adadelta": 1.0}
+
+
+def _option(default: T, text: str, *, choices: tuple[str, ...] = (), critical: bool = False) -> T:
+    """A field which is also a flag. `critical`: a checkpoint made with another value is refused."""
+    return dataclasses.field(
+        default=default, metadata={"help": text, "choices": choices, "critical": critical}
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """One field is one flag: `batch_size` is --batch-size. The help text is the field's documentation."""
+
+    dataset: str = _option(
+        "mnist", "mnist, fake (random images), imagefolder, or PACKAGE.MODULE:FUNCTION", critical=True
+    )
+    data_dir: str = _option("data", "folder of the data set; for imagefolder that of the training images")
+    val_path: str = _option(
+        "", "imagefolder: folder of the validation images (default: DATA_DIR/val beside DATA_DIR/train)"
+    )
+    fake_samples: int = _option(2048, "training images of --dataset fake")
+    workers: int = _option(4, "loader processes of each rank, where the data set is not held in memory")
+
+    model: str = _option(
+        "convnet", "convnet, a name in torchvision.models, or PACKAGE.MODULE:FUNCTION", critical=True
+    )
+    init_from: str = _option(
+        "", "start from the weights in this file (ours, or a model_state_dict or state_dict)"
+    )
+
+    epochs: int = _option(2, "passes over the training images")
+    batch_size: int = _option(
+        0, f"images per step over all processes together (default: {DEFAULT_BATCH})", critical=True
+    )
+    batch_size_per_gpu: int = _option(0, "images per step and process, instead of --batch-size")
+    optimizer: str = _option("adadelta", "", choices=("sgd", "adamw", "adadelta"), critical=True)
+    lr: float = _option(0.0, "learning rate (default: sgd 0.01, adamw 0.001, adadelta 1.0)", critical=True)
+    momentum: float = _option(0.9, "of sgd", critical=True)
+    weight_decay: float = _option(0.0, "of weights; never of biases and norms", critical=True)
+    schedule: str = _option(
+        "step", "step: times gamma each epoch", choices=("constant", "step", "cosine"), critical=True
+    )
+    gamma: float = _option(0.7, "factor of --schedule step", critical=True)
+    warmup_epochs: float = _option(0.0, "linear warm-up; part of an epoch will do", critical=True)
+    seed: int = _option(
+        1, "of the weights, the order of the samples and all else that is random", critical=True
+    )
+    precision: str = _option("fp32", "bf16: autocast", choices=("fp32", "bf16"), critical=True)
+
+    device: str = _option("auto", "", choices=("auto", "cpu", "cuda"))
+    dataparallel: bool = _option(False, "one process drives all visible GPUs (torch.nn.DataParallel)")
+    launcher: str = _option(
+        "auto", "who starts the processes", choices=("auto", "torchrun", "srun", "spawn", "none")
+    )
+    nproc_per_node: int = _option(
+        0, "launcher spawn: processes to start on this node (default: one a GPU, else 1)"
+    )
+    backend: str = _option("auto", "auto: nccl on GPUs, gloo on CPUs", choices=("auto", "nccl", "gloo"))
+    dist_timeout: float = _option(600.0, "seconds until a process that waits for another one gives up")
+
+    run_dir: str = _option("runs/training", "folder for all that the run writes")
+    resume: str = _option(
+        "auto", "auto: from the newest checkpoint; off; or a file, or a name in RUN_DIR/checkpoints"
+    )
+    allow_config_change: bool = _option(False, "go on from a checkpoint that was made with other settings")
+    evaluate: bool = _option(False, "measure the newest (or --resume's or --init-from's) weights and exit")
+    save_every: int = _option(0, "steps between checkpoints, besides the one after each epoch")
+    keep: int = _option(3, "checkpoints to keep, besides the best")
+    sync_every: int = _option(10, "steps between the moments at which all processes agree on stopping")
+    log_every: int = _option(20, "steps between progress lines")
+    step_delay: float = _option(
+        0.0, argparse.SUPPRESS
+    )  # seconds of sleep after each step: lets tests stop a run half way
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(message, fix="python -m training --help", shared=True)
+
+
+def parse(argv: list[str]) -> Config:
+    """The configuration a command line asks for, its values checked as far as no device or file is needed.
+
+    Raises:
+        UserError: For the first thing that is wrong.
+    """
+    parser = _Parser(prog="python -m training", allow_abbrev=False)
+    types = get_type_hints(Config)
+    for field in dataclasses.fields(Config):
+        flag = "--" + field.name.replace("_", "-")
+        text = field.metadata["help"]
+        if field.default and "default:" not in text and text != argparse.SUPPRESS:
+            text = f"{text} (default: {field.default})".strip()
+        how: dict[str, Any] = {"default": field.default, "help": text}
+        if types[field.name] is bool:
+            how["action"] = "store_true"
+        else:
+            how |= {"type": types[field.name], "choices": field.metadata["choices"] or None}
+            how["metavar"] = None if field.metadata["choices"] else field.name.upper()
+        parser.add_argument(flag, **how)
+    config = Config(**vars(parser.parse_args(argv)))
+    _check(config)
+    return dataclasses.replace(config, lr=config.lr or DEFAULT_LR[config.optimizer])
+
+
+def _check(config: Config) -> None:
+    """Refuse values that cannot be meant."""
+    least = {"epochs": 1, "keep": 1, "sync_every": 1, "log_every": 1, "fake_samples": 1}
+    least |= dict.fromkeys(
+        ("batch_size", "batch_size_per_gpu", "nproc_per_node", "workers", "save_every", "step_delay"), 0
+    )
+    least |= dict.fromkeys(("lr", "momentum", "weight_decay", "gamma", "warmup_epochs"), 0)
+    for name, low in least.items():
+        value = getattr(config, name)
+        if not low <= value < float("inf"):
+            raise UserError(f"--{name.replace('_', '-')} is {value}, but must be at least {low}")
+    if config.batch_size and config.batch_size_per_gpu:
+        raise UserError("--batch-size and --batch-size-per-gpu exclude each other", fix="give one of them")
+    if config.dist_timeout <= 0:
+        raise UserError(f"--dist-timeout is {config.dist_timeout}, but must be more than 0")
+    if config.nproc_per_node and config.launcher != "spawn":
+        raise UserError(
+            "--nproc-per-node needs --launcher spawn", fix="with torchrun, give torchrun --nproc-per-node"
+        )
+    if config.dataparallel and config.launcher in ("torchrun", "srun", "spawn"):
+        raise UserError(
+            f"--dataparallel is one process, --launcher {config.launcher} is several",
+            fix="leave one of them out",
+        )
+
+
+def global_batch(config: Config, processes: int) -> int:
+    """Images per step over all processes.
+
+    Raises:
+        UserError: If they cannot be shared out evenly.
+    """
+    if config.batch_size_per_gpu:
+        return config.batch_size_per_gpu * processes
+    batch = config.batch_size or DEFAULT_BATCH
+    if batch % processes:
+        below, above = batch // processes * processes, (batch // processes + 1) * processes
+        near = f"{below} or {above}" if below else str(above)
+        raise UserError(
+            f"--batch-size {batch} cannot be shared by {processes} processes",
+            fix=f"--batch-size {near}",
+            shared=True,
+        )
+    return batch
+
+
+def trajectory(config: Config, *, batch: int, train_samples: int) -> dict[str, int | float | str]:
+    """The settings which decide what the weights become: stored in checkpoints, compared on resume."""
+    fields = [field.name for field in dataclasses.fields(config) if field.metadata["critical"]]
+    return {name: getattr(config, name) for name in fields} | {
+        "batch_size": batch,
+        "train_samples": train_samples,
+    }

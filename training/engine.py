@@ -1,0 +1,232 @@
+"""A run from its first line to its exit status."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from . import checkpoint, data, models, optim
+from .config import Config, global_batch, trajectory
+from .errors import DONE, PREEMPTED, UserError
+from .launch import Place
+from .log import Log, duration, read_status, write_json
+from .loop import StoppedError, evaluate, synchronise, time_left_s, train_epoch, warm_up
+from .resume import folder, restore, save, tell
+from .session import Meter, Progress, Session
+from .stop import STOP_FILE_REASON, Stop
+from .world import World, copy_from_rank0, gather_text, join, leave, together
+
+STOP_FILE = "stop"
+
+
+def run(config: Config, place: Place, stop: Stop) -> int:
+    """Train, or only evaluate, and give the exit status.
+
+    Raises:
+        UserError: If the run cannot be done as asked.
+        NotFiniteError: If the loss is not finite.
+    """
+    run_dir = Path(config.run_dir)
+    log = Log(run_dir=run_dir, speaks=place.rank == 0, records=not config.evaluate)
+    if log.speaks and log.records:
+        _open_run(run_dir, log)
+    batch = global_batch(config, place.size)
+    if config.dataparallel and place.size > 1:
+        raise UserError(
+            f"--dataparallel is one process, but {place.size} were started", fix="leave it out", shared=True
+        )
+    world = join(place, config)
+    _announce(config, world, log)
+    session = _prepare(config, world, log, stop, batch)
+    status = _evaluate_only(session) if config.evaluate else _train(session)
+    leave(world)
+    return status
+
+
+def _open_run(run_dir: Path, log: Log) -> None:
+    """Say that the run is on before anything can hang, keeping what is known of an earlier start."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    known = read_status(run_dir)
+    log.status(
+        "running",
+        step=known.get("step") or 0,
+        epoch=known.get("epoch") or 0,
+        checkpoint=known.get("checkpoint"),
+    )
+
+
+def _announce(config: Config, world: World, log: Log) -> None:
+    """The lines people look for first: how many, where, and on what."""
+    gpus = torch.cuda.device_count() if config.dataparallel and world.device.type == "cuda" else world.gpus
+    if gpus:
+        where = f"{gpus} GPU{'s' * (gpus != 1)}"
+    else:
+        where = (
+            f"{world.size} process{'es' * (world.size != 1)} (cpu{', ' * (world.size > 1)}{world.backend})"
+        )
+    log.say(f"Starting {'distributed ' * (world.size > 1)}training on {where}")
+    master = os.environ["MASTER_ADDR"] if world.size > 1 else "localhost"
+    log.say(f"Master node: {world.host if master in ('localhost', '127.0.0.1') else master}")
+    if config.dataparallel and not gpus:
+        log.say("No GPU is visible: --dataparallel runs as one process on the CPU")
+    mine = f"rank {world.rank} of {world.size} on {world.host}, local rank {world.local_rank}"
+    for line in gather_text(world, f"{mine}, device {world.device}, {world.threads} threads"):
+        log.say(line)
+
+
+def _prepare(config: Config, world: World, log: Log, stop: Stop, batch: int) -> Session:
+    """Load the data, build the model and the optimizer."""
+    loaded = together(world, lambda: data.load(config, world.device))
+    model = together(world, lambda: models.build(config, loaded)).to(world.device)
+    if config.init_from:
+        together(world, lambda: _init(model, Path(config.init_from)) if world.rank == 0 else None)
+        copy_from_rank0(world, [*model.parameters(), *model.buffers()])
+    session = Session(
+        config=config,
+        world=world,
+        log=log,
+        stop=stop,
+        data=loaded,
+        batch=batch,
+        model=model,
+        trained=model,
+        optimizer=optim.build(config, model),
+        settings=trajectory(config, batch=batch, train_samples=loaded.train.samples),
+    )
+    if log.speaks and log.records:
+        run_dir = Path(config.run_dir)
+        stop.watch(run_dir / STOP_FILE)
+        write_json(run_dir / "config.json", dataclasses.asdict(config) | _surroundings(session), indent=2)
+    return session
+
+
+def _init(model: nn.Module, path: Path) -> None:
+    models.load_weights(model, checkpoint.decode_weights(path), str(path))
+
+
+def _surroundings(session: Session) -> dict[str, Any]:
+    """What config.json tells besides the flags."""
+    world = session.world
+    return {
+        "global_batch_size": session.batch,
+        "train_samples": session.data.train.samples,
+        "processes": world.size,
+        "device_type": world.device.type,
+        "process_group": world.backend,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+    }
+
+
+def _train(session: Session) -> int:
+    """Go on from where an earlier start was, to the end or to a stop."""
+    config, world, log = session.config, session.world, session.log
+    together(
+        world,
+        lambda: checkpoint.prepare(folder(config), config.resume, tell(log)) if world.rank == 0 else None,
+    )
+    progress = restore(session)
+    if progress.epoch >= config.epochs:
+        log.say(f"Nothing left to do: {progress.epoch} of {config.epochs} epochs are done")
+        _conclude(session, progress, "done")
+        return DONE
+    log.event("start", step=progress.step, epoch=progress.epoch, **_surroundings(session))
+    _conclude(session, progress, "running")
+    session = dataclasses.replace(session, trained=_wrapped(session))  # not before the weights are in
+    if world.size > 1:
+        warm_up(session)
+    session = dataclasses.replace(session, meter=Meter())
+    try:
+        synchronise(session, progress, torch.zeros(3, dtype=torch.float64, device=world.device), saves=False)
+        while progress.epoch < config.epochs:
+            train_epoch(session, progress)
+            _finish_epoch(session, progress)
+    except StoppedError as stopped:
+        save(session, progress, must=True)
+        _conclude(session, progress, "preempted", reason=str(stopped))
+        line = f"Stopped by {stopped} at step {progress.step}; checkpoint {progress.checkpoint} saved"
+        if str(stopped) == STOP_FILE_REASON:
+            line += f"; remove {Path(config.run_dir) / STOP_FILE} before the next start"
+        log.say(line)
+        return PREEMPTED
+    log.say(f"Training completed: {config.epochs} epochs, best accuracy {100 * progress.best:.2f}%")
+    _conclude(session, progress, "done")
+    return DONE
+
+
+def _finish_epoch(session: Session, progress: Progress) -> None:
+    """Validate, tell and save."""
+    score = evaluate(session)
+    loss, _, samples = progress.sums
+    progress.epoch, progress.consumed, progress.sums = progress.epoch + 1, 0, [0.0, 0.0, 0.0]
+    best = score.accuracy > progress.best
+    progress.best = max(progress.best, score.accuracy)
+    rate = session.meter.rate()
+    session.log.say(
+        f"Epoch {progress.epoch} - Avg Loss: {score.loss:.6f}, Accuracy: {100 * score.accuracy:.2f}%, "
+        f"{rate:.0f} samples/s, {duration(time_left_s(session, progress))} left "
+        f"(validation of {score.samples}; training loss {loss / max(samples, 1):.6f})"
+    )
+    session.log.event(
+        "epoch",
+        epoch=progress.epoch,
+        step=progress.step,
+        loss=score.loss,
+        accuracy=score.accuracy,
+        samples=score.samples,
+        train_loss=loss / max(samples, 1),
+        samples_per_s=round(rate, 1),
+    )
+    save(session, progress, best=best, must=progress.epoch >= session.config.epochs)
+    session.meter.restart()
+
+
+def _conclude(session: Session, progress: Progress, state: str, *, reason: str | None = None) -> None:
+    """Write the state for the job script, and for the record."""
+    session.log.status(
+        state, step=progress.step, epoch=progress.epoch, checkpoint=progress.checkpoint, reason=reason
+    )
+    if state != "running":
+        session.log.event(state, step=progress.step, epoch=progress.epoch, reason=reason)
+
+
+def _wrapped(session: Session) -> nn.Module:
+    """The model as the training step calls it."""
+    world, model = session.world, session.model
+    if world.size > 1:
+        devices = [world.device] if world.device.type == "cuda" else None
+        return DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
+    if session.config.dataparallel and world.device.type == "cuda":
+        return nn.DataParallel(model)
+    return model
+
+
+def _evaluate_only(session: Session) -> int:
+    """Measure the weights of a checkpoint, or of --init-from. The run's status stays what it was."""
+    config = session.config
+    progress = Progress() if config.init_from else restore(session)
+    origin = config.init_from or progress.checkpoint
+    if not origin:
+        raise UserError(
+            "there are no weights to evaluate",
+            at=str(folder(config)),
+            fix="--resume FILE or --init-from FILE",
+            shared=True,
+        )
+    try:
+        score = evaluate(session)
+    except StoppedError as stopped:
+        session.log.say(f"Stopped by {stopped} during the evaluation")
+        return PREEMPTED
+    session.log.say(
+        f"Evaluation of {origin} - Avg Loss: {score.loss:.6f}, Accuracy: {100 * score.accuracy:.2f}% "
+        f"(validation of {score.samples})"
+    )
+    return DONE

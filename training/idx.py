@@ -1,0 +1,74 @@
+"""MNIST's file format: four bytes of magic, the sizes as big-endian 32-bit numbers, then uint8 values.
+
+Source: http://yann.lecun.com/exdb/mnist/ (section "file formats").
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import struct
+import zlib
+from pathlib import Path
+
+import torch
+
+from .errors import UserError
+
+FOLDERS = ("", "raw", "MNIST/raw")  # torchvision keeps the files two folders down
+PARTS = {"train": "train", "test": "t10k"}
+
+
+def read_mnist(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """One part of MNIST: images (N, 1, H, W) uint8 and labels (N,) int64, on the CPU.
+
+    Args:
+        folder: Holds the files, or has them in raw/ or MNIST/raw/; plain or with .gz.
+        part: train or test.
+
+    Raises:
+        UserError: If a file is missing or is not what its name says.
+    """
+    images_path, labels_path = (
+        _find(folder, f"{PARTS[part]}-{kind}-ubyte") for kind in ("images-idx3", "labels-idx1")
+    )
+    images_NHW, labels_N = read_idx(images_path, dimensions=3), read_idx(labels_path, dimensions=1)
+    if len(images_NHW) != len(labels_N) or not len(labels_N):
+        raise UserError(
+            f"{len(images_NHW)} images but {len(labels_N)} labels", at=str(labels_path), fix=_fix(folder)
+        )
+    return images_NHW.unsqueeze(1), labels_N.long()
+
+
+def read_idx(path: Path, *, dimensions: int) -> torch.Tensor:
+    """The uint8 array in an IDX file.
+
+    Raises:
+        UserError: If the file cannot be read, or is of another kind, cut short or too long.
+    """
+    try:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"cannot read it ({error})", at=str(path), fix=_fix(path.parent)) from error
+    header = 4 + 4 * dimensions
+    if data[:4] != bytes((0, 0, 8, dimensions)) or len(data) < header:
+        raise UserError(f"not an IDX file of {dimensions} dimensions", at=str(path), fix=_fix(path.parent))
+    sizes = struct.unpack(f">{dimensions}I", data[4:header])
+    if len(data) - header != math.prod(sizes):
+        what = f"holds {len(data) - header} values where its header says {math.prod(sizes)}"
+        raise UserError(what, at=str(path), fix=_fix(path.parent))
+    if not math.prod(sizes):
+        return torch.empty(sizes, dtype=torch.uint8)
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8, offset=header).view(sizes)
+
+
+def _find(folder: Path, name: str) -> Path:
+    for place in FOLDERS:
+        for path in (folder / place / name, folder / place / f"{name}.gz"):
+            if path.is_file():
+                return path
+    raise UserError(f"{name} is not there", at=str(folder), fix=_fix(folder))
+
+
+def _fix(folder: Path) -> str:
+    return f"sbatchgen data mnist --to {folder} (downloads it; with --synthetic it is made here)"

@@ -1,0 +1,110 @@
+"""Which process am I, of how many? Read from the variables that torchrun or srun sets, and nothing else."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .errors import UserError
+
+TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+SRUN = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS")
+MEETING = ("MASTER_ADDR", "MASTER_PORT")
+MEETING_FIX = "export MASTER_ADDR=(first host of the job) MASTER_PORT=(a free port) before srun"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """This process among all: `rank` of `size` in the run, `local_rank` of `local_size` on its node."""
+
+    launcher: str = "none"
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+
+
+def detect(environ: Mapping[str, str], launcher: str) -> Place:
+    """The place of this process; a lone one if no launcher is seen.
+
+    A platform that sets RANK and WORLD_SIZE for nodes, without LOCAL_RANK, does not count as torchrun.
+
+    Args:
+        environ: The process's environment.
+        launcher: auto, torchrun, srun or none.
+
+    Raises:
+        UserError: If the variables of the launcher are missing, or are no numbers.
+    """
+    if launcher == "torchrun" or (launcher == "auto" and all(environ.get(name) for name in TORCHRUN)):
+        _require(environ, TORCHRUN, fix="start with: torchrun ... -m training")
+        local_size = _number(environ, "LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in environ else 1
+        return _place("torchrun", environ, TORCHRUN, local_size)
+    if launcher == "srun" or (launcher == "auto" and all(environ.get(name) for name in SRUN)):
+        _require(environ, SRUN, fix="start with: srun python -m training")
+        if launcher == "srun" or _number(environ, "SLURM_NTASKS") > 1:
+            place = _place("srun", environ, SRUN, _tasks_here(environ))
+            if place.size > 1:
+                _require(environ, MEETING, fix=MEETING_FIX)
+            return place
+    return Place()
+
+
+def spawn_environments(environ: Mapping[str, str], processes: int) -> list[dict[str, str]]:
+    """The environment of each process that `--launcher spawn` starts on this node.
+
+    RANK, LOCAL_RANK and WORLD_SIZE of this process's own environment (pyxis sets them) play no part.
+
+    Raises:
+        UserError: If there are several nodes and MASTER_ADDR or MASTER_PORT is not set.
+    """
+    step_nodes = "SLURM_STEP_NUM_NODES" if "SLURM_STEP_NUM_NODES" in environ else "SLURM_NNODES"
+    nodes = _number(environ, step_nodes) if step_nodes in environ else 1
+    node = _number(environ, "SLURM_NODEID") if nodes > 1 else 0
+    if nodes > 1:
+        _require(environ, MEETING, fix=MEETING_FIX)
+    shared = dict(environ) | {"WORLD_SIZE": str(nodes * processes), "LOCAL_WORLD_SIZE": str(processes)}
+    if "MASTER_ADDR" not in environ or "MASTER_PORT" not in environ:
+        shared |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(_free_port())}
+    return [shared | {"RANK": str(node * processes + i), "LOCAL_RANK": str(i)} for i in range(processes)]
+
+
+def _place(launcher: str, environ: Mapping[str, str], names: tuple[str, ...], local_size: int) -> Place:
+    """The place told by the variables for rank, local rank and size, in this order."""
+    rank, local_rank, size = (_number(environ, name) for name in names[:3])
+    if not rank < size:
+        raise UserError(f"{names[0]}={rank} is not below {names[2]}={size}", at="environment")
+    return Place(
+        launcher=launcher, rank=rank, size=size, local_rank=local_rank, local_size=max(local_size, 1)
+    )
+
+
+def _tasks_here(environ: Mapping[str, str]) -> int:
+    """Tasks of the step on this node, from a list such as "4(x2),3" (srun(1), SLURM_STEP_TASKS_PER_NODE)."""
+    text = environ.get("SLURM_STEP_TASKS_PER_NODE", "")
+    counts: list[int] = []
+    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
+        counts += [int(count)] * int(times or 1)
+    node = _number(environ, "SLURM_NODEID") if "SLURM_NODEID" in environ else 0
+    return counts[node] if node < len(counts) else 1
+
+
+def _require(environ: Mapping[str, str], names: tuple[str, ...], *, fix: str) -> None:
+    missing = [name for name in names if not environ.get(name)]
+    if missing:
+        raise UserError(f"{' and '.join(missing)} not set", at="environment", fix=fix)
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    text = environ.get(name, "")
+    if not text.isdecimal():
+        raise UserError(f"{name} is {text!r}, not a number", at="environment")
+    return int(text)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return int(probe.getsockname()[1])

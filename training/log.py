@@ -1,0 +1,94 @@
+"""What a run tells: lines for people on stdout, events for programs, and one status line for the job script.
+
+Only rank 0 speaks. Nothing else in the package prints.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+STATUS = "status.json"
+EVENTS = "events.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Log:
+    """Where rank 0 writes; on the other ranks every call does nothing."""
+
+    run_dir: Path
+    speaks: bool
+    records: bool = True  # False: lines alone, the run folder is not touched
+
+    def say(self, line: str) -> None:
+        """One line on stdout, at once: a log that lags is no help when the job hangs."""
+        if self.speaks:
+            print(line, flush=True)
+
+    def event(self, kind: str, **facts: Any) -> None:
+        """One line in events.jsonl: {"event": kind, ..., "time": seconds since 1970}."""
+        if self.speaks and self.records:
+            with (self.run_dir / EVENTS).open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"event": kind, **facts, "time": round(time.time(), 3)}) + "\n")
+
+    def status(
+        self, state: str, *, step: int, epoch: int, checkpoint: str | None, reason: str | None = None
+    ) -> None:
+        """Replace status.json: one line, keys in this order, for job scripts with a regular expression."""
+        if self.speaks and self.records:
+            facts = {"state": state, "step": step, "epoch": epoch, "checkpoint": checkpoint, "reason": reason}
+            write_json(self.run_dir / STATUS, facts | {"time": round(time.time(), 3)})
+
+
+def complain(line: str) -> None:
+    """One line on stderr, from whichever process it concerns."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def write_json(path: Path, value: dict[str, Any], *, indent: int | None = None) -> None:
+    """Replace a JSON file as a whole: readers see the old one or the new one, never half of one."""
+    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+    temporary.write_text(json.dumps(value, indent=indent) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def mark_failed(run_dir: Path, reason: str) -> None:
+    """Set the state to failed, keeping step, epoch and checkpoint; any process may.
+
+    The first to fail knows why; those it takes along only know that somebody is gone. So a failure stays as
+    it is. Best effort: the folder may be what failed.
+    """
+    try:
+        known = read_status(run_dir)
+        if known.get("state") != "failed":
+            old = {name: known.get(name) for name in ("step", "epoch", "checkpoint")}
+            facts = {
+                "state": "failed",
+                "step": old["step"] or 0,
+                "epoch": old["epoch"] or 0,
+                "checkpoint": old["checkpoint"],
+            }
+            run_dir.mkdir(parents=True, exist_ok=True)
+            write_json(run_dir / STATUS, facts | {"reason": reason, "time": round(time.time(), 3)})
+    except OSError as error:
+        complain(f"cannot write {run_dir / STATUS}: {error}")
+
+
+def read_status(run_dir: Path) -> dict[str, Any]:
+    """What status.json says; nothing if there is none."""
+    try:
+        known = json.loads((run_dir / STATUS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def duration(seconds: float) -> str:
+    """Such as 0:01:05 or 30:00:00."""
+    minutes, second = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{second:02}"

@@ -1,0 +1,222 @@
+"""The loop: steps, the moments at which all processes agree, and the validation.
+
+Shape suffixes: B samples of this process's part of a batch, C channels, H height, W width, K classes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+from .errors import NotFiniteError
+from .log import duration
+from .optim import lr_at, set_lr
+from .order import cuts, epoch_order, evaluation_share, mix, share
+from .resume import save
+from .session import Progress, Session
+from .stop import reason
+from .world import copy_from_rank0, reduce_sum
+
+EVALUATION_BATCH = 256  # images at a time and process
+
+
+class StoppedError(Exception):
+    """All processes agreed to stop here; the text is the reason."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Score:
+    """Means over a whole split, whatever the number of processes."""
+
+    loss: float
+    accuracy: float  # 0..1
+    samples: int
+
+
+def train_epoch(session: Session, progress: Progress) -> None:
+    """Train on what is left of the epoch; `progress` is up to date after each step.
+
+    Raises:
+        StoppedError: If a stop was asked for.
+        NotFiniteError: If the loss is not finite.
+    """
+    config, world, split = session.config, session.world, session.data.train
+    order_N = epoch_order(split.samples, seed=config.seed, epoch=progress.epoch).to(split.index_device)
+    todo = cuts(split.samples, batch=session.batch, consumed=progress.consumed)
+    mine = [_mine(order_N, first, count, session) for first, count in todo]
+    steps_per_epoch = math.ceil(split.samples / session.batch)
+    since_sync = torch.zeros(3, dtype=torch.float64, device=world.device)
+    session.trained.train()
+    for (first, count), (x_BCHW, y_B) in zip(todo, split.batches(mine, epoch=progress.epoch), strict=True):
+        lr = lr_at(config, progress.step, steps_per_epoch=steps_per_epoch)
+        set_lr(session.optimizer, lr)
+        _seed(world.device, mix("step", config.seed, progress.step, world.rank))
+        since_sync += train_step(session, x_BCHW, y_B, count)
+        progress.step += 1
+        progress.consumed = first + count
+        if config.step_delay:
+            time.sleep(config.step_delay)
+        ends = progress.consumed == split.samples  # the epoch's own save comes after the validation
+        saves = not ends and config.save_every > 0 and progress.step % config.save_every == 0
+        if saves or ends or progress.step % config.sync_every == 0:
+            synchronise(session, progress, since_sync, saves=saves or ends)
+            _report(session, progress, lr, steps_per_epoch)
+            if saves:
+                save(session, progress)
+
+
+def warm_up(session: Session) -> None:
+    """Let DistributedDataParallel see one step, and undo it.
+
+    After its first step it lays out the gradients anew, and they are then added up in another order. A run
+    that goes on would round its first step otherwise than the uninterrupted one; with the layout made
+    beforehand it does not.
+    """
+    before = [buffer.clone() for buffer in session.model.buffers()]  # running statistics of norms
+    x_BCHW = torch.zeros((2, *session.data.shape_CHW), device=session.world.device)
+    y_B = torch.zeros(2, dtype=torch.int64, device=session.world.device)
+    session.trained.train()
+    for _ in range(2):  # the new layout is made at the beginning of the second
+        loss = functional.cross_entropy(session.trained(x_BCHW).float(), y_B)
+        loss.backward()  # type: ignore[no-untyped-call,unused-ignore]
+    session.optimizer.zero_grad(set_to_none=True)
+    for buffer, value in zip(session.model.buffers(), before, strict=True):
+        buffer.copy_(value)
+
+
+def train_step(session: Session, x_BCHW: torch.Tensor, y_B: torch.Tensor, count: int) -> torch.Tensor:
+    """One step of the optimizer on the mean loss of the batch's `count` images, wherever they are.
+
+    The processes' gradients are averaged, so each counts its images `size / count` times: the result is that
+    of one process with all images, also when the last batch is short. A process with no image left was given
+    one to compute on, which counts nothing: it has to take part in the averaging.
+
+    Returns:
+        Loss, correct and samples of this process, summed; float64 (3,) on the device.
+    """
+    world = session.world
+    real = float(world.rank < count)
+    with torch.autocast(world.device.type, dtype=torch.bfloat16, enabled=session.config.precision == "bf16"):
+        logits_BK = session.trained(x_BCHW)
+    losses_B = functional.cross_entropy(logits_BK.float(), y_B, reduction="none")
+    session.optimizer.zero_grad(set_to_none=True)
+    loss = losses_B.sum() * (real * world.size / count)
+    loss.backward()  # type: ignore[no-untyped-call,unused-ignore]
+    session.optimizer.step()
+    return real * _sums(losses_B.detach(), logits_BK.detach(), y_B)
+
+
+def evaluate(session: Session) -> Score:
+    """The model's score on the validation split: each image is counted once, by one process.
+
+    Raises:
+        StoppedError: If a stop was asked for meanwhile.
+    """
+    world, split, model = session.world, session.data.validation, session.model
+    # running statistics of norms are each process's own so far; rank 0's are the ones saved
+    copy_from_rank0(world, model.buffers())
+    lists = evaluation_share(split.samples, chunk=EVALUATION_BATCH, rank=world.rank, size=world.size)
+    lists = [index_B.to(split.index_device) for index_B in lists]
+    sums = torch.zeros(3, dtype=torch.float64, device=world.device)
+    model.eval()
+    with (
+        torch.no_grad(),
+        torch.autocast(world.device.type, dtype=torch.bfloat16, enabled=session.config.precision == "bf16"),
+    ):
+        for done, (x_BCHW, y_B) in enumerate(split.batches(lists, epoch=0), start=1):
+            if len(y_B):
+                logits_BK = model(x_BCHW).float()
+                sums += _sums(functional.cross_entropy(logits_BK, y_B, reduction="none"), logits_BK, y_B)
+            if done % session.config.sync_every == 0:
+                _, why = _agree(session, sums[:0])
+                if why:
+                    raise StoppedError(why)
+    loss, correct, samples = reduce_sum(world, sums).tolist()
+    return Score(loss=loss / samples, accuracy=correct / samples, samples=round(samples))
+
+
+def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, *, saves: bool) -> None:
+    """Add up over all processes what happened since the last time, and stop together if there is a reason.
+
+    One sum of a few numbers carries losses, counts and stop requests: the only moment at which the host
+    waits.
+
+    `since_sync`, the summed results of `train_step`, is set to zero. With `saves` a checkpoint may follow:
+    then the weights are looked at too, so that none is made of a broken model.
+
+    Raises:
+        StoppedError: If a stop was asked for.
+        NotFiniteError: If the loss, or with `saves` a weight, is not finite.
+    """
+    broken = torch.zeros(1, dtype=torch.float64, device=since_sync.device)
+    if saves:
+        for weight in session.model.parameters():
+            broken += (~torch.isfinite(weight.detach())).any()
+    (loss, correct, samples, broken_weights), why = _agree(session, torch.cat((since_sync, broken)))
+    since_sync.zero_()
+    if not math.isfinite(loss) or broken_weights:
+        what = "a weight" if broken_weights else "the loss"
+        raise NotFiniteError(
+            f"{what} is not finite at step {progress.step}; newest checkpoint: {progress.checkpoint}"
+        )
+    session.meter.trained += round(samples)
+    for sums in (progress.sums, session.meter.window):
+        sums[:] = (sums[0] + loss, sums[1] + correct, sums[2] + samples)
+    if why:
+        raise StoppedError(why)
+
+
+def _agree(session: Session, values: torch.Tensor) -> tuple[list[float], str]:
+    """The values (float64, 1-D, on the device) summed over the processes, and why to stop, if to stop."""
+    noted = torch.tensor(session.stop.noted(), dtype=torch.float64, device=values.device)
+    totals: list[float] = reduce_sum(session.world, torch.cat((values, noted))).tolist()
+    return totals[: len(values)], reason(totals[len(values) :])
+
+
+def _mine(order_N: torch.Tensor, first: int, count: int, session: Session) -> torch.Tensor:
+    """This process's part of a step, or one image to stand in where none is left (see `train_step`)."""
+    part_B = share(order_N, first, count, rank=session.world.rank, size=session.world.size)
+    return part_B if len(part_B) else order_N[first : first + 1]
+
+
+def _sums(losses_B: torch.Tensor, logits_BK: torch.Tensor, y_B: torch.Tensor) -> torch.Tensor:
+    """Loss, correct and count of a batch, summed; float64 (3,), without waiting for the device."""
+    correct = (logits_BK.argmax(dim=1) == y_B).sum()
+    return torch.stack(
+        (losses_B.sum(dtype=torch.float64), correct.double(), torch.full_like(correct, len(y_B)).double())
+    )
+
+
+def _seed(device: torch.device, key: int) -> None:
+    """Make dropout a function of step and rank: a resumed run drops what the uninterrupted one would have."""
+    torch.default_generator.manual_seed(key)  # torch.manual_seed visits all devices: a hundred times slower
+    if device.type == "cuda":
+        torch.cuda.manual_seed_all(key)  # all: DataParallel uses every one
+
+
+def _report(session: Session, progress: Progress, lr: float, steps_per_epoch: int) -> None:
+    """The progress line, each --log-every steps or at the first synchronisation after that."""
+    meter, config = session.meter, session.config
+    loss, correct, samples = meter.window
+    if samples < config.log_every * session.batch or not session.log.speaks:
+        return
+    means = {"loss": loss / samples, "accuracy": correct / samples}
+    rate = round(meter.window_rate(), 1)
+    session.log.event(
+        "train", epoch=progress.epoch + 1, step=progress.step, **means, lr=lr, samples_per_s=rate
+    )
+    done = progress.step - progress.epoch * steps_per_epoch
+    where = f"Epoch {progress.epoch + 1}: step {done} of {steps_per_epoch}"
+    speed = f"{rate:.0f} samples/s, {duration(time_left_s(session, progress))} left"
+    session.log.say(f"{where}, loss {loss / samples:.4f}, lr {lr:.3g}, {speed}")
+    meter.restart()
+
+
+def time_left_s(session: Session, progress: Progress) -> float:
+    """Seconds until the last epoch is done, at the speed so far."""
+    left = (session.config.epochs - progress.epoch) * session.data.train.samples - progress.consumed
+    return left / max(session.meter.rate(), 1e-9) if session.meter.trained else 0.0

@@ -1,0 +1,78 @@
+"""Models: what `--model` names."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from .config import Config
+from .data import Data, named
+from .errors import UserError
+from .order import mix
+
+
+def build(config: Config, data: Data) -> nn.Module:
+    """A new model on the CPU, its weights decided by the seed; it maps x_BCHW to logits (B, classes).
+
+    Raises:
+        UserError: If there is no such model, or it cannot take the data set's images.
+    """
+    torch.manual_seed(mix("weights", config.seed))
+    if config.model == "convnet":
+        return _convnet(data.shape_CHW, data.classes)
+    if ":" in config.model:
+        made: nn.Module = named(config.model, "--model")(config)
+        return made
+    return _from_torchvision(config.model, data)
+
+
+def load_weights(model: nn.Module, weights: dict[str, torch.Tensor], origin: str) -> None:
+    """Copy weights into a model; names that DistributedDataParallel or DataParallel made are understood.
+
+    Raises:
+        UserError: If they belong to another model.
+    """
+    try:
+        model.load_state_dict({name.removeprefix("module."): value for name, value in weights.items()})
+    except RuntimeError as error:
+        first = str(error).splitlines()[1:2] or [str(error)]
+        raise UserError(
+            f"the weights are of another model: {first[0].strip()[:300]}", at=origin, fix="the same --model"
+        ) from error
+
+
+def _convnet(shape_CHW: tuple[int, int, int], classes: int) -> nn.Module:
+    """Two convolutions and two dense layers: 1.2 million weights for 28x28 images of one channel."""
+    channels, height, width = shape_CHW
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 3),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Dropout(0.25),
+        nn.Flatten(),
+        nn.Linear(64 * ((height - 4) // 2) * ((width - 4) // 2), 128),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(128, classes),
+    )
+
+
+def _from_torchvision(name: str, data: Data) -> nn.Module:
+    try:
+        from torchvision import models  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision made for another torch
+        fix = "--model convnet, or install the torchvision that belongs to this torch"
+        raise UserError(f"--model {name} needs torchvision ({error})", fix=fix) from error
+    if data.shape_CHW[0] != 3:
+        raise UserError(
+            f"--model {name} wants 3 channels, the images have {data.shape_CHW[0]}", fix="--model convnet"
+        )
+    try:
+        model: nn.Module = models.get_model(name, weights=None, num_classes=data.classes)
+    except ValueError as error:
+        raise UserError(
+            f"--model {name} is not known", fix="convnet, or one of torchvision.models.list_models()"
+        ) from error
+    return model

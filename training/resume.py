@@ -1,0 +1,167 @@
+"""Saving the state of a session and going on from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from . import checkpoint
+from .checkpoint import State
+from .config import Config
+from .errors import UserError
+from .log import Log
+from .models import load_weights
+from .session import Progress, Session
+from .world import broadcast_bytes, together
+
+# while these are the same, a position in an epoch has a meaning
+SAME_SAMPLES = ("dataset", "train_samples", "seed")
+
+
+def folder(config: Config) -> Path:
+    """Where the run's checkpoints are."""
+    return Path(config.run_dir) / "checkpoints"
+
+
+def tell(log: Log) -> Callable[[str], None]:
+    """Say what happened to a checkpoint, and keep it in the events."""
+
+    def say(line: str) -> None:
+        log.say(line)
+        log.event("checkpoint", text=line)
+
+    return say
+
+
+def save(session: Session, progress: Progress, *, best: bool = False, must: bool = False) -> None:
+    """Save on rank 0; the others go on at once.
+
+    Raises:
+        UserError: If it cannot be written, with `must` (the last chance). Otherwise training goes on, and
+        says so.
+    """
+    if session.world.rank != 0:
+        return
+    state = {
+        "model": session.model.state_dict(),
+        "optimizer": session.optimizer.state_dict(),
+        "step": progress.step,
+        "epoch": progress.epoch,
+        "consumed": progress.consumed,
+        "best": progress.best,
+        "sums": progress.sums,
+        "config": session.settings,
+        "epochs": session.config.epochs,
+        "world": session.world.size,
+    }
+    data = checkpoint.encode(state)
+    place = folder(session.config)
+    try:
+        name = checkpoint.save(place, data, step=progress.step, keep=session.config.keep, best=best)
+    except OSError as error:
+        session.log.event("save_failed", step=progress.step, reason=str(error))
+        if must:
+            raise UserError(
+                f"cannot save step {progress.step} ({error})", fix="make room, then start again"
+            ) from error
+        session.log.say(f"Could not save step {progress.step} ({error}): going on")
+        return
+    progress.checkpoint = f"{place.name}/{name}"
+    session.log.event(
+        "save",
+        step=progress.step,
+        epoch=progress.epoch,
+        checkpoint=progress.checkpoint,
+        bytes=len(data),
+        best=best,
+    )
+    session.log.status("running", step=progress.step, epoch=progress.epoch, checkpoint=progress.checkpoint)
+
+
+def restore(session: Session) -> Progress:
+    """Load the checkpoint that --resume names into the model and the optimizer, on every process.
+
+    Rank 0 alone looks and reads; the others get the bytes from it, so they cannot see another state of the
+    folder.
+
+    Raises:
+        UserError: If it is missing or corrupt, or was made with other settings.
+    """
+    config, world = session.config, session.world
+    found = together(world, lambda: _find(session) if world.rank == 0 else None)
+    label, data = (broadcast_bytes(world, part) for part in found or (None, None))
+    if label is None or data is None:
+        return Progress()
+    name, state = label.decode(), checkpoint.decode(data)
+    progress = together(world, lambda: _apply(session, state, name))
+    progress.checkpoint = name
+    if config.evaluate:
+        return progress
+    if world.rank == 0:
+        checkpoint.drop_after(folder(config), progress.step, tell(session.log))
+    if state["world"] != world.size:
+        session.log.say(
+            f"The checkpoint is of {state['world']} processes, this start has {world.size}: "
+            "same samples, other dropout"
+        )
+    if config.schedule == "cosine" and state["epochs"] != config.epochs:
+        session.log.say(
+            f"--epochs is {config.epochs}, it was {state['epochs']}: the cosine curve changes from here on"
+        )
+    session.log.event(
+        "resume",
+        step=progress.step,
+        epoch=progress.epoch,
+        consumed=progress.consumed,
+        checkpoint=name,
+    )
+    session.log.say(f"Resuming from {progress.checkpoint}: epoch {progress.epoch + 1}, step {progress.step}")
+    return progress
+
+
+def _find(session: Session) -> tuple[bytes, bytes] | None:
+    """What to call the checkpoint to go on from (a path in the run folder if it is there), and its bytes."""
+    place = folder(session.config)
+    found = checkpoint.find(place, session.config.resume, tell(session.log))
+    if found is None:
+        return None
+    path, data = found
+    return (f"{place.name}/{path.name}" if path.parent == place else str(path)).encode(), data
+
+
+def _apply(session: Session, state: State, name: str) -> Progress:
+    """Fill model and optimizer from a checkpoint."""
+    config = session.config
+    load_weights(session.model, state["model"], name)
+    if config.evaluate:
+        return Progress(step=state["step"], epoch=state["epoch"])
+    changed = _changes(session.settings, state["config"])
+    if changed and not config.allow_config_change:
+        what = "; ".join(f"{key} is {new}, but was {old}" for key, (old, new) in changed.items())
+        raise UserError(
+            f"other settings than the checkpoint's: {what}",
+            at=name,
+            fix="the old ones, or --allow-config-change",
+        )
+    if "optimizer" not in changed:
+        wanted = [
+            {key: value for key, value in group.items() if key != "params"}
+            for group in session.optimizer.param_groups
+        ]
+        session.optimizer.load_state_dict(state["optimizer"])
+        for group, values in zip(session.optimizer.param_groups, wanted, strict=True):
+            group.update(values)  # a changed setting counts, not the stored one
+    progress = Progress(**{key: state[key] for key in ("step", "epoch", "consumed", "best", "sums")})
+    if changed.keys() & set(SAME_SAMPLES):
+        progress.consumed, progress.sums = 0, [0.0, 0.0, 0.0]
+    return progress
+
+
+def _changes(now: dict[str, Any], then: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The settings which differ, as (then, now)."""
+    return {
+        key: (then.get(key), now.get(key))
+        for key in now.keys() | then.keys()
+        if then.get(key) != now.get(key)
+    }

@@ -1,0 +1,76 @@
+"""What a running training consists of: parts that stay, and the little that changes beside the weights."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from .config import Config
+from .data import Data
+from .log import Log
+from .stop import Stop
+from .world import World
+
+
+@dataclass(kw_only=True, slots=True)
+class Progress:
+    """How far the run is. With the weights and the optimizer's state this is all that a checkpoint holds."""
+
+    step: int = 0
+    epoch: int = 0  # completed ones
+    consumed: int = 0  # samples of the epoch under way
+    best: float = -1.0  # highest validation accuracy, 0..1
+    sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])  # of the epoch: loss, correct, samples
+    checkpoint: str | None = None  # the newest, as a path in the run folder
+
+
+@dataclass(kw_only=True, slots=True)
+class Meter:
+    """Speed, measured where the processes meet: there the GPU has finished what was asked of it."""
+
+    began: float = field(default_factory=time.perf_counter)
+    trained: int = 0  # samples since then, over all processes
+    window_began: float = field(default_factory=time.perf_counter)
+    window: list[float] = field(
+        default_factory=lambda: [0.0, 0.0, 0.0]
+    )  # since the last progress line, as Progress.sums
+
+    def restart(self) -> None:
+        """Begin another window."""
+        self.window_began = time.perf_counter()
+        self.window = [0.0, 0.0, 0.0]
+
+    def window_rate(self) -> float:
+        """Samples per second in this window."""
+        return self.window[2] / max(time.perf_counter() - self.window_began, 1e-9)
+
+    def rate(self) -> float:
+        """Samples per second since the beginning, validation and saving included."""
+        return self.trained / max(time.perf_counter() - self.began, 1e-9)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Session:
+    """All that the loop works with.
+
+    Args:
+        batch: Images per step over all processes.
+        model: The bare one: its weights are saved, and it evaluates.
+        trained: The same model as the training step calls it, perhaps wrapped for several GPUs.
+        settings: What the weights depend on (config.trajectory), stored in checkpoints.
+    """
+
+    config: Config
+    world: World
+    log: Log
+    stop: Stop
+    data: Data
+    batch: int
+    model: nn.Module
+    trained: nn.Module
+    optimizer: torch.optim.Optimizer
+    settings: dict[str, int | float | str]
+    meter: Meter = field(default_factory=Meter)

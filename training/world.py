@@ -1,0 +1,192 @@
+"""The processes of a run as one: joining, and the few collectives that the rest is built on.
+
+With one process there is no process group, and each function here is the identity.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+from .config import Config
+from .errors import UserError, one_line
+from .launch import Place
+
+T = TypeVar("T")
+
+TEXT_BYTES = 1024  # the longest text that `gather_text` carries
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class World:
+    """This process among all: `rank` of `size`, computing on `device`."""
+
+    rank: int
+    size: int
+    local_rank: int
+    device: torch.device
+    backend: str  # nccl, gloo, or empty for one process
+    threads: int
+    host: str
+
+    @property
+    def gpus(self) -> int:
+        """GPUs in use over all processes, apart from DataParallel's."""
+        return self.size if self.device.type == "cuda" else 0
+
+
+def join(place: Place, config: Config) -> World:
+    """Choose the device, limit the threads, and meet the other processes.
+
+    Raises:
+        UserError: If the wanted device or backend is not there, or the others do not come in time.
+    """
+    device = _choose_device(place, config)
+    threads = _threads(place)
+    torch.set_num_threads(threads)
+    backend = ""
+    if place.size > 1:
+        backend = config.backend if config.backend != "auto" else {"cuda": "nccl", "cpu": "gloo"}[device.type]
+        if backend == "nccl" and device.type == "cpu":
+            raise UserError("--backend nccl needs GPUs, but the device is the CPU", fix="--backend gloo")
+        _meet(place, backend, config.dist_timeout)
+    return World(
+        rank=place.rank,
+        size=place.size,
+        local_rank=place.local_rank,
+        device=device,
+        backend=backend,
+        threads=threads,
+        host=os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
+    )
+
+
+def leave(world: World) -> None:
+    """Wait for the others, then part: a launcher takes an early exit for a failure and ends the others."""
+    if world.size > 1:
+        reduce_sum(world, torch.zeros(1, device=world.device))
+        dist.destroy_process_group()
+
+
+def reduce_sum(world: World, values: torch.Tensor) -> torch.Tensor:
+    """The sum over all processes, in place; the values are on the world's device."""
+    if world.size > 1:
+        dist.all_reduce(values)
+    return values
+
+
+def copy_from_rank0(world: World, tensors: Iterable[torch.Tensor]) -> None:
+    """Give each process rank 0's values, in place; the tensors are on the world's device."""
+    if world.size > 1:
+        for tensor in tensors:
+            dist.broadcast(tensor.detach(), src=0)  # the same memory, without the gradient's say
+
+
+def broadcast_bytes(world: World, data: bytes | None) -> bytes | None:
+    """Rank 0's bytes (or None) on every process: what one has read all know, without a shared file system."""
+    if world.size == 1:
+        return data
+    length = torch.tensor([-1 if data is None else len(data)], dtype=torch.int64, device=world.device)
+    dist.broadcast(length, src=0)
+    count = int(length.item())
+    if count < 0:
+        return None
+    buffer = bytearray(data or bytes(count))
+    if count:
+        view = torch.frombuffer(buffer, dtype=torch.uint8)
+        on_device = view.to(world.device)
+        dist.broadcast(on_device, src=0)
+        view.copy_(on_device)  # where the device is the CPU, this is the same memory
+    return bytes(buffer)
+
+
+def gather_text(world: World, text: str) -> list[str]:
+    """The texts of all processes in the order of their ranks, on every process; cut off at TEXT_BYTES."""
+    if world.size == 1:
+        return [text]
+    data = text.encode()[:TEXT_BYTES].ljust(TEXT_BYTES, b"\0")
+    mine = torch.tensor(list(data), dtype=torch.uint8, device=world.device)
+    all_texts = [torch.empty_like(mine) for _ in range(world.size)]
+    dist.all_gather(all_texts, mine)
+    return [bytes(one.tolist()).rstrip(b"\0").decode(errors="ignore") for one in all_texts]
+
+
+def together(world: World, make: Callable[[], T]) -> T:
+    """What `make` returns on this process, if it succeeds on every process.
+
+    Otherwise all fail with the same error, that of the lowest rank: no process is left waiting for one that
+    gave up.
+
+    Raises:
+        UserError: If `make` raised a UserError or an OSError anywhere.
+    """
+    result: T | None = None
+    problem = ""
+    try:
+        result = make()
+    except (UserError, OSError) as error:
+        problem = one_line(error)
+    texts = gather_text(world, problem)
+    if any(texts):
+        first = next(rank for rank, text in enumerate(texts) if text)
+        where = f"rank {first} of {world.size}: " if world.size > 1 else ""
+        raise UserError(where + texts[first], shared=True)
+    return result  # type: ignore[return-value] # without a problem, make has returned
+
+
+def _choose_device(place: Place, config: Config) -> torch.device:
+    count = torch.cuda.device_count() if config.device != "cpu" else 0
+    if count == 0:
+        if config.device == "cuda":
+            built = "no GPU is visible" if torch.version.cuda else "this torch is built for CPUs only"
+            raise UserError(
+                f"--device cuda, but {built}", at=socket.gethostname(), fix="ask for GPUs, or --device cpu"
+            )
+        return torch.device("cpu")
+    index = place.local_rank
+    if index >= count:
+        # srun may bind one GPU to each task, which then sees it as number 0; gloo allows a GPU to be shared
+        if not (count == 1 and place.launcher == "srun") and config.backend != "gloo":
+            raise UserError(
+                f"local rank {index} has no GPU: {count} visible",
+                at=socket.gethostname(),
+                fix=f"start at most {count} processes a node, or --device cpu",
+            )
+        index %= count
+    device = torch.device("cuda", index)
+    torch.cuda.set_device(device)
+    return device
+
+
+def _threads(place: Place) -> int:
+    """CPU threads for this process: OMP_NUM_THREADS, else its share of the CPUs it may use."""
+    told = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    if told.isdecimal() and int(told) > 0:
+        return int(told)
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    per_task = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    if (
+        place.launcher == "srun" and per_task.isdecimal()
+    ):  # each process is a task, and may be bound to its CPUs already
+        return max(1, min(usable, int(per_task)))
+    return max(1, usable // place.local_size)
+
+
+def _meet(place: Place, backend: str, timeout_s: float) -> None:
+    try:
+        dist.init_process_group(
+            backend, rank=place.rank, world_size=place.size, timeout=timedelta(seconds=timeout_s)
+        )
+    except (RuntimeError, ValueError) as error:
+        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        what = f"the {place.size} processes did not meet at {address} ({one_line(error)[:200]})"
+        raise UserError(
+            what, fix="check that all of them started, and that the port is free and reachable"
+        ) from error
