@@ -161,6 +161,8 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
         "distributed": distributed,
         "dataparallel": plan.mode == "dataparallel",
         "spawn": plan.launcher == "spawn",
+        "torchrun": plan.launcher == "torchrun",
+        "shares_machine": plan.profile.scheduler == "none" and "OMP_NUM_THREADS" not in plan.env,
         "platform_names_nodes": plan.profile.scheduler == "env",
         "counts_nodes": plan.slurm or (distributed and plan.profile.scheduler == "env"),
         "counts_processes": distributed and (plan.launcher != "srun"),
@@ -192,6 +194,7 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
         "binds": tuple(bind if ":" in bind else f"{bind}:{bind}" for bind in plan.binds),
         "workdir": (plan.profile.runtimes.enroot.workdir or "") if plan.runtime == "enroot" else "",
         "gpu_flag": plan.profile.runtimes.apptainer.gpu_flag if plan.mode != "cpu" else "",
+        "exclusive": bool(options.exclusive),
         "exports": tuple(exports.items()),
         "exported_names": (*exports, *own_names, *code_names, *files),
         "bundled_trainer": bundled_trainer,
@@ -241,8 +244,10 @@ def _step_options(plan: Plan) -> tuple[str, ...]:
 
 
 def _exports(plan: Plan) -> dict[str, str]:
-    threads = (plan.options.cpus_per_task or 1) * (plan.options.ntasks_per_node or 1)
-    exports = {**COMMON_ENV, "OMP_NUM_THREADS": str(max(1, threads // plan.nproc_per_node))}
+    exports = dict(COMMON_ENV)
+    if plan.profile.scheduler != "none":
+        threads = (plan.options.cpus_per_task or 1) * (plan.options.ntasks_per_node or 1)
+        exports["OMP_NUM_THREADS"] = str(max(1, threads // plan.nproc_per_node))
     if plan.runtime == "enroot" and plan.mode != "cpu":
         exports |= NVIDIA_ENV
     if plan.mode == "cpu":

@@ -60,7 +60,7 @@ def of_job(resolved: Resolved, environment: Mapping[str, str], folder: Path) -> 
     findings = check(resolved.plan, log_folders_made=True)
     return Submission(
         script=script.encode(),
-        name=f"{plan.name}.slurm",
+        name="job.slurm",
         log_folders=log_folders(script, folder, plan.name),
         run_dir=run_dir,
         local=not plan.slurm,
@@ -179,13 +179,11 @@ def submit_to_slurm(submission: Submission, environment: Mapping[str, str], *, k
     if leaks:
         note(f"note: left out of the environment, where they would change the job: {', '.join(leaks)}")
     _make_folders(submission)
-    # A copy of the bytes that were shown: the file they came from may have changed since.
+    # A new file with the bytes that were shown: the one they came from may have changed since.
     with tempfile.TemporaryDirectory(prefix="sbatchgen-") as folder:
-        path = Path(folder) / Path(submission.name).name
+        path = (submission.run_dir or Path(folder)) / submission.name
         path.write_bytes(submission.script)
         result = _sbatch(["sbatch", "--parsable", str(path)], env)
-    if submission.run_dir:
-        (submission.run_dir / "job.slurm").write_bytes(submission.script)
     match = re.search(r"^(\d+)(;.*)?$", result.stdout, re.MULTILINE)
     if result.stderr.strip():
         note(result.stderr.strip())
@@ -217,9 +215,9 @@ def run_locally(submission: Submission, environment: Mapping[str, str], *, note:
     """
     _make_folders(submission)
     run_dir = submission.run_dir or Path.cwd()
-    script = run_dir / "job.slurm"
+    script = run_dir / submission.name
     script.write_bytes(submission.script)
-    log = run_dir / f"{Path(submission.name).stem}-{time.strftime('%Y%m%d-%H%M%S')}.out"
+    log = run_dir / f"{run_dir.name}-{time.strftime('%Y%m%d-%H%M%S')}.out"
     env, _ = clean_environment(environment)
     with log.open("wb") as output:
         process = subprocess.Popen(

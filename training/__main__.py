@@ -21,7 +21,8 @@ def main(argv: list[str]) -> int:
     try:
         config = parse(argv)
         if config.launcher == "spawn":
-            return spawn.run(argv, config.nproc_per_node or _gpus(config) or 1)
+            processes = config.nproc_per_node or _gpus(config) or 1
+            return spawn.run(argv, processes, nodes=config.nnodes, node=config.node_rank)
         stop = Stop()  # before the slow imports: from here on a signal is remembered and does not kill
         place = detect(os.environ, config.launcher)
         from .engine import run
@@ -43,7 +44,7 @@ def main(argv: list[str]) -> int:
 def _failed(config: Config | None, error: Exception, status: int) -> int:
     """Leave the reason where the job script looks."""
     if config is not None and not config.evaluate:
-        mark_failed(Path(config.run_dir), one_line(error))
+        mark_failed(Path(config.run_dir), one_line(error), status)
     return status
 
 

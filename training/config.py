@@ -70,6 +70,8 @@ class Config:
     nproc_per_node: int = _option(
         0, "launcher spawn: processes to start on this node (default: one a GPU, else 1)"
     )
+    nnodes: int = _option(0, "launcher spawn: number of nodes (default: as Slurm says, else 1)")
+    node_rank: int = _option(0, "launcher spawn with --nnodes: which of the nodes this is, from 0")
     backend: str = _option("auto", "auto: nccl on GPUs, gloo on CPUs", choices=("auto", "nccl", "gloo"))
     dist_timeout: float = _option(600.0, "seconds until a process that waits for another one gives up")
 
@@ -122,7 +124,17 @@ def _check(config: Config) -> None:
     """Refuse values that cannot be meant."""
     least = {"epochs": 1, "keep": 1, "sync_every": 1, "log_every": 1, "fake_samples": 1}
     least |= dict.fromkeys(
-        ("batch_size", "batch_size_per_gpu", "nproc_per_node", "workers", "save_every", "step_delay"), 0
+        (
+            "batch_size",
+            "batch_size_per_gpu",
+            "nproc_per_node",
+            "nnodes",
+            "node_rank",
+            "workers",
+            "save_every",
+            "step_delay",
+        ),
+        0,
     )
     least |= dict.fromkeys(("lr", "momentum", "weight_decay", "gamma", "warmup_epochs"), 0)
     for name, low in least.items():
@@ -136,6 +148,10 @@ def _check(config: Config) -> None:
     if config.nproc_per_node and config.launcher != "spawn":
         raise UserError(
             "--nproc-per-node needs --launcher spawn", fix="with torchrun, give torchrun --nproc-per-node"
+        )
+    if config.nnodes and config.node_rank >= config.nnodes:
+        raise UserError(
+            f"--node-rank {config.node_rank} is not below --nnodes {config.nnodes}", fix="count from 0"
         )
     if config.dataparallel and config.launcher in ("torchrun", "srun", "spawn"):
         raise UserError(

@@ -52,17 +52,26 @@ def detect(environ: Mapping[str, str], launcher: str) -> Place:
     return Place()
 
 
-def spawn_environments(environ: Mapping[str, str], processes: int) -> list[dict[str, str]]:
+def spawn_environments(
+    environ: Mapping[str, str], processes: int, *, nodes: int = 0, node: int = 0
+) -> list[dict[str, str]]:
     """The environment of each process that `--launcher spawn` starts on this node.
+
+    Args:
+        environ: The environment of the process that starts them.
+        processes: How many on this node.
+        nodes: How many nodes there are; 0: as Slurm says, else one.
+        node: Which of `nodes` this is.
 
     RANK, LOCAL_RANK and WORLD_SIZE of this process's own environment (pyxis sets them) play no part.
 
     Raises:
         UserError: If there are several nodes and MASTER_ADDR or MASTER_PORT is not set.
     """
-    step_nodes = "SLURM_STEP_NUM_NODES" if "SLURM_STEP_NUM_NODES" in environ else "SLURM_NNODES"
-    nodes = _number(environ, step_nodes) if step_nodes in environ else 1
-    node = _number(environ, "SLURM_NODEID") if nodes > 1 else 0
+    if not nodes:
+        step_nodes = "SLURM_STEP_NUM_NODES" if "SLURM_STEP_NUM_NODES" in environ else "SLURM_NNODES"
+        nodes = _number(environ, step_nodes) if step_nodes in environ else 1
+        node = _number(environ, "SLURM_NODEID") if nodes > 1 else 0
     if nodes > 1:
         _require(environ, MEETING, fix=MEETING_FIX)
     shared = dict(environ) | {"WORLD_SIZE": str(nodes * processes), "LOCAL_WORLD_SIZE": str(processes)}

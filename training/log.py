@@ -57,8 +57,10 @@ def write_json(path: Path, value: dict[str, Any], *, indent: int | None = None) 
     temporary.replace(path)
 
 
-def mark_failed(run_dir: Path, reason: str) -> None:
+def mark_failed(run_dir: Path, reason: str, status: int) -> None:
     """Set the state to failed, keeping step, epoch and checkpoint; any process may.
+
+    The exit status goes in as well, as "exit": torchrun ends with 1 whatever its processes end with.
 
     The first to fail knows why; those it takes along only know that somebody is gone. So a failure stays as
     it is. Best effort: the folder may be what failed.
@@ -74,7 +76,9 @@ def mark_failed(run_dir: Path, reason: str) -> None:
                 "checkpoint": old["checkpoint"],
             }
             run_dir.mkdir(parents=True, exist_ok=True)
-            write_json(run_dir / STATUS, facts | {"reason": reason, "time": round(time.time(), 3)})
+            write_json(
+                run_dir / STATUS, facts | {"reason": reason, "time": round(time.time(), 3), "exit": status}
+            )
     except OSError as error:
         complain(f"cannot write {run_dir / STATUS}: {error}")
 

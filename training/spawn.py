@@ -20,8 +20,8 @@ POLL_S = 0.05
 GRACE_S = 10.0  # for the others to notice by themselves that one has gone, and to say so
 
 
-def run(argv: list[str], processes: int) -> int:
-    """Start this package `processes` times on this node and wait for all of them.
+def run(argv: list[str], processes: int, *, nodes: int = 0, node: int = 0) -> int:
+    """Start this package `processes` times on this node, `node` of `nodes`, and wait for all of them.
 
     Returns:
         The exit status of the run: that of the first process that failed (128 + N if signal N ended it), else
@@ -40,7 +40,7 @@ def run(argv: list[str], processes: int) -> int:
         "--launcher",
         "torchrun",
     ]
-    environments = spawn_environments(os.environ, processes)
+    environments = spawn_environments(os.environ, processes, nodes=nodes, node=node)
     children: list[subprocess.Popen[bytes]] = []
 
     def pass_on(number: int, _frame: FrameType | None) -> None:

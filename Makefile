@@ -1,0 +1,37 @@
+# make demo   a DDP training with checkpoint and resume on this machine: no Slurm, no GPU, no data download
+# make test   format, lint, types and all tests; jobs on a real Slurm where root and the packages are there
+
+VENV ?= .venv
+PYTHON ?= python3
+# The version that the tests have run with. Set it to what your machine should have: make demo TORCH=torch
+TORCH ?= torch==2.13.0
+
+BIN := $(VENV)/bin
+.PHONY: demo test check clean
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	    { echo "error: $(PYTHON) is older than 3.10; name a newer one: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . '$(TORCH)'
+	@touch $@
+
+$(VENV)/.test: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' '$(TORCH)'
+	@touch $@
+
+demo: $(VENV)/.demo
+	PATH="$(abspath $(BIN)):$$PATH" bash examples/demo.sh demo
+
+check: $(VENV)/.test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: check
+	$(BIN)/python -m pytest
+
+clean:
+	rm -rf $(VENV) demo dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

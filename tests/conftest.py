@@ -1,0 +1,72 @@
+"""Fixtures of all tests: the command in this process, and the real Slurm."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from sbatchgen.cli import main
+
+pytest_plugins = ["tests.cluster.fixtures"]
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How to write the golden scripts anew."""
+    parser.addoption("--update-golden", action="store_true", help="write tests/golden anew, and fail")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command left behind."""
+
+    status: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No variable of the machine that tests run on has a say, and no file of its user."""
+    home = tmp_path_factory.mktemp("home")
+    for name in list(os.environ):
+        if name.startswith(("SBATCH", "SLURM_", "XDG_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("XDG_CONFIG_DIRS", str(home / "etc"))
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, which the test stands in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def command(folder: Path) -> Command:
+    """Runs `sbatchgen ARGS` in an empty folder, in this process."""
+
+    def run(*args: str) -> Result:
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            pytest.raises(SystemExit) as ended,
+        ):
+            main(args)
+        code = ended.value.code
+        return Result(code if isinstance(code, int) else 1, out.getvalue(), err.getvalue())
+
+    return run

@@ -1,0 +1,84 @@
+#!/bin/bash
+# Rendered by sbatchgen 0.1.0 (981a63ea92c9): sbatchgen render ddp
+
+umask 027
+set -o pipefail
+
+die() {
+    echo "error: $*" >&2
+    exit 1
+}
+
+# --- The allocation ---
+NPROC_PER_NODE=2
+SUBMIT_DIR=$PWD
+echo "Running on $(uname -n), 2 processes, in $SUBMIT_DIR"
+
+# --- Folders of the run ---
+RUN_DIR="$SUBMIT_DIR/runs/ddp"
+DATA_DIR="$SUBMIT_DIR/data"
+export SBATCHGEN_STOP_FILE=$RUN_DIR/stop SBATCHGEN_STATUS_FILE=$RUN_DIR/status.json
+mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"
+
+# A field of the status that the trainer keeps in the run folder; nothing where there is none.
+status_field() {
+    local status
+    status=$(cat -- "$SBATCHGEN_STATUS_FILE" 2>/dev/null) &&
+        [[ $status =~ \"$1\":\ \"?([^\",}]+) ]] && echo "${BASH_REMATCH[1]}"
+}
+STATUS_BEFORE=$(stat --format="%i %y" -- "$SBATCHGEN_STATUS_FILE" 2>/dev/null)
+rm -f -- "$SBATCHGEN_STOP_FILE"
+
+# --- Signals ---
+trap 'touch -- "$SBATCHGEN_STOP_FILE"; echo "Terminated: asking the trainer to stop"' TERM
+
+# --- Environment ---
+cores=$(nproc)
+export OMP_NUM_THREADS=$((cores > 2 ? cores / 2 : 1))
+export PYTHONUNBUFFERED=1
+export PYTHONNOUSERSITE=1
+export PYTHONFAULTHANDLER=1
+CODE_DIR="/opt/sbatchgen/code" # holds the package `training`
+[[ -d $CODE_DIR/training ]] || die "no training package in $CODE_DIR"
+export PYTHONPATH=$CODE_DIR:$PWD${PYTHONPATH:+:$PYTHONPATH}
+export PYTHONSAFEPATH=1 # a folder `training` of your own must not take its place
+
+# --- Training ---
+RESUME=auto
+trainer=(
+    -m training
+    --data-dir "$DATA_DIR"
+    --run-dir "$RUN_DIR"
+    --resume "$RESUME"
+    --device auto
+    --dataset mnist
+    --epochs 10
+)
+command=(torchrun --standalone --nproc-per-node="$NPROC_PER_NODE" --max-restarts=0 "${trainer[@]}")
+"${command[@]}" &
+child=$!
+# Slurm would send the signal to every process; here only this script gets it.
+trap 'touch -- "$SBATCHGEN_STOP_FILE"; kill -TERM "$child" 2>/dev/null' TERM INT
+while kill -0 "$child" 2>/dev/null; do
+    wait "$child" # a signal ends the wait, not the training
+done
+wait "$child"
+rc=$?
+
+# --- Outcome ---
+state="" step=0
+if [[ $(stat --format="%i %y" -- "$SBATCHGEN_STATUS_FILE" 2>/dev/null) != "$STATUS_BEFORE" ]]; then
+    state=$(status_field state)
+    step=$(status_field step)
+fi
+[[ $state == preempted ]] && echo "Exit code 75 in torchrun's report above is this stop, not an error"
+if [[ $state == preempted ]]; then
+    echo "Stopped at step $step, saved in $RUN_DIR: the same command goes on from there"
+    exit 75 # sysexits' EX_TEMPFAIL: not done, but nothing is wrong
+fi
+if ((rc != 0)); then
+    status=$(status_field exit)
+    [[ $state == failed && -n $status ]] && rc=$status # torchrun turns every exit status into 1
+    echo "The training ended with exit status $rc" >&2
+fi
+exit "$rc"

@@ -1,0 +1,76 @@
+"""Plans and scripts for tests, made as the command makes them, but with a fixed place of the trainer."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sbatchgen.check import Finding, check
+from sbatchgen.document import Document, read
+from sbatchgen.job import LAUNCHERS, MODES, RUNTIMES, JobSpec
+from sbatchgen.options import NAMES, SbatchOptions
+from sbatchgen.plan import Layer, Plan, Source, layer, resolve
+from sbatchgen.profile import Profile
+from sbatchgen.render import render
+from sbatchgen.search import bundled
+from sbatchgen.units import ShellPath, Text
+
+CODE = Path("/opt/sbatchgen/code")
+PROFILES = ("local", "msu", "princeton", "public_cluster", "sensecore", "sensetime", "torchrun", "troila")
+_COMPILED = tempfile.TemporaryDirectory(prefix="templates-")
+# What a runtime needs where the profile does not bring it.
+NEEDS: dict[str, dict[str, Any]] = {
+    "venv": {"venv": ShellPath("/opt/venv")},
+    "conda": {"conda_env": ShellPath("train")},
+    "apptainer": {"image": ShellPath("/opt/train.sif")},
+    "enroot": {"image": ShellPath("/opt/train.sqsh")},
+}
+
+
+def plan(mode: str, profile: str | Path = "msu", *, args: tuple[str, ...] = (), **said: Any) -> Plan:
+    """The plan of a mode with job keys and Slurm options as a command line would give them."""
+    file = bundled("profiles") / f"{profile}.yaml" if isinstance(profile, str) else profile
+    options = {name: said.pop(name) for name in list(said) if name in NAMES}
+    spec = JobSpec(**said, options=SbatchOptions(**options), args=args or None)  # type: ignore[arg-type]
+    flags = layer(Source.COMMAND_LINE, spec, {})
+    places = {key: f"--{key.removeprefix('options.').replace('_', '-')}" for key in flags.values}
+    layers = [Layer(Source.COMMAND_LINE, flags.values, places)]
+    return resolve(_profile(file), layers, mode=mode, name=mode)  # type: ignore[arg-type]
+
+
+@functools.cache
+def _profile(file: Path) -> Document[Profile]:
+    return read(file, Profile)
+
+
+def script(of: Plan) -> str:
+    """The script of a plan."""
+    return render(
+        of,
+        code=CODE,
+        rerun=("sbatchgen", "render", of.mode),
+        folders=[bundled("templates")],
+        cache=Path(_COMPILED.name),
+    )
+
+
+def errors(of: Plan) -> list[Finding]:
+    """The findings that stop a plan."""
+    return [finding for finding in check(of) if finding.severity == "error"]
+
+
+def matrix() -> Iterator[tuple[str, Plan]]:
+    """Every mode, runtime, launcher and way of resuming on every profile, with a name for each."""
+    for profile in PROFILES:
+        for mode in MODES:
+            for runtime in RUNTIMES:
+                for launcher in LAUNCHERS if mode == "ddp" else (None,):
+                    for resume in ("auto", "off", *(["step-100.pt"] if profile in ("msu", "local") else [])):
+                        said: dict[str, Any] = {"runtime": runtime, "resume": Text(resume)}
+                        said |= NEEDS.get(runtime, {})
+                        said |= {"launcher": launcher} if launcher else {}
+                        name = "-".join(str(x) for x in (profile, mode, runtime, launcher, resume) if x)
+                        yield name, plan(mode, profile, **said)

@@ -1,0 +1,156 @@
+"""The command line: what goes where, and the exit statuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sbatchgen.cli import cli
+from tests.conftest import Command
+from tests.scripts import PROFILES
+
+
+def test_the_script_is_on_stdout_and_findings_are_on_stderr(command: Command) -> None:
+    result = command("render", "dataparallel", "--profile", "msu")
+    assert result.status == 0
+    assert result.out.startswith("#!/bin/bash\n# Rendered by sbatchgen ")
+    assert result.err.startswith("warning: DataParallel is slower")
+
+
+def test_write_puts_the_same_bytes_into_a_file(folder: Path, command: Command) -> None:
+    shown = command("render", "ddp", "--profile", "msu").out
+    result = command("render", "ddp", "--profile", "msu", "--write", "job.slurm")
+    assert (result.status, result.out) == (0, "")
+    assert (folder / "job.slurm").read_text() == shown
+    result = command("render", "ddp", "--profile", "msu", "--write", "no/such/job.slurm")
+    assert result.status == 3
+    assert "can't write no/such/job.slurm" in result.err
+
+
+def test_the_first_comment_renders_the_script_again(folder: Path, command: Command) -> None:
+    arguments = ("--nodes", "4", "--env", "A=a b", "--no-requeue", "--bind", "/x", "--bind", "/y:/z")
+    first = command("render", "ddp", "--profile", "msu", *arguments, "--", "--epochs", "3", "it's").out
+    line = first.splitlines()[1].split(": ", 1)[1]
+    words = subprocess.run(
+        ["bash", "-c", f"printf '%s\\0' {line}"], capture_output=True, text=True, check=True
+    ).stdout.split("\0")[:-1]
+    assert words[0] == "sbatchgen"
+    assert command(*words[1:]).out == first
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        ((), 2, "Usage"),
+        (("render",), 2, "Missing argument"),
+        (("rendr", "ddp"), 2, "No such command"),
+        (("render", "ddp", "--node", "2"), 2, "No such option"),
+        (("render", "ddp", "msu"), 2, "unexpected extra argument"),
+        (("render", "dpp"), 2, "did you mean 'ddp'?"),
+        (("render", "missing.yaml"), 2, "neither a mode nor a file"),
+        (("render", "ddp", "--nodes", "two"), 2, "not a whole number"),
+        (("render", "ddp", "--env", "novalue"), 2, "has no '='"),
+        (("render", "ddp", "--set", "nodes=2"), 2, "unknown key 'nodes'"),
+        (("render", "ddp", "--set", "options.nodez=2"), 2, "unknown option 'nodez': did you mean 'nodes'?"),
+        (("render", "ddp", "--launcher", "mpirun"), 2, "not one of torchrun, srun, spawn"),
+        (("render", "ddp", "--profile", "msuu"), 3, "did you mean 'msu'?"),
+        (("render", "ddp", "--profile", "./nothing.yaml"), 3, "no profile at"),
+        (("render", "ddp", "--profile", "msu", "--template", "nothing.j2"), 3, "no template 'nothing.j2'"),
+        (("render", "single", "--profile", "troila", "--gres", "shard:65"), 4, "must lie on one GPU"),
+        (("data", "mnist"), 2, "--to"),
+        (("data", "mnist", "--to", "d", "--train", "5"), 2, "goes with --synthetic"),
+        (("profile", "show", "nothing"), 3, "no profile 'nothing'"),
+    ],
+)
+def test_exit_statuses_and_messages(
+    command: Command, arguments: tuple[str, ...], status: int, words: str
+) -> None:
+    result = command(*arguments)
+    assert (result.status, result.out if words != "Usage" else "") == (status, "")
+    assert words in result.err + result.out
+    assert "Traceback" not in result.err
+
+
+def test_all_problems_of_a_command_line_are_told_at_once(command: Command) -> None:
+    result = command("render", "ddp", "--nodes", "x", "--time", "12:30", "--env", "1=2", "--", "a\0b")
+    assert result.status == 2
+    assert result.err.count("error: ") == 4
+
+
+def test_a_job_file_without_a_mode_is_told_so(folder: Path, command: Command) -> None:
+    (folder / "job.yaml").write_text("options: {nodes: 2}\n")
+    result = command("render", "job.yaml")
+    assert result.status == 2
+    assert "does not say its mode" in result.err
+    assert command("render", "job.yaml", "--set", "mode=ddp", "--profile", "msu").status == 0
+
+
+def test_set_reaches_every_key(command: Command) -> None:
+    script = command(
+        "render", "ddp", "--profile", "msu", "--set", "options.nodes=3", "--set", "env.A=b c",
+        "--set", "extra_options.gres-flags=disable-binding", "--set", "max_restarts=2",
+    ).out  # fmt: skip
+    assert "#SBATCH --nodes=3\n" in script
+    assert "export A='b c'\n" in script
+    assert "#SBATCH --gres-flags=disable-binding\n" in script
+    assert "MAX_RESTARTS=2\n" in script
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_bundled_profiles_are_listed_shown_and_sound(command: Command, profile: str) -> None:
+    assert f"* {profile} " in command("profile", "list").out
+    assert f"name: {profile}\n" in command("profile", "show", profile).out
+    assert command("profile", "check", profile).out == f"{profile}: fine\n"
+
+
+def test_a_broken_profile_is_checked_with_all_its_lines(folder: Path, command: Command) -> None:
+    (folder / "bad.yaml").write_text("name: bad\nurll: x\npartitions: {gpu: {time_max: 12:30}}\n")
+    result = command("profile", "check", "msu", "./bad.yaml")
+    assert result.status == 3
+    assert "bad.yaml:2" in result.err
+    assert "bad.yaml:3" in result.err
+    assert "missing key 'url'" in result.err
+
+
+def test_review_shows_what_is_asked_for_and_the_script(command: Command) -> None:
+    result = command("review", "ddp", "--profile", "msu")
+    assert "processes   8 on 2 nodes\n" in result.out
+    assert "each node   16 CPUs, 4 GPUs, memory as the cluster gives by default\n" in result.out
+    assert "time        0-02:00:00, at most 16 GPU-hours\n" in result.out
+    assert command("render", "ddp", "--profile", "msu").out in result.out
+
+
+def test_every_command_and_every_option_has_help() -> None:
+    import click
+
+    def walk(group: click.Group) -> None:
+        for command in group.commands.values():
+            assert command.help, command.name
+            for parameter in command.get_params(click.Context(command)):
+                assert not isinstance(parameter, click.Option) or parameter.help, parameter.name
+            if isinstance(command, click.Group):
+                walk(command)
+
+    walk(cli)
+    assert set(cli.commands) == {"render", "review", "explain", "submit", "data", "profile"}
+
+
+def test_a_reader_that_has_enough_is_no_error(folder: Path) -> None:
+    command = f"{sys.executable} -m sbatchgen render ddp --profile msu | head -n 1; exit ${{PIPESTATUS[0]}}"
+    result = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True, check=False)
+    assert result.stdout == "#!/bin/bash\n"
+    assert result.stderr == ""
+    assert result.returncode in (0, 141)
+
+
+def test_a_home_that_can_not_be_written_changes_nothing(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = command("render", "ddp", "--profile", "msu").out
+    (folder / "file").write_text("")
+    for home in (str(folder / "file"), "/proc/nothing", ""):
+        monkeypatch.setenv("HOME", home)
+        assert command("render", "ddp", "--profile", "msu").out == expected

@@ -1,0 +1,118 @@
+"""Hostile values in names, variables, paths and arguments: they arrive byte for byte, or are refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.conftest import Command
+from tests.test_quoting import ANY_WORD, HOSTILE
+
+TRAINER = """import json, os, sys
+with open(os.environ["DUMP"], "w") as file:
+    json.dump({"argv": sys.argv[1:], "env": dict(os.environ), "cwd": os.getcwd()}, file)
+"""
+MULTILINE = ("a\nb", "a\n#SBATCH --time=1\n$(id)", "\t", "'\n'", "\x1b[2J")
+
+
+def run(folder: Path, *arguments: str, command: Command) -> dict[str, object]:
+    """What the trainer of a job sees, the job run by bash as it was rendered."""
+    (folder / "dump.py").write_text(TRAINER)
+    dump = folder / "dump.json"
+    dump.unlink(missing_ok=True)
+    result = command("render", "single", "--trainer", "dump.py", *arguments)
+    assert result.status == 0, result.err
+    script = folder / "job.sh"
+    script.write_bytes(result.out.encode())
+    environment = {"PATH": "/usr/bin:/bin", "DUMP": str(dump), "USER": "alice", "HOME": str(folder)}
+    done = subprocess.run(
+        ["bash", str(script)], env=environment, cwd=folder, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert not (folder / "pwned").exists()
+    seen: dict[str, object] = json.loads(dump.read_text())
+    return seen
+
+
+def test_arguments_arrive(folder: Path, command: Command) -> None:
+    arguments = [*HOSTILE, *MULTILINE, "", "$(touch pwned)", "`touch pwned`", ";touch pwned;", "--", "-m"]
+    seen = run(folder, "--", *arguments, command=command)
+    assert seen["argv"] == arguments
+
+
+def test_values_of_variables_arrive(folder: Path, command: Command) -> None:
+    values = {
+        f"V{number}": value for number, value in enumerate((*HOSTILE, *MULTILINE, "", "$(touch pwned)"))
+    }
+    flags = [word for name, value in values.items() for word in ("--env", f"{name}={value}")]
+    seen = run(folder, *flags, command=command)
+    environment = seen["env"]
+    assert isinstance(environment, dict)
+    assert {name: environment[name] for name in values} == values
+
+
+@pytest.mark.parametrize("name", [text for text in HOSTILE if not text.startswith("-")])
+def test_a_job_name_names_the_run_folder_or_is_refused(folder: Path, command: Command, name: str) -> None:
+    if any(part in name for part in ("/", "%", "\\", "${")):
+        result = command("render", "single", "--job-name", name)
+        assert (result.status, result.out) == (2, "")
+        assert "job name" in result.err
+        return
+    seen = run(folder, "--job-name", name, command=command)
+    environment = seen["env"]
+    assert isinstance(environment, dict)
+    assert environment["SBATCHGEN_STOP_FILE"] == f"{folder}/runs/{name}/stop"
+    assert (folder / "runs" / name).is_dir()
+
+
+@pytest.mark.parametrize("path", ["a b/c", "$(touch pwned)", "`x`", "a'b\"c", "#x", "a\\b", "é", "*", "a;b"])
+def test_a_run_folder_is_taken_word_for_word(folder: Path, command: Command, path: str) -> None:
+    run(folder, "--run-dir", path, command=command)
+    assert (folder / path).is_dir()
+
+
+def test_values_of_a_job_file_are_data(folder: Path, command: Command) -> None:
+    (folder / "job.yaml").write_text(
+        "mode: single\ntrainer: dump.py\nargs: ['$(touch pwned)', \"a\\nb\", 010]\n"
+        "env: {A: '`touch pwned`', B: no}\nrun_dir: 'out; touch pwned'\n"
+    )
+    (folder / "dump.py").write_text(TRAINER)
+    script = command("render", "job.yaml").out
+    environment = {"PATH": "/usr/bin:/bin", "DUMP": str(folder / "dump.json")}
+    subprocess.run(["bash", "-c", script], env=environment, cwd=folder, check=True, capture_output=True)
+    seen = json.loads((folder / "dump.json").read_text())
+    assert seen["argv"] == ["$(touch pwned)", "a\nb", "010"]
+    assert (seen["env"]["A"], seen["env"]["B"]) == ("`touch pwned`", "no")
+    assert not (folder / "pwned").exists()
+
+
+@given(value=ANY_WORD)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_text_is_an_argument_and_a_value(folder: Path, command: Command, value: str) -> None:
+    seen = run(folder, "--env", f"V={value}", "--", value, command=command)
+    environment = seen["env"]
+    assert isinstance(environment, dict)
+    assert (seen["argv"], environment["V"]) == ([value], value)
+
+
+@given(value=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30))
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_value_adds_a_line_to_the_header(command: Command, value: str) -> None:
+    """Whatever a text holds, the script has the lines that it had, or there is no script."""
+    plain = command(
+        "render", "ddp", "--profile", "msu", "--comment", "x", "--account", "x", "--job-name", "x"
+    )
+    flags = ["--comment", value, "--account", value, "--job-name", value]
+    result = command("render", "ddp", "--profile", "msu", *flags)
+    if result.status:
+        assert result.out == ""
+        assert result.err.startswith("error: ")
+        assert "\x1b" not in result.err
+    else:
+        assert result.out.count("\n") == plain.out.count("\n")
+        assert result.out.count("\n#SBATCH ") == plain.out.count("\n#SBATCH ")

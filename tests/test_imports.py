@@ -1,0 +1,92 @@
+"""A command starts fast: what each one loads, counted in modules, which is the same on every machine."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "sbatchgen"
+TRAINING = Path(__file__).parents[1] / "training"
+SCRIPT = """
+import sys
+from sbatchgen.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit as ended:
+    assert ended.code == 0, ended.code
+print("\\n".join(sorted(sys.modules)), file=sys.stderr)
+"""
+
+
+def loaded(*arguments: str) -> set[str]:
+    result = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *arguments], capture_output=True, text=True, check=True
+    )
+    return set(result.stderr.split())
+
+
+def modules_of(libraries: str) -> int:
+    """How many modules there are when only these have been imported."""
+    code = f"import sys, {libraries}; print(len(sys.modules))"
+    return int(subprocess.check_output([sys.executable, "-c", code], text=True))
+
+
+def test_help_loads_no_template_engine_and_no_torch() -> None:
+    base = modules_of("click")
+    modules = loaded("--help")
+    assert not modules & {"jinja2", "yaml", "torch", "numpy", "subprocess", "rich"}
+    assert len(modules) <= base + 12, len(modules)
+
+
+def test_render_loads_its_three_libraries_and_little_more() -> None:
+    base = modules_of("click, jinja2, yaml")
+    modules = loaded("render", "ddp", "--profile", "msu")
+    assert not modules & {"torch", "numpy", "subprocess", "rich", "urllib.request", "difflib", "training"}
+    assert len(modules) <= base + 35, len(modules)
+
+
+def imports(path: Path) -> set[str]:
+    """The top-level names that a module imports, wherever in it."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names.add((node.module or "").split(".")[0])
+    return names
+
+
+def test_the_command_and_the_trainer_know_nothing_of_each_other() -> None:
+    assert all("training" not in imports(path) for path in PACKAGE.rglob("*.py"))
+    assert all("sbatchgen" not in imports(path) for path in TRAINING.rglob("*.py"))
+
+
+@pytest.mark.parametrize(
+    ("folder", "declared"),
+    [(PACKAGE, {"click", "jinja2", "yaml"}), (TRAINING, {"torch", "torchvision"})],
+)
+def test_every_library_is_declared(folder: Path, declared: set[str]) -> None:
+    used = {name for path in folder.rglob("*.py") for name in imports(path)}
+    assert used - set(sys.stdlib_module_names) - {folder.name} <= declared
+
+
+ORDER = (
+    "errors units options job profile document quoting plan check directive render search request review "
+    "submit dataset cli"
+).split()
+
+
+def test_imports_point_one_way() -> None:
+    """Each module imports only modules that stand before it."""
+    for path in PACKAGE.glob("*.py"):
+        if path.stem.startswith("__"):
+            continue
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sbatchgen."):
+                other = (node.module or "").split(".")[1]
+                assert ORDER.index(other) < ORDER.index(path.stem), f"{path.stem} imports {other}"

@@ -1,0 +1,429 @@
+"""Jobs on a real Slurm, from `sbatchgen render` or `submit` to their end."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.slurm import Cluster
+
+SBATCHGEN = Path(sys.prefix, "bin", "sbatchgen")
+PROFILE = f"""
+name: testing
+url: https://slurm.schedmd.com
+checked: 2026-11-20
+default_partition: gpu
+partitions:
+  gpu: {{time_max: 1-00:00:00, nodes_max: 4, cpus_per_node: 8, gpus_per_node: 4, shards_per_gpu: 16}}
+  low: {{time_max: 1-00:00:00, nodes_max: 4, cpus_per_node: 8, gpus_per_node: 4}}
+env: {{OMP_NUM_THREADS: 1}}
+network: {{gloo_socket_ifname: hsn0}}
+options: {{mem: 2G, time: 00:10:00, cpus_per_task: 2}}
+runtime: venv
+runtimes:
+  venv: {{path: {sys.prefix}}}
+"""
+TRAINING = ("--device", "cpu", "--batch-size", "64", "--epochs", "2", "--log-every", "1", "--sync-every", "5")
+EPOCH = re.compile(r"Epoch (\d+) - Avg Loss: (\d+\.\d+), Accuracy: (\d+\.\d+)%")
+
+
+@dataclass(frozen=True)
+class Site:
+    """The cluster, as its user sees it: a folder with a profile and data."""
+
+    cluster: Cluster
+    folder: Path
+
+    def sbatchgen(self, *arguments: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
+        return self.cluster.run([SBATCHGEN, *arguments], cwd=self.folder, **options)  # type: ignore[arg-type]
+
+    def submit(self, name: str, *arguments: str, check: bool = True) -> int:
+        """The id of a job that runs in runs/NAME."""
+        flags, trainer = split(arguments)
+        done = self.sbatchgen(
+            "submit",
+            flags[0],
+            "--yes",
+            "--job-name",
+            name,
+            *flags[1:],
+            "--",
+            *TRAINING,
+            *trainer,
+            check=check,
+        )
+        return int(done.stdout)
+
+    def log(self, name: str) -> str:
+        """All that jobs of this name have written."""
+        logs = sorted((self.folder / "runs" / name).glob("*.out"))
+        return "".join(log.read_text() for log in logs)
+
+    def status(self, name: str) -> dict[str, object]:
+        path = self.folder / "runs" / name / "status.json"
+        return dict(json.loads(path.read_text())) if path.exists() else {}
+
+    def events(self, name: str, what: str) -> list[dict[str, object]]:
+        path = self.folder / "runs" / name / "events.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [event for event in map(json.loads, lines) if event["event"] == what]
+
+    def reach_step(self, name: str, step: int, *, timeout: float = 60) -> None:
+        def there() -> bool:
+            return any(int(str(event["step"])) >= step for event in self.events(name, "train"))
+
+        self.cluster.until(there, timeout, f"step {step} of {name}\n{self.log(name)}")
+
+
+def split(arguments: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    cut = arguments.index("--") if "--" in arguments else len(arguments)
+    return arguments[:cut], arguments[cut + 1 :]
+
+
+@pytest.fixture(scope="module")
+def site(cluster: Cluster) -> Site:
+    cluster.put("work/testing.yaml", PROFILE)
+    cluster.put("work/sbatchgen.yaml", "profile: ./testing.yaml\n")
+    site = Site(cluster, cluster.home / "work")
+    drawing = ("--synthetic", "--train", "1600", "--test", "400")
+    site.sbatchgen("data", "mnist", "--to", "data", *drawing, check=True, timeout=120)
+    return site
+
+
+@pytest.fixture(scope="module", autouse=True)
+def time_limited(site: Site) -> int:
+    """A job that is too long for its time limit, started first: Slurm looks at limits only twice a minute."""
+    return site.submit(
+        "limited", "single", "--nodelist", "n1", "--time", "00:01:00", "--signal", "B:USR1@30", "--max-restarts", "3",
+        "--", "--epochs", "1", "--batch-size", "40", "--step-delay", "1",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained(site: Site) -> dict[str, list[tuple[int, float, float]]]:
+    """The same DDP training on 2 nodes x 2 processes, by each launcher: epochs, losses and accuracies."""
+    results = {}
+    for launcher in ("torchrun", "srun", "spawn"):
+        name = f"ddp-{launcher}"
+        extra = ("--nodes", "2", "--gpus-per-node", "2", "--launcher", launcher)
+        site.cluster.wait(site.submit(name, "ddp", *extra), {"COMPLETED"}, timeout=120)
+        found = EPOCH.findall(site.log(name))
+        results[launcher] = [(int(epoch), float(loss), float(accuracy)) for epoch, loss, accuracy in found]
+    return results
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "srun", "spawn"])
+def test_ddp_trains_on_two_nodes(
+    site: Site, trained: dict[str, list[tuple[int, float, float]]], launcher: str
+) -> None:
+    name = f"ddp-{launcher}"
+    log = site.log(name)
+    assert [epoch for epoch, _, _ in trained[launcher]] == [1, 2]
+    losses = [loss for _, loss, _ in trained[launcher]]
+    assert losses[1] < losses[0] < 2.0
+    ranks = re.findall(r"rank (\d+) of (\d+) on (n\d), local rank (\d+)", log)
+    assert sorted((int(rank), int(local)) for rank, _, _, local in ranks) == [(0, 0), (1, 1), (2, 0), (3, 1)]
+    assert {size for _, size, _, _ in ranks} == {"4"}
+    assert len({node for _, _, node, _ in ranks}) == 2
+    assert len(re.findall("Starting distributed training on 4 ", log)) == 1
+    assert site.status(name)["state"] == "done"
+    checkpoints = sorted(path.name for path in (site.folder / "runs" / name / "checkpoints").iterdir())
+    assert checkpoints == ["best.pt", "step-00000025.pt", "step-00000050.pt"]
+
+
+def test_the_launchers_agree(trained: dict[str, list[tuple[int, float, float]]]) -> None:
+    assert trained["torchrun"] == trained["srun"] == trained["spawn"]
+
+
+def test_processes_meet_over_the_interface_of_the_profile(site: Site) -> None:
+    """A name that no interface has is an error, so the name in the profile is really used."""
+    job = site.submit(
+        "no-such-net", "ddp", "--nodes", "2", "--gpus-per-node", "1", "--env", "GLOO_SOCKET_IFNAME=hsn9",
+        "--launcher", "srun",
+    )  # fmt: skip
+    record = site.cluster.wait(job, {"FAILED"}, timeout=120)
+    assert "hsn9" in site.log("no-such-net")
+    assert record["ExitCode"] != "0:0"
+
+
+def test_cancelled_and_submitted_again_it_goes_on(site: Site) -> None:
+    arguments = (
+        "ddp",
+        "--nodes",
+        "2",
+        "--gpus-per-node",
+        "1",
+        "--",
+        "--step-delay",
+        "0.3",
+        "--save-every",
+        "5",
+    )
+    first = site.submit("resumed", *arguments)
+    site.reach_step("resumed", 10)
+    site.cluster.run(["scancel", str(first)], check=True)
+    site.cluster.wait(first, {"CANCELLED"})
+    reached = site.status("resumed")
+    assert int(str(reached["step"])) >= 10
+    assert reached["state"] in ("preempted", "running")
+    second = site.submit("resumed", *arguments)
+    site.cluster.wait(second, {"COMPLETED"}, timeout=120)
+    log = (site.folder / f"runs/resumed/resumed-{second}.out").read_text()
+    assert f"step {reached['step']}" in re.findall(r"Resuming from .*", log)[0]
+    assert [int(epoch) for epoch, _, _ in EPOCH.findall(site.log("resumed"))] == [1, 2]
+    assert site.status("resumed")["state"] == "done"
+
+
+def test_a_failing_job_has_its_own_exit_status_and_is_not_restarted(site: Site) -> None:
+    site.cluster.put("work/fails.py", "import sys\nprint('trainer was here')\nsys.exit(7)\n")
+    job = site.submit("fails", "single", "--trainer", "fails.py")
+    record = site.cluster.wait(job, {"FAILED"})
+    assert (record["ExitCode"], record["Restarts"]) == ("7:0", "0")
+    assert "The training ended with exit status 7" in site.log("fails")
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "srun", "spawn"])
+def test_a_failing_training_fails_its_job(site: Site, launcher: str) -> None:
+    """Not finite: the trainer's own status is 3, which torchrun alone would turn into 1."""
+    name = f"nan-{launcher}"
+    job = site.submit(
+        name, "ddp", "--nodes", "1", "--gpus-per-node", "2", "--launcher", launcher, "--", "--lr", "1e38",
+    )  # fmt: skip
+    record = site.cluster.wait(job, {"FAILED"}, timeout=120)
+    assert (record["ExitCode"], record["Restarts"]) == ("3:0", "0")
+    assert site.status(name)["state"] == "failed"
+
+
+def test_warned_of_its_end_a_job_saves_and_is_requeued_until_it_may_not(site: Site) -> None:
+    """Warned by hand: Slurm looks at time limits only every half minute."""
+    job = site.submit(
+        "warned", "ddp", "--nodes", "2", "--gpus-per-node", "1", "--max-restarts", "1",
+        "--", "--step-delay", "0.3",
+    )  # fmt: skip
+    site.reach_step("warned", 5)
+    site.cluster.run(["scancel", "--batch", "--signal=USR1", str(job)], check=True)
+    site.cluster.until(lambda: site.cluster.job(job)["Restarts"] == "1", 60, "a restart")
+    saved = int(str(site.status("warned")["step"]))
+    site.cluster.until(lambda: "restart 1, submitted" in site.log("warned"), 60, "the second start")
+    site.reach_step("warned", saved + 5, timeout=90)
+    site.cluster.run(["scancel", "--batch", "--signal=USR1", str(job)], check=True)
+    record = site.cluster.wait(job, {"FAILED"}, timeout=60)
+    assert (record["ExitCode"], record["Restarts"]) == ("75:0", "1")
+    log = site.log("warned")
+    assert f"Stopped at step {saved}: requeued, restart 1 of at most 1" in log
+    assert "the job has had all of its 1 restarts" in log
+    assert len(list((site.folder / "runs/warned").glob("*.out"))) == 1
+    assert site.status("warned")["state"] == "preempted"
+
+
+def test_an_array_element_restarts_itself_only(site: Site) -> None:
+    job = site.submit("elements", "single", "--array", "0-1", "--", "--epochs", "1", "--step-delay", "0.4")
+    runs = [site.folder / "runs" / "elements" / str(element) for element in (0, 1)]
+
+    def both_train() -> bool:
+        return all(
+            (run / "events.jsonl").exists() and '"event": "train"' in (run / "events.jsonl").read_text()
+            for run in runs
+        )
+
+    site.cluster.until(both_train, 60, "two elements that train")
+    site.cluster.run(["scancel", "--batch", "--signal=USR1", f"{job}_1"], check=True)
+    site.cluster.wait(job, {"COMPLETED"}, timeout=120)
+    restarts = {record["ArrayTaskId"]: record["Restarts"] for record in site.cluster.jobs(job)}
+    assert restarts == {"0": "0", "1": "1"}
+    states = [json.loads((run / "status.json").read_text())["state"] for run in runs]
+    assert states == ["done", "done"]
+
+
+def test_two_jobs_on_the_same_nodes_do_not_meet(site: Site) -> None:
+    extra = ("ddp", "--nodes", "2", "--nodelist", "n3,n4", "--gpus-per-node", "1", "--", "--epochs", "1")
+    jobs = [site.submit(f"pair-{number}", *extra) for number in (1, 2)]
+    records = [site.cluster.wait(job, {"COMPLETED"}, timeout=120) for job in jobs]
+    starts = [record["StartTime"] for record in records]
+    ends = [record["EndTime"] for record in records]
+    assert max(starts) < min(ends), "they ran at the same time"
+    assert all(record["NodeList"] == "n[3-4]" for record in records)
+    for number in (1, 2):
+        assert len(re.findall(r"rank \d of 2 on", site.log(f"pair-{number}"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("mode", "flags", "gpus"),
+    [
+        ("cpu", (), None),
+        ("single", (), "gres:gpu:1"),
+        ("dataparallel", ("--gpus-per-node", "2"), "gres:gpu:2"),
+        ("single", ("--gres", "shard:4"), "gres:shard:4"),
+        ("ddp", ("--nodes", "2", "--gres", "shard:4"), "gres:shard:4"),
+    ],
+    ids=["cpu", "single", "dataparallel", "shard", "shard-ddp"],
+)
+def test_the_other_modes_run(site: Site, mode: str, flags: tuple[str, ...], gpus: str | None) -> None:
+    name = "-".join([mode, *(word.strip("-").replace(":", "-") for word in flags)])
+    job = site.submit(name, mode, *flags, "--", "--epochs", "1")
+    record = site.cluster.wait(job, {"COMPLETED"}, timeout=120)
+    assert record.get("TresPerNode") == gpus
+    assert len(EPOCH.findall(site.log(name))) == 1
+
+
+def test_a_missing_log_folder_can_not_happen(site: Site) -> None:
+    """Plain sbatch lets such a job die without a word; render warns, and submit makes the folder."""
+    flags = ("single", "--output", "logs/deep/%x-%j.out", "--job-name", "logged", "--trainer", "ok.py")
+    site.cluster.put("work/ok.py", "print('trained')\n")
+    rendered = site.sbatchgen("render", *flags, check=True)
+    assert "the log folder 'logs/deep' must be there before the job starts" in rendered.stderr
+    lost = site.cluster.sbatch(cwd=site.folder, script=rendered.stdout)
+    record = site.cluster.wait(lost, {"FAILED"})
+    assert not Path(record["StdOut"]).exists()
+    done = site.sbatchgen("submit", *flags, "--yes", check=True)
+    record = site.cluster.wait(int(done.stdout), {"COMPLETED"})
+    assert "trained" in (site.folder / f"logs/deep/logged-{int(done.stdout)}.out").read_text()
+    site.cluster.put("work/by-hand.slurm", rendered.stdout.replace("logs/deep", "logs/by-hand"))
+    done = site.sbatchgen("submit", "by-hand.slurm", "--yes", check=True)
+    site.cluster.wait(int(done.stdout), {"COMPLETED"})
+    assert (site.folder / f"logs/by-hand/logged-{int(done.stdout)}.out").exists()
+
+
+def test_the_environment_has_no_say(site: Site) -> None:
+    """SBATCH_* beats a script, and SLURM_* of an outer job reaches srun: submit leaves both out, and says so."""
+    site.cluster.put("work/ok.py", "import os\nprint('width', os.environ['SLURM_CPUS_PER_TASK'])\n")
+    leaks = {
+        "SBATCH_PARTITION": "nowhere",
+        "SLURM_MEM_PER_CPU": "1",
+        "SLURM_NTASKS": "9",
+        "SBATCH_TIMELIMIT": "1",
+    }
+    done = site.sbatchgen(
+        "submit", "single", "--trainer", "ok.py", "--job-name", "clean", "--yes", env=leaks, check=True
+    )
+    assert "SBATCH_PARTITION, SBATCH_TIMELIMIT, SLURM_MEM_PER_CPU, SLURM_NTASKS" in done.stderr
+    record = site.cluster.wait(int(done.stdout), {"COMPLETED"})
+    assert (record["Partition"], record["TimeLimit"]) == ("gpu", "00:10:00")
+    assert "width 2" in site.log("clean")
+    kept = site.sbatchgen("submit", "single", "--trainer", "ok.py", "--yes", "--keep-sbatch-env", env=leaks)
+    assert (kept.returncode, kept.stdout) == (5, "")
+    assert "invalid partition specified: nowhere" in kept.stderr
+
+
+def test_slurm_refusing_is_an_error_of_its_own(site: Site) -> None:
+    done = site.sbatchgen("submit", "single", "--constraint", "nothing", "--yes")
+    assert (done.returncode, done.stdout) == (5, "")
+    assert "Invalid feature specification" in done.stderr
+
+
+def test_an_allocation_that_differs_from_the_script_is_told(site: Site) -> None:
+    script = site.sbatchgen("render", "ddp", "--nodes", "2", "--gpus-per-node", "1", check=True).stdout
+    for flag, words in (
+        ("--nodes=1", "the job has 1 nodes"),
+        ("--gpus-per-node=2", "the job has 2 GPUs a node"),
+    ):
+        job = site.cluster.sbatch(flag, cwd=site.folder, script=script)
+        record = site.cluster.wait(job, {"FAILED"})
+        assert words in Path(record["StdOut"]).read_text()
+
+
+def test_hostile_values_arrive_in_a_job(site: Site) -> None:
+    values = [
+        "a b",
+        "it's",
+        '"',
+        "\\",
+        "$(touch pwned)",
+        "`id`",
+        "#x",
+        "a\nb",
+        "é",
+        "%j",
+        "-x",
+        "${HOME}",
+        ",",
+        "",
+    ]
+    site.cluster.put(
+        "work/dump.py",
+        "import json, os, sys\nprint(json.dumps([sys.argv[1:], os.environ['VALUE'], os.environ['SLURM_JOB_NAME']]))\n",
+    )
+    name = "a b $(touch pwned) `id` 'q' \"q\" #x"
+    done = site.sbatchgen(
+        "submit", "single", "--trainer", "dump.py", "--job-name", name, "--env", f"VALUE={''.join(values)}", "--yes",
+        "--", *values, check=True,
+    )  # fmt: skip
+    site.cluster.wait(int(done.stdout), {"COMPLETED"})
+    lines = [line for line in site.log(name).splitlines() if line.startswith("[[")]
+    assert [json.loads(line) for line in lines] == [[values, "".join(values), name]]
+    assert not list(site.folder.rglob("pwned"))
+
+
+CONDA = """#!/bin/bash
+# The protocol of conda's shell hook: `shell.bash hook` prints a function, which sets up a prefix.
+[[ "$1 $2" == "shell.bash hook" ]] || exit 1
+cat <<'SH'
+conda() {
+    [[ $1 == activate && -x $HOME/anaconda3/envs/$2/bin/python3 ]] || return 1
+    echo "unset variables are fine here: ${PS1}"
+    export CONDA_PREFIX=$HOME/anaconda3/envs/$2
+    export PATH=$CONDA_PREFIX/bin:$PATH
+}
+SH
+"""
+
+
+def test_a_conda_environment_is_activated_in_the_batch_shell(site: Site) -> None:
+    site.cluster.put("anaconda3/bin/conda", CONDA, mode=0o755)
+    prefix = site.cluster.home / "anaconda3/envs/train"
+    site.cluster.run([Path(sys.prefix, "bin/python"), "-m", "venv", "--without-pip", str(prefix)], check=True)
+    site.cluster.put("work/where.py", "import sys\nprint('prefix', sys.prefix)\n")
+    text = PROFILE.replace("runtime: venv", "runtime: conda").partition("runtimes:")[0]
+    conda = "runtimes:\n  conda: {root: '${HOME}/anaconda3', env: train}\n"
+    site.cluster.put("work/conda.yaml", text + conda)
+    flags = ("single", "--profile", "./conda.yaml", "--trainer", "where.py", "--yes")
+    done = site.sbatchgen("submit", *flags, "--job-name", "conda", check=True)
+    site.cluster.wait(int(done.stdout), {"COMPLETED"})
+    assert f"prefix {prefix}\n" in site.log("conda")
+    done = site.sbatchgen("submit", *flags, "--job-name", "noconda", "--conda-env", "nothing", check=True)
+    record = site.cluster.wait(int(done.stdout), {"FAILED"})
+    assert record["ExitCode"] == "1:0"
+    assert "error: can't activate the conda environment nothing" in site.log("noconda")
+
+
+def test_a_virtual_environment_that_is_not_there_is_told(site: Site) -> None:
+    done = site.sbatchgen(
+        "submit", "single", "--venv", "/nowhere/venv", "--job-name", "novenv", "--yes", check=True
+    )
+    site.cluster.wait(int(done.stdout), {"FAILED"})
+    assert "error: no virtual environment at /nowhere/venv" in site.log("novenv")
+
+
+def test_a_preempted_job_goes_on_where_it_was(site: Site) -> None:
+    """By Slurm's own preemption: SIGTERM, and Slurm starts the job again."""
+    low = site.submit(
+        "low", "single", "--partition", "low", "--nodelist", "n4", "--exclusive",
+        "--", "--epochs", "1", "--step-delay", "0.4",
+    )  # fmt: skip
+    site.reach_step("low", 5)
+    high = site.cluster.sbatch(
+        "--partition=high", "--nodelist=n4", "--exclusive", cwd=site.folder, script="#!/bin/bash\nsleep 1\n"
+    )
+    site.cluster.wait(high, {"COMPLETED"}, timeout=60)
+    record = site.cluster.wait(low, {"COMPLETED"}, timeout=120)
+    assert record["Restarts"] == "1"
+    log = site.log("low")
+    assert len(re.findall("Resuming from checkpoints/", log)) == 1
+    assert site.status("low")["state"] == "done"
+
+
+def test_the_time_limit_leads_to_a_checkpoint_and_a_requeue(site: Site, time_limited: int) -> None:
+    record = site.cluster.wait(time_limited, {"COMPLETED"}, timeout=300)
+    assert 1 <= int(record["Restarts"]) <= 3
+    log = site.log("limited")
+    assert "Near the time limit: asking the trainer to stop" in log
+    assert re.search(r"Stopped at step \d+: requeued, restart 1 of at most 3", log)
+    assert "Resuming from checkpoints/" in log
+    assert len(EPOCH.findall(log)) == 1
+    assert len(list((site.folder / "runs/limited").glob("*.out"))) == 1, "one log for all starts"

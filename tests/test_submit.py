@@ -1,0 +1,266 @@
+"""Submitting without a Slurm: what goes to sbatch, and what goes wrong before it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sbatchgen.render import digest
+from tests.conftest import Command
+
+FAKE = """#!/bin/bash
+{ printf '%s\\n' "$@"; } >"$RECORD/argv"
+env >"$RECORD/env"
+cat -- "${!#}" >"$RECORD/script"
+echo 4711
+"""
+
+
+@pytest.fixture
+def record(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder where an sbatch that only takes notes leaves them."""
+    programs, notes = folder / "bin", folder / "record"
+    programs.mkdir()
+    notes.mkdir()
+    (programs / "sbatch").write_text(FAKE)
+    (programs / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("RECORD", str(notes))
+    return notes
+
+
+def test_the_bytes_shown_are_the_bytes_submitted(record: Path, folder: Path, command: Command) -> None:
+    result = command("submit", "ddp", "--profile", "torchrun", "--yes", "--", "--epochs", "3")
+    assert (result.status, result.out) == (0, "4711\n")
+    script = (record / "script").read_text()
+    assert script in result.err
+    assert (folder / "runs/ddp/job.slurm").read_text() == script
+    assert f"#SBATCH --output={folder}/runs/ddp/%x-%j.out\n" in script
+    assert f"({digest(script)})" in script.splitlines()[1]
+    assert (record / "argv").read_text().splitlines()[0] == "--parsable"
+
+
+def test_what_would_change_the_job_is_left_out_of_the_environment(
+    record: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (
+        ("SBATCH_PARTITION", "x"),
+        ("SLURM_CPU_BIND", "x"),
+        ("SLURM_CONF", "/etc/slurm.conf"),
+    ):
+        monkeypatch.setenv(name, value)
+    result = command("submit", "single", "--profile", "troila", "--yes")
+    assert "SBATCH_PARTITION, SLURM_CPU_BIND" in result.err
+    environment = (record / "env").read_text()
+    assert "SLURM_CONF=/etc/slurm.conf" in environment
+    assert "SBATCH_PARTITION" not in environment
+    command("submit", "single", "--profile", "troila", "--yes", "--keep-sbatch-env")
+    assert "SBATCH_PARTITION=x" in (record / "env").read_text()
+
+
+def test_a_dry_run_submits_nothing_and_makes_nothing(record: Path, folder: Path, command: Command) -> None:
+    result = command("submit", "ddp", "--profile", "torchrun", "--dry-run")
+    assert (result.status, result.out) == (0, "")
+    assert "at most 32 GPU-hours" in result.err
+    assert not (record / "argv").exists()
+    assert not (folder / "runs").exists()
+
+
+def test_nobody_is_asked_where_nobody_can_answer(record: Path, command: Command) -> None:
+    result = command("submit", "ddp", "--profile", "torchrun")
+    assert result.status == 2
+    assert "add --yes" in result.err
+    assert not (record / "argv").exists()
+
+
+def test_errors_stop_a_submission(record: Path, folder: Path, command: Command) -> None:
+    assert command("submit", "single", "--profile", "troila", "--gres", "shard:65", "--yes").status == 4
+    assert not (record / "argv").exists()
+    assert not (folder / "runs").exists()
+
+
+def test_a_finished_script_goes_as_it_is(record: Path, folder: Path, command: Command) -> None:
+    text = "#!/bin/bash\n#SBATCH --job-name=mine\n#SBATCH -o logs/%x/a-%j.out # here\n#SBATCH -e errors/%j\nhostname\n"
+    (folder / "job.slurm").write_text(text)
+    result = command("submit", "job.slurm", "--yes")
+    assert (result.status, result.out) == (0, "4711\n")
+    assert (record / "script").read_text() == text
+    assert (folder / "logs/mine").is_dir()
+    assert (folder / "errors").is_dir()
+    assert Path((record / "argv").read_text().splitlines()[1]).name == "job.slurm"
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "status", "words"),
+    [
+        (b"#!/bin/bash\nhostname\n", ("--nodes", "2"), 2, "is a finished script"),
+        (b"#!/bin/bash\nhostname\n", ("--", "x"), 2, "is a finished script"),
+        (b"#!/bin/bash\r\nhostname\r\n", (), 3, "DOS line ends"),
+        (b"#!/bin/bash\n\xff\n", (), 3, "can't read"),
+        (b"#!/bin/bash\n#SBATCH -o logs/%j/x.out\nhostname\n", (), 3, "known only once the job runs"),
+    ],
+)
+def test_scripts_that_can_not_be_submitted(
+    record: Path,
+    folder: Path,
+    command: Command,
+    text: bytes,
+    arguments: tuple[str, ...],
+    status: int,
+    words: str,
+) -> None:
+    (folder / "job.slurm").write_bytes(text)
+    result = command("submit", "job.slurm", "--yes", *arguments)
+    assert (result.status, result.out) == (status, "")
+    assert words in result.err
+    assert not (record / "argv").exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("echo 'sbatch: error: Batch job submission failed: Invalid qos' >&2; exit 1", "Invalid qos"),
+        ("echo nothing", "no job id"),
+        ("exit 9", "exit status 9"),
+    ],
+)
+def test_slurm_refusing_ends_with_5(
+    record: Path, folder: Path, command: Command, body: str, words: str
+) -> None:
+    (folder / "bin/sbatch").write_text(f"#!/bin/bash\n{body}\n")
+    result = command("submit", "single", "--profile", "troila", "--yes")
+    assert (result.status, result.out) == (5, "")
+    assert words in result.err
+
+
+def test_no_sbatch_ends_with_5(folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(folder))
+    result = command("submit", "single", "--profile", "troila", "--yes")
+    assert result.status == 5
+    assert "there is no sbatch here" in result.err
+
+
+def test_a_job_id_with_its_cluster_is_printed_whole(record: Path, folder: Path, command: Command) -> None:
+    (folder / "bin/sbatch").write_text("#!/bin/bash\necho 'a note of the site'\necho '12;east'\n")
+    assert command("submit", "single", "--profile", "troila", "--yes").out == "12;east\n"
+
+
+def test_a_folder_that_can_not_be_made_is_told(record: Path, folder: Path, command: Command) -> None:
+    (folder / "runs").write_text("a file")
+    result = command("submit", "single", "--profile", "troila", "--yes")
+    assert result.status == 3
+    assert "can't make the folder" in result.err
+    assert not (record / "argv").exists()
+
+
+def test_a_variable_that_is_not_set_here_is_told(
+    record: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("USER", raising=False)
+    result = command("submit", "single", "--profile", "msu", "--yes")
+    assert result.status == 3
+    assert "USER is not set here" in result.err
+
+
+def test_a_platform_without_scheduler_is_told(command: Command) -> None:
+    result = command("submit", "ddp", "--profile", "sensecore", "--yes")
+    assert result.status == 4
+    assert "its platform starts the script" in result.err
+
+
+def local(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """`sbatchgen submit single --profile local`, in a process of its own."""
+    environment = {**os.environ, "HOME": str(folder)}
+    return subprocess.Popen(
+        [sys.executable, "-m", "sbatchgen", "submit", "single", "--yes", *arguments],
+        cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def test_without_slurm_the_script_runs_here_and_is_followed(folder: Path) -> None:
+    (folder / "train.py").write_text("import sys\nprint('trained')\nsys.exit(7)\n")
+    process = local(folder, "--trainer", "train.py")
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 7
+    assert "trained\n" in out
+    assert "The training ended with exit status 7" in out
+    logs = list((folder / "runs/single").glob("single-*.out"))
+    assert [log.read_text() for log in logs] == [out]
+    assert str(logs[0]) in err
+
+
+def test_an_interrupt_ends_the_following_not_the_training(folder: Path) -> None:
+    (folder / "train.py").write_text(
+        "import pathlib, time\npathlib.Path('began').touch()\ntime.sleep(1.5)\npathlib.Path('ended').touch()\n"
+    )
+    process = local(folder, "--trainer", "train.py")
+    wait_for(folder / "began")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "still running" in err
+    assert "touch" in err
+    wait_for(folder / "ended")
+
+
+def test_a_terminated_local_job_tells_its_trainer(folder: Path) -> None:
+    """The stop file for trainers that look, SIGTERM for those that do not."""
+    (folder / "train.py").write_text(
+        "import os, pathlib, signal, sys, time\n"
+        "def stop(*_):\n"
+        "    pathlib.Path('told').write_text(str(os.path.exists(os.environ['SBATCHGEN_STOP_FILE'])))\n"
+        "    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, stop)\npathlib.Path('pid').write_text(str(os.getppid()))\ntime.sleep(30)\n"
+    )
+    process = local(folder, "--trainer", "train.py")
+    wait_for(folder / "pid")
+    os.kill(int((folder / "pid").read_text()), signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert (folder / "told").read_text() == "True"
+
+
+def wait_for(path: Path, timeout_s: float = 20) -> None:
+    end = time.monotonic() + timeout_s
+    while not (path.exists() and (path.stat().st_size or path.name in ("began", "ended"))):
+        assert time.monotonic() < end, f"no {path}"
+        time.sleep(0.05)
+
+
+STATUS = {"state": "done", "step": 9, "epoch": 2, "checkpoint": None, "reason": None}
+
+
+@pytest.mark.parametrize(
+    ("written", "trainer_status", "status"),
+    [
+        (None, 0, 0),
+        (None, 4, 4),
+        ({"state": "preempted"}, 1, 75),
+        ({"state": "failed", "exit": 3}, 1, 3),
+        ({"state": "failed"}, 1, 1),
+        ({"state": "done"}, 0, 0),
+        ({"state": "running"}, 9, 9),
+    ],
+)
+def test_the_exit_status_is_the_trainers_own(
+    folder: Path, command: Command, written: dict[str, object] | None, trainer_status: int, status: int
+) -> None:
+    """A status left by an earlier start says nothing: the one that counts is written by this trainer."""
+    script = command("render", "single", "--trainer", "train.py").out
+    stale = json.dumps({**STATUS, "state": "preempted"})
+    write = (
+        f"open(os.environ['SBATCHGEN_STATUS_FILE'], 'w').write({json.dumps({**STATUS, **(written or {})})!r})"
+    )
+    (folder / "train.py").write_text(
+        f"import os, sys\n{write if written else ''}\nsys.exit({trainer_status})\n"
+    )
+    (folder / "runs/single").mkdir(parents=True)
+    (folder / "runs/single/status.json").write_text(stale)
+    result = subprocess.run(["bash", "-c", script], cwd=folder, check=False, capture_output=True)
+    assert result.returncode == status

@@ -1,0 +1,90 @@
+"""Templates decide lines, not numbers: what they may hold, and the variables that sites rely on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jinja2
+import pytest
+from jinja2 import nodes
+
+from sbatchgen.errors import DocumentError
+from sbatchgen.render import FILTERS, context, render
+from sbatchgen.search import bundled
+from tests.scripts import CODE, plan, script
+
+TEMPLATES = sorted(bundled("templates").rglob("*.j2"))
+ALLOWED = (
+    nodes.Template, nodes.Output, nodes.TemplateData, nodes.Name, nodes.Filter, nodes.For, nodes.If,
+    nodes.Block, nodes.Include, nodes.Const, nodes.Tuple, nodes.Extends,
+)  # fmt: skip
+# Sites' own templates use these: a name that goes or changes its meaning breaks them.
+VARIABLES = """
+argument_lines array array_element array_shares_run binds bundled_trainer code conda_env conda_root
+counts_nodes counts_processes cpus_per_task data dataparallel device directives distributed exclusive
+exported_names exports facts_part forward_signals gpu_flag gpus_per_node image image_is_file launch_part max_restarts
+may_find_done modules nnodes nproc_per_node nproc_text ntasks_per_node platform_names_nodes port_base
+port_count restartable resume resume_file run_dir runtime_is_apptainer runtime_is_enroot runtime_is_host
+runtime_part setup shares_machine slurm spawn step_options torchrun trainer_words venv workdir
+""".split()
+
+
+def syntax(path: Path) -> nodes.Template:
+    environment = jinja2.Environment(comment_start_string="{##", comment_end_string="##}", autoescape=False)  # noqa: S701
+    return environment.parse(path.read_text())
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
+def test_a_template_holds_no_logic(path: Path) -> None:
+    for node in syntax(path).find_all(nodes.Node):
+        assert isinstance(node, ALLOWED), f"{path}:{node.lineno}: {type(node).__name__}"
+        if isinstance(node, nodes.If):
+            assert isinstance(node.test, nodes.Name), f"{path}:{node.lineno}: a condition is a bare name"
+        if isinstance(node, nodes.Filter):
+            assert node.name in {*FILTERS, "join"}, f"{path}:{node.lineno}: {node.name}"
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
+def test_a_template_says_what_it_is_for(path: Path) -> None:
+    assert path.read_text().startswith("{## ")
+
+
+def test_the_variables_of_templates_are_these() -> None:
+    assert sorted(context(plan("ddp"), code=CODE)) == VARIABLES
+
+
+def test_every_variable_is_used() -> None:
+    used = {name.name for path in TEMPLATES for name in syntax(path).find_all(nodes.Name)}
+    assert {*VARIABLES, "provenance"} <= used
+
+
+def test_a_site_overrides_one_block_of_a_bundled_template(tmp_path: Path) -> None:
+    (tmp_path / "job.sh.j2").write_text(
+        '{% extends "bundled:job.sh.j2" %}\n{% block modules %}\nmodule load site/1\n{% endblock %}\n'
+    )
+    of = plan("ddp")
+    text = render(of, code=CODE, rerun=("x",), folders=[tmp_path, bundled("templates")])
+    assert "module load site/1\n" in text
+    assert text.splitlines()[2:10] == script(of).splitlines()[2:10]
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "line"),
+    [
+        ("a\n{% if %}\n", "broken template", 2),
+        ("\n\n{{ nothing }}\n", "nothing", 3),
+        ("{% include 'x' %}", "'x'", 0),
+    ],
+)
+def test_a_broken_template_is_named_with_its_line(tmp_path: Path, text: str, words: str, line: int) -> None:
+    (tmp_path / "job.sh.j2").write_text(text)
+    with pytest.raises(DocumentError) as caught:
+        render(plan("ddp"), code=CODE, rerun=("x",), folders=[tmp_path, bundled("templates")])
+    problem = caught.value.problems[0]
+    assert words in problem.what
+    assert problem.at == (f"{tmp_path}/job.sh.j2:{line}" if line else "")
+
+
+def test_a_value_that_is_not_set_never_becomes_text(tmp_path: Path) -> None:
+    (tmp_path / "job.sh.j2").write_text("{% for x in setup %}{{ x }}{% endfor %}{{ nnodes }}")
+    assert render(plan("ddp"), code=CODE, rerun=("x",), folders=[tmp_path]) == "2"
