@@ -262,10 +262,10 @@ def _device(plan: Plan) -> str:
 
 
 def _trainer_words(plan: Plan) -> tuple[str, ...]:
-    if plan.trainer is None:
-        return ("-m", "training")
-    is_path = "/" in plan.trainer or plan.trainer.endswith(".py")
-    return (plan.trainer,) if is_path else ("-m", plan.trainer)
+    trainer = plan.trainer or "training"
+    is_path = plan.trainer is not None and ("/" in trainer or trainer.endswith(".py"))
+    ended = ("--",) if plan.launcher == "torchrun" else ()
+    return (*(() if is_path else ("-m",)), *ended, trainer)
 
 
 def _lines(args: Sequence[str]) -> Iterator[tuple[str, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,22 @@ def test_arguments_arrive(folder: Path, command: Command) -> None:
     arguments = [*HOSTILE, *MULTILINE, "", "$(touch pwned)", "`touch pwned`", ";touch pwned;", "--", "-m"]
     seen = run(folder, "--", *arguments, command=command)
     assert seen["argv"] == arguments
+
+
+def test_torchrun_leaves_the_trainers_arguments_alone(folder: Path, command: Command) -> None:
+    """It knows abbreviations of its own options, and looks for them behind the trainer too."""
+    arguments = ["--n", "3", "--log", "x", "--nnodes", "7", "--", "-m", "a b", "$(touch pwned)"]
+    (folder / "dump.py").write_text(TRAINER)
+    for trainer in ("dump.py", "dump"):
+        script = command("render", "ddp", "--nproc-per-node", "1", "--trainer", trainer, "--", *arguments).out
+        environment = {
+            "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+            "DUMP": f"{trainer}.json",
+            "HOME": str(folder),
+        }
+        subprocess.run(["bash", "-c", script], env=environment, cwd=folder, check=True, capture_output=True)
+        assert json.loads((folder / f"{trainer}.json").read_text())["argv"] == arguments
+    assert not (folder / "pwned").exists()
 
 
 def test_values_of_variables_arrive(folder: Path, command: Command) -> None:

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (6f33804e424e): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (847b0cd00d7c): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -81,8 +81,9 @@ export PYTHONSAFEPATH=1 # a folder `training` of your own must not take its plac
 
 # --- Training ---
 RESUME=auto
+# The -- ends torchrun's own options: it would take a trainer's --n or --log for short forms of them.
 trainer=(
-    -m training
+    -m -- training
     --data-dir "$DATA_DIR"
     --run-dir "$RUN_DIR"
     --resume "$RESUME"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (2467a086fde6): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (69659550cf27): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -87,8 +87,9 @@ export PYTHONSAFEPATH=1 # a folder `training` of your own must not take its plac
 
 # --- Training ---
 RESUME=auto
+# The -- ends torchrun's own options: it would take a trainer's --n or --log for short forms of them.
 trainer=(
-    -m training
+    -m -- training
     --data-dir "$DATA_DIR"
     --run-dir "$RUN_DIR"
     --resume "$RESUME"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (ed3ffd14e9f6): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (ae8680cc975a): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -95,8 +95,9 @@ export NCCL_NET_GDR_LEVEL=2
 export NCCL_SOCKET_IFNAME='^docker,lo'
 
 # --- Training ---
+# The -- ends torchrun's own options: it would take a trainer's --n or --log for short forms of them.
 trainer=(
-    train.py
+    -- train.py
     --lr 0.1 'a b'
 )
 # Each node runs this; its variables are the node's own. The agent of the first node holds the meeting

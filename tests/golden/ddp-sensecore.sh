@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (f5ac23a65504): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (256e34a9ec94): sbatchgen render ddp
 
 umask 027
 set -o pipefail
@@ -51,8 +51,9 @@ export PYTHONSAFEPATH=1 # a folder `training` of your own must not take its plac
 
 # --- Training ---
 RESUME=auto
+# The -- ends torchrun's own options: it would take a trainer's --n or --log for short forms of them.
 trainer=(
-    -m training
+    -m -- training
     --data-dir "$DATA_DIR"
     --run-dir "$RUN_DIR"
     --resume "$RESUME"

@@ -1,0 +1,49 @@
+"""What the README tells people to type works, and what it shows is what they get."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY, Command
+from tests.scripts import PROFILES
+
+README = (REPOSITORY / "README.md").read_text()
+COMMANDS = [line.strip() for line in README.splitlines() if line.startswith("    sbatchgen ")]
+
+
+@pytest.mark.parametrize("line", [line for line in COMMANDS if line.split()[1] == "render"])
+def test_each_render_line_gives_a_script(command: Command, line: str) -> None:
+    words = shlex.split(line.partition(">")[0])
+    result = command(*words[1:])
+    assert result.status == 0, result.err
+    assert result.out.startswith("#!/bin/bash\n")
+    assert "error" not in result.err
+
+
+def test_every_profile_and_every_command_is_shown() -> None:
+    assert {line.split("--profile ")[1].split()[0] for line in COMMANDS if "--profile" in line} == {*PROFILES}
+    assert all(f"sbatchgen {name}" in README for name in ("render", "submit", "explain", "data", "profile"))
+
+
+def test_the_script_shown_is_the_golden_one() -> None:
+    shown = re.findall(r"```bash\n(#!/bin/bash.*?)```", README, re.DOTALL)
+    assert shown == [(REPOSITORY / "tests/golden/ddp-torchrun.sh").read_text()]
+
+
+def test_the_profile_and_the_job_shown_are_sound(command: Command) -> None:
+    contributing = (REPOSITORY / "CONTRIBUTING.md").read_text()
+    text = re.findall(r"```yaml\n(.*?)```", contributing, re.DOTALL)[0]
+    with Path("example.yaml").open("w") as file:
+        file.write("\n".join(line[3:] for line in text.splitlines()) + "\n")
+    assert command("profile", "check", "./example.yaml").status == 0
+    assert command("render", "ddp", "--profile", "./example.yaml", "--account", "abc").status == 0
+    job = re.findall(r"```yaml\n(# job.yaml.*?)```", README, re.DOTALL)[0]
+    with Path("job.yaml").open("w") as file:
+        file.write(job)
+    result = command("render", "job.yaml")
+    assert (result.status, result.err) == (0, "")
+    assert "#SBATCH --time=0-12:00:00\n" in result.out
