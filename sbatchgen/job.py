@@ -17,7 +17,7 @@ LAUNCHERS: tuple[Launcher, ...] = ("torchrun", "srun", "spawn")
 RUNTIMES: tuple[RuntimeName, ...] = ("host", "venv", "conda", "apptainer", "enroot")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@dataclass(kw_only=True, eq=False, repr=False)
 class JobSpec:
     """Everything a job may say; None is "not said here". Values are data, never shell."""
 

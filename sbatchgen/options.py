@@ -14,7 +14,7 @@ def _opt(help_text: str) -> Any:
     return field(default=None, metadata={"help": help_text})
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@dataclass(kw_only=True, eq=False, repr=False)
 class SbatchOptions:
     """Slurm's options of a job; None is "not set", and gives no directive."""
 

@@ -1,4 +1,8 @@
-"""Facts of a cluster, owned by the people who run it: the schema of a profile."""
+"""Facts of a cluster, owned by the people who run it: the schema of a profile.
+
+The records of this module, of `job` and of `options` are not frozen, and have no comparison: what dataclasses
+generates for that would be a fifth of what `render` takes beyond its libraries. Nobody changes them.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +13,7 @@ from sbatchgen.options import SbatchOptions
 from sbatchgen.units import Duration, EnvName, Memory, ShellPath, Text, Word
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@dataclass(kw_only=True, eq=False, repr=False)
 class Partition:
     """What a job may ask for in one partition, per node where a name says so; None is "not known"."""
 
@@ -24,7 +28,7 @@ class Partition:
     options: SbatchOptions = field(default_factory=SbatchOptions)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@dataclass(kw_only=True, eq=False, repr=False)
 class Network:
     """How processes on several nodes find each other."""
 
@@ -35,7 +39,7 @@ class Network:
     port_count: int = 10000
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@dataclass(kw_only=True, eq=False, repr=False)
 class Conda:
     """A conda installation (`root`) and the environment to activate, by name or by path."""
 
@@ -43,14 +47,14 @@ class Conda:
     env: ShellPath | None = None
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@dataclass(kw_only=True, eq=False, repr=False)
 class Venv:
     """A virtual environment."""
 
     path: ShellPath | None = None
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@dataclass(kw_only=True, eq=False, repr=False)
 class Apptainer:
     """An image, what is bound into it (SRC or SRC:DST), and the flag that gives it the GPUs."""
 
@@ -59,7 +63,7 @@ class Apptainer:
     gpu_flag: Text = field(default_factory=lambda: Text("--nv"))
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@dataclass(kw_only=True, eq=False, repr=False)
 class Enroot:
     """An image for Enroot through pyxis, what is mounted into it, and the folder to start in."""
 
@@ -68,7 +72,7 @@ class Enroot:
     workdir: ShellPath | None = None
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@dataclass(kw_only=True, eq=False, repr=False)
 class Runtimes:
     """The ways to bring a Python with torch; each may be set up or not."""
 
@@ -78,7 +82,7 @@ class Runtimes:
     enroot: Enroot = field(default_factory=Enroot)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@dataclass(kw_only=True, eq=False, repr=False)
 class Paths:
     """Where data sets, run folders and the bundled training package lie on this cluster."""
 
@@ -87,7 +91,7 @@ class Paths:
     code: ShellPath | None = None
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@dataclass(kw_only=True, eq=False, repr=False)
 class Profile:
     """A cluster. `setup` lines are shell, run as they stand; everything else is data."""
 

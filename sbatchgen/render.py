@@ -7,6 +7,7 @@ Sites depend on them; a test holds their list.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ FILTERS = {
 # What torch and Python should know in every job, before the profile's and the job's own variables.
 COMMON_ENV = {"PYTHONUNBUFFERED": "1", "PYTHONNOUSERSITE": "1", "PYTHONFAULTHANDLER": "1"}
 NVIDIA_ENV = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
-_PROVENANCE = "# Rendered by sbatchgen"
+_PROVENANCE = "Rendered by sbatchgen"
 
 
 def render(
@@ -49,26 +50,19 @@ def render(
     Raises:
         DocumentError: A template is missing or broken.
     """
-    environment = _environment(folders, cache)
-    values = context(plan, code=code)
-    script = _render(environment, plan.template, values | {"provenance": ""})
+    environment = _environment(tuple(folders), cache)
+    values = context(plan, code=code) | {"provenance": _PROVENANCE}
+    script = re.sub(r"\n{3,}", "\n\n", _render(environment, plan.template, values))
     again = quoting.words(tuple(rerun))
-    values["provenance"] = f"Rendered by sbatchgen {__version__} ({_digest(script)}): {again}"
-    script = _render(environment, plan.template, values)
-    return re.sub(r"\n{3,}", "\n\n", script)
+    said = f"# {_PROVENANCE} {__version__} ({digest(script)}): {again}"
+    return script.replace(f"# {_PROVENANCE}", said, 1)
 
 
 def digest(script: str) -> str:
     """Twelve hex digits over everything but the line that holds them: an edited script has other ones."""
-    lines = script.splitlines(keepends=True)
-    if len(lines) > 1 and lines[1].startswith(_PROVENANCE):
-        lines[1] = "# \n"
-    return _digest("".join(lines))
-
-
-def _digest(script: str) -> str:
-    squeezed = re.sub(r"\n{3,}", "\n\n", script)
-    return hashlib.sha256(squeezed.encode()).hexdigest()[:12]
+    head, start, rest = script.partition(f"# {_PROVENANCE}")
+    body = rest.partition("\n")[2] if start else rest
+    return hashlib.sha256((head + body).encode()).hexdigest()[:12]
 
 
 class _Cache(jinja2.FileSystemBytecodeCache):
@@ -89,11 +83,13 @@ def _cache(folder: Path | None) -> _Cache | None:
     return _Cache(str(folder))
 
 
-def _environment(folders: Sequence[Path], cache: Path | None) -> jinja2.Environment:
+@functools.cache
+def _environment(folders: tuple[Path, ...], cache: Path | None) -> jinja2.Environment:
     loaders = [jinja2.FileSystemLoader(folder) for folder in folders]
     environment = jinja2.Environment(
         loader=jinja2.ChoiceLoader([*loaders, jinja2.PrefixLoader({"bundled": loaders[-1]}, ":")]),
         bytecode_cache=_cache(cache),
+        auto_reload=False,  # a template does not change while a command runs
         undefined=jinja2.StrictUndefined,
         finalize=_refuse_none,
         comment_start_string="{##",  # not {#, which stands in bash's ${#array[@]}
