@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from tests.cluster.controller import Controller
 from tests.scripts import NEEDS, PROFILES, errors, matrix, plan, script
 
 GOLDEN = Path(__file__).parent / "golden"
+README = Path(__file__).parents[1] / "README.md"
+SHOWN = re.compile(r"(?<=```bash\n)#!/bin/bash.*?(?=```)", re.DOTALL)
 
 
 def profile(name: str) -> Profile:
@@ -114,5 +117,6 @@ def test_golden_scripts(request: pytest.FixtureRequest) -> None:
             old.unlink()
         for name, text in made.items():
             (GOLDEN / f"{name}.sh").write_text(text)
+        README.write_text(SHOWN.sub(lambda _: made["ddp-torchrun"], README.read_text()))
         pytest.fail(f"{len(made)} golden scripts written: review them")
     assert {path.stem: path.read_text() for path in GOLDEN.glob("*.sh")} == made

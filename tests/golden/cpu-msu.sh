@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (9638b5787d2c): sbatchgen render cpu
+# Rendered by sbatchgen 0.1.0 (37c8d5ad36a6): sbatchgen render cpu
 #SBATCH --job-name=cpu
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append

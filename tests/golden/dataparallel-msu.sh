@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (919f6f0ca751): sbatchgen render dataparallel
+# Rendered by sbatchgen 0.1.0 (41236dc8816f): sbatchgen render dataparallel
 #SBATCH --job-name=dataparallel
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append

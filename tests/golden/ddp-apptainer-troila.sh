@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (2dcecf2fabca): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (13934da3f9fa): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (847b0cd00d7c): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (0459c6717ae4): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (2527491e434e): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (83366eb0f5d2): sbatchgen render ddp
 
 umask 027
 set -o pipefail

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (56e8571a78b1): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (5ffd03306096): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append

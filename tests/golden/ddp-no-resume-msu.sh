@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (0b66dfc8c54d): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (0474f4e22433): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (69659550cf27): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (6dedbf0997a0): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append

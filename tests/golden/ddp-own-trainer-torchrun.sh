@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (ae8680cc975a): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (a88f31411059): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append

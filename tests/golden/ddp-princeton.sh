@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (2dd48d0b36ad): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (ba806f38ed86): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (55819ea6405b): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (a169ecf35922): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append

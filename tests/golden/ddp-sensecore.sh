@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (256e34a9ec94): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (fc4cddee1bec): sbatchgen render ddp
 
 umask 027
 set -o pipefail

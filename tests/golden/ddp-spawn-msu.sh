@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (b3acf51edade): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (a06a27ce8e0e): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append

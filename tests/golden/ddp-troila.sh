@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (15be42db5ffa): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (d97f9bc321c5): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (f50b6e619c56): sbatchgen render single
+# Rendered by sbatchgen 0.1.0 (8914d7bc891a): sbatchgen render single
 #SBATCH --job-name=single
 #SBATCH --output=%x-%A_%a.out
 #SBATCH --open-mode=append

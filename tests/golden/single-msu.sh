@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (0f6a9ff8a509): sbatchgen render single
+# Rendered by sbatchgen 0.1.0 (ee493a6f6715): sbatchgen render single
 #SBATCH --job-name=single
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (3d26ecdb865b): sbatchgen render single
+# Rendered by sbatchgen 0.1.0 (dbbfa01c4520): sbatchgen render single
 #SBATCH --job-name=single
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (7a2d7c483497): sbatchgen render single
+# Rendered by sbatchgen 0.1.0 (804daec0afc4): sbatchgen render single
 #SBATCH --job-name=single
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
