@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+import warnings
 from pathlib import Path
 
 from . import spawn
@@ -17,6 +18,7 @@ from .stop import Stop
 
 def main(argv: list[str]) -> int:
     """Run the command line `argv`; torch is imported only once it makes sense."""
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # torch's; nothing here needs it
     config: Config | None = None
     try:
         config = parse(argv)
