@@ -88,7 +88,7 @@ def test_averaged_gradients_are_those_of_one_process(tmp_path: Path, size: int, 
     torch.autograd.backward(loss)
 
     assert torch.allclose(torch.stack(gradients).mean(dim=0), gradient(alone), atol=1e-6)
-    assert sums[0] == pytest.approx(count * loss.item(), rel=1e-6)
+    assert sums[0].item() == pytest.approx(count * loss.item(), rel=1e-6)
     assert sums[2] == count
 
 
