@@ -158,7 +158,7 @@ def explain(args: tuple[str, ...], /, job: str, **given: Any) -> None:
     from sbatchgen.review import origins
 
     resolved = _resolve(job, args, given)
-    click.echo(origins(resolved.plan, resolved.code), nl=False)
+    click.echo(origins(resolved.plan, profile_file=resolved.profile_file, code=resolved.code), nl=False)
     _report(check(resolved.plan))
 
 

@@ -16,7 +16,7 @@ from sbatchgen.job import MODES, JobSpec
 from sbatchgen.options import NAMES, SbatchOptions
 from sbatchgen.plan import Layer, Plan, Source, layer, resolve
 from sbatchgen.profile import Profile
-from sbatchgen.search import Places, bundled
+from sbatchgen.search import Places, bundled, is_file_name
 from sbatchgen.units import JobName
 
 FLAGS = {"exclusive": "--exclusive", "requeue": "--requeue/--no-requeue"}
@@ -45,6 +45,7 @@ class Resolved:
 
     plan: Plan
     places: Places
+    profile_file: Path
     code: Path
     rerun: tuple[str, ...]
 
@@ -111,7 +112,8 @@ def resolve_request(
     flags = _flags(args, given)
     job_document = _job(job)
     project = places.project
-    project_document = read(_short(project, folder), JobSpec) if project else None
+    nearby = _short(project, folder) if project else None
+    project_document = read(nearby, JobSpec) if nearby else None
     layers = [
         *(
             [layer(Source.PROJECT, project_document.value, project_document.places)]
@@ -122,17 +124,38 @@ def resolve_request(
         flags,
     ]
     said = {key: value for one in layers for key, value in one.values.items()}
-    profile_name = (
-        given.get("profile") or environment.get("SBATCHGEN_PROFILE") or said.get("profile") or "local"
-    )
-    profile: Document[Profile] = read(places.profile(profile_name), Profile)
+    profile_name = _profile_name(given, environment, (job, job_document), (nearby, project_document))
+    profile_file = places.profile(profile_name)
+    profile: Document[Profile] = read(profile_file, Profile)
     mode = job if job in MODES else said.get("mode")
     if mode is None:
         fix = f"add a line like 'mode: ddp' (one of {', '.join(MODES)})"
         raise CommandLineError.of(f"{job} does not say its mode", at=job, fix=fix)
     plan = resolve(profile, layers, mode=mode, name=job if job in MODES else _name_of(job))
     rerun = _rerun(job, profile_name, args, given)
-    return Resolved(plan, places, bundled("code"), rerun)
+    return Resolved(plan, places, profile_file, bundled("code"), rerun)
+
+
+def _profile_name(
+    given: Mapping[str, Any],
+    environment: Mapping[str, str],
+    *documents: tuple[str | Path | None, Document[JobSpec] | None],
+) -> str:
+    """The profile's name or file: by flag, by SBATCHGEN_PROFILE, or by the first document that names one."""
+    if named := given.get("profile") or environment.get("SBATCHGEN_PROFILE"):
+        return str(named)
+    for file, document in documents:
+        if file and document and document.value.profile:
+            return beside(file, document.value.profile)
+    return "local"
+
+
+def beside(file: str | Path, profile: str) -> str:
+    """A profile as the file that names it means it: a path counts from that file's folder."""
+    if not is_file_name(profile):
+        return profile
+    path = Path(file).parent / profile
+    return f"./{path}" if not path.is_absolute() and "/" not in str(path) else str(path)
 
 
 def _job(job: str) -> Document[JobSpec] | None:

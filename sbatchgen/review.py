@@ -86,13 +86,14 @@ def _resume(plan: Plan) -> str:
     return text + (f"; requeued at most {plan.max_restarts} times" if plan.restartable else "")
 
 
-def origins(plan: Plan, code: Path) -> str:
+def origins(plan: Plan, *, profile_file: Path, code: Path) -> str:
     """Every value, where it was written, and what it overrode."""
     rows = [(f"--{name.replace('_', '-')}", f"options.{name}", getattr(plan.options, name)) for name in NAMES]
     rows += [(name, name, getattr(plan, name)) for name in OWN]
     rows += [(f"env {name}", f"env.{name}", value) for name, value in plan.env.items()]
     rows += [(f"--{name}", f"extra_options.{name}", value) for name, value in plan.extra_options.items()]
-    table = [
+    table = [("profile", str(plan.profile.name), str(profile_file))]
+    table += [
         (label, _text(value), place(plan.origin(key)) + _overridden(plan, key))
         for label, key, value in rows
         if value is not None and value != ()

@@ -17,6 +17,11 @@ def bundled(kind: str) -> Path:
     return inside if inside.is_dir() else checkout if kind == "code" else checkout / kind
 
 
+def is_file_name(profile: str) -> bool:
+    """Whether a profile is meant as a file, not as a name to be searched for."""
+    return "/" in profile or profile.endswith((".yaml", ".yml"))
+
+
 @dataclass(frozen=True)
 class Places:
     """Where to look: what the environment and the current folder say, read once by `cli`."""
@@ -63,7 +68,7 @@ class Places:
         Raises:
             DocumentError: There is none.
         """
-        if "/" in name or name.endswith((".yaml", ".yml")):
+        if is_file_name(name):
             path = self.folder / name
             if not path.is_file():
                 raise DocumentError.of(f"no profile at {path}", fix="give a profile's name or its file")

@@ -80,6 +80,18 @@ def test_the_profile_is_chosen_by_flag_then_variable_then_project(
     assert "--profile local" in command("render", "ddp").out
 
 
+def test_a_file_that_is_named_counts_from_the_file_that_names_it(
+    cluster: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cluster / "deep").mkdir()
+    (cluster / "deep/job.yaml").write_text("mode: ddp\nprofile: ../here.yaml\n")
+    assert command("render", "deep/job.yaml").status == 0
+    monkeypatch.chdir(cluster / "deep")
+    script = command("render", "ddp").out
+    assert f"--profile {cluster}/here.yaml\n" in script
+    assert "--account=from-project\n" in script
+
+
 def test_profiles_are_searched_in_order(
     folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

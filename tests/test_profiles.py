@@ -13,7 +13,7 @@ from sbatchgen.job import MODES
 from sbatchgen.profile import Partition, Profile
 from sbatchgen.search import bundled
 from tests.cluster.controller import Controller
-from tests.scripts import NEEDS, PROFILES, errors, matrix, plan, script
+from tests.scripts import PROFILES, errors, matrix, plan, script
 
 GOLDEN = Path(__file__).parent / "golden"
 README = Path(__file__).parents[1] / "README.md"
@@ -103,7 +103,6 @@ def golden_scripts() -> dict[str, str]:
         "single-resume-file-msu": plan("single", "msu", resume="step-00000100.pt", args=("--epochs", "20")),
         "single-array-troila": plan("single", "troila", array="0-9%2"),
         "ddp-own-trainer-torchrun": plan("ddp", "torchrun", trainer="train.py", args=("--lr", "0.1", "a b")),
-        "ddp-host-sensetime": plan("ddp", "sensetime", **NEEDS.get("host", {})),
     }
     return {name: script(of) for name, of in made.items()}
 

@@ -73,12 +73,13 @@ PrivateData=cloud
 CGROUP = "CgroupPlugin=cgroup/v1\n"
 
 
-def write(folder: Path, *, slurm: str, gres: str) -> None:
+def write(folder: Path, *, slurm: str, gres: str, plugstack: str = "") -> None:
     """Write the configuration files of a cluster into a folder."""
     for name, text in {
         "slurm.conf": slurm,
         "gres.conf": f"AutoDetect=off\n{gres}",
         "cgroup.conf": CGROUP,
+        "plugstack.conf": plugstack,
     }.items():
         (folder / name).write_text(text)
 

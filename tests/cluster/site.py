@@ -116,9 +116,14 @@ def until(predicate: Callable[[], bool], timeout: float, what: str, *, interval:
 
 @contextmanager
 def prepared(
-    *, slurm: str, gres: str, addresses: Mapping[str, str] | None = None, visible: Iterable[Path] = ()
+    *,
+    slurm: str,
+    gres: str,
+    plugstack: str = "",
+    addresses: Mapping[str, str] | None = None,
+    visible: Iterable[Path] = (),
 ) -> Iterator[Site]:
-    """A site, from a slurm.conf and a gres.conf in which {site} stands for its folder.
+    """A site, from a slurm.conf, a gres.conf and a plugstack.conf in which {site} stands for its folder.
 
     Args:
         addresses: The addresses of its hosts, by name; slurmctld's host is "controller".
@@ -128,8 +133,8 @@ def prepared(
         folder = Path(name).resolve()
         user = User(name="alice", uid=20001, home=folder / "home" / "alice")
         _lay_out(folder, user, {CONTROLLER: f"{NETWORK}.1", **(addresses or {})})
-        slurm, gres = (text.replace("{site}", str(folder)) for text in (slurm, gres))
-        config.write(folder / "slurm", slurm=slurm, gres=gres)
+        slurm, gres, plugstack = (text.replace("{site}", str(folder)) for text in (slurm, gres, plugstack))
+        config.write(folder / "slurm", slurm=slurm, gres=gres, plugstack=plugstack)
         binds = [mounts.bind(path, Path("/etc") / path.name) for path in (folder / "etc").iterdir()]
         binds.append(mounts.bind(folder / "slurm", Path("/etc/slurm")))
         for path in [*folder.glob("etc/*"), *folder.glob("slurm/*")]:

@@ -40,14 +40,17 @@ class Cluster:
     nodes = NODES
     interface = INTERFACE
 
-    def __init__(self, *, visible: Iterable[Path] = ()) -> None:
+    def __init__(self, *, visible: Iterable[Path] = (), plugstack: str = "") -> None:
         """Nothing is started yet.
 
         Args:
             visible: Paths that the user can reach although root's folders are in the way: an interpreter,
                 a checkout.
+            plugstack: Lines of plugstack.conf, Slurm's list of plugins of others (spank(7)); {site} in them
+                stands for the folder that all nodes share.
         """
         self._visible = [path.resolve() for path in visible]
+        self._plugstack = plugstack
         self._hosts: dict[str, Host] = {}
 
     def __enter__(self) -> Cluster:
@@ -56,7 +59,13 @@ class Cluster:
         gres = config.RUNNING_GRES.replace("{nodes}", nodes)
         with ExitStack() as stack:
             self._site = stack.enter_context(
-                site.prepared(slurm=slurm, gres=gres, addresses=ADDRESSES, visible=self._visible)
+                site.prepared(
+                    slurm=slurm,
+                    gres=gres,
+                    plugstack=self._plugstack,
+                    addresses=ADDRESSES,
+                    visible=self._visible,
+                )
             )
             self._hosts = {site.CONTROLLER: self._site.host}
             stack.callback(self._power_off)

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (37c8d5ad36a6): sbatchgen render cpu
+# Rendered by sbatchgen 0.1.0 (a92749f4f725): sbatchgen render cpu
 #SBATCH --job-name=cpu
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -21,6 +21,7 @@ die() {
 
 # --- The allocation ---
 [[ -n ${SLURM_JOB_ID:-} ]] || die "this script runs under Slurm: start it with sbatch"
+command -v srun scontrol >/dev/null || die "no srun and scontrol on PATH: $PATH"
 NNODES=1
 RESTARTS=${SLURM_RESTART_COUNT:-0} # how often Slurm has started this job again
 MAX_RESTARTS=10

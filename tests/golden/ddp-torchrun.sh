@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (fa26facce083): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (211d2f023d25): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -22,6 +22,7 @@ die() {
 
 # --- The allocation ---
 [[ -n ${SLURM_JOB_ID:-} ]] || die "this script runs under Slurm: start it with sbatch"
+command -v srun scontrol >/dev/null || die "no srun and scontrol on PATH: $PATH"
 NNODES=2
 NPROC_PER_NODE=8
 RESTARTS=${SLURM_RESTART_COUNT:-0} # how often Slurm has started this job again

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (8914d7bc891a): sbatchgen render single
+# Rendered by sbatchgen 0.1.0 (949dc7543da0): sbatchgen render single
 #SBATCH --job-name=single
 #SBATCH --output=%x-%A_%a.out
 #SBATCH --open-mode=append
@@ -23,6 +23,7 @@ die() {
 
 # --- The allocation ---
 [[ -n ${SLURM_JOB_ID:-} ]] || die "this script runs under Slurm: start it with sbatch"
+command -v srun scontrol >/dev/null || die "no srun and scontrol on PATH: $PATH"
 NNODES=1
 RESTARTS=${SLURM_RESTART_COUNT:-0} # how often Slurm has started this job again
 MAX_RESTARTS=10

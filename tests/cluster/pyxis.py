@@ -1,0 +1,36 @@
+"""A stand-in for NVIDIA's pyxis, Slurm's plugin for Enroot: see pyxis.c, which is compiled here."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+SOURCE = Path(__file__).with_suffix(".c")
+COMPILER = ("gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror")
+
+
+def why_not() -> str | None:
+    """What this machine lacks to compile a plugin of Slurm, or None."""
+    command = [*COMPILER, "-fsyntax-only", "-x", "c", "-"]
+    include = "#include <stdlib.h>\n#include <slurm/spank.h>\n"
+    try:
+        done = subprocess.run(command, check=False, capture_output=True, text=True, input=include)
+    except FileNotFoundError:
+        return "needs gcc (the Debian packages gcc and libc6-dev)"
+    said = done.stderr.strip().partition("\n")[0]
+    return f"needs slurm/spank.h (the Debian packages libslurm-dev and libc6-dev): {said}" if said else None
+
+
+def build(folder: Path, *, contents: Iterable[Path]) -> str:
+    """The lines of plugstack.conf that load the plugin, which is compiled into an empty folder.
+
+    Args:
+        folder: Must be in sight of all nodes.
+        contents: Paths that every image holds, where they are on the nodes: an interpreter with torch.
+    """
+    plugin, root = folder / "pyxis.so", folder / "root"
+    root.mkdir()
+    subprocess.run([*COMPILER, "-shared", "-fPIC", "-o", str(plugin), str(SOURCE)], check=True)
+    settings = [f"contents={path}" for path in contents]
+    return " ".join(["required", str(plugin), f"root={root}", "home={site}/home", *settings]) + "\n"
