@@ -4,6 +4,7 @@
 VENV ?= .venv
 PYTHON ?= python3
 # The version that the tests have run with. Set it to what your machine should have: make demo TORCH=torch
+# Without numpy, which nothing here needs, torch complains at each start: the demo has it, the tests do without.
 TORCH ?= torch==2.13.0
 
 BIN := $(VENV)/bin
@@ -15,7 +16,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . '$(TORCH)'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . '$(TORCH)' numpy
 	@touch $@
 
 $(VENV)/.test: pyproject.toml | $(BIN)/python

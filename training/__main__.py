@@ -10,7 +10,7 @@ from pathlib import Path
 
 from . import spawn
 from .config import Config, parse
-from .errors import FAILED, NOT_FINITE, NotFiniteError, UserError, one_line
+from .errors import FAILED, NOT_FINITE, PREEMPTED, NotFiniteError, UserError, one_line
 from .launch import detect
 from .log import complain, mark_failed
 from .stop import Stop
@@ -24,12 +24,12 @@ def main(argv: list[str]) -> int:
         config = parse(argv)
         if config.launcher == "spawn":
             processes = config.nproc_per_node or _gpus(config) or 1
-            return spawn.run(argv, processes, nodes=config.nnodes, node=config.node_rank)
+            return _told(config, spawn.run(argv, processes, nodes=config.nnodes, node=config.node_rank))
         stop = Stop()  # before the slow imports: from here on a signal is remembered and does not kill
         place = detect(os.environ, config.launcher)
         from .engine import run
 
-        return run(config, place, stop)
+        return _told(config, run(config, place, stop))
     except (UserError, NotFiniteError) as error:
         shared = isinstance(error, NotFiniteError) or error.shared
         status = NOT_FINITE if isinstance(error, NotFiniteError) else FAILED
@@ -41,6 +41,11 @@ def main(argv: list[str]) -> int:
     except Exception as error:  # noqa: BLE001 - a bug, or a process that went away
         traceback.print_exc()
         return _failed(config, error, FAILED)
+
+
+def _told(config: Config, status: int) -> int:
+    """The exit status, with the one for a stop as the command line wants it."""
+    return config.preempted_status if status == PREEMPTED else status
 
 
 def _failed(config: Config | None, error: Exception, status: int) -> int:

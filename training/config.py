@@ -7,7 +7,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar, get_type_hints
 
-from .errors import UserError
+from .errors import PREEMPTED, UserError
 
 T = TypeVar("T")
 
@@ -85,6 +85,9 @@ class Config:
     keep: int = _option(3, "checkpoints to keep, besides the best")
     sync_every: int = _option(10, "steps between the moments at which all processes agree on stopping")
     log_every: int = _option(20, "steps between progress lines")
+    preempted_status: int = _option(
+        PREEMPTED, "exit status of a run that was stopped and saved; torchrun calls all but 0 a failure"
+    )
     step_delay: float = _option(
         0.0, argparse.SUPPRESS
     )  # seconds of sleep after each step: lets tests stop a run half way
@@ -132,6 +135,7 @@ def _check(config: Config) -> None:
             "node_rank",
             "workers",
             "save_every",
+            "preempted_status",
             "step_delay",
         ),
         0,

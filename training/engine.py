@@ -153,7 +153,7 @@ def _train(session: Session) -> int:
         _conclude(session, progress, "preempted", reason=str(stopped))
         line = f"Stopped by {stopped} at step {progress.step}; checkpoint {progress.checkpoint} saved"
         if str(stopped) == STOP_FILE_REASON:
-            line += f"; remove {Path(config.run_dir) / STOP_FILE} before the next start"
+            line += f"; before a start by hand, remove {Path(config.run_dir) / STOP_FILE}"
         log.say(line)
         return PREEMPTED
     log.say(f"Training completed: {config.epochs} epochs, best accuracy {100 * progress.best:.2f}%")

@@ -39,6 +39,8 @@ def run(argv: list[str], processes: int, *, nodes: int = 0, node: int = 0) -> in
         "0",
         "--launcher",
         "torchrun",
+        "--preempted-status",
+        str(PREEMPTED),
     ]
     environments = spawn_environments(os.environ, processes, nodes=nodes, node=node)
     children: list[subprocess.Popen[bytes]] = []

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (6b189d44c5f0): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (c60e69cf833b): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -133,7 +133,6 @@ if [[ $(stat --format="%i %y" -- "$SBATCHGEN_STATUS_FILE" 2>/dev/null) != "$STAT
     state=$(status_field state)
     step=$(status_field step)
 fi
-[[ $state == preempted ]] && echo "Exit code 75 in torchrun's report above is this stop, not an error"
 if [[ $state == preempted && $WARNED == yes ]]; then
     if ((step <= ${STEP_BEFORE:-0})); then
         echo "Not restarted: nothing was gained since the start" >&2

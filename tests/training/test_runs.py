@@ -81,7 +81,7 @@ def test_a_stop_file_half_way_and_going_on_change_nothing(
     assert (half["state"], half["reason"], half["epoch"]) == ("preempted", "stop file", 0)
     assert 0 < half["step"] < 8
     assert (
-        f"Stopped by stop file at step {half['step']}; checkpoint {half['checkpoint']} saved; remove "
+        f"Stopped by stop file at step {half['step']}; checkpoint {half['checkpoint']} saved; before a start by hand, remove "
         in stopped.out
     )
 
@@ -234,6 +234,14 @@ def test_a_loss_that_explodes_exits_3_and_keeps_the_good_checkpoint(here: Here, 
     assert "not finite" in ended.err
     assert status(tmp_path)["state"] == "failed"
     assert all(torch.isfinite(weight).all() for weight in weights(tmp_path).values())
+
+
+def test_a_stop_has_the_exit_status_that_was_asked_for(here: Here, tmp_path: Path) -> None:
+    """For torchrun, which reports anything but 0 as a failure."""
+    (tmp_path / "stop").touch()
+    assert here(tmp_path, "--preempted-status", "0").code == 0
+    assert status(tmp_path)["state"] == "preempted"
+    assert here(tmp_path).code == 75
 
 
 def test_other_settings_are_refused_by_name(here: Here, tmp_path: Path) -> None:
