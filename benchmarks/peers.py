@@ -47,9 +47,10 @@ from sbatchgen.check import check
 from sbatchgen.document import read
 from sbatchgen.job import JobSpec
 from sbatchgen.options import SbatchOptions
-from sbatchgen.plan import Source, layer, resolve
+from sbatchgen.plan import Source, layer
 from sbatchgen.profile import Profile
 from sbatchgen.render import render
+from sbatchgen.resolve import resolve
 from sbatchgen.search import Places, bundled
 
 places = Places(Path.cwd(), os.environ)

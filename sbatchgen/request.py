@@ -14,8 +14,9 @@ from sbatchgen.document import Document, parse_scalar, read
 from sbatchgen.errors import CommandLineError, Problem, did_you_mean
 from sbatchgen.job import MODES, JobSpec
 from sbatchgen.options import NAMES, SbatchOptions
-from sbatchgen.plan import Layer, Plan, Source, layer, resolve
+from sbatchgen.plan import Layer, Plan, Source, layer
 from sbatchgen.profile import Profile
+from sbatchgen.resolve import resolve
 from sbatchgen.search import Places, bundled, is_file_name
 from sbatchgen.units import JobName
 

@@ -12,9 +12,10 @@ from sbatchgen.check import Finding, check
 from sbatchgen.document import Document, read
 from sbatchgen.job import LAUNCHERS, MODES, RUNTIMES, JobSpec
 from sbatchgen.options import NAMES, SbatchOptions
-from sbatchgen.plan import Layer, Plan, Source, layer, resolve
+from sbatchgen.plan import Layer, Plan, Source, layer
 from sbatchgen.profile import Profile
 from sbatchgen.render import render
+from sbatchgen.resolve import resolve
 from sbatchgen.search import bundled
 from sbatchgen.units import ShellPath, Text
 

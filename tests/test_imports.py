@@ -75,7 +75,7 @@ def test_every_library_is_declared(folder: Path, declared: set[str]) -> None:
 
 
 ORDER = (
-    "errors units options job profile document quoting plan check directive render search request review "
+    "errors units options job profile document quoting plan resolve check directive render search request review "
     "submit dataset cli"
 ).split()
 

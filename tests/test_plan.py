@@ -165,6 +165,14 @@ def test_gpus_are_asked_for_in_the_clusters_form(
     assert (of.gpus_per_node, of.nproc_per_node) == (2, 2)
 
 
+@pytest.mark.parametrize(("each", "tasks"), [("1", 4), ("2", 2)])
+def test_gpus_of_a_task_fill_the_node_under_srun(folder: Path, each: str, tasks: int) -> None:
+    (folder / "here.yaml").write_text(PROFILE)
+    of = plan("ddp", folder / "here.yaml", launcher="srun", gpus_per_task=each)
+    assert (of.options.ntasks_per_node, of.nproc_per_node, of.gpus_per_node) == (tasks, tasks, 4)
+    assert of.options.gpus_per_node is None
+
+
 def test_a_job_can_leave_the_gpus_to_sbatch(folder: Path, command: Command) -> None:
     script = command("render", "single", "--profile", "troila", "--gpu-request", "none").out
     assert "gres" not in script
