@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sbatchgen import __version__
-from sbatchgen.errors import Problem, SbatchgenError, SlurmError
+from sbatchgen.errors import DocumentError, FitError, Problem, SbatchgenError
 
 if TYPE_CHECKING:
     from sbatchgen.check import Finding
@@ -60,14 +60,12 @@ def _say(problem: Problem, severity: str) -> None:
 
 
 def _visible(text: str) -> str:
-    """The text without what a terminal would obey."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    """The text without what a terminal would obey; lines stay lines, as in what Slurm says."""
+    return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
 
 
 def _report(findings: Iterable[Finding]) -> None:
     """Print findings; stop at errors, with 4 if all of them are about the cluster's limits, else 3."""
-    from sbatchgen.errors import DocumentError, FitError
-
     found = list(findings)
     errors = [finding for finding in found if finding.severity == "error"]
     for finding in found:
@@ -127,13 +125,7 @@ def render(args: tuple[str, ...], /, job: str, write: str | None, **given: Any) 
     try:
         Path(write).write_text(script, encoding="utf-8")
     except OSError as error:
-        raise SlurmFileError.of(f"can't write {write}: {error.strerror}", fix="name another file") from error
-
-
-class SlurmFileError(SbatchgenError):
-    """A file that the user named can't be written or read."""
-
-    exit_status = 3
+        raise DocumentError.of(f"can't write {write}: {error.strerror}", fix="name another file") from error
 
 
 @cli.command(cls=JobCommand)
@@ -270,7 +262,6 @@ def profile_show(name: str) -> None:
 def profile_check(names: tuple[str, ...]) -> None:
     """Read profiles and report everything that is wrong with them."""
     from sbatchgen.document import read
-    from sbatchgen.errors import DocumentError
     from sbatchgen.profile import Profile
     from sbatchgen.search import Places
 
@@ -284,6 +275,3 @@ def profile_check(names: tuple[str, ...]) -> None:
             problems += error.problems
     if problems:
         raise DocumentError(problems)
-
-
-__all__ = ["SlurmError", "cli", "main"]

@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from sbatchgen.errors import DocumentError, SbatchgenError
+from sbatchgen.errors import DocumentError
 from sbatchgen.search import bundled
 
 # Public copies of http://yann.lecun.com/exdb/mnist, and the MD5 of each file, as torchvision lists them.
@@ -45,7 +45,7 @@ def download_mnist(folder: Path, mirror: str | None, *, note: Callable[[str], No
     """Download the four files; each is checked before it gets its name, and those that are there stay.
 
     Raises:
-        DownloadError: No mirror gave a file that is what it should be.
+        DocumentError: No mirror gave a file that is what it should be.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -63,12 +63,6 @@ def download_mnist(folder: Path, mirror: str | None, *, note: Callable[[str], No
         note(f"{path}: {len(data)} bytes")
 
 
-class DownloadError(SbatchgenError):
-    """A data set could not be fetched."""
-
-    exit_status = 3
-
-
 def _fetch(name: str, md5: str, mirrors: tuple[str, ...]) -> bytes:
     said = []
     for mirror in mirrors:
@@ -82,7 +76,7 @@ def _fetch(name: str, md5: str, mirrors: tuple[str, ...]) -> bytes:
             return data
         said.append(f"{mirror}: {name} is not the file it should be (MD5)")
     fix = "try --mirror URL, copy the files there by hand, or use --synthetic"
-    raise DownloadError.of(f"can't download {name}: {'; '.join(said)}", fix=fix)
+    raise DocumentError.of(f"can't download {name}: {'; '.join(said)}", fix=fix)
 
 
 def _md5(data: bytes) -> str:
