@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,13 @@ REPOSITORY = Path(__file__).parents[1]
 def pytest_addoption(parser: pytest.Parser) -> None:
     """How to write the golden scripts anew."""
     parser.addoption("--update-golden", action="store_true", help="write tests/golden anew, and fail")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line for each thing that was left out, and why."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    for reason, tests in Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped).items():
+        terminalreporter.write_line(f"{reason} ({tests} tests)")
 
 
 @dataclass(frozen=True)
