@@ -190,6 +190,10 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
         "binds": tuple(bind if ":" in bind else f"{bind}:{bind}" for bind in plan.binds),
         "workdir": (plan.profile.runtimes.enroot.workdir or "") if plan.runtime == "enroot" else "",
         "gpu_flag": plan.profile.runtimes.apptainer.gpu_flag if plan.mode != "cpu" else "",
+        "alone": not distributed,
+        "starts_program": distributed and _launch(plan) in ("standalone", "spawn"),
+        "container": plan.runtime in ("apptainer", "enroot"),
+        "trainer_folder": _trainer_folder(plan),
         "exclusive": bool(options.exclusive),
         "exports": tuple(exports.items()),
         "exported_names": (*exports, *own_names, *code_names, *files),
@@ -262,6 +266,12 @@ def _trainer_words(plan: Plan) -> tuple[str, ...]:
     is_path = plan.trainer is not None and ("/" in trainer or trainer.endswith(".py"))
     ended = ("--",) if plan.launcher == "torchrun" else ()
     return (*(() if is_path else ("-m",)), *ended, trainer)
+
+
+def _trainer_folder(plan: Plan) -> str:
+    """The folder of an own trainer that may lie outside the folder of submission."""
+    trainer = plan.trainer or ""
+    return trainer.rpartition("/")[0] if trainer.startswith("/") else ""
 
 
 def _lines(args: Sequence[str]) -> Iterator[tuple[str, ...]]:

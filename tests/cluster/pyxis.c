@@ -237,17 +237,12 @@ static int enter(const char *root)
 	return 0;
 }
 
-int slurm_spank_task_init_privileged(spank_t sp, int count, char **arguments)
+static int make_container(spank_t sp, int count, char **arguments)
 {
 	const char *root = "/mnt";
 	uid_t uid;
 	gid_t gid;
 
-	if (!text[IMAGE]) {
-		if (text[MOUNTS] || text[WORKDIR] || text[ENV])
-			slurm_error("pyxis: ignoring --container-mounts, -workdir and -env: no --container-image");
-		return 0;
-	}
 	if (spank_get_item(sp, S_JOB_UID, &uid) != ESPANK_SUCCESS || spank_get_item(sp, S_JOB_GID, &gid) != ESPANK_SUCCESS)
 		return -1;
 	if (read_image(uid, gid) < 0)
@@ -261,8 +256,8 @@ int slurm_spank_task_init_privileged(spank_t sp, int count, char **arguments)
 	if (show_system(root, uid, gid) < 0)
 		return -1;
 	for (int i = 0; i < count; i++) {
-		const char *path = strchr(arguments[i], '=') + 1;
 		bool wanted = !strncmp(arguments[i], "contents=", 9) || (mount_home && !strncmp(arguments[i], "home=", 5));
+		const char *path = arguments[i] + strcspn(arguments[i], "/");
 		if (wanted && show(root, path, path, false) < 0)
 			return -1;
 	}
@@ -270,6 +265,22 @@ int slurm_spank_task_init_privileged(spank_t sp, int count, char **arguments)
 		if (show_mount(root, entry) < 0)
 			return -1;
 	return enter(root);
+}
+
+int slurm_spank_task_init_privileged(spank_t sp, int count, char **arguments)
+{
+	mode_t of_job;
+	int status;
+
+	if (!text[IMAGE]) {
+		if (text[MOUNTS] || text[WORKDIR] || text[ENV])
+			slurm_error("pyxis: ignoring --container-mounts, -workdir and -env: no --container-image");
+		return 0;
+	}
+	of_job = umask(022);
+	status = make_container(sp, count, arguments);
+	umask(of_job);
+	return status;
 }
 
 /* --- As the user, in the new file system --- */
@@ -324,7 +335,7 @@ int slurm_spank_task_init(spank_t sp, int count, char **arguments)
 		return 0;
 	if (import_environment(sp) < 0 || set_ranks(sp) < 0)
 		return -1;
-	if (text[WORKDIR] && chdir(text[WORKDIR]) < 0)
-		return fail("couldn't chdir to", text[WORKDIR]);
+	if (chdir(text[WORKDIR] ? text[WORKDIR] : "/") < 0)
+		return fail("couldn't chdir to", text[WORKDIR] ? text[WORKDIR] : "/");
 	return 0;
 }

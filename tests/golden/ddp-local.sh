@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (0efc2ca88881): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (ac2348aed743): sbatchgen render ddp
 
 umask 027
 set -o pipefail
@@ -12,6 +12,7 @@ die() {
 # --- The allocation ---
 NPROC_PER_NODE=2
 SUBMIT_DIR=$PWD
+unset RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT # of a shell that torchrun started
 echo "Running on $(uname -n), 2 processes, in $SUBMIT_DIR"
 
 # --- Folders of the run ---

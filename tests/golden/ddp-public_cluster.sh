@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (7d22856d84f6): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (99d3056563d1): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -35,6 +35,7 @@ mapfile -t HOSTS < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 if [[ -n ${SLURM_GPUS_ON_NODE:-} ]] && ((SLURM_GPUS_ON_NODE != 8)); then
     die "the job has $SLURM_GPUS_ON_NODE GPUs a node, this script is for 8: render it again"
 fi
+unset RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT # of a shell that torchrun started
 
 # Processes meet on the first node, at a port of this job's own: two jobs on a node must not share one.
 export MASTER_ADDR=${HOSTS[0]}
@@ -111,7 +112,7 @@ exec torchrun --rdzv-conf="is_host=$is_host,read_timeout=600" --local-addr="$SLU
 SH
 )
 command=(
-    sh -c "$agent" sh
+    /bin/sh -c "$agent" sh
     --nnodes="$NNODES" --nproc-per-node="$NPROC_PER_NODE" --max-restarts=0
     --rdzv-backend=c10d --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" --rdzv-id="$SLURM_JOB_ID.$RESTARTS"
     "${trainer[@]}"

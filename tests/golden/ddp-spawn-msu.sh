@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (0e413d248654): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (166e4d0c1525): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -35,6 +35,7 @@ mapfile -t HOSTS < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 if [[ -n ${SLURM_GPUS_ON_NODE:-} ]] && ((SLURM_GPUS_ON_NODE != 4)); then
     die "the job has $SLURM_GPUS_ON_NODE GPUs a node, this script is for 4: render it again"
 fi
+unset RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT # of a shell that torchrun started
 
 # Processes meet on the first node, at a port of this job's own: two jobs on a node must not share one.
 export MASTER_ADDR=${HOSTS[0]}
@@ -99,18 +100,25 @@ trainer=(
     --epochs 10
 )
 command=(python3 -u "${trainer[@]}")
+# What the container sees of the cluster, at the same paths as outside.
+folders=("$PWD" "$RUN_DIR")
+[[ -d $DATA_DIR ]] && folders+=("$DATA_DIR")
+folders+=("$CODE_DIR")
+for folder in "${folders[@]}"; do
+    [[ $folder != *[,:]* ]] || die "a comma or a colon in its name keeps $folder out of the container"
+done
+mounts=()
+for folder in "${folders[@]}"; do
+    mounts+=("$folder:$folder")
+done
+mounts+=("/scratch/${USER}:/scratch/${USER}")
+# srun may look for any other program than the shell on the node, not in the image.
+command=(/bin/sh -c 'exec "$@"' sh "${command[@]}")
 srun=(
     srun --ntasks-per-node=1 --cpus-per-task=16
     --kill-on-bad-exit=1 --wait=60
-)
-mounts="$PWD:$PWD,$RUN_DIR:$RUN_DIR"
-mounts+=",$CODE_DIR:$CODE_DIR"
-[[ -d $DATA_DIR ]] && mounts+=",$DATA_DIR:$DATA_DIR"
-mounts+=,"/scratch/${USER}:/scratch/${USER}"
-[[ "$PWD$RUN_DIR$DATA_DIR" != *[,:]* ]] || die "a mounted folder holds a comma or a colon: pyxis would split it"
-srun+=(
-    --container-image="$IMAGE" --container-mounts="$mounts" --container-workdir="$PWD"
-    --no-container-mount-home
+    --container-image="$IMAGE" --container-mounts="$(IFS=, && echo "${mounts[*]}")"
+    --container-workdir="$PWD" --no-container-mount-home
     --container-env="PYTHONUNBUFFERED,PYTHONNOUSERSITE,PYTHONFAULTHANDLER,OMP_NUM_THREADS,NVIDIA_VISIBLE_DEVICES,NVIDIA_DRIVER_CAPABILITIES,MASTER_ADDR,MASTER_PORT,PYTHONPATH,PYTHONSAFEPATH,SBATCHGEN_STOP_FILE,SBATCHGEN_STATUS_FILE"
 )
 "${srun[@]}" "${command[@]}" &

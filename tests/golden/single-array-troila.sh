@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (949dc7543da0): sbatchgen render single
+# Rendered by sbatchgen 0.1.0 (728f58cbbced): sbatchgen render single
 #SBATCH --job-name=single
 #SBATCH --output=%x-%A_%a.out
 #SBATCH --open-mode=append
@@ -35,6 +35,7 @@ mapfile -t HOSTS < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 if [[ -n ${SLURM_GPUS_ON_NODE:-} ]] && ((SLURM_GPUS_ON_NODE != 1)); then
     die "the job has $SLURM_GPUS_ON_NODE GPUs a node, this script is for 1: render it again"
 fi
+unset RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT # of a shell that torchrun started
 echo "Job $SLURM_JOB_ID on ${HOSTS[*]}, restart $RESTARTS, submitted in $SUBMIT_DIR"
 
 # --- Folders of the run ---
@@ -93,6 +94,7 @@ trainer=(
     --run-dir "$RUN_DIR"
     --resume "$RESUME"
     --device cuda
+    --launcher none
     --dataset mnist
     --epochs 10
 )

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (463269e9fe73): sbatchgen render single
+# Rendered by sbatchgen 0.1.0 (2db815c9fc27): sbatchgen render single
 #SBATCH --job-name=single
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -34,6 +34,7 @@ mapfile -t HOSTS < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 if [[ -n ${SLURM_GPUS_ON_NODE:-} ]] && ((SLURM_GPUS_ON_NODE != 1)); then
     die "the job has $SLURM_GPUS_ON_NODE GPUs a node, this script is for 1: render it again"
 fi
+unset RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT # of a shell that torchrun started
 echo "Job $SLURM_JOB_ID on ${HOSTS[*]}, restart $RESTARTS, submitted in $SUBMIT_DIR"
 
 # --- Folders of the run ---
@@ -89,22 +90,31 @@ trainer=(
     --run-dir "$RUN_DIR"
     --resume "$RESUME"
     --device cuda
+    --launcher none
     --dataset mnist
     --epochs 10
 )
 command=(python3 -u "${trainer[@]}")
+# What the container sees of the cluster, at the same paths as outside.
+folders=("$PWD" "$RUN_DIR")
+[[ -d $DATA_DIR ]] && folders+=("$DATA_DIR")
+folders+=("$CODE_DIR")
+for folder in "${folders[@]}"; do
+    [[ $folder != *[,:]* ]] || die "a comma or a colon in its name keeps $folder out of the container"
+done
+mounts=()
+for folder in "${folders[@]}"; do
+    mounts+=("$folder:$folder")
+done
+mounts+=("/scratch/${USER}:/scratch/${USER}")
+# Some images bring a rank, which a process that is alone must not believe. And srun may look for any other
+# program than the shell on the node, not in the image.
+command=(/bin/sh -c 'unset RANK LOCAL_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT; exec "$@"' sh "${command[@]}")
 srun=(
     srun --ntasks-per-node=1 --cpus-per-task=8
     --kill-on-bad-exit=1 --wait=60
-)
-mounts="$PWD:$PWD,$RUN_DIR:$RUN_DIR"
-mounts+=",$CODE_DIR:$CODE_DIR"
-[[ -d $DATA_DIR ]] && mounts+=",$DATA_DIR:$DATA_DIR"
-mounts+=,"/scratch/${USER}:/scratch/${USER}"
-[[ "$PWD$RUN_DIR$DATA_DIR" != *[,:]* ]] || die "a mounted folder holds a comma or a colon: pyxis would split it"
-srun+=(
-    --container-image="$IMAGE" --container-mounts="$mounts" --container-workdir="$PWD"
-    --no-container-mount-home
+    --container-image="$IMAGE" --container-mounts="$(IFS=, && echo "${mounts[*]}")"
+    --container-workdir="$PWD" --no-container-mount-home
     --container-env="PYTHONUNBUFFERED,PYTHONNOUSERSITE,PYTHONFAULTHANDLER,OMP_NUM_THREADS,NVIDIA_VISIBLE_DEVICES,NVIDIA_DRIVER_CAPABILITIES,PYTHONPATH,PYTHONSAFEPATH,SBATCHGEN_STOP_FILE,SBATCHGEN_STATUS_FILE"
 )
 "${srun[@]}" "${command[@]}" &

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (a30d1b0c8b70): sbatchgen render single
+# Rendered by sbatchgen 0.1.0 (94904b0de3f4): sbatchgen render single
 #SBATCH --job-name=single
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -31,6 +31,7 @@ SUBMIT_DIR=${SLURM_SUBMIT_DIR:-$PWD}
 mapfile -t HOSTS < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 ((${#HOSTS[@]} == NNODES)) ||
     die "the job has ${#HOSTS[@]} nodes, this script is for $NNODES: render it again with --nodes ${#HOSTS[@]}"
+unset RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT # of a shell that torchrun started
 echo "Job $SLURM_JOB_ID on ${HOSTS[*]}, restart $RESTARTS, submitted in $SUBMIT_DIR"
 
 # --- Folders of the run ---
@@ -89,6 +90,7 @@ trainer=(
     --run-dir "$RUN_DIR"
     --resume "$RESUME"
     --device cuda
+    --launcher none
     --dataset mnist
     --epochs 10
 )
