@@ -48,9 +48,9 @@ def _warning(plan: Plan, key: str, what: str, fix: str) -> Finding:
 
 def place(origin: Origin) -> str:
     """Where a value was written, as errors show it."""
-    if origin.source is Source.DEFAULT:
-        return f"follows from: {origin.where}"
-    return origin.where
+    if origin.source is not Source.DEFAULT:
+        return origin.where
+    return f"follows from: {origin.where}" if origin.where != "default" else ""
 
 
 def _profile_is_sound(plan: Plan) -> Iterator[Finding]:
