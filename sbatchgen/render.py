@@ -142,6 +142,8 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
     bundled_trainer = plan.trainer is None
     exports = _exports(plan)
     own_names = ["MASTER_ADDR", "MASTER_PORT"] if distributed else []
+    shares_machine = plan.profile.scheduler == "none" and "OMP_NUM_THREADS" not in plan.env
+    own_names += ["OMP_NUM_THREADS"] if shares_machine else []
     code_names = ["PYTHONPATH", "PYTHONSAFEPATH"] if bundled_trainer else []
     files = ["SBATCHGEN_STOP_FILE", "SBATCHGEN_STATUS_FILE"]
     array = options.array if plan.slurm else None
@@ -158,7 +160,7 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
         "dataparallel": plan.mode == "dataparallel",
         "spawn": plan.launcher == "spawn",
         "torchrun": plan.launcher == "torchrun",
-        "shares_machine": plan.profile.scheduler == "none" and "OMP_NUM_THREADS" not in plan.env,
+        "shares_machine": shares_machine,
         "platform_names_nodes": plan.profile.scheduler == "env",
         "counts_nodes": plan.slurm or (distributed and plan.profile.scheduler == "env"),
         "counts_processes": distributed and (plan.launcher != "srun"),

@@ -132,12 +132,15 @@ def probe(site: Site, name: str, *flags: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in site.log(name).splitlines() if line.startswith("{")]
 
 
+COLOUR = 'the user\'s, $(touch pwned) `id` "$HOME" \\ really'
+
+
 @pytest.mark.parametrize(
     ("runtime", "launcher"), [("enroot", "torchrun"), ("enroot", "srun"), ("apptainer", "srun")]
 )
 def test_variables_of_the_job_win_over_the_images(site: Site, runtime: str, launcher: str) -> None:
     shape = ("ddp", "--nodes", "2", "--gpus-per-node", "2", "--launcher", launcher, "--nodelist", "n1,n2")
-    profile = ("--profile", f"./{runtime}.yaml", "--env", "COLOUR=the user's, really")
+    profile = ("--profile", f"./{runtime}.yaml", "--env", f"COLOUR={COLOUR}")
     found = probe(site, f"probe-{runtime}-{launcher}", *shape, *profile)
     places = sorted((int(task["RANK"]), int(task["LOCAL_RANK"]), task["WORLD_SIZE"]) for task in found)
     assert places == [(0, 0, "4"), (1, 1, "4"), (2, 0, "4"), (3, 1, "4")]
@@ -145,7 +148,7 @@ def test_variables_of_the_job_win_over_the_images(site: Site, runtime: str, laun
     assert "wrong" not in found[0]["MASTER_ADDR"]
     for task in found:
         assert (task["OMP_NUM_THREADS"], task["GLOO_SOCKET_IFNAME"]) == ("1", "hsn0")
-        assert (task["COLOUR"], task["SHAPE"]) == ("the user's, really", "the image's")
+        assert (task["COLOUR"], task["SHAPE"]) == (COLOUR, "the image's")
         assert task["cwd"] == str(site.folder)
 
 

@@ -75,7 +75,7 @@ def spawn_environments(
     if nodes > 1:
         _require(environ, MEETING, fix=MEETING_FIX)
     shared = dict(environ) | {"WORLD_SIZE": str(nodes * processes), "LOCAL_WORLD_SIZE": str(processes)}
-    if "MASTER_ADDR" not in environ or "MASTER_PORT" not in environ:
+    if nodes == 1:  # processes of one node need nobody's word, and an image may bring one of its own
         shared |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(_free_port())}
     return [shared | {"RANK": str(node * processes + i), "LOCAL_RANK": str(i)} for i in range(processes)]
 

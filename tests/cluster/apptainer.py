@@ -7,6 +7,7 @@ over the host's, and APPTAINERENV_NAME wins over them, as in Apptainer (its user
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -52,11 +53,20 @@ def variables(file: Path) -> dict[str, str]:
     """What the image sets, and over it what the caller sets for the container."""
     lines = file.read_text().splitlines() if file.exists() else []
     own = {
-        name.removeprefix("APPTAINERENV_"): value
+        name.removeprefix("APPTAINERENV_"): evaluated(value)
         for name, value in os.environ.items()
-        if "APPTAINERENV_" in name
+        if name.startswith("APPTAINERENV_")
     }
     return dict(line.split("=", 1) for line in lines) | own
+
+
+def evaluated(value: str) -> str:
+    """A value as the real one gives it to the container: read as shell text, unless it is told not to."""
+    if os.environ.get("APPTAINER_NO_EVAL"):
+        return value
+    return subprocess.run(
+        ["sh", "-c", f'printf %s "{value}"'], capture_output=True, text=True, check=False
+    ).stdout
 
 
 if __name__ == "__main__":

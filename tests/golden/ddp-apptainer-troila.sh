@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (a7bc129dffb5): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (4952b1ada456): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -85,9 +85,10 @@ CODE_DIR="/opt/sbatchgen/code" # holds the package `training`
 [[ -d $CODE_DIR/training ]] || die "no training package in $CODE_DIR"
 export PYTHONPATH=$CODE_DIR:$PWD
 export PYTHONSAFEPATH=1 # a folder `training` of your own must not take its place
-# What an image sets itself would win, but for these twins.
+# What an image sets itself would win, but for these twins, which Apptainer would otherwise read as shell text.
+export APPTAINER_NO_EVAL=1
 for name in PYTHONUNBUFFERED PYTHONNOUSERSITE PYTHONFAULTHANDLER OMP_NUM_THREADS MASTER_ADDR MASTER_PORT PYTHONPATH PYTHONSAFEPATH SBATCHGEN_STOP_FILE SBATCHGEN_STATUS_FILE; do
-    export "APPTAINERENV_$name=${!name}"
+    [[ -v $name ]] && export "APPTAINERENV_$name=${!name}"
 done
 
 # --- Training ---

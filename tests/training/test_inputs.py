@@ -118,6 +118,8 @@ def test_spawn_numbers_its_processes_by_node_and_ignores_what_pyxis_sets() -> No
     with pytest.raises(UserError, match="MASTER_ADDR and MASTER_PORT not set"):
         spawn_environments(pyxis | step, 2)
     assert spawn_environments({}, 1)[0]["MASTER_ADDR"] == "localhost"
+    of_an_image = {"MASTER_ADDR": "image", "MASTER_PORT": "1"}
+    assert spawn_environments(of_an_image, 2)[1]["MASTER_ADDR"] == "localhost"
 
 
 @pytest.mark.parametrize("place", ["", "raw", "MNIST/raw"])
