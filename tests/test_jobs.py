@@ -216,7 +216,7 @@ def test_warned_of_its_end_a_job_saves_and_is_requeued_until_it_may_not(site: Si
     record = site.cluster.wait(job, {"FAILED"}, timeout=60)
     assert (record["ExitCode"], record["Restarts"]) == ("75:0", "1")
     log = site.log("warned")
-    assert f"Stopped at step {saved}: requeued, restart 1 of at most 1" in log
+    assert f"Stopped at step {saved}: requeueing, restart 1 of at most 1" in log
     assert "the job has had all of its 1 restarts" in log
     assert len(list((site.folder / "runs/warned").glob("*.out"))) == 1
     assert site.status("warned")["state"] == "preempted"
@@ -423,7 +423,7 @@ def test_the_time_limit_leads_to_a_checkpoint_and_a_requeue(site: Site, time_lim
     assert 1 <= int(record["Restarts"]) <= 3
     log = site.log("limited")
     assert "Near the time limit: asking the trainer to stop" in log
-    assert re.search(r"Stopped at step \d+: requeued, restart 1 of at most 3", log)
+    assert re.search(r"Stopped at step \d+: requeueing, restart 1 of at most 3", log)
     assert "Resuming from checkpoints/" in log
     assert len(EPOCH.findall(log)) == 1
     assert len(list((site.folder / "runs/limited").glob("*.out"))) == 1, "one log for all starts"

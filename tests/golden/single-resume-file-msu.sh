@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (f699318bd4bf): sbatchgen render single
+# Rendered by sbatchgen 0.1.0 (bb7bad6238e8): sbatchgen render single
 #SBATCH --job-name=single
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -138,10 +138,10 @@ if [[ $state == preempted && $WARNED == yes ]]; then
         echo "Not restarted: nothing was gained since the start" >&2
     elif ((RESTARTS >= MAX_RESTARTS)); then
         echo "Not restarted: the job has had all of its $MAX_RESTARTS restarts" >&2
-    elif scontrol requeue "$SLURM_JOB_ID"; then
-        echo "Stopped at step $step: requeued, restart $((RESTARTS + 1)) of at most $MAX_RESTARTS"
-        exit 0
     else
+        # Said before: the requeue may end this script at once.
+        echo "Stopped at step $step: requeueing, restart $((RESTARTS + 1)) of at most $MAX_RESTARTS"
+        scontrol requeue "$SLURM_JOB_ID" && exit 0
         echo "Not restarted: Slurm refused to requeue the job" >&2
     fi
 fi
