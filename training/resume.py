@@ -40,9 +40,11 @@ def save(session: Session, progress: Progress, *, best: bool = False, must: bool
     Raises:
         UserError: If it cannot be written, with `must` (the last chance). Otherwise training goes on, and
         says so.
+        FolderError: If another job took the run folder over.
     """
     if session.world.rank != 0:
         return
+    session.lock.check()
     state = {
         "model": session.model.state_dict(),
         "optimizer": session.optimizer.state_dict(),

@@ -10,6 +10,7 @@ from torch import nn
 
 from .config import Config
 from .data import Data
+from .lock import RunLock
 from .log import Log
 from .stop import Stop
 from .world import World
@@ -67,6 +68,7 @@ class Session:
     world: World
     log: Log
     stop: Stop
+    lock: RunLock
     data: Data
     batch: int
     model: nn.Module

@@ -13,6 +13,7 @@ from training import loop, optim
 from training.config import Config, parse
 from training.data import Data
 from training.errors import NotFiniteError
+from training.lock import RunLock
 from training.log import Log
 from training.session import Progress, Session
 from training.splits import Held, Norm
@@ -53,6 +54,7 @@ def session(tmp_path: Path, *, rank: int, size: int, samples: int = 13) -> Sessi
         world=world,
         log=Log(run_dir=tmp_path, speaks=False),
         stop=Silent(),
+        lock=RunLock(tmp_path),
         data=Data(train=split, validation=split, classes=3, shape_CHW=(1, 2, 2)),
         batch=6,
         model=model,
