@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar, get_type_hints
 
 from .errors import PREEMPTED, UserError
+from .stop import end_of
 
 T = TypeVar("T")
 
@@ -83,6 +84,10 @@ class Config:
     evaluate: bool = _option(False, "measure the newest (or --resume's or --init-from's) weights and exit")
     save_every: int = _option(0, "steps between checkpoints, besides the one after each epoch")
     keep: int = _option(3, "checkpoints to keep, besides the best")
+    deadline: str = _option(
+        "auto",
+        "stop and save before: auto (the end of the Slurm job), off, or seconds from the start or since 1970",
+    )
     sync_every: int = _option(10, "steps between the moments at which all processes agree on stopping")
     log_every: int = _option(20, "steps between progress lines")
     preempted_status: int = _option(
@@ -147,6 +152,7 @@ def _check(config: Config) -> None:
             raise UserError(f"--{name.replace('_', '-')} is {value}, but must be at least {low}")
     if config.batch_size and config.batch_size_per_gpu:
         raise UserError("--batch-size and --batch-size-per-gpu exclude each other", fix="give one of them")
+    end_of(config.deadline, {}, 0)
     if config.dist_timeout <= 0:
         raise UserError(f"--dist-timeout is {config.dist_timeout}, but must be more than 0")
     if config.nproc_per_node and config.launcher != "spawn":

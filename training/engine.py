@@ -21,7 +21,7 @@ from .log import Log, duration, read_status, write_json
 from .loop import StoppedError, evaluate, synchronise, time_left_s, train_epoch, warm_up
 from .resume import folder, restore, save, tell
 from .session import Meter, Progress, Session
-from .stop import STOP_FILE_REASON, Stop
+from .stop import STOP_FILE_REASON, Stop, end_of
 from .world import World, broadcast_bytes, copy_from_rank0, gather_text, join, leave, together
 
 STOP_FILE = "stop"
@@ -130,7 +130,7 @@ def _prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) 
     )
     if log.speaks and log.records:
         run_dir = Path(config.run_dir)
-        stop.watch(run_dir / STOP_FILE)
+        stop.watch(run_dir / STOP_FILE, end_of(config.deadline, os.environ, stop.began))
         write_json(run_dir / "config.json", dataclasses.asdict(config) | _surroundings(session), indent=2)
     return session
 

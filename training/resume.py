@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ def save(session: Session, progress: Progress, *, best: bool = False, must: bool
         "epochs": session.config.epochs,
         "world": session.world.size,
     }
+    began = time.monotonic()
     data = checkpoint.encode(state)
     place = folder(session.config)
     try:
@@ -69,6 +71,7 @@ def save(session: Session, progress: Progress, *, best: bool = False, must: bool
             ) from error
         session.log.say(f"Could not save step {progress.step} ({error}): going on")
         return
+    session.stop.save_s = time.monotonic() - began
     progress.checkpoint = f"{place.name}/{name}"
     session.log.event(
         "save",

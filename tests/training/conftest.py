@@ -98,7 +98,7 @@ def here(
     small_digits: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Here]:
     """A trainer in this process, whose signal handlers do not outlive the test."""
-    for name in LAUNCHER_VARIABLES:
+    for name in (*LAUNCHER_VARIABLES, *(name for name in os.environ if name.startswith("SLURM"))):
         monkeypatch.delenv(name, raising=False)
     before = {number: signal.getsignal(number) for number in SIGNALS}
     yield Here(small_digits, capsys)

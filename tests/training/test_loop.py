@@ -17,7 +17,7 @@ from training.lock import RunLock
 from training.log import Log
 from training.session import Progress, Session
 from training.splits import Held, Norm
-from training.stop import Stop
+from training.stop import REASONS, Stop
 from training.world import World
 
 
@@ -25,7 +25,7 @@ class Silent(Stop):
     """Asks for nothing, and leaves the signals of the test process alone."""
 
     def __init__(self) -> None:
-        self._asked = [False] * 5
+        self._asked = [False] * len(REASONS)
         self._file = None
 
 
