@@ -7,6 +7,7 @@ knows nothing of ranks: any number of processes goes on from it. Rank 0 alone ca
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import re
@@ -21,6 +22,7 @@ from .errors import UserError, one_line
 
 FORMAT = 1
 BEST = "best.pt"
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # what a full disk, a quota and an NFS server say
 STEP_NAME = re.compile(r"step-(\d{8,})\.pt")
 
 State = dict[str, Any]
@@ -79,15 +81,22 @@ def decode_weights(path: Path) -> dict[str, torch.Tensor]:
 def save(folder: Path, data: bytes, *, step: int, keep: int, best: bool) -> str:
     """Write step-STEP.pt, also as best.pt if it is the best; drop all but the `keep` newest; give its name.
 
+    Where there is no room, all but the newest older one make way for it.
+
     Raises:
-        OSError: If it could not be written; the older ones are untouched then.
+        OSError: If it could not be written; the newest older one, and the best, are untouched then.
     """
     path = folder / f"step-{step:08}.pt"
-    _write(path, data)
+    try:
+        _write(path, data)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        _drop(folder, keep=1)
+        _write(path, data)
     if best:
-        _write(folder / BEST, data)
-    for old in _steps(folder)[keep:]:
-        old.unlink(missing_ok=True)
+        _also(path, folder / BEST, data)
+    _drop(folder, keep)
     return path.name
 
 
@@ -173,6 +182,23 @@ def _steps(folder: Path) -> list[Path]:
     return [path for _, path in sorted(found, reverse=True)]
 
 
+def _drop(folder: Path, keep: int) -> None:
+    for old in _steps(folder)[keep:]:
+        old.unlink(missing_ok=True)
+
+
+def _also(path: Path, other: Path, data: bytes) -> None:
+    """Give a file a second name in its folder; where the file system has no links, write it twice."""
+    temporary = _temporary(other)
+    try:
+        temporary.hardlink_to(path)
+    except OSError:
+        _write(other, data)
+        return
+    temporary.replace(other)
+    _sync_folder(other.parent)
+
+
 def _loaded(data: bytes, *, checked: bool = True) -> Any:
     try:
         damaged = zipfile.ZipFile(io.BytesIO(data)).testzip() if checked else None
@@ -186,7 +212,7 @@ def _loaded(data: bytes, *, checked: bool = True) -> Any:
 
 def _write(path: Path, data: bytes) -> None:
     """Replace a file so that any crash leaves a whole one: its bytes reach the disk before its name does."""
-    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+    temporary = _temporary(path)
     try:
         with temporary.open("wb") as file:
             file.write(data)
@@ -196,8 +222,17 @@ def _write(path: Path, data: bytes) -> None:
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
+    _sync_folder(path.parent)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f"{path.name}.tmp-{os.getpid()}")
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the names in a folder last, as its files' contents already do."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)

@@ -17,7 +17,7 @@ from .config import Config, global_batch, trajectory
 from .errors import DONE, PREEMPTED, FolderError, UserError, one_line
 from .launch import Place
 from .lock import RunLock
-from .log import Log, duration, read_status, write_json
+from .log import Log, duration, read_status
 from .loop import StoppedError, evaluate, synchronise, time_left_s, train_epoch, warm_up
 from .resume import folder, restore, save, tell
 from .session import Meter, Progress, Session
@@ -129,9 +129,8 @@ def _prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) 
         settings=trajectory(config, batch=batch, train_samples=loaded.train.samples),
     )
     if log.speaks and log.records:
-        run_dir = Path(config.run_dir)
-        stop.watch(run_dir / STOP_FILE, end_of(config.deadline, os.environ, stop.began))
-        write_json(run_dir / "config.json", dataclasses.asdict(config) | _surroundings(session), indent=2)
+        stop.watch(log.run_dir / STOP_FILE, end_of(config.deadline, os.environ, stop.began))
+        log.write("config.json", dataclasses.asdict(config) | _surroundings(session), indent=2)
     return session
 
 
