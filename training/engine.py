@@ -171,6 +171,15 @@ def _train(session: Session) -> int:
         warm_up(session)
     session = dataclasses.replace(session, meter=Meter())
     try:
+        return _train_on(session, progress)
+    finally:
+        session.writer.wait()  # also where the run fails: what is being saved is good
+
+
+def _train_on(session: Session, progress: Progress) -> int:
+    """All that is left, from a session that is ready for it."""
+    config, world, log = session.config, session.world, session.log
+    try:
         synchronise(session, progress, torch.zeros(3, dtype=torch.float64, device=world.device), saves=False)
         while progress.epoch < config.epochs:
             train_epoch(session, progress)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,7 @@ from .optim import lr_at, set_lr
 from .order import cuts, epoch_order, evaluation_share, mix, share
 from .resume import save
 from .session import Progress, Session
+from .splits import Batch, Loaded, Split
 from .stop import reason
 from .world import copy_from_rank0, reduce_sum
 
@@ -51,7 +53,8 @@ def train_epoch(session: Session, progress: Progress) -> None:
     steps_per_epoch = math.ceil(split.samples / session.batch)
     since_sync = torch.zeros(3, dtype=torch.float64, device=world.device)
     session.trained.train()
-    for (first, count), (x_BCHW, y_B) in zip(todo, split.batches(mine, epoch=progress.epoch), strict=True):
+    batches = _batches(session, split, mine, progress.epoch)
+    for (first, count), (x_BCHW, y_B) in zip(todo, batches, strict=True):
         lr = lr_at(config, progress.step, steps_per_epoch=steps_per_epoch)
         set_lr(session.optimizer, lr)
         _seed(world.device, mix("step", config.seed, progress.step, world.rank))
@@ -127,7 +130,7 @@ def evaluate(session: Session) -> Score:
         torch.no_grad(),
         torch.autocast(world.device.type, dtype=torch.bfloat16, enabled=session.config.precision == "bf16"),
     ):
-        for done, (x_BCHW, y_B) in enumerate(split.batches(lists, epoch=0), start=1):
+        for done, (x_BCHW, y_B) in enumerate(_batches(session, split, lists, 0), start=1):
             if len(y_B):
                 logits_BK = model(x_BCHW).float()
                 sums += _sums(functional.cross_entropy(logits_BK, y_B, reduction="none"), logits_BK, y_B)
@@ -159,6 +162,7 @@ def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, 
     (loss, correct, samples, broken_weights), why = _agree(session, torch.cat((since_sync, broken)))
     since_sync.zero_()
     if not math.isfinite(loss) or broken_weights:
+        session.writer.wait()  # the newest checkpoint may be under way
         what = "a weight" if broken_weights else "the loss"
         raise NotFiniteError(
             f"{what} is not finite at step {progress.step}; newest checkpoint: {progress.checkpoint}"
@@ -175,6 +179,13 @@ def _agree(session: Session, values: torch.Tensor) -> tuple[list[float], str]:
     noted = torch.tensor(session.stop.noted(), dtype=torch.float64, device=values.device)
     totals: list[float] = reduce_sum(session.world, torch.cat((values, noted))).tolist()
     return totals[: len(values)], reason(totals[len(values) :])
+
+
+def _batches(session: Session, split: Split, lists: list[torch.Tensor], epoch: int) -> Iterator[Batch]:
+    """The batches of these index lists. Loaders are forked, which goes wrong while a thread is saving."""
+    if isinstance(split, Loaded):
+        session.writer.wait()
+    return split.batches(lists, epoch=epoch)
 
 
 def _mine(order_N: torch.Tensor, first: int, count: int, session: Session) -> torch.Tensor:

@@ -15,6 +15,7 @@ from .log import Log
 from .models import load_weights
 from .session import Progress, Session
 from .world import broadcast_bytes, together
+from .writer import snapshot
 
 # while these are the same, a position in an epoch has a meaning
 SAME_SAMPLES = ("dataset", "train_samples", "seed")
@@ -36,52 +37,60 @@ def tell(log: Log) -> Callable[[str], None]:
 
 
 def save(session: Session, progress: Progress, *, best: bool = False, must: bool = False) -> None:
-    """Save on rank 0; the others go on at once.
+    """Save on rank 0, beside what comes next; the other ranks go on at once.
+
+    Without `must` a save that fails is no reason to stop: it is said, and training goes on. With it (the last
+    chance) it is waited for.
 
     Raises:
-        UserError: If it cannot be written, with `must` (the last chance). Otherwise training goes on, and
-        says so.
+        UserError: If it cannot be written, with `must`.
         FolderError: If another job took the run folder over.
     """
     if session.world.rank != 0:
         return
+    session.writer.wait()
     session.lock.check()
-    state = {
-        "model": session.model.state_dict(),
-        "optimizer": session.optimizer.state_dict(),
-        "step": progress.step,
-        "epoch": progress.epoch,
-        "consumed": progress.consumed,
-        "best": progress.best,
-        "sums": progress.sums,
-        "config": session.settings,
-        "epochs": session.config.epochs,
-        "world": session.world.size,
-    }
     began = time.monotonic()
+    state = snapshot(
+        {
+            "model": session.model.state_dict(),
+            "optimizer": session.optimizer.state_dict(),
+            "step": progress.step,
+            "epoch": progress.epoch,
+            "consumed": progress.consumed,
+            "best": progress.best,
+            "sums": progress.sums,
+            "config": session.settings,
+            "epochs": session.config.epochs,
+            "world": session.world.size,
+        }
+    )
+    session.writer.start(lambda: _write(session, progress, state, began=began, best=best, must=must))
+    if must:
+        session.writer.wait()
+
+
+def _write(
+    session: Session, progress: Progress, state: State, *, began: float, best: bool, must: bool
+) -> None:
+    """Bring a state to the disk. The run may be further by now: of `progress` only the newest file is set."""
+    place, step, epoch = folder(session.config), state["step"], state["epoch"]
     data = checkpoint.encode(state)
-    place = folder(session.config)
     try:
-        name = checkpoint.save(place, data, step=progress.step, keep=session.config.keep, best=best)
+        name = checkpoint.save(place, data, step=step, keep=session.config.keep, best=best)
     except OSError as error:
-        session.log.event("save_failed", step=progress.step, reason=str(error))
+        session.log.event("save_failed", step=step, reason=str(error))
         if must:
             raise UserError(
-                f"cannot save step {progress.step} ({error})", fix="make room, then start again"
+                f"cannot save step {step} ({error})", fix="make room, then start again"
             ) from error
-        session.log.say(f"Could not save step {progress.step} ({error}): going on")
+        session.log.say(f"Could not save step {step} ({error}): going on")
         return
     session.stop.save_s = time.monotonic() - began
     progress.checkpoint = f"{place.name}/{name}"
-    session.log.event(
-        "save",
-        step=progress.step,
-        epoch=progress.epoch,
-        checkpoint=progress.checkpoint,
-        bytes=len(data),
-        best=best,
-    )
-    session.log.status("running", step=progress.step, epoch=progress.epoch, checkpoint=progress.checkpoint)
+    facts = {"checkpoint": progress.checkpoint, "bytes": len(data), "best": best}
+    session.log.event("save", step=step, epoch=epoch, **facts)
+    session.log.status("running", step=step, epoch=epoch, checkpoint=progress.checkpoint)
 
 
 def restore(session: Session) -> Progress:

@@ -14,6 +14,7 @@ from .lock import RunLock
 from .log import Log
 from .stop import Stop
 from .world import World
+from .writer import Writer
 
 
 @dataclass(kw_only=True, slots=True)
@@ -76,3 +77,4 @@ class Session:
     optimizer: torch.optim.Optimizer
     settings: dict[str, int | float | str]
     meter: Meter = field(default_factory=Meter)
+    writer: Writer = field(default_factory=Writer)

@@ -129,11 +129,16 @@ def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 60) -> 
         time.sleep(0.03)
 
 
-def events(run_dir: Path, kind: str) -> list[dict[str, Any]]:
-    """The events of one kind so far."""
+def all_events(run_dir: Path) -> list[dict[str, Any]]:
+    """The events so far."""
     path = run_dir / "events.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
-    return [event for event in map(json.loads, lines) if event["event"] == kind]
+    return [json.loads(line) for line in lines]
+
+
+def events(run_dir: Path, kind: str) -> list[dict[str, Any]]:
+    """The events of one kind so far."""
+    return [event for event in all_events(run_dir) if event["event"] == kind]
 
 
 def status(run_dir: Path) -> dict[str, Any]:
