@@ -1,8 +1,9 @@
 """Checkpoints: whole or absent on disk, checked before use, and never the reason for a silent fresh start.
 
 A checkpoint is one file of torch.save with a dictionary of tensors and plain values, so that
-weights_only=True reads it: format, model, optimizer, step, epoch, consumed, best, sums, config, world. It
-knows nothing of ranks: any number of processes goes on from it. Rank 0 alone calls what is here.
+weights_only=True reads it: format, model, optimizer, scaler, ema, step, epoch, consumed, best, sums, config,
+epochs, world. It knows nothing of ranks: any number of processes goes on from it. Rank 0 alone calls what is
+here.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def decode_weights(path: Path) -> dict[str, torch.Tensor]:
         raise UserError(f"cannot use these weights ({error})", at=str(path), fix=fix) from error
     for key in ("model", "model_state_dict", "state_dict"):
         if isinstance(state, dict) and isinstance(state.get(key), dict):
-            state = state[key]
+            state = state[key] | (state.get("ema") or {})  # of ours, the weights that were evaluated
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
         raise UserError("no weights found", at=str(path), fix=fix)
     return state

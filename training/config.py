@@ -61,7 +61,22 @@ class Config:
     seed: int = _option(
         1, "of the weights, the order of the samples and all else that is random", critical=True
     )
-    precision: str = _option("fp32", "bf16: autocast", choices=("fp32", "bf16"), critical=True)
+    precision: str = _option(
+        "fp32",
+        "bf16, fp16: autocast; fp16 with a scaled loss",
+        choices=("fp32", "bf16", "fp16"),
+        critical=True,
+    )
+    accumulate: int = _option(
+        1, "parts in which a process does its images of a step: less memory, the same step", critical=True
+    )
+    clip_norm: float = _option(0.0, "longest gradient, over all weights; 0: any", critical=True)
+    label_smoothing: float = _option(0.0, "share of a label that is spread over all classes", critical=True)
+    ema: float = _option(
+        0.0, "decay of a running mean of the weights, which is then what is evaluated", critical=True
+    )
+    channels_last: bool = _option(False, "lay images out channel by channel last: faster on many GPUs")
+    compile: bool = _option(False, "compile the model (torch.compile) for the training steps")
 
     device: str = _option("auto", "", choices=("auto", "cpu", "cuda"))
     dataparallel: bool = _option(False, "one process drives all visible GPUs (torch.nn.DataParallel)")
@@ -130,7 +145,7 @@ def parse(argv: list[str]) -> Config:
 
 def _check(config: Config) -> None:
     """Refuse values that cannot be meant."""
-    least = {"epochs": 1, "keep": 1, "sync_every": 1, "log_every": 1, "fake_samples": 1}
+    least = {"epochs": 1, "keep": 1, "sync_every": 1, "log_every": 1, "fake_samples": 1, "accumulate": 1}
     least |= dict.fromkeys(
         (
             "batch_size",
@@ -145,7 +160,12 @@ def _check(config: Config) -> None:
         ),
         0,
     )
-    least |= dict.fromkeys(("lr", "momentum", "weight_decay", "gamma", "warmup_epochs"), 0)
+    least |= dict.fromkeys(("lr", "momentum", "weight_decay", "gamma", "warmup_epochs", "clip_norm"), 0)
+    for name in ("label_smoothing", "ema"):
+        if not 0 <= getattr(config, name) < 1:
+            raise UserError(
+                f"--{name.replace('_', '-')} is {getattr(config, name)}, but must be in 0..1, below 1"
+            )
     for name, low in least.items():
         value = getattr(config, name)
         if not low <= value < float("inf"):
@@ -176,14 +196,20 @@ def global_batch(config: Config, processes: int) -> int:
     Raises:
         UserError: If they cannot be shared out evenly.
     """
+    parts = config.accumulate
+    in_parts = f" in {parts} parts each" if parts > 1 else ""
     if config.batch_size_per_gpu:
+        if config.batch_size_per_gpu % parts:
+            what = f"--batch-size-per-gpu {config.batch_size_per_gpu} cannot be done in {parts} parts"
+            raise UserError(what, fix="another --accumulate", shared=True)
         return config.batch_size_per_gpu * processes
     batch = config.batch_size or DEFAULT_BATCH
-    if batch % processes:
-        below, above = batch // processes * processes, (batch // processes + 1) * processes
+    unit = processes * parts
+    if batch % unit:
+        below, above = batch // unit * unit, (batch // unit + 1) * unit
         near = f"{below} or {above}" if below else str(above)
         raise UserError(
-            f"--batch-size {batch} cannot be shared by {processes} processes",
+            f"--batch-size {batch} cannot be shared by {processes} processes{in_parts}",
             fix=f"--batch-size {near}",
             shared=True,
         )
@@ -197,3 +223,10 @@ def trajectory(config: Config, *, batch: int, train_samples: int) -> dict[str, i
         "batch_size": batch,
         "train_samples": train_samples,
     }
+
+
+def trajectory_defaults() -> dict[str, int | float | str]:
+    """What a setting was in checkpoints made before it existed."""
+    fields = dataclasses.fields(Config)
+    defaults: dict[str, Any] = {field.name: field.default for field in fields if field.metadata["critical"]}
+    return defaults

@@ -115,6 +115,8 @@ def _prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) 
     if config.init_from:
         together(world, lambda: _init(model, Path(config.init_from)) if world.rank == 0 else None)
         copy_from_rank0(world, [*model.parameters(), *model.buffers()])
+    if config.channels_last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,unused-ignore]
     session = Session(
         config=config,
         world=world,
@@ -126,6 +128,8 @@ def _prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) 
         model=model,
         trained=model,
         optimizer=optim.build(config, model),
+        scaler=together(world, lambda: optim.build_scaler(config, world.device)),
+        ema=optim.Ema(model, config.ema) if config.ema and not config.evaluate else None,
         settings=trajectory(config, batch=batch, train_samples=loaded.train.samples),
     )
     if log.speaks and log.records:
@@ -235,13 +239,17 @@ def _conclude(session: Session, progress: Progress, state: str, *, reason: str |
 
 def _wrapped(session: Session) -> nn.Module:
     """The model as the training step calls it."""
-    world, model = session.world, session.model
+    world, config = session.world, session.config
+    model: Any = session.model
     if world.size > 1:
         devices = [world.device] if world.device.type == "cuda" else None
-        return DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
-    if session.config.dataparallel and world.device.type == "cuda":
-        return nn.DataParallel(model)
-    return model
+        model = DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
+    elif config.dataparallel and world.device.type == "cuda":
+        model = nn.DataParallel(model)
+    if config.compile:
+        model = torch.compile(model)
+    made: nn.Module = model
+    return made
 
 
 def _evaluate_only(session: Session) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from . import checkpoint
 from .checkpoint import State
-from .config import Config
+from .config import Config, trajectory_defaults
 from .errors import UserError
 from .log import Log
 from .models import load_weights
@@ -55,6 +55,8 @@ def save(session: Session, progress: Progress, *, best: bool = False, must: bool
         {
             "model": session.model.state_dict(),
             "optimizer": session.optimizer.state_dict(),
+            "scaler": session.scaler.state_dict() if session.scaler else {},
+            "ema": session.ema.state() if session.ema else {},
             "step": progress.step,
             "epoch": progress.epoch,
             "consumed": progress.consumed,
@@ -148,7 +150,9 @@ def _apply(session: Session, state: State, name: str) -> Progress:
     """Fill model and optimizer from a checkpoint."""
     config = session.config
     load_weights(session.model, state["model"], name)
+    means = state.get("ema") or {}
     if config.evaluate:
+        load_weights(session.model, state["model"] | means, name)
         return Progress(step=state["step"], epoch=state["epoch"])
     changed = _changes(session.settings, state["config"])
     if changed and not config.allow_config_change:
@@ -160,12 +164,16 @@ def _apply(session: Session, state: State, name: str) -> Progress:
         )
     if "optimizer" not in changed:
         wanted = [
-            {key: value for key, value in group.items() if key != "params"}
+            {key: value for key, value in group.items() if key not in {"params", "lr"}}
             for group in session.optimizer.param_groups
         ]
         session.optimizer.load_state_dict(state["optimizer"])
         for group, values in zip(session.optimizer.param_groups, wanted, strict=True):
-            group.update(values)  # a changed setting counts, not the stored one
+            group.update(values)  # a changed setting counts, not the stored one; the rate is set each step
+    if session.ema:
+        session.ema.load(means)
+    if session.scaler and state.get("scaler"):
+        session.scaler.load_state_dict(state["scaler"])
     progress = Progress(**{key: state[key] for key in ("step", "epoch", "consumed", "best", "sums")})
     if changed.keys() & set(SAME_SAMPLES):
         progress.consumed, progress.sums = 0, [0.0, 0.0, 0.0]
@@ -174,6 +182,7 @@ def _apply(session: Session, state: State, name: str) -> Progress:
 
 def _changes(now: dict[str, Any], then: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The settings which differ, as (then, now)."""
+    then = trajectory_defaults() | then
     return {
         key: (then.get(key), now.get(key))
         for key in now.keys() | then.keys()

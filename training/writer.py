@@ -84,5 +84,5 @@ def _copied(value: Any, seen: dict[Any, torch.Tensor]) -> Any:
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.device.type != "cuda":
         return tensor.to("cpu", copy=True)
-    pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)  # copied without waiting
+    pinned = torch.empty_like(tensor, device="cpu", pin_memory=True)  # copied without waiting
     return pinned.copy_(tensor, non_blocking=True)

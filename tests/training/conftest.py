@@ -100,6 +100,7 @@ def here(
     """A trainer in this process, whose signal handlers do not outlive the test."""
     for name in (*LAUNCHER_VARIABLES, *(name for name in os.environ if name.startswith("SLURM"))):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     before = {number: signal.getsignal(number) for number in SIGNALS}
     yield Here(small_digits, capsys)
     for number, handler in before.items():
