@@ -209,7 +209,7 @@ def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, 
     since_sync.zero_()
     if not math.isfinite(loss) or broken_weights:
         session.writer.wait()  # the newest checkpoint may be under way
-        what = "a weight" if broken_weights else "the loss"
+        what = "a weight" if math.isfinite(loss) else "the loss"
         raise NotFiniteError(
             f"{what} is not finite at step {progress.step}; newest checkpoint: {progress.checkpoint}"
         )

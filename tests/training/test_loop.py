@@ -96,7 +96,7 @@ def test_averaged_gradients_are_those_of_one_process(tmp_path: Path, size: int, 
     assert sums[2] == count
 
 
-@pytest.mark.parametrize("samples", range(1, 14))
+@pytest.mark.parametrize("samples", range(1, 34))
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_an_evaluation_is_exact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, samples: int, size: int

@@ -194,20 +194,6 @@ def test_spawn_passes_signals_on_and_three_go_on_exactly(trainers: Trainers, tmp
     assert same(weights(tmp_path / "halves"), weights(tmp_path / "whole"))
 
 
-def test_spawn_ends_all_when_one_dies(trainers: Trainers, tmp_path: Path) -> None:
-    process = trainers.start(tmp_path, *SPAWN_2, *SLOW)
-    wait_for(lambda: events(tmp_path, "train"), "progress")
-    children = [
-        int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    ]
-    os.kill(children[1], signal.SIGKILL)
-    ended = finish(process)
-
-    assert ended.code == 137, ended.err
-    assert status(tmp_path)["state"] == "failed"
-    assert not any(Path(f"/proc/{pid}").exists() for pid in children)
-
-
 @pytest.mark.parametrize("launcher", [ALONE, (*ALONE, *SPAWN_2)])
 def test_missing_data_is_one_line_and_a_failed_state(
     trainers: Trainers, tmp_path: Path, launcher: tuple[str, ...]
