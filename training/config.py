@@ -28,7 +28,9 @@ class Config:
     """One field is one flag: `batch_size` is --batch-size. The help text is the field's documentation."""
 
     dataset: str = _option(
-        "mnist", "mnist, fake (random images), imagefolder, or PACKAGE.MODULE:FUNCTION", critical=True
+        "mnist",
+        "mnist, cifar10, fake (random images), imagefolder, or PACKAGE.MODULE:FUNCTION",
+        critical=True,
     )
     data_dir: str = _option("data", "folder of the data set; for imagefolder that of the training images")
     val_path: str = _option(

@@ -58,6 +58,10 @@ EACH = [
     ("--precision", "bf16", "--channels-last", "--ema", "0.5", "--optimizer", "adamw"),
 ]
 
+SCALED = pytest.mark.skipif(
+    not hasattr(torch.amp, "GradScaler"), reason="this torch has no loss scale for the CPU"
+)
+
 AskAt = Callable[[int], None]
 
 
@@ -105,7 +109,10 @@ def equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-@pytest.mark.parametrize("flags", EACH, ids=" ".join)
+@pytest.mark.parametrize(
+    "flags",
+    [pytest.param(flags, marks=SCALED if "fp16" in flags else (), id=" ".join(flags)) for flags in EACH],
+)
 def test_stopped_at_each_moment_of_two_epochs(
     here: Here, own: Path, tmp_path: Path, ask_at: AskAt, flags: tuple[str, ...]
 ) -> None:
