@@ -15,7 +15,6 @@ from .log import Log
 from .models import load_weights
 from .session import Progress, Session
 from .world import broadcast_bytes, together
-from .writer import snapshot
 
 # while these are the same, a position in an epoch has a meaning
 SAME_SAMPLES = ("dataset", "train_samples", "seed")
@@ -51,7 +50,7 @@ def save(session: Session, progress: Progress, *, best: bool = False, must: bool
     session.writer.wait()
     session.lock.check()
     began = time.monotonic()
-    state = snapshot(
+    state = session.copies.take(
         {
             "model": session.model.state_dict(),
             "optimizer": session.optimizer.state_dict(),

@@ -16,7 +16,7 @@ from .log import Log
 from .optim import Ema
 from .stop import Stop
 from .world import World
-from .writer import Writer
+from .writer import Copies, Writer
 
 
 @dataclass(kw_only=True, slots=True)
@@ -84,3 +84,4 @@ class Session:
     ema: Ema | None = None
     meter: Meter = field(default_factory=Meter)
     writer: Writer = field(default_factory=Writer)
+    copies: Copies = field(default_factory=Copies)

@@ -50,39 +50,53 @@ class Writer:
             self._error = error
 
 
-def snapshot(value: Any) -> Any:
-    """The same value, its tensors copied to the CPU: what is done to the originals next does not reach it.
+class Copies:
+    """Copies of a state, one at a time: the next goes where the last was.
 
-    Dictionaries, lists and tuples are copied too. Tensors which are one piece of memory (tied weights) stay
-    so.
+    To get so much memory from the system anew each time takes longer than to fill it.
     """
-    copied = _copied(value, {})
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call,unused-ignore]
-        torch.cuda.synchronize()  # the copies from the GPUs were only asked for
-    return copied
 
+    def __init__(self) -> None:
+        self._before: list[torch.Tensor] = []  # the last copy's tensors, in the order they are met
 
-def _copied(value: Any, seen: dict[Any, torch.Tensor]) -> Any:
-    if isinstance(value, torch.Tensor):
-        key: Any = id(value)
-        if value.numel():
-            key = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride())
-        if key not in seen:
-            seen[key] = _copy(value.detach())
-        return seen[key]
-    if isinstance(value, dict):
-        made = type(value)() if isinstance(value, OrderedDict) else {}
-        made.update((key, _copied(one, seen)) for key, one in value.items())
-        if hasattr(value, "_metadata"):  # versions of the modules, which a state_dict carries
-            made._metadata = value._metadata  # type: ignore[attr-defined,union-attr,unused-ignore]  # noqa: SLF001
-        return made
-    if isinstance(value, (list, tuple)):
-        return type(value)(_copied(one, seen) for one in value)
-    return value
+    def take(self, value: Any) -> Any:
+        """The same value, its tensors copied to the CPU: out of reach of what is done to the originals next.
 
+        Dictionaries, lists and tuples are copied too. Tensors which are one piece of memory (tied weights)
+        stay so. The copy before must no longer be needed.
+        """
+        made: dict[Any, torch.Tensor] = {}
+        copied = self._copied(value, made)
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call,unused-ignore]
+            torch.cuda.synchronize()  # the copies from the GPUs were only asked for
+        self._before = list(made.values())
+        return copied
 
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.device.type != "cuda":
-        return tensor.to("cpu", copy=True)
-    pinned = torch.empty_like(tensor, device="cpu", pin_memory=True)  # copied without waiting
-    return pinned.copy_(tensor, non_blocking=True)
+    def _copied(self, value: Any, made: dict[Any, torch.Tensor]) -> Any:
+        if isinstance(value, torch.Tensor):
+            key: Any = id(value)
+            if value.numel():
+                key = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride())
+            if key not in made:
+                made[key] = self._copy(value.detach(), len(made))
+            return made[key]
+        if isinstance(value, dict):
+            copy = type(value)() if isinstance(value, OrderedDict) else {}
+            copy.update((key, self._copied(one, made)) for key, one in value.items())
+            if hasattr(value, "_metadata"):  # versions of the modules, which a state_dict carries
+                copy._metadata = value._metadata  # type: ignore[attr-defined,union-attr,unused-ignore]  # noqa: SLF001
+            return copy
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._copied(one, made) for one in value)
+        return value
+
+    def _copy(self, tensor: torch.Tensor, place: int) -> torch.Tensor:
+        on_gpu = tensor.device.type == "cuda"
+        old = self._before[place] if place < len(self._before) else None
+        if old is None or (old.shape, old.dtype, old.stride()) != (
+            tensor.shape,
+            tensor.dtype,
+            tensor.stride(),
+        ):
+            old = torch.empty_like(tensor, device="cpu", pin_memory=on_gpu)
+        return old.copy_(tensor, non_blocking=on_gpu)

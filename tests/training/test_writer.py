@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from training import checkpoint
-from training.writer import Writer, snapshot
+from training.writer import Copies, Writer
 
 from .conftest import Here, all_events, events, status, wait_for
 from .test_checkpoint import found_step, names, save
@@ -32,7 +32,7 @@ def test_the_copy_stays_as_it_was() -> None:
         "plain": (1, "two"),
         "model": torch.nn.BatchNorm1d(2).state_dict(),
     }
-    copy = snapshot(value)
+    copy = Copies().take(value)
     weight += 1
     value["tied"].append("more")  # type: ignore[attr-defined]
 
@@ -42,6 +42,19 @@ def test_the_copy_stays_as_it_was() -> None:
     assert isinstance(copy["model"], OrderedDict)
     assert copy["model"]._metadata == {"": {"version": 2}}  # type: ignore[attr-defined]
     checkpoint.decode(checkpoint.encode({"optimizer": {}, "step": 1, **copy}))
+
+
+def test_the_next_copy_takes_the_memory_of_the_last() -> None:
+    copies = Copies()
+    weights = [torch.ones(2, 3), torch.ones(3), torch.ones(2, 3).t()]
+    places = [one.data_ptr() for one in copies.take(weights)]
+    weights[1] = torch.ones(4)
+    again = copies.take([weight * 2 for weight in weights])
+
+    assert [one.tolist() for one in again] == [[[2] * 3] * 2, [2] * 4, [[2] * 2] * 3]
+    assert again[0].data_ptr() == places[0]
+    assert again[2].data_ptr() == places[2]
+    assert [one.stride() for one in again] == [one.stride() for one in weights]
 
 
 def test_one_after_the_other_and_errors_are_told_once() -> None:
