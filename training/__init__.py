@@ -19,6 +19,7 @@ srun and spawn want MASTER_ADDR and MASTER_PORT (spawn on one node does not). Th
     status.json     one line: {"state": "running|preempted|done|failed", "step", "epoch", "checkpoint", ...}
     events.jsonl    one JSON object a line: starts, losses, epochs, saves, stops
     checkpoints/    step-00001200.pt ... and best.pt
+    lock.json       which job has the folder; what a dead one left is taken over
     stop            touch it to stop the run; remove it before the next start
 
 Exit status: 0 done, 75 stopped and saved, 3 the loss is not finite, 1 failed.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from . import spawn
 from .config import Config, parse
-from .errors import FAILED, NOT_FINITE, PREEMPTED, NotFiniteError, UserError, one_line
+from .errors import FAILED, NOT_FINITE, PREEMPTED, FolderError, NotFiniteError, UserError, one_line
 from .launch import detect
 from .log import complain, mark_failed
 from .stop import Stop
@@ -50,7 +50,7 @@ def _told(config: Config, status: int) -> int:
 
 def _failed(config: Config | None, error: Exception, status: int) -> int:
     """Leave the reason where the job script looks."""
-    if config is not None and not config.evaluate:
+    if config is not None and not config.evaluate and not isinstance(error, FolderError):
         mark_failed(Path(config.run_dir), one_line(error), status)
     return status
 

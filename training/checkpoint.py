@@ -1,12 +1,14 @@
 """Checkpoints: whole or absent on disk, checked before use, and never the reason for a silent fresh start.
 
 A checkpoint is one file of torch.save with a dictionary of tensors and plain values, so that
-weights_only=True reads it: format, model, optimizer, step, epoch, consumed, best, sums, config, world. It
-knows nothing of ranks: any number of processes goes on from it. Rank 0 alone calls what is here.
+weights_only=True reads it: format, model, optimizer, scaler, ema, step, epoch, consumed, best, sums, config,
+epochs, world. It knows nothing of ranks: any number of processes goes on from it. Rank 0 alone calls what is
+here.
 """
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import re
@@ -21,6 +23,7 @@ from .errors import UserError, one_line
 
 FORMAT = 1
 BEST = "best.pt"
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # what a full disk, a quota and an NFS server say
 STEP_NAME = re.compile(r"step-(\d{8,})\.pt")
 
 State = dict[str, Any]
@@ -70,7 +73,7 @@ def decode_weights(path: Path) -> dict[str, torch.Tensor]:
         raise UserError(f"cannot use these weights ({error})", at=str(path), fix=fix) from error
     for key in ("model", "model_state_dict", "state_dict"):
         if isinstance(state, dict) and isinstance(state.get(key), dict):
-            state = state[key]
+            state = state[key] | (state.get("ema") or {})  # of ours, the weights that were evaluated
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
         raise UserError("no weights found", at=str(path), fix=fix)
     return state
@@ -79,15 +82,22 @@ def decode_weights(path: Path) -> dict[str, torch.Tensor]:
 def save(folder: Path, data: bytes, *, step: int, keep: int, best: bool) -> str:
     """Write step-STEP.pt, also as best.pt if it is the best; drop all but the `keep` newest; give its name.
 
+    Where there is no room, all but the newest older one make way for it.
+
     Raises:
-        OSError: If it could not be written; the older ones are untouched then.
+        OSError: If it could not be written; the newest older one, and the best, are untouched then.
     """
     path = folder / f"step-{step:08}.pt"
-    _write(path, data)
+    try:
+        _write(path, data)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        _drop(folder, keep=1)
+        _write(path, data)
     if best:
-        _write(folder / BEST, data)
-    for old in _steps(folder)[keep:]:
-        old.unlink(missing_ok=True)
+        _also(path, folder / BEST, data)
+    _drop(folder, keep)
     return path.name
 
 
@@ -173,6 +183,23 @@ def _steps(folder: Path) -> list[Path]:
     return [path for _, path in sorted(found, reverse=True)]
 
 
+def _drop(folder: Path, keep: int) -> None:
+    for old in _steps(folder)[keep:]:
+        old.unlink(missing_ok=True)
+
+
+def _also(path: Path, other: Path, data: bytes) -> None:
+    """Give a file a second name in its folder; where the file system has no links, write it twice."""
+    temporary = _temporary(other)
+    try:
+        temporary.hardlink_to(path)
+    except OSError:
+        _write(other, data)
+        return
+    temporary.replace(other)
+    _sync_folder(other.parent)
+
+
 def _loaded(data: bytes, *, checked: bool = True) -> Any:
     try:
         damaged = zipfile.ZipFile(io.BytesIO(data)).testzip() if checked else None
@@ -186,7 +213,7 @@ def _loaded(data: bytes, *, checked: bool = True) -> Any:
 
 def _write(path: Path, data: bytes) -> None:
     """Replace a file so that any crash leaves a whole one: its bytes reach the disk before its name does."""
-    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+    temporary = _temporary(path)
     try:
         with temporary.open("wb") as file:
             file.write(data)
@@ -196,8 +223,17 @@ def _write(path: Path, data: bytes) -> None:
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
+    _sync_folder(path.parent)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f"{path.name}.tmp-{os.getpid()}")
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the names in a folder last, as its files' contents already do."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)

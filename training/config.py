@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar, get_type_hints
 
 from .errors import PREEMPTED, UserError
+from .stop import end_of
 
 T = TypeVar("T")
 
@@ -27,7 +28,9 @@ class Config:
     """One field is one flag: `batch_size` is --batch-size. The help text is the field's documentation."""
 
     dataset: str = _option(
-        "mnist", "mnist, fake (random images), imagefolder, or PACKAGE.MODULE:FUNCTION", critical=True
+        "mnist",
+        "mnist, cifar10, fake (random images), imagefolder, or PACKAGE.MODULE:FUNCTION",
+        critical=True,
     )
     data_dir: str = _option("data", "folder of the data set; for imagefolder that of the training images")
     val_path: str = _option(
@@ -60,7 +63,22 @@ class Config:
     seed: int = _option(
         1, "of the weights, the order of the samples and all else that is random", critical=True
     )
-    precision: str = _option("fp32", "bf16: autocast", choices=("fp32", "bf16"), critical=True)
+    precision: str = _option(
+        "fp32",
+        "bf16, fp16: autocast; fp16 with a scaled loss",
+        choices=("fp32", "bf16", "fp16"),
+        critical=True,
+    )
+    accumulate: int = _option(
+        1, "parts in which a process does its images of a step: less memory, the same step", critical=True
+    )
+    clip_norm: float = _option(0.0, "longest gradient, over all weights; 0: any", critical=True)
+    label_smoothing: float = _option(0.0, "share of a label that is spread over all classes", critical=True)
+    ema: float = _option(
+        0.0, "decay of a running mean of the weights, which is then what is evaluated", critical=True
+    )
+    channels_last: bool = _option(False, "lay images out channel by channel last: faster on many GPUs")
+    compile: bool = _option(False, "compile the model (torch.compile) for the training steps")
 
     device: str = _option("auto", "", choices=("auto", "cpu", "cuda"))
     dataparallel: bool = _option(False, "one process drives all visible GPUs (torch.nn.DataParallel)")
@@ -83,6 +101,10 @@ class Config:
     evaluate: bool = _option(False, "measure the newest (or --resume's or --init-from's) weights and exit")
     save_every: int = _option(0, "steps between checkpoints, besides the one after each epoch")
     keep: int = _option(3, "checkpoints to keep, besides the best")
+    deadline: str = _option(
+        "auto",
+        "stop and save before: auto (the end of the Slurm job), off, or seconds from the start or since 1970",
+    )
     sync_every: int = _option(10, "steps between the moments at which all processes agree on stopping")
     log_every: int = _option(20, "steps between progress lines")
     preempted_status: int = _option(
@@ -125,7 +147,7 @@ def parse(argv: list[str]) -> Config:
 
 def _check(config: Config) -> None:
     """Refuse values that cannot be meant."""
-    least = {"epochs": 1, "keep": 1, "sync_every": 1, "log_every": 1, "fake_samples": 1}
+    least = {"epochs": 1, "keep": 1, "sync_every": 1, "log_every": 1, "fake_samples": 1, "accumulate": 1}
     least |= dict.fromkeys(
         (
             "batch_size",
@@ -140,13 +162,19 @@ def _check(config: Config) -> None:
         ),
         0,
     )
-    least |= dict.fromkeys(("lr", "momentum", "weight_decay", "gamma", "warmup_epochs"), 0)
+    least |= dict.fromkeys(("lr", "momentum", "weight_decay", "gamma", "warmup_epochs", "clip_norm"), 0)
+    for name in ("label_smoothing", "ema"):
+        if not 0 <= getattr(config, name) < 1:
+            raise UserError(
+                f"--{name.replace('_', '-')} is {getattr(config, name)}, but must be in 0..1, below 1"
+            )
     for name, low in least.items():
         value = getattr(config, name)
         if not low <= value < float("inf"):
             raise UserError(f"--{name.replace('_', '-')} is {value}, but must be at least {low}")
     if config.batch_size and config.batch_size_per_gpu:
         raise UserError("--batch-size and --batch-size-per-gpu exclude each other", fix="give one of them")
+    end_of(config.deadline, {}, 0)
     if config.dist_timeout <= 0:
         raise UserError(f"--dist-timeout is {config.dist_timeout}, but must be more than 0")
     if config.nproc_per_node and config.launcher != "spawn":
@@ -170,14 +198,20 @@ def global_batch(config: Config, processes: int) -> int:
     Raises:
         UserError: If they cannot be shared out evenly.
     """
+    parts = config.accumulate
+    in_parts = f" in {parts} parts each" if parts > 1 else ""
     if config.batch_size_per_gpu:
+        if config.batch_size_per_gpu % parts:
+            what = f"--batch-size-per-gpu {config.batch_size_per_gpu} cannot be done in {parts} parts"
+            raise UserError(what, fix="another --accumulate", shared=True)
         return config.batch_size_per_gpu * processes
     batch = config.batch_size or DEFAULT_BATCH
-    if batch % processes:
-        below, above = batch // processes * processes, (batch // processes + 1) * processes
+    unit = processes * parts
+    if batch % unit:
+        below, above = batch // unit * unit, (batch // unit + 1) * unit
         near = f"{below} or {above}" if below else str(above)
         raise UserError(
-            f"--batch-size {batch} cannot be shared by {processes} processes",
+            f"--batch-size {batch} cannot be shared by {processes} processes{in_parts}",
             fix=f"--batch-size {near}",
             shared=True,
         )
@@ -191,3 +225,10 @@ def trajectory(config: Config, *, batch: int, train_samples: int) -> dict[str, i
         "batch_size": batch,
         "train_samples": train_samples,
     }
+
+
+def trajectory_defaults() -> dict[str, int | float | str]:
+    """What a setting was in checkpoints made before it existed."""
+    fields = dataclasses.fields(Config)
+    defaults: dict[str, Any] = {field.name: field.default for field in fields if field.metadata["critical"]}
+    return defaults

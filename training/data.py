@@ -13,12 +13,15 @@ from typing import Any
 
 import torch
 
+from .cifar import read_cifar10
 from .config import Config
 from .errors import UserError
 from .idx import read_mnist
 from .order import mix
 from .splits import Batch, Held, Loaded, Norm, Split
 
+CIFAR10_NORM = Norm(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616))
+CIFAR10_SHIFT = 4  # pixels, as is usual
 MNIST_NORM = Norm(mean=(0.1307,), std=(0.3081,))
 IMAGENET_NORM = Norm(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 FAKE_VALIDATION = 256
@@ -50,6 +53,9 @@ def load(config: Config, device: torch.device) -> Data:
     if config.dataset == "mnist":
         train, validation = (read_mnist(Path(config.data_dir), part) for part in ("train", "test"))
         norm = MNIST_NORM
+    elif config.dataset == "cifar10":
+        train, validation = (read_cifar10(Path(config.data_dir), part) for part in ("train", "test"))
+        return _held(train, validation, CIFAR10_NORM, device, shift=CIFAR10_SHIFT, seed=config.seed)
     elif config.dataset == "fake":
         train, validation = _fake(config)
     elif config.dataset == "imagefolder":
@@ -80,10 +86,13 @@ def named(name: str, flag: str) -> Callable[..., Any]:
     return found
 
 
-def _held(train: Batch, validation: Batch, norm: Norm, device: torch.device) -> Data:
+def _held(
+    train: Batch, validation: Batch, norm: Norm, device: torch.device, *, shift: int = 0, seed: int = 0
+) -> Data:
+    """Both parts on the device; the training images are moved by up to `shift` pixels, and mirrored."""
     splits = [
-        Held(images_NCHW=images.to(device), labels_N=labels.to(device), norm=norm)
-        for images, labels in (train, validation)
+        Held(images_NCHW=images.to(device), labels_N=labels.to(device), norm=norm, shift=most, seed=seed)
+        for (images, labels), most in ((train, shift), (validation, 0))
     ]
     _, channels, height, width = train[0].shape
     classes = max(int(labels_N.max()) for _, labels_N in (train, validation)) + 1

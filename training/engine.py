@@ -14,14 +14,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from . import checkpoint, data, models, optim
 from .config import Config, global_batch, trajectory
-from .errors import DONE, PREEMPTED, UserError
+from .errors import DONE, PREEMPTED, FolderError, UserError, one_line
 from .launch import Place
-from .log import Log, duration, read_status, write_json
+from .lock import RunLock
+from .log import Log, duration, read_status
 from .loop import StoppedError, evaluate, synchronise, time_left_s, train_epoch, warm_up
 from .resume import folder, restore, save, tell
 from .session import Meter, Progress, Session
-from .stop import STOP_FILE_REASON, Stop
-from .world import World, copy_from_rank0, gather_text, join, leave, together
+from .stop import STOP_FILE_REASON, Stop, end_of
+from .world import World, broadcast_bytes, copy_from_rank0, gather_text, join, leave, together
 
 STOP_FILE = "stop"
 
@@ -35,31 +36,56 @@ def run(config: Config, place: Place, stop: Stop) -> int:
     """
     run_dir = Path(config.run_dir)
     log = Log(run_dir=run_dir, speaks=place.rank == 0, records=not config.evaluate)
-    if log.speaks and log.records:
-        _open_run(run_dir, log)
-    batch = global_batch(config, place.size)
+    lock = RunLock(run_dir)
+    refusal = _open_run(lock, log) if log.speaks and log.records else None
+    try:
+        return _run(config, place, stop, log, lock, refusal)
+    except UserError as error:
+        if refusal and error is not refusal:
+            raise refusal from error  # the folder comes first: nothing may be noted in another's
+        raise
+    finally:
+        lock.release()
+
+
+def _run(  # noqa: PLR0917 - what `run` has
+    config: Config, place: Place, stop: Stop, log: Log, lock: RunLock, refusal: FolderError | None
+) -> int:
+    """The run in its folder, unless rank 0 was refused that."""
+    global_batch(config, place.size)  # before anything waits
     if config.dataparallel and place.size > 1:
         raise UserError(
             f"--dataparallel is one process, but {place.size} were started", fix="leave it out", shared=True
         )
     world = join(place, config)
+    refused = broadcast_bytes(world, str(refusal).encode() if refusal else None)
+    if refused is not None:
+        raise refusal or FolderError(refused.decode(), shared=True)
     _announce(config, world, log)
-    session = _prepare(config, world, log, stop, batch)
+    session = _prepare(config, world, log, stop, lock)
     status = _evaluate_only(session) if config.evaluate else _train(session)
     leave(world)
     return status
 
 
-def _open_run(run_dir: Path, log: Log) -> None:
-    """Say that the run is on before anything can hang, keeping what is known of an earlier start."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    known = read_status(run_dir)
-    log.status(
-        "running",
-        step=known.get("step") or 0,
-        epoch=known.get("epoch") or 0,
-        checkpoint=known.get("checkpoint"),
-    )
+def _open_run(lock: RunLock, log: Log) -> FolderError | None:
+    """Take the folder and say that the run is on, before anything can hang; what is wrong with it, if it is.
+
+    What is known of an earlier start is kept.
+    """
+    run_dir = log.run_dir
+    try:
+        lock.take(log.say)
+        known = read_status(run_dir)
+        step, epoch = known.get("step") or 0, known.get("epoch") or 0
+        log.status("running", step=step, epoch=epoch, checkpoint=known.get("checkpoint"))
+    except FolderError as error:
+        error.shared = True
+        return error
+    except OSError as error:
+        what = f"cannot write in the run folder ({one_line(error)})"
+        return FolderError(what, at=str(run_dir), fix="another --run-dir", shared=True)
+    return None
 
 
 def _announce(config: Config, world: World, log: Log) -> None:
@@ -81,29 +107,34 @@ def _announce(config: Config, world: World, log: Log) -> None:
         log.say(line)
 
 
-def _prepare(config: Config, world: World, log: Log, stop: Stop, batch: int) -> Session:
+def _prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) -> Session:
     """Load the data, build the model and the optimizer."""
+    batch = global_batch(config, world.size)
     loaded = together(world, lambda: data.load(config, world.device))
     model = together(world, lambda: models.build(config, loaded)).to(world.device)
     if config.init_from:
         together(world, lambda: _init(model, Path(config.init_from)) if world.rank == 0 else None)
         copy_from_rank0(world, [*model.parameters(), *model.buffers()])
+    if config.channels_last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,unused-ignore]
     session = Session(
         config=config,
         world=world,
         log=log,
         stop=stop,
+        lock=lock,
         data=loaded,
         batch=batch,
         model=model,
         trained=model,
         optimizer=optim.build(config, model),
+        scaler=together(world, lambda: optim.build_scaler(config, world.device)),
+        ema=optim.Ema(model, config.ema) if config.ema and not config.evaluate else None,
         settings=trajectory(config, batch=batch, train_samples=loaded.train.samples),
     )
     if log.speaks and log.records:
-        run_dir = Path(config.run_dir)
-        stop.watch(run_dir / STOP_FILE)
-        write_json(run_dir / "config.json", dataclasses.asdict(config) | _surroundings(session), indent=2)
+        stop.watch(log.run_dir / STOP_FILE, end_of(config.deadline, os.environ, stop.began))
+        log.write("config.json", dataclasses.asdict(config) | _surroundings(session), indent=2)
     return session
 
 
@@ -143,6 +174,15 @@ def _train(session: Session) -> int:
     if world.size > 1:
         warm_up(session)
     session = dataclasses.replace(session, meter=Meter())
+    try:
+        return _train_on(session, progress)
+    finally:
+        session.writer.wait()  # also where the run fails: what is being saved is good
+
+
+def _train_on(session: Session, progress: Progress) -> int:
+    """All that is left, from a session that is ready for it."""
+    config, world, log = session.config, session.world, session.log
     try:
         synchronise(session, progress, torch.zeros(3, dtype=torch.float64, device=world.device), saves=False)
         while progress.epoch < config.epochs:
@@ -199,13 +239,17 @@ def _conclude(session: Session, progress: Progress, state: str, *, reason: str |
 
 def _wrapped(session: Session) -> nn.Module:
     """The model as the training step calls it."""
-    world, model = session.world, session.model
+    world, config = session.world, session.config
+    model: Any = session.model
     if world.size > 1:
         devices = [world.device] if world.device.type == "cuda" else None
-        return DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
-    if session.config.dataparallel and world.device.type == "cuda":
-        return nn.DataParallel(model)
-    return model
+        model = DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
+    elif config.dataparallel and world.device.type == "cuda":
+        model = nn.DataParallel(model)
+    if config.compile:
+        model = torch.compile(model)
+    made: nn.Module = model
+    return made
 
 
 def _evaluate_only(session: Session) -> int:

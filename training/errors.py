@@ -24,6 +24,10 @@ class UserError(Exception):
         self.shared = shared
 
 
+class FolderError(UserError):
+    """The run folder is another job's or takes no writes: nothing is noted in it, not even this failure."""
+
+
 class NotFiniteError(Exception):
     """The loss or a weight became infinite or NaN; nothing is saved after this."""
 

@@ -5,13 +5,17 @@ Only rank 0 speaks. Nothing else in the package prints.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from .errors import one_line
 
 STATUS = "status.json"
 EVENTS = "events.jsonl"
@@ -24,6 +28,7 @@ class Log:
     run_dir: Path
     speaks: bool
     records: bool = True  # False: lines alone, the run folder is not touched
+    failing: set[str] = field(default_factory=set)  # files that could not be written the last time
 
     def say(self, line: str) -> None:
         """One line on stdout, at once: a log that lags is no help when the job hangs."""
@@ -32,17 +37,32 @@ class Log:
 
     def event(self, kind: str, **facts: Any) -> None:
         """One line in events.jsonl: {"event": kind, ..., "time": seconds since 1970}."""
-        if self.speaks and self.records:
-            with (self.run_dir / EVENTS).open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"event": kind, **facts, "time": round(time.time(), 3)}) + "\n")
+        line = json.dumps({"event": kind, **facts, "time": round(time.time(), 3)}) + "\n"
+        self._record(EVENTS, lambda path: _append(path, line))
 
     def status(
         self, state: str, *, step: int, epoch: int, checkpoint: str | None, reason: str | None = None
     ) -> None:
         """Replace status.json: one line, keys in this order, for job scripts with a regular expression."""
-        if self.speaks and self.records:
-            facts = {"state": state, "step": step, "epoch": epoch, "checkpoint": checkpoint, "reason": reason}
-            write_json(self.run_dir / STATUS, facts | {"time": round(time.time(), 3)})
+        facts = {"state": state, "step": step, "epoch": epoch, "checkpoint": checkpoint, "reason": reason}
+        self.write(STATUS, facts | {"time": round(time.time(), 3)})
+
+    def write(self, name: str, value: dict[str, Any], *, indent: int | None = None) -> None:
+        """Replace a JSON file in the run folder."""
+        self._record(name, lambda path: write_json(path, value, indent=indent))
+
+    def _record(self, name: str, write: Callable[[Path], None]) -> None:
+        """Write a file; a full disk is no reason to lose the training, but is said once."""
+        if not (self.speaks and self.records):
+            return
+        try:
+            write(self.run_dir / name)
+        except OSError as error:
+            if name not in self.failing:
+                self.say(f"Cannot write {self.run_dir / name} ({one_line(error)}): going on")
+            self.failing.add(name)
+        else:
+            self.failing.discard(name)
 
 
 def complain(line: str) -> None:
@@ -53,8 +73,22 @@ def complain(line: str) -> None:
 def write_json(path: Path, value: dict[str, Any], *, indent: int | None = None) -> None:
     """Replace a JSON file as a whole: readers see the old one or the new one, never half of one."""
     temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
-    temporary.write_text(json.dumps(value, indent=indent) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    try:
+        temporary.write_text(json.dumps(value, indent=indent) + "\n", encoding="utf-8")
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _append(path: Path, line: str) -> None:
+    """Add a line, or nothing: half a line would spoil the next one."""
+    data = line.encode()
+    with path.open("ab", buffering=0) as file:
+        before = file.seek(0, os.SEEK_END)
+        if file.write(data) != len(data):
+            file.truncate(before)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def mark_failed(run_dir: Path, reason: str, status: int) -> None:

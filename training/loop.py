@@ -5,8 +5,10 @@ Shape suffixes: B samples of this process's part of a batch, C channels, H heigh
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +20,7 @@ from .optim import lr_at, set_lr
 from .order import cuts, epoch_order, evaluation_share, mix, share
 from .resume import save
 from .session import Progress, Session
+from .splits import Batch, Loaded, Split
 from .stop import reason
 from .world import copy_from_rank0, reduce_sum
 
@@ -47,15 +50,17 @@ def train_epoch(session: Session, progress: Progress) -> None:
     config, world, split = session.config, session.world, session.data.train
     order_N = epoch_order(split.samples, seed=config.seed, epoch=progress.epoch).to(split.index_device)
     todo = cuts(split.samples, batch=session.batch, consumed=progress.consumed)
-    mine = [_mine(order_N, first, count, session) for first, count in todo]
+    part = session.batch // config.accumulate
+    parts = [cuts(first + count, batch=part, consumed=first) for first, count in todo]
+    mine = [_mine(order_N, first, count, session) for step in parts for first, count in step]
     steps_per_epoch = math.ceil(split.samples / session.batch)
     since_sync = torch.zeros(3, dtype=torch.float64, device=world.device)
     session.trained.train()
-    for (first, count), (x_BCHW, y_B) in zip(todo, split.batches(mine, epoch=progress.epoch), strict=True):
+    batches = _batches(session, split, mine, progress.epoch)
+    for (first, count), step_parts in zip(todo, parts, strict=True):
         lr = lr_at(config, progress.step, steps_per_epoch=steps_per_epoch)
         set_lr(session.optimizer, lr)
-        _seed(world.device, mix("step", config.seed, progress.step, world.rank))
-        since_sync += train_step(session, x_BCHW, y_B, count)
+        since_sync += train_step(session, batches, [count for _, count in step_parts], step=progress.step)
         progress.step += 1
         progress.consumed = first + count
         if config.step_delay:
@@ -81,33 +86,76 @@ def warm_up(session: Session) -> None:
     y_B = torch.zeros(2, dtype=torch.int64, device=session.world.device)
     session.trained.train()
     for _ in range(2):  # the new layout is made at the beginning of the second
-        loss = functional.cross_entropy(session.trained(x_BCHW).float(), y_B)
-        loss.backward()  # type: ignore[no-untyped-call,unused-ignore]
+        loss = functional.cross_entropy(session.trained(_laid_out(session, x_BCHW)).float(), y_B)
+        torch.autograd.backward(loss)
     session.optimizer.zero_grad(set_to_none=True)
     for buffer, value in zip(session.model.buffers(), before, strict=True):
         buffer.copy_(value)
 
 
-def train_step(session: Session, x_BCHW: torch.Tensor, y_B: torch.Tensor, count: int) -> torch.Tensor:
-    """One step of the optimizer on the mean loss of the batch's `count` images, wherever they are.
+def train_step(session: Session, batches: Iterator[Batch], counts: list[int], *, step: int) -> torch.Tensor:
+    """One step of the optimizer on the mean loss of all its images, wherever they are and in how many parts.
 
-    The processes' gradients are averaged, so each counts its images `size / count` times: the result is that
-    of one process with all images, also when the last batch is short. A process with no image left was given
-    one to compute on, which counts nothing: it has to take part in the averaging.
+    The processes' gradients are averaged, so each counts its images `size / sum(counts)` times: the result is
+    that of one process with all images at once, also when the last batch is short. A process with no image
+    left was given one to compute on, which counts nothing: it has to take part in the averaging.
+
+    Args:
+        session: The run.
+        batches: Gives x_BCHW and y_B of this process for each part.
+        counts: Images of each part over all processes.
+        step: The number of the step, the first is 0.
 
     Returns:
         Loss, correct and samples of this process, summed; float64 (3,) on the device.
     """
-    world = session.world
-    real = float(world.rank < count)
-    with torch.autocast(world.device.type, dtype=torch.bfloat16, enabled=session.config.precision == "bf16"):
-        logits_BK = session.trained(x_BCHW)
-    losses_B = functional.cross_entropy(logits_BK.float(), y_B, reduction="none")
+    world, config = session.world, session.config
+    sums = torch.zeros(3, dtype=torch.float64, device=world.device)
     session.optimizer.zero_grad(set_to_none=True)
-    loss = losses_B.sum() * (real * world.size / count)
-    loss.backward()  # type: ignore[no-untyped-call,unused-ignore]
-    session.optimizer.step()
-    return real * _sums(losses_B.detach(), logits_BK.detach(), y_B)
+    alone = getattr(session.trained, "no_sync", contextlib.nullcontext)  # the processes meet in the last part
+    for part, count in enumerate(counts, start=1):
+        x_BCHW, y_B = next(batches)
+        _seed(world.device, mix("step", config.seed, step, world.rank, part))  # reading may be random as well
+        real = float(world.rank < count)
+        with contextlib.nullcontext() if part == len(counts) else alone():
+            with _autocast(session):
+                logits_BK = session.trained(_laid_out(session, x_BCHW))
+            smooth = config.label_smoothing
+            losses_B = functional.cross_entropy(
+                logits_BK.float(), y_B, reduction="none", label_smoothing=smooth
+            )
+            loss = losses_B.sum() * (real * world.size / sum(counts))
+            torch.autograd.backward(session.scaler.scale(loss) if session.scaler else loss)
+        sums += real * _sums(losses_B.detach(), logits_BK.detach(), y_B)
+    _update(session)
+    if session.ema:
+        session.ema.update(step)
+    return sums
+
+
+def _update(session: Session) -> None:
+    """Change the weights by their gradients; with a loss scale, unless the gradients overflowed."""
+    optimizer, scaler, longest = session.optimizer, session.scaler, session.config.clip_norm
+    if longest:
+        if scaler:
+            scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(session.model.parameters(), longest)
+    if scaler:
+        scaler.step(optimizer)
+        scaler.update()
+    else:
+        optimizer.step()
+
+
+def _autocast(session: Session) -> torch.autocast:
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(session.config.precision)
+    return torch.autocast(session.world.device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)
+
+
+def _laid_out(session: Session, x_BCHW: torch.Tensor) -> torch.Tensor:
+    """The images in memory as the model has its weights."""
+    last = session.config.channels_last and x_BCHW.ndim == 4
+    return x_BCHW.contiguous(memory_format=torch.channels_last) if last else x_BCHW
 
 
 def evaluate(session: Session) -> Score:
@@ -125,11 +173,12 @@ def evaluate(session: Session) -> Score:
     model.eval()
     with (
         torch.no_grad(),
-        torch.autocast(world.device.type, dtype=torch.bfloat16, enabled=session.config.precision == "bf16"),
+        session.ema.in_place() if session.ema else contextlib.nullcontext(),
+        _autocast(session),
     ):
-        for done, (x_BCHW, y_B) in enumerate(split.batches(lists, epoch=0), start=1):
+        for done, (x_BCHW, y_B) in enumerate(_batches(session, split, lists, 0), start=1):
             if len(y_B):
-                logits_BK = model(x_BCHW).float()
+                logits_BK = model(_laid_out(session, x_BCHW)).float()
                 sums += _sums(functional.cross_entropy(logits_BK, y_B, reduction="none"), logits_BK, y_B)
             if done % session.config.sync_every == 0:
                 _, why = _agree(session, sums[:0])
@@ -159,7 +208,8 @@ def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, 
     (loss, correct, samples, broken_weights), why = _agree(session, torch.cat((since_sync, broken)))
     since_sync.zero_()
     if not math.isfinite(loss) or broken_weights:
-        what = "a weight" if broken_weights else "the loss"
+        session.writer.wait()  # the newest checkpoint may be under way
+        what = "a weight" if math.isfinite(loss) else "the loss"
         raise NotFiniteError(
             f"{what} is not finite at step {progress.step}; newest checkpoint: {progress.checkpoint}"
         )
@@ -175,6 +225,13 @@ def _agree(session: Session, values: torch.Tensor) -> tuple[list[float], str]:
     noted = torch.tensor(session.stop.noted(), dtype=torch.float64, device=values.device)
     totals: list[float] = reduce_sum(session.world, torch.cat((values, noted))).tolist()
     return totals[: len(values)], reason(totals[len(values) :])
+
+
+def _batches(session: Session, split: Split, lists: list[torch.Tensor], epoch: int) -> Iterator[Batch]:
+    """The batches of these index lists. Loaders are forked, which goes wrong while a thread is saving."""
+    if isinstance(split, Loaded):
+        session.writer.wait()
+    return split.batches(lists, epoch=epoch)
 
 
 def _mine(order_N: torch.Tensor, first: int, count: int, session: Session) -> torch.Tensor:

@@ -1,13 +1,22 @@
-"""Optimizers, and the learning rate as a function of the step: a schedule without state cannot be lost."""
+"""Optimizers, and what goes with them: learning rate, loss scale, running mean of the weights.
+
+The learning rate is a function of the step: a schedule without state cannot be lost.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
 
 from .config import Config
+from .errors import UserError
+
+EMA_WARM_UP = 10  # steps: a mean that begins with random weights has to forget them
 
 
 def build(config: Config, model: nn.Module) -> torch.optim.Optimizer:
@@ -41,3 +50,54 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
     """For all weights."""
     for group in optimizer.param_groups:
         group["lr"] = lr
+
+
+def build_scaler(config: Config, device: torch.device) -> Any:
+    """The loss scale of --precision fp16 (a torch.amp.GradScaler), else None.
+
+    Raises:
+        UserError: If this torch has none for the device.
+    """
+    if config.precision != "fp16":
+        return None
+    made = getattr(torch.amp, "GradScaler", None)  # before torch 2.3 there was one for GPUs alone
+    if made is not None:
+        return made(device.type)
+    if device.type == "cuda":
+        return torch.cuda.amp.GradScaler()
+    what = f"--precision fp16 on the CPU needs torch 2.3 or later, this is {torch.__version__}"
+    raise UserError(what, fix="--precision bf16")
+
+
+class Ema:
+    """A running mean of a model's weights. Running statistics of norms are means already, and not in it."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self._names = [name for name, _ in model.named_parameters()]
+        self._weights = [weight.detach() for weight in model.parameters()]
+        self._means = [weight.clone() for weight in self._weights]
+
+    def update(self, step: int) -> None:
+        """Take in the weights after a step; the first is 0."""
+        decay = min(self.decay, (1 + step) / (EMA_WARM_UP + step))
+        torch._foreach_lerp_(self._means, self._weights, 1 - decay)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The means by the names of the weights."""
+        return dict(zip(self._names, self._means, strict=True))
+
+    def load(self, state: dict[str, torch.Tensor]) -> None:
+        """Go on from what `state` gave; where there is none, from the weights as they are."""
+        for name, mean, weight in zip(self._names, self._means, self._weights, strict=True):
+            mean.copy_(state.get(name, weight))
+
+    @contextlib.contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Let the model have the means as its weights for a while."""
+        own = [weight.clone() for weight in self._weights]
+        torch._foreach_copy_(self._weights, self._means)
+        try:
+            yield
+        finally:
+            torch._foreach_copy_(self._weights, own)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from . import checkpoint
 from .checkpoint import State
-from .config import Config
+from .config import Config, trajectory_defaults
 from .errors import UserError
 from .log import Log
 from .models import load_weights
@@ -35,48 +36,62 @@ def tell(log: Log) -> Callable[[str], None]:
 
 
 def save(session: Session, progress: Progress, *, best: bool = False, must: bool = False) -> None:
-    """Save on rank 0; the others go on at once.
+    """Save on rank 0, beside what comes next; the other ranks go on at once.
+
+    Without `must` a save that fails is no reason to stop: it is said, and training goes on. With it (the last
+    chance) it is waited for.
 
     Raises:
-        UserError: If it cannot be written, with `must` (the last chance). Otherwise training goes on, and
-        says so.
+        UserError: If it cannot be written, with `must`.
+        FolderError: If another job took the run folder over.
     """
     if session.world.rank != 0:
         return
-    state = {
-        "model": session.model.state_dict(),
-        "optimizer": session.optimizer.state_dict(),
-        "step": progress.step,
-        "epoch": progress.epoch,
-        "consumed": progress.consumed,
-        "best": progress.best,
-        "sums": progress.sums,
-        "config": session.settings,
-        "epochs": session.config.epochs,
-        "world": session.world.size,
-    }
+    session.writer.wait()
+    session.lock.check()
+    began = time.monotonic()
+    state = session.copies.take(
+        {
+            "model": session.model.state_dict(),
+            "optimizer": session.optimizer.state_dict(),
+            "scaler": session.scaler.state_dict() if session.scaler else {},
+            "ema": session.ema.state() if session.ema else {},
+            "step": progress.step,
+            "epoch": progress.epoch,
+            "consumed": progress.consumed,
+            "best": progress.best,
+            "sums": progress.sums,
+            "config": session.settings,
+            "epochs": session.config.epochs,
+            "world": session.world.size,
+        }
+    )
+    session.writer.start(lambda: _write(session, progress, state, began=began, best=best, must=must))
+    if must:
+        session.writer.wait()
+
+
+def _write(
+    session: Session, progress: Progress, state: State, *, began: float, best: bool, must: bool
+) -> None:
+    """Bring a state to the disk. The run may be further by now: of `progress` only the newest file is set."""
+    place, step, epoch = folder(session.config), state["step"], state["epoch"]
     data = checkpoint.encode(state)
-    place = folder(session.config)
     try:
-        name = checkpoint.save(place, data, step=progress.step, keep=session.config.keep, best=best)
+        name = checkpoint.save(place, data, step=step, keep=session.config.keep, best=best)
     except OSError as error:
-        session.log.event("save_failed", step=progress.step, reason=str(error))
+        session.log.event("save_failed", step=step, reason=str(error))
         if must:
             raise UserError(
-                f"cannot save step {progress.step} ({error})", fix="make room, then start again"
+                f"cannot save step {step} ({error})", fix="make room, then start again"
             ) from error
-        session.log.say(f"Could not save step {progress.step} ({error}): going on")
+        session.log.say(f"Could not save step {step} ({error}): going on")
         return
+    session.stop.save_s = time.monotonic() - began
     progress.checkpoint = f"{place.name}/{name}"
-    session.log.event(
-        "save",
-        step=progress.step,
-        epoch=progress.epoch,
-        checkpoint=progress.checkpoint,
-        bytes=len(data),
-        best=best,
-    )
-    session.log.status("running", step=progress.step, epoch=progress.epoch, checkpoint=progress.checkpoint)
+    facts = {"checkpoint": progress.checkpoint, "bytes": len(data), "best": best}
+    session.log.event("save", step=step, epoch=epoch, **facts)
+    session.log.status("running", step=step, epoch=epoch, checkpoint=progress.checkpoint)
 
 
 def restore(session: Session) -> Progress:
@@ -134,7 +149,9 @@ def _apply(session: Session, state: State, name: str) -> Progress:
     """Fill model and optimizer from a checkpoint."""
     config = session.config
     load_weights(session.model, state["model"], name)
+    means = state.get("ema") or {}
     if config.evaluate:
+        load_weights(session.model, state["model"] | means, name)
         return Progress(step=state["step"], epoch=state["epoch"])
     changed = _changes(session.settings, state["config"])
     if changed and not config.allow_config_change:
@@ -146,12 +163,16 @@ def _apply(session: Session, state: State, name: str) -> Progress:
         )
     if "optimizer" not in changed:
         wanted = [
-            {key: value for key, value in group.items() if key != "params"}
+            {key: value for key, value in group.items() if key not in {"params", "lr"}}
             for group in session.optimizer.param_groups
         ]
         session.optimizer.load_state_dict(state["optimizer"])
         for group, values in zip(session.optimizer.param_groups, wanted, strict=True):
-            group.update(values)  # a changed setting counts, not the stored one
+            group.update(values)  # a changed setting counts, not the stored one; the rate is set each step
+    if session.ema:
+        session.ema.load(means)
+    if session.scaler and state.get("scaler"):
+        session.scaler.load_state_dict(state["scaler"])
     progress = Progress(**{key: state[key] for key in ("step", "epoch", "consumed", "best", "sums")})
     if changed.keys() & set(SAME_SAMPLES):
         progress.consumed, progress.sums = 0, [0.0, 0.0, 0.0]
@@ -160,6 +181,7 @@ def _apply(session: Session, state: State, name: str) -> Progress:
 
 def _changes(now: dict[str, Any], then: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The settings which differ, as (then, now)."""
+    then = trajectory_defaults() | then
     return {
         key: (then.get(key), now.get(key))
         for key in now.keys() | then.keys()

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
 
 from .config import Config
 from .data import Data
+from .lock import RunLock
 from .log import Log
+from .optim import Ema
 from .stop import Stop
 from .world import World
+from .writer import Copies, Writer
 
 
 @dataclass(kw_only=True, slots=True)
@@ -61,16 +65,23 @@ class Session:
         model: The bare one: its weights are saved, and it evaluates.
         trained: The same model as the training step calls it, perhaps wrapped for several GPUs.
         settings: What the weights depend on (config.trajectory), stored in checkpoints.
+        scaler: The loss scale of --precision fp16, a GradScaler.
+        ema: The running mean of --ema.
     """
 
     config: Config
     world: World
     log: Log
     stop: Stop
+    lock: RunLock
     data: Data
     batch: int
     model: nn.Module
     trained: nn.Module
     optimizer: torch.optim.Optimizer
     settings: dict[str, int | float | str]
+    scaler: Any = None
+    ema: Ema | None = None
     meter: Meter = field(default_factory=Meter)
+    writer: Writer = field(default_factory=Writer)
+    copies: Copies = field(default_factory=Copies)

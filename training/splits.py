@@ -1,8 +1,8 @@
 """Splits: they turn index lists into batches on the device.
 
-`Held` lies on the device as it is (uint8) and is normalised batch by batch: no loader, no copies. `Loaded`
-goes through loader processes; its random augmentation is seeded by (seed, epoch, sample), and so depends
-neither on the number of loaders nor on where a run was stopped.
+`Held` lies on the device as it is (uint8) and is augmented and normalised there, batch by batch: no loader,
+no copies. `Loaded` goes through loader processes. What is random is decided by (seed, epoch, sample), and so
+depends neither on the number of loaders nor on where a run was stopped.
 
 Shape suffixes: N samples of the split, B of a batch, C channels, H height, W width.
 """
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
 from .order import mix
@@ -49,6 +50,8 @@ class Held:
     images_NCHW: torch.Tensor
     labels_N: torch.Tensor
     norm: Norm
+    shift: int = 0  # pixels by which an image is moved at most, and perhaps mirrored; 0: neither
+    seed: int = 0
 
     @property
     def samples(self) -> int:
@@ -61,11 +64,47 @@ class Held:
         return self.labels_N.device
 
     def batches(self, index_lists: Sequence[torch.Tensor], *, epoch: int) -> Iterator[Batch]:
-        """x_BCHW (float32) and y_B (int64) of each index list; nothing here is random, whatever the epoch."""
-        del epoch
+        """x_BCHW (float32) and y_B (int64) of each index list."""
         normalise = self.norm.on(self.labels_N.device)
+        key = mix("shift", self.seed, epoch)
         for index_B in index_lists:
-            yield normalise(self.images_NCHW[index_B]), self.labels_N[index_B]
+            x_BCHW = self.images_NCHW[index_B]
+            if self.shift:
+                x_BCHW = shifted(x_BCHW, hashed(index_B, key), self.shift)
+            yield normalise(x_BCHW), self.labels_N[index_B]
+
+
+def hashed(index_B: torch.Tensor, key: int) -> torch.Tensor:
+    """A random-looking number 0..2^31-1 for each index, the same on every device: int64, like the indices.
+
+    Shifts and products of 32 bits, as hash functions end with; below 2^63, so that nothing overflows.
+    """
+    h_B = (index_B * 0x9E3779B1 + key) & 0xFFFFFFFF
+    for right, factor in ((16, 0x45D9F3B), (15, 0x2C1B3C6D), (16, 1)):
+        h_B = ((h_B ^ (h_B >> right)) * factor) & 0xFFFFFFFF
+    return h_B >> 1
+
+
+def shifted(x_BCHW: torch.Tensor, random_B: torch.Tensor, most: int) -> torch.Tensor:
+    """Each image moved by up to `most` pixels each way, black moving in, and every second one mirrored.
+
+    Args:
+        x_BCHW: Images of any type.
+        random_B: Decides about each, see `hashed`.
+        most: Pixels.
+    """
+    batch, channels, height, width = x_BCHW.shape
+    ways = 2 * most + 1
+    padded_BCHW = functional.pad(x_BCHW, (most, most, most, most))
+    along_H, along_W = (torch.arange(size, device=x_BCHW.device) for size in (height, width))
+    mirrored_B1 = (random_B % 2 == 1).unsqueeze(1)
+    row_BH = (random_B // 2 % ways).unsqueeze(1) + along_H
+    column_BW = (random_B // (2 * ways) % ways).unsqueeze(1) + torch.where(
+        mirrored_B1, width - 1 - along_W, along_W
+    )
+    image_B111 = torch.arange(batch, device=x_BCHW.device).view(-1, 1, 1, 1)
+    channel_C11 = torch.arange(channels, device=x_BCHW.device).view(-1, 1, 1)
+    return padded_BCHW[image_B111, channel_C11, row_BH[:, None, :, None], column_BW[:, None, None, :]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

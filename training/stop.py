@@ -1,4 +1,4 @@
-"""How a run is asked to stop: signals, and a file. Neither does more than to be remembered.
+"""How a run is asked to stop: signals, a file, and the end of its time. None does more than to be remembered.
 
 Saving inside a signal handler would run in the middle of a step, on one process of many. So a handler only
 notes the signal; at every synchronisation all processes add up what they noted (`Stop.noted`), and all of
@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
+from .errors import UserError
+
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 STOP_FILE_REASON = "stop file"
-REASONS = (STOP_FILE_REASON, *(number.name for number in SIGNALS))
+DEADLINE_REASON = "deadline"
+REASONS = (STOP_FILE_REASON, DEADLINE_REASON, *(number.name for number in SIGNALS))
 LOOK_EVERY_S = 0.5  # a stat on a network file system is not free
+MARGIN_S = 30.0  # before a deadline, besides twice what the last save took
+EPOCH_FROM_S = 1e9  # a larger --deadline is a time since 1970, a smaller one counts from the start
 
 
 class Stop:
@@ -25,17 +31,27 @@ class Stop:
         self._asked = [False] * len(REASONS)
         self._file: Path | None = None
         self._looked = float("-inf")
+        self.began = time.time()
+        self._end = float("inf")
+        self.save_s = 0.0  # what the last save took
         for number in SIGNALS:
             signal.signal(number, self._note)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # spawn starts its children with them blocked
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         """Slurm and torchrun both pass signals on, so the same one may come twice: that changes nothing."""
-        self._asked[1 + SIGNALS.index(signal.Signals(number))] = True
+        self._asked[REASONS.index(signal.Signals(number).name)] = True
 
-    def watch(self, file: Path) -> None:
-        """Look for the stop file too; for rank 0 alone: the processes need not see the same folder."""
-        self._file = file
+    def watch(self, file: Path, end: float) -> None:
+        """Look for the stop file and at the clock too.
+
+        For rank 0 alone: the processes need not see the same folder, nor have the same time.
+
+        Args:
+            file: The stop file.
+            end: When the run must be over, in seconds since 1970.
+        """
+        self._file, self._end = file, end
 
     def noted(self) -> list[float]:
         """One number for each of REASONS: 1 if it was asked for, else 0."""
@@ -43,7 +59,12 @@ class Stop:
         if self._file and now - self._looked >= LOOK_EVERY_S:
             self._looked = now
             self._asked[0] = self._asked[0] or self._file.exists()
+            self._asked[1] = self._asked[1] or time.time() >= self._end - self._margin_s()
         return [float(asked) for asked in self._asked]
+
+    def _margin_s(self) -> float:
+        """Seconds to leave for the last save; of a short job no more than half its time."""
+        return min(2 * self.save_s + MARGIN_S, max(0.0, self._end - self.began) / 2)
 
 
 def reason(noted: list[float]) -> str:
@@ -53,6 +74,31 @@ def reason(noted: list[float]) -> str:
         noted: `Stop.noted`, added up over the processes.
     """
     return next((name for name, count in zip(REASONS, noted, strict=True) if count), "")
+
+
+def end_of(deadline: str, environ: Mapping[str, str], now: float) -> float:
+    """When a run has to be over, in seconds since 1970; infinity if nothing says so.
+
+    Args:
+        deadline: auto: the end of the Slurm job; off; or seconds, from `now` or since 1970.
+        environ: The process's environment.
+        now: Seconds since 1970.
+
+    Raises:
+        UserError: If it is none of these.
+    """
+    if deadline in {"auto", "off"}:
+        told = environ.get("SLURM_JOB_END_TIME", "") if deadline == "auto" else ""
+        return float(told) if told.isdecimal() else float("inf")
+    try:
+        seconds = float(deadline)
+    except ValueError:
+        seconds = float("nan")
+    if not 0 < seconds < float("inf"):
+        raise UserError(
+            f"--deadline is {deadline}", fix="auto, off, or seconds from now or since 1970", shared=True
+        )
+    return seconds if seconds >= EPOCH_FROM_S else now + seconds
 
 
 def leave_signals_to_parent() -> None:

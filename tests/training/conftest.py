@@ -98,8 +98,9 @@ def here(
     small_digits: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Here]:
     """A trainer in this process, whose signal handlers do not outlive the test."""
-    for name in LAUNCHER_VARIABLES:
+    for name in (*LAUNCHER_VARIABLES, *(name for name in os.environ if name.startswith("SLURM"))):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     before = {number: signal.getsignal(number) for number in SIGNALS}
     yield Here(small_digits, capsys)
     for number, handler in before.items():
@@ -129,11 +130,16 @@ def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 60) -> 
         time.sleep(0.03)
 
 
-def events(run_dir: Path, kind: str) -> list[dict[str, Any]]:
-    """The events of one kind so far."""
+def all_events(run_dir: Path) -> list[dict[str, Any]]:
+    """The events so far."""
     path = run_dir / "events.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
-    return [event for event in map(json.loads, lines) if event["event"] == kind]
+    return [json.loads(line) for line in lines]
+
+
+def events(run_dir: Path, kind: str) -> list[dict[str, Any]]:
+    """The events of one kind so far."""
+    return [event for event in all_events(run_dir) if event["event"] == kind]
 
 
 def status(run_dir: Path) -> dict[str, Any]:

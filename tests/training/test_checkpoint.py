@@ -110,6 +110,30 @@ def test_a_flipped_byte_is_noticed(tmp_path: Path, place: float) -> None:
     assert "checksum" in lines[0]
 
 
+@pytest.mark.parametrize("kind", ["flipped", "zeroed"])
+def test_no_damage_is_loaded(kind: str) -> None:
+    """A hundred random places: what is there is refused, or is what was written all the same."""
+    whole = checkpoint.encode(state(1) | {"model": {"w": torch.arange(64.0 * 64).view(64, 64) + 1}})
+    places = torch.randint(len(whole), (100,), generator=torch.Generator().manual_seed(1)).tolist()
+    refused = 0
+    for place in places:
+        data = bytearray(whole)
+        if kind == "flipped":
+            data[place] ^= 1 << place % 8
+        else:
+            page = place // 4096 * 4096
+            data[page : page + 4096] = bytes(len(data[page : page + 4096]))
+        try:
+            back = checkpoint.decode(bytes(data))
+        except checkpoint.CorruptError:
+            refused += 1
+        else:
+            assert torch.equal(back["model"]["w"], torch.arange(64.0 * 64).view(64, 64) + 1)
+            assert back["step"] == 1
+
+    assert refused > 80
+
+
 def test_without_a_good_one_nothing_starts_afresh(tmp_path: Path) -> None:
     save(tmp_path, 1)
     (tmp_path / "step-00000001.pt").write_bytes(b"no")

@@ -38,6 +38,10 @@ MEETING = {"MASTER_ADDR": "n1", "MASTER_PORT": "3"}
         (["--batch-size", "8", "--batch-size-per-gpu", "8"], "exclude each other"),
         (["--epochs", "0"], "--epochs is 0, but must be at least 1"),
         (["--lr", "nan"], "--lr is nan"),
+        (["--accumulate", "0"], "--accumulate is 0, but must be at least 1"),
+        (["--clip-norm", "-1"], "--clip-norm is -1.0"),
+        (["--ema", "1"], "--ema is 1.0, but must be in 0..1, below 1"),
+        (["--label-smoothing", "nan"], "--label-smoothing is nan"),
         (["--optimizer", "adam"], "invalid choice"),
         (["--epoch", "3"], "unrecognized arguments: --epoch"),
         (["--nproc-per-node", "2"], "needs --launcher spawn"),
@@ -56,6 +60,10 @@ def test_the_batch_is_global() -> None:
         UserError, match=r"--batch-size 64 cannot be shared by 3 processes; fix: --batch-size 63 or 66"
     ):
         global_batch(parse([]), 3)
+    with pytest.raises(UserError, match=r"by 3 processes in 2 parts each; fix: --batch-size 60 or 66"):
+        global_batch(parse(["--accumulate", "2"]), 3)
+    with pytest.raises(UserError, match=r"--batch-size-per-gpu 5 cannot be done in 2 parts"):
+        global_batch(parse(["--batch-size-per-gpu", "5", "--accumulate", "2"]), 3)
     with pytest.raises(UserError, match=r"fix: --batch-size 8$"):
         global_batch(parse(["--batch-size", "4"]), 8)
 

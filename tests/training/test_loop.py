@@ -12,11 +12,12 @@ from torch import nn
 from training import loop, optim
 from training.config import Config, parse
 from training.data import Data
-from training.errors import NotFiniteError
+from training.errors import NotFiniteError, UserError
+from training.lock import RunLock
 from training.log import Log
 from training.session import Progress, Session
 from training.splits import Held, Norm
-from training.stop import Stop
+from training.stop import REASONS, Stop
 from training.world import World
 
 
@@ -24,7 +25,7 @@ class Silent(Stop):
     """Asks for nothing, and leaves the signals of the test process alone."""
 
     def __init__(self) -> None:
-        self._asked = [False] * 5
+        self._asked = [False] * len(REASONS)
         self._file = None
 
 
@@ -53,6 +54,7 @@ def session(tmp_path: Path, *, rank: int, size: int, samples: int = 13) -> Sessi
         world=world,
         log=Log(run_dir=tmp_path, speaks=False),
         stop=Silent(),
+        lock=RunLock(tmp_path),
         data=Data(train=split, validation=split, classes=3, shape_CHW=(1, 2, 2)),
         batch=6,
         model=model,
@@ -80,7 +82,9 @@ def test_averaged_gradients_are_those_of_one_process(tmp_path: Path, size: int, 
     sums = torch.zeros(3, dtype=torch.float64)
     for rank in range(size):
         made = session(tmp_path, rank=rank, size=size)
-        sums += loop.train_step(made, *batch(made, loop._mine(order_N, 4, count, made)), count)
+        sums += loop.train_step(
+            made, iter([batch(made, loop._mine(order_N, 4, count, made))]), [count], step=0
+        )
         gradients.append(gradient(made))
     alone = session(tmp_path, rank=0, size=1)
     x, y = batch(alone, order_N[4 : 4 + count])
@@ -92,7 +96,7 @@ def test_averaged_gradients_are_those_of_one_process(tmp_path: Path, size: int, 
     assert sums[2] == count
 
 
-@pytest.mark.parametrize("samples", range(1, 14))
+@pytest.mark.parametrize("samples", range(1, 34))
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_an_evaluation_is_exact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, samples: int, size: int
@@ -116,6 +120,66 @@ def test_an_evaluation_is_exact(
     assert count == samples
     assert correct == (logits.argmax(dim=1) == y).sum()
     assert loss == pytest.approx(nn.functional.cross_entropy(logits, y, reduction="sum").item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 6])
+@pytest.mark.parametrize("part", [1, 2, 4])
+def test_parts_of_a_step_add_up_to_the_whole(tmp_path: Path, part: int, count: int) -> None:
+    """Also where the last part is short."""
+    whole, parted = (session(tmp_path, rank=0, size=1) for _ in range(2))
+    cuts = [torch.arange(first, min(first + part, count)) for first in range(0, count, part)]
+    sums = [
+        loop.train_step(whole, iter([batch(whole, torch.arange(count))]), [count], step=0),
+        loop.train_step(
+            parted, iter([batch(parted, cut) for cut in cuts]), [len(cut) for cut in cuts], step=0
+        ),
+    ]
+
+    assert torch.allclose(gradient(whole), gradient(parted), atol=1e-7)
+    assert torch.allclose(sums[0], sums[1])
+
+
+def test_gradients_are_cut_to_the_length_asked_for(tmp_path: Path) -> None:
+    made = session(tmp_path, rank=0, size=1)
+    made = replace(made, config=replace(made.config, clip_norm=0.01))
+    loop.train_step(made, iter([batch(made, torch.arange(6))]), [6], step=0)
+
+    lengths = [weight.grad.norm() for weight in made.model.parameters() if weight.grad is not None]
+    assert torch.stack(lengths).norm().item() == pytest.approx(0.01, rel=1e-3)
+
+
+@pytest.mark.skipif(not hasattr(torch.amp, "GradScaler"), reason="this torch has no loss scale for the CPU")
+def test_an_overflow_under_a_loss_scale_changes_no_weight(tmp_path: Path) -> None:
+    made = session(tmp_path, rank=0, size=1)
+    made = replace(made, scaler=optim.build_scaler(parse(["--precision", "fp16"]), made.world.device))
+    made.scaler.load_state_dict(made.scaler.state_dict() | {"scale": 1e38})
+    before = [weight.detach().clone() for weight in made.model.float().parameters()]
+    x, y = batch(made, torch.arange(6))
+    loop.train_step(made, iter([(x.float() * 1e9, y)]), [6], step=0)
+
+    assert all(map(torch.equal, before, made.model.parameters()))
+    assert made.scaler.get_scale() < 1e38
+
+
+def test_a_torch_without_a_loss_scale_for_the_cpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.amp, "GradScaler", raising=False)
+
+    with pytest.raises(UserError, match=r"needs torch 2.3 or later.*fix: --precision bf16"):
+        optim.build_scaler(parse(["--precision", "fp16"]), torch.device("cpu"))
+
+
+def test_a_mean_of_the_weights(tmp_path: Path) -> None:
+    model = nn.Linear(1, 1, bias=False)
+    model.weight.data.fill_(1)
+    mean = optim.Ema(model, 0.5)
+    model.weight.data.fill_(3)
+    mean.update(0)  # so early it forgets more: 1/10 stays
+    assert mean.state()["weight"].item() == pytest.approx(2.8)
+    mean.update(1000)
+    assert mean.state()["weight"].item() == pytest.approx(2.9)
+    with mean.in_place():
+        assert model.weight.item() == pytest.approx(2.9)
+    assert model.weight.item() == 3
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path) -> None:

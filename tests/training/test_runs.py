@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-from training import checkpoint
-
 from .conftest import ALONE, TORCHRUN_2, Here, Trainers, events, finish, status, wait_for
 
 SLOW = ("--step-delay", "0.2", "--sync-every", "2", "--log-every", "1")
@@ -196,20 +194,6 @@ def test_spawn_passes_signals_on_and_three_go_on_exactly(trainers: Trainers, tmp
     assert same(weights(tmp_path / "halves"), weights(tmp_path / "whole"))
 
 
-def test_spawn_ends_all_when_one_dies(trainers: Trainers, tmp_path: Path) -> None:
-    process = trainers.start(tmp_path, *SPAWN_2, *SLOW)
-    wait_for(lambda: events(tmp_path, "train"), "progress")
-    children = [
-        int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    ]
-    os.kill(children[1], signal.SIGKILL)
-    ended = finish(process)
-
-    assert ended.code == 137, ended.err
-    assert status(tmp_path)["state"] == "failed"
-    assert not any(Path(f"/proc/{pid}").exists() for pid in children)
-
-
 @pytest.mark.parametrize("launcher", [ALONE, (*ALONE, *SPAWN_2)])
 def test_missing_data_is_one_line_and_a_failed_state(
     trainers: Trainers, tmp_path: Path, launcher: tuple[str, ...]
@@ -357,27 +341,3 @@ def test_other_epochs_under_a_cosine_are_allowed_and_said(here: Here, tmp_path: 
 
     assert ended.code == 0, ended.err
     assert "the cosine curve changes from here on" in ended.out
-
-
-def test_a_save_that_fails_does_not_end_the_run_unless_it_is_the_last(
-    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written = checkpoint.save
-
-    def full(folder: Path, data: bytes, *, step: int, keep: int, best: bool) -> str:
-        if step != 4:
-            return written(folder, data, step=step, keep=keep, best=best)
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(checkpoint, "save", full)
-    once = here(tmp_path / "once", "--save-every", "2")
-    monkeypatch.setattr(
-        checkpoint, "save", lambda *_args, **_kwargs: full(tmp_path, b"", step=4, keep=1, best=False)
-    )
-    always = here(tmp_path / "always")
-
-    assert [once.code, always.code] == [0, 1]
-    assert "Could not save step 4" in once.out
-    assert [event["step"] for event in events(tmp_path / "once", "save")] == [2, 6, 8]
-    assert "cannot save step 8" in always.err
-    assert status(tmp_path / "always")["state"] == "failed"

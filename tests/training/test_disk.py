@@ -1,0 +1,156 @@
+"""Disks that fill up, quotas, and folders that take no writes: the training goes on as long as it can."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from training import checkpoint
+from training.log import Log
+
+from .conftest import Here, events, status
+from .test_checkpoint import found_step, names, save, state
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A disk that is full when a folder holds more than so many bytes; it is noticed at the sync."""
+
+    def limit(folder: Path, room: float, *, number: int = errno.ENOSPC) -> None:
+        sync = os.fsync
+
+        def full(descriptor: int) -> None:
+            if sum(path.stat().st_size for path in folder.iterdir()) > room:
+                raise OSError(number, os.strerror(number))
+            sync(descriptor)
+
+        monkeypatch.setattr(os, "fsync", full)
+
+    return limit
+
+
+@pytest.mark.parametrize("number", sorted(checkpoint.NO_ROOM))
+def test_older_ones_make_way(tmp_path: Path, disk: Callable[..., None], number: int) -> None:
+    size = len(checkpoint.encode(state(1)))
+    save(tmp_path, 1, 2, 3)
+    disk(tmp_path, 3.5 * size, number=number)
+    save(tmp_path, 4)
+    assert names(tmp_path) == ["step-00000003.pt", "step-00000004.pt"]
+
+    disk(tmp_path, 1.5 * size, number=number)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        save(tmp_path, 5)
+    assert names(tmp_path) == ["step-00000004.pt"]
+    assert found_step(tmp_path, []) == 4
+
+
+def test_what_is_no_lack_of_room_costs_no_checkpoint(tmp_path: Path, disk: Callable[..., None]) -> None:
+    save(tmp_path, 1, 2)
+    disk(tmp_path, 0, number=errno.EROFS)
+    with pytest.raises(OSError, match="Read-only"):
+        save(tmp_path, 3)
+
+    assert names(tmp_path) == ["step-00000001.pt", "step-00000002.pt"]
+
+
+def test_the_best_takes_no_room_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = checkpoint.encode(state(1))
+    checkpoint.save(tmp_path, data, step=1, keep=1, best=True)
+    assert (tmp_path / "best.pt").stat().st_nlink == 2
+
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    checkpoint.save(tmp_path, data, step=2, keep=1, best=True)
+    assert (tmp_path / "best.pt").stat().st_nlink == 1
+    assert checkpoint.decode((tmp_path / "best.pt").read_bytes())["step"] == 1
+    assert names(tmp_path) == ["best.pt", "step-00000002.pt"]
+
+
+def test_a_full_disk_does_not_end_the_training(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault F3: nothing can be written from step 4 to 6, not even that."""
+    written, append = checkpoint._write, Path.open
+    clock = {"step": 0}
+
+    def full(path: Path, data: bytes) -> None:
+        clock["step"] = int(path.name[5:13]) if path.name.startswith("step-") else clock["step"]
+        if 4 <= clock["step"] <= 6:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written(path, data)
+
+    def opened(path: Path, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if mode == "ab" and clock["step"] == 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return append(path, mode, *args, **kwargs)
+
+    monkeypatch.setattr(checkpoint, "_write", full)
+    monkeypatch.setattr(Path, "open", opened)
+    ended = here(tmp_path, "--save-every", "2", "--sync-every", "1")
+
+    assert ended.code == 0, ended.err
+    assert [event["step"] for event in events(tmp_path, "save")] == [2, 8]
+    assert [event["step"] for event in events(tmp_path, "save_failed")] == [6]
+    assert ended.out.count("Cannot write") == 1
+    assert ended.out.count("Could not save step") == 2
+    assert (status(tmp_path)["state"], status(tmp_path)["step"]) == ("done", 8)
+
+
+def test_only_a_last_save_that_fails_is_a_failure(
+    here: Here, tmp_path: Path, disk: Callable[..., None]
+) -> None:
+    here(tmp_path)
+    size = (tmp_path / "checkpoints" / "step-00000008.pt").stat().st_size
+    (tmp_path / "checkpoints" / "best.pt").unlink()
+    disk(tmp_path / "checkpoints", 1.5 * size)
+    ended = here(tmp_path, "--epochs", "2", "--save-every", "4")
+
+    assert ended.code == 1
+    assert ended.err.count("\n") == 1
+    assert "cannot save step 16" in ended.err
+    assert [event["step"] for event in events(tmp_path, "save_failed")] == [12, 16]
+    assert (status(tmp_path)["state"], status(tmp_path)["checkpoint"]) == (
+        "failed",
+        "checkpoints/step-00000008.pt",
+    )
+    assert names(tmp_path / "checkpoints") == ["step-00000008.pt"]
+
+
+def test_no_half_line_in_the_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(run_dir=tmp_path, speaks=True)
+    log.event("one")
+    write = Path.open
+
+    class Short:
+        """A file on a disk with ten bytes left."""
+
+        def __init__(self, file: Any) -> None:
+            self.file = file
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self.file.close()
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.file, name)
+
+        def write(self, data: bytes) -> int:
+            return int(self.file.write(data[:10]))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", lambda *args, **kwargs: Short(write(*args, **kwargs)))
+        log.event("two")
+    log.event("three")
+
+    lines = (tmp_path / "events.jsonl").read_text().splitlines()
+    assert [json.loads(line)["event"] for line in lines] == ["one", "three"]

@@ -1,0 +1,225 @@
+"""Stopped anywhere, a run goes on as if nothing had been: all of its state is equal, bit by bit."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from training import stop
+from training.stop import REASONS, Stop
+
+from .conftest import Here, Trainers, events, status
+from .test_runs import SPAWN_2, same, weights
+
+OWN = """
+    import torch
+    from torch import nn
+
+    class Noisy(torch.utils.data.Dataset):
+        classes = ("dark", "light")
+
+        def __init__(self, count):
+            self.count = count
+
+        def __len__(self):
+            return self.count
+
+        def __getitem__(self, index):
+            return torch.rand(1, 8, 8) * 0.2 + 0.8 * (index % 2), index % 2
+
+    def data(config):
+        return Noisy(29), Noisy(13)
+
+    def plain_data(config):
+        generator = torch.Generator().manual_seed(1)
+        parts = [torch.randint(256, (n, 1, 8, 8), dtype=torch.uint8, generator=generator) for n in (29, 13)]
+        return tuple((part, torch.arange(len(part)) % 2) for part in parts)
+
+    def model(config):
+        return nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.3), nn.Flatten(), nn.Linear(144, 2)
+        )
+
+    def plain_model(config):
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Tanh(), nn.Linear(8, 2))
+"""
+OURS = ("--dataset", "exact_own:data", "--model", "exact_own:model", "--workers", "0", "--batch-size", "8")
+PLAIN = ("--dataset", "exact_own:plain_data", "--model", "exact_own:plain_model", "--batch-size", "8")
+OFTEN = ("--sync-every", "1", "--save-every", "3")
+EACH = [
+    ("--optimizer", "sgd", "--schedule", "cosine", "--warmup-epochs", "0.5"),
+    ("--accumulate", "2", "--ema", "0.9", "--clip-norm", "0.5", "--label-smoothing", "0.1"),
+    ("--precision", "fp16", "--accumulate", "4", "--ema", "0.99", "--clip-norm", "1", "--optimizer", "adamw"),
+    ("--precision", "bf16", "--channels-last", "--ema", "0.5", "--optimizer", "adamw"),
+]
+
+SCALED = pytest.mark.skipif(
+    not hasattr(torch.amp, "GradScaler"), reason="this torch has no loss scale for the CPU"
+)
+
+AskAt = Callable[[int], None]
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a data set and models that have all that is random."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / "exact_own.py").write_text(textwrap.dedent(OWN))
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+@pytest.fixture
+def ask_at(monkeypatch: pytest.MonkeyPatch) -> AskAt:
+    """Ask the next run to stop the k-th time it looks; it looks at its start, each step and in validation."""
+    looks = [0]
+
+    def noted(self: Stop) -> list[float]:
+        looks[0] -= 1
+        return [float(name == "SIGTERM" and looks[0] == 0) for name in REASONS]
+
+    monkeypatch.setattr(stop.Stop, "noted", noted)
+
+    def ask(k: int) -> None:
+        looks[0] = k
+
+    return ask
+
+
+def everything(run_dir: Path) -> dict[str, Any]:
+    """All that the newest checkpoint has."""
+    found: dict[str, Any] = torch.load(run_dir / status(run_dir)["checkpoint"], weights_only=True)
+    return found
+
+
+def equal(one: Any, other: Any) -> bool:
+    """To the bit, whatever it is made of."""
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return bool(one == other)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [pytest.param(flags, marks=SCALED if "fp16" in flags else (), id=" ".join(flags)) for flags in EACH],
+)
+def test_stopped_at_each_moment_of_two_epochs(
+    here: Here, own: Path, tmp_path: Path, ask_at: AskAt, flags: tuple[str, ...]
+) -> None:
+    """Fault F12: the four steps of each epoch, its end, its validation; the last step is a short one."""
+    both = (*OURS, *OFTEN, *flags, "--epochs", "2")
+    ask_at(0)
+    assert here(tmp_path / "whole", *both).code == 0
+    whole = everything(tmp_path / "whole")
+    positions = []
+    for k in range(1, 99):
+        run_dir = tmp_path / str(k)
+        ask_at(k)
+        code = here(run_dir, *both).code
+        if code == 0:
+            break
+        assert code == 75
+        positions.append((status(run_dir)["step"], everything(run_dir)["consumed"]))
+        resumed = here(run_dir, *both)
+        assert resumed.code == 0, resumed.err
+        assert equal(everything(run_dir), whole), f"stopped at {positions[-1]}"
+
+    ends = [(0, 0), (1, 8), (2, 16), (3, 24), (4, 29), (4, 29), (5, 8), (6, 16), (7, 24), (8, 29), (8, 29)]
+    assert positions == ends  # twice after a last step: before the validation, and in it
+    assert set(whole["ema"]) == (
+        {"0.weight", "0.bias", "1.weight", "1.bias", "5.weight", "5.bias"} if "--ema" in flags else set()
+    )
+    assert bool(whole["scaler"]) == ("fp16" in flags)
+
+
+def test_twenty_stops_in_one_run(here: Here, own: Path, tmp_path: Path, ask_at: AskAt) -> None:
+    """Fault F17."""
+    both = (*OURS, *OFTEN, *EACH[1], "--epochs", "6")
+    ask_at(0)
+    here(tmp_path / "whole", *both)
+    codes = [75]
+    while codes[-1] == 75 and len(codes) < 60:
+        ask_at(2 + len(codes) % 2)  # a life that ends in its validation gains nothing, the next one does
+        codes.append(here(tmp_path / "parts", *both).code)
+
+    assert codes == [75] * (len(codes) - 1) + [0]
+    assert len(codes) > 21
+    assert equal(everything(tmp_path / "parts"), everything(tmp_path / "whole"))
+    assert [one["loss"] for one in events(tmp_path / "parts", "epoch")] == [
+        one["loss"] for one in events(tmp_path / "whole", "epoch")
+    ]
+
+
+def test_parts_and_processes_change_nothing_but_rounding(
+    trainers: Trainers, here: Here, own: Path, tmp_path: Path
+) -> None:
+    """Two processes in two parts each, with a short last step, as against one process in one part."""
+    both = (*PLAIN, "--ema", "0.9", "--clip-norm", "0.5", "--optimizer", "sgd", "--lr", "0.1")
+    one = here(tmp_path / "one", *both)
+    two = trainers.run(
+        tmp_path / "two", *both, *SPAWN_2, "--epochs", "1", "--accumulate", "2", env={"PYTHONPATH": str(own)}
+    )
+
+    assert [one.code, two.code] == [0, 0], two.err
+    alone, shared = everything(tmp_path / "one"), everything(tmp_path / "two")
+    for part in ("model", "ema"):
+        assert all(torch.allclose(alone[part][name], shared[part][name], atol=1e-6) for name in alone[part])
+    assert alone["step"] == shared["step"] == 4
+
+
+def test_the_mean_is_what_is_evaluated(here: Here, own: Path, tmp_path: Path) -> None:
+    flags = (*OURS, "--ema", "0.9")
+    here(tmp_path / "run", *flags)
+    best = str(tmp_path / "run" / "checkpoints" / "best.pt")
+    loss = f"{events(tmp_path / 'run', 'epoch')[0]['loss']:.6f}"
+    scores = [
+        here(tmp_path / "run", *flags, "--evaluate").out,
+        here(tmp_path / "run", *OURS, "--evaluate").out,
+        here(tmp_path / "none", *OURS, "--evaluate", "--init-from", best).out,
+    ]
+
+    assert [f"Avg Loss: {loss}" in score for score in scores] == [True] * 3
+    assert not same(weights(tmp_path / "run"), everything(tmp_path / "run")["ema"])
+
+
+def test_a_setting_that_is_new_does_not_end_a_run_without_it(here: Here, own: Path, tmp_path: Path) -> None:
+    here(tmp_path, *OURS)
+    path = tmp_path / status(tmp_path)["checkpoint"]
+    state = torch.load(path, weights_only=True)
+    for name in ("scaler", "ema"):
+        del state[name]
+    for name in ("ema", "accumulate", "clip_norm", "label_smoothing"):
+        del state["config"][name]
+    torch.save(state, path)
+    more = here(tmp_path, *OURS, "--epochs", "2")
+    other = here(tmp_path, *OURS, "--epochs", "3", "--accumulate", "2")
+    allowed = here(tmp_path, *OURS, "--epochs", "3", "--ema", "0.9", "--allow-config-change")
+
+    assert [more.code, other.code, allowed.code] == [0, 1, 0], allowed.err
+    assert "accumulate is 2, but was 1" in other.err
+
+
+def test_compiling_is_asked_for(
+    here: Here, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = []
+
+    def record(model: torch.nn.Module) -> torch.nn.Module:
+        compiled.append(model)
+        return model
+
+    monkeypatch.setattr(torch, "compile", record)
+    assert here(tmp_path / "plain", *OURS).code == 0
+    assert not compiled
+    assert here(tmp_path / "fast", *OURS, "--compile").code == 0
+    assert len(compiled) == 1

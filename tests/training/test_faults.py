@@ -1,0 +1,129 @@
+"""Processes that are lost, hang or go wrong alone; and which test shows what of all that can go wrong.
+
+| fault | what goes wrong | where it is shown |
+|---|---|---|
+| F1 | kill -9 while saving | test_writer: test_killed_at_any_moment_of_saving (FAULT_TRIALS: how often) |
+| F2 | an end at each call of a save | test_writer: test_dying_at_each_step_of_a_save |
+| F3 | disk full, quota, I/O errors | test_disk |
+| F4 | a truncated newest checkpoint | test_checkpoint: test_a_truncated_one_is_passed_over |
+| F5 | flipped bytes, zeroed pages | test_checkpoint: test_no_damage_is_loaded |
+| F6 | all checkpoints corrupt | test_checkpoint: test_without_a_good_one_nothing_starts_afresh |
+| F7 | a file system that is slow, or not shared | here: test_rank_0_alone_needs_the_run_folder; test_writer |
+| F8 | signals, to one or all, twice, at any time | test_runs, test_stop, test_exact |
+| F9 | a rank that dies | here: test_a_dead_rank_ends_the_job_at_once |
+| F10 | a rank that hangs | here: test_a_hung_rank_ends_the_job_in_time |
+| F11 | another number of processes or loaders | test_runs, test_order, test_exact |
+| F12 | a stop at each step, in validation | test_exact: test_stopped_at_each_moment_of_two_epochs |
+| F13 | not a number, on one rank | here: test_one_rank_with_a_loss_that_is_not_finite_ends_all |
+| F14 | an evaluation that cannot be shared evenly | test_loop: test_an_evaluation_is_exact |
+| F15 | two jobs in one folder | test_lock |
+| F16 | code in a checkpoint | test_checkpoint: test_code_in_a_checkpoint_is_not_run |
+| F17 | twenty stops in one run | test_exact: test_twenty_stops_in_one_run |
+| F18 | no folder to write, no data | test_lock: test_a_folder_that_takes_no_writes_is_one_line; test_runs |
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import textwrap
+import time
+from pathlib import Path
+
+import torch
+
+from .conftest import Trainers, events, finish, status, wait_for
+from .test_runs import SLOW, SPAWN_2, weights
+
+OWN = """
+    import os
+    import torch
+
+    class Breaks(torch.nn.Linear):
+        steps = -2  # two more before the first, which are undone
+
+        def forward(self, x):
+            self.steps += self.training
+            bad = os.environ.get("SLURM_PROCID") == "1" and self.steps > 5
+            return super().forward(x.flatten(1)) * (float("nan") if bad else 1.0)
+
+    def model(config):
+        return Breaks(784, 10)
+"""
+
+
+def tasks(
+    trainers: Trainers, run_dirs: tuple[Path, Path], *flags: str, env: dict[str, str] | None = None
+) -> list[subprocess.Popen[str]]:
+    """Two ranks as srun starts them: nobody stands for them, so each has an exit status to be seen."""
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = str(probe.getsockname()[1])
+    meeting = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "SLURM_NTASKS": "2"} | (env or {})
+    return [
+        trainers.start(run_dir, *flags, env=meeting | {"SLURM_PROCID": rank, "SLURM_LOCALID": rank})
+        for rank, run_dir in zip("01", run_dirs, strict=True)
+    ]
+
+
+def children(process: subprocess.Popen[str]) -> list[int]:
+    """The ranks that a trainer with --launcher spawn has started, in order."""
+    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def test_rank_0_alone_needs_the_run_folder(trainers: Trainers, tmp_path: Path) -> None:
+    """Fault F7: another rank may see an old state of it, or nothing at all."""
+    run_dirs = (tmp_path / "run", tmp_path / "unseen" / "run")
+    for epochs in ("1", "2"):
+        ended = [finish(one) for one in tasks(trainers, run_dirs, "--epochs", epochs, "--save-every", "3")]
+        assert [one.code for one in ended] == [0, 0], ended
+
+    assert "Resuming from checkpoints/step-00000008.pt" in ended[0].out
+    assert status(run_dirs[0])["step"] == 16
+    assert not run_dirs[1].exists()
+
+
+def test_a_dead_rank_ends_the_job_at_once(trainers: Trainers, tmp_path: Path) -> None:
+    process = trainers.start(tmp_path, *SPAWN_2, *SLOW)
+    wait_for(lambda: events(tmp_path, "train"), "progress")
+    ranks = children(process)
+    os.kill(ranks[1], signal.SIGKILL)
+    began = time.monotonic()
+    ended = finish(process)
+
+    assert time.monotonic() - began < 5
+    assert ended.code == 137, ended.err
+    assert status(tmp_path)["state"] == "failed"
+    assert not any(Path(f"/proc/{pid}").exists() for pid in ranks)
+
+
+def test_a_hung_rank_ends_the_job_in_time(trainers: Trainers, tmp_path: Path) -> None:
+    """The time that the others wait for it, and then what spawn gives it to end by itself."""
+    process = trainers.start(tmp_path, *SPAWN_2, *SLOW, "--dist-timeout", "5")
+    wait_for(lambda: events(tmp_path, "train"), "progress")
+    ranks = children(process)
+    os.kill(ranks[1], signal.SIGSTOP)
+    began = time.monotonic()
+    ended = finish(process)
+
+    assert time.monotonic() - began < 5 + 10 + 5
+    assert ended.code == 1, ended.err
+    assert status(tmp_path)["state"] == "failed"
+    assert not any(Path(f"/proc/{pid}").exists() for pid in ranks)
+
+
+def test_one_rank_with_a_loss_that_is_not_finite_ends_all(trainers: Trainers, tmp_path: Path) -> None:
+    (tmp_path / "breaks.py").write_text(textwrap.dedent(OWN))
+    run_dir = tmp_path / "run"
+    flags = ("--model", "breaks:model", "--save-every", "2", "--sync-every", "4", "--epochs", "1")
+    ended = [
+        finish(one) for one in tasks(trainers, (run_dir, run_dir), *flags, env={"PYTHONPATH": str(tmp_path)})
+    ]
+
+    assert [one.code for one in ended] == [3, 3], ended
+    assert [one.err.count("\n") for one in ended] == [1, 0]  # rank 0 tells it
+    assert "the loss is not finite at step 6; newest checkpoint: checkpoints/step-00000004.pt" in ended[0].err
+    assert status(run_dir)["state"] == "failed"
+    assert all(torch.isfinite(weight).all() for weight in weights(run_dir).values())

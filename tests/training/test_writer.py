@@ -1,0 +1,208 @@
+"""Saving beside the training: copies, order, errors, and what is left when the process is killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from training import checkpoint
+from training.writer import Copies, Writer
+
+from .conftest import Here, all_events, events, status, wait_for
+from .test_checkpoint import found_step, names, save
+
+KILLS = int(os.environ.get("FAULT_TRIALS", "20"))
+
+
+def test_the_copy_stays_as_it_was() -> None:
+    weight = torch.ones(3)
+    value = {
+        "tied": [weight, weight.view(3), weight.view(3, 1)],
+        "empty": torch.empty(0),
+        "plain": (1, "two"),
+        "model": torch.nn.BatchNorm1d(2).state_dict(),
+    }
+    copy = Copies().take(value)
+    weight += 1
+    value["tied"].append("more")  # type: ignore[attr-defined]
+
+    assert [one.tolist() for one in copy["tied"]] == [[1, 1, 1], [1, 1, 1], [[1], [1], [1]]]
+    assert copy["tied"][0] is copy["tied"][1]
+    assert copy["plain"] == (1, "two")
+    assert isinstance(copy["model"], OrderedDict)
+    assert copy["model"]._metadata == {"": {"version": 2}}  # type: ignore[attr-defined]
+    checkpoint.decode(checkpoint.encode({"optimizer": {}, "step": 1, **copy}))
+
+
+def test_the_next_copy_takes_the_memory_of_the_last() -> None:
+    copies = Copies()
+    weights = [torch.ones(2, 3), torch.ones(3), torch.ones(2, 3).t()]
+    places = [one.data_ptr() for one in copies.take(weights)]
+    weights[1] = torch.ones(4)
+    again = copies.take([weight * 2 for weight in weights])
+
+    assert [one.tolist() for one in again] == [[[2] * 3] * 2, [2] * 4, [[2] * 2] * 3]
+    assert again[0].data_ptr() == places[0]
+    assert again[2].data_ptr() == places[2]
+    assert [one.stride() for one in again] == [one.stride() for one in weights]
+
+
+def test_one_after_the_other_and_errors_are_told_once() -> None:
+    writer, done, may_end = Writer(), list[str](), threading.Event()
+
+    def slow() -> None:
+        may_end.wait()
+        done.append("slow")
+
+    def broken() -> None:
+        raise ValueError("of the thread")
+
+    writer.start(slow)
+    assert not done
+    may_end.set()
+    writer.start(lambda: done.append("next"))
+    writer.wait()
+    assert done == ["slow", "next"]
+    writer.start(broken)
+    with pytest.raises(ValueError, match="of the thread"):
+        writer.start(slow)
+    writer.wait()
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """Do it in a copy of this process; its number."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return child
+
+
+def ended(child: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_killed_at_any_moment_of_saving(tmp_path: Path) -> None:
+    """Fault F1: what was once said to be saved is there, whole, whenever the kill comes."""
+    data = {
+        step: checkpoint.encode({"model": {"w": torch.full((1 << 19,), step)}, "optimizer": {}, "step": step})
+        for step in range(1, 9)
+    }
+    chance = random.Random(1)  # noqa: S311 - of moments
+    for trial in range(KILLS):
+        folder = tmp_path / str(trial)
+        folder.mkdir()
+        told, tells = os.pipe()
+
+        def saves(folder: Path = folder, tells: int = tells) -> None:
+            for step in range(1, 9):
+                checkpoint.save(folder, data[step], step=step, keep=2, best=step % 2 == 0)
+                os.write(tells, bytes([step]))
+
+        child = in_child(saves)
+        os.close(tells)
+        assert os.read(told, 1) == b"\1"
+        time.sleep(chance.uniform(0, 0.05))
+        os.kill(child, signal.SIGKILL)
+        ended(child)
+        said = max([1, *os.read(told, 99)])
+        os.close(told)
+        lines: list[str] = []
+        checkpoint.prepare(folder, "auto", lines.append)
+
+        assert said <= found_step(folder, lines) <= said + 1
+        assert not lines
+        assert not [name for name in names(folder) if "tmp" in name]
+
+
+CHANGES = [(os, "fsync"), (Path, "replace"), (Path, "unlink"), (Path, "hardlink_to"), (Path, "open")]
+
+
+def dies_at(folder: Path, k: int, monkeypatch: pytest.MonkeyPatch, *, links: bool) -> None:
+    """Save step 3, and end at the k-th call that changes the disk."""
+    left = [k]
+
+    def counted(call: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            left[0] -= 1
+            if not left[0]:
+                os._exit(9)
+            if name == "hardlink_to" and not links:
+                raise OSError(1, "no links here")
+            return call(*args, **kwargs)
+
+        return wrapped
+
+    for owner, name in CHANGES:
+        monkeypatch.setattr(owner, name, counted(getattr(owner, name), name))
+    state = {"model": {"w": torch.full((9,), 3)}, "optimizer": {}, "step": 3}
+    checkpoint.save(folder, checkpoint.encode(state), step=3, keep=1, best=True)
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_dying_at_each_step_of_a_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, links: bool
+) -> None:
+    """Fault F2: the process ends before the k-th call that changes the disk, for each k."""
+    for k in range(1, 99):
+        folder = tmp_path / str(k)
+        folder.mkdir()
+        save(folder, 1, 2)
+        code = ended(in_child(lambda: dies_at(folder, k, monkeypatch, links=links)))  # noqa: B023 - run at once
+        lines: list[str] = []
+        checkpoint.prepare(folder, "auto", lines.append)
+        assert found_step(folder, lines) in {2, 3}
+        assert not lines
+        if (folder / "best.pt").exists():
+            assert checkpoint.decode((folder / "best.pt").read_bytes())["step"] == 3
+        if code == 0:
+            break
+        assert code == 9
+    assert k > (8 if links else 9)  # all were died at
+    assert names(folder) == ["best.pt", "step-00000003.pt"]
+
+
+def test_the_training_goes_on_beside_a_slow_disk_and_ends_with_all_saved(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = checkpoint.save
+
+    def slow(folder: Path, data: bytes, *, step: int, **how: Any) -> str:
+        if step == 3:
+            wait_for(lambda: [one for one in events(folder.parent, "train") if one["step"] == 4], "next step")
+        return written(folder, data, step=step, **how)
+
+    plain = here(tmp_path / "plain", "--save-every", "3")
+    monkeypatch.setattr(checkpoint, "save", slow)
+    ended = here(tmp_path / "slow", "--save-every", "3", "--log-every", "1", "--sync-every", "1")
+    order = [
+        (event["event"], event["step"])
+        for event in all_events(tmp_path / "slow")
+        if event["event"] in {"train", "save", "done"}
+    ]
+
+    assert [plain.code, ended.code] == [0, 0], ended.err
+    assert order.index(("train", 4)) < order.index(("save", 3))
+    assert [step for kind, step in order if kind == "save"] == [3, 6, 8]
+    assert order[-1] == ("done", 8)
+    assert status(tmp_path / "slow")["checkpoint"] == "checkpoints/step-00000008.pt"
+    for name in ("step-00000003.pt", "step-00000006.pt", "step-00000008.pt"):
+        one, other = (
+            torch.load(tmp_path / run / "checkpoints" / name, weights_only=True)["model"]
+            for run in ("plain", "slow")
+        )
+        assert all(torch.equal(one[key], other[key]) for key in one)

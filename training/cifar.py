@@ -1,0 +1,134 @@
+"""CIFAR-10's files, of its binary or its Python version; no NumPy is needed, and no pickle's code is run.
+
+Source: https://www.cs.toronto.edu/~kriz/cifar.html (section "Dataset layout").
+
+Shape suffixes: N images, C channels, H height, W width.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .errors import UserError, one_line
+
+PARTS = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
+BINARY, PYTHON = "cifar-10-batches-bin", "cifar-10-batches-py"
+SHAPE_CHW = (3, 32, 32)
+VALUES = 3 * 32 * 32
+CLASSES = 10
+# what a file that cannot be read raises, or a pickle of something else
+WRONG = (OSError, EOFError, pickle.UnpicklingError, ValueError, TypeError, AttributeError, LookupError)
+
+
+def read_cifar10(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """One part of CIFAR-10: images (N, 3, 32, 32) uint8 and labels (N,) int64, on the CPU.
+
+    Args:
+        folder: Holds the files of either version, or their folder as it is unpacked.
+        part: train or test.
+
+    Raises:
+        UserError: If a file is missing or is not what its name says.
+    """
+    read = [_read(_find(folder, name)) for name in PARTS[part]]
+    images_NCHW = torch.cat([images for images, _ in read]).view(-1, *SHAPE_CHW)
+    return images_NCHW, torch.cat([labels for _, labels in read]).long()
+
+
+def _find(folder: Path, name: str) -> Path:
+    places = [folder / BINARY / f"{name}.bin", folder / f"{name}.bin", folder / PYTHON / name, folder / name]
+    path = next((path for path in places if path.is_file()), None)
+    if path is None:
+        raise UserError(
+            f"{name} of CIFAR-10 is not there",
+            at=str(folder),
+            fix=f"unpack cifar-10-binary.tar.gz in {folder}",
+        )
+    return path
+
+
+def _read(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images (N, 3072) and labels (N,), both uint8."""
+    try:
+        data = path.read_bytes()
+        if path.suffix == ".bin":
+            return _from_binary(data)
+        return _from_python(data)
+    except WRONG as error:
+        what = f"not a file of CIFAR-10 ({one_line(error)[:200]})"
+        raise UserError(what, at=str(path), fix="unpack its archive again") from error
+
+
+def _from_binary(data: bytes) -> tuple[torch.Tensor, torch.Tensor]:
+    if not data or len(data) % (1 + VALUES):
+        raise ValueError(f"{len(data)} bytes are no whole number of images")
+    rows = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(-1, 1 + VALUES)
+    return _checked(rows[:, 1:], rows[:, 0])
+
+
+def _from_python(data: bytes) -> tuple[torch.Tensor, torch.Tensor]:
+    found = _Plain(io.BytesIO(data), encoding="bytes").load()
+    pixels, labels = found[b"data"].values, [int(label) for label in found[b"labels"]]
+    if not labels:
+        raise ValueError("no labels in it")
+    if len(pixels) != len(labels) * VALUES or not 0 <= min(labels) <= max(labels) < CLASSES:
+        raise ValueError(f"{len(pixels)} values and {len(labels)} labels")
+    images = torch.frombuffer(bytearray(pixels), dtype=torch.uint8).view(-1, VALUES)
+    return _checked(images, torch.tensor(labels, dtype=torch.uint8))
+
+
+def _checked(images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    if int(labels.max()) >= CLASSES:
+        raise ValueError(f"a label is {int(labels.max())}")
+    return images, labels
+
+
+class _Array:
+    """Stands for an array of NumPy while it is read: its bytes, and nothing else of it."""
+
+    values = b""
+
+    def __setstate__(self, state: Any) -> None:
+        values = state[-1] if isinstance(state, tuple) else None
+        if not isinstance(values, bytes):
+            raise pickle.UnpicklingError("an array without values")
+        self.values = values
+
+
+class _Kind:
+    """Stands for a type of NumPy: what it is, the number of bytes will show."""
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def __setstate__(self, _state: Any) -> None:
+        pass
+
+
+def _array(*_: Any) -> _Array:
+    return _Array()
+
+
+class _Plain(pickle.Unpickler):
+    """Reads the one kind of object these files have; a name of anything else ends the reading."""
+
+    names = {  # noqa: RUF012 - constant
+        ("numpy.core.multiarray", "_reconstruct"): _array,
+        ("numpy", "ndarray"): _Array,
+        ("numpy", "dtype"): _Kind,
+    }
+
+    def find_class(self, module: str, name: str) -> Any:
+        """What a name in the pickle means.
+
+        Raises:
+            pickle.UnpicklingError: For any name that has no business there.
+        """
+        if (module, name) not in self.names:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+        return self.names[module, name]
