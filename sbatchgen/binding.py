@@ -59,23 +59,22 @@ def _frequency_parts(text: str) -> tuple[str, str | None, str | None]:
 
 def _frequencies(low: str, high: str | None, last: str | None) -> tuple[str, int, int, str]:
     """What is wrong, the two frequencies, and the governor as far as it was read."""
-    least, most, governor = NO_VAL, NO_VAL, _governor(low)
+    least, most, governor, wrong = NO_VAL, NO_VAL, _governor(low), ""
     if governor and last is not None:
         return f"governor cannot be specified twice {low}{{-}}:{last} in --cpu-freq", least, most, ""
     if not governor and not (most := _khz(low)):
-        return f'unrecognized --cpu-freq argument "{low}"', least, most, governor
-    if high is not None:
+        wrong = f'unrecognized --cpu-freq argument "{low}"'
+    elif high is not None:
         least, most = most, _khz(high)
         if not most:
-            return f'unrecognized --cpu-freq argument "{high}"', least, most, governor
-        if most < least:
-            return f"min cpu-frec ({low}) must be < max cpu-freq ({high})", least, most, governor
-    if last is None:
-        return "", least, most, governor
-    if high is None:
-        return f"gov on cpu-frec ({last}) illegal without max", least, most, ""
-    governor = _governor(last)
-    wrong = "" if governor else f"illegal governor: {last} on --cpu-freq"
+            wrong = f'unrecognized --cpu-freq argument "{high}"'
+        elif most < least:
+            wrong = f"min cpu-frec ({low}) must be < max cpu-freq ({high})"
+    if last is not None and not wrong:
+        if high is None:
+            wrong = f"gov on cpu-frec ({last}) illegal without max"
+        elif not (governor := _governor(last)):
+            wrong = f"illegal governor: {last} on --cpu-freq"
     return wrong, least, most, governor
 
 

@@ -83,11 +83,17 @@ FIELDS = {
     "switches": ("req_switch", "wait4switch"),
     "thread-spec": ("core_spec",),
 }
-_COUNTS = tuple(
-    (
-        "cores-per-socket cpus-per-gpu mincpus ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket "
-        "ntasks-per-tres sockets-per-node threads-per-core"
-    ).split()
+_COUNTS = (
+    "cores-per-socket",
+    "cpus-per-gpu",
+    "mincpus",
+    "ntasks-per-core",
+    "ntasks-per-gpu",
+    "ntasks-per-node",
+    "ntasks-per-socket",
+    "ntasks-per-tres",
+    "sockets-per-node",
+    "threads-per-core",
 )
 _SIZES = ("mem", "mem-per-cpu", "mem-per-gpu", "tmp")
 _PATHS = ("error", "input", "output")
@@ -510,7 +516,7 @@ _SHOWN: dict[str, Callable[[Fields], str | None]] = {
     "begin": lambda job: moment.show(job["begin"]),
     "core-spec": _show_core_spec,
     "deadline": lambda job: moment.show(job["deadline"]),
-    "delay-boot": lambda job: grammar.show_seconds(wrapped(job["delay-boot"])),
+    "delay-boot": lambda job: grammar.show_seconds(job["delay-boot"] % 2**32),
     "distribution": _show_distribution,
     "extra-node-info": _show_extra_node_info,
     "get-user-env": _show_user_env,

@@ -68,26 +68,31 @@ def scan(words: Sequence[Word], table: Mapping[str, Spec]) -> Iterator[Use | Sto
 
 def _long(word: Word, following: Word | None, table: Mapping[str, Spec]) -> Use | Stop:
     name, equals, value = word.text[2:].partition("=")
-    matching = [table[name]] if name in table else [spec for spec in table.values() if _starts(spec, name)]
+    exact = table.get(name)
+    matching = [exact] if exact else [spec for spec in table.values() if spec.name.startswith(name)]
     if not matching:
         return Stop(word=word, complaint=f"unrecognized option '{word.text}'")
     if len(matching) > 1:
         names = "".join(f" '--{spec.name}'" for spec in matching)
         return Stop(word=word, complaint=f"option '{word.text}' is ambiguous; possibilities:{names}")
-    spec = matching[0]
     if equals:
-        if spec.argument is Argument.NONE:
-            return Stop(word=word, complaint=f"option '--{spec.name}' doesn't allow an argument")
-        return Use(spec=spec, word=word, value=value, value_word=word, value_start=len(name) + 3)
+        return _with_value(matching[0], word, value)
+    return _without_value(matching[0], word, following)
+
+
+def _with_value(spec: Spec, word: Word, value: str) -> Use | Stop:
+    if spec.argument is Argument.NONE:
+        return Stop(word=word, complaint=f"option '--{spec.name}' doesn't allow an argument")
+    start = len(word.text) - len(value)
+    return Use(spec=spec, word=word, value=value, value_word=word, value_start=start)
+
+
+def _without_value(spec: Spec, word: Word, following: Word | None) -> Use | Stop:
     if spec.argument is not Argument.REQUIRED:
         return Use(spec=spec, word=word)
     if following is None:
         return Stop(word=word, complaint=f"option '--{spec.name}' requires an argument")
     return Use(spec=spec, word=word, value=following.text, value_word=following)
-
-
-def _starts(spec: Spec, name: str) -> bool:
-    return spec.name.startswith(name)
 
 
 def _cluster(word: Word, following: Word | None, shorts: Mapping[str, Spec]) -> Iterator[Use | Stop]:

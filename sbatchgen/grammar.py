@@ -1,7 +1,7 @@
 """The values of sbatch options: what Slurm makes of a text, and how it prints that.
 
 Numbers are C's: leading blanks and a sign are fine, and what does not fit wraps around. Source: sbatch(1),
-Slurm 22.05, and the behaviour of sbatch 22.05.8; what later releases changed takes the release as an argument.
+Slurm 22.05 and the behaviour of sbatch 22.05.8; what later releases changed takes the release as an argument.
 """
 
 from __future__ import annotations
@@ -23,7 +23,24 @@ NICE_LIMIT = 2**31 - 3
 THREAD_SPEC = 0x8000
 
 _NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
-_SIGNALS = tuple("HUP INT QUIT ABRT KILL ALRM TERM USR1 USR2 URG CONT STOP TSTP TTIN TTOU XCPU".split())
+_SIGNALS = (
+    "HUP",
+    "INT",
+    "QUIT",
+    "ABRT",
+    "KILL",
+    "ALRM",
+    "TERM",
+    "USR1",
+    "USR2",
+    "URG",
+    "CONT",
+    "STOP",
+    "TSTP",
+    "TTIN",
+    "TTOU",
+    "XCPU",
+)
 _ALL_EVENTS = ("INVALID_DEPEND", "BEGIN", "END", "FAIL", "REQUEUE", "STAGE_OUT")
 _LIMIT_EVENTS = ("TIME_LIMIT_50", "TIME_LIMIT_80", "TIME_LIMIT_90", "TIME_LIMIT")
 _EVENTS = ("ARRAY_TASKS", *_ALL_EVENTS, *_LIMIT_EVENTS)  # as sbatch prints them

@@ -10,7 +10,7 @@ from enum import Enum
 from functools import cache
 
 ALIASES = {"tasks-per-node": "ntasks-per-node"}  # sbatch keeps and prints the other name
-RELEASES = "20.11 21.08 22.05 23.02 23.11 24.05 24.11 25.05 25.11 26.05".split()  # noqa: SIM905
+RELEASES = ("20.11", "21.08", "22.05", "23.02", "23.11", "24.05", "24.11", "25.05", "25.11", "26.05")
 
 
 class Argument(Enum):

@@ -5,10 +5,12 @@
     script.messages                     # what sbatch would say
     script.returncode                   # its exit status where it would refuse the script
 
-It judges as sbatch itself does, before slurmctld is asked: no rule of ours is in it. Not read are files that an option
-names (--nodefile, --bbf, --export-file, a --nodelist with a slash) and other clusters (--clusters); lines of #PBS and
-#BSUB are found, not translated; options of a site's plugins are given by the caller. Checked against sbatch
-22.05.8; for other releases the table of options, the quoting and the checks that were added are theirs.
+It judges as sbatch itself does, before slurmctld is asked: no rule of ours is in it. Not read are files that
+an option names (--nodefile, --bbf, --export-file, a --nodelist with a slash), users (--uid, --gid) and other
+clusters (--clusters); lines of #PBS and #BSUB are found, not translated; options of a site's plugins are
+given by the caller. Checked against sbatch 22.05.8. For other releases the table of options, the quoting, the
+prefix of --gres and the exclusions that came later are theirs; values and the other checks are those of
+22.05.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ __all__ = ["Component", "Directive", "Kind", "Message", "Option", "Script", "Wor
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Option:
-    """An option as it is given. Lines and columns count from 1 and are 0 outside the script; ends are exclusive.
+    """An option as it is given. Lines and columns count from 1, and are 0 outside the script.
 
     Attributes:
         name: Its long name, also where it is shortened or a letter.
@@ -41,7 +43,7 @@ class Option:
         column: Where the option starts.
         value_line: The line of its value, which may be a later one.
         value_column: Where the value starts.
-        value_end: Where the value ends.
+        value_end: The column after the value's last character.
         spelled: The word that names it, such as -t10 or --part=gpu, or the name of a variable.
     """
 
@@ -161,8 +163,7 @@ def read(
     try:
         _first_pass(call)
         _admit(call, script)
-        for index in range(_components(call.directives)):
-            components.append(_component(call, index))
+        components.extend(_component(call, index) for index in range(_components(call.directives)))
         returncode = None
     except _EndError as end:
         returncode = end.status
@@ -248,12 +249,7 @@ def _component(call: _Call, index: int) -> Component:
     call.given.clear()
     settled = False
     try:
-        stray = _apply(call, _words(call, index), "script")
-        if stray:
-            call.say(
-                "error", f"Invalid directive found in batch script: {stray.text}", stray.line, stray.column
-            )
-            raise _EndError(255)
+        _apply_script(call, index)
         _apply_environment(call, variables(call.slurm))
         _apply(call, call.arguments, "command line")
         _checked(call, combination.settle)
@@ -265,6 +261,14 @@ def _component(call: _Call, index: int) -> Component:
         end.components.append(component if settled else _snapshot(call, settled=False))
         raise
     return component
+
+
+def _apply_script(call: _Call, index: int) -> None:
+    stray = _apply(call, _words(call, index), "script")
+    if stray:
+        text = f"Invalid directive found in batch script: {stray.text}"
+        call.say("error", text, stray.line, stray.column)
+        raise _EndError(255)
 
 
 def _words(call: _Call, index: int) -> list[Word]:

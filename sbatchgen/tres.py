@@ -1,7 +1,7 @@
 """GPUs and other generic resources: what sbatch checks of them before it asks slurmctld.
 
-Source: Slurm's gres_job_state_validate, 22.05, and the behaviour of sbatch 22.05.8. What is counted is what the
-options say, not what a node has.
+Source: Slurm 22.05 and the behaviour of sbatch 22.05.8. What is counted is what the options say, not what a
+node has.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ def verify(job: Fields, *, known: frozenset[str] | None) -> None:
     requests = _requests(job)
     _imply_tasks(requests, counts)
     demands: list[Demand] = []
-    valid = all([_collect(kind, text, demands, counts, known) for kind, text in requests])
+    collected = [_collect(kind, text, demands, counts, known) for kind, text in requests]
     counts.gpus = any(_asks_itself(demand) for demand in demands if demand.name == "gpu")
-    valid = _tasks_per_gpu(job, demands, counts) and valid
+    valid = _tasks_per_gpu(job, demands, counts) and all(collected)
     wrong = _disagreement(job, demands, counts, requests) if valid else INVALID
     if wrong:
         raise RefusedError(wrong, status=1)
@@ -327,7 +327,8 @@ def _nodes(demand: Demand, counts: Counts) -> str:
     if (counts.low != NO_VAL and nodes < counts.low) or nodes > counts.high:
         return (
             "{failed}. Based on --{name} and {per_node} required nodes "
-            f"({nodes}) doesn't fall between min_nodes ({counts.low}) and max_nodes ({counts.high}) boundaries."
+            f"({nodes}) doesn't fall between min_nodes ({counts.low}) and "
+            f"max_nodes ({counts.high}) boundaries."
         )
     counts.low = counts.high = nodes
     return ""
