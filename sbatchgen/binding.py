@@ -28,6 +28,7 @@ _GOVERNORS = {
 _ALLOWED = ("OnDemand", "Performance", "UserSpace")  # CpuFreqGovernors of a slurm.conf that does not say
 _MEMORY_FLAGS = {"p": "prefer", "prefer": "prefer", "sort": "sort", "v": "verbose", "verbose": "verbose"}
 _MEMORY_BINDS = {"no": "none", "none": "none", "rank": "rank", "local": "local"}
+_LISTED = 2**20  # of a longer list the rest is left out
 _MEMORY_ORDER = ("verbose", "prefer", "sort", "none", "rank", "local", "map_mem", "mask_mem")
 
 
@@ -199,7 +200,8 @@ def _memory_list(values: list[str], kind: str) -> str:
         wrong = "[^0-9a-fA-F]" if kind == "mask_mem" else "[^0-9]"
         if (character := byte_of(number, wrong)) is not None:
             raise RefusedError(f"Failed to validate number: {number}, the offending character is {character}")
-        result += [number] * min(int(count) if star else 1, 2**16)
+        room = _LISTED - len(result)
+        result += [number] * min(int(count) if star else 1, room)
     return ",".join(result)
 
 

@@ -73,7 +73,8 @@ def leading_number(text: str) -> tuple[int | None, str]:
     match = _NUMBER.match(text)
     if match is None:
         return None, text
-    value = int(match[2]) if len(match[2]) < 30 else 10**30
+    digits = match[2].lstrip("0")
+    value = int(digits or "0") if len(digits) < 30 else 10**30
     value = max(-value, -LONG_MAX - 1) if match[1] == "-" else min(value, LONG_MAX)
     return value, text[match.end() :]
 
@@ -105,7 +106,7 @@ def seconds(text: str) -> int | None:
         return INFINITE
     if not re.fullmatch(r"[0-9:-]+", text):
         return None
-    numbers = [int(number) for number in re.findall("[0-9]+", text)]
+    numbers = [leading_number(number)[0] or 0 for number in re.findall("[0-9]+", text)]
     days, dash, _ = text.rpartition("-")
     colons = text.count(":")
     if (
@@ -125,10 +126,7 @@ def seconds(text: str) -> int | None:
         fields = (0, *numbers)
     else:
         fields = (0, 0, *numbers, 0)[:4]
-    total = sum(
-        wrapped(min(max(field, -LONG_MAX - 1), LONG_MAX)) * unit
-        for field, unit in zip(fields, (86400, 3600, 60, 1), strict=True)
-    )
+    total = sum(wrapped(count) * unit for count, unit in zip(fields, (86400, 3600, 60, 1), strict=True))
     return wrapped(total)
 
 

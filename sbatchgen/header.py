@@ -7,6 +7,8 @@ What is read here is not shell: sbatch has a quoting of its own. Source: Slurm's
 from __future__ import annotations
 
 import re
+from array import array
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -14,8 +16,16 @@ from enum import Enum
 from sbatchgen.releases import RELEASES, line_of
 
 BLANKS = " \t\n\v\f\r"
+_BLANKS = re.compile(f"[{BLANKS}]*")
+_COMMAND = re.compile(r"^[ \t\v\f\r]*[^# \t\n\v\f\r]", re.MULTILINE)
+_CANDIDATE = re.compile(r"^[ \t]*#[ \t#]*(?:SBATCH|SLURM|PBS|BSUB)[^\n]*", re.MULTILINE | re.IGNORECASE)
 _LOOKALIKE = re.compile(r"[ \t]*#+[ \t]*#*[ \t]*SBATCH(?![A-Za-z_])", re.IGNORECASE)
 _PLAIN = re.compile(r"""[^ \t\n\v\f\r\\"'#]+(?=[ \t\n\v\f\r#]|\Z)""")
+_RUNS = {
+    "": re.compile(r"""[^ \t\n\v\f\r\\"'#]+"""),
+    '"': re.compile(r'[^\\"]+'),
+    "'": re.compile(r"[^\\']+"),
+}
 _SEPARATORS = ("packjob", "hetjob")
 _FOREIGN_LINES = 100  # sbatch looks for #PBS and #BSUB until it saw more lines than these without a #
 
@@ -43,21 +53,26 @@ class Word:
     Attributes:
         text: The argument.
         line: The line it stands in; 0 for one of the command line or the environment.
-        columns: For each character of the text where it stands, and where the word ends.
+        offsets: Where in the text each run of characters starts that stand together in the line.
+        columns: Where in the line each of these runs starts.
+        end: The column after the word.
     """
 
     text: str
     line: int = 0
-    columns: Sequence[int] = ()
+    offsets: Sequence[int] = (0,)
+    columns: Sequence[int] = (0,)
+    end: int = 0
 
     @property
     def column(self) -> int:
         """Where it starts."""
-        return self.columns[0] if self.columns else 0
+        return self.columns[0]
 
     def span(self, start: int) -> tuple[int, int]:
         """The columns of what follows the first `start` characters, the end exclusive."""
-        return (self.columns[start], self.columns[-1]) if self.columns else (0, 0)
+        run = bisect_right(self.offsets, start) - 1
+        return min(self.columns[run] + start - self.offsets[run], self.end), self.end
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,27 +134,25 @@ def refusal(script: bytes) -> tuple[str, ...]:
 
 def directives(text: str, *, slurm: str, file: str) -> Iterator[Directive]:
     """The directives of a script, and the lines that look like some, in order."""
-    component, reading, foreign = 0, True, 0
-    for number, line in enumerate(text.split("\n"), 1):
-        if family := _family(line):
-            if foreign <= _FOREIGN_LINES:
-                yield Directive(kind=family, text=line, line=number, column=1)
-            continue
-        foreign += not line.startswith("#")
-        if line.startswith(("#SBATCH", "#SLURM")):
-            if not reading:
+    command = _COMMAND.search(text)
+    end = command.start() if command else len(text)
+    component, number, at = 0, 1, 0
+    for match in _CANDIDATE.finditer(text):
+        line = match[0]
+        number += text.count("\n", at, match.start())
+        at = match.start()
+        if line.startswith(("#PBS", "#BSUB")):
+            if number - text.count("\n#", 0, at) - 2 <= _FOREIGN_LINES:
+                kind = Kind.PBS if line.startswith("#P") else Kind.BSUB
+                yield Directive(kind=kind, text=line, line=number, column=1)
+        elif line.startswith(("#SBATCH", "#SLURM")):
+            if at > end:
                 yield Directive(kind=Kind.LATE, text=line, line=number, column=1)
                 continue
-            component += _separates(line) is not None
+            component += _separates(line)
             yield _read(line, number, component, slurm=slurm, file=file)
         elif _LOOKALIKE.match(line):
             yield _lookalike(line, number)
-        if not line.lstrip(BLANKS).startswith("#") and line.strip(BLANKS):
-            reading = False
-
-
-def _family(line: str) -> Kind | None:
-    return Kind.PBS if line.startswith("#PBS") else Kind.BSUB if line.startswith("#BSUB") else None
 
 
 def _lookalike(line: str, number: int) -> Directive:
@@ -148,10 +161,10 @@ def _lookalike(line: str, number: int) -> Directive:
     return Directive(kind=kind, text=line, line=number, column=column)
 
 
-def _separates(line: str) -> str | None:
-    """The separator that a directive starts with, if it does."""
+def _separates(line: str) -> bool:
+    """Whether a directive starts the next component."""
     start = 7 if line.startswith("#SBATCH") else 6
-    return _separator(line, _skip_blanks(line, start))
+    return _separator(line, _skip_blanks(line, start)) is not None
 
 
 def _separator(line: str, at: int) -> str | None:
@@ -211,45 +224,49 @@ def _word(line: str, start: int, number: int, *, spaces: bool) -> tuple[Word | N
     None where there is no word: at the end, at a comment, and for quotes with nothing in them.
     """
     if plain := _PLAIN.match(line, start):
-        columns = range(start + 1, plain.end() + 2)
-        return Word(text=plain[0], line=number, columns=columns), plain.end(), ""
+        word = Word(text=plain[0], line=number, columns=(start + 1,), end=plain.end() + 1)
+        return word, plain.end(), ""
     return _quoted_word(line, start, number, spaces=spaces)
 
 
 def _quoted_word(line: str, start: int, number: int, *, spaces: bool) -> tuple[Word | None, int, str]:
-    at, quote, escaped = start, "", False
-    characters: list[str] = []
-    columns: list[int] = []
+    at, quote, length = start, "", 0
+    runs: list[str] = []
+    offsets, columns = array("Q"), array("Q")
     while at < len(line):
         character = line[at]
-        if not quote and character in BLANKS and not (escaped and spaces):
+        if not quote and character in BLANKS + "#":
             break
-        if escaped:
-            escaped = False
-        elif character == "\\":
-            escaped = True
+        if character == quote:
+            quote = ""
             at += 1
             continue
-        elif quote:
-            if character == quote:
-                quote = ""
-                at += 1
-                continue
-        elif character in "\"'":
+        if not quote and character in "\"'":
             quote = character
             at += 1
             continue
-        elif character == "#":
-            break
-        characters.append(character)
+        if character == "\\":
+            at += 1
+            run = line[at : at + 1]
+            if not run or (not quote and run in BLANKS and not spaces):
+                break
+        else:
+            found = _RUNS[quote].match(line, at)
+            run = found[0] if found else ""
+        runs.append(run)
+        offsets.append(length)
         columns.append(at + 1)
-        at += 1
-    if not characters:
+        length += len(run)
+        at += len(run)
+    if not runs:
         return None, at, quote
-    return Word(text="".join(characters), line=number, columns=(*columns, at + 1)), at, quote
+    return (
+        Word(text="".join(runs), line=number, offsets=offsets, columns=columns, end=at + 1),
+        at,
+        quote,
+    )
 
 
 def _skip_blanks(line: str, at: int) -> int:
-    while at < len(line) and line[at] in BLANKS:
-        at += 1
-    return at
+    match = _BLANKS.match(line, at)
+    return match.end() if match else at

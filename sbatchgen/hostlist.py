@@ -5,12 +5,15 @@ Source: Slurm 22.05 and the behaviour of sbatch 22.05.8; a cluster of one dimens
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from collections.abc import Iterator
 
 from sbatchgen.grammar import RefusedError, leading_number
 
 _RANGE_LIMIT = 64 * 1024
+_Range = tuple[str, int, int, int]  # prefix, first, last, width; a width of -1: a name without a number
 
 
 def hosts(text: str) -> int:
@@ -19,61 +22,72 @@ def hosts(text: str) -> int:
     Raises:
         RefusedError: It is no list of hosts.
     """
-    ranges: set[tuple[str, int, int, int]] = set()
+    ranges: set[_Range] = set()
+    uncompared = 0
     for item in _items(text):
-        ranges |= set(_ranges(item))
-    return _union(ranges)
+        found = _ranges(item)
+        if isinstance(found, int):
+            uncompared += found
+        else:
+            ranges |= set(found)
+    return _union(ranges) + uncompared
 
 
 def _items(text: str) -> Iterator[str]:
     """The parts of a list; a comma in brackets does not part."""
     start = at = 0
+    last = text.rfind("]")
     while at <= len(text):
-        if text[at : at + 1] == "[" and (close := text.find("]", at)) >= 0:
-            at = close
-        elif text[at : at + 1] in (",", ""):
+        if text[at : at + 1] == "[" and at < last:
+            at = text.find("]", at)
+        elif text[at : at + 1] in {",", ""}:
             if text[start:at]:
                 yield text[start:at]
             start = at + 1
         at += 1
 
 
-def _ranges(item: str) -> Iterator[tuple[str, int, int, int]]:
-    """Prefix, first, last and width of the ranges of a part; -1 as width is a name without a number."""
+def _ranges(item: str) -> list[_Range] | int:
+    """The ranges of a part; only how many hosts it names, where it has too many prefixes to list."""
     prefix, bracket, rest = item.rpartition("[")
     if not bracket:
         match = re.search("[0-9]+$", item)
         if match is None or len(match[0]) > 9:
-            yield item, 0, 0, -1
-        else:
-            yield item[: match.start()], int(match[0]), int(match[0]), _width(match[0])
-        return
-    inner, close, tail = rest.rpartition("]") if "]" in rest else (rest, "", "")
+            return [(item, 0, 0, -1)]
+        return [(item[: match.start()], int(match[0]), int(match[0]), _width(match[0]))]
+    inner, close, tail = rest.partition("]")
     if not close:
-        yield (f"{prefix}]" if prefix else inner), 0, 0, -1
-        return
-    inner, _, tail = rest.partition("]")
+        return [(f"{prefix}]" if prefix else inner, 0, 0, -1)]
     if tail:
         raise RefusedError("memory allocation failure", status=1)
     parsed = [_range(part) for part in inner.split(",")]
-    for whole in _prefixes(prefix):
-        for low, high, width in parsed:
-            yield whole, low, high, width
+    pieces = _pieces(prefix)
+    prefixes = math.prod(len(piece) for piece in pieces)
+    if prefixes > _RANGE_LIMIT:
+        return prefixes * sum(high - low + 1 for low, high, _ in parsed)
+    wholes = map("".join, itertools.product(*pieces))
+    return [(whole, low, high, width) for whole in wholes for low, high, width in parsed]
 
 
-def _prefixes(text: str) -> Iterator[str]:
-    head, bracket, rest = text.rpartition("[")
-    inner, close, tail = rest.partition("]")
-    if not bracket or not close:
-        yield text
-        return
-    parsed = [_range(part) for part in inner.split(",")]
-    if sum(high - low + 1 for low, high, _ in parsed) > _RANGE_LIMIT:
-        raise RefusedError("memory allocation failure", status=1)
-    for start in _prefixes(head):
-        for low, high, width in parsed:
-            for number in range(low, high + 1):
-                yield f"{start}{number:0{max(width, 1)}}{tail}"
+def _pieces(text: str) -> list[list[str]]:
+    """What a prefix is made of: for each of its brackets the texts they stand for."""
+    pieces: list[list[str]] = []
+    while True:
+        head, bracket, rest = text.rpartition("[")
+        inner, close, tail = rest.partition("]")
+        if not bracket or not close:
+            return [[text], *reversed(pieces)]
+        parsed = [_range(part) for part in inner.split(",")]
+        if sum(high - low + 1 for low, high, _ in parsed) > _RANGE_LIMIT:
+            raise RefusedError("memory allocation failure", status=1)
+        pieces.append(
+            [
+                f"{number:0{max(width, 1)}}{tail}"
+                for low, high, width in parsed
+                for number in range(low, high + 1)
+            ]
+        )
+        text = head
 
 
 def _range(text: str) -> tuple[int, int, int]:
@@ -98,7 +112,7 @@ def _refused(text: str) -> RefusedError:
     return RefusedError(f"_parse_single_range: {text}", "memory allocation failure", status=1)
 
 
-def _union(ranges: set[tuple[str, int, int, int]]) -> int:
+def _union(ranges: set[_Range]) -> int:
     """How many hosts there are in all; overlapping ranges count once."""
     total = 0
     before: tuple[str, int] | None = None

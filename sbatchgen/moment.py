@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 
-from sbatchgen.grammar import fold, leading_number
+from sbatchgen.grammar import fold, leading_number, wrapped
 
 _DAY_S = 86400
 _CLOCK_WORDS = {"midnight": 0, "noon": 12, "fika": 15, "teatime": 16}
@@ -88,15 +88,15 @@ def _delta(text: str, at: int) -> tuple[int, int]:
             raise _wrong(text, at + wrong)
         return 0, len(text)
     count, digits, start = 0, 0, match.end()
-    end = start
+    end, folded = start, fold(text)
     while end < len(text):
-        unit = next((name for name in _UNITS if fold(text).startswith(name, end)), None)
+        unit = next((name for name in _UNITS if folded.startswith(name, end)), None)
         if unit:
-            end += len(unit) + fold(text).startswith("s", end + len(unit))
+            end += len(unit) + folded.startswith("s", end + len(unit))
             count *= _UNITS[unit]
             break
         if "0" <= text[end] <= "9":
-            count, digits = count * 10 + int(text[end]), digits + 1
+            count, digits = wrapped(count * 10 + int(text[end]), 64), digits + 1
         elif text[end] not in " \t\n\v\f\r":
             raise _wrong(text, end - 1)
         end += 1

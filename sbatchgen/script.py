@@ -243,7 +243,7 @@ def _components(lines: Sequence[Directive]) -> int:
 
 def _component(call: _Call, index: int) -> Component:
     """One pass over the script: its words for this component, then the environment, then the command line."""
-    for spec in call.table.values():
+    for spec in call.table.values() if index else ():
         if spec.per_component:
             call.job.reset(spec.name)
     call.given.clear()

@@ -203,7 +203,8 @@ def _items(text: str, known: frozenset[str] | None) -> Iterator[tuple[str, str |
 def _count(text: str) -> int | None:
     """A count with its unit, as C's strtoull reads it; None for what is none."""
     match = re.match(r"[ \t\n\v\f\r]*([+-]?)([0-9]+)", text)
-    number, suffix = (int(match[1] + match[2]), text[match.end() :]) if match else (0, text)
+    digits = match[2].lstrip("0")[:30] if match else ""
+    number, suffix = (int(f"{match[1]}{digits or 0}"), text[match.end() :]) if match else (0, text)
     if abs(number) >= 2**64 - 1 or number == -1:
         return None
     unit = re.fullmatch("([kmgtp])(i?b)?", fold(suffix))
