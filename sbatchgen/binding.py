@@ -188,7 +188,7 @@ def memory_binding(text: str, flags: set[str]) -> tuple[set[str], str | None]:
 def _memory_list(values: list[str], kind: str) -> str:
     if not values or not values[0]:
         raise RefusedError(f'missing list for "--mem-bind={kind}:<list>"')
-    result = []
+    result: list[str] = []
     for item in filter(None, values[0].split(",")):
         number = item[2:] if kind == "mask_mem" and item.startswith("0x") else item
         number, star, count = number.partition("*")

@@ -9,7 +9,7 @@ import re
 
 from sbatchgen import hostlist
 from sbatchgen.fields import Fields
-from sbatchgen.grammar import NO_VAL, THREAD_SPEC, RefusedError, bad_limit, fold, integer, wrapped
+from sbatchgen.grammar import NO_VAL, THREAD_SPEC, RefusedError, bad_limit, fold, integer, open_quote, wrapped
 
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 _HINT_RIVALS = ("ntasks-per-core", "threads-per-core", "extra-node-info")
@@ -36,7 +36,7 @@ def settle(job: Fields) -> None:
         job["mincpus"] = job["cpus-per-task"]
     wrong = _bad_counts(job)
     _planes(job)
-    _nodes_and_tasks(job)
+    _nodes_and_tasks(job, named)
     _arbitrary(job, named)
     if job["deadline"] and job["begin"] and job["deadline"] < job["begin"]:
         raise RefusedError("Incompatible begin and deadline time specification", status=1)
@@ -54,6 +54,13 @@ def check_limits(job: Fields) -> None:
     if limits is not None and "get-user-env" not in job.sources and (bad := bad_limit(limits)) is not None:
         texts = (f"Bad rlimit name: {bad}", f"--propagate={limits} is not valid.")
         raise RefusedError(*texts, status=1)
+
+
+def check_export(job: Fields) -> None:
+    """Complain of an open quote in --export, which sbatch does once all else is right."""
+    names = job["export"]
+    if names is not None and fold(names) not in {"all", "none"} and (rest := open_quote(names)):
+        job.say(f"Improperly formed environment variable ({rest})")
 
 
 def _shared_checks(job: Fields) -> None:
@@ -149,6 +156,7 @@ def _hint(job: Fields) -> None:
         return
     for item in re.sub(",(?![0-9])", ";", job["hint"]).split(";"):
         _follow_hint(job, item)
+    job["SLURM_HINT"] = job["hint"]  # which sbatch exports, and reads in the next component
 
 
 def _follow_hint(job: Fields, item: str) -> None:
@@ -211,7 +219,7 @@ def _planes(job: Fields) -> None:
         raise RefusedError("Too few processes for the requested {plane,node} distribution", status=1)
 
 
-def _nodes_and_tasks(job: Fields) -> None:
+def _nodes_and_tasks(job: Fields, named: int) -> None:
     low, high = job["min_nodes"], job["max_nodes"]
     if (job["nodes_set"] or job["extra_set"]) and high in (0, low) and not job["ntasks_set"]:
         tasks = max(low, 1)
@@ -230,6 +238,8 @@ def _nodes_and_tasks(job: Fields) -> None:
             text = f"can't run {tasks} processes on {low} nodes, setting nnodes to {tasks}"
             job.say(f"Warning: {text}", "info")
             job["min_nodes"] = job["max_nodes"] = tasks
+            if named > tasks:
+                job["nodelist"] = hostlist.first(job["nodelist"], tasks)
 
 
 def _arbitrary(job: Fields, named: int) -> None:

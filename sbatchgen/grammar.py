@@ -324,6 +324,17 @@ def bad_limit(text: str) -> str | None:
     return next((name for name in names if name not in known), None)
 
 
+def open_quote(text: str) -> str:
+    """The item of --export with a quote that is not closed, and all after it; "" if there is none."""
+    start, opened = 0, set[str]()
+    for match in re.finditer("['\",]", text):
+        if match[0] != ",":
+            opened ^= {match[0]}
+        elif not opened:
+            start = match.end()
+    return text[start:] if opened else ""
+
+
 def with_prefix(text: str, *, slurm: str) -> str:
     """A --gres as sbatch keeps it: each item with the kind of resource before it."""
     prefix = "gres:" if slurm < "23.11" else "gres/"

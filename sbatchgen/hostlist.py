@@ -22,6 +22,47 @@ def hosts(text: str) -> int:
     Raises:
         RefusedError: It is no list of hosts.
     """
+    ranges, uncompared = _parsed(text)
+    return sum(high - low + 1 for _, low, high, _ in _merged(ranges)) + uncompared
+
+
+def first(text: str, count: int) -> str:
+    """The first hosts of a list, as Slurm writes them; the list itself where it is too long to compare."""
+    ranges, uncompared = _parsed(text)
+    if uncompared:
+        return text
+    groups: dict[str, list[tuple[int, int, int]]] = {}
+    for prefix, low, high, width in _merged(ranges):
+        if count <= 0:
+            break
+        taken = min(high, low + count - 1)
+        count -= taken - low + 1
+        groups.setdefault(prefix, []).append((low, taken, width))
+    return ",".join(_written(prefix, parts) for prefix, parts in groups.items())
+
+
+def _written(prefix: str, parts: list[tuple[int, int, int]]) -> str:
+    texts: list[str] = []
+    for low, high, width in _rejoined(parts):
+        start, end = f"{low:0{max(width, 1)}}", f"{high:0{max(width, 1)}}"
+        texts.append("" if width < 0 else start if low == high else f"{start}-{end}")
+    bracketed = len(texts) > 1 or "-" in texts[0]
+    return f"{prefix}[{','.join(texts)}]" if bracketed else prefix + texts[0]
+
+
+def _rejoined(parts: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """The parts, with 01-09 and 10-12 made one again."""
+    joined: list[tuple[int, int, int]] = []
+    for low, high, width in parts:
+        if joined and width == 0 and joined[-1][1] + 1 == low and len(str(low)) == joined[-1][2]:
+            joined[-1] = (joined[-1][0], high, joined[-1][2])
+        else:
+            joined.append((low, high, width))
+    return joined
+
+
+def _parsed(text: str) -> tuple[set[_Range], int]:
+    """The ranges of a list, and how many hosts its other parts name."""
     ranges: set[_Range] = set()
     uncompared = 0
     for item in _items(text):
@@ -30,7 +71,7 @@ def hosts(text: str) -> int:
             uncompared += found
         else:
             ranges |= set(found)
-    return _union(ranges) + uncompared
+    return ranges, uncompared
 
 
 def _items(text: str) -> Iterator[str]:
@@ -104,7 +145,7 @@ def _range(text: str) -> tuple[int, int, int]:
 
 
 def _width(number: str) -> int:
-    """How far the number is padded with zeros; numbers of equal value and padding are the same host."""
+    """How far the number is padded with zeros."""
     return len(number) if number.startswith("0") and len(number) > 1 else 0
 
 
@@ -112,14 +153,20 @@ def _refused(text: str) -> RefusedError:
     return RefusedError(f"_parse_single_range: {text}", "memory allocation failure", status=1)
 
 
-def _union(ranges: set[_Range]) -> int:
-    """How many hosts there are in all; overlapping ranges count once."""
-    total = 0
-    before: tuple[str, int] | None = None
-    end = -1
-    for prefix, low, high, width in sorted(ranges, key=lambda item: (item[0], item[3], item[1])):
-        if (prefix, width) != before:
-            before, end = (prefix, width), -1
-        total += max(0, high - max(low, end + 1) + 1)
-        end = max(end, high)
-    return total
+def _merged(ranges: set[_Range]) -> list[_Range]:
+    """The ranges without overlap, in order; a number that needs no padding has none."""
+    split: set[_Range] = set()
+    for prefix, low, high, width in ranges:
+        padded = 10 ** (width - 1) if width > 0 else 0  # below it, zeros are needed
+        if low < padded:
+            split.add((prefix, low, min(high, padded - 1), width))
+        if high >= padded:
+            split.add((prefix, max(low, padded), high, min(width, 0)))
+    merged: list[_Range] = []
+    for prefix, low, high, width in sorted(split, key=lambda item: (item[0], item[3], item[1])):
+        before = merged[-1] if merged else ("", 0, -2, 0)
+        if (before[0], before[3]) == (prefix, width) and low <= before[2] + 1:
+            merged[-1] = (prefix, before[1], max(high, before[2]), width)
+        else:
+            merged.append((prefix, low, high, width))
+    return sorted(merged, key=lambda item: item[:2])

@@ -257,6 +257,7 @@ def _component(call: _Call, index: int) -> Component:
         component = _snapshot(call, settled=True)
         _checked(call, combination.check_limits)
         _checked(call, lambda job: tres.verify(job, known=call.gres_types))
+        _checked(call, combination.check_export)
     except _EndError as end:
         end.components.append(component if settled else _snapshot(call, settled=False))
         raise
@@ -336,7 +337,7 @@ def _option(use: Use, source: str) -> Option:
 
 def _apply_environment(call: _Call, names: Iterable[tuple[str, str]]) -> None:
     for name, option in names:
-        value = call.environment.get(name)
+        value = call.job[name] or call.environment.get(name)
         if value is None:
             continue
         spec = call.table.get(option)

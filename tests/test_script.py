@@ -88,6 +88,46 @@ def test_agrees_with_sbatch(oracle: Callable[..., Any], case: Case) -> None:
     assert answer == theirs(case)
 
 
+SUBTLE = [
+    ("packjob", {"SBATCH_EXPORT": "'0:%]\\"}, ""),
+    ('--hint=compute_bound\n#SBATCH hetjob\n#SBATCH --acctg-freq="30"', {}, ""),
+    (
+        "--hint=nomultithread\n#SBATCH hetjob\n#SBATCH --ntasks-per-core=1\n#SBATCH hetjob\n#SBATCH --hint=x",
+        {},
+        "",
+    ),
+    ("""--export="A='1,2',B=\\"x,C\"""", {}, ""),
+    ("--begin=now+x", {}, ""),
+    ("--begin=nowx", {}, ""),
+    ("--begin=2030-01-01T10:61", {}, ""),
+    ("-J x", {}, "-Q -v"),
+    ("-J x", {}, "--help"),
+    ("-J x", {"SBATCH_IGNORE_PBS": "1"}, ""),
+    ("--gres=help", {}, ""),
+    ("--hint=help", {}, ""),
+    ("-D sub -o x/%j", {}, ""),
+    ("--time=\udcff", {}, ""),
+    ("-\udcc3\udca9", {}, ""),
+    ("-J \u00a0x\u2028y", {}, ""),
+    ("--mem=1G", {"SBATCH_MEM_PER_CPU": "2G"}, "--mem-per-gpu=1G"),
+    ("-p a", {"SBATCH_MEM_PER_CPU": "2G", "SBATCH_MEM_PER_GPU": "2G"}, ""),
+    ("-n2 -N4 -w x[1-3]", {}, ""),
+    ("--ntasks-per-gpu=8 --sockets-per-node=3 --cpus-per-gpu=4 -c4 --mem-per-gpu=2G", {}, "-n2"),
+    ("--gres=gpu:1,gpu:a100:1,shard:1", {}, ""),
+    ("-N1\n#SBATCH -J x\n#SBATCH hetjob -n1\n#SBATCH :", {}, ""),
+    ("-J 'x", {}, ""),
+    ("-J x \\", {}, ""),
+]
+
+
+@pytest.mark.parametrize(("text", "environment", "arguments"), SUBTLE)
+def test_subtle_cases(
+    oracle: Callable[..., Any], text: str, environment: dict[str, str], arguments: str
+) -> None:
+    case = Case(f"#!/bin/bash\n#SBATCH {text}\n\nhostname\n", environment, arguments.split())
+    assert ours(case) == theirs(case)
+
+
 @pytest.mark.parametrize(
     ("script", "words"),
     [
