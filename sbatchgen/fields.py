@@ -335,7 +335,7 @@ def _nodelist(job: Fields, value: str | None) -> None:
 
 
 def _nodes(job: Fields, value: str | None) -> None:
-    job["min_nodes"], job["max_nodes"] = grammar.node_range(value or "")
+    job["min_nodes"], job["max_nodes"] = grammar.node_range(value or "", slurm=job.slurm)
     job["nodes_set"] = True
 
 

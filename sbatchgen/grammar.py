@@ -23,6 +23,7 @@ NICE_LIMIT = 2**31 - 3
 THREAD_SPEC = 0x8000
 
 _NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
+_NODE_ITEM = re.compile("[0-9]{1,9}(-[0-9]{1,9}(:[0-9]{1,9})?)?")
 _SIGNALS = (
     "HUP",
     "INT",
@@ -182,12 +183,17 @@ def show_mebibytes(value: int) -> str:
     return f"{value}?"
 
 
-def node_range(text: str) -> tuple[int, int]:
-    """Least and most nodes; the most may be below zero, as 22.05 leaves it for `2-`.
+def node_range(text: str, *, slurm: str) -> tuple[int, int]:
+    """Least and most nodes; since 23.02 also of a list, such as 2,4,8 or 1-15:4.
 
     Raises:
         RefusedError: It is no count of nodes.
     """
+    if slurm >= "23.02" and re.search("[,:]", text):
+        if not all(_NODE_ITEM.fullmatch(item) for item in text.split(",")):
+            raise RefusedError(f'"{text}" is not a valid node count')
+        counts = [int(number) for number in re.findall("(?<!:)\\b[0-9]+", text)]
+        return min(counts), max(counts)
     low_text, dash, high_text = text.partition("-")
     low = _nodes(low_text)
     if dash:

@@ -104,7 +104,7 @@ def _counts(job: Fields) -> Counts:
 
 def _requests(job: Fields) -> list[tuple[str, str]]:
     """Kind and text of each request, in the order they are looked at."""
-    gres = job["gres"] if job["gres"] is not None and fold(job["gres"]) != "none" else None
+    gres = _old_style(job["gres"]) if fold(job["gres"] or "none") != "none" else None
     per_node = ",".join(text for text in (_gpus(job["gpus-per-node"]), gres) if text is not None)
     found = (
         ("cpus", f"gres:gpu:{job['cpus-per-gpu']}" if job["cpus-per-gpu"] else None),
@@ -115,6 +115,13 @@ def _requests(job: Fields) -> list[tuple[str, str]]:
         ("memory", f"gres:gpu:{job['mem-per-gpu']}" if job["mem-per-gpu"] != NO_VAL64 else None),
     )
     return [(kind, text) for kind, text in found if text is not None]
+
+
+def _old_style(gres: str) -> str:
+    """The list with gres:gpu:2 for what is gres/gpu:2 or gres/gpu=2 since 23.11."""
+    items = gres.split(",") if "gres/" in gres else ()
+    old = (f"gres:{item.removeprefix('gres/').replace('=', ':', 1)}" for item in items)
+    return ",".join(old) or gres
 
 
 def _gpus(text: str | None) -> str | None:

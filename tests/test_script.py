@@ -206,6 +206,15 @@ def test_releases_differ() -> None:
     assert said(directive("--requeue=expedite", slurm="25.05"))[0].endswith("doesn't allow an argument")
     assert directive("--requeue=expedite", slurm="25.11").returncode is None
     assert shown(directive("--gres=gpu:1", slurm="23.11")) == {"gres": "gres/gpu:1"}
+    assert shown(directive("-N 1-15:4,20", slurm="23.02")) == {"nodes": "1-20"}
+    assert directive("-N 1-15:4", slurm="22.05").returncode == 255
+    for release in ("22.05", "23.11", "26.05"):
+        assert directive("--gres=gpu:1,shard:1", slurm=release).returncode == 1
+        assert directive("--gres=gpu:a100:2", slurm=release).returncode is None
+    assert directive("--gres=gpu=2", slurm="22.05").returncode == 1
+    assert directive("--gres=gpu=2", slurm="24.05").returncode is None
+    assert directive("--gres=gres:gpu:2", slurm="22.05").returncode is None
+    assert directive("--gres=gres:gpu:2", slurm="24.05").returncode == 1
     exclusive = "fatal: --exclusive and --oversubscribe options are mutually exclusive"
     assert said(directive("--exclusive -s", slurm="23.02")) == [exclusive]
     with pytest.raises(ValueError, match=r"Slurm 1\.2 is not known"):
