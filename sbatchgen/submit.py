@@ -7,7 +7,6 @@ Only this module starts processes. Slurm's behaviour relied on: sbatch(1), "INPU
 from __future__ import annotations
 
 import re
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from typing import IO, Any
 from sbatchgen.check import Finding, check
 from sbatchgen.errors import CommandLineError, DocumentError, FitError, SlurmError
 from sbatchgen.request import Resolved, with_log
+from sbatchgen.script import read
 from sbatchgen.units import ShellPath
 
 SUBMIT_TIMEOUT_S = 60
@@ -88,11 +88,11 @@ def of_script(path: Path, given: Mapping[str, Any], args: tuple[str, ...]) -> Su
         raise DocumentError.of(
             f"{path} has DOS line ends, which sbatch refuses", fix=f"sed -i 's/\\r$//' {path}"
         )
-    name = next((value for option, value in _directives(text) if option in ("job-name", "J")), path.name)
+    name = read(script).options.get("job-name")
     return Submission(
         script=script,
         name=path.name,
-        log_folders=log_folders(text, path.cwd(), name),
+        log_folders=log_folders(text, path.cwd(), (name.value if name else None) or path.name),
         run_dir=None,
         local=False,
         findings=(),
@@ -116,25 +116,6 @@ def expand(path: ShellPath, environment: Mapping[str, str]) -> str:
     return ShellPath.VARIABLE.sub(value, path)
 
 
-def _directives(script: str) -> list[tuple[str, str]]:
-    """Option and value of each #SBATCH line of the header."""
-    found = []
-    for line in script.splitlines():
-        if line.strip() and not line.lstrip().startswith("#"):
-            break
-        if line.startswith("#SBATCH"):
-            lexer = shlex.shlex(line[7:], posix=True, punctuation_chars=False)
-            lexer.whitespace_split, lexer.commenters = True, "#"
-            try:
-                words = list(lexer)
-            except ValueError:  # an open quote: sbatch will say so
-                continue
-            for index, word in enumerate(words):
-                option, _, value = word.lstrip("-").partition("=")
-                found.append((option, value or (words[index + 1] if index + 1 < len(words) else "")))
-    return found
-
-
 def log_folders(script: str, folder: Path, name: str) -> tuple[Path, ...]:
     """The folders that the script's logs go to; Slurm makes none, and a job without its log dies silently.
 
@@ -142,15 +123,19 @@ def log_folders(script: str, folder: Path, name: str) -> tuple[Path, ...]:
         DocumentError: A folder's name is known only once the job runs.
     """
     folders = []
-    for option, value in _directives(script):
-        parent = value.rpartition("/")[0]
-        if option not in ("output", "o", "error", "e") or not parent:
-            continue
-        known = parent.replace("%%", "\0").replace("%x", name)
-        if "%" in known:
-            what = f"the log folder '{parent}' is known only once the job runs: it can't be made before"
-            raise DocumentError.of(what, fix="use patterns like %j in the name of the file only")
-        folders.append(folder / known.replace("\0", "%"))
+    for component in read(script).components:
+        chdir = component.options.get("chdir")
+        start = folder / (chdir.value or "") if chdir else folder
+        for option in ("output", "error"):
+            given = component.options.get(option)
+            parent = ((given.value if given else None) or "").rpartition("/")[0]
+            if not parent:
+                continue
+            known = parent.replace("%%", "\0").replace("%x", name)
+            if "%" in known:
+                what = f"the log folder '{parent}' is known only once the job runs: it can't be made before"
+                raise DocumentError.of(what, fix="use patterns like %j in the name of the file only")
+            folders.append(start / known.replace("\0", "%"))
     return tuple(folders)
 
 

@@ -76,7 +76,7 @@ def test_every_library_is_declared(folder: Path, declared: set[str]) -> None:
 
 ORDER = (
     "errors units options job profile document quoting plan resolve check directive render search request review "
-    "submit dataset cli"
+    "releases header getopt grammar binding moment hostlist fields combination tres script submit dataset cli"
 ).split()
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.render import digest
+from sbatchgen.submit import log_folders
 from tests.conftest import Command
 
 FAKE = """#!/bin/bash
@@ -264,3 +265,14 @@ def test_the_exit_status_is_the_trainers_own(
     (folder / "runs/single/status.json").write_text(stale)
     result = subprocess.run(["bash", "-c", script], cwd=folder, check=False, capture_output=True)
     assert result.returncode == status
+
+
+def test_logs_are_found_where_sbatch_puts_them() -> None:
+    """Below --chdir, of the option that counts, in each component, and not where sbatch reads nothing."""
+    script = (
+        "#!/bin/bash\n#SBATCH -D work -o a/x\n # SBATCH -o no/x\n#SBATCH --out=b/%x/%%/y\n"
+        "#SBATCH hetjob\n#SBATCH -e /c/z\nls\n#SBATCH -o late/x\n"
+    )
+    work = Path("/here/work")
+    found = log_folders(script, Path("/here"), "job")
+    assert set(found) == {work / "b/job/%", Path("/c")}

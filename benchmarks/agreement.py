@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""How often the reader of scripts says what the sbatch of this machine says.
+
+    python benchmarks/agreement.py                   # 5000 scripts, about a minute
+    python benchmarks/agreement.py --scripts 50000 --seed 7
+
+Hypothesis makes the scripts, their environment and their command line: sound, broken and hostile. Each is
+read by sbatchgen.script and by sbatch itself, which is ended before it can submit. Needs hypothesis, and
+Debian's slurm-client of the release that tests/headers.py names.
+
+Exit status: 1 where a reading differs, 2 where there is no such sbatch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.cluster import oracle
+from tests.headers import SLURM, Answer, Case, cases, ours, theirs
+
+Reading = tuple[Case, Answer, Answer]
+BATCH = 250  # after so many scripts Hypothesis starts anew: it varies what it has made
+ASPECTS = ("options", "refusal", "first message", "all messages", "everything")
+
+
+def main() -> int:
+    """Compare, and print the table."""
+    parser = argparse.ArgumentParser(description="compare the reader of scripts with the real sbatch")
+    parser.add_argument("--scripts", type=int, default=5000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--show", type=int, default=20, help="how many disagreements to print")
+    args = parser.parse_args()
+    version = sbatch_version()
+    if f" {SLURM}." not in version:
+        print(f"error: needs sbatch {SLURM}, here is {version or 'none'}", file=sys.stderr)
+        return 2
+    started = time.monotonic()
+    readings = compared(args.scripts, args.seed)
+    print(f"{version}, seed {args.seed}, {time.monotonic() - started:.0f} s")
+    print_table(readings)
+    wrong = [reading for reading in readings if not agree("everything", *reading[1:])]
+    for reading in wrong[: args.show]:
+        show(*reading)
+    return 1 if wrong else 0
+
+
+def print_table(readings: list[Reading]) -> None:
+    """Print what was read, and in how many cases both agree."""
+    distinct = len({repr(case) for case, _, _ in readings})
+    refused = sum(answer.returncode is not None for _, _, answer in readings)
+    several = sum(len(answer.components) > 1 for _, _, answer in readings)
+    print(f"{len(readings)} scripts, {distinct} distinct; {refused} refused, {several} heterogeneous")
+    for aspect in ASPECTS:
+        agreed = sum(agree(aspect, one, other) for _, one, other in readings)
+        print(f"{aspect:15} {agreed:6} of {len(readings)} {agreed / len(readings):9.3%}")
+
+
+def sbatch_version() -> str:
+    """What sbatch says it is, or nothing."""
+    if shutil.which("sbatch") is None:
+        return ""
+    with tempfile.NamedTemporaryFile("w", suffix=".conf") as configuration:
+        configuration.write(oracle.CONFIG)
+        configuration.flush()
+        env = {**os.environ, "SLURM_CONF": configuration.name}
+        command = ["sbatch", "--version"]
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def compared(scripts: int, start: int) -> list[Reading]:
+    """Scripts with both readings."""
+    readings: list[Reading] = []
+
+    @settings(
+        max_examples=BATCH,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate],
+    )
+    @given(cases())
+    def compare(case: Case) -> None:
+        answer = ours(case)
+        if answer is not None and len(readings) < scripts:
+            readings.append((case, answer, theirs(case)))
+
+    batch = 0
+    while len(readings) < scripts:
+        seed(start * 1_000_000 + batch)(compare)()
+        batch += 1
+    return readings
+
+
+def agree(aspect: str, one: Answer, other: Answer) -> bool:
+    """Whether two answers agree in an aspect; a script that is refused early has no options to compare."""
+    match aspect:
+        case "options":
+            return one.components == other.components
+        case "refusal":
+            return one.returncode == other.returncode
+        case "first message":
+            return one.messages[:1] == other.messages[:1]
+        case "all messages":
+            return one.messages == other.messages
+        case _:
+            return one == other
+
+
+def show(case: Case, one: Answer, other: Answer) -> None:
+    """Print a disagreement."""
+    print(f"\n{case.script!r}\n  environment {dict(case.environment)}, command line {list(case.arguments)}")
+    for name in ("components", "messages", "returncode"):
+        if getattr(one, name) != getattr(other, name):
+            print(f"  {name}\n    sbatchgen {getattr(one, name)}\n    sbatch    {getattr(other, name)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,272 @@
+"""The header of an sbatch script: whether sbatch takes the file, its directives, and their words.
+
+What is read here is not shell: sbatch has a quoting of its own. Source: Slurm's sbatch, releases 20.11 to
+26.05, and the behaviour of sbatch 22.05.8.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from sbatchgen.releases import RELEASES, line_of
+
+BLANKS = " \t\n\v\f\r"
+_BLANKS = re.compile(f"[{BLANKS}]*")
+_COMMAND = re.compile(r"^[ \t\v\f\r]*[^# \t\n\v\f\r]", re.MULTILINE)
+_CANDIDATE = re.compile(r"^[ \t]*#[ \t#]*(?:SBATCH|SLURM|PBS|BSUB)[^\n]*", re.MULTILINE | re.IGNORECASE)
+_LOOKALIKE = re.compile(r"[ \t]*#+[ \t]*#*[ \t]*SBATCH(?![A-Za-z_])", re.IGNORECASE)
+_PLAIN = re.compile(r"""[^ \t\n\v\f\r\\"'#]+(?=[ \t\n\v\f\r#]|\Z)""")
+_RUNS = {
+    "": re.compile(r"""[^ \t\n\v\f\r\\"'#]+"""),
+    '"': re.compile(r'[^\\"]+'),
+    "'": re.compile(r"[^\\']+"),
+}
+_SEPARATORS = ("packjob", "hetjob")
+_FOREIGN_LINES = 100  # sbatch looks for #PBS and #BSUB until it saw more lines than these without a #
+
+
+class Kind(Enum):
+    """What a line that looks like a directive is to sbatch."""
+
+    SBATCH = "directive"
+    SLURM = "directive with an old name"  # read, with a complaint
+    SEPARATOR = "start of the next component"
+    LOOKALIKE = "comment that looks like a directive"  # ` #SBATCH`, `# SBATCH`, `#sbatch`
+    DISABLED = "directive switched off"  # `##SBATCH`
+    LATE = "directive after the first command"
+    PBS = "PBS directive"
+    BSUB = "LSF directive"
+
+
+READ = (Kind.SBATCH, Kind.SLURM, Kind.SEPARATOR)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Word:
+    """An argument as sbatch reads it: quotes and escapes are gone. Lines and columns count from 1.
+
+    Attributes:
+        text: The argument.
+        line: The line it stands in; 0 for one of the command line or the environment.
+        offsets: Where in the text each run of characters starts that stand together in the line.
+        columns: Where in the line each of these runs starts.
+        end: The column after the word.
+    """
+
+    text: str
+    line: int = 0
+    offsets: Sequence[int] = (0,)
+    columns: Sequence[int] = (0,)
+    end: int = 0
+
+    @property
+    def column(self) -> int:
+        """Where it starts."""
+        return self.columns[0]
+
+    def span(self, start: int) -> tuple[int, int]:
+        """The columns of what follows the first `start` characters, the end exclusive."""
+        run = bisect_right(self.offsets, start) - 1
+        return min(self.columns[run] + start - self.offsets[run], self.end), self.end
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fault:
+    """What sbatch says about a line, and whether it stops there."""
+
+    level: str
+    text: str
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Directive:
+    """A line of the script that sbatch reads as a directive, or that looks like one.
+
+    Attributes:
+        kind: What it is to sbatch.
+        text: The line.
+        line: Its number.
+        column: Where the # stands.
+        component: The component of a heterogeneous job it belongs to, from 0; -1 where sbatch reads nothing.
+        words: Its arguments; none where sbatch reads nothing.
+        fault: What ends the reading in this line, such as an open quote.
+        deprecated: It holds the old name of `hetjob`.
+    """
+
+    kind: Kind
+    text: str
+    line: int
+    column: int
+    component: int = -1
+    words: tuple[Word, ...] = ()
+    fault: Fault | None = None
+    deprecated: bool = False
+
+
+def refusal(script: bytes) -> tuple[str, ...]:
+    """What sbatch says of a file that it does not take as a script; nothing if it takes it."""
+    if not script:
+        return ("Batch script is empty!",)
+    if not script.partition(b"\0")[0].strip(BLANKS.encode()):
+        return ("Batch script contains only whitespace!",)
+    if not script.startswith(b"#!"):
+        return (
+            "This does not look like a batch script.  The first",
+            "line must start with #! followed by the path to an interpreter.",
+            "For instance: #!/bin/sh",
+        )
+    if b"\0" in script:
+        return ("The Slurm controller does not allow scripts that", "contain a NULL character '\\0'.")
+    if b"\r\n" in script:
+        return (
+            "Batch script contains DOS line breaks (\\r\\n)",
+            "instead of expected UNIX line breaks (\\n).",
+        )
+    return ()
+
+
+def directives(text: str, *, slurm: str, file: str) -> Iterator[Directive]:
+    """The directives of a script, and the lines that look like some, in order."""
+    command = _COMMAND.search(text)
+    end = command.start() if command else len(text)
+    component, number, at = 0, 1, 0
+    for match in _CANDIDATE.finditer(text):
+        line = match[0]
+        number += text.count("\n", at, match.start())
+        at = match.start()
+        if line.startswith(("#PBS", "#BSUB")):
+            if number - text.count("\n#", 0, at) - 2 <= _FOREIGN_LINES:
+                kind = Kind.PBS if line.startswith("#P") else Kind.BSUB
+                yield Directive(kind=kind, text=line, line=number, column=1)
+        elif line.startswith(("#SBATCH", "#SLURM")):
+            if at > end:
+                yield Directive(kind=Kind.LATE, text=line, line=number, column=1)
+                continue
+            component += _separates(line)
+            yield _read(line, number, component, slurm=slurm, file=file)
+        elif _LOOKALIKE.match(line):
+            yield _lookalike(line, number)
+
+
+def _lookalike(line: str, number: int) -> Directive:
+    column = line.index("#") + 1
+    kind = Kind.DISABLED if line[column - 1 :].startswith("##") else Kind.LOOKALIKE
+    return Directive(kind=kind, text=line, line=number, column=column)
+
+
+def _separates(line: str) -> bool:
+    """Whether a directive starts the next component."""
+    start = 7 if line.startswith("#SBATCH") else 6
+    return _separator(line, _skip_blanks(line, start)) is not None
+
+
+def _separator(line: str, at: int) -> str | None:
+    for word in _SEPARATORS:
+        end = at + len(word)
+        if line[at:end].lower() == word and line[at:end].isascii() and (line[end : end + 1] or " ") in BLANKS:
+            return word
+    return None
+
+
+def _read(line: str, number: int, component: int, *, slurm: str, file: str) -> Directive:
+    slurm_word = line.startswith("#SLURM")
+    at = _skip_blanks(line, 6 if slurm_word else 7)
+    words: list[Word] = []
+    fault, deprecated = None, False
+    while True:
+        start = _skip_blanks(line, at)
+        if separator := _separator(line, start):
+            deprecated = separator == "packjob"
+            break
+        if line[start : start + 1] == ":":
+            fault = _fatal(f"{file}: line {number}: Unexpected `:` in [{line[at:]}]", number, start)
+            break
+        word, end, quote = _word(line, start, number, spaces=_joins_spaces(slurm))
+        if quote:
+            fault = _fatal(f"{file}: line {number}: Unmatched `{quote}` in [{line[at:]}]", number, start)
+            break
+        if word is None:
+            break
+        words.append(word)
+        at = end
+    kind = Kind.SEPARATOR if _separates(line) else Kind.SLURM if slurm_word else Kind.SBATCH
+    return Directive(
+        kind=kind,
+        text=line,
+        line=number,
+        column=1,
+        component=component,
+        words=tuple(words),
+        fault=fault,
+        deprecated=deprecated,
+    )
+
+
+def _fatal(text: str, line: int, at: int) -> Fault:
+    return Fault(level="fatal", text=text, line=line, column=at + 1)
+
+
+def _joins_spaces(slurm: str) -> bool:
+    r"""Whether `\ ` is a space within a word: since 24.05, before it ended the word."""
+    return RELEASES.index(line_of(slurm)) >= RELEASES.index("24.05")
+
+
+def _word(line: str, start: int, number: int, *, spaces: bool) -> tuple[Word | None, int, str]:
+    """The word at `start`, where it ends, and the quote that is left open.
+
+    None where there is no word: at the end, at a comment, and for quotes with nothing in them.
+    """
+    if plain := _PLAIN.match(line, start):
+        word = Word(text=plain[0], line=number, columns=(start + 1,), end=plain.end() + 1)
+        return word, plain.end(), ""
+    return _quoted_word(line, start, number, spaces=spaces)
+
+
+def _quoted_word(line: str, start: int, number: int, *, spaces: bool) -> tuple[Word | None, int, str]:
+    at, quote, length = start, "", 0
+    runs: list[str] = []
+    offsets, columns = array("Q"), array("Q")
+    while at < len(line):
+        character = line[at]
+        if not quote and character in BLANKS + "#":
+            break
+        if character == quote:
+            quote = ""
+            at += 1
+            continue
+        if not quote and character in "\"'":
+            quote = character
+            at += 1
+            continue
+        if character == "\\":
+            at += 1
+            run = line[at : at + 1]
+            if not run or (not quote and run in BLANKS and not spaces):
+                break
+        else:
+            found = _RUNS[quote].match(line, at)
+            run = found[0] if found else ""
+        runs.append(run)
+        offsets.append(length)
+        columns.append(at + 1)
+        length += len(run)
+        at += len(run)
+    if not runs:
+        return None, at, quote
+    return (
+        Word(text="".join(runs), line=number, offsets=offsets, columns=columns, end=at + 1),
+        at,
+        quote,
+    )
+
+
+def _skip_blanks(line: str, at: int) -> int:
+    match = _BLANKS.match(line, at)
+    return match.end() if match else at

@@ -1,0 +1,391 @@
+"""What sbatch reads in a script: directives, options, and what it says, without an sbatch.
+
+    script = read(text, slurm="22.05")
+    script.options["time"].shown        # "01:30:00"
+    script.messages                     # what sbatch would say
+    script.returncode                   # its exit status where it would refuse the script
+
+It judges as sbatch itself does, before slurmctld is asked: no rule of ours is in it. Not read are files that
+an option names (--nodefile, --bbf, --export-file, a --nodelist with a slash), users (--uid, --gid) and other
+clusters (--clusters); lines of #PBS and #BSUB are found, not translated; options of a site's plugins are
+given by the caller. Checked against sbatch 22.05.8. For other releases the table of options, the quoting, the
+prefix of --gres and the exclusions that came later are theirs; values and the other checks are those of
+22.05.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from sbatchgen import combination, tres
+from sbatchgen.fields import Fields
+from sbatchgen.getopt import Stop, Use, scan
+from sbatchgen.grammar import RefusedError, fold, leading_number
+from sbatchgen.header import READ, Directive, Kind, Word, directives, refusal
+from sbatchgen.releases import ALIASES, Argument, Spec, line_of, specs, variables
+
+__all__ = ["Component", "Directive", "Kind", "Message", "Option", "Script", "Word", "read"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Option:
+    """An option as it is given. Lines and columns count from 1, and are 0 outside the script.
+
+    Attributes:
+        name: Its long name, also where it is shortened or a letter.
+        value: Its argument, without quotes; None if it has none.
+        shown: The value as `sbatch -v` prints it, if this is the one that counts.
+        source: "script", "environment" or "command line".
+        line: The line of the option.
+        column: Where the option starts.
+        value_line: The line of its value, which may be a later one.
+        value_column: Where the value starts.
+        value_end: The column after the value's last character.
+        spelled: The word that names it, such as -t10 or --part=gpu, or the name of a variable.
+    """
+
+    name: str
+    value: str | None
+    shown: str | None
+    source: str
+    spelled: str
+    line: int = 0
+    column: int = 0
+    value_line: int = 0
+    value_column: int = 0
+    value_end: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Message:
+    """What sbatch says.
+
+    Attributes:
+        level: "fatal", "error", "info", "verbose" (only said with -v) or "" (of the C library).
+        text: What it says.
+        line: The line it is about; 0 if it is about no single one.
+        column: Where in the line.
+    """
+
+    level: str
+    text: str
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.level}: {self.text}" if self.level in ("fatal", "error") else self.text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Component:
+    """A component of a heterogeneous job; the only one of other jobs.
+
+    Attributes:
+        options: The options that count, by long name.
+        given: Every use of an option that sbatch got to, in order.
+        settled: Whether sbatch got as far as to settle them; else it ended in this component.
+    """
+
+    options: Mapping[str, Option]
+    given: tuple[Option, ...]
+    settled: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Script:
+    """What sbatch makes of a script.
+
+    Attributes:
+        directives: The lines that are directives, and those that look like some.
+        components: The components of the job; the last may be incomplete.
+        messages: What sbatch says, in order.
+        returncode: Its exit status if it ends before it asks slurmctld, else None.
+    """
+
+    directives: tuple[Directive, ...]
+    components: tuple[Component, ...]
+    messages: tuple[Message, ...]
+    returncode: int | None
+
+    @property
+    def options(self) -> Mapping[str, Option]:
+        """The options that count in the first component."""
+        return self.components[0].options if self.components else {}
+
+
+def read(
+    text: str | bytes,
+    *,
+    slurm: str = "22.05",
+    environment: Mapping[str, str] | None = None,
+    arguments: Sequence[str] = (),
+    plugin_options: Iterable[Spec] = (),
+    gres_types: Iterable[str] | None = None,
+    file: str = "job.sh",
+    folder: str | None = None,
+    now: float | None = None,
+) -> Script:
+    """Read a script as sbatch does.
+
+    Args:
+        text: The script.
+        slurm: The release of Slurm, 20.11 to 26.05.
+        environment: Where sbatch looks for SBATCH_ variables; none by default.
+        arguments: The options before the script on sbatch's command line.
+        plugin_options: Options that the site's plugins add.
+        gres_types: GresTypes of the cluster; by default any name is taken for one.
+        file: The script's name, for messages.
+        folder: Where sbatch is called, for relative paths; by default where this process is.
+        now: Seconds since 1970, for --begin and --deadline; by default the time of the call.
+
+    Raises:
+        ValueError: The release is not known here.
+    """
+    script = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
+    decoded = script.decode("utf-8", "surrogateescape")
+    call = _Call(
+        slurm=line_of(slurm),
+        table=specs(slurm) | {spec.name: spec for spec in plugin_options},
+        environment=environment or {},
+        arguments=tuple(Word(text=argument) for argument in arguments),
+        gres_types=None if gres_types is None else frozenset(gres_types),
+        directives=tuple(directives(decoded, slurm=slurm, file=file)),
+        job=Fields(
+            folder=os.getcwd() if folder is None else folder,  # noqa: PTH109 (as sbatch does)
+            now=time.time() if now is None else now,
+            slurm=line_of(slurm),
+        ),
+    )
+    components: list[Component] = []
+    try:
+        _first_pass(call)
+        _admit(call, script)
+        components.extend(_component(call, index) for index in range(_components(call.directives)))
+        returncode = None
+    except _EndError as end:
+        returncode = end.status
+        components += end.components
+    return Script(
+        directives=call.directives,
+        components=tuple(components),
+        messages=tuple(call.messages),
+        returncode=returncode,
+    )
+
+
+@dataclass(kw_only=True, slots=True)
+class _Call:
+    """A call of sbatch, as far as it went."""
+
+    slurm: str
+    table: Mapping[str, Spec]
+    environment: Mapping[str, str]
+    arguments: tuple[Word, ...]
+    gres_types: frozenset[str] | None
+    directives: tuple[Directive, ...]
+    job: Fields
+    given: list[Option] = field(default_factory=list)
+    latest: dict[str, Option] = field(default_factory=dict)
+    messages: list[Message] = field(default_factory=list)
+    told_of_packjob: bool = False
+
+    def say(self, level: str, text: str, line: int = 0, column: int = 0) -> None:
+        self.messages.append(Message(level=level, text=text, line=line, column=column))
+
+    def pass_on(self, line: int = 0, column: int = 0) -> None:
+        """Say what the fields have to say."""
+        for level, text in self.job.complaints:
+            self.say(level, text, line, column)
+        self.job.complaints.clear()
+
+    def end(self, error: RefusedError, line: int = 0, column: int = 0) -> _EndError:
+        self.pass_on(line, column)
+        for text in error.texts:
+            self.say(error.level, text, line, column)
+        return _EndError(error.status)
+
+
+class _EndError(Exception):
+    """sbatch ends here."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+        self.components: list[Component] = []
+
+
+def _first_pass(call: _Call) -> None:
+    """Only what must be known before the script is read."""
+    _apply_environment(call, (("SBATCH_IGNORE_PBS", "ignore-pbs"),))
+    for item in scan(call.arguments, call.table):
+        if isinstance(item, Stop):
+            _stop(call, item)
+        elif item.spec.name in ("help", "usage", "version"):
+            raise _EndError(0)
+        elif item.spec.name in ("verbose", "quiet"):
+            call.job[item.spec.name] = (call.job[item.spec.name] or 0) + 1
+
+
+def _admit(call: _Call, script: bytes) -> None:
+    said = refusal(script)
+    for text in said:
+        call.say("error", text, 1, 1)
+    if said:
+        raise _EndError(1)
+
+
+def _components(lines: Sequence[Directive]) -> int:
+    return 1 + max((line.component for line in lines if line.kind in READ), default=0)
+
+
+def _component(call: _Call, index: int) -> Component:
+    """One pass over the script: its words for this component, then the environment, then the command line."""
+    for spec in call.table.values() if index else ():
+        if spec.per_component:
+            call.job.reset(spec.name)
+    call.given.clear()
+    settled = False
+    try:
+        _apply_script(call, index)
+        _apply_environment(call, variables(call.slurm))
+        _apply(call, call.arguments, "command line")
+        _checked(call, combination.settle)
+        settled = True
+        component = _snapshot(call, settled=True)
+        _checked(call, combination.check_limits)
+        _checked(call, lambda job: tres.verify(job, known=call.gres_types))
+        _checked(call, combination.check_export)
+    except _EndError as end:
+        end.components.append(component if settled else _snapshot(call, settled=False))
+        raise
+    return component
+
+
+def _apply_script(call: _Call, index: int) -> None:
+    stray = _apply(call, _words(call, index), "script")
+    if stray:
+        text = f"Invalid directive found in batch script: {stray.text}"
+        call.say("error", text, stray.line, stray.column)
+        raise _EndError(255)
+
+
+def _words(call: _Call, index: int) -> list[Word]:
+    """The words of the directives of a component."""
+    words: list[Word] = []
+    complained = False
+    for line in call.directives:
+        if line.kind not in READ:
+            continue
+        if line.text.startswith("#SLURM") and not complained and line.component <= index + 1:
+            complained = True
+            text = "Change from #SLURM to #SBATCH in your script and verify the options are valid in sbatch"
+            call.say("error", text, line.line, line.column)
+        if line.component > index:
+            break
+        if line.component < index:
+            continue
+        words += line.words
+        if line.deprecated and not call.told_of_packjob:
+            call.told_of_packjob = True
+            text = 'the "packjob" component separator is being deprecated. Please, use "hetjob" instead.'
+            call.say("info", f"Warning: {text}", line.line, line.column)
+        if line.fault:
+            call.say(line.fault.level, line.fault.text, line.fault.line, line.fault.column)
+            raise _EndError(1)
+    return words
+
+
+def _apply(call: _Call, words: Sequence[Word], source: str) -> Word | None:
+    """Take the options in these words; the word that is no option, if one stops it."""
+    for item in scan(words, call.table):
+        if isinstance(item, Stop):
+            return _stop(call, item)
+        option = _option(item, source)
+        call.given.append(option)
+        if not item.spec.early:
+            _put(call, option, item.value)
+    return None
+
+
+def _stop(call: _Call, stop: Stop) -> Word:
+    if not stop.complaint:
+        return stop.word
+    call.say("", stop.complaint, stop.word.line, stop.word.column)
+    call.say("", 'Try "sbatch --help" for more information', stop.word.line, stop.word.column)
+    raise _EndError(255)
+
+
+def _option(use: Use, source: str) -> Option:
+    at = use.value_word
+    start, end = at.span(use.value_start) if at else (0, 0)
+    return Option(
+        name=ALIASES.get(use.spec.name, use.spec.name),
+        value=use.value,
+        shown=None,
+        source=source,
+        spelled=use.word.text,
+        line=use.word.line,
+        column=use.word.column,
+        value_line=at.line if at else 0,
+        value_column=start,
+        value_end=end,
+    )
+
+
+def _apply_environment(call: _Call, names: Iterable[tuple[str, str]]) -> None:
+    for name, option in names:
+        value = call.job[name] or call.environment.get(name)
+        if value is None:
+            continue
+        spec = call.table.get(option)
+        given = Option(name=option, value=value, shown=None, source="environment", spelled=name)
+        call.given.append(given)
+        kind = spec.argument if spec else Argument.REQUIRED
+        if kind is Argument.NONE and not _is_yes(value):
+            call.job.reset(option)
+        else:
+            flag = kind is Argument.NONE and option != "verbose"  # of which a variable gives the number
+            _put(call, given, None if flag else value)
+
+
+def _is_yes(value: str) -> bool:
+    """Whether a variable sets a flag; else it takes it back."""
+    number, rest = leading_number(value)
+    return not value or fold(value) == "yes" or (bool(number) and not rest)
+
+
+def _put(call: _Call, option: Option, value: str | None) -> None:
+    spec = call.table.get(option.name)
+    if spec and spec.argument is Argument.OPTIONAL:
+        value = value or None
+    try:
+        call.job.put(option.name, value)
+    except RefusedError as error:
+        raise call.end(error, option.line, option.column) from error
+    call.pass_on(option.line, option.column)
+    call.job.sources[option.name] = option.source
+    call.latest[option.name] = option
+
+
+def _checked(call: _Call, check: Callable[[Fields], None]) -> None:
+    try:
+        check(call.job)
+    except RefusedError as error:
+        raise call.end(error) from error
+    call.pass_on()
+
+
+def _snapshot(call: _Call, *, settled: bool) -> Component:
+    return Component(
+        options={option.name: option for option in _counting(call)},
+        given=tuple(call.given),
+        settled=settled,
+    )
+
+
+def _counting(call: _Call) -> Iterator[Option]:
+    for name in call.job.sources:
+        yield replace(call.latest[name], shown=call.job.shown(name))

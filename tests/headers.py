@@ -1,0 +1,297 @@
+"""Headers of sbatch scripts, made by Hypothesis: sound, broken and hostile; and both readings of one, to compare."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+from sbatchgen.releases import Argument, specs, variables
+from sbatchgen.script import Option, read
+from tests.cluster import oracle
+
+SLURM = "22.05"
+GRES_TYPES = ("gpu", "shard")  # of the oracle's slurm.conf
+# Options whose values only sbatch itself can judge: files, users, another cluster.
+UNREAD = {"bbf", "cluster", "clusters", "export-file", "gid", "nodefile", "uid"}
+_FOLDER = "/submit"
+_TABLE = specs(SLURM)
+_COUNT = "1 2 3 4 8 16 04 +3 0 -1 1.5 2x 4294967297 99999999999999999999 1k x".split()
+_GPUS = "1 2 4 8 0 3 a100 a100:2 a100:4 v100:1 a100:1,v100:1 2,a100:1 gpu:2 -1 1k x: , a100=2 gpu:a100:x 12 6".split()
+_SIZE = "0 1 16 16g 16GB 1500K 2T 1k 100000 4096M 16Gi 1.5G 10P -1 +5 100B 1024 1048576 mem G 99999999999999999999".split()
+_TIME = (
+    "10 90 1:30 5:00 0:0:1 01:30:00 2-0 1-12:30 1-00:00:00 3-24:61:61 0 -1 INFINITE unlimited 2h 1.5 60m :: 5: :5 "
+    "1:2:3:4 1-2-3 -5 1- 00:00 9999999999 1:99999999999 =10 1-2: 1-:2 -1:2"
+).split()
+_VALUES: dict[str, Sequence[str]] = {
+    "acctg-freq": "30 task=30 energy=10,task=5 foo task=x 0 network=1 ,".split(),
+    "begin": (
+        "2030-01-01 2030-01-01T10:00 2030-1-1T10:00:30 16:00 4:00pm 12:00am 13:00pm 010130 01/02/30 1/2 noon midnight "
+        "teatime tomorrow today fika foo 25:00 10:61 2030-13-01 2030-01-32 uts1900000000 uts12 - 10 1:2:3 99/99 12:0"
+    ).split(),
+    "core-spec": _COUNT,
+    "cpu-freq": (
+        "low high medium highm1 him1 2000000 low-high low-high:performance performance ondemand powersave userspace foo "
+        "high-low 1000-2000 0 2000:perf low-2000 perf:perf low-x low-high:x -5 schedutil"
+    ).split(),
+    "deadline": "2030-01-01 2030-01-01T10:00 noon+ 16:00 foo 1/1/31".split(),
+    "delay-boot": _TIME,
+    "distribution": (
+        "block cyclic block:cyclic cyclic:block:fcyclic plane=4 plane plane=x plane=0 arbitrary * *:* block:*:* pack "
+        "block,pack cyclic,nopack block,foo foo block:block:block:block hostfile , Block"
+    ).split(),
+    "exclusive": "user mcs exclusive oversubscribe USER topo foo 1".split(),
+    "extra-node-info": "2 2:4 2:4:1 * *:2 2-4:1 2-4 1k x 0 2:x 2:-1 1:2:3:4 2:0 -1".split(),
+    "get-user-env": "10 5L 3S x 5x 0".split(),
+    "gpu-bind": (
+        "closest none map_gpu:0,1 mask_gpu:0x1,0x2 map_gpu:x single:2 per_task:1 verbose,closest foo map_gpu:0*2 single:-1 "
+        "closest;x gpu map_gpu:0*2*3 mask_gpu:3,g"
+    ).split(),
+    "gpu-freq": "low medium highm1 1000 low,memory=high verbose memory=low foo memory=x 10x mem=low , memory=".split(),
+    "gpus": _GPUS,
+    "gpus-per-node": _GPUS,
+    "gpus-per-socket": _GPUS,
+    "gpus-per-task": _GPUS,
+    "gres": (
+        "gpu gpu:1 gpu:2 gpu:4 gpu:8 gpu:a100 gpu:a100:2 gpu:a100:1,gpu:v100:1 shard:4 shard gpu:1,shard:1 gpu:a100:1,gpu:1 "
+        "gpu:0 none NONE gpu: gpu:a100: gpu:a100:x gres:gpu:2 gres/gpu:2 gpu=2 foo:1 gpu:1k gpu:2kb gpu::2 , gpu:1,,gpu:2 "
+        "gpu:-1 mps:10 shard:a100:3 gpu:k gres:gres:gpu:1"
+    ).split(),
+    "gres-flags": "disable-binding enforce-binding foo DISABLE-BINDING".split(),
+    "hint": "compute_bound memory_bound multithread nomultithread foo nomultithread,memory_bound NOMULTITHREAD".split(),
+    "kill-on-invalid-dep": "yes no foo YES".split(),
+    "mail-type": (
+        "ALL END FAIL,END NONE BEGIN,foo foo time_limit_80 ALL,NONE STAGE_OUT ARRAY_TASKS TIME_LIMIT,TIME_LIMIT_50 , all"
+    ).split(),
+    "mem": _SIZE,
+    "mem-bind": (
+        "local none rank verbose,local map_mem:0,1 mask_mem:0x1,f map_mem foo sort prefer,sort quiet map_mem:x map_mem:0*2 v,q "
+        "map_mem:0,1,local map_mem:1*0 map_mem:1*x mask_mem:g"
+    ).split(),
+    "mem-per-cpu": _SIZE,
+    "mem-per-gpu": _SIZE,
+    "nice": "5 -5 0 x 99999999999 2147483645".split(),
+    "no-kill": "off no set foo OFF".split(),
+    "nodelist": "x1 x[1-2] x1,x2 x[2-1] x[1-2],x3 x[01-10]y x[1 x[a] x[1-2]y, x1,x1 r[1-2]n[1-2] x[1,3-4] x[] x,,y ]".split(),
+    "nodes": "1 2 4 1-4 2-2 2k 1m 2-4 4-2 2- -2 0 0-0 2,4 1-4:2 x 1-x -1 1km 1mk 3 5 -".split(),
+    "open-mode": "append truncate a t apend x A".split(),
+    "power": "level LEVEL foo level,foo".split(),
+    "priority": "5 0 -1 TOP top x 4294967294 4294967293".split(),
+    "profile": "all none task energy,task foo Energy network,lustre".split(),
+    "propagate": "ALL NONE CORE STACK,CORE RLIMIT_AS foo CORE,foo core".split(),
+    "signal": (
+        "USR1 B:USR1@300 USR1@60 SIGTERM 10 R:USR1 RB:USR1@10 BUSR1@60 @60 B:@60 BUS@10 TERM@60s usr2@5 99 0 -1 "
+        "USR1@70000 USR1@ BR:9@1 :15 65536"
+    ).split(),
+    "switches": "1 1@10:00 2@5 x 1@ 0 1@x 1@INFINITE @5".split(),
+    "thread-spec": _COUNT,
+    "time": _TIME,
+    "time-min": _TIME,
+    "tmp": _SIZE,
+    "wait-all-nodes": "0 1 2 x 65537 -1".split(),
+}
+_VALUES |= dict.fromkeys(
+    (
+        "cores-per-socket cpus-per-gpu cpus-per-task mincpus ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node "
+        "ntasks-per-socket ntasks-per-tres sockets-per-node tasks-per-node threads-per-core"
+    ).split(),
+    _COUNT,
+)
+_PLAIN = "a b=c my%j.out x/y.log ../z none NONE ~/x $HOME/y hetjob : - -- --time é a=b= 1,2 (a|b)&c".split()
+_TEXT = st.text(st.sampled_from("ab01 =:,-%\"'\\#é\t\u2013\x0b*[]@"), max_size=8)
+# Those that are asked for together, so that they get to contradict each other.
+_TOGETHER = (
+    "gpus gpus-per-node gpus-per-task gpus-per-socket gres ntasks nodes ntasks-per-node cpus-per-gpu cpus-per-task "
+    "mem-per-gpu mem ntasks-per-gpu sockets-per-node gpu-freq ntasks-per-socket ntasks-per-tres"
+).split()
+_GOOD = {
+    "gpu-freq": ["low"],
+    "gres": "gpu:1 gpu:2 gpu:4 gpu:a100:2 shard:2 gpu:1,gpu:a100:1 gpu:a100:2,gpu:v100:2".split(),
+    "mem": ["1G"],
+    "mem-per-gpu": ["2G"],
+    "nodes": "1 2 1-2 2-4".split(),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A script with the environment and the command line it is submitted with."""
+
+    script: str
+    environment: Mapping[str, str]
+    arguments: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a reader says of a case."""
+
+    components: list[dict[str, str]]
+    messages: list[str]
+    returncode: int | None
+
+
+def _value(name: str) -> st.SearchStrategy[str]:
+    pool = _VALUES.get(name)
+    if pool is None:
+        return st.one_of(st.sampled_from(_PLAIN), st.sampled_from(["a", "b", "name"]), _TEXT)
+    sound = st.sampled_from(pool[: (len(pool) + 1) // 2])  # the pools start with what is mostly sound
+    return st.one_of(*[sound] * 30, *[st.sampled_from(pool)] * 3, _TEXT)
+
+
+@st.composite
+def _quoted(draw: st.DrawFn, text: str) -> str:
+    style = draw(st.integers(0, 9))
+    if style == 0 and "'" not in text:
+        return "'" + text + "'"
+    if style == 1:
+        return text[: len(text) // 2] + '"' + text[len(text) // 2 :] + '"'
+    if style < 7 or not text:
+        return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return text
+
+
+_NAMES = st.one_of(
+    st.sampled_from(sorted(set(_TABLE) - UNREAD)),
+    st.sampled_from(sorted(_VALUES)),
+    st.sampled_from(_TOGETHER),
+)
+
+
+@st.composite
+def _option(draw: st.DrawFn) -> str:
+    name = draw(_NAMES)
+    spec = _TABLE.get(name) or _TABLE["ntasks-per-node"]
+    if spec.argument is Argument.NONE:
+        value = ""
+        glue = draw(st.sampled_from([""] * 30 + ["=x"]))
+    else:
+        value = draw(_quoted(draw(_value(name))))
+        needed = spec.argument is Argument.REQUIRED
+        glue = draw(
+            st.sampled_from(["="] * 12 + [" "] * 4 + [""] if needed else ["="] * 6 + [""] * 3 + [" "])
+        )
+        value = "" if not glue else value
+    if spec.short and draw(st.booleans()):
+        return (
+            f"-{spec.short}" + draw(st.sampled_from([""] * 6 + [" "] * 6 + ["="] if value else [""])) + value
+        )
+    cut = draw(st.sampled_from([0] * 20 + [1, 1, 2, 4]))
+    return f"--{name[: max(1, len(name) - cut)]}{glue}{value}"
+
+
+@st.composite
+def _demand(draw: st.DrawFn) -> str:
+    """Sound options of one theme on a line."""
+    names = draw(st.lists(st.sampled_from(_TOGETHER), min_size=2, max_size=5, unique=True))
+    counts = st.sampled_from("1 2 4 8 3".split())
+    return " ".join(
+        f"--{name}={draw(st.sampled_from(_GOOD[name]) if name in _GOOD else counts)}" for name in names
+    )
+
+
+_LINE = st.one_of(
+    *[_option().map("#SBATCH {}".format)] * 8,
+    *[_demand().map("#SBATCH {}".format)] * 2,
+    st.lists(_option(), min_size=2, max_size=3).map(" ".join).map("#SBATCH {}".format),
+    _option().map("#SBATCH\t{} # why".format),
+    st.tuples(
+        st.sampled_from(["#SBATCH", " #SBATCH ", "##SBATCH ", "# SBATCH ", "#sbatch ", "#SLURM "]), _option()
+    ).map("".join),
+    st.sampled_from(
+        [
+            "",
+            "# a comment",
+            "  # indented",
+            "#SBATCH",
+            "#SBATCH hetjob",
+            "#SBATCH packjob ",
+            "#SBATCH HetJob -n1",
+            "\t",
+            "ls",
+        ]
+    ),
+    _TEXT.map("#SBATCH {}".format),
+)
+_ENVIRONMENT: st.SearchStrategy[dict[str, str]] = st.one_of(
+    st.just({}),
+    st.just({}),
+    st.dictionaries(
+        st.sampled_from([pair for pair in variables(SLURM) if pair[1] not in {"verbose", *UNREAD}]),
+        st.none(),
+        min_size=1,
+        max_size=2,
+    ).flatmap(
+        lambda chosen: st.fixed_dictionaries(
+            {name: st.one_of(_value(option), st.sampled_from(["", "yes", "1"])) for name, option in chosen}
+        )
+    ),
+)
+_ARGUMENTS: st.SearchStrategy[list[str]] = st.one_of(
+    st.just([]),
+    st.just([]),
+    st.lists(
+        st.sampled_from(
+            "-n2 -N2 --mem=1G -pgpu --gres=gpu:2 -t5 --exclusive --mem-per-cpu=1G -Jx -Jy -c1 --foo".split()
+        ),
+        max_size=2,
+    ),
+)
+_FIRST = st.sampled_from(
+    ["#!/bin/bash\n"] * 90
+    + ["#!/usr/bin/env python3\n", "", "\n#!/bin/sh\n", " #!", "#!/bin/sh\r\n", "#!\0\n", " \n"]
+)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """A script, mostly one that sbatch takes, and how it is submitted."""
+    lines = draw(st.lists(_LINE, min_size=1, max_size=4))
+    script = draw(_FIRST) + "".join(f"{line}\n" for line in lines) + "\nhostname\n"
+    return Case(script, draw(_ENVIRONMENT), draw(_ARGUMENTS))
+
+
+def ours(case: Case) -> Answer | None:
+    """What the reader says; None if the case needs what it does not read."""
+    script = read(
+        case.script,
+        slurm=SLURM,
+        environment=case.environment,
+        arguments=case.arguments,
+        gres_types=GRES_TYPES,
+        folder=_FOLDER,
+    )
+    given = [option for component in script.components for option in component.given]
+    if any(option.name in UNREAD or _is_file(option) for option in given):
+        return None
+    components = [
+        {
+            _printed(name): option.shown or ""
+            for name, option in component.options.items()
+            if name != "verbose"
+        }
+        for component in script.components
+        if component.settled
+    ]
+    return Answer(components, [str(message) for message in script.messages], script.returncode)
+
+
+def _is_file(option: Option) -> bool:
+    return option.name in {"exclude", "nodelist"} and "/" in (option.value or "")
+
+
+def _printed(name: str) -> str:
+    """Two options that only the environment knows are printed without a name."""
+    return "(null)" if name in ("req-switch", "wait4switch") else name
+
+
+def theirs(case: Case) -> Answer:
+    """What sbatch says."""
+    reading = oracle.read(case.script, *case.arguments, env=case.environment)
+    components = [
+        {name: re.sub(r"^/[^ ]*/oracle-[^/]*", _FOLDER, value) for name, value in component.items()}
+        for component in reading.components
+    ]
+    return Answer(components, reading.messages, reading.returncode)
