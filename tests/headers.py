@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from sbatchgen.releases import Argument, specs, variables
 from sbatchgen.script import Option, read
+from sbatchgen.script.releases import Argument, specs, variables
 from tests.cluster import oracle
 
 SLURM = "22.05"

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from sbatchgen.grammar import mebibytes, minutes
-from sbatchgen.releases import RELEASES, Argument, Spec, specs, variables
 from sbatchgen.script import Kind, Script, read
+from sbatchgen.script.grammar import mebibytes, minutes
+from sbatchgen.script.releases import RELEASES, Argument, Spec, specs, variables
 from tests.headers import GRES_TYPES, Case, cases, ours, theirs
 
 FIXTURES = Path(__file__).parent / "fixtures"

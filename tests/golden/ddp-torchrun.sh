@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (8e895f5d890c): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (00ee28e5a366): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -145,7 +145,8 @@ if [[ $(stat --format="%i %y" -- "$SBATCHGEN_STATUS_FILE" 2>/dev/null) != "$STAT
     state=$(status_field state)
     step=$(status_field step)
 fi
-if [[ $state == preempted && $WARNED == yes ]]; then
+# By Slurm's warning, or because the trainer saw the end of its time come.
+if [[ $state == preempted && ($WARNED == yes || $(status_field reason) == deadline) ]]; then
     if ((step <= ${STEP_BEFORE:-0})); then
         echo "Not restarted: nothing was gained since the start" >&2
     elif ((RESTARTS >= MAX_RESTARTS)); then

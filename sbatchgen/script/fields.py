@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from sbatchgen import binding, grammar, moment
-from sbatchgen.grammar import (
+from sbatchgen.script import binding, grammar, moment
+from sbatchgen.script.grammar import (
     INFINITE,
     NICE_LIMIT,
     NO_VAL,

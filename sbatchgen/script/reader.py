@@ -20,12 +20,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from sbatchgen import combination, tres
-from sbatchgen.fields import Fields
-from sbatchgen.getopt import Stop, Use, scan
-from sbatchgen.grammar import RefusedError, fold, leading_number
-from sbatchgen.header import READ, Directive, Kind, Word, directives, refusal
-from sbatchgen.releases import ALIASES, Argument, Spec, line_of, specs, variables
+from sbatchgen.script import combination, tres
+from sbatchgen.script.fields import Fields
+from sbatchgen.script.getopt import Stop, Use, scan
+from sbatchgen.script.grammar import RefusedError, fold, leading_number
+from sbatchgen.script.header import READ, Directive, Kind, Word, directives, refusal
+from sbatchgen.script.releases import ALIASES, Argument, Spec, line_of, specs, variables
 
 __all__ = ["Component", "Directive", "Kind", "Message", "Option", "Script", "Word", "read"]
 

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from sbatchgen.grammar import RefusedError, leading_number
+from sbatchgen.script.grammar import RefusedError, leading_number
 
 _RANGE_LIMIT = 64 * 1024
 _Range = tuple[str, int, int, int]  # prefix, first, last, width; a width of -1: a name without a number

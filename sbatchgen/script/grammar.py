@@ -10,8 +10,8 @@ import re
 import signal as signals
 from collections.abc import Iterable
 
-from sbatchgen.getopt import first_byte
-from sbatchgen.header import BLANKS
+from sbatchgen.script.getopt import first_byte
+from sbatchgen.script.header import BLANKS
 
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1

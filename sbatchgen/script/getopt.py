@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sbatchgen.header import Word
-from sbatchgen.releases import Argument, Spec
+from sbatchgen.script.header import Word
+from sbatchgen.script.releases import Argument, Spec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

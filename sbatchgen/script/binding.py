@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from sbatchgen.grammar import INT_MAX, LONG_MAX, NO_VAL, RefusedError, byte_of, fold, leading_number
+from sbatchgen.script.grammar import INT_MAX, LONG_MAX, NO_VAL, RefusedError, byte_of, fold, leading_number
 
 _NAMED_KHZ = 0x80000000  # a bit that marks a frequency that has a name
 _FREQUENCIES = (("lo", 1), ("him1", 4), ("highm1", 4), ("hi", 3), ("med", 2))

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from sbatchgen.releases import RELEASES, line_of
+from sbatchgen.script.releases import RELEASES, line_of
 
 BLANKS = " \t\n\v\f\r"
 _BLANKS = re.compile(f"[{BLANKS}]*")

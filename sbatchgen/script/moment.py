@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 
-from sbatchgen.grammar import fold, leading_number, wrapped
+from sbatchgen.script.grammar import fold, leading_number, wrapped
 
 _DAY_S = 86400
 _CLOCK_WORDS = {"midnight": 0, "noon": 12, "fika": 15, "teatime": 16}

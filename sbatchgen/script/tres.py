@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from sbatchgen.fields import Fields
-from sbatchgen.grammar import NO_VAL, NO_VAL16, NO_VAL64, RefusedError, fold, wrapped
+from sbatchgen.script.fields import Fields
+from sbatchgen.script.grammar import NO_VAL, NO_VAL16, NO_VAL64, RefusedError, fold, wrapped
 
 INVALID = "Invalid generic resource (gres) specification"
 MIXED = "Invalid GRES specification (with and without type identification)"

@@ -7,9 +7,18 @@ from __future__ import annotations
 
 import re
 
-from sbatchgen import hostlist
-from sbatchgen.fields import Fields
-from sbatchgen.grammar import NO_VAL, THREAD_SPEC, RefusedError, bad_limit, fold, integer, open_quote, wrapped
+from sbatchgen.script import hostlist
+from sbatchgen.script.fields import Fields
+from sbatchgen.script.grammar import (
+    NO_VAL,
+    THREAD_SPEC,
+    RefusedError,
+    bad_limit,
+    fold,
+    integer,
+    open_quote,
+    wrapped,
+)
 
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 _HINT_RIVALS = ("ntasks-per-core", "threads-per-core", "extra-node-info")
