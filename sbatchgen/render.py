@@ -160,6 +160,7 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
         "dataparallel": plan.mode == "dataparallel",
         "spawn": plan.launcher == "spawn",
         "torchrun": plan.launcher == "torchrun",
+        "torchrun_on_host": plan.launcher == "torchrun" and plan.runtime not in ("apptainer", "enroot"),
         "shares_machine": shares_machine,
         "platform_names_nodes": plan.profile.scheduler == "env",
         "counts_nodes": plan.slurm or (distributed and plan.profile.scheduler == "env"),

@@ -197,6 +197,24 @@ def test_without_slurm_the_script_runs_here_and_is_followed(folder: Path) -> Non
     assert str(logs[0]) in err
 
 
+@pytest.mark.parametrize(
+    ("mode", "words"), [("single", "this Python has no torch"), ("ddp", "no torchrun on PATH")]
+)
+def test_a_python_without_torch_is_told_in_a_line(
+    folder: Path, command: Command, mode: str, words: str
+) -> None:
+    script = command("render", mode).out
+    python = [sys.executable, "-m", "venv", "--without-pip", str(folder / "bare")]
+    subprocess.run(python, check=True)
+    environment = {"PATH": f"{folder}/bare/bin:/usr/bin:/bin", "HOME": str(folder)}
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert [line for line in done.stderr.splitlines() if line.startswith("error: ") and words in line]
+    assert "Traceback" not in done.stderr
+
+
 def test_an_interrupt_ends_the_following_not_the_training(folder: Path) -> None:
     (folder / "train.py").write_text(
         "import pathlib, time\npathlib.Path('began').touch()\ntime.sleep(1.5)\npathlib.Path('ended').touch()\n"

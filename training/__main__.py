@@ -27,8 +27,14 @@ def main(argv: list[str]) -> int:
             return _told(config, spawn.run(argv, processes, nodes=config.nnodes, node=config.node_rank))
         stop = Stop()  # before the slow imports: from here on a signal is remembered and does not kill
         place = detect(os.environ, config.launcher)
-        from .engine import run
-
+        try:
+            from .engine import run
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise UserError(
+                "this Python has no torch", at=sys.executable, fix="install it, or start another Python"
+            ) from error
         return _told(config, run(config, place, stop))
     except (UserError, NotFiniteError) as error:
         shared = isinstance(error, NotFiniteError) or error.shared

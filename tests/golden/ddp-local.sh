@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (ac2348aed743): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (13638712e835): sbatchgen render ddp
 
 umask 027
 set -o pipefail
@@ -58,6 +58,7 @@ trainer=(
     --epochs 10
 )
 command=(torchrun --standalone --nproc-per-node="$NPROC_PER_NODE" --max-restarts=0 "${trainer[@]}")
+command -v torchrun >/dev/null || die "no torchrun on PATH: install torch for $(command -v python3), or choose another Python"
 "${command[@]}" &
 child=$!
 # Slurm would send the signal to every process; here only this script gets it.

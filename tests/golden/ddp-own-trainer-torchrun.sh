@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (c382d6057cf5): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (b3e83eb3eb42): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -116,6 +116,7 @@ command=(
     --rdzv-backend=c10d --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" --rdzv-id="$SLURM_JOB_ID.$RESTARTS"
     "${trainer[@]}"
 )
+command -v torchrun >/dev/null || die "no torchrun on PATH: install torch for $(command -v python3), or choose another Python"
 srun=(
     srun --ntasks-per-node=1 --cpus-per-task=32
     --kill-on-bad-exit=1 --wait=60

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (9a3c375d3454): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (113c8dd51337): sbatchgen render ddp
 
 umask 027
 set -o pipefail
@@ -66,6 +66,7 @@ command=(
     torchrun --nnodes="$NNODES" --node-rank="$NODE_RANK" --nproc-per-node="$NPROC_PER_NODE" --max-restarts=0
     --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" "${trainer[@]}"
 )
+command -v torchrun >/dev/null || die "no torchrun on PATH: install torch for $(command -v python3), or choose another Python"
 "${command[@]}" &
 child=$!
 # Slurm would send the signal to every process; here only this script gets it.

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (382c53871947): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (154ada39d46c): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -117,6 +117,7 @@ command=(
     --rdzv-backend=c10d --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" --rdzv-id="$SLURM_JOB_ID.$RESTARTS"
     "${trainer[@]}"
 )
+command -v torchrun >/dev/null || die "no torchrun on PATH: install torch for $(command -v python3), or choose another Python"
 srun=(
     srun --ntasks-per-node=1 --cpus-per-task=4
     --kill-on-bad-exit=1 --wait=60
