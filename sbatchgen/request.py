@@ -115,15 +115,9 @@ def resolve_request(
     project = places.project
     nearby = _short(project, folder) if project else None
     project_document = read(nearby, JobSpec) if nearby else None
-    layers = [
-        *(
-            [layer(Source.PROJECT, project_document.value, project_document.places)]
-            if project_document
-            else []
-        ),
-        *([layer(Source.JOB, job_document.value, job_document.places)] if job_document else []),
-        flags,
-    ]
+    documents = [(Source.PROJECT, project_document), (Source.JOB, job_document)]
+    layers = [layer(source, one.value, one.places) for source, one in documents if one]
+    layers.append(flags)
     said = {key: value for one in layers for key, value in one.values.items()}
     profile_name = _profile_name(given, environment, (job, job_document), (nearby, project_document))
     profile_file = places.profile(profile_name)

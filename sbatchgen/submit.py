@@ -18,8 +18,9 @@ from typing import IO, Any
 
 from sbatchgen.check import Finding, check
 from sbatchgen.errors import CommandLineError, DocumentError, FitError, SlurmError
+from sbatchgen.plan import Source
 from sbatchgen.request import Resolved, with_log
-from sbatchgen.script import read
+from sbatchgen.script import Script, read
 from sbatchgen.units import ShellPath
 
 SUBMIT_TIMEOUT_S = 60
@@ -52,8 +53,7 @@ def of_job(resolved: Resolved, environment: Mapping[str, str], folder: Path) -> 
         what = f"profile '{plan.profile.name}' has no scheduler to submit to: its platform starts the script"
         raise FitError.of(what, fix="render it, and give the script to the platform")
     run_dir = folder / expand(plan.run_dir, environment)
-    own_log = "options.output" in plan.origins and plan.origin("options.output").source > 0
-    if plan.slurm and not own_log:
+    if plan.slurm and plan.origin("options.output").source is Source.DEFAULT:
         pattern = str(plan.options.output or "%x-%j.out")
         resolved = with_log(resolved, f"{str(run_dir).replace('%', '%%')}/{pattern}")
     script = resolved.script()
@@ -61,7 +61,7 @@ def of_job(resolved: Resolved, environment: Mapping[str, str], folder: Path) -> 
     return Submission(
         script=script.encode(),
         name="job.slurm",
-        log_folders=log_folders(script, folder, plan.name),
+        log_folders=log_folders(read(script), folder, plan.name),
         run_dir=run_dir,
         local=not plan.slurm,
         findings=tuple(findings),
@@ -88,11 +88,12 @@ def of_script(path: Path, given: Mapping[str, Any], args: tuple[str, ...]) -> Su
         raise DocumentError.of(
             f"{path} has DOS line ends, which sbatch refuses", fix=f"sed -i 's/\\r$//' {path}"
         )
-    name = read(script).options.get("job-name")
+    parsed = read(script)
+    name = parsed.options.get("job-name")
     return Submission(
         script=script,
         name=path.name,
-        log_folders=log_folders(text, path.cwd(), (name.value if name else None) or path.name),
+        log_folders=log_folders(parsed, path.cwd(), (name.value if name else None) or path.name),
         run_dir=None,
         local=False,
         findings=(),
@@ -116,14 +117,14 @@ def expand(path: ShellPath, environment: Mapping[str, str]) -> str:
     return ShellPath.VARIABLE.sub(value, path)
 
 
-def log_folders(script: str, folder: Path, name: str) -> tuple[Path, ...]:
+def log_folders(script: Script, folder: Path, name: str) -> tuple[Path, ...]:
     """The folders that the script's logs go to; Slurm makes none, and a job without its log dies silently.
 
     Raises:
         DocumentError: A folder's name is known only once the job runs.
     """
     folders = []
-    for component in read(script).components:
+    for component in script.components:
         chdir = component.options.get("chdir")
         start = folder / (chdir.value or "") if chdir else folder
         for option in ("output", "error"):

@@ -121,11 +121,6 @@ class ShellPath(Text):
         """Whether the job has something to expand in it."""
         return self.VARIABLE.search(self) is not None
 
-    @property
-    def absolute(self) -> bool:
-        """Whether it does not depend on the folder of submission."""
-        return self.startswith(("/", "${"))
-
 
 class JobName(Text):
     """A job name that can also name a folder and stand in the name of a log."""

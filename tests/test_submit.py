@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.render import digest
+from sbatchgen.script import read
 from sbatchgen.submit import log_folders
 from tests.conftest import Command
 
@@ -292,5 +293,5 @@ def test_logs_are_found_where_sbatch_puts_them() -> None:
         "#SBATCH hetjob\n#SBATCH -e /c/z\nls\n#SBATCH -o late/x\n"
     )
     work = Path("/here/work")
-    found = log_folders(script, Path("/here"), "job")
+    found = log_folders(read(script), Path("/here"), "job")
     assert set(found) == {work / "b/job/%", Path("/c")}
