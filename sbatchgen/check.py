@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Literal
 
 from sbatchgen.errors import Problem, did_you_mean
+from sbatchgen.finding import Finding
 from sbatchgen.options import GPU_OPTIONS, NAMES, POSITIVE
 from sbatchgen.plan import Origin, Plan, Source
 from sbatchgen.units import Gres, ShellPath
@@ -20,15 +19,6 @@ from sbatchgen.units import Gres, ShellPath
 NOT_IN_A_SCRIPT = ("help", "parsable", "quiet", "test-only", "usage", "verbose", "version", "wait", "wrap")
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What a check says. `fits` is false where the cluster, not the job, is what it breaks on."""
-
-    severity: Literal["error", "warning"]
-    problem: Problem
-    about_fit: bool = False
 
 
 def check(plan: Plan, *, log_folders_made: bool = False) -> list[Finding]:

@@ -14,7 +14,7 @@ from sbatchgen import __version__
 from sbatchgen.errors import DocumentError, FitError, Problem, SbatchgenError
 
 if TYPE_CHECKING:
-    from sbatchgen.check import Finding
+    from sbatchgen.finding import Finding
     from sbatchgen.request import Resolved
 
 

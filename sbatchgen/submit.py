@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from sbatchgen.check import Finding, check
+from sbatchgen.check import check
 from sbatchgen.errors import CommandLineError, DocumentError, FitError, SlurmError
+from sbatchgen.finding import Finding
 from sbatchgen.plan import Source
 from sbatchgen.request import Resolved, with_log
 from sbatchgen.script import Script, read

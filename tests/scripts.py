@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sbatchgen.check import Finding, check
+from sbatchgen.check import check
 from sbatchgen.document import Document, read
+from sbatchgen.finding import Finding
 from sbatchgen.job import LAUNCHERS, MODES, RUNTIMES, JobSpec
 from sbatchgen.options import NAMES, SbatchOptions
 from sbatchgen.plan import Layer, Plan, Source, layer

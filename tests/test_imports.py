@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -75,25 +76,39 @@ def test_every_library_is_declared(folder: Path, declared: set[str]) -> None:
 
 
 ORDER = (
-    "errors units options job profile document quoting plan resolve check directive render search request review "
-    "script submit dataset cli"
+    "errors units options job profile document quoting plan resolve finding resources script shell rules lint "
+    "check directive render search request review submit dataset cli"
 ).split()
 SCRIPT_ORDER = "releases header getopt grammar binding moment hostlist fields combination tres reader".split()
+ALONE = ("script", "shell")  # libraries of their own
 
 
-@pytest.mark.parametrize(("folder", "order"), [("", ORDER), ("script", SCRIPT_ORDER)])
-def test_imports_point_one_way(folder: str, order: list[str]) -> None:
-    """Each module imports only modules that stand before it; the reader of scripts stands alone."""
-    package = f"sbatchgen.{folder}".rstrip(".")
-    for path in (PACKAGE / folder).glob("*.py"):
+def imported(path: Path) -> Iterator[tuple[str, ...]]:
+    """The modules of the package that a module imports, each as the parts of its name after the package's."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "sbatchgen":
+            parts = tuple(str(node.module).split(".")[1:])
+            yield from ((*parts, alias.name) for alias in node.names)
+
+
+def test_imports_point_one_way() -> None:
+    """Each module imports only modules that stand before it, or in its own folder."""
+    for path in PACKAGE.rglob("*.py"):
+        room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        if room.startswith("__"):
+            continue
+        for parts in imported(path):
+            other = parts[0]
+            assert other in ORDER or other == "__version__", f"{path} imports {other}"
+            if other != room and other in ORDER:
+                assert room not in ALONE, f"{path} imports {other}"
+                assert ORDER.index(other) < ORDER.index(room), f"{path} imports {other}"
+
+
+def test_the_reader_of_directives_is_read_in_one_direction() -> None:
+    for path in (PACKAGE / "script").glob("*.py"):
         if path.stem.startswith("__"):
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("sbatchgen"):
-                continue
-            name = str(node.module)
-            siblings = [alias.name for alias in node.names] if name == package else []
-            assert name.startswith(package), f"{path.stem} imports {name}"
-            siblings += name.removeprefix(package).split(".")[1:2]
-            for other in set(siblings) & set(order):
-                assert order.index(other) < order.index(path.stem), f"{path.stem} imports {other}"
+        for _, *rest in imported(path):
+            for other in set(rest) & set(SCRIPT_ORDER):
+                assert SCRIPT_ORDER.index(other) < SCRIPT_ORDER.index(path.stem), f"{path.stem}: {other}"

@@ -1,0 +1,62 @@
+"""What a check says about a job, be it a plan or a script."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sbatchgen.errors import Problem
+
+Severity = Literal["error", "warning", "info"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where something was written.
+
+    Attributes:
+        text: As people read it: `job.slurm:4:9`, `job.yaml:4` or a flag.
+        line: The line in a script, from 1; 0 where there is no script.
+        column: The first character in the line, from 1.
+        end: The column after the last character; 0 for the rest of the line.
+    """
+
+    text: str = ""
+    line: int = 0
+    column: int = 0
+    end: int = 0
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A change of a script that keeps the rest byte for byte: columns of one line, replaced by a text.
+
+    The text may hold line breaks. `end` 0 stands for the end of the line, `column` 0 for the whole line with
+    its line break, so that an empty text deletes the line.
+    """
+
+    line: int
+    column: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check says. `about_fit`: the job breaks on a limit of the cluster, not on itself.
+
+    Attributes:
+        severity: error: Slurm refuses it, or the job can't do what it says. warning: Slurm takes it without
+            a word. info: worth knowing.
+        problem: What, where, and the fix.
+        rule: The rule's id, as SB204.
+        place: Where in a script.
+        edits: A safe fix of a script, all of it or nothing.
+    """
+
+    severity: Severity
+    problem: Problem
+    about_fit: bool = False
+    rule: str = ""
+    place: Place = Place()
+    edits: tuple[Edit, ...] = ()

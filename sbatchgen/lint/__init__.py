@@ -1,0 +1,1 @@
+"""Reading scripts critically: `lint` of `lint.linter` gives the findings of a script, ours or not."""

@@ -1,0 +1,66 @@
+"""The page of a rule: why it is there, and a bad and a good script, which are its tests too.
+
+Pages are Markdown, one file a group, beside this module. A rule's part starts with `## SB104 Title`; its
+examples are fenced blocks that begin with ```bash bad or ```bash good. What follows these words are words
+NAME=VALUE: `slurm=23.02` for the release that reads it (else the default), others for the environment of the
+submission. An example is for the cluster of example.yaml, unless the part has a block ```yaml profile.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "pages"
+PROFILE = FOLDER / "example.yaml"
+_HEADING = re.compile(r"^## (SB\d{3}) (.+)$", re.MULTILINE)
+_BLOCK = re.compile(r"^```(\w+) (bad|good|profile)((?: \S+=\S*)*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """A script, good or bad; `settings` are the words beside it."""
+
+    good: bool
+    text: str
+    settings: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """All that is said about a rule.
+
+    Attributes:
+        title: The rule's, as in its code.
+        text: The whole part, in Markdown.
+        examples: At least a bad and a good one.
+        profile: The YAML of the cluster of the examples; None for that of example.yaml.
+    """
+
+    rule: str
+    title: str
+    text: str
+    examples: tuple[Example, ...]
+    profile: str | None
+
+
+def pages(folder: Path = FOLDER) -> dict[str, Page]:
+    """Every page by its rule, in the order of the files."""
+    return {page.rule: page for file in sorted(folder.glob("*.md")) for page in _pages(file)}
+
+
+def _pages(file: Path) -> Iterator[Page]:
+    text = file.read_text(encoding="utf-8")
+    headings = list(_HEADING.finditer(text))
+    for heading, following in zip(headings, [*headings[1:], None], strict=True):
+        part = text[heading.start() : following.start() if following else len(text)].strip() + "\n"
+        examples, profile = [], None
+        for _, kind, settings, block in _BLOCK.findall(part):
+            if kind == "profile":
+                profile = block
+                continue
+            pairs = dict(word.split("=", 1) for word in settings.split())
+            examples.append(Example(good=kind == "good", text=block, settings=pairs))
+        yield Page(rule=heading[1], title=heading[2], text=part, examples=tuple(examples), profile=profile)

@@ -1,0 +1,65 @@
+"""A rule, and the lists of rules that its decorators fill."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from sbatchgen.errors import Problem
+from sbatchgen.finding import Edit, Finding, Place, Severity
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class Hit:
+    """What a rule found.
+
+    Attributes:
+        at: Where: a place, or the long name of the option it is about.
+        what: The facts, and what follows from them.
+        fix: Something to type.
+        severity: If it is another than the rule's.
+        edits: A fix that keeps the script's meaning but for what the rule is about.
+    """
+
+    at: Place | str
+    what: str
+    fix: str = ""
+    severity: Severity | None = None
+    edits: tuple[Edit, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rule(Generic[S]):
+    """A rule; `about_fit` where it compares a job with its cluster."""
+
+    id: str
+    severity: Severity
+    title: str
+    check: Callable[[S], Iterator[Hit]]
+    about_fit: bool = False
+
+    def findings(self, subject: S, place: Callable[[str], Place]) -> Iterator[Finding]:
+        """What it says about a subject; `place` tells where an option was written."""
+        for hit in self.check(subject):
+            at = place(hit.at) if isinstance(hit.at, str) else hit.at
+            problem = Problem(hit.what, at.text, hit.fix)
+            severity = hit.severity or self.severity
+            yield Finding(severity, problem, self.about_fit, self.id, at, hit.edits)
+
+
+class Rules(list[Rule[S]]):
+    """Rules about one kind of subject, in the order in which they were written."""
+
+    def add(
+        self, rule_id: str, severity: Severity, title: str, *, about_fit: bool = False
+    ) -> Callable[[Callable[[S], Iterator[Hit]]], Callable[[S], Iterator[Hit]]]:
+        """A decorator which makes a function a rule. The title is a sentence without a full stop."""
+
+        def register(check: Callable[[S], Iterator[Hit]]) -> Callable[[S], Iterator[Hit]]:
+            self.append(Rule(rule_id, severity, title, check, about_fit))
+            return check
+
+        return register

@@ -1,0 +1,165 @@
+"""A script as the rules see it: directives, body, what it asks for, and where it would be submitted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from sbatchgen.finding import Place
+from sbatchgen.profile import Profile
+from sbatchgen.resources import UNLIMITED, Resources, amounts, gres_items
+from sbatchgen.script import Option, Script, read
+from sbatchgen.script.getopt import Stop, Use, scan
+from sbatchgen.script.grammar import INFINITE, RefusedError, integer, mebibytes, node_range, seconds
+from sbatchgen.script.header import READ, Word
+from sbatchgen.script.releases import ALIASES, specs
+
+DEFAULT_SLURM = "22.05"
+
+
+@dataclass(kw_only=True)
+class Subject:
+    """A script, and what is known of where it will run.
+
+    Attributes:
+        file: Its name, for messages.
+        text: The script; bytes that are no UTF-8 are surrogates.
+        slurm: The release that will read it.
+        profile: Its cluster, if that is known.
+        environment: That of the submission, for SBATCH_ variables; empty where nobody submits.
+        folder: Where it would be submitted; None where that is not known.
+    """
+
+    file: str
+    text: str
+    slurm: str = DEFAULT_SLURM
+    profile: Profile | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    folder: Path | None = None
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The lines, without line breaks; line 1 is the first item."""
+        return self.text.split("\n")
+
+    @cached_property
+    def script(self) -> Script:
+        """What sbatch reads and says."""
+        folder = str(self.folder) if self.folder else "/"
+        return read(self.text, slurm=self.slurm, environment=self.environment, file=self.file, folder=folder)
+
+    @cached_property
+    def uses(self) -> tuple[Use | Stop, ...]:
+        """Every use of an option in the directives of the first component, also after what stops sbatch."""
+        lines = [line for line in self.script.directives if line.kind in READ and line.component <= 0]
+        return tuple(_uses([word for line in lines for word in line.words], self.slurm))
+
+    @cached_property
+    def options(self) -> dict[str, Use]:
+        """The use that counts of each option, by long name."""
+        uses = [use for use in self.uses if isinstance(use, Use)]
+        return {ALIASES.get(use.spec.name, use.spec.name): use for use in uses}
+
+    @cached_property
+    def job(self) -> Resources:
+        """What it asks for; a value that sbatch can't read counts as not given."""
+        return _resources(self)
+
+    def value(self, option: str) -> str | None:
+        """The value of an option that counts; None where it is not given or takes none."""
+        use = self.options.get(option)
+        return use.value if use else None
+
+    def at(self, line: int, column: int = 1, end: int = 0) -> Place:
+        """A place in the script."""
+        return Place(f"{self.file}:{line}:{column}", line, column, end)
+
+    def at_option(self, option: str) -> Place:
+        """Where an option that counts is given: all of it, with its value where they stand together."""
+        use = self.options.get(option)
+        return self.at_use(use) if use else self.at(1)
+
+    def at_use(self, use: Use | Stop) -> Place:
+        """Where an option is given."""
+        word = use.word
+        value = use.value_word if isinstance(use, Use) else None
+        end = value.end if value is not None and value.line == word.line else word.end
+        return self.at(word.line, word.column, end)
+
+    def at_value(self, option: str) -> Place:
+        """Where the value of an option that counts stands."""
+        use = self.options.get(option)
+        if use is None or use.value_word is None:
+            return self.at_option(option)
+        column, end = use.value_word.span(use.value_start)
+        return self.at(use.value_word.line, column, end)
+
+    def given(self, option: str) -> Option | None:
+        """The option as sbatch settles it, from the script or the environment; None if sbatch ends before."""
+        return self.script.options.get(option)
+
+
+def _uses(words: list[Word], slurm: str) -> Iterator[Use | Stop]:
+    """All options in these words; where sbatch stops, the word is left out and the rest is read."""
+    table = specs(slurm)
+    while words:
+        stop = None
+        for item in scan(words, table):
+            yield item
+            stop = item if isinstance(item, Stop) else None
+        if stop is None:
+            return
+        words = words[next(at for at, word in enumerate(words) if word is stop.word) + 1 :]
+
+
+def _resources(subject: Subject) -> Resources:
+    text = {name: use.value or "" for name, use in subject.options.items()}
+    count = {name: _count(name, text.get(name)) for name in _COUNTS}
+    least, most = _nodes(text.get("nodes"), subject.slurm)
+    return Resources(
+        options=text,
+        places={name: subject.at_option(name) for name in text},
+        nodes_min=least,
+        nodes_max=most,
+        ntasks=count["ntasks"],
+        ntasks_per_node=count["ntasks-per-node"],
+        cpus_per_task=count["cpus-per-task"],
+        cpus_per_gpu=count["cpus-per-gpu"],
+        gpus=amounts(text["gpus"]) if "gpus" in text else None,
+        gpus_per_node=amounts(text["gpus-per-node"]) if "gpus-per-node" in text else None,
+        gpus_per_task=amounts(text["gpus-per-task"]) if "gpus-per-task" in text else None,
+        gpus_per_socket=amounts(text["gpus-per-socket"]) if "gpus-per-socket" in text else None,
+        gres=gres_items(text.get("gres", "none")),
+        mem=mebibytes(text["mem"]) if "mem" in text else None,
+        mem_per_cpu=mebibytes(text["mem-per-cpu"]) if "mem-per-cpu" in text else None,
+        mem_per_gpu=mebibytes(text["mem-per-gpu"]) if "mem-per-gpu" in text else None,
+        time=_time(text.get("time")),
+        time_min=_time(text.get("time-min")),
+        default_partition=subject.profile.default_partition if subject.profile else None,
+    )
+
+
+_COUNTS = ("ntasks", "ntasks-per-node", "cpus-per-task", "cpus-per-gpu")
+
+
+def _count(name: str, text: str | None) -> int | None:
+    try:
+        return None if text is None else integer(f"--{name}", text, positive=True)
+    except RefusedError:
+        return None
+
+
+def _nodes(text: str | None, slurm: str) -> tuple[int | None, int | None]:
+    try:
+        return (None, None) if text is None else node_range(text, slurm=slurm)
+    except RefusedError:
+        return None, None
+
+
+def _time(text: str | None) -> int | None:
+    """Seconds, in whole minutes as Slurm counts them; UNLIMITED for no limit."""
+    found = None if text is None else seconds(text)
+    if found is None or found < 0:
+        return None
+    return UNLIMITED if found in (0, INFINITE) else -(-found // 60) * 60

@@ -1,0 +1,77 @@
+"""Every rule has a page, and does on its page's examples what the page says."""
+
+from __future__ import annotations
+
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from sbatchgen.document import decode, read
+from sbatchgen.lint.linter import GROUPS, lint
+from sbatchgen.profile import Profile
+from sbatchgen.rules import resources
+from sbatchgen.rules.page import FOLDER, PROFILE, Example, Page, pages
+from sbatchgen.rules.subject import DEFAULT_SLURM, Subject
+
+PAGES = pages()
+RULES = {rule.id: rule for rule in chain(resources.RULES, *(group.RULES for group in GROUPS))}
+EXAMPLES = [
+    pytest.param(page, example, id=f"{page.rule}-{'good' if example.good else 'bad'}-{number}")
+    for page in PAGES.values()
+    for number, example in enumerate(page.examples, start=1)
+]
+
+
+def subject(page: Page, example: Example, folder: Path) -> Subject:
+    profile = decode(page.profile, Profile, name=page.rule) if page.profile else read(PROFILE, Profile)
+    settings = dict(example.settings)
+    return Subject(
+        file="job.slurm",
+        text=example.text,
+        slurm=settings.pop("slurm", DEFAULT_SLURM),
+        profile=profile.value,
+        environment=settings,
+        folder=folder,
+    )
+
+
+def test_rules_and_pages_are_the_same() -> None:
+    assert {rule.id: rule.title for rule in RULES.values()} == {
+        page.rule: page.title for page in PAGES.values()
+    }
+
+
+def test_no_id_is_given_twice() -> None:
+    ids = [rule.id for rule in chain(resources.RULES, *(group.RULES for group in GROUPS))]
+    assert len(ids) == len(set(ids))
+    headings = [
+        line.split()[1]
+        for file in FOLDER.glob("*.md")
+        for line in file.read_text().splitlines()
+        if line.startswith("## ")
+    ]
+    assert len(headings) == len(set(headings)) == len(PAGES)
+
+
+def test_a_page_shows_both() -> None:
+    for page in PAGES.values():
+        assert {example.good for example in page.examples} == {True, False}, page.rule
+
+
+@pytest.mark.parametrize(("page", "example"), EXAMPLES)
+def test_the_examples_are_what_they_say(page: Page, example: Example, tmp_path: Path) -> None:
+    """A bad one has a finding of the rule; a good one has none of it, and no error at all."""
+    found = lint(subject(page, example, tmp_path))
+    about = [one for one in found if one.rule == page.rule]
+    if example.good:
+        assert about == []
+        assert [one.rule for one in found if one.severity == "error"] == []
+        return
+    assert about, [one.rule for one in found]
+    for one in about:
+        assert one.problem.at.startswith("job.slurm:")
+        assert one.problem.fix
+        lines = example.text.split("\n")
+        assert 1 <= one.place.line <= len(lines)
+        assert 1 <= one.place.column <= len(lines[one.place.line - 1]) + 1
