@@ -49,19 +49,19 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _say(problem: Problem, severity: str) -> None:
-    color = {"error": "red", "warning": "yellow"}.get(severity)
-    if os.environ.get("NO_COLOR"):
-        color = None
-    click.echo(f"{click.style(severity, fg=color, bold=bool(color))}: {_visible(problem.what)}", err=True)
+    from sbatchgen.quoting import visible
+
+    click.echo(f"{_colored(severity, severity)}: {visible(problem.what)}", err=True)
     if problem.at:
-        click.echo(f"  at:  {_visible(problem.at)}", err=True)
+        click.echo(f"  at:  {visible(problem.at)}", err=True)
     if problem.fix:
-        click.echo(f"  fix: {_visible(problem.fix)}", err=True)
+        click.echo(f"  fix: {visible(problem.fix)}", err=True)
 
 
-def _visible(text: str) -> str:
-    """The text without what a terminal would obey; lines stay lines, as in what Slurm says."""
-    return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
+def _colored(text: str, severity: str) -> str:
+    """The text in the colour of a severity; click leaves that out where no terminal reads it."""
+    color = {"error": "red", "warning": "yellow", "info": "cyan"}.get(severity)
+    return text if os.environ.get("NO_COLOR") else click.style(text, fg=color, bold=True)
 
 
 def _report(findings: Iterable[Finding]) -> None:
@@ -197,6 +197,49 @@ def _is_script(job: str) -> bool:
         return file.read(2) == b"#!" or job.endswith((".slurm", ".sbatch", ".sh", ".job"))
 
 
+@cli.command()
+@click.argument("files", nargs=-1, metavar="FILE...")
+@click.option("--profile", metavar="NAME|FILE", help="Cluster; by default that of sbatchgen.yaml, if any.")
+@click.option("--slurm", metavar="RELEASE", help="Release that will read the scripts, as 23.11.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "sarif", "github"]),
+    default="text",
+    help="Text for people, or JSON, SARIF or annotations of GitHub.",
+)
+@click.option("--select", multiple=True, metavar="RULES", help="Only these rules, as SB204 or SB3,SB4.")
+@click.option("--disable", multiple=True, metavar="RULES", help="Not these rules.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(["error", "warning", "info", "never"]),
+    default="error",
+    help="The least severity that fails.",
+)
+@click.option("--fix", is_flag=True, help="Mend what can be mended safely; show the change.")
+@click.option("--diff", is_flag=True, help="Show what --fix would change, and change nothing.")
+@click.option("--explain", metavar="RULE", help="Show the page of a rule.")
+def lint(files: tuple[str, ...], explain: str | None, **given: Any) -> None:
+    """Find what is wrong with sbatch scripts before Slurm sees them; any script, ours or not.
+
+    FILE is a script, a folder, a Markdown document with scripts in it, or - for stdin.
+    """
+    from sbatchgen.lint import command
+
+    if explain:
+        click.echo(command.page(explain), nl=False)
+        return
+    if not files:
+        raise click.UsageError("no files: name scripts or folders, or - for stdin")
+    outcome = command.run(files, environment=os.environ, folder=Path.cwd(), style=_colored, **given)
+    click.echo(outcome.report, nl=False)
+    for problem in outcome.problems:
+        _say(problem, "error")
+    if outcome.summary:
+        click.echo(outcome.summary, err=True)
+    sys.exit(outcome.status)
+
+
 @cli.group()
 def data() -> None:
     """Bring a data set to the cluster before a job holds GPUs."""
@@ -234,6 +277,7 @@ def profile_list() -> None:
     """Every profile that can be found; a later one of the same name is hidden by the first."""
     from sbatchgen.document import read
     from sbatchgen.profile import Profile
+    from sbatchgen.quoting import visible
     from sbatchgen.search import Places
 
     seen: set[str] = set()
@@ -245,7 +289,7 @@ def profile_list() -> None:
             text = f"{about.scheduler:<6} checked {about.checked}  {about.description or ''}"
         except SbatchgenError as error:
             text = f"broken: {error}"
-        click.echo(f"{star} {name:<16} {_visible(text)}\n    {file}")
+        click.echo(f"{star} {name:<16} {visible(text)}\n    {file}")
 
 
 @profile.command("show")

@@ -18,6 +18,14 @@ RUNTIMES: tuple[RuntimeName, ...] = ("host", "venv", "conda", "apptainer", "enro
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
+class LintSpec:
+    """Rules that are off, or of another severity, each by its id or the start of it, as SB4."""
+
+    disable: tuple[Text, ...] = ()
+    severity: Mapping[Text, Literal["error", "warning", "info"]] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
 class JobSpec:
     """Everything a job may say; None is "not said here". Values are data, never shell."""
 
@@ -41,3 +49,4 @@ class JobSpec:
     conda_env: ShellPath | None = None
     venv: ShellPath | None = None
     binds: tuple[ShellPath, ...] | None = None
+    lint: LintSpec = field(default_factory=LintSpec)

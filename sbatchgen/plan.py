@@ -98,6 +98,8 @@ def layer(source: Source, spec: JobSpec, places: Mapping[str, str]) -> Layer:
         value = getattr(spec, field.name)
         if field.name == "options":
             values |= option_values(value)
+        elif field.name == "lint":
+            continue  # of scripts as they stand, not of the job
         elif isinstance(value, Mapping):
             values |= {f"{field.name}.{key}": item for key, item in value.items()}
         elif value is not None:

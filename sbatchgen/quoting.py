@@ -61,3 +61,8 @@ def directive(option: str, value: str) -> str:
         return f"--{option}={value}"
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'--{option}="{escaped}"'
+
+
+def visible(text: str) -> str:
+    """The text without what a terminal would obey; lines stay lines, as in what Slurm says."""
+    return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)

@@ -76,8 +76,8 @@ def test_every_library_is_declared(folder: Path, declared: set[str]) -> None:
 
 
 ORDER = (
-    "errors units options job profile document quoting plan resolve finding resources script shell rules lint "
-    "check directive render search request review submit dataset cli"
+    "errors units options job profile document quoting plan resolve finding resources script shell rules "
+    "check directive render search request review lint submit dataset cli"
 ).split()
 SCRIPT_ORDER = "releases header getopt grammar binding moment hostlist fields combination tres reader".split()
 ALONE = ("script", "shell")  # libraries of their own

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+
 from sbatchgen.finding import Place
 from sbatchgen.profile import Profile
 from sbatchgen.resources import UNLIMITED, Resources, amounts, gres_items
