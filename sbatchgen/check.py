@@ -1,7 +1,7 @@
 """Does the plan make sense, and does it fit the cluster? Every finding at once, each with a fix.
 
-Severity: an `error` stops rendering; a `warning` is something that Slurm would take without a word.
-What Slurm refuses or silently accepts: sbatch(1), gres.html, and trials on 22.05 and 26.05.
+What only a plan can get wrong is here: modes, launchers, runtimes, trainers. What the job asks of Slurm is
+judged by the rules, as it is in scripts.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator
 from sbatchgen.errors import Problem, did_you_mean
 from sbatchgen.finding import Finding
 from sbatchgen.options import GPU_OPTIONS, NAMES, POSITIVE
-from sbatchgen.plan import Origin, Plan, Source
-from sbatchgen.units import Gres, ShellPath
+from sbatchgen.plan import Plan, Source
+from sbatchgen.resources import of_plan, written
+from sbatchgen.rules.ask import DEFAULT_SLURM, Ask
+from sbatchgen.rules.judge import judge
 
 # sbatch obeys or ignores these in a directive, never as a job's author means it.
 NOT_IN_A_SCRIPT = ("help", "parsable", "quiet", "test-only", "usage", "verbose", "version", "wait", "wrap")
@@ -23,24 +25,25 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 def check(plan: Plan, *, log_folders_made: bool = False) -> list[Finding]:
     """All findings of a plan, errors first; `log_folders_made` where somebody makes the logs' folders."""
-    rules = RULES if log_folders_made else (*RULES, _log_folder_exists)
-    findings = [finding for rule in rules for finding in rule(plan)]
+    findings = [finding for rule in RULES for finding in rule(plan)]
+    if plan.slurm:
+        findings += judge(
+            Ask(
+                job=of_plan(plan),
+                profile=plan.profile,
+                slurm=plan.profile.slurm or DEFAULT_SLURM,
+                makes_log_folders=log_folders_made,
+            )
+        )
     return sorted(findings, key=lambda finding: finding.severity != "error")
 
 
 def _error(plan: Plan, key: str, what: str, fix: str, *, fit: bool = False) -> Finding:
-    return Finding("error", Problem(what, place(plan.origin(key)), fix), fit)
+    return Finding("error", Problem(what, written(plan.origin(key)), fix), fit)
 
 
 def _warning(plan: Plan, key: str, what: str, fix: str) -> Finding:
-    return Finding("warning", Problem(what, place(plan.origin(key)), fix))
-
-
-def place(origin: Origin) -> str:
-    """Where a value was written, as errors show it."""
-    if origin.source is not Source.DEFAULT:
-        return origin.where
-    return f"follows from: {origin.where}" if origin.where != "default" else ""
+    return Finding("warning", Problem(what, written(plan.origin(key)), fix))
 
 
 def _profile_is_sound(plan: Plan) -> Iterator[Finding]:
@@ -53,15 +56,6 @@ def _profile_is_sound(plan: Plan) -> Iterator[Finding]:
     if default and default not in plan.profile.partitions:
         fix = did_you_mean(default, plan.profile.partitions)
         yield _error(plan, "", f"the profile's default_partition '{default}' is not in its partitions", fix)
-
-
-def _required_options(plan: Plan) -> Iterator[Finding]:
-    for name in plan.profile.required:
-        if name in NAMES and getattr(plan.options, name) is None:
-            option = name.replace("_", "-")
-            yield _error(
-                plan, "", f"cluster '{plan.profile.name}' wants an {option}", f"add --{option} ...", fit=True
-            )
 
 
 def _counts(plan: Plan) -> Iterator[Finding]:
@@ -118,18 +112,7 @@ def _gpu_key(plan: Plan) -> str:
     return given[0] if given else ""
 
 
-def _one_gpu_option(plan: Plan) -> Iterator[Finding]:
-    given = [name for name in GPU_OPTIONS if getattr(plan.options, name) is not None]
-    if len(given) > 1 and not plan.shards:
-        names = " and ".join(f"--{name.replace('_', '-')}" for name in given)
-        what = f"{names} both ask for GPUs; Slurm takes one silently, or refuses the job from 26.05 on"
-        yield _error(plan, f"options.{given[1]}", what, "keep one of them")
-    memory = [
-        name for name in ("mem", "mem_per_cpu", "mem_per_gpu") if getattr(plan.options, name) is not None
-    ]
-    if len(memory) > 1:
-        what = f"{' and '.join(memory)} exclude each other"
-        yield _error(plan, f"options.{memory[1]}", what, "keep one of them")
+def _gpus_known(plan: Plan) -> Iterator[Finding]:
     unknown = plan.slurm and not (plan.gpus_per_node or plan.shards or plan.partition.gpus_per_node)
     told = plan.origin("nproc_per_node").source > Source.DEFAULT
     if plan.mode in ("dataparallel", "ddp") and unknown and not told:
@@ -138,67 +121,15 @@ def _one_gpu_option(plan: Plan) -> Iterator[Finding]:
 
 
 def _shards(plan: Plan) -> Iterator[Finding]:
-    """Shares of one GPU: where Slurm or NCCL would refuse them, or let the job wait for ever."""
-    if not plan.shards:
-        return
-    key = "options.gres"
-    whole = [name for name in GPU_OPTIONS if name != "gres" and getattr(plan.options, name) is not None]
-    if whole or Gres(plan.options.gres or "").amount("gpu"):
-        what = "a job can have shards of a GPU or whole GPUs, not both: Slurm refuses it"
-        yield _error(plan, key, what, "keep --gres=shard:N or the GPUs")
-    limit = plan.partition.shards_per_gpu
-    if limit and plan.shards > limit:
-        what = f"{plan.shards} shards must lie on one GPU, which has {limit}: the job would wait for ever"
-        yield _error(plan, key, what, f"ask for at most {limit}, or for whole GPUs", fit=True)
-    if plan.mode == "dataparallel" or plan.nproc_per_node > 1:
+    """Shares of one GPU, for what needs several."""
+    if plan.shards and plan.mode == "dataparallel":
         what = "shards lie on one GPU, but several ranks or replicas want one each (NCCL: duplicate GPU)"
-        yield _error(plan, key, what, "use mode single, or ddp with --nproc-per-node 1, or whole GPUs")
-    if plan.options.exclusive:
-        what = "--exclusive with shards waits for ever, even on an idle cluster"
-        yield _error(plan, "options.exclusive", what, "remove exclusive")
-    if plan.slurm and not limit and plan.profile.partitions:
+        fix = "use mode single, or ddp with --nproc-per-node 1, or whole GPUs"
+        yield _error(plan, "options.gres", what, fix)
+    if plan.shards and plan.slurm and not plan.partition.shards_per_gpu and plan.profile.partitions:
         what = f"profile '{plan.profile.name}' knows of no shards in this partition"
-        yield _warning(plan, key, what, "set shards_per_gpu in the profile if the cluster has them")
-
-
-def _partition_known(plan: Plan) -> Iterator[Finding]:
-    name = plan.options.partition
-    known = plan.profile.partitions
-    if not plan.slurm or not name or not known:
-        return
-    for one in name.split(","):
-        if one not in known:
-            what = f"cluster '{plan.profile.name}' has no partition '{one}'"
-            yield _error(plan, "options.partition", what, did_you_mean(one, known), fit=True)
-
-
-def _partition_limits(plan: Plan) -> Iterator[Finding]:
-    if not plan.slurm:
-        return
-    limits, options = plan.partition, plan.options
-    cpus = (options.cpus_per_task or 1) * (options.ntasks_per_node or 1)
-    where = f"partition '{options.partition or plan.profile.default_partition}'"
-    if limits.time_max and options.time and options.time > limits.time_max:
-        what = f"time {options.time} is over the limit {limits.time_max} of {where}: it would never start"
-        yield _error(plan, "options.time", what, f"set --time {limits.time_max} or less", fit=True)
-    for key, asked, most, thing in (
-        ("options.nodes", plan.nodes, limits.nodes_max, "nodes"),
-        (_gpu_key(plan), plan.gpus_per_node, limits.gpus_per_node, "GPUs a node"),
-        ("options.cpus_per_task", cpus, limits.cpus_per_node, "CPUs a node"),
-    ):
-        if most is not None and asked > most:
-            what = f"{where} has {most} {thing}, but {asked} were asked for"
-            fix = f"ask for at most {most}"
-            if thing == "GPUs a node":
-                fix = f"set --gpus-per-node {most} and --nodes {-(-plan.nodes * asked // most)}"
-            yield _error(plan, key, what, fix, fit=True)
-    if limits.mem_per_node and options.mem and options.mem > limits.mem_per_node:
-        what = f"a node of {where} has {limits.mem_per_node} of memory, but {options.mem} were asked for"
-        yield _error(plan, "options.mem", what, f"set --mem {limits.mem_per_node} or less", fit=True)
-    asked_type = str(options.gpus_per_node or options.gres or "").removeprefix("gpu:").rpartition(":")[0]
-    if limits.gpu_type and asked_type and not plan.shards and asked_type != limits.gpu_type:
-        what = f"{where} has GPUs of type '{limits.gpu_type}', not '{asked_type}'"
-        yield _error(plan, _gpu_key(plan), what, f"ask for {limits.gpu_type}", fit=True)
+        fix = "set shards_per_gpu in the profile if the cluster has them"
+        yield _warning(plan, "options.gres", what, fix)
 
 
 def _runtime_ready(plan: Plan) -> Iterator[Finding]:
@@ -243,51 +174,20 @@ def _launcher_possible(plan: Plan) -> Iterator[Finding]:
         yield _error(plan, "options.nodes", what, "use --nodes 1, or --profile with a cluster", fit=True)
 
 
-def _signal_leaves_time(plan: Plan) -> Iterator[Finding]:
-    signal, time = plan.options.signal, plan.options.time
-    if not signal or not time or not plan.slurm:
+def _signal_is_served(plan: Plan) -> Iterator[Finding]:
+    signal = plan.options.signal
+    if not signal or not plan.options.time or not plan.slurm:
         return
     match = re.fullmatch(r"(?:[RB]+:)?\w+(?:@(\d+))?", signal)
     if match is None:
         yield _error(plan, "options.signal", f"'{signal}' is not a signal", "write B:USR1@300")
         return
-    lead = int(match[1] or 60)
-    if lead > 65535 or 2 * lead > time:
-        what = f"the signal comes {lead} s before the end of {int(time)} s: the job would hardly begin"
-        yield _error(plan, "options.signal", what, f"set B:USR1@{max(1, int(time) // 4)}, or a longer time")
     if plan.restartable and not re.match(r"R?B:(SIG)?USR1(@|$)", signal, re.IGNORECASE):
         what = f"the script waits for USR1 to the batch shell, not for '{signal}'"
-        yield _warning(plan, "options.signal", what, f"write B:USR1@{lead}")
+        yield _warning(plan, "options.signal", what, f"write B:USR1@{match[1] or 300}")
     if plan.options.requeue is False and plan.restartable:
         what = "requeue is off, so the job can't be started again before its time limit"
         yield _warning(plan, "options.requeue", what, "remove it, or set --max-restarts 0")
-
-
-def _paths_in_directives(plan: Plan) -> Iterator[Finding]:
-    for name in ("output", "error", "chdir"):
-        path = getattr(plan.options, name)
-        if isinstance(path, ShellPath) and path.expands and plan.slurm:
-            what = (
-                f"{name} '{path}': Slurm expands no variables in a directive, a folder '{path}' is looked for"
-            )
-            yield _error(plan, f"options.{name}", what, "write the path out, or use %x, %j and %u")
-    for name in ("output", "error"):
-        path = getattr(plan.options, name)
-        if path and "\\" in path:
-            what = f"{name} '{path}': a backslash turns off %j and all other patterns"
-            yield _error(plan, f"options.{name}", what, "use a path without it")
-        varies = re.search(r"%\d*[jAsJ]", str(path or ""))
-        if plan.slurm and path and not varies and path != "/dev/null":
-            what = f"{name} '{path}' is the same for every job: they write over each other"
-            yield _warning(plan, f"options.{name}", what, "put %j into it")
-
-
-def _log_folder_exists(plan: Plan) -> Iterator[Finding]:
-    for name in ("output", "error"):
-        folder = str(getattr(plan.options, name) or "").rpartition("/")[0]
-        if plan.slurm and folder and folder != "/dev":
-            what = f"the log folder '{folder}' must be there before the job starts, or it dies without a word"
-            yield _warning(plan, f"options.{name}", what, f"mkdir -p {folder} first; sbatchgen submit does")
 
 
 def _options_are_words(plan: Plan) -> Iterator[Finding]:
@@ -340,17 +240,13 @@ def _trainer_can_start(plan: Plan) -> Iterator[Finding]:
 
 RULES: tuple[Callable[[Plan], Iterator[Finding]], ...] = (
     _profile_is_sound,
-    _required_options,
     _counts,
     _mode_shape,
-    _one_gpu_option,
+    _gpus_known,
     _shards,
-    _partition_known,
-    _partition_limits,
     _runtime_ready,
     _launcher_possible,
-    _signal_leaves_time,
-    _paths_in_directives,
+    _signal_is_served,
     _options_are_words,
     _extra_options,
     _trainer_can_start,

@@ -18,13 +18,26 @@ class Partition:
     """What a job may ask for in one partition, per node where a name says so; None is "not known"."""
 
     time_max: Duration | None = None
+    time_default: Duration | None = None
+    nodes: Text | None = None  # host names, as n[1-16]
     nodes_max: int | None = None
+    nodes_min: int | None = None
     cpus_per_node: int | None = None
     cpus_per_gpu: int | None = None
+    threads_per_core: int | None = None
     gpus_per_node: int | None = None
     gpu_type: Text | None = None
+    gpu_types: tuple[Text, ...] = ()  # where there are several
     mem_per_node: Memory | None = None
+    mem_per_cpu_default: Memory | None = None
+    mem_per_cpu_max: Memory | None = None
     shards_per_gpu: int | None = None
+    features: tuple[Text, ...] = ()
+    accounts: tuple[Text, ...] = ()  # that may use it; empty: any
+    qos: tuple[Text, ...] = ()
+    state: Literal["up", "down", "drain", "inactive"] = "up"
+    exclusive: bool = False  # OverSubscribe=EXCLUSIVE: whole nodes, whatever was asked for
+    reservation_only: bool = False
     options: SbatchOptions = field(default_factory=SbatchOptions)
 
 
@@ -92,8 +105,32 @@ class Paths:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
+class Qos:
+    """Limits of a quality of service on one job."""
+
+    time_max: Duration | None = None
+    nodes_max: int | None = None
+    gpus_max: int | None = None
+    cpus_max: int | None = None
+    deny_on_limit: bool = False  # refused at once, where other jobs would wait for ever
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Limits:
+    """What slurm.conf says for all partitions; None is "not known"."""
+
+    enforce_part_limits: Literal["no", "any", "all"] | None = None
+    max_array_size: int | None = None
+    max_array_tasks: int | None = None
+    several_gpus_per_sharing_job: bool = False  # SelectTypeParameters=MULTIPLE_SHARING_GRES_PJ
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
 class Profile:
-    """A cluster. `setup` lines are shell, run as they stand; everything else is data."""
+    """A cluster. `setup` lines are shell, run as they stand; everything else is data.
+
+    `policies` gives rules the severity that they have here, by their ids, as SB228: error.
+    """
 
     name: Text
     url: Text
@@ -104,6 +141,11 @@ class Profile:
     scheduler: Literal["slurm", "none", "env"] = "slurm"
     partitions: Mapping[Text, Partition] = field(default_factory=dict)
     default_partition: Text | None = None
+    limits: Limits = field(default_factory=Limits)
+    qos: Mapping[Text, Qos] = field(default_factory=dict)
+    gres_types: tuple[Text, ...] = ()
+    licenses: tuple[Text, ...] = ()
+    policies: Mapping[Text, Literal["error", "warning", "info", "off"]] = field(default_factory=dict)
     gpu_request: GpuRequest = "gpus_per_node"
     modules: tuple[Text, ...] = ()
     setup: tuple[Text, ...] = ()

@@ -164,8 +164,8 @@ def of_plan(plan: Plan) -> Resources:
         texts["requeue" if options.requeue else "no-requeue"] = ""
     texts |= {name: "" if value == "true" else str(value) for name, value in plan.extra_options.items()}
     origins = {f"options.{name}": name.replace("_", "-") for name in said}
-    places = {option: Place(_where(plan.origin(key))) for key, option in origins.items()}
-    places["no-requeue"] = Place(_where(plan.origin("options.requeue")))
+    places = {option: Place(written(plan.origin(key))) for key, option in origins.items()}
+    places["no-requeue"] = Place(written(plan.origin("options.requeue")))
     return Resources(
         options=texts,
         places=places,
@@ -192,7 +192,7 @@ def _given(text: str | None) -> Amounts | None:
     return None if text is None else amounts(text)
 
 
-def _where(origin: Origin) -> str:
+def written(origin: Origin) -> str:
     """Where a value was written, as errors show it."""
     if origin.source is not Source.DEFAULT:
         return origin.where

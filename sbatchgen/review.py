@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sbatchgen.check import place
 from sbatchgen.options import NAMES
 from sbatchgen.plan import Plan
+from sbatchgen.resources import written
 
 OWN = (
     "runtime",
@@ -94,7 +94,7 @@ def origins(plan: Plan, *, profile_file: Path, code: Path) -> str:
     rows += [(f"--{name}", f"extra_options.{name}", value) for name, value in plan.extra_options.items()]
     table = [("profile", str(plan.profile.name), str(profile_file))]
     table += [
-        (label, _text(value), (place(plan.origin(key)) or "default") + _overridden(plan, key))
+        (label, _text(value), (written(plan.origin(key)) or "default") + _overridden(plan, key))
         for label, key, value in rows
         if value is not None and value != ()
     ]

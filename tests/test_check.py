@@ -57,7 +57,7 @@ BREAKS: list[tuple[str, dict[str, Any], str, bool]] = [
     ("ddp", {"time": 59}, "is no limit to Slurm", False),
     ("ddp", {"gpus_per_node": "8"}, "has 4 GPUs a node, but 8", True),
     ("ddp", {"gpus_per_node": "v100:4"}, "type 'a100', not 'v100'", True),
-    ("ddp", {"gpus_per_node": "4", "gres": Gres("gpu:4")}, "both ask for GPUs", False),
+    ("ddp", {"gpus_per_node": "4", "gres": Gres("gpu:4")}, "exclude each other", False),
     ("ddp", {"gpus_per_node": "x:y:z"}, "is not [type:]count", False),
     ("ddp", {"mem": 245761}, "has 240G of memory", True),
     ("ddp", {"mem": 1024, "mem_per_gpu": 1024}, "exclude each other", False),

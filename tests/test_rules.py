@@ -10,12 +10,13 @@ import pytest
 from sbatchgen.document import decode, read
 from sbatchgen.lint.linter import GROUPS, lint
 from sbatchgen.profile import Profile
-from sbatchgen.rules import resources
+from sbatchgen.rules import judge
+from sbatchgen.rules.ask import DEFAULT_SLURM
 from sbatchgen.rules.page import FOLDER, PROFILE, Example, Page, pages
-from sbatchgen.rules.subject import DEFAULT_SLURM, Subject
+from sbatchgen.rules.subject import Subject
 
 PAGES = pages()
-RULES = {rule.id: rule for rule in chain(resources.RULES, *(group.RULES for group in GROUPS))}
+RULES = {rule.id: rule for rule in chain.from_iterable(group.RULES for group in (*judge.GROUPS, *GROUPS))}
 EXAMPLES = [
     pytest.param(page, example, id=f"{page.rule}-{'good' if example.good else 'bad'}-{number}")
     for page in PAGES.values()
@@ -43,7 +44,7 @@ def test_rules_and_pages_are_the_same() -> None:
 
 
 def test_no_id_is_given_twice() -> None:
-    ids = [rule.id for rule in chain(resources.RULES, *(group.RULES for group in GROUPS))]
+    ids = [rule.id for rule in chain.from_iterable(group.RULES for group in (*judge.GROUPS, *GROUPS))]
     assert len(ids) == len(set(ids))
     headings = [
         line.split()[1]

@@ -16,15 +16,16 @@ from sbatchgen.lint.linter import GROUPS, lint
 from sbatchgen.lint.source import STDIN, Source, files, sources
 from sbatchgen.lint.suppression import kept
 from sbatchgen.profile import Profile
-from sbatchgen.rules import resources
+from sbatchgen.rules import judge
+from sbatchgen.rules.ask import DEFAULT_SLURM
 from sbatchgen.rules.page import pages
-from sbatchgen.rules.subject import DEFAULT_SLURM, Subject
+from sbatchgen.rules.subject import Subject
 from sbatchgen.script.releases import RELEASES, line_of
 from sbatchgen.search import Places
 
 RANK = {"info": 0, "warning": 1, "error": 2, "never": 3}
 FOUND = 3  # exit status where there are findings to fail on, or files that can't be read
-RULES = {rule.id: rule for rule in chain(resources.RULES, *(group.RULES for group in GROUPS))}
+RULES = {rule.id: rule for rule in chain.from_iterable(group.RULES for group in (*judge.GROUPS, *GROUPS))}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,13 +10,12 @@ from pathlib import Path
 from sbatchgen.finding import Place
 from sbatchgen.profile import Profile
 from sbatchgen.resources import UNLIMITED, Resources, amounts, gres_items
+from sbatchgen.rules.ask import DEFAULT_SLURM
 from sbatchgen.script import Option, Script, read
 from sbatchgen.script.getopt import Stop, Use, scan
 from sbatchgen.script.grammar import INFINITE, RefusedError, integer, mebibytes, node_range, seconds
 from sbatchgen.script.header import READ, Word
 from sbatchgen.script.releases import ALIASES, specs
-
-DEFAULT_SLURM = "22.05"
 
 
 @dataclass(kw_only=True)
@@ -30,6 +29,7 @@ class Subject:
         profile: Its cluster, if that is known.
         environment: That of the submission, for SBATCH_ variables; empty where nobody submits.
         folder: Where it would be submitted; None where that is not known.
+        makes_log_folders: Whether the folders of its logs are made before it is submitted.
     """
 
     file: str
@@ -38,6 +38,7 @@ class Subject:
     profile: Profile | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     folder: Path | None = None
+    makes_log_folders: bool = False
 
     @cached_property
     def lines(self) -> list[str]:

@@ -170,3 +170,29 @@ def _merged(ranges: set[_Range]) -> list[_Range]:
         else:
             merged.append((prefix, low, high, width))
     return sorted(merged, key=lambda item: item[:2])
+
+
+def expanded(text: str, most: int = 65536) -> list[str]:
+    """The names of the hosts in a list; of one that is broken, or names more than `most`, none."""
+    names: list[str] = []
+    for item in _items(text):
+        parts = re.split(r"\[([^\]]*)\]", item)
+        made = [parts[0]]
+        for at in range(1, len(parts), 2):
+            numbers = _numbers(parts[at], most)
+            if not numbers or len(made) * len(numbers) + len(names) > most:
+                return []
+            made = [f"{name}{number}{parts[at + 1]}" for name in made for number in numbers]
+        names += [name for name in made if name]
+    return names
+
+
+def _numbers(text: str, most: int) -> list[str]:
+    """The numbers in a pair of brackets, with their zeros."""
+    numbers: list[str] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part)
+        if match is None or int(match[2] or match[1]) - int(match[1]) > most:
+            return []
+        numbers += [str(n).zfill(len(match[1])) for n in range(int(match[1]), int(match[2] or match[1]) + 1)]
+    return numbers

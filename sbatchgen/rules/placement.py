@@ -1,0 +1,236 @@
+"""Where a job may run and for how long, judged by its cluster: SB201 to SB206, and SB223 to SB234.
+
+A fact that the profile does not give is not judged. Sources: sbatch(1), slurm.conf(5).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from sbatchgen.errors import did_you_mean
+from sbatchgen.options import NAMES
+from sbatchgen.resources import UNLIMITED
+from sbatchgen.rules.ask import Ask
+from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.units import Duration
+
+RULES: Rules[Ask] = Rules()
+
+MAX_ARRAY_SIZE = 1001  # MaxArraySize, unless slurm.conf says another
+MANY_TASKS = 500  # of an array: from here on a limit of how many run at once is a courtesy
+_FEATURE = re.compile(r"[\w.+-]+")
+
+
+@RULES.add("SB201", "error", "the cluster has no such partition", about_fit=True)
+def _partition_known(ask: Ask) -> Iterator[Hit]:
+    known = ask.profile.partitions
+    for name in ask.job.partitions if known else ():
+        if name not in known:
+            what = f"cluster '{ask.profile.name}' has no partition '{name}'"
+            yield Hit("partition", what, did_you_mean(name, known))
+
+
+@RULES.add("SB202", "error", "the partition takes no jobs, or starts none", about_fit=True)
+def _partition_up(ask: Ask) -> Iterator[Hit]:
+    for name, partition in ask.partitions.items():
+        if partition.state != "up":
+            takes = "takes jobs and starts none" if partition.state == "down" else "takes no jobs"
+            others = [str(one) for one, facts in ask.profile.partitions.items() if facts.state == "up"]
+            fix = f"use {' or '.join(others[:3])}" if others else "ask the site when it is back"
+            severity = "warning" if partition.state == "down" else None
+            yield Hit("partition", f"partition '{name}' is {partition.state}: it {takes}", fix, severity)  # type: ignore[arg-type]
+
+
+@RULES.add("SB203", "error", "no partition is asked for, and the cluster has no default", about_fit=True)
+def _partition_given(ask: Ask) -> Iterator[Hit]:
+    if ask.profile.partitions and not ask.job.partitions and "partition" not in ask.profile.omit:
+        names = ", ".join(map(str, ask.profile.partitions))
+        what = f"no --partition is given, and cluster '{ask.profile.name}' has no default one: Slurm "
+        what += "refuses the job"
+        yield Hit("partition", what, f"add --partition with one of {names}")
+
+
+@RULES.add("SB204", "error", "the time limit is longer than the partition's", about_fit=True)
+def _time_within_limit(ask: Ask) -> Iterator[Hit]:
+    time = ask.job.time
+    for name, partition in ask.partitions.items():
+        if time is not None and partition.time_max and time > partition.time_max:
+            what = f"time {_time(time)} is over the limit {partition.time_max} of partition '{name}'"
+            fix = f"set --time {partition.time_max} or less"
+            yield Hit("time", f"{what}: {ask.consequence('PartitionTimeLimit')}", fix)
+
+
+@RULES.add("SB205", "warning", "no time limit is asked for")
+def _time_given(ask: Ask) -> Iterator[Hit]:
+    if "time" in ask.job or ask.profile.scheduler != "slurm":
+        return
+    limits = [partition.time_default or partition.time_max for partition in ask.partitions.values()]
+    given = f"the partition's {limits[0]}" if limits and limits[0] else "the partition's default"
+    what = f"no --time: the job gets {given}, and a limit that is longer than needed starts later"
+    yield Hit("time", what, "add --time=HH:MM:SS")
+
+
+@RULES.add("SB206", "error", "more nodes than a job may have, or fewer than it must", about_fit=True)
+def _nodes_within_limit(ask: Ask) -> Iterator[Hit]:
+    nodes = ask.job.nodes
+    for name, partition in ask.partitions.items():
+        if partition.nodes_max is not None and nodes > partition.nodes_max:
+            what = f"partition '{name}' has {partition.nodes_max} nodes, but {nodes} were asked for"
+            yield Hit("nodes", what, f"ask for at most {partition.nodes_max}")
+        most = ask.job.nodes_max or nodes
+        if partition.nodes_min is not None and most < partition.nodes_min:
+            what = f"partition '{name}' is for jobs of {partition.nodes_min} nodes or more, but {most} "
+            what += "were asked for"
+            yield Hit("nodes", what, f"ask for at least {partition.nodes_min}, or use another partition")
+
+
+@RULES.add(
+    "SB223", "error", "an option that the site wants, or a value that it does not allow", about_fit=True
+)
+def _required_options(ask: Ask) -> Iterator[Hit]:
+    for name in ask.profile.required:
+        option = name.replace("_", "-")
+        if option not in ask.job and name in NAMES:
+            yield Hit(option, f"cluster '{ask.profile.name}' wants an {option}", f"add --{option} ...")
+    for where, partition in ask.partitions.items():
+        for option, allowed in (("account", partition.accounts), ("qos", partition.qos)):
+            asked = ask.job.options.get(option)
+            if allowed and asked and asked not in allowed:
+                what = f"partition '{where}' is not open to {option} '{asked}'"
+                yield Hit(option, what, f"use {' or '.join(allowed)}")
+
+
+@RULES.add("SB224", "error", "more than the quality of service allows", about_fit=True)
+def _within_qos(ask: Ask) -> Iterator[Hit]:
+    job, known = ask.job, ask.profile.qos
+    for name in job.options.get("qos", "").split(",") if known else ():
+        if name and name not in known:
+            yield Hit("qos", f"cluster '{ask.profile.name}' has no qos '{name}'", did_you_mean(name, known))
+            continue
+        limits = known.get(name)  # type: ignore[call-overload]
+        if limits is None:
+            continue
+        fate = "Slurm refuses the job" if limits.deny_on_limit else "the job would pend for ever"
+        gpus, cpus = job.nodes * job.gpu_count, job.nodes * job.cpus_on_node
+        if limits.time_max and (job.time or 0) > limits.time_max:
+            what = f"time {_time(job.time or 0)} is over the limit {limits.time_max} of qos '{name}': "
+            what += f"{fate}"
+            yield Hit("time", what, f"set --time {limits.time_max} or less")
+        for option, asked, most, unit in (
+            ("nodes", job.nodes, limits.nodes_max, "nodes"),
+            (job.gpu_option, gpus, limits.gpus_max, "GPUs"),
+            ("cpus-per-task", cpus, limits.cpus_max, "CPUs"),
+        ):
+            if most is not None and asked > most:
+                what = f"{asked} {unit} are over the limit {most} of qos '{name}': {fate}"
+                yield Hit(option, what, f"ask for at most {most}, or use another qos")
+
+
+@RULES.add("SB225", "error", "a feature that no node has", about_fit=True)
+def _features_known(ask: Ask) -> Iterator[Hit]:
+    known = {str(feature) for partition in ask.partitions.values() for feature in partition.features}
+    asked = re.sub(r"\*\d+", "", ask.job.options.get("constraint", ""))
+    for feature in _FEATURE.findall(asked) if known else ():
+        if feature not in known:
+            names = " or ".join(f"'{name}'" for name in ask.partitions)
+            what = f"no node of partition {names} has the feature '{feature}': Slurm refuses the job"
+            yield Hit("constraint", what, did_you_mean(feature, known))
+
+
+@RULES.add("SB226", "error", "nodes that are not in the partition", about_fit=True)
+def _nodes_known(ask: Ask) -> Iterator[Hit]:
+    lists = {option: text for option in ("nodelist", "exclude") if (text := ask.job.options.get(option))}
+    if not lists or not all(partition.nodes for partition in ask.partitions.values()) or not ask.partitions:
+        return
+    from sbatchgen.script.hostlist import expanded  # only jobs that name nodes need it
+
+    known = {host for partition in ask.partitions.values() for host in expanded(str(partition.nodes))}
+    named = {option: expanded(text) for option, text in lists.items() if "/" not in text}
+    for option, hosts in named.items():
+        strange = [host for host in hosts if host not in known]
+        if strange:
+            names = " or ".join(f"'{name}'" for name in ask.partitions)
+            what = f"partition {names} has no node {_some(strange)}"
+            yield Hit(option, what, "name nodes of the partition, or remove the option")
+    both = sorted(set(named.get("nodelist", ())) & set(named.get("exclude", ())))
+    if both:
+        what = (
+            f"{_some(both)} {'are' if len(both) > 1 else 'is'} asked for and excluded: Slurm refuses the job"
+        )
+        yield Hit("exclude", what, "name each node once")
+
+
+@RULES.add("SB227", "warning", "the job waits for certain nodes")
+def _nodes_pinned(ask: Ask) -> Iterator[Hit]:
+    nodes = ask.job.options.get("nodelist")
+    if nodes:
+        what = f"--nodelist={nodes}: the job waits for these nodes, also while others are free"
+        yield Hit("nodelist", what, "remove it, or ask for a feature: --constraint=NAME")
+
+
+@RULES.add("SB229", "error", "a partition that takes jobs with a reservation only", about_fit=True)
+def _reservation_given(ask: Ask) -> Iterator[Hit]:
+    for name, partition in ask.partitions.items():
+        if partition.reservation_only and "reservation" not in ask.job:
+            what = f"partition '{name}' takes only jobs with a reservation: Slurm refuses this one"
+            yield Hit("partition", what, "add --reservation=NAME, or use another partition")
+
+
+@RULES.add("SB232", "error", "an array that is larger than the cluster takes", about_fit=True)
+def _array_within_limit(ask: Ask) -> Iterator[Hit]:
+    array, limits = ask.job.options.get("array"), ask.profile.limits
+    largest, count = _array(array or "")
+    most = limits.max_array_size or MAX_ARRAY_SIZE
+    if array and largest >= most:
+        known = limits.max_array_size is not None
+        whose = "of this cluster" if known else "unless the site has another one"
+        what = (
+            f"index {largest} of the array is not below MaxArraySize, {most} {whose}: Slurm refuses the job"
+        )
+        fix = f"index from 0 to {most - 1} and add an offset in the script"
+        yield Hit("array", what, fix, None if known else "warning")
+    if array and limits.max_array_tasks is not None and count > limits.max_array_tasks:
+        what = f"{count} tasks are more than the {limits.max_array_tasks} that an array may have here"
+        yield Hit("array", what, "submit several arrays")
+
+
+@RULES.add("SB233", "info", "a large array without a limit of how many run at once")
+def _array_throttled(ask: Ask) -> Iterator[Hit]:
+    array = ask.job.options.get("array", "")
+    count = _array(array)[1]
+    if count >= MANY_TASKS and "%" not in array:
+        what = f"{count} tasks may start at once: they fill the cluster, or its limits for you"
+        yield Hit("array", what, f"limit them, as --array={array}%50")
+
+
+@RULES.add("SB234", "error", "a licence that the cluster does not have", about_fit=True)
+def _licenses_known(ask: Ask) -> Iterator[Hit]:
+    known = ask.profile.licenses
+    for item in re.split(r"[,|;]", ask.job.options.get("licenses", "")) if known else ():
+        name = item.partition(":")[0].strip()
+        if name and name not in known:
+            what = f"cluster '{ask.profile.name}' has no licence '{name}': Slurm refuses the job"
+            yield Hit("licenses", what, did_you_mean(name, known))
+
+
+def _time(seconds: int) -> str:
+    return "UNLIMITED" if seconds >= UNLIMITED else str(Duration(seconds))
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _array(text: str) -> tuple[int, int]:
+    """The largest index of an array and the number of its tasks; (-1, 0) for what is no array."""
+    largest, count = -1, 0
+    for item in text.partition("%")[0].strip("[]").split(","):
+        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", item)
+        if match is None:
+            return -1, 0
+        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        if step:
+            steps = max(0, (last - first) // step)
+            largest, count = max(largest, first + steps * step), count + steps + 1
+    return largest, count
