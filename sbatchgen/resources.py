@@ -26,12 +26,14 @@ class Resources:
     Attributes:
         options: Each option that counts, by Slurm's long name, as text; flags have an empty one.
         places: Where each option was written.
+        nowhere: The place of what was not written.
         gres: Name, type and count of each item, per node.
         mem: Of a node; 0 for all of it.
     """
 
     options: Mapping[str, str]
     places: Mapping[str, Place]
+    nowhere: Place = Place()
     nodes_min: int | None = None
     nodes_max: int | None = None
     ntasks: int | None = None
@@ -52,8 +54,8 @@ class Resources:
     processes_per_node: int | None = None  # that a launcher starts, where it is known
 
     def place(self, option: str) -> Place:
-        """Where an option was written; nowhere for one that was not."""
-        return self.places.get(option, Place())
+        """Where an option was written."""
+        return self.places.get(option, self.nowhere)
 
     def __contains__(self, option: str) -> bool:
         return option in self.options

@@ -122,6 +122,7 @@ def _resources(subject: Subject) -> Resources:
     return Resources(
         options=text,
         places={name: subject.at_option(name) for name in text},
+        nowhere=subject.at(1),
         nodes_min=least,
         nodes_max=most,
         ntasks=count["ntasks"],
