@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sbatchgen.finding import Place
 from sbatchgen.plan import Origin, Plan, Source
@@ -33,7 +33,7 @@ class Resources:
 
     options: Mapping[str, str]
     places: Mapping[str, Place]
-    nowhere: Place = Place()
+    nowhere: Place = field(default_factory=Place)
     nodes_min: int | None = None
     nodes_max: int | None = None
     ntasks: int | None = None

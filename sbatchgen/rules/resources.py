@@ -276,17 +276,12 @@ def _fair_share(ask: Ask) -> Iterator[Hit]:
 def _gpus_used(ask: Ask) -> Iterator[Hit]:
     job = ask.job
     free = [str(name) for name, one in ask.profile.partitions.items() if one.gpus_per_node == 0]
+    wanted = bool(job.gpu_option or job.gres)
     for name, partition in ask.partitions.items():
-        if (
-            partition.gpus_per_node
-            and not job.gpu_option
-            and not job.gres
-            and ask.profile.gpu_request != "none"
-        ):
-            what = f"the nodes of partition '{name}' have {partition.gpus_per_node} GPUs, and the job "
-            what += "asks for none"
-            fix = f"use --partition={free[0]}" if free else "ask for GPUs: --gpus-per-node=N"
-            yield Hit("partition", what, fix)
+        if partition.gpus_per_node and free and not wanted and ask.profile.gpu_request != "none":
+            what = f"the nodes of partition '{name}' have {partition.gpus_per_node} GPUs, "
+            what += "and the job asks for none"
+            yield Hit("partition", what, f"use --partition={free[0]}")
 
 
 @RULES.add("SB235", "warning", "a task with part of a core")
