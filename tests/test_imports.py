@@ -67,7 +67,10 @@ def test_the_command_and_the_trainer_know_nothing_of_each_other() -> None:
 
 @pytest.mark.parametrize(
     ("folder", "declared"),
-    [(PACKAGE, {"click", "jinja2", "yaml"}), (TRAINING, {"torch", "torchvision"})],
+    [
+        (PACKAGE, {"click", "jinja2", "yaml", "tree_sitter", "tree_sitter_bash"}),
+        (TRAINING, {"torch", "torchvision"}),
+    ],
 )
 def test_every_library_is_declared(folder: Path, declared: set[str]) -> None:
     used = {name for path in folder.rglob("*.py") for name in imports(path)}
@@ -80,10 +83,12 @@ ORDER = (
 ).split()
 SCRIPT_ORDER = "releases header getopt grammar binding moment hostlist fields combination tres reader".split()
 
+SHELL_ORDER = "source word command walk values body tools launch".split()
 
-@pytest.mark.parametrize(("folder", "order"), [("", ORDER), ("script", SCRIPT_ORDER)])
+
+@pytest.mark.parametrize(("folder", "order"), [("", ORDER), ("script", SCRIPT_ORDER), ("shell", SHELL_ORDER)])
 def test_imports_point_one_way(folder: str, order: list[str]) -> None:
-    """Each module imports only modules that stand before it; the reader of scripts stands alone."""
+    """Each module imports only modules that stand before it; the readers of scripts stand alone."""
     package = f"sbatchgen.{folder}".rstrip(".")
     for path in (PACKAGE / folder).glob("*.py"):
         if path.stem.startswith("__"):
