@@ -68,7 +68,10 @@ def test_the_command_and_the_trainer_know_nothing_of_each_other() -> None:
 
 @pytest.mark.parametrize(
     ("folder", "declared"),
-    [(PACKAGE, {"click", "jinja2", "yaml"}), (TRAINING, {"torch", "torchvision"})],
+    [
+        (PACKAGE, {"click", "jinja2", "yaml", "tree_sitter", "tree_sitter_bash"}),
+        (TRAINING, {"torch", "torchvision"}),
+    ],
 )
 def test_every_library_is_declared(folder: Path, declared: set[str]) -> None:
     used = {name for path in folder.rglob("*.py") for name in imports(path)}
@@ -80,6 +83,7 @@ ORDER = (
     "check directive render search request review lint submit dataset cli"
 ).split()
 SCRIPT_ORDER = "releases header getopt grammar binding moment hostlist fields combination tres reader".split()
+SHELL_ORDER = "source word command walk values body tools launch".split()
 ALONE = ("script", "shell")  # libraries of their own
 
 
@@ -105,10 +109,11 @@ def test_imports_point_one_way() -> None:
                 assert ORDER.index(other) < ORDER.index(room), f"{path} imports {other}"
 
 
-def test_the_reader_of_directives_is_read_in_one_direction() -> None:
-    for path in (PACKAGE / "script").glob("*.py"):
+@pytest.mark.parametrize(("folder", "order"), [("script", SCRIPT_ORDER), ("shell", SHELL_ORDER)])
+def test_the_readers_of_scripts_are_read_in_one_direction(folder: str, order: list[str]) -> None:
+    for path in (PACKAGE / folder).glob("*.py"):
         if path.stem.startswith("__"):
             continue
         for _, *rest in imported(path):
-            for other in set(rest) & set(SCRIPT_ORDER):
-                assert SCRIPT_ORDER.index(other) < SCRIPT_ORDER.index(path.stem), f"{path.stem}: {other}"
+            for other in set(rest) & set(order):
+                assert order.index(other) < order.index(path.stem), f"{path.stem} imports {other}"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sbatchgen.finding import Place
 from sbatchgen.profile import Profile
@@ -16,6 +17,9 @@ from sbatchgen.script.getopt import Stop, Use, scan
 from sbatchgen.script.grammar import INFINITE, RefusedError, integer, mebibytes, node_range, seconds
 from sbatchgen.script.header import READ, Word
 from sbatchgen.script.releases import ALIASES, specs
+
+if TYPE_CHECKING:
+    from sbatchgen.shell import Body
 
 
 @dataclass(kw_only=True)
@@ -50,6 +54,13 @@ class Subject:
         """What sbatch reads and says."""
         folder = str(self.folder) if self.folder else "/"
         return read(self.text, slurm=self.slurm, environment=self.environment, file=self.file, folder=folder)
+
+    @cached_property
+    def body(self) -> Body:
+        """What bash makes of the script."""
+        from sbatchgen import shell  # the parser is loaded for scripts that a rule looks into
+
+        return shell.read(self.text)
 
     @cached_property
     def uses(self) -> tuple[Use | Stop, ...]:

@@ -1,0 +1,249 @@
+"""A script's text and its tree: positions, and what the grammar needs to be spared.
+
+The grammar (tree-sitter-bash 0.25) reads most of bash. What it does not read and bash does is written for it in
+other characters, as many as there were, so that a place in the tree is a place in the text.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tree_sitter import Language, Parser, Tree
+
+# Slurm's own limit, max_script_size of SchedulerParameters in slurm.conf(5), is 4 MiB.
+SIZE_MAX = 4 << 20
+# Beyond this a script is parsed under a deadline: what is no bash can take the parser's time squared.
+SIZE_QUICK = 64 << 10
+SECONDS_MAX = 1.0
+DEPTH_MAX = 500
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fault:
+    """What could not be read as bash. Lines and columns count from 1; the end is the column after the last.
+
+    Attributes:
+        text: What is the matter.
+        line: The line where it starts.
+        column: The column where it starts.
+        end_line: The line where it ends.
+        end_column: The column where it ends.
+    """
+
+    text: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+
+class Source:
+    """The text of a script, in which offsets are characters from 0.
+
+    Attributes:
+        text: The text; a carriage return at the end of a line is a blank here.
+        spans: Where each substitution, expansion and here-document starts -> where it ends.
+    """
+
+    def __init__(self, text: str, origin: tuple[int, int] = (1, 1), *, fixed: bool = False) -> None:
+        if "\r" in text:
+            text = text.replace("\\\r\n", " \\\n").replace("\r\n", " \n")
+        self.text = text
+        self._origin = origin
+        self._fixed = fixed
+
+    @cached_property
+    def _line_starts(self) -> list[int]:
+        return [0, *(match.end() for match in re.finditer("\n", self.text))]
+
+    def position(self, at: int) -> tuple[int, int]:
+        """The line and the column of an offset, from 1, in the script that this text stands in."""
+        line0, column0 = self._origin
+        if self._fixed:
+            return line0, column0
+        line = bisect_right(self._line_starts, at)
+        column = at - self._line_starts[line - 1]
+        return line + line0 - 1, column + (column0 if line == 1 else 1)
+
+    def fault(self, text: str, start: int, end: int) -> Fault:
+        """A fault of this part of the text."""
+        line, column = self.position(start)
+        end_line, end_column = self.position(end)
+        return Fault(text=text, line=line, column=column, end_line=end_line, end_column=end_column)
+
+    @cached_property
+    def tree(self) -> Tree | None:
+        """The syntax tree; None where the text is more than is read."""
+        if len(self.text) > SIZE_MAX:
+            return None
+        data = _spared(self.text)
+        is_quick = len(data) <= SIZE_QUICK and not _is_deep(data)
+        return _parser().parse(data) if is_quick else _parse_in_time(data)
+
+    @cached_property
+    def nodes(self) -> list[tuple[int, int, str]]:
+        """The nodes of the tree that matter: where each starts, where it ends and its kind; a node before those in it."""
+        tree = self.tree
+        if tree is None:
+            return []
+        kinds, found = _kinds(), []
+        cursor = tree.walk()
+        while True:
+            node = cursor.node
+            kind = kinds.get(node.kind_id) if node else None
+            if kind and node:
+                found.append((node.start_byte, node.end_byte, kind))
+            if cursor.goto_first_child():
+                continue
+            while not cursor.goto_next_sibling():
+                if not cursor.goto_parent():
+                    return found
+
+    @cached_property
+    def spans(self) -> dict[int, int]:
+        return {start: end for start, end, kind in self.nodes if kind in EXPANSIONS}
+
+    @cached_property
+    def heredocs(self) -> dict[int, tuple[str, int]]:
+        """Where a << stands -> the text of its here-document, without the tabs of <<-, and where that starts."""
+        found: dict[int, tuple[str, int]] = {}
+        heads: list[tuple[int, int]] = []
+        for start, end, kind in self.nodes:
+            if kind == "heredoc_redirect":
+                heads.append((self.text.index("<<", start), end))
+            elif kind == "heredoc_body":
+                while heads and heads[-1][1] <= start:
+                    heads.pop()
+                if heads:
+                    text = self.text[start:end]
+                    tabbed = self.text.startswith("<<-", heads[-1][0])
+                    found[heads[-1][0]] = (re.sub(r"(?m)^\t+", "", text) if tabbed else text, start)
+        return found
+
+    @cached_property
+    def faults(self) -> tuple[Fault, ...]:
+        """What is no bash, as far as the grammar knows bash."""
+        if self.tree is None:
+            return (self.fault("the script is too long or too deep to be read", 0, len(self.text)),)
+        return tuple(self._faults(self.tree)) if self.tree.root_node.has_error else ()
+
+    def _faults(self, tree: Tree) -> Iterator[Fault]:
+        cursor = tree.walk()
+        while True:
+            node = cursor.node
+            if node and (node.is_error or node.is_missing):
+                text = f"{node.type} is missing" if node.is_missing else "not understood as bash"
+                yield self.fault(text, node.start_byte, node.end_byte)
+            if node and node.has_error and not node.is_error and cursor.goto_first_child():
+                continue
+            while not cursor.goto_next_sibling():
+                if not cursor.goto_parent():
+                    return
+
+
+EXPANSIONS = frozenset(("command_substitution", "process_substitution", "expansion", "arithmetic_expansion"))
+_NAMED = """
+    command declaration_command unset_command test_command compound_statement subshell function_definition
+    while_statement for_statement c_style_for_statement if_statement elif_clause case_statement negated_command list
+    pipeline redirected_statement do_group variable_assignment heredoc_redirect heredoc_body string simple_expansion
+    expansion command_substitution process_substitution arithmetic_expansion comment
+""".split()
+_TOKENS = ("then", "&&", "||", "|", "|&")
+
+
+@cache
+def _kinds() -> dict[int, str]:
+    """The kinds of nodes that matter, by the grammar's numbers."""
+    language = _language()
+    named = {language.id_for_node_kind(name, True): name for name in _NAMED}
+    return named | {language.id_for_node_kind(name, False): name for name in _TOKENS}
+
+
+@cache
+def _language() -> Language:
+    import tree_sitter_bash
+    from tree_sitter import Language
+
+    return Language(tree_sitter_bash.language())
+
+
+@cache
+def _parser() -> Parser:
+    from tree_sitter import Parser
+
+    return Parser(_language())
+
+
+_MATCH = re.compile(
+    rb"""=~[ \t]+(?:\\.|"(?:\\.|[^"\\])*"|'[^']*'|\((?:\\.|[^()\\\n])*\)|\$\{[^}]*\}|[^\s\\"'(])+""",
+    re.DOTALL,
+)
+_KEPT = re.compile(rb"\$\{[^}]*\}|\$\w+|[\w \t]+|.", re.DOTALL)
+_VALUE = (
+    rb"""(?:[^\s;&|<>()"'`$\\]|"(?:[^"\\`$]|\\.|\$\w|\$\{[^}]*\})*"|'[^']*'|\$\w|\$\{[^}]*\}|\$\([^()]*\))*"""
+)
+_ASSIGNMENTS = re.compile(
+    rb"^[ \t]*[A-Za-z_]\w*\+?="
+    + _VALUE
+    + rb"(?:[ \t]+[A-Za-z_]\w*\+?="
+    + _VALUE
+    + rb")+(?=[ \t]*(?:[#;][^\n]*)?$)",
+    re.MULTILINE,
+)
+_NEXT = re.compile(rb"""("[^"]*"|'[^']*'|\$\([^()]*\)|\$\{[^}]*\})|[ \t](?=[A-Za-z_]\w*\+?=)""")
+_END = re.compile(rb"\\(?=\n[ \t]*(?:\n|\Z))")
+
+
+def _spared(text: str) -> bytes:
+    """The text as the grammar reads it right: a byte for each character."""
+    data = text.encode("ascii", "replace")
+    if b"\0" in data:
+        data = data.replace(b"\0", b"?")
+    if b" =~" in data:  # regular expressions with quotes
+        data = _MATCH.sub(_plain_match, data)
+    if b";&" in data:
+        data = data.replace(b";;&", b";; ").replace(b";&", b";;")
+    if b"<>" in data:
+        data = data.replace(b"<>", b"> ")
+    if b" " in data:
+        data = _ASSIGNMENTS.sub(_parted, data)  # the grammar looks for their command on the next line
+    if b"\\\n" in data:  # a line that goes on in an empty one
+        data = _END.sub(b" ", data)
+    return data
+
+
+def _plain_match(match: re.Match[bytes]) -> bytes:
+    return b"=~" + _KEPT.sub(
+        lambda part: part[0] if len(part[0]) > 1 or part[0].isalnum() else b".", match[0][2:]
+    )
+
+
+def _parted(match: re.Match[bytes]) -> bytes:
+    """Assignments with a semicolon after each, in place of a blank."""
+    line = match[0]
+    start = len(line) - len(line.lstrip())
+    return line[:start] + _NEXT.sub(lambda part: part[1] or b";", line[start:])
+
+
+def _is_deep(data: bytes) -> bool:
+    return data.count(b"(") > DEPTH_MAX or data.count(b"{") > DEPTH_MAX or data.count(b"`") > DEPTH_MAX
+
+
+def _parse_in_time(data: bytes) -> Tree | None:
+    """The tree, or None where it takes too long or is too deep."""
+    end = time.monotonic() + SECONDS_MAX
+    parser = _parser()
+    try:
+        return parser.parse(
+            lambda at, _: data[at : at + 65536], progress_callback=lambda *_: time.monotonic() > end
+        )
+    except ValueError:  # stopped by the callback
+        parser.reset()
+        return None
