@@ -1,14 +1,88 @@
-"""What sbatch makes of the directives of a script: SB101 to SB134. Exact: the reader does as sbatch does."""
+"""What sbatch makes of the directives of a script: SB101 to SB135. Exact: the reader does as sbatch does."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
+from sbatchgen.errors import did_you_mean
+from sbatchgen.finding import Edit
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.subject import Subject
-from sbatchgen.script import Kind
+from sbatchgen.rules.vocabulary import PYXIS, PYXIS_NAMES, RENAMED, SRUN_ONLY, releases, table
+from sbatchgen.script import Kind, read
+from sbatchgen.script.getopt import Stop, Use
+from sbatchgen.script.header import READ
+from sbatchgen.script.releases import RELEASES, Argument
 
 RULES: Rules[Subject] = Rules()
+
+PLAIN_HOURS = 96  # a bare number up to this one, and no multiple of five, is most often meant as hours
+_MISSPELT = re.compile(r"[ \t]*#[ \t]*([A-Za-z]{4,8})[ \t]+-{1,2}[A-Za-z]")
+_OPTION_FOLLOWS = re.compile(r"SBATCH[ \t]*-", re.IGNORECASE)
+_NO_DIRECTIVES = {"SBATCH", "SLURM", "BSUB"}
+_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
+_TYPOGRAPHIC = re.compile(f"(?:(?<=\\s)[{_DASHES}])|[\u00a0\u2007\u202f\u201c\u201d\u2018\u2019\u00ab\u00bb]")
+_PLACEHOLDER = re.compile(r"<[^<>@]+>|\byour[-_.]?\w*@|\bNetID\b", re.IGNORECASE)
+_NAMES_OF_EVENTS = """
+NONE BEGIN END FAIL REQUEUE ALL INVALID_DEPEND STAGE_OUT TIME_LIMIT TIME_LIMIT_90 TIME_LIMIT_80 TIME_LIMIT_50
+ARRAY_TASKS
+"""
+_EVENTS = frozenset(_NAMES_OF_EVENTS.split())
+_ARRAY = re.compile(r"\[?\d+(?:-\d+(?::\d+)?)?(?:%\d*)?(?:,\d+(?:-\d+(?::\d+)?)?(?:%\d*)?)*\]?")
+EXAMPLES = {
+    "array": "--array=0-9%2",
+    "begin": "--begin=2026-01-31T20:00",
+    "cpus-per-task": "--cpus-per-task=8",
+    "dependency": "--dependency=afterok:123",
+    "gpus": "--gpus=8, or --gpus=a100:8",
+    "gpus-per-node": "--gpus-per-node=4, or --gpus-per-node=a100:4",
+    "gres": "--gres=gpu:4, or --gres=gpu:a100:4",
+    "mem": "--mem=64G",
+    "mem-per-cpu": "--mem-per-cpu=4G",
+    "mem-per-gpu": "--mem-per-gpu=64G",
+    "nodes": "--nodes=2",
+    "signal": "--signal=B:USR1@300",
+    "time": "--time=24:00:00",
+    "mail-type": "--mail-type=END,FAIL",
+}
+
+
+@RULES.add("SB101", "error", "the first line does not start with #!")
+def _shebang(script: Subject) -> Iterator[Hit]:
+    if script.text.strip() and not script.text.startswith("#!"):
+        first = script.text[:1]
+        why = (
+            "a byte order mark stands before it"
+            if first == "\ufeff"
+            else "it has to stand in the very first bytes"
+        )
+        what = f'the script does not start with #! ({why}): sbatch refuses it, "This does not look like a batch script"'
+        edits = (Edit(1, 1, 2, ""),) if script.text.startswith("\ufeff#!") else ()
+        yield Hit(script.at(1), what, "write #!/bin/bash in the first line", edits=edits)
+
+
+@RULES.add("SB102", "error", "DOS line ends")
+def _line_ends(script: Subject) -> Iterator[Hit]:
+    numbers = [number for number, line in enumerate(script.lines, start=1) if line.endswith("\r")]
+    if numbers and "\r\n" in script.text:
+        edits = tuple(Edit(number, len(script.lines[number - 1]), 0, "") for number in numbers)
+        what = f"{len(numbers)} lines end in a carriage return (DOS): sbatch refuses the script"
+        yield Hit(script.at(numbers[0]), what, f"sed -i 's/\\r$//' {script.file}", edits=edits)
+
+
+@RULES.add("SB103", "error", "an empty script, or one with a NUL character")
+def _content(script: Subject) -> Iterator[Hit]:
+    if not script.text.strip(" \t\n\v\f\r"):
+        yield Hit(
+            script.at(1), "the script is empty: sbatch refuses it", "write #!/bin/bash and the commands"
+        )
+    at = script.text.find("\0")
+    if at >= 0:
+        line = script.text.count("\n", 0, at) + 1
+        column = at - script.text.rfind("\n", 0, at)
+        what = "a NUL character: sbatch refuses the script; is it a text file?"
+        yield Hit(script.at(line, column, column + 1), what, "remove it")
 
 
 @RULES.add("SB104", "warning", "a directive after the first command is ignored")
@@ -17,3 +91,438 @@ def _late(script: Subject) -> Iterator[Hit]:
         if line.kind is Kind.LATE:
             what = "this directive comes after the first command: Slurm ignores it without a word"
             yield Hit(script.at(line.line), what, "move it above the first command")
+
+
+@RULES.add("SB105", "warning", "a comment that looks like a directive")
+def _lookalike(script: Subject) -> Iterator[Hit]:
+    for line in script.script.directives:
+        if line.kind is Kind.LOOKALIKE and _OPTION_FOLLOWS.search(line.text):
+            what = "this looks like a directive, but is a comment to Slurm"
+            yield Hit(script.at(line.line), what, "write #SBATCH at the start of the line")
+    for number, text in _header(script):
+        match = _MISSPELT.match(text)
+        if match and match[1].upper() not in _NO_DIRECTIVES and _is_near(match[1].upper()):
+            what = f"#{match[1]} is a comment to Slurm"
+            yield Hit(script.at(number, match.start(1), match.end(1) + 1), what, "write #SBATCH")
+
+
+@RULES.add("SB106", "info", "a directive that is switched off")
+def _disabled(script: Subject) -> Iterator[Hit]:
+    for line in script.script.directives:
+        if line.kind is Kind.DISABLED:
+            yield Hit(
+                script.at(line.line, line.column), "##SBATCH is a comment to Slurm", "remove it, or one #"
+            )
+
+
+@RULES.add("SB107", "error", "a word that is no option")
+def _stray(script: Subject) -> Iterator[Hit]:
+    for before, stop in _strays(script):
+        value = before.value if before and before.value is not None else ""
+        if stop.word.text == "=" or value == "=" or value.endswith(","):
+            continue  # SB112
+        if before and before.spec.argument is Argument.OPTIONAL and before.value is None:
+            continue  # SB123
+        what = f"'{stop.word.text}' is no option: sbatch refuses the script, "
+        what += f'"Invalid directive found in batch script: {stop.word.text}"'
+        name = before.spec.name if before else ""
+        fix = (
+            f'quote the value: --{name}="{value} {stop.word.text}"'
+            if value
+            else "remove it, or put a # before it"
+        )
+        yield Hit(script.at_use(stop), what, fix)
+
+
+@RULES.add("SB108", "error", "a quote that is not closed, or a colon that starts a word")
+def _fault(script: Subject) -> Iterator[Hit]:
+    for line in script.script.directives:
+        if line.kind in READ and line.fault:
+            at = script.at(line.line, line.fault.column)
+            if "Unmatched" in line.fault.text:
+                yield Hit(
+                    at, "a quote is not closed: sbatch ends here", "close it, or write \\' for an apostrophe"
+                )
+            else:
+                what = "a word that starts with a colon: sbatch ends here"
+                yield Hit(at, what, "separate the components of a heterogeneous job by a line #SBATCH hetjob")
+
+
+@RULES.add("SB109", "warning", "a # that cuts a value")
+def _cut_value(script: Subject) -> Iterator[Hit]:
+    for use in _uses(script):
+        word = use.value_word
+        line = script.lines[word.line - 1] if word and word.line else ""
+        if word is not None and line[word.end - 1 : word.end] == "#":
+            rest = line[word.end - 1 :].split()[0]
+            what = (
+                f"the # starts a comment: the value of --{use.spec.name} is '{use.value}', without '{rest}'"
+            )
+            fix = f'quote it: --{use.spec.name}="{use.value}{rest}"'
+            yield Hit(script.at(word.line, word.end, word.end + len(rest)), what, fix)
+
+
+@RULES.add("SB110", "warning", "an option that takes its value from the next line")
+def _value_from_next_line(script: Subject) -> Iterator[Hit]:
+    for use in _uses(script):
+        if use.value_word is not None and use.value_word.line != use.word.line:
+            what = f"{use.word.text} has no value in its line and takes '{use.value}' from line "
+            what += f"{use.value_word.line}"
+            yield Hit(script.at_use(use), what, "write the value in the same line")
+
+
+@RULES.add("SB111", "error", "a short option with an equals sign")
+def _short_equals(script: Subject) -> Iterator[Hit]:
+    for use in _uses(script):
+        text = use.word.text
+        if re.match(r"-\w=", text) and use.value_word is use.word and (use.value or "").startswith("="):
+            name, value = use.spec.name, (use.value or "")[1:]
+            what = (
+                f"{text}: the value of a short option starts right after its letter, so it is '{use.value}'"
+            )
+            word, plain = use.word, re.fullmatch(r"[\w.:/@%+,-]+", value)
+            edits = (
+                (Edit(word.line, word.column, word.end, f"--{name}={value}"),) if plain and word.line else ()
+            )
+            yield Hit(script.at_use(use), what, f"write --{name}={value}", edits=edits)
+
+
+@RULES.add("SB112", "error", "blanks in a value")
+def _blanks(script: Subject) -> Iterator[Hit]:
+    for before, stop in _strays(script):
+        value = before.value if before and before.value is not None else ""
+        if stop.word.text == "=" or value == "=":
+            what = f"blanks around the = make '{stop.word.text}' a word of its own: sbatch refuses the "
+            what += "script"
+            name = before.spec.name if before else "NAME"
+            yield Hit(script.at_use(stop), what, f"write --{name}=VALUE without blanks")
+        elif value.endswith(",") and before:
+            what = (
+                f"the blank after the comma ends the value of --{before.spec.name}: sbatch refuses the script"
+            )
+            yield Hit(script.at_use(stop), what, f"write --{before.spec.name}={value}{stop.word.text}")
+
+
+@RULES.add("SB113", "error", "an option that sbatch does not know")
+def _unknown(script: Subject) -> Iterator[Hit]:
+    for stop in _complaints(script):
+        name = _long_name(stop.word.text)
+        other = "unrecognized" in stop.complaint and (name in SRUN_ONLY or releases(name))  # SB114, SB130
+        if other or "ambiguous" in stop.complaint:  # SB116
+            continue
+        at = script.at_use(stop)
+        if "requires an argument" in stop.complaint or "doesn't allow" in stop.complaint:
+            yield Hit(at, f"sbatch refuses the script: {stop.complaint}", "give it as sbatch --help shows it")
+        elif re.match(r"-[A-Za-z]{2,}[-=]?", stop.word.text) and not stop.word.text.startswith("--"):
+            what = f"{stop.word.text} starts with one dash, so its letters are taken for short options: "
+            what += "sbatch refuses it"
+            yield Hit(at, what, f"write -{stop.word.text}")
+        else:
+            what = f"sbatch {script.slurm} has no option {stop.word.text.partition('=')[0]}: it refuses "
+            what += "the script"
+            fix = f"write --{RENAMED[name]}" if name in RENAMED else did_you_mean(name, table(script.slurm))
+            yield Hit(at, what, fix if len(fix) < 100 else "remove it")
+
+
+@RULES.add("SB114", "error", "an option of srun")
+def _of_srun(script: Subject) -> Iterator[Hit]:
+    for stop in _complaints(script):
+        name = _long_name(stop.word.text)
+        if name in SRUN_ONLY:
+            what = f"--{name} is an option of srun: sbatch refuses the script"
+            yield Hit(script.at_use(stop), what, f"give it to srun: srun {stop.word.text} ...")
+
+
+@RULES.add("SB115", "warning", "a shortened option")
+def _shortened(script: Subject) -> Iterator[Hit]:
+    for use in _uses(script):
+        given, equals, _ = use.word.text.partition("=")
+        if given.startswith("--") and given[2:] != use.spec.name:
+            what = (
+                f"{given} is short for --{use.spec.name}, until a release has another option that starts so"
+            )
+            edits = (
+                Edit(use.word.line, use.word.column, use.word.column + len(given), f"--{use.spec.name}"),
+            )
+            straight = _source(script, use).startswith(given)
+            yield Hit(
+                script.at_use(use), what, f"write --{use.spec.name}{equals}", edits=edits if straight else ()
+            )
+
+
+@RULES.add("SB116", "error", "a shortened option that can mean several")
+def _ambiguous(script: Subject) -> Iterator[Hit]:
+    for stop in _complaints(script):
+        if "ambiguous" in stop.complaint:
+            names = re.findall(r"'(--[\w-]+)'", stop.complaint)
+            what = (
+                f"{stop.word.text} can mean {', '.join(names[:-1])} or {names[-1]}: sbatch refuses the script"
+            )
+            yield Hit(script.at_use(stop), what, "write the option out")
+
+
+@RULES.add("SB118", "warning", "a directive that goes on in the next line")
+def _continued(script: Subject) -> Iterator[Hit]:
+    for line in script.script.directives:
+        if line.kind in READ and re.search(r"\\[ \t]*$", line.text) and "#" not in line.text[1:]:
+            column = len(line.text.rstrip()) if line.text.rstrip().endswith("\\") else len(line.text)
+            what = "directives do not go on in the next line: sbatch drops the backslash, the next line "
+            what += "stands alone"
+            edits = (Edit(line.line, len(line.text.rstrip("\\ \t")) + 1, 0, ""),)
+            yield Hit(script.at(line.line, column), what, "one directive a line", edits=edits)
+
+
+@RULES.add("SB119", "warning", "an option that is given twice")
+def _repeated(script: Subject) -> Iterator[Hit]:
+    first: dict[str, Use] = {}
+    for use in _uses(script):
+        before = first.setdefault(use.spec.name, use)
+        if before is not use and before.value != use.value:
+            what = f"--{use.spec.name} is given before, in line {before.word.line}: the last one counts, "
+            what += f"'{use.value}'"
+            yield Hit(script.at_use(use), what, "keep one of them")
+
+
+@RULES.add("SB120", "warning", "an option that does nothing in a script")
+def _early(script: Subject) -> Iterator[Hit]:
+    for use in _uses(script):
+        if use.spec.early and use.spec.name != "test-only":
+            what = f"--{use.spec.name} counts on sbatch's command line only"
+            yield Hit(script.at_use(use), what, "remove it, or give it to sbatch")
+
+
+@RULES.add("SB121", "error", "--test-only in a script")
+def _test_only(script: Subject) -> Iterator[Hit]:
+    use = script.options.get("test-only")
+    if use:
+        what = "--test-only counts in a directive: the job is never submitted"
+        yield Hit(script.at_use(use), what, "remove it, and give it to sbatch for a test")
+
+
+@RULES.add("SB122", "warning", "directives of PBS or LSF")
+def _foreign(script: Subject) -> Iterator[Hit]:
+    lines = [line for line in script.script.directives if line.kind in (Kind.PBS, Kind.BSUB)]
+    if lines and "ignore-pbs" not in script.options:
+        name = "PBS" if lines[0].kind is Kind.PBS else "BSUB"
+        what = f"sbatch obeys #{name} lines too, also after commands, and they beat #SBATCH"
+        yield Hit(script.at(lines[0].line), what, "remove them, or add #SBATCH --ignore-pbs")
+
+
+@RULES.add("SB123", "error", "the value of an option that takes one only after =")
+def _glued(script: Subject) -> Iterator[Hit]:
+    for before, stop in _strays(script):
+        if before and before.spec.argument is Argument.OPTIONAL and before.value is None:
+            name, value = before.spec.name, stop.word.text
+            what = f"--{name} takes a value only after =, so '{value}' is a word of its own: sbatch "
+            what += "refuses the script"
+            same = before.word.line == stop.word.line
+            plain = re.fullmatch(r"[\w.:,-]+", value)
+            edit = Edit(stop.word.line, before.word.column, stop.word.end, f"--{name}={value}")
+            yield Hit(
+                script.at_use(stop), what, f"write --{name}={value}", edits=(edit,) if same and plain else ()
+            )
+
+
+@RULES.add("SB124", "warning", "an empty value")
+def _empty(script: Subject) -> Iterator[Hit]:
+    for use in _uses(script):
+        if use.value == "":
+            yield Hit(
+                script.at_use(use), f"--{use.spec.name} has an empty value", "remove it, or give a value"
+            )
+    for line in script.script.directives:
+        if line.kind not in READ or line.fault:
+            continue
+        end = line.words[-1].end - 1 if line.words else 7
+        match = re.match(r"[ \t]*(\"\"|'')", line.text[end:])
+        if match and not line.text[end:].startswith(('"', "'")):
+            at = script.at(line.line, end + match.start(1) + 1, end + match.end(1) + 1)
+            yield Hit(at, "sbatch stops to read the line at an empty pair of quotes", "remove the option")
+
+
+@RULES.add("SB125", "warning", "a typographic character in a directive")
+def _typographic(script: Subject) -> Iterator[Hit]:
+    for line in script.script.directives:
+        match = _TYPOGRAPHIC.search(line.text) if line.kind in READ and not line.text.isascii() else None
+        if match:
+            code = f"U+{ord(match[0]):04X}"
+            what = f"{code} looks like a plain {_plain_name(match[0])}, and is an ordinary letter to sbatch"
+            yield Hit(script.at(line.line, match.start() + 1, match.end() + 1), what, "type it again")
+
+
+@RULES.add("SB126", "error", "a value that Slurm does not take")
+def _bad_value(script: Subject) -> Iterator[Hit]:
+    array = script.options.get("array")
+    if array and not _ARRAY.fullmatch(array.value or ""):
+        what = f"'{array.value}' is no list of indices: Slurm refuses the job"
+        yield Hit(script.at_value("array"), what, f"as in {EXAMPLES['array']}")
+    if script.script.returncode is None:
+        return
+    for use in _uses(script):
+        said = _refusal(script, use)
+        if said:
+            given = f"'{use.value}' is no value of --{use.spec.name}"
+            example = EXAMPLES.get(use.spec.name)
+            yield Hit(
+                script.at_use(use),
+                f'{given}: sbatch says "{said}"',
+                f"as in {example}" if example else "see sbatch(1)",
+            )
+
+
+@RULES.add("SB127", "warning", "a time that is read in minutes")
+def _minutes(script: Subject) -> Iterator[Hit]:
+    for name in ("time", "time-min"):
+        value = script.value(name) or ""
+        match = re.fullmatch(r"(\d{1,6})(?::(\d{1,2}))?", value)
+        if match is None:
+            continue
+        minutes = int(match[1])
+        if match[2] is not None:
+            what = f"--{name}={value} is {minutes} minutes and {match[2]} seconds"
+            yield Hit(script.at_value(name), what, f"write {value}:00 for hours, or 00:{value}")
+        elif 1 < minutes <= PLAIN_HOURS and minutes % 5:
+            what = f"--{name}={value} is {minutes} minutes"
+            yield Hit(script.at_value(name), what, f"write {minutes}:00:00 for hours, or 00:{minutes:02}:00")
+
+
+@RULES.add("SB128", "warning", "a time that is none")
+def _strange_time(script: Subject) -> Iterator[Hit]:
+    for name in ("time", "time-min"):
+        value = script.value(name) or ""
+        if value.startswith("-") and value != "-1":
+            what = (
+                f"--{name}={value}: Slurm takes a negative time, and makes something of it that nobody meant"
+            )
+            yield Hit(script.at_value(name), what, f"as in {EXAMPLES['time']}")
+
+
+@RULES.add("SB129", "warning", "mail that is not sent")
+def _mail(script: Subject) -> Iterator[Hit]:
+    events = [event.strip() for event in (script.value("mail-type") or "").split(",")]
+    unknown = [event for event in events if event and event.upper() not in _EVENTS]
+    if unknown and len(unknown) < len(events):
+        what = f"--mail-type ignores '{', '.join(unknown)}', which is no event"
+        yield Hit(script.at_value("mail-type"), what, "use BEGIN, END, FAIL, REQUEUE, TIME_LIMIT_90 or ALL")
+    user = script.value("mail-user")
+    if user and "mail-type" not in script.options:
+        yield Hit("mail-user", "--mail-user without --mail-type: no mail is sent", "add --mail-type=END,FAIL")
+    if user and _PLACEHOLDER.search(user):
+        yield Hit(script.at_value("mail-user"), f"'{user}' is a placeholder", "write your address")
+
+
+@RULES.add("SB130", "warning", "an option of another release")
+def _release(script: Subject) -> Iterator[Hit]:
+    for stop in _complaints(script):
+        known = releases(_long_name(stop.word.text))
+        if not known or "unrecognized" not in stop.complaint:
+            continue
+        newer = RELEASES.index(known[0]) > RELEASES.index(script.release)
+        when = f"came with Slurm {known[0]}" if newer else f"is gone since Slurm {known[-1]}"
+        what = f"{stop.word.text.partition('=')[0]} {when}: sbatch {script.slurm} refuses the script"
+        yield Hit(script.at_use(stop), what, "remove it, or name your release: lint --slurm RELEASE")
+
+
+@RULES.add("SB134", "warning", "the old name of hetjob, or hetjob among options")
+def _hetjob(script: Subject) -> Iterator[Hit]:
+    for line in script.script.directives:
+        if line.deprecated:
+            yield Hit(script.at(line.line), "packjob is the old name of hetjob", "write #SBATCH hetjob")
+        if (
+            line.kind in READ
+            and line.words
+            and re.search(r"(?:\s)(?:het|pack)job(?:\s|$)", line.text, re.IGNORECASE)
+        ):
+            what = "the word hetjob ends what sbatch reads in a line, also where it is meant as a value"
+            yield Hit(
+                script.at(line.line), what, "write --option=value for values, and hetjob in a line of its own"
+            )
+
+
+@RULES.add("SB135", "error", "a combination that sbatch refuses")
+def _combination(script: Subject) -> Iterator[Hit]:
+    """What no other rule tells of: the options are fine one by one."""
+    said = script.script
+    job = script.job
+    if said.returncode is None or not said.components or not said.messages:
+        return
+    told = any(isinstance(use, Stop) for use in script.uses) or any(line.fault for line in said.directives)
+    shared = any(name in ("shard", "mps") for name, _, _ in job.gres) and (
+        job.gpu_count or job.gpu_option != "gres"
+    )
+    text = [message.text for message in said.messages if message.level in ("fatal", "error")]
+    if told or shared or not text or "mutually exclusive" in text[-1]:
+        return
+    if any(_refusal(script, use) for use in _uses(script)):
+        return
+    yield Hit(
+        script.at(said.messages[-1].line or 1),
+        f'sbatch refuses the job: "{"; ".join(text)}"',
+        "see sbatch(1)",
+    )
+
+
+def _header(script: Subject) -> Iterator[tuple[int, str]]:
+    """The comments before the first command, with their numbers."""
+    for number, line in enumerate(script.lines[1:], start=2):
+        if line.strip() and not line.lstrip().startswith("#"):
+            return
+        yield number, line
+
+
+def _is_near(word: str) -> bool:
+    """Whether a word is SBATCH with two letters swapped, or one too many, too few or wrong."""
+    import difflib
+
+    same = sorted(word) == sorted("SBATCH")
+    return same or difflib.SequenceMatcher(None, word, "SBATCH").ratio() >= 0.8
+
+
+def _uses(script: Subject) -> Iterator[Use]:
+    return (use for use in script.uses if isinstance(use, Use))
+
+
+def _complaints(script: Subject) -> Iterator[Stop]:
+    """Where sbatch ends at an option that it can't take."""
+    return (use for use in script.uses if isinstance(use, Stop) and use.complaint)
+
+
+def _strays(script: Subject) -> Iterator[tuple[Use | None, Stop]]:
+    """Words that are no options, each with the option before it in its line; the first of a row."""
+    before: Use | None = None
+    last: Stop | None = None
+    for use in script.uses:
+        if isinstance(use, Use):
+            before, last = use, None
+        elif not use.complaint:
+            if last is None or last.word.line != use.word.line:
+                same = before is not None and before.word.line == use.word.line
+                yield before if same else None, use
+            last = use
+
+
+def _long_name(text: str) -> str:
+    return text.partition("=")[0].lstrip("-")
+
+
+def _source(script: Subject, use: Use) -> str:
+    """The line of the script from an option on."""
+    return script.lines[use.word.line - 1][use.word.column - 1 :] if use.word.line else ""
+
+
+def _refusal(script: Subject, use: Use) -> str:
+    """What sbatch says of an option alone, if it ends there."""
+    if use.value is None or use.spec.name in PYXIS_NAMES or any(char in use.value for char in "\n\r\0"):
+        return ""
+    value = use.value.replace("\\", "\\\\").replace('"', '\\"')
+    alone = f'#!/bin/sh\n#SBATCH --{use.spec.name}="{value}"\n'
+    answer = read(alone, slurm=script.slurm, plugin_options=PYXIS, folder="/")
+    if answer.returncode is None or (answer.components and answer.components[-1].settled):
+        return ""
+    return answer.messages[-1].text if answer.messages else ""
+
+
+def _plain_name(char: str) -> str:
+    if char in _DASHES:
+        return "dash"
+    return "blank" if char.isspace() else "quote"

@@ -3,7 +3,8 @@
 Pages are Markdown, one file a group, beside this module. A rule's part starts with `## SB104 Title`; its
 examples are fenced blocks that begin with ```bash bad or ```bash good. What follows these words are words
 NAME=VALUE: `slurm=23.02` for the release that reads it (else the default), others for the environment of the
-submission. An example is for the cluster of example.yaml, unless the part has a block ```yaml profile.
+submission; with `escapes=yes` the texts backslash r and backslash 0 in the script are these characters. An
+example is for the cluster of example.yaml, unless the part has a block ```yaml profile.
 """
 
 from __future__ import annotations
@@ -62,5 +63,7 @@ def _pages(file: Path) -> Iterator[Page]:
                 profile = block
                 continue
             pairs = dict(word.split("=", 1) for word in settings.split())
+            if pairs.pop("escapes", ""):
+                block = block.replace("\\r", "\r").replace("\\0", "\0")  # noqa: PLW2901
             examples.append(Example(good=kind == "good", text=block, settings=pairs))
         yield Page(rule=heading[1], title=heading[2], text=part, examples=tuple(examples), profile=profile)

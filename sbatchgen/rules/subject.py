@@ -12,11 +12,12 @@ from sbatchgen.finding import Place
 from sbatchgen.profile import Profile
 from sbatchgen.resources import UNLIMITED, Resources, amounts, gres_items
 from sbatchgen.rules.ask import DEFAULT_SLURM
+from sbatchgen.rules.vocabulary import PYXIS, table
 from sbatchgen.script import Option, Script, read
 from sbatchgen.script.getopt import Stop, Use, scan
 from sbatchgen.script.grammar import INFINITE, RefusedError, integer, mebibytes, node_range, seconds
 from sbatchgen.script.header import READ, Word
-from sbatchgen.script.releases import ALIASES, specs
+from sbatchgen.script.releases import ALIASES, line_of
 
 if TYPE_CHECKING:
     from sbatchgen.shell import Body
@@ -49,11 +50,23 @@ class Subject:
         """The lines, without line breaks; line 1 is the first item."""
         return self.text.split("\n")
 
+    @property
+    def release(self) -> str:
+        """The line of the release: 22.05 of 22.05.8."""
+        return line_of(self.slurm)
+
     @cached_property
     def script(self) -> Script:
         """What sbatch reads and says."""
         folder = str(self.folder) if self.folder else "/"
-        return read(self.text, slurm=self.slurm, environment=self.environment, file=self.file, folder=folder)
+        return read(
+            self.text,
+            slurm=self.slurm,
+            environment=self.environment,
+            plugin_options=PYXIS,
+            file=self.file,
+            folder=folder,
+        )
 
     @cached_property
     def body(self) -> Body:
@@ -115,10 +128,10 @@ class Subject:
 
 def _uses(words: list[Word], slurm: str) -> Iterator[Use | Stop]:
     """All options in these words; where sbatch stops, the word is left out and the rest is read."""
-    table = specs(slurm)
+    known = table(slurm)
     while words:
         stop = None
-        for item in scan(words, table):
+        for item in scan(words, known):
             yield item
             stop = item if isinstance(item, Stop) else None
         if stop is None:
