@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from sbatchgen import __version__
-from sbatchgen.errors import DocumentError, FitError, Problem, SbatchgenError
+from sbatchgen.errors import DocumentError, FitError, Problem, SbatchgenError, SlurmError
+from sbatchgen.quoting import visible
 
 if TYPE_CHECKING:
     from sbatchgen.finding import Finding
     from sbatchgen.request import Resolved
+    from sbatchgen.review import Review
 
 
 class Commands(click.Group):
@@ -49,8 +52,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _say(problem: Problem, severity: str) -> None:
-    from sbatchgen.quoting import visible
-
     click.echo(f"{_colored(severity, severity)}: {visible(problem.what)}", err=True)
     if problem.at:
         click.echo(f"  at:  {visible(problem.at)}", err=True)
@@ -67,13 +68,19 @@ def _colored(text: str, severity: str) -> str:
 def _report(findings: Iterable[Finding]) -> None:
     """Print findings; stop at errors, with 4 if all of them are about the cluster's limits, else 3."""
     found = list(findings)
-    errors = [finding for finding in found if finding.severity == "error"]
     for finding in found:
         if finding.severity != "error":
             _say(finding.problem, finding.severity)
-    if errors:
-        kind = FitError if all(finding.about_fit for finding in errors) else DocumentError
-        raise kind(finding.problem for finding in errors)
+    if kind := _failure(found):
+        raise kind(finding.problem for finding in found if finding.severity == "error")
+
+
+def _failure(findings: Sequence[Finding]) -> type[SbatchgenError] | None:
+    """What findings end a command with: FitError if all errors are about the cluster's limits."""
+    errors = [finding for finding in findings if finding.severity == "error"]
+    if not errors:
+        return None
+    return FitError if all(finding.about_fit for finding in errors) else DocumentError
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -128,30 +135,78 @@ def render(args: tuple[str, ...], /, job: str, write: str | None, **given: Any) 
         raise DocumentError.of(f"can't write {write}: {error.strerror}", fix="name another file") from error
 
 
+FORMAT = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    help="What to print.",
+    show_default=True,
+)
+
+
 @cli.command(cls=JobCommand)
+@click.option("--test-only", is_flag=True, help="Ask the live Slurm too, which uses up a job id.")
+@FORMAT
 @click.pass_obj
-def review(args: tuple[str, ...], /, job: str, **given: Any) -> None:
-    """Show what will be asked for, the findings, and the script. Submits nothing."""
-    from sbatchgen.check import check
-    from sbatchgen.review import summary
+def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **given: Any) -> None:
+    """Show what would be asked for, what it costs, the findings, and the script. Submits nothing."""
+    from sbatchgen.submit import ask_slurm, look
 
     resolved = _resolve(job, args, given)
-    click.echo(summary(resolved.plan), nl=False)
-    _report(check(resolved.plan))
-    click.echo()
-    click.echo(resolved.script(), nl=False)
+    submission = look(resolved, os.environ, Path.cwd())
+    shown = submission.review
+    failure = _failure(shown.findings)
+    if test_only:
+        if not resolved.plan.slurm:
+            name = resolved.plan.profile.name
+            raise click.UsageError(f"--test-only asks Slurm, and profile '{name}' has none")
+        if failure is None:
+            shown = dataclasses.replace(shown, slurm=ask_slurm(submission, os.environ))
+    _show(shown, sys.stdout, form)
+    if failure is None and shown.slurm and not shown.slurm.accepted:
+        failure = SlurmError
+    sys.exit(failure.exit_status if failure else 0)
+
+
+def _show(shown: Review, stream: TextIO, form: str = "text") -> None:
+    """In colour and in the width of the terminal where there is one."""
+    from sbatchgen.screen import as_json, as_text
+
+    if form == "json":
+        click.echo(as_json(shown), file=stream, nl=False)
+    elif stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
+        from sbatchgen.terminal import show
+
+        show(shown, stream, Path.cwd())
+    else:
+        click.echo(visible(as_text(shown, Path.cwd())), file=stream, nl=False)
 
 
 @cli.command(cls=JobCommand)
+@click.option("--lines", is_flag=True, help="Show the template and the block of each line of the script.")
+@FORMAT
 @click.pass_obj
-def explain(args: tuple[str, ...], /, job: str, **given: Any) -> None:
+def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **given: Any) -> None:
     """Show every option: its value, where it was written, and what it overrode."""
+    from sbatchgen import screen
     from sbatchgen.check import check
-    from sbatchgen.review import origins
+    from sbatchgen.origins import settings
 
     resolved = _resolve(job, args, given)
-    click.echo(origins(resolved.plan, profile_file=resolved.profile_file, code=resolved.code), nl=False)
-    _report(check(resolved.plan))
+    found = check(resolved.plan)
+    values = settings(resolved.plan, profile_file=resolved.profile_file, code=resolved.code)
+    traced = lines and not _failure(found)
+    script = resolved.script() if traced else ""
+    places = resolved.trace(script) if traced else []
+    if form == "json":
+        text = screen.explanation_as_json(values, script, places)
+    elif traced:
+        text = screen.blame(script, places, Path.cwd())
+    else:
+        text = screen.explanation(values)
+    click.echo(visible(text), nl=False)
+    _report(found)
 
 
 @cli.command(cls=JobCommand)
@@ -171,9 +226,9 @@ def submit(
     else:
         resolved = _resolve(job, args, given)
         submission = of_job(resolved, os.environ, Path.cwd())
-    for text in submission.shown:
-        click.echo(text, nl=False, err=True)
-    _report(submission.findings)
+    _show(submission.review, sys.stderr)
+    if failure := _failure(submission.review.findings):
+        sys.exit(failure.exit_status)
     if dry_run:
         return
     if not yes:

@@ -1,4 +1,4 @@
-"""How a value becomes a word of bash, a path that bash expands, or the value of an #SBATCH line.
+"""How a value becomes a word of bash, a path that bash expands, the value of an #SBATCH line, or shown text.
 
 The two grammars differ: sbatch's own tokenizer takes a backslash for an escape even between single quotes,
 so what quotes a word for bash would change a value in a directive (read in Slurm's src/sbatch/opt.c).
@@ -64,5 +64,5 @@ def directive(option: str, value: str) -> str:
 
 
 def visible(text: str) -> str:
-    """The text without what a terminal would obey; lines stay lines, as in what Slurm says."""
-    return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
+    """The text without what a terminal would obey; lines stay lines and tabs stay tabs."""
+    return "".join(char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in text)

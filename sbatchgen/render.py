@@ -50,9 +50,17 @@ def render(
     Raises:
         DocumentError: A template is missing or broken.
     """
-    environment = _environment(tuple(folders), cache)
-    values = context(plan, code=code) | {"provenance": _PROVENANCE}
-    script = re.sub(r"\n{3,}", "\n\n", _render(environment, plan.template, values))
+    return finish(fill(environment_of(tuple(folders), cache), plan, code=code), rerun)
+
+
+def fill(environment: jinja2.Environment, plan: Plan, *, code: Path) -> str:
+    """The plan's template, filled. Raises what `render` does."""
+    return _render(environment, plan.template, context(plan, code=code) | {"provenance": _PROVENANCE})
+
+
+def finish(text: str, rerun: Sequence[str]) -> str:
+    """A filled template as a script: no two empty lines together, and the provenance in its comment."""
+    script = re.sub(r"\n{3,}", "\n\n", text)
     again = quoting.words(tuple(rerun))
     said = f"# {_PROVENANCE} {__version__} ({digest(script)}): {again}"
     return script.replace(f"# {_PROVENANCE}", said, 1)
@@ -84,7 +92,8 @@ def _cache(folder: Path | None) -> _Cache | None:
 
 
 @functools.cache
-def _environment(folders: tuple[Path, ...], cache: Path | None) -> jinja2.Environment:
+def environment_of(folders: tuple[Path, ...], cache: Path | None) -> jinja2.Environment:
+    """Jinja, set up for templates of bash, with the folders that they lie in."""
     loaders = [jinja2.FileSystemLoader(folder) for folder in folders]
     environment = jinja2.Environment(
         loader=jinja2.ChoiceLoader([*loaders, jinja2.PrefixLoader({"bundled": loaders[-1]}, ":")]),

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
@@ -14,11 +14,14 @@ from sbatchgen.document import Document, parse_scalar, read
 from sbatchgen.errors import CommandLineError, Problem, did_you_mean
 from sbatchgen.job import MODES, JobSpec
 from sbatchgen.options import NAMES, SbatchOptions
-from sbatchgen.plan import Layer, Plan, Source, layer
+from sbatchgen.plan import Layer, Origin, Plan, Source, layer
 from sbatchgen.profile import Profile
 from sbatchgen.resolve import resolve
 from sbatchgen.search import Places, bundled, is_file_name
 from sbatchgen.units import JobName
+
+if TYPE_CHECKING:
+    from sbatchgen.trace import Place
 
 FLAGS = {"exclusive": "--exclusive", "requeue": "--requeue/--no-requeue"}
 
@@ -42,11 +45,12 @@ OWN_OPTIONS = (
 
 @dataclass(frozen=True)
 class Resolved:
-    """A plan, and what rendering it needs besides."""
+    """A plan, what rendering it needs besides, and who named its profile."""
 
     plan: Plan
     places: Places
     profile_file: Path
+    profile_by: Origin
     code: Path
     rerun: tuple[str, ...]
 
@@ -61,6 +65,13 @@ class Resolved:
             folders=self.places.folders("templates"),
             cache=self.places.cache,
         )
+
+    def trace(self, script: str) -> list[Place]:
+        """Where each line of the plan's script is from."""
+        from sbatchgen.trace import trace
+
+        folders = self.places.folders("templates")
+        return trace(self.plan, script, code=self.code, rerun=self.rerun, folders=folders)
 
 
 @functools.cache
@@ -119,7 +130,9 @@ def resolve_request(
     layers = [layer(source, one.value, one.places) for source, one in documents if one]
     layers.append(flags)
     said = {key: value for one in layers for key, value in one.values.items()}
-    profile_name = _profile_name(given, environment, (job, job_document), (nearby, project_document))
+    profile_name, profile_by = _profile_name(
+        given, environment, (job, job_document), (nearby, project_document)
+    )
     profile_file = places.profile(profile_name)
     profile: Document[Profile] = read(profile_file, Profile)
     mode = job if job in MODES else said.get("mode")
@@ -128,21 +141,24 @@ def resolve_request(
         raise CommandLineError.of(f"{job} does not say its mode", at=job, fix=fix)
     plan = resolve(profile, layers, mode=mode, name=job if job in MODES else _name_of(job))
     rerun = _rerun(job, profile_name, args, given)
-    return Resolved(plan, places, profile_file, bundled("code"), rerun)
+    return Resolved(plan, places, profile_file, profile_by, bundled("code"), rerun)
 
 
 def _profile_name(
     given: Mapping[str, Any],
     environment: Mapping[str, str],
-    *documents: tuple[str | Path | None, Document[JobSpec] | None],
-) -> str:
-    """The profile's name or file: by flag, by SBATCHGEN_PROFILE, or by the first document that names one."""
-    if named := given.get("profile") or environment.get("SBATCHGEN_PROFILE"):
-        return str(named)
-    for file, document in documents:
+    job: tuple[str | Path | None, Document[JobSpec] | None],
+    project: tuple[str | Path | None, Document[JobSpec] | None],
+) -> tuple[str, Origin]:
+    """The profile's name or file: by flag, by SBATCHGEN_PROFILE, by the job or by sbatchgen.yaml."""
+    if named := given.get("profile"):
+        return str(named), Origin(Source.COMMAND_LINE, "--profile")
+    if named := environment.get("SBATCHGEN_PROFILE"):
+        return named, Origin(Source.PROJECT, "SBATCHGEN_PROFILE")
+    for source, (file, document) in ((Source.JOB, job), (Source.PROJECT, project)):
         if file and document and document.value.profile:
-            return beside(file, document.value.profile)
-    return "local"
+            return beside(file, document.value.profile), Origin(source, document.places["profile"])
+    return "local", Origin(Source.DEFAULT, "nobody names one")
 
 
 def beside(file: str | Path, profile: str) -> str:

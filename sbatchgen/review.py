@@ -1,117 +1,293 @@
-"""A plan as text for people: what it asks for, and where each value is from."""
+"""Plan -> what a person should see before it is submitted: what is asked for, what it costs, what surprises.
+
+Plain values only, in the fields of dataclasses: `screen` shows them, and `--format json` prints them as they
+stand here. The names of the fields are that format; a change that breaks its readers raises SCHEMA.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from sbatchgen.options import NAMES
-from sbatchgen.plan import Plan
-from sbatchgen.resources import written
+from sbatchgen.finding import Finding
+from sbatchgen.history import Submitted, difference
+from sbatchgen.origins import Setting, surprises
+from sbatchgen.plan import Origin, Plan
+from sbatchgen.refusal import Answer
 
-OWN = (
-    "runtime",
-    "launcher",
-    "nproc_per_node",
-    "trainer",
-    "args",
-    "image",
-    "conda_env",
-    "venv",
-    "binds",
-    "data",
-    "run_dir",
-    "resume",
-    "max_restarts",
-    "template",
-)
+SCHEMA = 1
 
 
-def summary(plan: Plan) -> str:
-    """One screen: what runs, what it asks for, and what that costs."""
-    options = plan.options
-    cpus = (options.cpus_per_task or 1) * (options.ntasks_per_node or 1)
-    processes = plan.nodes * plan.nproc_per_node
-    rows = [
-        ("job", f"{plan.name}: mode {plan.mode}, {_started(plan)}, runtime {plan.runtime}"),
-        ("cluster", f"{plan.profile.name} ({plan.profile.url}, checked {plan.profile.checked})"),
-        ("processes", f"{processes} on {_plural(plan.nodes, 'node')}"),
-    ]
-    if plan.slurm:
-        rows += [("each node", f"{_plural(cpus, 'CPU')}, {_gpus(plan)}, {_memory(plan)}")]
-        rows += [("time", f"{options.time}{_cost(plan, cpus)}")]
-    rows += [("run folder", str(plan.run_dir)), ("data", str(plan.data)), ("resume", _resume(plan))]
-    width = max(len(name) for name, _ in rows)
-    return "".join(f"{name:<{width}}  {text}\n" for name, text in rows)
+@dataclass(frozen=True, kw_only=True)
+class Amount:
+    """How much of a node: what the job is given there, and what the node has; None is not known."""
+
+    given: int | None
+    of: int | None = None
+
+    @property
+    def share(self) -> float | None:
+        """The part of the node's; None where one of the two is not known."""
+        return self.given / self.of if self.given is not None and self.of else None
 
 
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What Slurm is asked for.
+
+    Attributes:
+        nodes: Number of nodes.
+        processes: Processes of the training on all nodes.
+        gpus: GPUs of each node.
+        shards: Shards of a GPU of each node.
+        cpus: CPUs of each node.
+        memory_mib: Memory of each node, in MiB.
+        exclusive: Whether no other job may run there, so that the job is given all GPUs and CPUs.
+        time_s: The time limit, in seconds; None for that of the partition.
+        share: The largest known part of a node that is given, of 1.
+        jobs: Number of jobs: that of the array's elements, else 1.
+        restarts: How often each job may be started again.
+    """
+
+    nodes: int
+    processes: int
+    gpus: Amount
+    shards: Amount
+    cpus: Amount
+    memory_mib: Amount
+    exclusive: bool
+    time_s: int | None
+    share: float | None
+    jobs: int
+    restarts: int
 
 
-def _started(plan: Plan) -> str:
-    return f"launcher {plan.launcher}" if plan.launcher else "one process"
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Hours that are used up if every job runs to its time limit once; None is not known.
+
+    Attributes:
+        gpu_hours: GPUs times hours; a shard is its part of a GPU.
+        cpu_hours: CPUs times hours.
+    """
+
+    gpu_hours: float | None
+    cpu_hours: float | None
 
 
-def _gpus(plan: Plan) -> str:
-    if plan.shards:
-        return f"{_plural(plan.shards, 'shard')} of a GPU"
-    return _plural(plan.gpus_per_node, "GPU") if plan.gpus_per_node else "no GPU"
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A part of the script: its title, and its first and last line, counted from 1."""
+
+    title: str
+    first: int
+    last: int
 
 
-def _memory(plan: Plan) -> str:
-    options = plan.options
-    if options.mem_per_gpu is not None:
-        return f"{options.mem_per_gpu} of memory a GPU"
-    if options.mem_per_cpu is not None:
-        return f"{options.mem_per_cpu} of memory a CPU"
-    if options.mem is None:
-        return "memory as the cluster gives by default"
-    return f"{options.mem} of memory" if options.mem else "all of its memory"
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """The last submission of the run, and what is new since then: a unified diff, "" for nothing."""
+
+    job: str
+    time: str
+    file: str
+    diff: str
 
 
-def _cost(plan: Plan, cpus: int) -> str:
-    if plan.options.time is None:
-        return ""
-    hours = plan.options.time / 3600
-    if plan.gpus_per_node:
-        return f", at most {plan.nodes * plan.gpus_per_node * hours:g} GPU-hours"
-    return f", at most {plan.nodes * cpus * hours:g} CPU-hours"
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What runs, and where it keeps its things."""
+
+    name: str
+    mode: str
+    launcher: str | None
+    runtime: str
+    trainer: str
+    args: tuple[str, ...]
+    run_dir: str
+    data: str
+    resume: str
 
 
-def _resume(plan: Plan) -> str:
-    if plan.resume == "off":
-        return "off: starts from nothing"
-    text = "the newest checkpoint, if any" if plan.resume == "auto" else str(plan.resume)
-    return text + (f"; requeued at most {plan.max_restarts} times" if plan.restartable else "")
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Where it runs; `checked` is the day on which the profile was last compared with its source `url`."""
+
+    profile: str
+    scheduler: str
+    url: str
+    checked: str
+    partition: str | None
+    account: str | None
+    qos: str | None
 
 
-def origins(plan: Plan, *, profile_file: Path, code: Path) -> str:
-    """Every value, where it was written, and what it overrode."""
-    rows = [(f"--{name.replace('_', '-')}", f"options.{name}", getattr(plan.options, name)) for name in NAMES]
-    rows += [(name, name, getattr(plan, name)) for name in OWN]
-    rows += [(f"env {name}", f"env.{name}", value) for name, value in plan.env.items()]
-    rows += [(f"--{name}", f"extra_options.{name}", value) for name, value in plan.extra_options.items()]
-    table = [("profile", str(plan.profile.name), str(profile_file))]
-    table += [
-        (label, _text(value), (written(plan.origin(key)) or "default") + _overridden(plan, key))
-        for label, key, value in rows
-        if value is not None and value != ()
-    ]
-    if plan.trainer is None:
-        table.append(("code", str(plan.profile.paths.code or code), "the folder that holds `training`"))
-    first, second = (max(len(row[column]) for row in table) for column in (0, 1))
-    return "".join(
-        f"{label:<{first}}  {value:<{min(second, 40)}}  {where}\n" for label, value, where in table
+@dataclass(frozen=True, kw_only=True)
+class Review:
+    """All of it. What is None is not known or does not apply.
+
+    Attributes:
+        surprises: The values that the user may not expect: see `origins.surprises`.
+        findings: Everything that `check` says.
+        last: What is new since the last submission, if there was one.
+        script: The script; None where errors were found.
+        slurm: What the live Slurm says, if it was asked.
+    """
+
+    schema: int = SCHEMA
+    job: Job | None = None
+    cluster: Cluster | None = None
+    request: Request | None = None
+    cost: Cost | None = None
+    surprises: tuple[Setting, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    last: Change | None = None
+    script: str | None = None
+    parts: tuple[Part, ...] = ()
+    slurm: Answer | None = None
+
+
+def of_plan(
+    plan: Plan,
+    script: str | None,
+    findings: Sequence[Finding],
+    *,
+    profile_by: Origin,
+    last: Submitted | None = None,
+) -> Review:
+    """The review of a job.
+
+    Args:
+        plan: The job.
+        script: Its script, if it could be rendered.
+        findings: What `check` says.
+        profile_by: Who named the profile.
+        last: What was submitted last in its run folder.
+    """
+    return replace(
+        of_script(script),
+        job=_job(plan),
+        cluster=_cluster(plan),
+        request=(request := _request(plan)),
+        cost=_cost(plan, request),
+        surprises=tuple(surprises(plan, profile_by)),
+        findings=tuple(findings),
+        last=_change(last, script) if last and script is not None else None,
     )
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+def of_script(script: str | None) -> Review:
+    """The review of a script that is finished already."""
+    return Review(script=script, parts=tuple(_parts(script or "")))
 
 
-def _overridden(plan: Plan, key: str) -> str:
-    said = [f"{origin.where} said {_text(value)}" for value, origin in plan.overridden.get(key, ())]
-    return f"  ({'; '.join(said)})" if said else ""
+def _job(plan: Plan) -> Job:
+    return Job(
+        name=plan.name,
+        mode=plan.mode,
+        launcher=plan.launcher,
+        runtime=plan.runtime,
+        trainer=plan.trainer or "training",
+        args=tuple(map(str, plan.args)),
+        run_dir=str(plan.run_dir),
+        data=str(plan.data),
+        resume=str(plan.resume),
+    )
+
+
+def _cluster(plan: Plan) -> Cluster:
+    return Cluster(
+        profile=plan.profile.name,
+        scheduler=plan.profile.scheduler,
+        url=plan.profile.url,
+        checked=plan.profile.checked,
+        partition=plan.options.partition,
+        account=plan.options.account,
+        qos=plan.options.qos,
+    )
+
+
+def _request(plan: Plan) -> Request:
+    options, node = plan.options, plan.partition
+    cpus = (options.cpus_per_task or 1) * (options.ntasks_per_node or 1)
+    alone = bool(
+        options.exclusive
+    )  # such a job is given all of a node but its memory: sbatch(1), --exclusive
+    gpus = Amount(given=(alone and node.gpus_per_node) or plan.gpus_per_node, of=node.gpus_per_node)
+    shards = Amount(given=plan.shards, of=node.shards_per_gpu)
+    processors = Amount(given=(alone and node.cpus_per_node) or cpus, of=node.cpus_per_node)
+    memory = Amount(given=_memory(plan, cpus), of=node.mem_per_node)
+    whole_gpus = plan.shards / shards.of if shards.of and plan.shards else gpus.given or 0
+    shares = [whole_gpus / gpus.of if gpus.of else None, processors.share, memory.share]
+    return Request(
+        nodes=plan.nodes,
+        processes=plan.nodes * plan.nproc_per_node,
+        gpus=gpus,
+        shards=shards,
+        cpus=processors,
+        memory_mib=memory,
+        exclusive=alone,
+        time_s=options.time,
+        share=1.0 if alone else max((one for one in shares if one), default=None),
+        jobs=elements(options.array) if options.array else 1,
+        restarts=plan.max_restarts if plan.restartable else 0,
+    )
+
+
+def _memory(plan: Plan, cpus: int) -> int | None:
+    options = plan.options
+    if options.mem is not None:
+        return int(options.mem) or plan.partition.mem_per_node
+    if options.mem_per_cpu is not None:
+        return options.mem_per_cpu * cpus
+    return options.mem_per_gpu * plan.gpus_per_node if options.mem_per_gpu is not None else None
+
+
+def elements(array: str) -> int:
+    """How many jobs an array is, as in 0-9:2,20%4 (sbatch(1), --array); 1 for what is no list of indices."""
+    count = 0
+    for item in array.partition("%")[0].split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+)(?::([1-9]\d*))?)?", item)
+        if match is None:
+            return 1
+        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        count += max(0, last - first) // step + 1
+    return count
+
+
+def _cost(plan: Plan, request: Request) -> Cost:
+    if request.time_s is None or not plan.slurm:
+        return Cost(gpu_hours=None, cpu_hours=None)
+    hours = request.jobs * request.nodes * request.time_s / 3600
+    gpus: float | None = request.gpus.given
+    if shards := request.shards.given:
+        gpus = shards / request.shards.of if request.shards.of else None
+    return Cost(
+        gpu_hours=None if gpus is None else gpus * hours,
+        cpu_hours=None if request.cpus.given is None else request.cpus.given * hours,
+    )
+
+
+def _change(last: Submitted, script: str) -> Change:
+    return Change(job=last.job, time=last.time, file=str(last.file), diff=difference(last, script))
+
+
+def lines_of(script: str) -> list[str]:
+    """The lines as bash and sbatch see them: other characters that some take for a line break are none."""
+    return script.removesuffix("\n").split("\n") if script else []
+
+
+def _parts(script: str) -> Iterator[Part]:
+    """The directives, what comes before and after them, and each `# --- Title ---`."""
+    if not (lines := lines_of(script)):
+        return
+    starts = {1: "Head"}
+    directives = [number for number, line in enumerate(lines, 1) if line.startswith("#SBATCH")]
+    if directives:
+        starts |= {directives[0]: "Directives", directives[-1] + 1: "Shell"}
+    titles = (re.fullmatch(r"# --- (.+) ---", line) for line in lines)
+    starts |= {number: title[1] for number, title in enumerate(titles, 1) if title}
+    first = sorted(number for number in starts if number <= len(lines))
+    for begin, end in zip(first, [*first[1:], len(lines) + 1], strict=True):
+        yield Part(title=starts[begin], first=begin, last=end - 1)

@@ -17,6 +17,11 @@ def bundled(kind: str) -> Path:
     return inside if inside.is_dir() else checkout if kind == "code" else checkout / kind
 
 
+def short(where: str, folder: Path) -> str:
+    """A `file:line` from the current folder, or from the one that the bundled files are in."""
+    return where.removeprefix(f"{folder}/").removeprefix(f"{bundled('templates').parent}/")
+
+
 def is_file_name(profile: str) -> bool:
     """Whether a profile is meant as a file, not as a name to be searched for."""
     return "/" in profile or profile.endswith((".yaml", ".yml"))

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from sbatchgen import history, review
 from sbatchgen.check import check
-from sbatchgen.errors import CommandLineError, DocumentError, FitError, SlurmError
-from sbatchgen.finding import Finding
+from sbatchgen.errors import CommandLineError, DocumentError, FitError, Problem, SlurmError
 from sbatchgen.plan import Source
+from sbatchgen.refusal import Answer, Asked, Refusal, asked_by, asked_in, explain, understand
 from sbatchgen.request import Resolved, with_log
 from sbatchgen.script import Script, read
 from sbatchgen.units import ShellPath
@@ -30,15 +31,15 @@ Note = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Submission:
-    """A script about to be submitted."""
+    """A script about to be submitted; `asked` holds its options by long name."""
 
     script: bytes
     name: str
+    asked: Mapping[str, Asked]
     log_folders: tuple[Path, ...]
     run_dir: Path | None
     local: bool
-    findings: tuple[Finding, ...]
-    shown: tuple[str, ...]
+    review: review.Review
 
 
 def of_job(resolved: Resolved, environment: Mapping[str, str], folder: Path) -> Submission:
@@ -47,26 +48,46 @@ def of_job(resolved: Resolved, environment: Mapping[str, str], folder: Path) -> 
     Raises:
         DocumentError: The run folder holds a variable that is not set here.
     """
-    from sbatchgen.review import summary
-
-    plan = resolved.plan
-    if plan.profile.scheduler == "env":
-        what = f"profile '{plan.profile.name}' has no scheduler to submit to: its platform starts the script"
+    if resolved.plan.profile.scheduler == "env":
+        name = resolved.plan.profile.name
+        what = f"profile '{name}' has no scheduler to submit to: its platform starts the script"
         raise FitError.of(what, fix="render it, and give the script to the platform")
-    run_dir = folder / expand(plan.run_dir, environment)
-    if plan.slurm and plan.origin("options.output").source is Source.DEFAULT:
+    run_dir = folder / expand(resolved.plan.run_dir, environment)
+    return _of_plan(resolved, folder, run_dir)
+
+
+def look(resolved: Resolved, environment: Mapping[str, str], folder: Path) -> Submission:
+    """Like `of_job`, but also for a job that can't be submitted from here; that one has no run folder."""
+    plan = resolved.plan
+    names = ShellPath.VARIABLE.findall(plan.run_dir)
+    if plan.profile.scheduler == "env" or not all(environment.get(name) for name in names):
+        return _of_plan(resolved, folder, None)
+    return of_job(resolved, environment, folder)
+
+
+def _of_plan(resolved: Resolved, folder: Path, run_dir: Path | None) -> Submission:
+    plan = resolved.plan
+    if run_dir and plan.slurm and plan.origin("options.output").source is Source.DEFAULT:
         pattern = str(plan.options.output or "%x-%j.out")
         resolved = with_log(resolved, f"{str(run_dir).replace('%', '%%')}/{pattern}")
-    script = resolved.script()
     findings = check(resolved.plan, log_folders_made=True)
+    broken = any(finding.severity == "error" for finding in findings)
+    script = "" if broken else resolved.script()
+    shown = review.of_plan(
+        resolved.plan,
+        None if broken else script,
+        findings,
+        profile_by=resolved.profile_by,
+        last=history.last(run_dir) if run_dir else None,
+    )
     return Submission(
         script=script.encode(),
         name="job.slurm",
+        asked=asked_by(resolved.plan),
         log_folders=log_folders(read(script), folder, plan.name),
         run_dir=run_dir,
         local=not plan.slurm,
-        findings=tuple(findings),
-        shown=(summary(resolved.plan), "\n", script, "\n"),
+        review=shown,
     )
 
 
@@ -94,11 +115,11 @@ def of_script(path: Path, given: Mapping[str, Any], args: tuple[str, ...]) -> Su
     return Submission(
         script=script,
         name=path.name,
+        asked=asked_in(parsed, str(path)),
         log_folders=log_folders(parsed, path.cwd(), (name.value if name else None) or path.name),
         run_dir=None,
         local=False,
-        findings=(),
-        shown=(text, "\n"),
+        review=review.of_script(text),
     )
 
 
@@ -169,20 +190,58 @@ def submit_to_slurm(submission: Submission, environment: Mapping[str, str], *, k
     # A new file with the bytes that were shown: the one they came from may have changed since.
     with tempfile.TemporaryDirectory(prefix="sbatchgen-") as folder:
         path = (submission.run_dir or Path(folder)) / submission.name
-        path.write_bytes(submission.script)
-        result = _sbatch(["sbatch", "--parsable", str(path)], env)
-    match = re.search(r"^(\d+)(;.*)?$", result.stdout, re.MULTILINE)
-    if result.stderr.strip():
-        note(result.stderr.strip())
+        history.put(path, submission.script)
+        status, out, err = _sbatch(["--parsable", str(path)], env)
+    if err.strip():
+        note(err.strip())
+    if status:
+        refusals = explain(err or out, submission.asked)
+        raise SlurmError(
+            [refusal.problem for refusal in refusals] or [Problem(f"exit status {status} of sbatch")]
+        )
+    match = re.search(r"^(\d+)(;.*)?$", out, re.MULTILINE)
     if match is None:
-        raise SlurmError.of(f"sbatch gave no job id, but: {result.stdout.strip() or 'nothing'}")
+        raise SlurmError.of(f"sbatch gave no job id, but: {out.strip() or 'nothing'}")
+    if submission.run_dir:
+        _keep(submission, submission.run_dir, match[1], note)
     return match[0]
 
 
-def _sbatch(command: list[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+def _keep(submission: Submission, run_dir: Path, job: str, note: Note) -> None:
+    """Keep what was submitted; the job is on its way also where that fails."""
     try:
-        return subprocess.run(
-            command, env=env, check=True, capture_output=True, text=True, timeout=SUBMIT_TIMEOUT_S
+        history.keep(run_dir, job, submission.script)
+    except OSError as error:
+        note(f"note: can't keep the script of job {job} in {run_dir}: {error.strerror}")
+
+
+def ask_slurm(submission: Submission, environment: Mapping[str, str], *, keep: bool = False) -> Answer:
+    """What the live Slurm says of the script: `sbatch --test-only`, as `submit_to_slurm` would submit it.
+
+    Slurm uses up a job id for that.
+    """
+    env = dict(environment) if keep else clean_environment(environment)[0]
+    with tempfile.TemporaryDirectory(prefix="sbatchgen-") as folder:
+        path = Path(folder) / submission.name
+        path.write_bytes(submission.script)
+        try:
+            status, out, err = _sbatch(["--test-only", str(path)], env)
+        except SlurmError as error:
+            problem = error.problems[0]
+            return Answer(accepted=False, says="", refusals=(Refusal(says=problem.what, fix=problem.fix),))
+    return understand(status, err or out, submission.asked)
+
+
+def _sbatch(arguments: list[str], env: Mapping[str, str]) -> tuple[int, str, str]:
+    """Exit status, stdout and stderr of sbatch."""
+    try:
+        done = subprocess.run(
+            ["sbatch", *arguments],
+            env=env,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=SUBMIT_TIMEOUT_S,
         )
     except FileNotFoundError as error:
         fix = "submit on a node that has Slurm's commands, or run here with --profile local"
@@ -190,9 +249,7 @@ def _sbatch(command: list[str], env: Mapping[str, str]) -> subprocess.CompletedP
     except subprocess.TimeoutExpired as error:
         fix = "see with squeue --me whether the job is there before trying again"
         raise SlurmError.of(f"sbatch did not answer in {SUBMIT_TIMEOUT_S} s", fix=fix) from error
-    except subprocess.CalledProcessError as error:
-        said = error.stderr.strip() or error.stdout.strip() or f"exit status {error.returncode}"
-        raise SlurmError.of(f"sbatch refused the job:\n{said}") from error
+    return done.returncode, done.stdout, done.stderr
 
 
 def run_locally(submission: Submission, environment: Mapping[str, str], *, note: Note) -> int:
@@ -203,8 +260,9 @@ def run_locally(submission: Submission, environment: Mapping[str, str], *, note:
     _make_folders(submission)
     run_dir = submission.run_dir or Path.cwd()
     script = run_dir / submission.name
-    script.write_bytes(submission.script)
-    log = run_dir / f"{run_dir.name}-{time.strftime('%Y%m%d-%H%M%S')}.out"
+    history.put(script, submission.script)
+    started = time.strftime("%Y%m%d-%H%M%S")
+    log = run_dir / f"{run_dir.name}-{started}.out"
     env, _ = clean_environment(environment)
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -216,6 +274,7 @@ def run_locally(submission: Submission, environment: Mapping[str, str], *, note:
             start_new_session=True,
         )
     note(f"note: process {process.pid}, log {log}")
+    _keep(submission, run_dir, started, note)
     try:
         with log.open("rb") as stream:
             while process.poll() is None:

@@ -118,9 +118,9 @@ def test_a_broken_profile_is_checked_with_all_its_lines(folder: Path, command: C
 def test_review_shows_what_is_asked_for_and_the_script(command: Command) -> None:
     result = command("review", "ddp", "--profile", "msu")
     assert "processes   8 on 2 nodes\n" in result.out
-    assert "each node   16 CPUs, 4 GPUs, memory as the cluster gives by default\n" in result.out
-    assert "time        0-02:00:00, at most 16 GPU-hours\n" in result.out
-    assert command("render", "ddp", "--profile", "msu").out in result.out
+    assert "each node   4 of 4 GPUs, 16 CPUs, memory as the cluster gives by default\n" in result.out
+    assert "time        0-02:00:00\n" in result.out
+    assert "cost        16 GPU-hours, 64 CPU-hours at the time limit; " in result.out
 
 
 def test_every_command_and_every_option_has_help() -> None:

@@ -70,7 +70,7 @@ def test_what_would_change_the_job_is_left_out_of_the_environment(
 def test_a_dry_run_submits_nothing_and_makes_nothing(record: Path, folder: Path, command: Command) -> None:
     result = command("submit", "ddp", "--profile", "torchrun", "--dry-run")
     assert (result.status, result.out) == (0, "")
-    assert "at most 32 GPU-hours" in result.err
+    assert "cost        32 GPU-hours" in result.err
     assert not (record / "argv").exists()
     assert not (folder / "runs").exists()
 

@@ -1,0 +1,83 @@
+"""The scripts that were submitted in a run folder: each in a file of its own, named after its job.
+
+`job.slurm` is the newest one, which may have been refused. `job-4711.slurm` is what job 4711 runs; its time
+is that of the submission. No file is ever written into: bash reads a script while it runs it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+_PROVENANCE = re.compile(r"^(# Rendered by sbatchgen)\b.*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A script as it was submitted.
+
+    Attributes:
+        job: The job's id; of a run without Slurm, the time of its start.
+        time: When it was submitted, as in "2026-11-20 21:38".
+        file: Where the script is.
+        script: The script.
+    """
+
+    job: str
+    time: str
+    file: Path
+    script: str
+
+
+def put(file: Path, script: bytes) -> None:
+    """Write a script to a file, which is the old one or the new one at any time.
+
+    Raises:
+        OSError: It can't be written.
+    """
+    new = file.with_name(f".{file.name}-{os.getpid()}")
+    try:
+        new.write_bytes(script)
+        new.replace(file)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def keep(run_dir: Path, job: str, script: bytes) -> None:
+    """Note what was submitted.
+
+    Raises:
+        OSError: It can't be written.
+    """
+    put(run_dir / f"job-{job}.slurm", script)
+
+
+def last(run_dir: Path) -> Submitted | None:
+    """The newest script that was submitted in a run folder, if there is one that can be read."""
+    try:
+        files = [(file.stat().st_mtime, file) for file in run_dir.glob("job-*.slurm")]
+        if not files:
+            return None
+        time, file = max(files)
+        script = file.read_bytes().decode("utf-8", "replace")
+    except OSError:
+        return None
+    stamp = datetime.fromtimestamp(time, timezone.utc).astimezone().strftime("%Y-%m-%d %H:%M")
+    return Submitted(file.stem.removeprefix("job-"), stamp, file, script)
+
+
+def difference(before: Submitted, script: str) -> str:
+    """How a script differs from one that was submitted, as a unified diff; "" where it does not.
+
+    The comment that says how the script was rendered is left out: what it says is said by the rest.
+    """
+    import difflib
+
+    old, new = (_PROVENANCE.sub(r"\1", text, count=1) for text in (before.script, script))
+    names = (f"job {before.job}, {before.time}", "now")
+    lines = difflib.unified_diff(old.split("\n"), new.split("\n"), *names, n=1, lineterm="")
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,155 @@
+"""What Slurm says when it refuses a job -> what that means, the options at fault, and what to do.
+
+A site's own plugin may say anything: what `reasons` does not know is passed on as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sbatchgen.resources import written
+from sbatchgen.errors import Problem
+from sbatchgen.options import NAMES
+from sbatchgen.plan import Plan
+from sbatchgen.reasons import RULES
+from sbatchgen.script import Script
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An option of the job: its value, and where it was written."""
+
+    option: str
+    value: str
+    at: str = ""
+
+    def __str__(self) -> str:
+        text = f"--{self.option}={self.value}" if self.value else f"--{self.option}"
+        return f"{text} ({self.at})" if self.at else text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """A reason of Slurm's.
+
+    Attributes:
+        says: Slurm's own words.
+        means: The same in plain words; "" where the text is not known here.
+        options: The options of the job that it can be about; empty where it is about one that is not there.
+        fix: What to do.
+    """
+
+    says: str
+    means: str = ""
+    options: tuple[Asked, ...] = ()
+    fix: str = ""
+
+    @property
+    def problem(self) -> Problem:
+        """As an error shows it."""
+        what = f"{self.means}\n  Slurm said: {self.says}" if self.means else self.says
+        return Problem(what, ", ".join(map(str, self.options)), self.fix)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What the live Slurm says of a job, by `sbatch --test-only`.
+
+    Attributes:
+        accepted: Whether it would take the job.
+        says: Its own words.
+        start: When the job would start, as Slurm prints it, if all running jobs used up their time.
+        nodes: Where it would start.
+        refusals: Why it would not take it.
+    """
+
+    accepted: bool
+    says: str
+    start: str = ""
+    nodes: str = ""
+    refusals: tuple[Refusal, ...] = ()
+
+
+_COMPILED = tuple((re.compile(rule.text), rule) for rule in RULES)
+# What nobody has looked at when `--test-only` is answered: Slurm 22.05, by trial.
+UNCHECKED = (
+    "the body of the script, its paths and images",
+    "whether the folders of the logs are there",
+    "limits that only make a job wait, as a partition's MaxTime where EnforcePartLimits is NO",
+)
+# What comes before the text: who speaks, and of what.
+_SPEAKER = re.compile(
+    r"(?:sbatch: )?(?:error: |fatal: )?(?:Batch job submission failed: |allocation failure: )?"
+    r"(?:\S+: line \d+: )?"
+)
+_CHATTER = re.compile(
+    r"Try \"sbatch --help\"|sbatch: (?:error: )?(?:line must start with|For instance|instead of)"
+)
+_STARTS = re.compile(r"Job \d+ to start at (?P<start>\S+) using \d+ processors on nodes (?P<nodes>\S+)")
+
+
+def asked_by(plan: Plan) -> dict[str, Asked]:
+    """The options of a plan by their long names."""
+    options = {
+        name.replace("_", "-"): Asked(
+            name.replace("_", "-"), _value(value), written(plan.origin(f"options.{name}"))
+        )
+        for name in NAMES
+        if (value := getattr(plan.options, name)) is not None
+    }
+    extra = {
+        name: Asked(name, "" if value == "true" else value, written(plan.origin(f"extra_options.{name}")))
+        for name, value in plan.extra_options.items()
+    }
+    return options | extra
+
+
+def _value(value: object) -> str:
+    return "" if value is True else "no" if value is False else str(value)
+
+
+def asked_in(script: Script, file: str) -> dict[str, Asked]:
+    """The options of a script by their long names."""
+    return {
+        name: Asked(name, option.value or "", f"{file}:{option.line}" if option.line else "")
+        for component in script.components
+        for name, option in component.options.items()
+    }
+
+
+def explain(said: str, asked: Mapping[str, Asked]) -> list[Refusal]:
+    """What Slurm's words mean for a job.
+
+    Args:
+        said: What sbatch wrote to stderr.
+        asked: The job's options by long name.
+    """
+    found = [one for line in said.splitlines() if (one := _explained(line, asked))]
+    special = [refusal for refusal, general in found if not general and refusal.means]
+    return [refusal for refusal, general in found if not (general and special)]
+
+
+def understand(returncode: int, said: str, asked: Mapping[str, Asked]) -> Answer:
+    """The answer of `sbatch --test-only`, by its exit status and what it wrote to stderr."""
+    starts = _STARTS.search(said)
+    if returncode == 0:
+        start, nodes = (starts["start"], starts["nodes"]) if starts else ("", "")
+        return Answer(accepted=True, says=said.strip(), start=start, nodes=nodes)
+    return Answer(accepted=False, says=said.strip(), refusals=tuple(explain(said, asked)))
+
+
+def _explained(line: str, asked: Mapping[str, Asked]) -> tuple[Refusal, bool] | None:
+    """What a line means, and whether the text is a general one; None for what is no reason."""
+    text = line[match.end() :] if (match := _SPEAKER.match(line)) else line
+    if not text.strip() or _CHATTER.match(line):
+        return None
+    for pattern, rule in _COMPILED:
+        if match := pattern.fullmatch(text):
+            words = [word or "" for word in match.groups() if word]
+            names = rule.options.format(*words, *[""] * 3).split()
+            options = tuple(asked[name] for name in dict.fromkeys(names) if name in asked)
+            means, fix = rule.means.format(*words), rule.fix.format(*words)
+            return Refusal(says=text, means=means, options=options, fix=fix), rule.general
+    return Refusal(says=text), False
