@@ -197,11 +197,11 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **giv
     found = check(resolved.plan)
     values = settings(resolved.plan, profile_file=resolved.profile_file, code=resolved.code)
     traced = lines and not _failure(found)
-    script = resolved.script() if traced else ""
-    places = resolved.trace(script) if traced else []
+    script = resolved.script() if traced else None
+    places = resolved.trace(script) if script is not None else []
     if form == "json":
         text = screen.explanation_as_json(values, script, places)
-    elif traced:
+    elif script is not None:
         text = screen.blame(script, places, Path.cwd())
     else:
         text = screen.explanation(values)
@@ -218,6 +218,7 @@ def submit(
     args: tuple[str, ...], /, job: str, *, yes: bool, dry_run: bool, keep_sbatch_env: bool, **given: Any
 ) -> None:
     """Review JOB, or a script file, then submit the very bytes that were shown."""
+    from sbatchgen.screen import in_short
     from sbatchgen.submit import Submission, of_job, of_script, run_locally, submit_to_slurm
 
     submission: Submission
@@ -234,13 +235,14 @@ def submit(
     if not yes:
         if not sys.stdin.isatty():
             raise click.UsageError("nobody can be asked here: add --yes to submit, or --dry-run to look only")
-        click.confirm("Submit this?", abort=True, err=True)
+        click.confirm(f"Submit {visible(in_short(submission.review))}?", abort=True, err=True)
     if submission.local:
-        sys.exit(run_locally(submission, os.environ, note=lambda text: click.echo(text, err=True)))
-    job_id = submit_to_slurm(
-        submission, os.environ, keep=keep_sbatch_env, note=lambda text: click.echo(text, err=True)
-    )
-    click.echo(job_id)
+        sys.exit(run_locally(submission, os.environ, note=_note))
+    click.echo(submit_to_slurm(submission, os.environ, keep=keep_sbatch_env, note=_note))
+
+
+def _note(text: str) -> None:
+    click.echo(visible(text), err=True)
 
 
 def _is_script(job: str) -> bool:

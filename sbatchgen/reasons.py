@@ -359,11 +359,27 @@ RULES = (
     ),
     Rule(
         r"Unable to contact slurm controller.*|Communication connection failure|Socket timed out.*"
-        r"|Unable to resolve.*|Zero Bytes were transmitted or received"
+        r""
+        r"|get_addr_info: .*|slurm_set_addr: .*|Unable to establish control machine address|No error"
+        r"|Zero Bytes were transmitted or received"
         r"|Protocol authentication error|Incompatible versions of client and server code",
         "Slurm's controller can't be reached from here",
         "",
         "scontrol ping; if it is down, tell the site's staff; see squeue --me before trying again",
+    ),
+    Rule(
+        r"resolve_ctls_from_dns_srv: .*|fetch_config: .*|_establish_config_source: .*"
+        r"|Could not establish a configuration source|s_p_parse_file: .*|ClusterName needs to be specified"
+        r"|Unable to process configuration file",
+        "Slurm's commands are here, but not the configuration of a cluster",
+        "",
+        "submit on a login node of the cluster, or set SLURM_CONF",
+    ),
+    Rule(
+        r".*\b[Mm]unged?\b.*",
+        "this machine can't prove to Slurm who you are: its munge daemon does not answer",
+        "",
+        "tell the site's staff; munge -n shows what is wrong",
     ),
     Rule(
         r"(?:Invalid user id|Invalid account|Invalid group ID.*)$",
@@ -416,6 +432,20 @@ RULES = (
         "nodes",
         "write --nodes={0}-{1}",
     ),
+    Rule(r'"(.+)" is not a valid node count', "'{0}' is no number of nodes", "nodes", "write 4, or 2-4"),
+    Rule(
+        r"_parse_single_range: Invalid range: `(.+)'",
+        "the range {0} is the wrong way round",
+        "nodelist exclude",
+        "write the lower number first",
+    ),
+    Rule(
+        r"memory allocation failure",  # which is not what has happened: trial on 22.05
+        "sbatch could not read a list of nodes",
+        "nodelist exclude",
+        "write node[1-4],node7",
+        general=True,
+    ),
     Rule(
         r".*--(\S+) is mutually exclusive with --(\S+?)(?: and SLURM_\w+)?",
         "--{0} and --{1} exclude each other",
@@ -436,10 +466,30 @@ RULES = (
         general=True,
     ),
     Rule(
-        r"Invalid --([a-z-]+) specification.*|Invalid numeric value \S+ for --([a-z-]+)\.?",
+        r"Invalid --([a-z-]+) specification.*|Invalid numeric value .+ for --([a-z-]+)\.?"
+        r"|invalid --([a-z-]+)=\S* option",
         "the value is not one that --{0} takes",
         "{0}",
         "man sbatch shows its forms",
+    ),
+    Rule(
+        r'unrecognized --([a-z-]+) argument "(.*)", see .*',
+        "--{0} takes no '{1}'",
+        "{0}",
+        "sbatch --{0}=help shows what it takes",
+    ),
+    Rule(
+        r"'(.+)' can't be reached now, or it is an invalid entry for --cluster\..*",
+        "there is no cluster '{0}', or it can't be reached",
+        "clusters",
+        "sacctmgr list clusters lists them",
+    ),
+    Rule(
+        r"Problem talking to (?:the )?database.*",
+        "Slurm's database can't be reached",
+        "clusters",
+        "try again later; without --clusters it is not needed",
+        general=True,
     ),
     Rule(
         r"Invalid directive found in batch script: (.+)",

@@ -60,6 +60,7 @@ class Answer:
     Attributes:
         accepted: Whether it would take the job.
         says: Its own words.
+        warnings: What it says besides.
         start: When the job would start, as Slurm prints it, if all running jobs used up their time.
         nodes: Where it would start.
         refusals: Why it would not take it.
@@ -67,6 +68,7 @@ class Answer:
 
     accepted: bool
     says: str
+    warnings: tuple[str, ...] = ()
     start: str = ""
     nodes: str = ""
     refusals: tuple[Refusal, ...] = ()
@@ -78,6 +80,7 @@ UNCHECKED = (
     "the body of the script, its paths and images",
     "whether the folders of the logs are there",
     "limits that only make a job wait, as a partition's MaxTime where EnforcePartLimits is NO",
+    "whether the partition is DOWN",
 )
 # What comes before the text: who speaks, and of what.
 _SPEAKER = re.compile(
@@ -111,12 +114,17 @@ def _value(value: object) -> str:
 
 
 def asked_in(script: Script, file: str) -> dict[str, Asked]:
-    """The options of a script by their long names."""
-    return {
-        name: Asked(name, option.value or "", f"{file}:{option.line}" if option.line else "")
-        for component in script.components
-        for name, option in component.options.items()
-    }
+    """The options of a script by their long names, also those that sbatch does not take."""
+    found: dict[str, Asked] = {}
+    for word in (word for directive in script.directives for word in directive.words):
+        name, _, value = word.text.removeprefix("--").partition("=")
+        if word.text.startswith("--"):
+            found[name] = Asked(name, value, f"{file}:{word.line}")
+    for component in script.components:
+        for option in (*component.given, *component.options.values()):
+            at = f"{file}:{option.line}" if option.line else ""
+            found[option.name] = Asked(option.name, option.value or "", at)
+    return found
 
 
 def explain(said: str, asked: Mapping[str, Asked]) -> list[Refusal]:
@@ -128,7 +136,9 @@ def explain(said: str, asked: Mapping[str, Asked]) -> list[Refusal]:
     """
     found = [one for line in said.splitlines() if (one := _explained(line, asked))]
     special = [refusal for refusal, general in found if not general and refusal.means]
-    return [refusal for refusal, general in found if not (general and special)]
+    telling = [refusal for refusal, general in found if not (general and special)]
+    once = {refusal.means or refusal.says: refusal for refusal in reversed(telling)}
+    return list(reversed(once.values()))
 
 
 def understand(returncode: int, said: str, asked: Mapping[str, Asked]) -> Answer:
@@ -136,7 +146,8 @@ def understand(returncode: int, said: str, asked: Mapping[str, Asked]) -> Answer
     starts = _STARTS.search(said)
     if returncode == 0:
         start, nodes = (starts["start"], starts["nodes"]) if starts else ("", "")
-        return Answer(accepted=True, says=said.strip(), start=start, nodes=nodes)
+        warnings = tuple(line for line in said.splitlines() if line.strip() and not _STARTS.search(line))
+        return Answer(accepted=True, says=said.strip(), warnings=warnings, start=start, nodes=nodes)
     return Answer(accepted=False, says=said.strip(), refusals=tuple(explain(said, asked)))
 
 

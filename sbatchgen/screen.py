@@ -99,6 +99,14 @@ def _cluster(cluster: Cluster) -> Iterator[str]:
     yield f"facts of {cluster.checked}"
 
 
+def in_short(review: Review) -> str:
+    """What a question about the job should name."""
+    if review.job is None or review.request is None or review.cost is None:
+        return "this script"
+    hours = f", {_number(review.cost.gpu_hours)} GPU-hours" if review.cost.gpu_hours else ""
+    return f"{review.job.name} on {plural(review.request.nodes, 'node')}{hours}"
+
+
 def plural(count: int, noun: str) -> str:
     """The count and the noun."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
@@ -127,7 +135,7 @@ def _of(amount: Amount) -> str:
 
 def _cost(cost: Cost, request: Request) -> str:
     hours = [(cost.gpu_hours, "GPU-hours"), (cost.cpu_hours, "CPU-hours")]
-    text = ", ".join(f"{count:g} {name}" for count, name in hours if count) or "not known"
+    text = ", ".join(f"{_number(count)} {name}" for count, name in hours if count) or "not known"
     more = (
         f"; as much again for each of up to {plural(request.restarts, 'restart')}" if request.restarts else ""
     )
@@ -142,6 +150,10 @@ def origin(setting: Setting, folder: Path) -> str:
 
 def _by(said: Said, folder: Path) -> str:
     return short(said.at, folder)
+
+
+def _number(count: float) -> str:
+    return f"{count:,.2f}".rstrip("0").rstrip(".")
 
 
 def _finding(finding: Finding) -> Iterator[str]:
@@ -161,6 +173,7 @@ def _answer(answer: Answer) -> Iterator[str]:
     if answer.accepted:
         starts = f", at {answer.start} on {answer.nodes} at the latest as things are" if answer.start else ""
         yield f"would take the job{starts}"
+        yield from answer.warnings
         yield f"not looked at: {'; '.join(UNCHECKED)}"
         return
     for refusal in answer.refusals:

@@ -192,13 +192,13 @@ def submit_to_slurm(submission: Submission, environment: Mapping[str, str], *, k
         path = (submission.run_dir or Path(folder)) / submission.name
         history.put(path, submission.script)
         status, out, err = _sbatch(["--parsable", str(path)], env)
-    if err.strip():
-        note(err.strip())
     if status:
         refusals = explain(err or out, submission.asked)
         raise SlurmError(
             [refusal.problem for refusal in refusals] or [Problem(f"exit status {status} of sbatch")]
         )
+    if err.strip():
+        note(err.strip())
     match = re.search(r"^(\d+)(;.*)?$", out, re.MULTILINE)
     if match is None:
         raise SlurmError.of(f"sbatch gave no job id, but: {out.strip() or 'nothing'}")

@@ -49,7 +49,9 @@ def _blocks(review: Review, folder: Path) -> Iterator[RenderableType]:
         code = visible(review.script)
         for part in review.parts:
             yield Rule(Text(visible(part.title), style="bold"), align="left", style="dim")
-            yield _syntax(code, "bash", lines=(part.first, part.last))
+            # To bash's grammar, directives are comments, which are not shown in full brightness.
+            language = "text" if part.title == "Directives" else "bash"
+            yield _syntax(code, language, lines=(part.first, part.last))
 
 
 def _content(review: Review, section: Section, folder: Path) -> RenderableType:

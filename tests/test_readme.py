@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from pathlib import Path
@@ -26,12 +27,37 @@ def test_each_render_line_gives_a_script(command: Command, line: str) -> None:
 
 def test_every_profile_and_every_command_is_shown() -> None:
     assert {line.split("--profile ")[1].split()[0] for line in COMMANDS if "--profile" in line} == {*PROFILES}
-    assert all(f"sbatchgen {name}" in README for name in ("render", "submit", "explain", "data", "profile"))
+    assert all(
+        f"sbatchgen {name}" in README for name in ("render", "review", "submit", "explain", "data", "profile")
+    )
 
 
 def test_the_script_shown_is_the_golden_one() -> None:
     shown = re.findall(r"```bash\n(#!/bin/bash.*?)```", README, re.DOTALL)
     assert shown == [(REPOSITORY / "tests/golden/ddp-torchrun.sh").read_text()]
+
+
+def test_the_review_shown_is_what_the_command_prints(command: Command) -> None:
+    line = next(line for line in COMMANDS if line.split()[1] == "review")
+    result = command(*shlex.split(line)[1:])
+    screen = re.findall(r"```text\n(job .*?)```", README, re.DOTALL)
+    assert screen == [f"{result.out.partition('#!/bin/bash')[0].rstrip()}\n"]
+
+
+def test_the_refusal_shown_is_what_a_refused_submission_prints(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The text is Slurm's; that this Slurm refuses such a job is tested with a real one."""
+    Path("sbatch").write_text(
+        "#!/bin/bash\necho 'sbatch: error: Batch job submission failed: Invalid feature specification' >&2\nexit 1\n"
+    )
+    Path("sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{Path.cwd()}:{os.environ['PATH']}")
+    Path("job.yaml").write_text("mode: ddp\nprofile: torchrun\noptions:\n  constraint: fast\n")
+    result = command("submit", "job.yaml", "--yes")
+    shown = re.findall(r"```text\n(error: .*?)```", README, re.DOTALL)
+    assert result.status == 5
+    assert shown == [result.err[result.err.rindex("error: no node") :]]
 
 
 def test_the_profile_and_the_job_shown_are_sound(command: Command) -> None:

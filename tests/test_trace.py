@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from sbatchgen.plan import Plan
 from sbatchgen.render import render
 from sbatchgen.search import bundled
 from sbatchgen.trace import Place, trace
+from tests.conftest import Command
 from tests.scripts import CODE, errors, matrix, plan
 
 BUNDLED = bundled("templates")
@@ -73,3 +75,49 @@ def test_what_can_not_be_traced_is_told_and_never_guessed(tmp_path: Path) -> Non
     (tmp_path / "job.sh.j2").write_text("{% set x %}abc{% endset %}echo {{ x | length }}\n")
     with pytest.raises(DocumentError, match="can't be traced"):
         traced(plan("ddp"), tmp_path)
+
+
+def test_explain_shows_the_template_line_and_the_block_of_each_line(folder: Path, command: Command) -> None:
+    own = folder / ".sbatchgen/templates/job.sh.j2"
+    own.parent.mkdir(parents=True)
+    own.write_text(
+        '{% extends "bundled:job.sh.j2" %}\n{% block modules %}\nmodule load site/1\n{% endblock %}\n'
+    )
+    (folder / "sbatchgen.yaml").write_text("profile: torchrun\n")
+    script = command("render", "ddp").out.splitlines()
+    shown = command("explain", "ddp", "--lines").out.splitlines()
+    assert [line[5:].split(None, 1)[0] for line in shown][:2] == [
+        "templates/job.sh.j2:2",
+        "templates/job.sh.j2:3",
+    ]
+    at = script.index("module load site/1")
+    number, place, block, text = shown[at].split(None, 3)
+    assert (number, place, block) == (str(at + 1), ".sbatchgen/templates/job.sh.j2:3", "modules")
+    assert text == "module load site/1"
+    data = json.loads(command("explain", "ddp", "--lines", "--format", "json").out)
+    assert [line["text"] for line in data["lines"]] == script
+    assert data["lines"][at] == {"text": script[at], "file": str(own), "line": 3, "block": "modules"}
+
+
+def test_explain_as_json_holds_every_option_with_its_origin(folder: Path, command: Command) -> None:
+    (folder / "sbatchgen.yaml").write_text("profile: torchrun\noptions: {nodes: 3}\n")
+    data = json.loads(command("explain", "ddp", "--nodes", "4", "--format", "json").out)
+    assert sorted(data) == ["schema", "settings"]
+    (nodes,) = (one for one in data["settings"] if one["name"] == "--nodes")
+    assert nodes["said"] == {"value": "4", "by": "command line", "at": "--nodes"}
+    assert [(other["value"], other["by"]) for other in nodes["overrode"]] == [
+        ("3", "project"),
+        ("2", "partition"),
+    ]
+    assert nodes["overrode"][0]["at"] == "sbatchgen.yaml:2"
+
+
+def test_explain_with_errors_shows_the_options_and_no_lines(command: Command) -> None:
+    result = command("explain", "single", "--profile", "troila", "--gres", "shard:65", "--lines")
+    assert result.status == 4
+    assert "--gres" in result.out
+    assert "job.sh.j2:" not in result.out
+    result = command(
+        "explain", "single", "--profile", "troila", "--gres", "shard:65", "--lines", "--format", "json"
+    )
+    assert (result.status, json.loads(result.out).get("lines")) == (4, None)
