@@ -334,7 +334,6 @@ def profile_list() -> None:
     """Every profile that can be found; a later one of the same name is hidden by the first."""
     from sbatchgen.document import read
     from sbatchgen.profile import Profile
-    from sbatchgen.quoting import visible
     from sbatchgen.search import Places
 
     seen: set[str] = set()

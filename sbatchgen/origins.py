@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sbatchgen.resources import written
 from sbatchgen.options import GPU_OPTIONS, NAMES
 from sbatchgen.plan import Origin, Plan, Source
+from sbatchgen.resources import written
 
 OWN = (
     "runtime",

@@ -9,11 +9,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sbatchgen.resources import written
 from sbatchgen.errors import Problem
-from sbatchgen.options import NAMES
 from sbatchgen.plan import Plan
 from sbatchgen.reasons import RULES
+from sbatchgen.resources import of_plan, written
 from sbatchgen.script import Script
 
 
@@ -95,22 +94,12 @@ _STARTS = re.compile(r"Job \d+ to start at (?P<start>\S+) using \d+ processors o
 
 def asked_by(plan: Plan) -> dict[str, Asked]:
     """The options of a plan by their long names."""
-    options = {
-        name.replace("_", "-"): Asked(
-            name.replace("_", "-"), _value(value), written(plan.origin(f"options.{name}"))
-        )
-        for name in NAMES
-        if (value := getattr(plan.options, name)) is not None
+    job = of_plan(plan)
+    extra = {name: written(plan.origin(f"extra_options.{name}")) for name in plan.extra_options}
+    return {
+        name: Asked(name, value, extra.get(name) or job.place(name).text)
+        for name, value in job.options.items()
     }
-    extra = {
-        name: Asked(name, "" if value == "true" else value, written(plan.origin(f"extra_options.{name}")))
-        for name, value in plan.extra_options.items()
-    }
-    return options | extra
-
-
-def _value(value: object) -> str:
-    return "" if value is True else "no" if value is False else str(value)
 
 
 def asked_in(script: Script, file: str) -> dict[str, Asked]:

@@ -21,7 +21,7 @@ from sbatchgen.search import Places, bundled, is_file_name
 from sbatchgen.units import JobName
 
 if TYPE_CHECKING:
-    from sbatchgen.trace import Place
+    from sbatchgen.trace import TemplateLine
 
 FLAGS = {"exclusive": "--exclusive", "requeue": "--requeue/--no-requeue"}
 
@@ -66,7 +66,7 @@ class Resolved:
             cache=self.places.cache,
         )
 
-    def trace(self, script: str) -> list[Place]:
+    def trace(self, script: str) -> list[TemplateLine]:
         """Where each line of the plan's script is from."""
         from sbatchgen.trace import trace
 

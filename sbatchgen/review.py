@@ -15,6 +15,7 @@ from sbatchgen.history import Submitted, difference
 from sbatchgen.origins import Setting, surprises
 from sbatchgen.plan import Origin, Plan
 from sbatchgen.refusal import Answer
+from sbatchgen.resources import of_plan as resources_of
 
 SCHEMA = 1
 
@@ -209,15 +210,16 @@ def _cluster(plan: Plan) -> Cluster:
 
 
 def _request(plan: Plan) -> Request:
-    options, node = plan.options, plan.partition
-    cpus = (options.cpus_per_task or 1) * (options.ntasks_per_node or 1)
+    options, node, job = plan.options, plan.partition, resources_of(plan)
     alone = bool(
         options.exclusive
     )  # such a job is given all of a node but its memory: sbatch(1), --exclusive
     gpus = Amount(given=(alone and node.gpus_per_node) or plan.gpus_per_node, of=node.gpus_per_node)
     shards = Amount(given=plan.shards, of=node.shards_per_gpu)
-    processors = Amount(given=(alone and node.cpus_per_node) or cpus, of=node.cpus_per_node)
-    memory = Amount(given=_memory(plan, cpus), of=node.mem_per_node)
+    processors = Amount(given=(alone and node.cpus_per_node) or job.cpus_on_node, of=node.cpus_per_node)
+    memory = Amount(
+        given=node.mem_per_node if job.mem_on_node == 0 else job.mem_on_node, of=node.mem_per_node
+    )
     whole_gpus = plan.shards / shards.of if shards.of and plan.shards else gpus.given or 0
     shares = [whole_gpus / gpus.of if gpus.of else None, processors.share, memory.share]
     return Request(
@@ -233,15 +235,6 @@ def _request(plan: Plan) -> Request:
         jobs=elements(options.array) if options.array else 1,
         restarts=plan.max_restarts if plan.restartable else 0,
     )
-
-
-def _memory(plan: Plan, cpus: int) -> int | None:
-    options = plan.options
-    if options.mem is not None:
-        return int(options.mem) or plan.partition.mem_per_node
-    if options.mem_per_cpu is not None:
-        return options.mem_per_cpu * cpus
-    return options.mem_per_gpu * plan.gpus_per_node if options.mem_per_gpu is not None else None
 
 
 def elements(array: str) -> int:

@@ -13,7 +13,7 @@ from sbatchgen.origins import Said, Setting
 from sbatchgen.refusal import UNCHECKED, Answer
 from sbatchgen.review import SCHEMA, Amount, Cluster, Cost, Request, Review, lines_of
 from sbatchgen.search import short
-from sbatchgen.trace import Place
+from sbatchgen.trace import TemplateLine
 from sbatchgen.units import Duration, Memory
 
 
@@ -23,9 +23,8 @@ def as_json(review: Review) -> str:
 
 
 def flat(finding: Finding) -> dict[str, Any]:
-    """A finding without its inner records; `rule` is "" for one that has none."""
-    rule = getattr(finding, "rule", "")
-    return {"severity": finding.severity, "rule": rule, **asdict(finding.problem)}
+    """A finding without its inner records."""
+    return {"severity": finding.severity, "rule": finding.rule, **asdict(finding.problem)}
 
 
 def as_text(review: Review, folder: Path) -> str:
@@ -157,8 +156,8 @@ def _number(count: float) -> str:
 
 
 def _finding(finding: Finding) -> Iterator[str]:
-    rule, problem = getattr(finding, "rule", ""), finding.problem
-    yield f"{finding.severity}{f' {rule}' if rule else ''}: {problem.what}"
+    rule, problem = f" {finding.rule}" if finding.rule else "", finding.problem
+    yield f"{finding.severity}{rule}: {problem.what}"
     yield from _where(problem.at, problem.fix)
 
 
@@ -203,7 +202,7 @@ def _over(setting: Setting) -> str:
     return f"  ({'; '.join(said)})" if said else ""
 
 
-def blame(script: str, places: Sequence[Place], folder: Path) -> str:
+def blame(script: str, places: Sequence[TemplateLine], folder: Path) -> str:
     """Each line of the script behind its number, the template that it is from, and the block there."""
     where = [(f"{short(str(one.file), folder)}:{one.line}", one.block) for one in places]
     first, second = (max(len(one[column]) for one in where) for column in (0, 1))
@@ -214,7 +213,9 @@ def blame(script: str, places: Sequence[Place], folder: Path) -> str:
     )
 
 
-def explanation_as_json(settings: Iterable[Setting], script: str | None, places: Sequence[Place]) -> str:
+def explanation_as_json(
+    settings: Iterable[Setting], script: str | None, places: Sequence[TemplateLine]
+) -> str:
     """`schema`, `settings` (name, said, overrode) and, if asked for, `lines` (text, file, line, block)."""
     lines = [
         {"text": text, **asdict(one), "file": str(one.file)}

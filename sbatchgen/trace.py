@@ -29,7 +29,7 @@ _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 
 
 @dataclass(frozen=True)
-class Place:
+class TemplateLine:
     """Where a line of the script came from.
 
     Attributes:
@@ -45,7 +45,7 @@ class Place:
 
 def trace(
     plan: Plan, script: str, *, code: Path, rerun: Sequence[str], folders: Sequence[Path]
-) -> list[Place]:
+) -> list[TemplateLine]:
     """The place of each line of the script that `render` made of the plan.
 
     Raises:
@@ -67,7 +67,7 @@ class _Marks(Extension):
 
     def __init__(self, environment: jinja2.Environment) -> None:
         super().__init__(environment)
-        self.made: list[Place | str] = []
+        self.made: list[TemplateLine | str] = []
 
     def filter_stream(self, stream: TokenStream) -> Iterator[Token]:
         """The tokens of a template, with marks between them."""
@@ -75,7 +75,7 @@ class _Marks(Extension):
         statement: list[Token] = []
         required: list[bool] = []  # of the blocks around: such a one may hold no text, not even a mark
         for token in stream:
-            here = Place(file, token.lineno)
+            here = TemplateLine(file, token.lineno)
             if statement or token.type == "block_begin":
                 statement.append(token)
                 if token.type == "block_end":
@@ -101,19 +101,19 @@ class _Marks(Extension):
     def _text(self, beside: Token, text: str) -> Token:
         return Token(beside.lineno, "data", text)
 
-    def _mark(self, of: Place | str) -> str:
+    def _mark(self, of: TemplateLine | str) -> str:
         self.made.append(of)
         return f"\0{len(self.made) - 1}\0"
 
-    def _marked(self, text: str, start: Place) -> str:
+    def _marked(self, text: str, start: TemplateLine) -> str:
         lines = enumerate(_LINE.findall(text))
         return "".join(self._mark(replace(start, line=start.line + offset)) + line for offset, line in lines)
 
 
-def _placed(marked: str, made: Sequence[Place | str]) -> Iterator[tuple[Place, str]]:
+def _placed(marked: str, made: Sequence[TemplateLine | str]) -> Iterator[tuple[TemplateLine, str]]:
     """Each line of a marked text, and where its first character is from."""
     blocks: list[str] = []
-    place, line = Place(Path(), 0), ""
+    place, line = TemplateLine(Path(), 0), ""
     first = place
     for index, piece in enumerate(_MARK.split(marked)):
         if index % 2 == 0:
@@ -125,7 +125,7 @@ def _placed(marked: str, made: Sequence[Place | str]) -> Iterator[tuple[Place, s
                     line = ""
         elif not piece:
             blocks.pop()
-        elif isinstance(mark := made[int(piece)], Place):
+        elif isinstance(mark := made[int(piece)], TemplateLine):
             place = mark
         else:
             blocks.append(mark)
@@ -133,7 +133,7 @@ def _placed(marked: str, made: Sequence[Place | str]) -> Iterator[tuple[Place, s
         yield first, line
 
 
-def _without_doubled_blanks(lines: list[tuple[Place, str]]) -> list[tuple[Place, str]]:
+def _without_doubled_blanks(lines: list[tuple[TemplateLine, str]]) -> list[tuple[TemplateLine, str]]:
     """As `finish` leaves them: of several empty lines, the first."""
     return [
         one for index, one in enumerate(lines) if one[1] != "\n" or not index or lines[index - 1][1] != "\n"

@@ -11,14 +11,14 @@ from sbatchgen.errors import DocumentError
 from sbatchgen.plan import Plan
 from sbatchgen.render import render
 from sbatchgen.search import bundled
-from sbatchgen.trace import Place, trace
+from sbatchgen.trace import TemplateLine, trace
 from tests.conftest import Command
 from tests.scripts import CODE, errors, matrix, plan
 
 BUNDLED = bundled("templates")
 
 
-def traced(of: Plan, *folders: Path) -> list[tuple[str, Place]]:
+def traced(of: Plan, *folders: Path) -> list[tuple[str, TemplateLine]]:
     where = [*folders, BUNDLED]
     text = render(of, code=CODE, rerun=("x",), folders=where)
     places = trace(of, text, code=CODE, rerun=("x",), folders=where)
@@ -44,7 +44,7 @@ def test_every_line_of_every_script_has_the_line_of_a_template_that_says_it() ->
 
 def test_a_line_knows_its_block_through_an_include() -> None:
     blocks = dict(traced(plan("ddp", "msu")))
-    assert blocks["NNODES=2"] == Place(BUNDLED / "facts/counts.sh.j2", 3, "facts")
+    assert blocks["NNODES=2"] == TemplateLine(BUNDLED / "facts/counts.sh.j2", 3, "facts")
     assert blocks["#SBATCH --nodes=2"].block == "directives"
     assert blocks["# --- Signals ---"].file == BUNDLED / "job.sh.j2"
     assert blocks["#!/bin/bash"].block == ""
@@ -64,11 +64,11 @@ def test_a_line_of_a_sites_template_is_its_own(tmp_path: Path) -> None:
     )
     of = plan("ddp", "torchrun")
     found = dict(traced(of, tmp_path))
-    assert found["module load site/1"] == Place(own, 3, "modules")
-    assert found["echo on 2 nodes"] == Place(own, 6, "modules")
+    assert found["module load site/1"] == TemplateLine(own, 3, "modules")
+    assert found["echo on 2 nodes"] == TemplateLine(own, 6, "modules")
     assert found["module purge"].file == BUNDLED / "modules.sh.j2"
-    assert found["NNODES=2"] == Place(BUNDLED / "facts/counts.sh.j2", 3, "facts")
-    assert found["#!/bin/bash"] == Place(BUNDLED / "job.sh.j2", 2)
+    assert found["NNODES=2"] == TemplateLine(BUNDLED / "facts/counts.sh.j2", 3, "facts")
+    assert found["#!/bin/bash"] == TemplateLine(BUNDLED / "job.sh.j2", 2)
 
 
 def test_what_can_not_be_traced_is_told_and_never_guessed(tmp_path: Path) -> None:
