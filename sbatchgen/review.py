@@ -10,12 +10,14 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from sbatchgen import resources
 from sbatchgen.finding import Finding
 from sbatchgen.history import Submitted, difference
 from sbatchgen.origins import Setting, surprises
 from sbatchgen.plan import Origin, Plan
+from sbatchgen.profile import Partition
 from sbatchgen.refusal import Answer
-from sbatchgen.resources import of_plan as resources_of
+from sbatchgen.resources import Resources
 
 SCHEMA = 1
 
@@ -39,7 +41,7 @@ class Request:
 
     Attributes:
         nodes: Number of nodes.
-        processes: Processes of the training on all nodes.
+        processes: Processes of the training on all nodes; None is not known.
         gpus: GPUs of each node.
         shards: Shards of a GPU of each node.
         cpus: CPUs of each node.
@@ -48,11 +50,11 @@ class Request:
         time_s: The time limit, in seconds; None for that of the partition.
         share: The largest known part of a node that is given, of 1.
         jobs: Number of jobs: that of the array's elements, else 1.
-        restarts: How often each job may be started again.
+        restarts: How often each job may be started again by its script.
     """
 
     nodes: int
-    processes: int
+    processes: int | None
     gpus: Amount
     shards: Amount
     cpus: Amount
@@ -170,17 +172,23 @@ def of_plan(
         of_script(script),
         job=_job(plan),
         cluster=_cluster(plan),
-        request=(request := _request(plan)),
-        cost=_cost(plan, request),
+        request=(request := _request_of_plan(plan)),
+        cost=_cost(request) if plan.slurm else None,
         surprises=tuple(surprises(plan, profile_by)),
         findings=tuple(findings),
         last=_change(last, script) if last and script is not None else None,
     )
 
 
-def of_script(script: str | None) -> Review:
-    """The review of a script that is finished already."""
-    return Review(script=script, parts=tuple(_parts(script or "")))
+def of_script(script: str | None, job: Resources | None = None) -> Review:
+    """The review of a script that is finished already, and of what it asks for."""
+    request = _request(job, Partition(), gpus=job.gpu_count) if job else None
+    return Review(
+        request=request,
+        cost=_cost(request) if request else None,
+        script=script,
+        parts=tuple(_parts(script or "")),
+    )
 
 
 def _job(plan: Plan) -> Job:
@@ -209,31 +217,33 @@ def _cluster(plan: Plan) -> Cluster:
     )
 
 
-def _request(plan: Plan) -> Request:
-    options, node, job = plan.options, plan.partition, resources_of(plan)
-    alone = bool(
-        options.exclusive
-    )  # such a job is given all of a node but its memory: sbatch(1), --exclusive
-    gpus = Amount(given=(alone and node.gpus_per_node) or plan.gpus_per_node, of=node.gpus_per_node)
-    shards = Amount(given=plan.shards, of=node.shards_per_gpu)
-    processors = Amount(given=(alone and node.cpus_per_node) or job.cpus_on_node, of=node.cpus_per_node)
-    memory = Amount(
-        given=node.mem_per_node if job.mem_on_node == 0 else job.mem_on_node, of=node.mem_per_node
-    )
-    whole_gpus = plan.shards / shards.of if shards.of and plan.shards else gpus.given or 0
-    shares = [whole_gpus / gpus.of if gpus.of else None, processors.share, memory.share]
+def _request_of_plan(plan: Plan) -> Request:
+    request = _request(resources.of_plan(plan), plan.partition, gpus=plan.gpus_per_node)
+    restarts = plan.max_restarts if plan.restartable else 0
+    return replace(request, processes=plan.nodes * plan.nproc_per_node, restarts=restarts)
+
+
+def _request(job: Resources, node: Partition, *, gpus: int) -> Request:
+    alone = "exclusive" in job  # such a job is given all of a node but its memory: sbatch(1), --exclusive
+    whole = Amount(given=(alone and node.gpus_per_node) or gpus, of=node.gpus_per_node)
+    shards = Amount(given=job.shards, of=node.shards_per_gpu)
+    cpus = Amount(given=(alone and node.cpus_per_node) or job.cpus_on_node, of=node.cpus_per_node)
+    mem = node.mem_per_node if job.mem_on_node == 0 else job.mem_on_node
+    memory = Amount(given=mem, of=node.mem_per_node)
+    gpus_worth = job.shards / shards.of if shards.of and job.shards else whole.given or 0
+    shares = [gpus_worth / whole.of if whole.of else None, cpus.share, memory.share]
     return Request(
-        nodes=plan.nodes,
-        processes=plan.nodes * plan.nproc_per_node,
-        gpus=gpus,
+        nodes=job.nodes,
+        processes=None,
+        gpus=whole,
         shards=shards,
-        cpus=processors,
+        cpus=cpus,
         memory_mib=memory,
         exclusive=alone,
-        time_s=options.time,
+        time_s=None if job.time is None or job.time >= resources.UNLIMITED else int(job.time),
         share=1.0 if alone else max((one for one in shares if one), default=None),
-        jobs=elements(options.array) if options.array else 1,
-        restarts=plan.max_restarts if plan.restartable else 0,
+        jobs=elements(job.options["array"]) if "array" in job else 1,
+        restarts=0,
     )
 
 
@@ -249,8 +259,8 @@ def elements(array: str) -> int:
     return count
 
 
-def _cost(plan: Plan, request: Request) -> Cost:
-    if request.time_s is None or not plan.slurm:
+def _cost(request: Request) -> Cost:
+    if request.time_s is None:
         return Cost(gpu_hours=None, cpu_hours=None)
     hours = request.jobs * request.nodes * request.time_s / 3600
     gpus: float | None = request.gpus.given

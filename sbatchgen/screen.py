@@ -67,25 +67,30 @@ def sections(review: Review, folder: Path) -> Iterator[Section]:
 def rows(review: Review) -> list[tuple[str, str]]:
     """Name and text of what is asked for."""
     job, cluster, request, cost = review.job, review.cluster, review.request, review.cost
-    if job is None or cluster is None or request is None or cost is None:
-        return []
-    started = f"launcher {job.launcher}" if job.launcher else "one process"
-    trainer = "" if job.trainer == "training" else f", trainer {job.trainer}"
-    lines = [
-        ("job", f"{job.name}: mode {job.mode}, {started}, runtime {job.runtime}{trainer}"),
-        ("cluster", ", ".join(_cluster(cluster))),
-        ("processes", f"{request.processes} on {plural(request.nodes, 'node')}{_jobs(request)}"),
-    ]
-    if cluster.scheduler == "slurm":
+    lines = []
+    if job:
+        started = f"launcher {job.launcher}" if job.launcher else "one process"
+        trainer = "" if job.trainer == "training" else f", trainer {job.trainer}"
+        lines.append(("job", f"{job.name}: mode {job.mode}, {started}, runtime {job.runtime}{trainer}"))
+    if cluster:
+        lines.append(("cluster", ", ".join(_cluster(cluster))))
+    if request:
+        lines.append(_size(request))
+    if request and cost:
         limit = "that of the partition" if request.time_s is None else str(Duration(request.time_s))
         lines += [("each node", _node(request)), ("time", limit), ("cost", _cost(cost, request))]
-    resume = {"auto": "the newest checkpoint, if any", "off": "off: starts from nothing"}
-    return [
-        *lines,
-        ("run folder", job.run_dir),
-        ("data", job.data),
-        ("resume", resume.get(job.resume, job.resume)),
-    ]
+    if job:
+        resume = {"auto": "the newest checkpoint, if any", "off": "off: starts from nothing"}
+        lines += [("run folder", job.run_dir), ("data", job.data)]
+        lines.append(("resume", resume.get(job.resume, job.resume)))
+    return lines
+
+
+def _size(request: Request) -> tuple[str, str]:
+    jobs = f", in each of {request.jobs} jobs of an array" if request.jobs > 1 else ""
+    if request.processes is None:
+        return "nodes", f"{request.nodes}{jobs}"
+    return "processes", f"{request.processes} on {plural(request.nodes, 'node')}{jobs}"
 
 
 def _cluster(cluster: Cluster) -> Iterator[str]:
@@ -100,19 +105,16 @@ def _cluster(cluster: Cluster) -> Iterator[str]:
 
 def in_short(review: Review) -> str:
     """What a question about the job should name."""
-    if review.job is None or review.request is None or review.cost is None:
-        return "this script"
-    hours = f", {_number(review.cost.gpu_hours)} GPU-hours" if review.cost.gpu_hours else ""
-    return f"{review.job.name} on {plural(review.request.nodes, 'node')}{hours}"
+    job, request, cost = review.job, review.request, review.cost
+    text = job.name if job else "this script"
+    if request and (cost is not None or job is None):
+        text += f" on {plural(request.nodes, 'node')}"
+    return text + (f", {_number(cost.gpu_hours)} GPU-hours" if cost and cost.gpu_hours else "")
 
 
 def plural(count: int, noun: str) -> str:
     """The count and the noun."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def _jobs(request: Request) -> str:
-    return f", in each of {request.jobs} jobs of an array" if request.jobs > 1 else ""
 
 
 def _node(request: Request) -> str:
@@ -134,7 +136,9 @@ def _of(amount: Amount) -> str:
 
 def _cost(cost: Cost, request: Request) -> str:
     hours = [(cost.gpu_hours, "GPU-hours"), (cost.cpu_hours, "CPU-hours")]
-    text = ", ".join(f"{_number(count)} {name}" for count, name in hours if count) or "not known"
+    text = ", ".join(f"{_number(count)} {name}" for count, name in hours if count)
+    if not text:
+        return "not known without a time limit"
     more = (
         f"; as much again for each of up to {plural(request.restarts, 'restart')}" if request.restarts else ""
     )

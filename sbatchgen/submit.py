@@ -22,6 +22,7 @@ from sbatchgen.errors import CommandLineError, DocumentError, FitError, Problem,
 from sbatchgen.plan import Source
 from sbatchgen.refusal import Answer, Asked, Refusal, asked_by, asked_in, explain, understand
 from sbatchgen.request import Resolved, with_log
+from sbatchgen.rules.subject import Subject
 from sbatchgen.script import Script, read
 from sbatchgen.units import ShellPath
 
@@ -119,7 +120,7 @@ def of_script(path: Path, given: Mapping[str, Any], args: tuple[str, ...]) -> Su
         log_folders=log_folders(parsed, path.cwd(), (name.value if name else None) or path.name),
         run_dir=None,
         local=False,
-        review=review.of_script(text),
+        review=review.of_script(text, Subject(file=str(path), text=text).job),
     )
 
 

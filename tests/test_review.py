@@ -210,6 +210,23 @@ def test_parts_cover_every_line_once() -> None:
         assert lines == list(range(1, text.count("\n") + 1))
 
 
+def test_a_finished_script_is_shown_with_what_it_asks_for(folder: Path, command: Command) -> None:
+    (folder / "job.slurm").write_text(
+        "#!/bin/bash\n#SBATCH -N 2 --gres=gpu:a100:4 -c 8 --mem=64G\n#SBATCH -t 3:00:00 --array=0-3\nsrun hostname\n"
+    )
+    shown = command("submit", "job.slurm", "--dry-run").err
+    assert shown.startswith(
+        "nodes      2, in each of 4 jobs of an array\n"
+        "each node  4 GPUs, 8 CPUs, 64G of memory\n"
+        "time       0-03:00:00\n"
+        "cost       96 GPU-hours, 192 CPU-hours at the time limit\n"
+        "\n#!/bin/bash\n"
+    )
+    (folder / "job.slurm").write_text("#!/bin/bash\n#SBATCH -t UNLIMITED\nhostname\n")
+    shown = command("submit", "job.slurm", "--dry-run").err
+    assert "time       that of the partition\ncost       not known without a time limit\n" in shown
+
+
 ESCAPE = "\x1b[31m"
 
 
