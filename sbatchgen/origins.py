@@ -91,13 +91,13 @@ MATTER = (
         "qos",
         "reservation",
         "nodes",
-        *GPU_OPTIONS,
-        "mem",
-        "mem_per_cpu",
-        "mem_per_gpu",
+        "exclusive",
+        "constraint",
+        "nodelist",
+        "exclude",
     ),
-    *("exclusive", "constraint", "nodelist", "exclude", "licenses", "time", "begin", "array", "dependency"),
-    "export",
+    *(*GPU_OPTIONS, "mem", "mem_per_cpu", "mem_per_gpu", "licenses"),
+    *("time", "begin", "array", "dependency", "export"),
 )
 # Of these, what is only a rule's result is as surprising as what stands in a file.
 GUESSED = ("options.time", "options.nodes", *(f"options.{name}" for name in GPU_OPTIONS))
@@ -115,12 +115,9 @@ def surprises(plan: Plan, profile_by: Origin) -> Iterator[Setting]:
     keys = dict.fromkeys([f"options.{name}" for name in MATTER] + list(plan.origins))
     for key in keys:
         origin, value = plan.origins.get(key), _value(plan, key)
-        if (
-            key == "profile"
-            or origin is None
-            or value is None
-            or (key.startswith("options.") and not plan.slurm)
-        ):
+        if origin is None or value is None or key == "profile":
+            continue
+        if key.startswith("options.") and not plan.slurm:
             continue
         overrode = tuple(
             _said(other, by)

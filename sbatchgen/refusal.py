@@ -130,6 +130,11 @@ def explain(said: str, asked: Mapping[str, Asked]) -> list[Refusal]:
     return list(reversed(once.values()))
 
 
+def reasons(returncode: int, said: str, asked: Mapping[str, Asked]) -> list[Refusal]:
+    """Like `explain`, but never empty: what there is to say of an sbatch that failed without a word."""
+    return explain(said, asked) or [Refusal(says=f"sbatch ended with exit status {returncode}")]
+
+
 def understand(returncode: int, said: str, asked: Mapping[str, Asked]) -> Answer:
     """The answer of `sbatch --test-only`, by its exit status and what it wrote to stderr."""
     starts = _STARTS.search(said)
@@ -137,7 +142,7 @@ def understand(returncode: int, said: str, asked: Mapping[str, Asked]) -> Answer
         start, nodes = (starts["start"], starts["nodes"]) if starts else ("", "")
         warnings = tuple(line for line in said.splitlines() if line.strip() and not _STARTS.search(line))
         return Answer(accepted=True, says=said.strip(), warnings=warnings, start=start, nodes=nodes)
-    return Answer(accepted=False, says=said.strip(), refusals=tuple(explain(said, asked)))
+    return Answer(accepted=False, says=said.strip(), refusals=tuple(reasons(returncode, said, asked)))
 
 
 def _explained(line: str, asked: Mapping[str, Asked]) -> tuple[Refusal, bool] | None:

@@ -18,9 +18,9 @@ from typing import IO, Any
 
 from sbatchgen import history, review
 from sbatchgen.check import check
-from sbatchgen.errors import CommandLineError, DocumentError, FitError, Problem, SlurmError
+from sbatchgen.errors import CommandLineError, DocumentError, FitError, SlurmError
 from sbatchgen.plan import Source
-from sbatchgen.refusal import Answer, Asked, Refusal, asked_by, asked_in, explain, understand
+from sbatchgen.refusal import Answer, Asked, Refusal, asked_by, asked_in, reasons, understand
 from sbatchgen.request import Resolved, with_log
 from sbatchgen.rules.subject import Subject
 from sbatchgen.script import Script, read
@@ -194,10 +194,7 @@ def submit_to_slurm(submission: Submission, environment: Mapping[str, str], *, k
         history.put(path, submission.script)
         status, out, err = _sbatch(["--parsable", str(path)], env)
     if status:
-        refusals = explain(err or out, submission.asked)
-        raise SlurmError(
-            [refusal.problem for refusal in refusals] or [Problem(f"exit status {status} of sbatch")]
-        )
+        raise SlurmError(refusal.problem for refusal in reasons(status, err or out, submission.asked))
     if err.strip():
         note(err.strip())
     match = re.search(r"^(\d+)(;.*)?$", out, re.MULTILINE)

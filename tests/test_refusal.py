@@ -191,6 +191,11 @@ def test_what_a_site_says_is_passed_on_as_it_is() -> None:
     assert explain(said, {}) == [Refusal(says="Please name your grant"), Refusal(says="Unspecified error")]
 
 
+def test_an_sbatch_that_fails_without_a_word_is_told() -> None:
+    answer = understand(9, "", {})
+    assert answer.refusals == (Refusal(says="sbatch ended with exit status 9"),)
+
+
 def test_the_texts_of_a_real_sbatch_are_known() -> None:
     cases = json.loads((FIXTURES / "sbatch_offline_parse_22.05.8.json").read_text())
     said = {text for case in cases for text in case["messages"] if text.startswith(("error: ", "fatal: "))}
