@@ -213,7 +213,7 @@ def _image_folders(config: Config) -> tuple[Any, Any]:
         missing = sorted(set(one.classes) - set(other.classes))
         if missing:
             some = ", ".join(missing[:3]) + ", ..." * (len(missing) > 3)
-            what = f"{len(missing)} classes are in {ours} alone: {some}"
+            what = f"classes that are in {ours} alone: {some}"
             raise UserError(what, at=str(theirs), fix="the same class folders in both")
     return sets
 

@@ -363,8 +363,8 @@ def other_classes(root: Path) -> None:
             no_validation_folder,
             "'{}/val'); at: {}/val; fix: --val-path DIR with one folder of images a class",
         ),
-        (fewer_classes, "1 classes are in {}/train alone: bee; at: {}/val; fix: the same class folders"),
-        (other_classes, "1 classes are in {}/train alone: bee; at: {}/val"),
+        (fewer_classes, "classes that are in {}/train alone: bee; at: {}/val; fix: the same class folders"),
+        (other_classes, "classes that are in {}/train alone: bee; at: {}/val"),
     ],
 )
 def test_folders_that_are_wrong(
