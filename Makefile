@@ -3,9 +3,11 @@
 
 VENV ?= .venv
 PYTHON ?= python3
-# The version that the tests have run with. Set it to what your machine should have: make demo TORCH=torch
-# Without numpy, which nothing here needs, torch complains at each start: the demo has it, the tests do without.
+# The versions that the tests have run with. Set the first to what your machine should have: make demo TORCH=torch
+# A torchvision of another version would bring another torch with it. It brings numpy and Pillow. The demo needs none of
+# them, but without numpy torch complains at each start.
 TORCH ?= torch==2.13.0
+TORCHVISION ?= torchvision==0.28.0
 
 BIN := $(VENV)/bin
 .PHONY: demo test check clean
@@ -20,7 +22,7 @@ $(VENV)/.demo: pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(VENV)/.test: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' '$(TORCH)'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' '$(TORCH)' '$(TORCHVISION)'
 	@touch $@
 
 demo: $(VENV)/.demo

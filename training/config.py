@@ -37,7 +37,9 @@ class Config:
         "", "imagefolder: folder of the validation images (default: DATA_DIR/val beside DATA_DIR/train)"
     )
     fake_samples: int = _option(2048, "training images of --dataset fake")
-    workers: int = _option(4, "loader processes of each rank, where the data set is not held in memory")
+    workers: int = _option(
+        4, "loader processes of each rank, and as many for the validation, where data is not held in memory"
+    )
 
     model: str = _option(
         "convnet", "convnet, a name in torchvision.models, or PACKAGE.MODULE:FUNCTION", critical=True
@@ -79,6 +81,10 @@ class Config:
     )
     channels_last: bool = _option(False, "lay images out channel by channel last: faster on many GPUs")
     compile: bool = _option(False, "compile the model (torch.compile) for the training steps")
+    activation_checkpointing: bool = _option(
+        False,
+        "keep fewer activations and compute them again in the backward pass: less memory, the same weights",
+    )
 
     device: str = _option("auto", "", choices=("auto", "cpu", "cuda"))
     dataparallel: bool = _option(False, "one process drives all visible GPUs (torch.nn.DataParallel)")
@@ -172,11 +178,18 @@ def _check(config: Config) -> None:
         value = getattr(config, name)
         if not low <= value < float("inf"):
             raise UserError(f"--{name.replace('_', '-')} is {value}, but must be at least {low}")
-    if config.batch_size and config.batch_size_per_gpu:
-        raise UserError("--batch-size and --batch-size-per-gpu exclude each other", fix="give one of them")
+    for one, other in (("batch_size", "batch_size_per_gpu"), ("compile", "activation_checkpointing")):
+        if getattr(config, one) and getattr(config, other):
+            both = f"--{one} and --{other}".replace("_", "-")
+            raise UserError(f"{both} exclude each other", fix="give one of them")
     end_of(config.deadline, {}, 0)
     if config.dist_timeout <= 0:
         raise UserError(f"--dist-timeout is {config.dist_timeout}, but must be more than 0")
+    _check_launcher(config)
+
+
+def _check_launcher(config: Config) -> None:
+    """Refuse flags that do not go with the way the processes are started."""
     if config.nproc_per_node and config.launcher != "spawn":
         raise UserError(
             "--nproc-per-node needs --launcher spawn", fix="with torchrun, give torchrun --nproc-per-node"

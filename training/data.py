@@ -6,6 +6,7 @@ Shape suffixes: N samples, C channels, H height, W width.
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 
 from .cifar import read_cifar10
 from .config import Config
-from .errors import UserError
+from .errors import UserError, one_line
 from .idx import read_mnist
 from .order import mix
 from .splits import Batch, Held, Loaded, Norm, Split
@@ -42,7 +43,8 @@ def load(config: Config, device: torch.device) -> Data:
 
     PACKAGE.MODULE:FUNCTION is called with the configuration and gives (training, validation), each either a
     pair of tensors (images_NCHW, labels_N), held in memory, or a map-style data set of (x_CHW, label), read
-    by loaders; the training one then has a list `classes`.
+    by loaders; the training one then has a list `classes`. What is wrong with a sample, it may say by raising
+    an OSError, or a UserError with a fix; any other exception is shown as a bug.
 
     Raises:
         UserError: If it is not there or is broken.
@@ -90,13 +92,28 @@ def _held(
     train: Batch, validation: Batch, norm: Norm, device: torch.device, *, shift: int = 0, seed: int = 0
 ) -> Data:
     """Both parts on the device; the training images are moved by up to `shift` pixels, and mirrored."""
+    for pair, part in ((train, "training"), (validation, "validation")):
+        _check_held(*pair, train[0].shape[1:], part)
     splits = [
-        Held(images_NCHW=images.to(device), labels_N=labels.to(device), norm=norm, shift=most, seed=seed)
+        Held(
+            images_NCHW=images.to(device), labels_N=labels.to(device).long(), norm=norm, shift=most, seed=seed
+        )
         for (images, labels), most in ((train, shift), (validation, 0))
     ]
     _, channels, height, width = train[0].shape
     classes = max(int(labels_N.max()) for _, labels_N in (train, validation)) + 1
     return Data(train=splits[0], validation=splits[1], classes=classes, shape_CHW=(channels, height, width))
+
+
+def _check_held(images: torch.Tensor, labels: torch.Tensor, shape: torch.Size, part: str) -> None:
+    if images.ndim != 4 or images.shape[1:] != shape or len(images) != len(labels):
+        what = f"the {part} images have the shape {tuple(images.shape)}, with {len(labels)} labels"
+        raise UserError(what, fix="images (N, C, H, W), the same C, H, W in both parts, and N labels")
+    if not len(labels):
+        raise UserError(f"there are no {part} images", fix="another data set")
+    if labels.is_floating_point() or int(labels.min()) < 0:
+        what = f"the labels of the {part} images are {labels.dtype}, from {labels.min().item()} on"
+        raise UserError(what, fix="whole numbers from 0 on")
 
 
 def _loaded(train: Any, validation: Any, norm: Norm, device: torch.device, config: Config) -> Data:
@@ -105,14 +122,29 @@ def _loaded(train: Any, validation: Any, norm: Norm, device: torch.device, confi
             f"--dataset {config.dataset} does not say its classes",
             fix="give its training set a list 'classes'",
         )
+    for dataset, part in ((train, "training"), (validation, "validation")):
+        if not len(dataset):
+            raise UserError(f"there are no {part} images", fix="another data set")
+    first = train[0][0]
+    if not isinstance(first, torch.Tensor) or first.ndim != 3:
+        found = tuple(first.shape) if isinstance(first, torch.Tensor) else type(first).__name__
+        raise UserError(f"the first image is no tensor (C, H, W), but {found}", fix="give such tensors")
+    channels, height, width = first.shape
+    shape_CHW = (channels, height, width)
+    classes = len(train.classes)
     splits = [
-        Loaded(dataset=dataset, norm=norm, device=device, workers=config.workers, seed=config.seed)
+        Loaded(
+            dataset,
+            norm=norm,
+            device=device,
+            workers=config.workers,
+            seed=config.seed,
+            classes=classes,
+            shape_CHW=shape_CHW,
+        )
         for dataset in (train, validation)
     ]
-    channels, height, width = train[0][0].shape
-    return Data(
-        train=splits[0], validation=splits[1], classes=len(train.classes), shape_CHW=(channels, height, width)
-    )
+    return Data(train=splits[0], validation=splits[1], classes=classes, shape_CHW=shape_CHW)
 
 
 def _fake(config: Config) -> tuple[Batch, Batch]:
@@ -129,31 +161,69 @@ def _fake(config: Config) -> tuple[Batch, Batch]:
     return part(config.fake_samples), part(FAKE_VALIDATION)
 
 
+def torchvision(flag: str) -> Any:
+    """The module, for a flag that needs it.
+
+    Raises:
+        UserError: If it is missing, or made for another torch. One for GPUs fails with a torch for CPUs by a
+            RuntimeError: its library is not loaded, so its operators are not there.
+    """
+    try:
+        return importlib.import_module("torchvision")
+    except ImportError as error:
+        what = f"{flag} needs torchvision ({one_line(error)[:200]})"
+        raise UserError(what, fix=f"install the one made for torch {torch.__version__}") from error
+    except RuntimeError as error:
+        kind = "torch is for CPUs, torchvision for GPUs" if not torch.version.cuda else "they do not fit"
+        what = (
+            f"{flag}: torchvision {importlib.metadata.version('torchvision')} cannot be used with "
+            f"torch {torch.__version__}: {kind} ({one_line(error)[:200]})"
+        )
+        raise UserError(what, fix="install both by one command, from one package index") from error
+
+
 def _image_folders(config: Config) -> tuple[Any, Any]:
     """Training and validation images with one folder a class, cut to 224x224, as uint8."""
-    try:
-        from torchvision import datasets, transforms  # type: ignore[import-not-found,import-untyped,unused-ignore]
-    except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision made for another torch
-        fix = "install the torchvision that belongs to this torch, both from the same index"
-        raise UserError(f"--dataset imagefolder needs torchvision ({error})", fix=fix) from error
+    torchvision("--dataset imagefolder")
+    from torchvision import datasets, transforms  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
     root = Path(config.data_dir)
     train = root / "train" if (root / "train").is_dir() else root
     validation = Path(config.val_path) if config.val_path else root / "val"
-    for folder, flag in ((train, "--data-dir"), (validation, "--val-path")):
-        if not folder.is_dir():
-            raise UserError(f"{folder} is not a folder", fix=f"{flag} DIR with one folder of images a class")
     random_cut = [
         transforms.RandomResizedCrop(224),
         transforms.RandomHorizontalFlip(),
         transforms.PILToTensor(),
     ]
     middle_cut = [transforms.Resize(256), transforms.CenterCrop(224), transforms.PILToTensor()]
-    sets = (
-        datasets.ImageFolder(str(train), transforms.Compose(random_cut)),
-        datasets.ImageFolder(str(validation), transforms.Compose(middle_cut)),
-    )
-    if sets[0].classes != sets[1].classes:
-        raise UserError(
-            f"{train} and {validation} have different classes", fix="the same class folders in both"
-        )
+
+    def images(folder: Path, steps: list[Any], flag: str) -> Any:
+        try:
+            return datasets.ImageFolder(str(folder), transforms.Compose(steps), loader=_open_image)
+        except OSError as error:  # no folder, none in it, or one without images
+            reason = str(error).partition(" Supported")[0].strip().rstrip(".")
+            fix = f"{flag} DIR with one folder of images a class"
+            raise UserError(f"not a folder of images ({reason})", at=str(folder), fix=fix) from error
+
+    sets = images(train, random_cut, "--data-dir"), images(validation, middle_cut, "--val-path")
+    for one, other, ours, theirs in (
+        (*sets, train, validation),
+        (*reversed(sets), validation, train),
+    ):
+        missing = sorted(set(one.classes) - set(other.classes))
+        if missing:
+            some = ", ".join(missing[:3]) + ", ..." * (len(missing) > 3)
+            what = f"classes that are in {ours} alone: {some}"
+            raise UserError(what, at=str(theirs), fix="the same class folders in both")
     return sets
+
+
+def _open_image(path: str) -> Any:
+    """An image, decoded, by torchvision's own reader (Pillow)."""
+    from torchvision.datasets.folder import default_loader  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    try:
+        return default_loader(path)
+    except Exception as error:  # Pillow raises nearly anything where a file is damaged
+        what = f"cannot read the image ({one_line(error)[:200]})"
+        raise UserError(what, at=path, fix="replace the file, or remove it") from error

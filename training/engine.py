@@ -18,7 +18,7 @@ from .errors import DONE, PREEMPTED, FolderError, UserError, one_line
 from .launch import Place
 from .lock import RunLock
 from .log import Log, duration, read_status
-from .loop import StoppedError, evaluate, synchronise, time_left_s, train_epoch, warm_up
+from .loop import StoppedError, evaluate, synchronise, time_left_s, train_epoch, try_out, warm_up
 from .resume import folder, restore, save, tell
 from .session import Meter, Progress, Session
 from .stop import STOP_FILE_REASON, Stop, end_of
@@ -44,6 +44,10 @@ def run(config: Config, place: Place, stop: Stop) -> int:
         if refusal and error is not refusal:
             raise refusal from error  # the folder comes first: nothing may be noted in another's
         raise
+    except RuntimeError as error:
+        if not str(error).startswith("DataLoader worker"):  # torch's words where one is killed
+            raise
+        raise UserError(one_line(error), fix="more memory for the job, or fewer --workers") from error
     finally:
         lock.release()
 
@@ -132,6 +136,7 @@ def _prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) 
         ema=optim.Ema(model, config.ema) if config.ema and not config.evaluate else None,
         settings=trajectory(config, batch=batch, train_samples=loaded.train.samples),
     )
+    together(world, lambda: try_out(session))
     if log.speaks and log.records:
         stop.watch(log.run_dir / STOP_FILE, end_of(config.deadline, os.environ, stop.began))
         log.write("config.json", dataclasses.asdict(config) | _surroundings(session), indent=2)

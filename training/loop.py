@@ -14,15 +14,16 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from .errors import NotFiniteError
+from .errors import NotFiniteError, UserError, one_line
 from .log import duration
 from .optim import lr_at, set_lr
 from .order import cuts, epoch_order, evaluation_share, mix, share
+from .recomputation import kept_buffers
 from .resume import save
 from .session import Progress, Session
 from .splits import Batch, Loaded, Split
 from .stop import reason
-from .world import copy_from_rank0, reduce_sum
+from .world import copy_from_rank0, reduce_sum, together
 
 EVALUATION_BATCH = 256  # images at a time and process
 
@@ -46,6 +47,7 @@ def train_epoch(session: Session, progress: Progress) -> None:
     Raises:
         StoppedError: If a stop was asked for.
         NotFiniteError: If the loss is not finite.
+        UserError: If an image cannot be read.
     """
     config, world, split = session.config, session.world, session.data.train
     order_N = epoch_order(split.samples, seed=config.seed, epoch=progress.epoch).to(split.index_device)
@@ -81,16 +83,42 @@ def warm_up(session: Session) -> None:
     that goes on would round its first step otherwise than the uninterrupted one; with the layout made
     beforehand it does not.
     """
-    before = [buffer.clone() for buffer in session.model.buffers()]  # running statistics of norms
-    x_BCHW = torch.zeros((2, *session.data.shape_CHW), device=session.world.device)
-    y_B = torch.zeros(2, dtype=torch.int64, device=session.world.device)
+    x_BCHW, y_B = _stand_in(session, 2)
     session.trained.train()
-    for _ in range(2):  # the new layout is made at the beginning of the second
-        loss = functional.cross_entropy(session.trained(_laid_out(session, x_BCHW)).float(), y_B)
-        torch.autograd.backward(loss)
+    with kept_buffers(session.model):
+        for _ in range(2):  # the new layout is made at the beginning of the second
+            loss = functional.cross_entropy(session.trained(_laid_out(session, x_BCHW)).float(), y_B)
+            torch.autograd.backward(loss)
     session.optimizer.zero_grad(set_to_none=True)
-    for buffer, value in zip(session.model.buffers(), before, strict=True):
-        buffer.copy_(value)
+
+
+def try_out(session: Session) -> None:
+    """See that the model takes the data set's images, in the smallest batch there will be; nothing changes.
+
+    Raises:
+        UserError: If it does not, or has not an output for each class.
+    """
+    config, data, model = session.config, session.data, session.model
+    last = data.train.samples % session.batch or session.batch
+    part = session.batch // config.accumulate
+    least = max(1, (last % part or part) // session.world.size)  # of any process; one is the stand-in
+    images = 1 if config.evaluate else min(least, 2)
+    x_BCHW, _ = _stand_in(session, images)
+    model.train(not config.evaluate)
+    try:
+        with torch.no_grad(), kept_buffers(model), _autocast(session):
+            logits_BK = model(_laid_out(session, x_BCHW))
+    except (RuntimeError, ValueError, AssertionError) as error:  # what torch and torchvision say it with
+        size = "x".join(map(str, data.shape_CHW))
+        what = (
+            f"--model {config.model} does not take {images} of these images, {size} ({one_line(error)[:200]})"
+        )
+        fix = "another --batch-size: the last step of an epoch has one image a process" if least == 1 else ""
+        raise UserError(what, fix=fix or "another --model") from error
+    shape = tuple(logits_BK.shape) if isinstance(logits_BK, torch.Tensor) else type(logits_BK).__name__
+    if not isinstance(logits_BK, torch.Tensor) or logits_BK.ndim != 2 or logits_BK.shape[1] < data.classes:
+        what = f"--model {config.model} gives {shape} for {images} images of {data.classes} classes"
+        raise UserError(what, fix=f"a model that gives a tensor of the shape ({images}, {data.classes})")
 
 
 def train_step(session: Session, batches: Iterator[Batch], counts: list[int], *, step: int) -> torch.Tensor:
@@ -163,6 +191,7 @@ def evaluate(session: Session) -> Score:
 
     Raises:
         StoppedError: If a stop was asked for meanwhile.
+        UserError: If an image cannot be read.
     """
     world, split, model = session.world, session.data.validation, session.model
     # running statistics of norms are each process's own so far; rank 0's are the ones saved
@@ -184,7 +213,7 @@ def evaluate(session: Session) -> Score:
                 _, why = _agree(session, sums[:0])
                 if why:
                     raise StoppedError(why)
-    loss, correct, samples = reduce_sum(world, sums).tolist()
+    loss, correct, samples = _total(session, sums)
     return Score(loss=loss / samples, accuracy=correct / samples, samples=round(samples))
 
 
@@ -200,6 +229,7 @@ def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, 
     Raises:
         StoppedError: If a stop was asked for.
         NotFiniteError: If the loss, or with `saves` a weight, is not finite.
+        UserError: If images could not be read.
     """
     broken = torch.zeros(1, dtype=torch.float64, device=since_sync.device)
     if saves:
@@ -223,15 +253,52 @@ def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, 
 def _agree(session: Session, values: torch.Tensor) -> tuple[list[float], str]:
     """The values (float64, 1-D, on the device) summed over the processes, and why to stop, if to stop."""
     noted = torch.tensor(session.stop.noted(), dtype=torch.float64, device=values.device)
-    totals: list[float] = reduce_sum(session.world, torch.cat((values, noted))).tolist()
+    totals = _total(session, torch.cat((values, noted)))
     return totals[: len(values)], reason(totals[len(values) :])
 
 
+def _total(session: Session, values: torch.Tensor) -> list[float]:
+    """The values (float64, 1-D, on the device) summed over the processes, unless one has a problem.
+
+    Raises:
+        UserError: The problem, on all of them.
+    """
+    problems = torch.tensor([len(session.problems)], dtype=torch.float64, device=values.device)
+    totals: list[float] = reduce_sum(session.world, torch.cat((values, problems))).tolist()
+    if totals.pop():
+        together(session.world, lambda: _tell(session.problems))
+    return totals
+
+
+def _tell(problems: list[UserError]) -> None:
+    for problem in problems:
+        raise problem
+
+
 def _batches(session: Session, split: Split, lists: list[torch.Tensor], epoch: int) -> Iterator[Batch]:
-    """The batches of these index lists. Loaders are forked, which goes wrong while a thread is saving."""
-    if isinstance(split, Loaded):
-        session.writer.wait()
-    return split.batches(lists, epoch=epoch)
+    """The batches of these index lists.
+
+    In place of one that cannot be read, and all after it, comes a stand-in: the other processes count on this
+    one until they meet. Then all of them end; nothing is saved before.
+    """
+    if isinstance(split, Loaded) and not split.started:
+        session.writer.wait()  # loaders are forked, which goes wrong while a thread is saving
+    done = 0
+    try:
+        for batch in split.batches(lists, epoch=epoch):
+            yield batch
+            done += 1
+    except UserError as error:
+        session.problems.append(error)
+        for _ in lists[done:]:
+            yield _stand_in(session, 2)
+
+
+def _stand_in(session: Session, images: int) -> Batch:
+    """Black images of the first class."""
+    device = session.world.device
+    x_BCHW = torch.zeros((images, *session.data.shape_CHW), device=device)
+    return x_BCHW, torch.zeros(images, dtype=torch.int64, device=device)
 
 
 def _mine(order_N: torch.Tensor, first: int, count: int, session: Session) -> torch.Tensor:

@@ -6,9 +6,12 @@ import torch
 from torch import nn
 
 from .config import Config
-from .data import Data, named
+from .data import Data, named, torchvision
 from .errors import UserError
 from .order import mix
+from .recomputation import recomputed
+
+CONVNET_SIDE = 6  # pixels: two lines are lost to each convolution, then two become one
 
 
 def build(config: Config, data: Data) -> nn.Module:
@@ -18,12 +21,14 @@ def build(config: Config, data: Data) -> nn.Module:
         UserError: If there is no such model, or it cannot take the data set's images.
     """
     torch.manual_seed(mix("weights", config.seed))
+    made: nn.Module
     if config.model == "convnet":
-        return _convnet(data.shape_CHW, data.classes)
-    if ":" in config.model:
-        made: nn.Module = named(config.model, "--model")(config)
-        return made
-    return _from_torchvision(config.model, data)
+        made = _convnet(data.shape_CHW, data.classes)
+    elif ":" in config.model:
+        made = named(config.model, "--model")(config)
+    else:
+        made = _from_torchvision(config.model, data)
+    return recomputed(made) if config.activation_checkpointing else made
 
 
 def load_weights(model: nn.Module, weights: dict[str, torch.Tensor], origin: str) -> None:
@@ -44,6 +49,9 @@ def load_weights(model: nn.Module, weights: dict[str, torch.Tensor], origin: str
 def _convnet(shape_CHW: tuple[int, int, int], classes: int) -> nn.Module:
     """Two convolutions and two dense layers: 1.2 million weights for 28x28 images of one channel."""
     channels, height, width = shape_CHW
+    if min(height, width) < CONVNET_SIDE:
+        what = f"--model convnet wants images of {CONVNET_SIDE}x{CONVNET_SIDE} or larger"
+        raise UserError(f"{what}, these are {height}x{width}", fix="another --model")
     return nn.Sequential(
         nn.Conv2d(channels, 32, 3),
         nn.ReLU(),
@@ -60,11 +68,7 @@ def _convnet(shape_CHW: tuple[int, int, int], classes: int) -> nn.Module:
 
 
 def _from_torchvision(name: str, data: Data) -> nn.Module:
-    try:
-        from torchvision import models  # type: ignore[import-not-found,import-untyped,unused-ignore]
-    except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision made for another torch
-        fix = "--model convnet, or install the torchvision that belongs to this torch"
-        raise UserError(f"--model {name} needs torchvision ({error})", fix=fix) from error
+    models = torchvision(f"--model {name}").models
     if data.shape_CHW[0] != 3:
         raise UserError(
             f"--model {name} wants 3 channels, the images have {data.shape_CHW[0]}", fix="--model convnet"

@@ -11,6 +11,7 @@ from torch import nn
 
 from .config import Config
 from .data import Data
+from .errors import UserError
 from .lock import RunLock
 from .log import Log
 from .optim import Ema
@@ -67,6 +68,7 @@ class Session:
         settings: What the weights depend on (config.trajectory), stored in checkpoints.
         scaler: The loss scale of --precision fp16, a GradScaler.
         ema: The running mean of --ema.
+        problems: Why this process could not read its images; it says so when the processes next meet.
     """
 
     config: Config
@@ -85,3 +87,4 @@ class Session:
     meter: Meter = field(default_factory=Meter)
     writer: Writer = field(default_factory=Writer)
     copies: Copies = field(default_factory=Copies)
+    problems: list[UserError] = field(default_factory=list)

@@ -1,27 +1,32 @@
 """Splits: they turn index lists into batches on the device.
 
 `Held` lies on the device as it is (uint8) and is augmented and normalised there, batch by batch: no loader,
-no copies. `Loaded` goes through loader processes. What is random is decided by (seed, epoch, sample), and so
-depends neither on the number of loaders nor on where a run was stopped.
+no copies. `Loaded` goes through loader processes, which live as long as the run. What is random is decided by
+(seed, epoch, sample), and so depends neither on the number of loaders nor on where a run was stopped.
 
 Shape suffixes: N samples of the split, B of a batch, C channels, H height, W width.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 
+from .errors import UserError, one_line
 from .order import mix
-from .stop import leave_signals_to_parent
+from .stop import end_with_parent, leave_signals_to_parent
 
 Batch = tuple[torch.Tensor, torch.Tensor]
+
+AHEAD = 4  # batches that each loader process may be ahead; they lie in shared memory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,72 +112,152 @@ def shifted(x_BCHW: torch.Tensor, random_B: torch.Tensor, most: int) -> torch.Te
     return padded_BCHW[image_B111, channel_C11, row_BH[:, None, :, None], column_BW[:, None, None, :]]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Loaded:
-    """A map-style data set of (x_CHW uint8 or float32, label), read sample by sample."""
+    """A map-style data set of (x_CHW uint8 or float32, label), read sample by sample.
 
-    dataset: Any
-    norm: Norm
-    device: torch.device
-    workers: int
-    seed: int
+    Args:
+        dataset: It has a length, and gives a sample for each index below that.
+        norm: For uint8 images, on the device.
+        device: Where batches are wanted.
+        workers: Loader processes; 0: this process reads.
+        seed: Of the samples' random choices.
+        classes: Labels are below this.
+        shape_CHW: Of every image.
+    """
 
-    @property
-    def samples(self) -> int:
-        """How many."""
-        return len(self.dataset)
-
-    @property
-    def index_device(self) -> torch.device:
-        """Where index lists are wanted."""
-        return torch.device("cpu")
+    def __init__(
+        self,
+        dataset: Any,
+        *,
+        norm: Norm,
+        device: torch.device,
+        workers: int,
+        seed: int,
+        classes: int,
+        shape_CHW: tuple[int, ...],
+    ) -> None:
+        self.samples = len(dataset)
+        self.index_device = torch.device("cpu")
+        self.started = not workers  # whether no processes are to be forked any more
+        self._norm, self._device = norm, device
+        self._lists: list[list[int]] = []
+        processes: dict[str, Any] = {
+            "worker_init_fn": _start_worker,
+            "persistent_workers": True,
+            "prefetch_factor": AHEAD,
+            "multiprocessing_context": "fork",  # own data sets need not be picklable, and are not copied
+        }
+        self._loader: DataLoader[Any] = DataLoader(
+            _Keyed(dataset, self.samples, seed, classes, tuple(shape_CHW)),
+            batch_sampler=self._lists,
+            collate_fn=_collate,
+            num_workers=workers,
+            pin_memory=device.type == "cuda",
+            **(processes if workers else {}),
+        )
 
     def batches(self, index_lists: Sequence[torch.Tensor], *, epoch: int) -> Iterator[Batch]:
-        """x_BCHW (float32) and y_B (int64) of each index list, on the device; both empty for an empty one."""
-        lists = [index_B.tolist() for index_B in index_lists]
-        on_gpu = self.device.type == "cuda"
-        loader = DataLoader(
-            _Seeded(self.dataset, self.seed, epoch),
-            batch_sampler=[indices for indices in lists if indices],
-            num_workers=self.workers,
-            worker_init_fn=_start_worker,
-            pin_memory=on_gpu,
-        )
-        loaded = iter(loader)
-        normalise = self.norm.on(self.device)
-        for indices in lists:
-            if not indices:
-                yield (
-                    torch.empty(0, device=self.device),
-                    torch.empty(0, dtype=torch.int64, device=self.device),
-                )
-                continue
-            x_BCHW, y_B = next(loaded)
-            x_BCHW = x_BCHW.to(self.device, non_blocking=on_gpu)
-            yield normalise(x_BCHW), y_B.to(self.device, non_blocking=on_gpu)
+        """x_BCHW (float32) and y_B (int64) of each index list, on the device; both empty for an empty one.
+
+        The iterator of an earlier call must no longer be used.
+
+        Raises:
+            UserError: From the iterator, in place of a batch that cannot be read.
+        """
+        # The epoch is told in the indices: nothing else reaches processes that run already.
+        first = epoch * self.samples
+        self._lists[:] = [(index_B + first).tolist() for index_B in index_lists if len(index_B)]
+        loaded = iter(self._loader)
+        self.started = True
+        empty = torch.empty(0), torch.empty(0, dtype=torch.int64)
+        read = (_good(next(loaded)) if len(index_B) else empty for index_B in index_lists)
+        normalise = self._norm.on(self._device)
+        return ((normalise(x_BCHW), y_B) for x_BCHW, y_B in moved(read, self._device))
 
 
 Split = Held | Loaded
 
 
+def moved(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
+    """The same batches on the device. A GPU gets each one while it computes on the one before.
+
+    The copies are made on a stream of their own, from pinned memory. A batch is given out once the computing
+    stream waits for its copy, but before it would have to wait for the next one's; and its memory is not used
+    anew before that stream is done with it (torch.Tensor.record_stream). The order of these calls is tested;
+    on a GPU it has not been run yet.
+    """
+    if device.type != "cuda":
+        yield from batches
+        return
+    copying = torch.cuda.Stream(device)  # type: ignore[no-untyped-call,unused-ignore]
+    coming: Batch | None = None
+    for batch in itertools.chain(batches, (None,)):
+        arrived = coming
+        if arrived is not None:
+            computing = torch.cuda.current_stream(device)
+            computing.wait_stream(copying)
+            for part in arrived:
+                part.record_stream(computing)
+        if batch is not None:
+            with torch.cuda.stream(copying):
+                coming = batch[0].to(device, non_blocking=True), batch[1].to(device, non_blocking=True)
+        if arrived is not None:
+            yield arrived
+
+
 @dataclass(frozen=True)
-class _Seeded(Dataset[tuple[torch.Tensor, int]]):
-    """A data set whose random choices for a sample depend on (seed, epoch, sample) alone."""
+class _Keyed(Dataset[Any]):
+    """A data set by keys, epoch * samples + index: what is random depends on the key and the seed alone.
+
+    A sample that cannot be read is given as the UserError that says so: an exception would come out of a
+    loader process as a text with a traceback.
+    """
 
     dataset: Any
+    samples: int
     seed: int
-    epoch: int
+    classes: int
+    shape_CHW: tuple[int, ...]
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        key = mix("sample", self.seed, self.epoch, index)
-        torch.default_generator.manual_seed(
-            key
-        )  # torch.manual_seed visits all devices: a hundred times slower
-        random.seed(key)
-        x_CHW, label = self.dataset[index]
+    def __getitem__(self, key: int) -> tuple[torch.Tensor, int] | UserError:
+        epoch, index = divmod(key, self.samples)
+        _seed(mix("sample", self.seed, epoch, index))
+        try:
+            x_CHW, label = self.dataset[index]
+        except UserError as error:
+            return error
+        except OSError as error:
+            return UserError(f"cannot read sample {index} ({one_line(error)})", fix="repair the data set")
+        if tuple(x_CHW.shape) != self.shape_CHW:
+            what = f"sample {index} has the shape {tuple(x_CHW.shape)}, the first one {self.shape_CHW}"
+            return UserError(what, fix="make all images of one shape")
+        if not 0 <= label < self.classes:
+            what = f"the label of sample {index} is {label}, but there are {self.classes} classes"
+            return UserError(what, fix="labels from 0 on, each below the number of classes")
         return x_CHW, int(label)
+
+
+def _seed(key: int) -> None:
+    """Decide about all that a data set may call random."""
+    torch.default_generator.manual_seed(key)  # torch.manual_seed visits all devices: a hundred times slower
+    random.seed(key)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(key)
+
+
+def _collate(samples: list[Any]) -> Any:
+    """A batch, or the first error among its samples."""
+    return next((one for one in samples if isinstance(one, UserError)), None) or default_collate(samples)
+
+
+def _good(batch: Any) -> Batch:
+    if isinstance(batch, UserError):
+        raise batch
+    x_BCHW, y_B = batch
+    return x_BCHW, y_B
 
 
 def _start_worker(_worker: int) -> None:
     torch.set_num_threads(1)
     leave_signals_to_parent()
+    end_with_parent()

@@ -7,7 +7,9 @@ them stop at one step.
 
 from __future__ import annotations
 
+import ctypes
 import signal
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -105,3 +107,12 @@ def leave_signals_to_parent() -> None:
     """For loader processes: Slurm signals them too, and one that dies would end the run before it saves."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+
+
+def end_with_parent() -> None:
+    """For loader processes: end at once when the process that forked this one does, however that ends.
+
+    By PR_SET_PDEATHSIG, see prctl(2); elsewhere than on Linux torch's loaders look every few seconds.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)

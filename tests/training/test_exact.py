@@ -50,6 +50,7 @@ OWN = """
 """
 OURS = ("--dataset", "exact_own:data", "--model", "exact_own:model", "--workers", "0", "--batch-size", "8")
 PLAIN = ("--dataset", "exact_own:plain_data", "--model", "exact_own:plain_model", "--batch-size", "8")
+AGAIN = ("--activation-checkpointing",)
 OFTEN = ("--sync-every", "1", "--save-every", "3")
 EACH = [
     ("--optimizer", "sgd", "--schedule", "cosine", "--warmup-epochs", "0.5"),
@@ -223,3 +224,28 @@ def test_compiling_is_asked_for(
     assert not compiled
     assert here(tmp_path / "fast", *OURS, "--compile").code == 0
     assert len(compiled) == 1
+
+
+@pytest.mark.parametrize("flags", [(), ("--precision", "bf16", "--accumulate", "2", "--ema", "0.9")])
+def test_computing_activations_again_changes_nothing(
+    here: Here, own: Path, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    for name, more in (("kept", ()), ("recomputed", AGAIN)):
+        ended = here(tmp_path / name, *OURS, *flags, *more)
+        assert ended.code == 0, ended.err
+
+    assert "1.running_mean" in everything(tmp_path / "kept")["model"]
+    assert equal(everything(tmp_path / "kept"), everything(tmp_path / "recomputed"))
+
+
+def test_nor_does_it_in_two_processes_for_a_part_of_the_run(
+    trainers: Trainers, own: Path, tmp_path: Path
+) -> None:
+    env = {"PYTHONPATH": str(own)}
+    flags = (*OURS, *SPAWN_2, "--epochs", "2", "--save-every", "1", "--keep", "9")
+    kept = trainers.run(tmp_path / "kept", *flags, env=env)
+    half = str(tmp_path / "kept" / "checkpoints" / "step-00000003.pt")
+    rest = trainers.run(tmp_path / "rest", *flags, *AGAIN, "--resume", half, env=env)
+
+    assert [kept.code, rest.code] == [0, 0], kept.err + rest.err
+    assert equal(everything(tmp_path / "kept"), everything(tmp_path / "rest"))
