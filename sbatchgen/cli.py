@@ -223,7 +223,7 @@ def submit(
 
     submission: Submission
     if _is_script(job):
-        submission = of_script(Path(job), given, args)
+        submission = of_script(Path(job), given, args, os.environ, keep=keep_sbatch_env)
     else:
         resolved = _resolve(job, args, given)
         submission = of_job(resolved, os.environ, Path.cwd())

@@ -145,6 +145,7 @@ class Profile:
     qos: Mapping[Text, Qos] = field(default_factory=dict)
     gres_types: tuple[Text, ...] = ()
     licenses: tuple[Text, ...] = ()
+    plugin_options: tuple[Text, ...] = ()  # of sbatch, from the site's plugins; name= for one with a value
     policies: Mapping[Text, Literal["error", "warning", "info", "off"]] = field(default_factory=dict)
     gpu_request: GpuRequest = "gpus_per_node"
     modules: tuple[Text, ...] = ()

@@ -180,12 +180,13 @@ def of_plan(
     )
 
 
-def of_script(script: str | None, job: Resources | None = None) -> Review:
-    """The review of a script that is finished already, and of what it asks for."""
+def of_script(script: str | None, job: Resources | None = None, findings: Sequence[Finding] = ()) -> Review:
+    """The review of a script that is finished already, of what it asks for and what was found in it."""
     request = _request(job, Partition(), gpus=job.gpu_count) if job else None
     return Review(
         request=request,
         cost=_cost(request) if request else None,
+        findings=tuple(findings),
         script=script,
         parts=tuple(_parts(script or "")),
     )

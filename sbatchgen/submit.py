@@ -12,18 +12,23 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 from sbatchgen import history, review
 from sbatchgen.check import check
 from sbatchgen.errors import CommandLineError, DocumentError, FitError, SlurmError
+from sbatchgen.lint.command import findings_of, settings_of
+from sbatchgen.lint.linter import read_closely
+from sbatchgen.lint.source import sources
 from sbatchgen.plan import Source
 from sbatchgen.refusal import Answer, Asked, Refusal, asked_by, asked_in, reasons, understand
 from sbatchgen.request import Resolved, with_log
+from sbatchgen.rules.ask import DEFAULT_SLURM
 from sbatchgen.rules.subject import Subject
 from sbatchgen.script import Script, read
+from sbatchgen.search import Places
 from sbatchgen.units import ShellPath
 
 SUBMIT_TIMEOUT_S = 60
@@ -74,6 +79,16 @@ def _of_plan(resolved: Resolved, folder: Path, run_dir: Path | None) -> Submissi
     findings = check(resolved.plan, log_folders_made=True)
     broken = any(finding.severity == "error" for finding in findings)
     script = "" if broken else resolved.script()
+    if script and plan.slurm:  # what a template, the profile's setup or extra_options brought in
+        extra = tuple(f"{name}{'=' * (value != 'true')}" for name, value in plan.extra_options.items())
+        subject = Subject(
+            file="job.slurm",
+            text=script,
+            slurm=plan.profile.slurm or DEFAULT_SLURM,
+            profile=plan.profile,
+            known_options=extra,
+        )
+        findings += read_closely(subject)
     shown = review.of_plan(
         resolved.plan,
         None if broken else script,
@@ -92,25 +107,39 @@ def _of_plan(resolved: Resolved, folder: Path, run_dir: Path | None) -> Submissi
     )
 
 
-def of_script(path: Path, given: Mapping[str, Any], args: tuple[str, ...]) -> Submission:
-    """The submission of a script as it stands.
+def of_script(
+    path: Path,
+    given: Mapping[str, Any],
+    args: tuple[str, ...],
+    environment: Mapping[str, str],
+    *,
+    keep: bool = False,
+) -> Submission:
+    """The submission of a script as it stands; of the options of a job it may have a profile to be judged by.
+
+    Args:
+        path: The script.
+        given: The options of a job.
+        args: Arguments of a trainer.
+        environment: For SBATCHGEN_PROFILE and the search paths.
+        keep: Whether SBATCH_ variables of the environment will count.
 
     Raises:
-        CommandLineError: Options of a job were given: the script has its own.
+        CommandLineError: Other options of a job were given: the script has its own.
         DocumentError: It can't be read.
     """
-    if args or any(value is not None and value != () for value in given.values()):
+    others = {name: value for name, value in given.items() if name != "profile"}
+    if args or any(value is not None and value != () for value in others.values()):
         what = f"{path} is a finished script: options of a job can't change it"
         raise CommandLineError.of(what, fix="edit the script, or render the job again with these options")
-    try:
-        script = path.read_bytes()
-        text = script.decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DocumentError.of(f"can't read {path}: {error}") from error
-    if b"\r\n" in script:
-        raise DocumentError.of(
-            f"{path} has DOS line ends, which sbatch refuses", fix=f"sed -i 's/\\r$//' {path}"
-        )
+    source = next(sources(str(path)))
+    settings = replace(
+        settings_of(Places(Path.cwd(), environment), given.get("profile")),
+        environment=environment if keep else {},
+        makes_log_folders=True,
+    )
+    script, text = source.data, source.text
+    found = findings_of(source, settings)
     parsed = read(script)
     name = parsed.options.get("job-name")
     return Submission(
@@ -120,7 +149,7 @@ def of_script(path: Path, given: Mapping[str, Any], args: tuple[str, ...]) -> Su
         log_folders=log_folders(parsed, path.cwd(), (name.value if name else None) or path.name),
         run_dir=None,
         local=False,
-        review=review.of_script(text, Subject(file=str(path), text=text).job),
+        review=review.of_script(text, Subject(file=str(path), text=text).job, found),
     )
 
 

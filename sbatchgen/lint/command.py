@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
@@ -45,6 +45,8 @@ class Settings:
     Attributes:
         selected: The starts of ids of the rules that are wanted; none for all.
         spec: What sbatchgen.yaml and the flags turn off, or give another severity.
+        environment: That of the submission, where there is one.
+        makes_log_folders: Whether the folders of logs are made before a script is submitted.
     """
 
     profile: Profile | None
@@ -52,6 +54,8 @@ class Settings:
     folder: Path
     selected: tuple[str, ...]
     spec: LintSpec
+    environment: Mapping[str, str] = field(default_factory=dict)
+    makes_log_folders: bool = False
 
 
 def page(rule: str) -> str:
@@ -99,7 +103,7 @@ def run(
         CommandLineError: A flag's value makes no sense.
         DocumentError: The profile or sbatchgen.yaml is wrong.
     """
-    settings = _settings(Places(folder, environment), profile, slurm, select=select, disable=disable)
+    settings = settings_of(Places(folder, environment), profile, slurm, select=select, disable=disable)
     problems: list[Problem] = []
     found: list[report.Located] = []
     lines: dict[str, list[str]] = {}
@@ -135,7 +139,9 @@ def findings_of(source: Source, settings: Settings) -> list[Finding]:
         text=source.text,
         slurm=settings.slurm,
         profile=settings.profile,
+        environment=settings.environment,
         folder=settings.folder,
+        makes_log_folders=settings.makes_log_folders,
     )
     found = (_judged(finding, settings) for finding in kept(lint(subject), subject.lines))
     return [_moved(finding, source) for finding in found if finding is not None]
@@ -173,9 +179,20 @@ def _lines(source: Source, known: int) -> Iterator[str]:
     yield from (" " * source.indent + line for line in source.text.split("\n"))
 
 
-def _settings(
-    places: Places, profile: str | None, slurm: str | None, *, select: Sequence[str], disable: Sequence[str]
+def settings_of(
+    places: Places,
+    profile: str | None,
+    slurm: str | None = None,
+    *,
+    select: Sequence[str] = (),
+    disable: Sequence[str] = (),
 ) -> Settings:
+    """What flags and sbatchgen.yaml say; without a profile no cluster is known.
+
+    Raises:
+        CommandLineError: A flag's value makes no sense.
+        DocumentError: The profile or sbatchgen.yaml is wrong.
+    """
     project = read(places.project, JobSpec).value if places.project else JobSpec()
     cluster = _profile(places, profile, project)
     release = slurm or (cluster.slurm if cluster else None) or DEFAULT_SLURM

@@ -51,13 +51,12 @@ EXAMPLES = {
 @RULES.add("SB101", "error", "the first line does not start with #!")
 def _shebang(script: Subject) -> Iterator[Hit]:
     if script.text.strip() and not script.text.startswith("#!"):
-        first = script.text[:1]
         why = (
-            "a byte order mark stands before it"
-            if first == "\ufeff"
-            else "it has to stand in the very first bytes"
+            "a byte order mark comes first"
+            if script.text.startswith("\ufeff")
+            else "its first two bytes are others"
         )
-        what = f'the script does not start with #! ({why}): sbatch refuses it, "This does not look like a batch script"'
+        what = f"the script does not start with #! ({why}): sbatch refuses it"
         edits = (Edit(1, 1, 2, ""),) if script.text.startswith("\ufeff#!") else ()
         yield Hit(script.at(1), what, "write #!/bin/bash in the first line", edits=edits)
 
@@ -67,7 +66,8 @@ def _line_ends(script: Subject) -> Iterator[Hit]:
     numbers = [number for number, line in enumerate(script.lines, start=1) if line.endswith("\r")]
     if numbers and "\r\n" in script.text:
         edits = tuple(Edit(number, len(script.lines[number - 1]), 0, "") for number in numbers)
-        what = f"{len(numbers)} lines end in a carriage return (DOS): sbatch refuses the script"
+        many = f"{len(numbers)} lines end" if len(numbers) > 1 else "a line ends"
+        what = f"{many} in a carriage return (DOS line ends): sbatch refuses the script"
         yield Hit(script.at(numbers[0]), what, f"sed -i 's/\\r$//' {script.file}", edits=edits)
 
 
@@ -220,7 +220,11 @@ def _unknown(script: Subject) -> Iterator[Hit]:
         else:
             what = f"sbatch {script.slurm} has no option {stop.word.text.partition('=')[0]}: it refuses "
             what += "the script"
-            fix = f"write --{RENAMED[name]}" if name in RENAMED else did_you_mean(name, table(script.slurm))
+            fix = (
+                f"write --{RENAMED[name]}"
+                if name in RENAMED
+                else did_you_mean(name, table(script.slurm, script.plugins))
+            )
             yield Hit(at, what, fix if len(fix) < 100 else "remove it")
 
 

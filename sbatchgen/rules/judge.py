@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from sbatchgen.finding import Finding
 from sbatchgen.rules import options, placement, resources
@@ -14,10 +15,15 @@ GROUPS = (placement, resources, options)
 
 def judge(ask: Ask) -> Iterator[Finding]:
     """What they say, with the severities that the cluster's policies give them."""
+    policies = ask.profile.policies
     for group in GROUPS:
         for rule in group.RULES:
-            policy = ask.profile.policies.get(rule.id) if ask.profile.policies else None
-            if policy == "off":
-                continue
-            for finding in rule.findings(ask, ask.job.place):
-                yield replace(finding, severity=policy) if policy else finding
+            if policies.get(rule.id) != "off":
+                for finding in rule.findings(ask, ask.job.place):
+                    yield with_policy(finding, policies)
+
+
+def with_policy(finding: Finding, policies: Mapping[Any, Any]) -> Finding:
+    """The finding with the severity that a cluster gives its rule."""
+    severity = policies.get(finding.rule)
+    return replace(finding, severity=severity) if severity else finding

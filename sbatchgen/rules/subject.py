@@ -12,12 +12,12 @@ from sbatchgen.finding import Place
 from sbatchgen.profile import Profile
 from sbatchgen.resources import UNLIMITED, Resources, amounts, gres_items
 from sbatchgen.rules.ask import DEFAULT_SLURM
-from sbatchgen.rules.vocabulary import PYXIS, table
+from sbatchgen.rules.vocabulary import PYXIS, of_plugins, table
 from sbatchgen.script import Option, Script, read
 from sbatchgen.script.getopt import Stop, Use, scan
 from sbatchgen.script.grammar import INFINITE, RefusedError, integer, mebibytes, node_range, seconds
 from sbatchgen.script.header import READ, Word
-from sbatchgen.script.releases import ALIASES, line_of
+from sbatchgen.script.releases import ALIASES, Spec, line_of
 
 if TYPE_CHECKING:
     from sbatchgen.shell import Body
@@ -35,6 +35,7 @@ class Subject:
         environment: That of the submission, for SBATCH_ variables; empty where nobody submits.
         folder: Where it would be submitted; None where that is not known.
         makes_log_folders: Whether the folders of its logs are made before it is submitted.
+        known_options: Options of plugins, besides those that the profile names; name= for one with a value.
     """
 
     file: str
@@ -44,6 +45,7 @@ class Subject:
     environment: Mapping[str, str] = field(default_factory=dict)
     folder: Path | None = None
     makes_log_folders: bool = False
+    known_options: tuple[str, ...] = ()
 
     @cached_property
     def lines(self) -> list[str]:
@@ -56,6 +58,12 @@ class Subject:
         return line_of(self.slurm)
 
     @cached_property
+    def plugins(self) -> tuple[Spec, ...]:
+        """Options of sbatch that the site's plugins add."""
+        named = self.profile.plugin_options if self.profile else ()
+        return of_plugins((*named, *self.known_options))
+
+    @cached_property
     def script(self) -> Script:
         """What sbatch reads and says."""
         folder = str(self.folder) if self.folder else "/"
@@ -63,7 +71,7 @@ class Subject:
             self.text,
             slurm=self.slurm,
             environment=self.environment,
-            plugin_options=PYXIS,
+            plugin_options=(*PYXIS, *self.plugins),
             file=self.file,
             folder=folder,
         )
@@ -79,7 +87,7 @@ class Subject:
     def uses(self) -> tuple[Use | Stop, ...]:
         """Every use of an option in the directives of the first component, also after what stops sbatch."""
         lines = [line for line in self.script.directives if line.kind in READ and line.component <= 0]
-        return tuple(_uses([word for line in lines for word in line.words], self.slurm))
+        return tuple(_uses([word for line in lines for word in line.words], table(self.slurm, self.plugins)))
 
     @cached_property
     def options(self) -> dict[str, Use]:
@@ -126,9 +134,8 @@ class Subject:
         return self.script.options.get(option)
 
 
-def _uses(words: list[Word], slurm: str) -> Iterator[Use | Stop]:
+def _uses(words: list[Word], known: Mapping[str, Spec]) -> Iterator[Use | Stop]:
     """All options in these words; where sbatch stops, the word is left out and the rest is read."""
-    known = table(slurm)
     while words:
         stop = None
         for item in scan(words, known):

@@ -5,6 +5,8 @@ Sources: srun(1) of Slurm 22.05; pyxis' README and args.c; the option tables of 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sbatchgen.script.releases import RELEASES, Argument, Spec, specs
 
 _OF_SRUN = """
@@ -46,9 +48,15 @@ PYXIS = (
 PYXIS_NAMES = frozenset(spec.name for spec in PYXIS)
 
 
-def table(slurm: str) -> dict[str, Spec]:
+def of_plugins(names: Iterable[str]) -> tuple[Spec, ...]:
+    """Options of a site's plugins; a name that ends in = has a value."""
+    kinds = {True: Argument.REQUIRED, False: Argument.NONE}
+    return tuple(_plugin(name.rstrip("="), kinds[name.endswith("=")]) for name in names)
+
+
+def table(slurm: str, plugins: Iterable[Spec] = ()) -> dict[str, Spec]:
     """The options that a directive may hold where pyxis is there, by long name."""
-    return specs(slurm) | {spec.name: spec for spec in PYXIS}
+    return specs(slurm) | {spec.name: spec for spec in (*PYXIS, *plugins)}
 
 
 def releases(name: str) -> tuple[str, ...]:

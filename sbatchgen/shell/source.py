@@ -149,12 +149,36 @@ class Source:
 
 
 EXPANSIONS = frozenset(("command_substitution", "process_substitution", "expansion", "arithmetic_expansion"))
-_NAMED = """
-    command declaration_command unset_command test_command compound_statement subshell function_definition
-    while_statement for_statement c_style_for_statement if_statement elif_clause case_statement negated_command list
-    pipeline redirected_statement do_group variable_assignment heredoc_redirect heredoc_body string simple_expansion
-    expansion command_substitution process_substitution arithmetic_expansion comment
-""".split()
+_NAMED = [
+    "command",
+    "declaration_command",
+    "unset_command",
+    "test_command",
+    "compound_statement",
+    "subshell",
+    "function_definition",
+    "while_statement",
+    "for_statement",
+    "c_style_for_statement",
+    "if_statement",
+    "elif_clause",
+    "case_statement",
+    "negated_command",
+    "list",
+    "pipeline",
+    "redirected_statement",
+    "do_group",
+    "variable_assignment",
+    "heredoc_redirect",
+    "heredoc_body",
+    "string",
+    "simple_expansion",
+    "expansion",
+    "command_substitution",
+    "process_substitution",
+    "arithmetic_expansion",
+    "comment",
+]
 _TOKENS = ("then", "&&", "||", "|", "|&")
 
 

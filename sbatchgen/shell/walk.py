@@ -50,7 +50,7 @@ class _Frame:
 
 _BACKGROUND = re.compile(r"[ \t]*&(?![&>])")
 _TESTS = frozenset(("test_command", "compound_statement"))
-_SIMPLE = frozenset("command declaration_command unset_command test_command".split())
+_SIMPLE = frozenset(["command", "declaration_command", "unset_command", "test_command"])
 _PARTS_OF_COMMANDS = frozenset(("command", "declaration_command"))
 _LOOPS = frozenset(("while_statement", "for_statement", "c_style_for_statement"))
 _CHANGES: dict[str, dict[str, bool]] = {
@@ -81,7 +81,9 @@ _ALL = _CHANGES | {
     "then": {"branch": True, "condition": False},
     "right": {"branch": True},
 }
-_PASSED = frozenset("string simple_expansion expansion arithmetic_expansion comment heredoc_body".split())
+_PASSED = frozenset(
+    ["string", "simple_expansion", "expansion", "arithmetic_expansion", "comment", "heredoc_body"]
+)
 
 
 class _Walker:
