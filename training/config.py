@@ -113,6 +113,9 @@ class Config:
     )
     sync_every: int = _option(10, "steps between the moments at which all processes agree on stopping")
     log_every: int = _option(20, "steps between progress lines")
+    tensorboard: str = _option(
+        "auto", "curves in RUN_DIR/tensorboard; auto: where TensorBoard is installed", choices=("auto", "off")
+    )
     preempted_status: int = _option(
         PREEMPTED, "exit status of a run that was stopped and saved; torchrun calls all but 0 a failure"
     )
