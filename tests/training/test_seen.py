@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from sbatchgen.curves import CURVES, read_history
+from sbatchgen.plot import plot
 from training import log, loop
 from training.bar import Bar
 
@@ -325,3 +327,17 @@ def test_rank_0_alone_loads_tensorboard(trainers: Trainers, tmp_path: Path) -> N
 
     assert ended.code == 0, ended.err
     assert re.findall(r"loaded by rank \d", ended.out) == ["loaded by rank 0"]
+
+
+def test_the_command_understands_what_a_run_tells(here: Here, tmp_path: Path) -> None:
+    """The two never import each other: the run folder is between them."""
+    here(tmp_path / "run", *OFTEN, "--save-every", "3", "--keep", "9", "--epochs", "2")
+    here(tmp_path / "run", *OFTEN, "--epochs", "2", "--resume", "step-00000003.pt")
+    history = read_history(tmp_path / "run")
+
+    assert plot([tmp_path / "run"], None) == tmp_path / "run" / "plot.png"
+    assert [step for step, _ in history.curves["train loss"]] == [2, 6, 10, 12, 14]
+    assert [step for step, _ in history.curves["epoch accuracy"]] == [8, 16]
+    assert history.curves.keys() == {f"{kind} {name}" for kind, names in CURVES.items() for name in names}
+    assert (history.restarts, history.last, history.end) == ([3], 16, "done")
+    assert history.config["global_batch_size"] == 32
