@@ -7,6 +7,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar, get_type_hints
 
+from . import __doc__ as how_to_start
 from .errors import PREEMPTED, UserError
 from .stop import end_of
 
@@ -135,7 +136,13 @@ def parse(argv: list[str]) -> Config:
     Raises:
         UserError: For the first thing that is wrong.
     """
-    parser = _Parser(prog="python -m training", allow_abbrev=False)
+    parser = _Parser(
+        prog="python -m training",
+        usage="%(prog)s [OPTIONS]",
+        description=how_to_start,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     types = get_type_hints(Config)
     for field in dataclasses.fields(Config):
         flag = "--" + field.name.replace("_", "-")
