@@ -36,13 +36,15 @@ class StoppedError(Exception):
 class Score:
     """Means over a whole split, whatever the number of processes."""
 
-    loss: float
+    loss: float  # cross entropy, in nats
     accuracy: float  # 0..1
     samples: int
 
 
 def train_epoch(session: Session, progress: Progress) -> None:
     """Train on what is left of the epoch; `progress` is up to date after each step.
+
+    Data of the training split come as x_BCHW (float32) and y_B (int64 in 0..K-1), on the device.
 
     Raises:
         StoppedError: If a stop was asked for.
@@ -227,7 +229,7 @@ def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, 
     One sum of a few numbers carries losses, counts and stop requests: the only moment at which the host
     waits.
 
-    `since_sync`, the summed results of `train_step`, is set to zero. With `saves` a checkpoint may follow:
+    `since_sync`, the summed results of `train_step` (float64 (3,) on the device), is set to zero. With `saves` a checkpoint may follow:
     then the weights are looked at too, so that none is made of a broken model.
 
     Raises:
