@@ -229,8 +229,9 @@ def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, 
     One sum of a few numbers carries losses, counts and stop requests: the only moment at which the host
     waits.
 
-    `since_sync`, the summed results of `train_step` (float64 (3,) on the device), is set to zero. With `saves` a checkpoint may follow:
-    then the weights are looked at too, so that none is made of a broken model.
+    `since_sync`, the summed results of `train_step` (float64 (3,) on the device), is set to zero. With
+    `saves` a checkpoint may follow: then the weights are looked at too, so that none is made of a broken
+    model.
 
     Raises:
         StoppedError: If a stop was asked for.
