@@ -12,8 +12,8 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sbatchgen.errors import CommandLineError, DocumentError
 from sbatchgen.curves import CURVES, History, read_history
+from sbatchgen.errors import CommandLineError, DocumentError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
