@@ -297,6 +297,21 @@ def lint(files: tuple[str, ...], explain: str | None, **given: Any) -> None:
     sys.exit(outcome.status)
 
 
+@cli.command()
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--output",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A .png or .svg [default: plot.png in the run folder; here, if there are several]",
+)
+def plot(runs: tuple[Path, ...], output: Path | None) -> None:
+    """Draw loss, accuracy and throughput of run folders, going on or ended. Needs matplotlib."""
+    from sbatchgen import plot as drawing
+
+    click.echo(drawing.plot(runs, output))
+
+
 @cli.group()
 def data() -> None:
     """Bring a data set to the cluster before a job holds GPUs."""

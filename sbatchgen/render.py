@@ -162,7 +162,8 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
         "facts_part": f"facts/{plan.profile.scheduler}.sh.j2",
         "runtime_part": f"runtime/{plan.runtime}.sh.j2",
         "launch_part": f"launch/{_launch(plan)}.sh.j2",
-        "runtime_is_host": plan.runtime == "host",
+        # other runtimes unset it, so that only the job's own is left
+        "keeps_pythonpath": plan.runtime == "host" or "PYTHONPATH" in exports,
         "runtime_is_apptainer": plan.runtime == "apptainer",
         "runtime_is_enroot": plan.runtime == "enroot",
         "distributed": distributed,

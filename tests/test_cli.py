@@ -135,7 +135,7 @@ def test_every_command_and_every_option_has_help() -> None:
                 walk(command)
 
     walk(cli)
-    assert set(cli.commands) == {"render", "review", "explain", "lint", "submit", "data", "profile"}
+    assert set(cli.commands) == {"render", "review", "explain", "lint", "submit", "plot", "data", "profile"}
 
 
 def test_a_reader_that_has_enough_is_no_error(folder: Path) -> None:

@@ -69,8 +69,8 @@ def test_the_command_and_the_trainer_know_nothing_of_each_other() -> None:
 @pytest.mark.parametrize(
     ("folder", "declared"),
     [
-        (PACKAGE, {"click", "jinja2", "yaml", "rich", "tree_sitter", "tree_sitter_bash"}),
-        (TRAINING, {"torch", "torchvision"}),
+        (PACKAGE, {"click", "jinja2", "yaml", "rich", "tree_sitter", "tree_sitter_bash", "matplotlib"}),
+        (TRAINING, {"torch", "torchvision", "tensorboard", "tqdm"}),
     ],
 )
 def test_every_library_is_declared(folder: Path, declared: set[str]) -> None:
@@ -81,7 +81,7 @@ def test_every_library_is_declared(folder: Path, declared: set[str]) -> None:
 ORDER = (
     "errors units options job profile document quoting plan resolve finding resources script shell rules "
     "check directive render trace search request origins history reasons refusal review screen terminal "
-    "lint submit dataset cli"
+    "lint submit dataset curves plot cli"
 ).split()
 SCRIPT_ORDER = "releases header getopt grammar binding moment hostlist fields combination tres reader".split()
 SHELL_ORDER = "source word command walk values body tools launch".split()

@@ -1,24 +1,28 @@
 r"""Train a classifier under any launcher, stop it at any moment, and go on without losing a sample.
 
-    # one process, alone; then the same with all its GPUs
+    # one process; then one with all GPUs of the machine
     python -m training --dataset mnist --data-dir data --run-dir runs/one
-    python -m training --dataparallel
+    python -m training --dataparallel --run-dir runs/all
 
-    # one node; then two nodes, one task a node
-    torchrun --standalone --nproc-per-node 4 -m training --batch-size 256
-    srun torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d \
-        --rdzv-endpoint "$HEAD:$PORT" --rdzv-id "$SLURM_JOB_ID" -m training
+    # one machine, 2 processes: each takes a GPU, if there are any
+    torchrun --standalone --nproc-per-node 2 -m -- training --batch-size 256
+    python -m training --launcher spawn --nproc-per-node 2
 
-    # without torchrun: one task a GPU; or one task a node
-    srun --ntasks-per-node 4 python -m training
-    srun --ntasks-per-node 1 python -m training --launcher spawn --nproc-per-node 4
+    # 2 machines, 4 processes, in a job with: sbatch --nodes 2 --ntasks-per-node 2
+    export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) MASTER_PORT=29500
+    srun python -m training
+    srun --ntasks 2 --ntasks-per-node 1 python -m training --launcher spawn --nproc-per-node 2
+    srun --ntasks 2 --ntasks-per-node 1 torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d \
+        --rdzv-endpoint "$MASTER_ADDR:$MASTER_PORT" --rdzv-id "$SLURM_JOB_ID" -m -- training
 
-srun and spawn want MASTER_ADDR and MASTER_PORT (spawn on one node does not). The run folder is the interface:
+The folder that holds `training` is the current one, or on PYTHONPATH. `sbatchgen render` writes such a job
+with all that belongs around it. The run folder (--run-dir) is the interface:
 
     config.json     what this start was asked for
     status.json     one line: {"state": "running|preempted|done|failed", "step", "epoch", "checkpoint", ...}
     events.jsonl    one JSON object a line: starts, losses, epochs, saves, stops
     checkpoints/    step-00001200.pt ... and best.pt
+    tensorboard/    the curves for TensorBoard, where that is installed
     lock.json       which job has the folder; what a dead one left is taken over
     stop            touch it to stop the run; remove it before the next start
 

@@ -1,4 +1,7 @@
-"""`python -m training`: wire the parts, and turn what happens into an exit status."""
+"""`python -m training`: wire the parts, and turn what happens into an exit status.
+
+How to start it in each way, and what it leaves where, stands in __init__.py; --help shows that too.
+"""
 
 from __future__ import annotations
 

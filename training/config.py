@@ -7,6 +7,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar, get_type_hints
 
+from . import __doc__ as how_to_start
 from .errors import PREEMPTED, UserError
 from .stop import end_of
 
@@ -113,6 +114,9 @@ class Config:
     )
     sync_every: int = _option(10, "steps between the moments at which all processes agree on stopping")
     log_every: int = _option(20, "steps between progress lines")
+    tensorboard: str = _option(
+        "auto", "curves in RUN_DIR/tensorboard; auto: where TensorBoard is installed", choices=("auto", "off")
+    )
     preempted_status: int = _option(
         PREEMPTED, "exit status of a run that was stopped and saved; torchrun calls all but 0 a failure"
     )
@@ -132,7 +136,13 @@ def parse(argv: list[str]) -> Config:
     Raises:
         UserError: For the first thing that is wrong.
     """
-    parser = _Parser(prog="python -m training", allow_abbrev=False)
+    parser = _Parser(
+        prog="python -m training",
+        usage="%(prog)s [OPTIONS]",
+        description=how_to_start,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     types = get_type_hints(Config)
     for field in dataclasses.fields(Config):
         flag = "--" + field.name.replace("_", "-")

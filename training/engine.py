@@ -18,7 +18,7 @@ from .errors import DONE, PREEMPTED, FolderError, UserError, one_line
 from .launch import Place
 from .lock import RunLock
 from .log import Log, duration, read_status
-from .loop import StoppedError, evaluate, synchronise, time_left_s, train_epoch, try_out, warm_up
+from .loop import Score, StoppedError, evaluate, synchronise, time_left_s, train_epoch, try_out, warm_up
 from .resume import folder, restore, save, tell
 from .session import Meter, Progress, Session
 from .stop import STOP_FILE_REASON, Stop, end_of
@@ -173,6 +173,8 @@ def _train(session: Session) -> int:
         log.say(f"Nothing left to do: {progress.epoch} of {config.epochs} epochs are done")
         _conclude(session, progress, "done")
         return DONE
+    if config.tensorboard == "auto":
+        log.draw(step=progress.step)
     log.event("start", step=progress.step, epoch=progress.epoch, **_surroundings(session))
     _conclude(session, progress, "running")
     session = dataclasses.replace(session, trained=_wrapped(session))  # not before the weights are in
@@ -191,7 +193,9 @@ def _train_on(session: Session, progress: Progress) -> int:
     try:
         synchronise(session, progress, torch.zeros(3, dtype=torch.float64, device=world.device), saves=False)
         while progress.epoch < config.epochs:
-            train_epoch(session, progress)
+            title = f"Epoch {progress.epoch + 1} of {config.epochs}"
+            with log.live(title, total=session.data.train.samples, done=progress.consumed):
+                train_epoch(session, progress)
             _finish_epoch(session, progress)
     except StoppedError as stopped:
         save(session, progress, must=True)
@@ -208,7 +212,7 @@ def _train_on(session: Session, progress: Progress) -> int:
 
 def _finish_epoch(session: Session, progress: Progress) -> None:
     """Validate, tell and save."""
-    score = evaluate(session)
+    score = _score(session)
     loss, _, samples = progress.sums
     progress.epoch, progress.consumed, progress.sums = progress.epoch + 1, 0, [0.0, 0.0, 0.0]
     best = score.accuracy > progress.best
@@ -231,6 +235,11 @@ def _finish_epoch(session: Session, progress: Progress) -> None:
     )
     save(session, progress, best=best, must=progress.epoch >= session.config.epochs)
     session.meter.restart()
+
+
+def _score(session: Session) -> Score:
+    with session.log.live("Validation", total=session.data.validation.samples):
+        return evaluate(session)
 
 
 def _conclude(session: Session, progress: Progress, state: str, *, reason: str | None = None) -> None:
@@ -270,7 +279,7 @@ def _evaluate_only(session: Session) -> int:
             shared=True,
         )
     try:
-        score = evaluate(session)
+        score = _score(session)
     except StoppedError as stopped:
         session.log.say(f"Stopped by {stopped} during the evaluation")
         return PREEMPTED

@@ -1,20 +1,24 @@
 """What a run tells: lines for people on stdout, events for programs, and one status line for the job script.
 
-Only rank 0 speaks. Nothing else in the package prints.
+On a terminal people also get a live line (see bar), and TensorBoard its curves (see curves). Only rank 0
+speaks. Nothing else in the package prints.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .bar import Bar
+from .curves import Curves
 from .errors import one_line
 
 STATUS = "status.json"
@@ -29,16 +33,45 @@ class Log:
     speaks: bool
     records: bool = True  # False: lines alone, the run folder is not touched
     failing: set[str] = field(default_factory=set)  # files that could not be written the last time
+    bar: Bar = field(default_factory=Bar)
+    curves: Curves = field(default_factory=Curves)
 
     def say(self, line: str) -> None:
         """One line on stdout, at once: a log that lags is no help when the job hangs."""
         if self.speaks:
-            print(line, flush=True)
+            self.bar.say(line)
+
+    @contextlib.contextmanager
+    def live(self, title: str, *, total: int, done: int = 0) -> Iterator[None]:
+        """A live line meanwhile, where stdout is a terminal: `done` of `total` images."""
+        if self.speaks:
+            self.bar.begin(title, total=total, done=done)
+        try:
+            yield
+        finally:
+            self.bar.end()
 
     def event(self, kind: str, **facts: Any) -> None:
         """One line in events.jsonl: {"event": kind, ..., "time": seconds since 1970}."""
         line = json.dumps({"event": kind, **facts, "time": round(time.time(), 3)}) + "\n"
-        self._record(EVENTS, lambda path: _append(path, line))
+        self._record(EVENTS, lambda path: _append(path, line.encode()))
+        self._draw(lambda: self.curves.record(kind, facts))
+
+    def draw(self, *, step: int) -> None:
+        """From here on, give TensorBoard the curves too; the run goes on from `step`."""
+        if self.speaks and self.records:
+            self._draw(lambda: self.curves.begin(step))
+
+    def _draw(self, make: Callable[[], bytes]) -> None:
+        """Add records to the curves; a package that is broken is no reason to lose the training either."""
+        try:
+            records = make()
+        except Exception as error:  # noqa: BLE001 - whatever a broken package raises
+            self.curves.name = ""
+            self.say(f"No curves for TensorBoard ({one_line(error)}): going on")
+            return
+        if records:
+            self._record(self.curves.name, lambda path: _append_in_folder(path, records))
 
     def status(
         self, state: str, *, step: int, epoch: int, checkpoint: str | None, reason: str | None = None
@@ -81,14 +114,18 @@ def write_json(path: Path, value: dict[str, Any], *, indent: int | None = None) 
         raise
 
 
-def _append(path: Path, line: str) -> None:
-    """Add a line, or nothing: half a line would spoil the next one."""
-    data = line.encode()
+def _append(path: Path, data: bytes) -> None:
+    """Add a line or a record, or nothing: half of one would spoil the next one."""
     with path.open("ab", buffering=0) as file:
         before = file.seek(0, os.SEEK_END)
         if file.write(data) != len(data):
             file.truncate(before)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _append_in_folder(path: Path, data: bytes) -> None:
+    path.parent.mkdir(exist_ok=True)
+    _append(path, data)
 
 
 def mark_failed(run_dir: Path, reason: str, status: int) -> None:

@@ -36,13 +36,15 @@ class StoppedError(Exception):
 class Score:
     """Means over a whole split, whatever the number of processes."""
 
-    loss: float
+    loss: float  # cross entropy, in nats
     accuracy: float  # 0..1
     samples: int
 
 
 def train_epoch(session: Session, progress: Progress) -> None:
     """Train on what is left of the epoch; `progress` is up to date after each step.
+
+    Data of the training split come as x_BCHW (float32) and y_B (int64 in 0..K-1), on the device.
 
     Raises:
         StoppedError: If a stop was asked for.
@@ -199,6 +201,7 @@ def evaluate(session: Session) -> Score:
     lists = evaluation_share(split.samples, chunk=EVALUATION_BATCH, rank=world.rank, size=world.size)
     lists = [index_B.to(split.index_device) for index_B in lists]
     sums = torch.zeros(3, dtype=torch.float64, device=world.device)
+    began = time.perf_counter()
     model.eval()
     with (
         torch.no_grad(),
@@ -210,9 +213,12 @@ def evaluate(session: Session) -> Score:
                 logits_BK = model(_laid_out(session, x_BCHW)).float()
                 sums += _sums(functional.cross_entropy(logits_BK, y_B, reduction="none"), logits_BK, y_B)
             if done % session.config.sync_every == 0:
-                _, why = _agree(session, sums[:0])
+                (loss, correct, samples), why = _agree(session, sums)
                 if why:
                     raise StoppedError(why)
+                rate = samples / max(time.perf_counter() - began, 1e-9)
+                told = f"loss {loss / samples:.4f}, accuracy {100 * correct / samples:.2f}%"
+                session.log.bar.show(round(samples), f"{told}, {rate:.0f} samples/s")
     loss, correct, samples = _total(session, sums)
     return Score(loss=loss / samples, accuracy=correct / samples, samples=round(samples))
 
@@ -223,8 +229,9 @@ def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, 
     One sum of a few numbers carries losses, counts and stop requests: the only moment at which the host
     waits.
 
-    `since_sync`, the summed results of `train_step`, is set to zero. With `saves` a checkpoint may follow:
-    then the weights are looked at too, so that none is made of a broken model.
+    `since_sync`, the summed results of `train_step` (float64 (3,) on the device), is set to zero. With
+    `saves` a checkpoint may follow: then the weights are looked at too, so that none is made of a broken
+    model.
 
     Raises:
         StoppedError: If a stop was asked for.
@@ -323,20 +330,24 @@ def _seed(device: torch.device, key: int) -> None:
 
 
 def _report(session: Session, progress: Progress, lr: float, steps_per_epoch: int) -> None:
-    """The progress line, each --log-every steps or at the first synchronisation after that."""
+    """The live line; each --log-every steps, or at the first synchronisation after that, the plain one."""
     meter, config = session.meter, session.config
     loss, correct, samples = meter.window
-    if samples < config.log_every * session.batch or not session.log.speaks:
+    if not session.log.speaks or not samples:
         return
     means = {"loss": loss / samples, "accuracy": correct / samples}
     rate = round(meter.window_rate(), 1)
+    speed = f"{rate:.0f} samples/s, {duration(time_left_s(session, progress))} left"
+    told = f"loss {means['loss']:.4f}, lr {lr:.3g}, {speed}"
+    session.log.bar.show(progress.consumed, told)
+    if samples < config.log_every * session.batch:
+        return
     session.log.event(
         "train", epoch=progress.epoch + 1, step=progress.step, **means, lr=lr, samples_per_s=rate
     )
-    done = progress.step - progress.epoch * steps_per_epoch
-    where = f"Epoch {progress.epoch + 1}: step {done} of {steps_per_epoch}"
-    speed = f"{rate:.0f} samples/s, {duration(time_left_s(session, progress))} left"
-    session.log.say(f"{where}, loss {loss / samples:.4f}, lr {lr:.3g}, {speed}")
+    if not session.log.bar.up:
+        done = progress.step - progress.epoch * steps_per_epoch
+        session.log.say(f"Epoch {progress.epoch + 1}: step {done} of {steps_per_epoch}, {told}")
     meter.restart()
 
 

@@ -17,6 +17,9 @@ CONVNET_SIDE = 6  # pixels: two lines are lost to each convolution, then two bec
 def build(config: Config, data: Data) -> nn.Module:
     """A new model on the CPU, its weights decided by the seed; it maps x_BCHW to logits (B, classes).
 
+    Both are float32, under autocast the logits may have its type. PACKAGE.MODULE:FUNCTION is called with the
+    configuration and gives such a model, on the CPU.
+
     Raises:
         UserError: If there is no such model, or it cannot take the data set's images.
     """

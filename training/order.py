@@ -32,7 +32,15 @@ def cuts(samples: int, *, batch: int, consumed: int = 0) -> list[tuple[int, int]
 
 
 def share(order_N: torch.Tensor, first: int, count: int, *, rank: int, size: int) -> torch.Tensor:
-    """The part of a step's samples that falls to one of `size` processes; empty if there are too few."""
+    """The part of a step's samples that falls to one of `size` processes: int64, 1-D; empty if too few.
+
+    Args:
+        order_N: The permutation of the epoch, int64 in 0..N-1.
+        first: Where the step begins in it.
+        count: How many samples the step has over all processes, at least 1.
+        rank: The process, in 0..size-1.
+        size: How many processes there are.
+    """
     return order_N[first + rank : first + count : size]
 
 
@@ -40,7 +48,7 @@ def evaluation_share(samples: int, *, chunk: int, rank: int, size: int) -> list[
     """Index lists of one process for an evaluation: every `size`-th sample, at most `chunk` at a time.
 
     Over all processes each sample occurs exactly once. Each gets equally many lists, the last ones perhaps
-    empty, so that all can meet between them.
+    empty, so that all can meet between them. They are int64 in 0..samples-1, 1-D, on the CPU.
     """
     mine = torch.arange(samples)[rank::size]  # empty where there are fewer samples than processes
     most = -(-samples // size)  # of any process

@@ -76,7 +76,7 @@ def leave(world: World) -> None:
 
 
 def reduce_sum(world: World, values: torch.Tensor) -> torch.Tensor:
-    """The sum over all processes, in place; the values are on the world's device."""
+    """The sum over all processes, in place; the values, of any shape and type, are on the world's device."""
     if world.size > 1:
         dist.all_reduce(values)
     return values

@@ -314,6 +314,17 @@ def test_evaluation_of_own_weights_leaves_the_run_alone(here: Here, tmp_path: Pa
     assert not (tmp_path / "empty").exists()
 
 
+def test_torch_alone_is_enough(trainers: Trainers, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    for name in ("numpy", "tqdm", "torchvision"):
+        (site / f"{name}.py").write_text(f'raise ModuleNotFoundError("none here", name="{name}")\n')
+    flags = ("--epochs", "1", "--tensorboard", "off")
+    ended = trainers.run(tmp_path / "run", *flags, *SPAWN_2, env={"PYTHONPATH": str(site)})
+
+    assert (ended.code, ended.err) == (0, "")
+
+
 def test_help_needs_no_torch(tmp_path: Path, trainers: Trainers) -> None:
     code = """import sys, runpy
 sys.argv[1:], sys.modules['torch'] = ['--help'], None
