@@ -1,5 +1,6 @@
 # make demo   a DDP training with checkpoint and resume on this machine: no Slurm, no GPU, no data download
 # make test   format, lint, types and all tests; jobs on a real Slurm where root and the packages are there
+# make test-oldest   the tests of the training package on the oldest Python and torch that it is for: before a release
 
 VENV ?= .venv
 PYTHON ?= python3
@@ -9,8 +10,13 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 TORCHVISION ?= torchvision==0.28.0
 
+VENV_OLDEST ?= .venv-oldest
+PYTHON_OLDEST ?= python3.10
+TORCH_OLDEST ?= torch==2.2.2 torchvision==0.17.2 'numpy<2'
+
 BIN := $(VENV)/bin
-.PHONY: demo test check clean
+BIN_OLDEST := $(VENV_OLDEST)/bin
+.PHONY: demo test test-oldest check clean
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
@@ -25,6 +31,15 @@ $(VENV)/.test: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' '$(TORCH)' '$(TORCHVISION)'
 	@touch $@
 
+$(BIN_OLDEST)/python:
+	@$(PYTHON_OLDEST) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 10))' || \
+	    { echo "error: $(PYTHON_OLDEST) is not Python 3.10; fix: name one: make test-oldest PYTHON_OLDEST=path/to/python3.10"; exit 1; }
+	$(PYTHON_OLDEST) -m venv $(VENV_OLDEST)
+
+$(VENV_OLDEST)/.test: pyproject.toml Makefile | $(BIN_OLDEST)/python
+	$(BIN_OLDEST)/python -m pip install --quiet --disable-pip-version-check --editable . pytest $(TORCH_OLDEST)
+	@touch $@
+
 demo: $(VENV)/.demo
 	PATH="$(abspath $(BIN)):$$PATH" bash examples/demo.sh demo
 
@@ -36,5 +51,8 @@ check: $(VENV)/.test
 test: check
 	$(BIN)/python -m pytest
 
+test-oldest: $(VENV_OLDEST)/.test
+	$(BIN_OLDEST)/python -m pytest tests/training
+
 clean:
-	rm -rf $(VENV) demo dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV_OLDEST) demo dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -177,6 +177,7 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
         "counts_processes": distributed and (plan.launcher != "srun"),
         "forward_signals": not plan.slurm,
         "restartable": plan.restartable,
+        "several_nodes": plan.nodes > 1,
         "may_find_done": plan.restartable or bool(array),
         "array": bool(array),
         "array_shares_run": shares_run(array or ""),

@@ -18,7 +18,7 @@ import pytest
 from tests.cluster import fixtures, pyxis
 from tests.cluster import site as machine
 from tests.cluster.slurm import Cluster
-from tests.test_jobs import EPOCH, PROFILE, Site
+from tests.jobs import EPOCH, PROFILE, Site
 
 IMAGE_PATH = f"{sys.prefix}/bin:/usr/local/bin:/usr/bin:/bin"
 # What NVIDIA's images and Enroot's hook for PyTorch set (50-slurm-pytorch.sh), here for one task.

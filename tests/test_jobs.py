@@ -4,105 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.slurm import Cluster
-
-SBATCHGEN = Path(sys.prefix, "bin", "sbatchgen")
-PROFILE = f"""
-name: testing
-url: https://slurm.schedmd.com
-checked: 2026-11-20
-default_partition: gpu
-partitions:
-  gpu: {{time_max: 1-00:00:00, nodes_max: 4, cpus_per_node: 8, gpus_per_node: 4, shards_per_gpu: 16}}
-  low: {{time_max: 1-00:00:00, nodes_max: 4, cpus_per_node: 8, gpus_per_node: 4}}
-env: {{OMP_NUM_THREADS: 1}}
-network: {{gloo_socket_ifname: hsn0}}
-options: {{mem: 2G, time: 00:10:00, cpus_per_task: 2}}
-runtime: venv
-runtimes:
-  venv: {{path: {sys.prefix}}}
-"""
-TRAINING = ("--device", "cpu", "--batch-size", "64", "--epochs", "2", "--log-every", "1", "--sync-every", "5")
-EPOCH = re.compile(r"Epoch (\d+) - Avg Loss: (\d+\.\d+), Accuracy: (\d+\.\d+)%")
-
-
-@dataclass(frozen=True)
-class Site:
-    """The cluster, as its user sees it: a folder with a profile and data."""
-
-    cluster: Cluster
-    folder: Path
-
-    def sbatchgen(self, *arguments: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
-        return self.cluster.run([SBATCHGEN, *arguments], cwd=self.folder, **options)  # type: ignore[arg-type]
-
-    def submit(self, name: str, *arguments: str, check: bool = True) -> int:
-        """The id of a job that runs in runs/NAME."""
-        flags, trainer = split(arguments)
-        done = self.sbatchgen(
-            "submit",
-            flags[0],
-            "--yes",
-            "--job-name",
-            name,
-            *flags[1:],
-            "--",
-            *TRAINING,
-            *trainer,
-            check=check,
-        )
-        return int(done.stdout)
-
-    def log(self, name: str) -> str:
-        """All that jobs of this name have written."""
-        logs = sorted((self.folder / "runs" / name).glob("*.out"))
-        return "".join(log.read_text() for log in logs)
-
-    def status(self, name: str) -> dict[str, object]:
-        path = self.folder / "runs" / name / "status.json"
-        return dict(json.loads(path.read_text())) if path.exists() else {}
-
-    def events(self, name: str, what: str) -> list[dict[str, object]]:
-        path = self.folder / "runs" / name / "events.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [event for event in map(json.loads, lines) if event["event"] == what]
-
-    def reach_step(self, name: str, step: int, *, timeout: float = 60) -> None:
-        def there() -> bool:
-            return any(int(str(event["step"])) >= step for event in self.events(name, "train"))
-
-        self.cluster.until(there, timeout, f"step {step} of {name}\n{self.log(name)}")
-
-
-def split(arguments: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    cut = arguments.index("--") if "--" in arguments else len(arguments)
-    return arguments[:cut], arguments[cut + 1 :]
+from tests.jobs import EPOCH, PROFILE, Site, site_on
 
 
 @pytest.fixture(scope="module")
 def site(cluster: Cluster) -> Site:
-    cluster.put("work/testing.yaml", PROFILE)
-    cluster.put("work/sbatchgen.yaml", "profile: ./testing.yaml\n")
-    site = Site(cluster, cluster.home / "work")
-    drawing = ("--synthetic", "--train", "1600", "--test", "400")
-    site.sbatchgen("data", "mnist", "--to", "data", *drawing, check=True, timeout=120)
-    return site
-
-
-@pytest.fixture(scope="module", autouse=True)
-def time_limited(site: Site) -> int:
-    """A job that is too long for its time limit, started first: Slurm looks at limits only twice a minute."""
-    return site.submit(
-        "limited", "single", "--nodelist", "n1", "--time", "00:01:00", "--signal", "B:USR1@30", "--max-restarts", "3",
-        "--", "--epochs", "1", "--batch-size", "40", "--step-delay", "1",
-    )  # fmt: skip
+    return site_on(cluster)
 
 
 @pytest.fixture(scope="module")
@@ -150,34 +63,6 @@ def test_processes_meet_over_the_interface_of_the_profile(site: Site) -> None:
     record = site.cluster.wait(job, {"FAILED"}, timeout=120)
     assert "hsn9" in site.log("no-such-net")
     assert record["ExitCode"] != "0:0"
-
-
-def test_cancelled_and_submitted_again_it_goes_on(site: Site) -> None:
-    arguments = (
-        "ddp",
-        "--nodes",
-        "2",
-        "--gpus-per-node",
-        "1",
-        "--",
-        "--step-delay",
-        "0.3",
-        "--save-every",
-        "5",
-    )
-    first = site.submit("resumed", *arguments)
-    site.reach_step("resumed", 10)
-    site.cluster.run(["scancel", str(first)], check=True)
-    site.cluster.wait(first, {"CANCELLED"})
-    reached = site.status("resumed")
-    assert int(str(reached["step"])) >= 10
-    assert reached["state"] in ("preempted", "running")
-    second = site.submit("resumed", *arguments)
-    site.cluster.wait(second, {"COMPLETED"}, timeout=120)
-    log = (site.folder / f"runs/resumed/resumed-{second}.out").read_text()
-    assert f"step {reached['step']}" in re.findall(r"Resuming from .*", log)[0]
-    assert [int(epoch) for epoch, _, _ in EPOCH.findall(site.log("resumed"))] == [1, 2]
-    assert site.status("resumed")["state"] == "done"
 
 
 def test_a_failing_job_has_its_own_exit_status_and_is_not_restarted(site: Site) -> None:
@@ -398,32 +283,3 @@ def test_a_virtual_environment_that_is_not_there_is_told(site: Site) -> None:
     )
     site.cluster.wait(int(done.stdout), {"FAILED"})
     assert "error: no virtual environment at /nowhere/venv" in site.log("novenv")
-
-
-def test_a_preempted_job_goes_on_where_it_was(site: Site) -> None:
-    """By Slurm's own preemption: SIGTERM, and Slurm starts the job again."""
-    low = site.submit(
-        "low", "single", "--partition", "low", "--nodelist", "n4", "--exclusive",
-        "--", "--epochs", "1", "--step-delay", "0.4",
-    )  # fmt: skip
-    site.reach_step("low", 5)
-    high = site.cluster.sbatch(
-        "--partition=high", "--nodelist=n4", "--exclusive", cwd=site.folder, script="#!/bin/bash\nsleep 1\n"
-    )
-    site.cluster.wait(high, {"COMPLETED"}, timeout=60)
-    record = site.cluster.wait(low, {"COMPLETED"}, timeout=120)
-    assert record["Restarts"] == "1"
-    log = site.log("low")
-    assert len(re.findall("Resuming from checkpoints/", log)) == 1
-    assert site.status("low")["state"] == "done"
-
-
-def test_the_time_limit_leads_to_a_checkpoint_and_a_requeue(site: Site, time_limited: int) -> None:
-    record = site.cluster.wait(time_limited, {"COMPLETED"}, timeout=300)
-    assert 1 <= int(record["Restarts"]) <= 3
-    log = site.log("limited")
-    assert "Near the time limit: asking the trainer to stop" in log
-    assert re.search(r"Stopped at step \d+: requeueing, restart 1 of at most 3", log)
-    assert "Resuming from checkpoints/" in log
-    assert len(EPOCH.findall(log)) == 1
-    assert len(list((site.folder / "runs/limited").glob("*.out"))) == 1, "one log for all starts"

@@ -25,7 +25,7 @@ counts_nodes counts_processes cpus_per_task data dataparallel device directives 
 exported_names exports facts_part forward_signals gpu_flag gpus_per_node image image_is_file keeps_pythonpath launch_part max_restarts
 may_find_done modules nnodes nproc_per_node nproc_text ntasks_per_node platform_names_nodes port_base
 port_count restartable resume resume_file run_dir runtime_is_apptainer runtime_is_enroot
-runtime_part setup shares_machine slurm spawn starts_program step_options torchrun torchrun_on_host trainer_folder trainer_words venv workdir
+runtime_part setup several_nodes shares_machine slurm spawn starts_program step_options torchrun torchrun_on_host trainer_folder trainer_words venv workdir
 """.split()
 
 

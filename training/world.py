@@ -69,10 +69,16 @@ def join(place: Place, config: Config) -> World:
 
 
 def leave(world: World) -> None:
-    """Wait for the others, then part: a launcher takes an early exit for a failure and ends the others."""
+    """Wait for the others, then part: a launcher takes an early exit for a failure and ends the others.
+
+    The tensor of the last sum is kept until the group is gone. In torch 2.2 the group waits for its threads
+    with the interpreter's lock held, and a thread that frees the last reference to a tensor waits for that
+    lock: neither would ever end.
+    """
     if world.size > 1:
-        reduce_sum(world, torch.zeros(1, device=world.device))
+        last = reduce_sum(world, torch.zeros(1, device=world.device))
         dist.destroy_process_group()
+        del last
 
 
 def reduce_sum(world: World, values: torch.Tensor) -> torch.Tensor:

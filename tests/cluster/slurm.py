@@ -40,7 +40,7 @@ class Cluster:
     nodes = NODES
     interface = INTERFACE
 
-    def __init__(self, *, visible: Iterable[Path] = (), plugstack: str = "") -> None:
+    def __init__(self, *, visible: Iterable[Path] = (), plugstack: str = "", settings: str = "") -> None:
         """Nothing is started yet.
 
         Args:
@@ -48,14 +48,16 @@ class Cluster:
                 a checkout.
             plugstack: Lines of plugstack.conf, Slurm's list of plugins of others (spank(7)); {site} in them
                 stands for the folder that all nodes share.
+            settings: Lines of slurm.conf, in place of the tests' own.
         """
         self._visible = [path.resolve() for path in visible]
         self._plugstack = plugstack
+        self._settings = settings
         self._hosts: dict[str, Host] = {}
 
     def __enter__(self) -> Cluster:
         nodes = f"n[1-{len(NODES)}]"
-        slurm = (config.COMMON + config.RUNNING).replace("{nodes}", nodes)
+        slurm = config.override(config.COMMON + config.RUNNING, self._settings).replace("{nodes}", nodes)
         gres = config.RUNNING_GRES.replace("{nodes}", nodes)
         with ExitStack() as stack:
             self._site = stack.enter_context(

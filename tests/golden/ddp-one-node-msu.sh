@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (b2d0820812e5): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (2ea3e9bd5461): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -67,8 +67,8 @@ rm -f -- "$SBATCHGEN_STOP_FILE"
 # --- Signals ---
 WARNED=no
 trap 'WARNED=yes; touch -- "$SBATCHGEN_STOP_FILE"; echo "Near the time limit: asking the trainer to stop"' USR1
-# Cancelled or preempted: what comes next is not ours to decide.
-trap 'WARNED=no; touch -- "$SBATCHGEN_STOP_FILE"; echo "Terminated: asking the trainer to stop"' TERM
+# Cancelled or preempted: whether to start again is not ours to decide.
+trap 'WARNED=never; touch -- "$SBATCHGEN_STOP_FILE"; echo "Terminated: asking the trainer to stop"' TERM
 
 # --- Enroot image ---
 unset PYTHONPATH PYTHONHOME
@@ -136,15 +136,21 @@ if [[ $(stat --format="%i %y" -- "$SBATCHGEN_STATUS_FILE" 2>/dev/null) != "$STAT
     state=$(status_field state)
     step=$(status_field step)
 fi
+again="" # why the job is to start once more
 # By Slurm's warning, or because the trainer saw the end of its time come.
 if [[ $state == preempted && ($WARNED == yes || $(status_field reason) == deadline) ]]; then
-    if ((step <= ${STEP_BEFORE:-0})); then
+    if ((step > ${STEP_BEFORE:-0})); then
+        again="Stopped at step $step"
+    else
         echo "Not restarted: nothing was gained since the start" >&2
-    elif ((RESTARTS >= MAX_RESTARTS)); then
+    fi
+fi
+if [[ -n $again ]]; then
+    if ((RESTARTS >= MAX_RESTARTS)); then
         echo "Not restarted: the job has had all of its $MAX_RESTARTS restarts" >&2
     else
         # Said before: the requeue may end this script at once.
-        echo "Stopped at step $step: requeueing, restart $((RESTARTS + 1)) of at most $MAX_RESTARTS"
+        echo "$again: requeueing, restart $((RESTARTS + 1)) of at most $MAX_RESTARTS"
         scontrol requeue "$SLURM_JOB_ID" && exit 0
         echo "Not restarted: Slurm refused to requeue the job" >&2
     fi

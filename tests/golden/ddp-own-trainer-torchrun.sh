@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (b3e83eb3eb42): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (712ceeffa0bf): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -68,8 +68,8 @@ rm -f -- "$SBATCHGEN_STOP_FILE"
 # --- Signals ---
 WARNED=no
 trap 'WARNED=yes; touch -- "$SBATCHGEN_STOP_FILE"; echo "Near the time limit: asking the trainer to stop"' USR1
-# Cancelled or preempted: what comes next is not ours to decide.
-trap 'WARNED=no; touch -- "$SBATCHGEN_STOP_FILE"; echo "Terminated: asking the trainer to stop"' TERM
+# Cancelled or preempted: whether to start again is not ours to decide.
+trap 'WARNED=never; touch -- "$SBATCHGEN_STOP_FILE"; echo "Terminated: asking the trainer to stop"' TERM
 
 # --- Modules ---
 module purge
@@ -135,15 +135,32 @@ if [[ $(stat --format="%i %y" -- "$SBATCHGEN_STATUS_FILE" 2>/dev/null) != "$STAT
     state=$(status_field state)
     step=$(status_field step)
 fi
+again="" # why the job is to start once more
 # By Slurm's warning, or because the trainer saw the end of its time come.
 if [[ $state == preempted && ($WARNED == yes || $(status_field reason) == deadline) ]]; then
-    if ((step <= ${STEP_BEFORE:-0})); then
+    if ((step > ${STEP_BEFORE:-0})); then
+        again="Stopped at step $step"
+    else
         echo "Not restarted: nothing was gained since the start" >&2
-    elif ((RESTARTS >= MAX_RESTARTS)); then
+    fi
+fi
+# A training fails as soon as one of its nodes dies. Slurm misses a node only minutes later: a job that has failed by
+# then stays so, one that is still there it starts again. The star is sinfo's for a node that does not answer.
+silent() { [[ $(sinfo --all --noheader --nodes="$SLURM_JOB_NODELIST" --format=%t 2>/dev/null) == *[*]* ]]; }
+if ((rc != 0)) && [[ $state != preempted && $WARNED == no ]] && silent; then
+    echo "A node of $SLURM_JOB_NODELIST does not answer: waiting for Slurm to start the job again"
+    while [[ $WARNED == no ]] && silent; do
+        sleep 10 &
+        wait "$!" # a signal ends the wait, not the sleep
+    done
+    [[ $WARNED == never ]] || again="A node of $SLURM_JOB_NODELIST did not answer"
+fi
+if [[ -n $again ]]; then
+    if ((RESTARTS >= MAX_RESTARTS)); then
         echo "Not restarted: the job has had all of its $MAX_RESTARTS restarts" >&2
     else
         # Said before: the requeue may end this script at once.
-        echo "Stopped at step $step: requeueing, restart $((RESTARTS + 1)) of at most $MAX_RESTARTS"
+        echo "$again: requeueing, restart $((RESTARTS + 1)) of at most $MAX_RESTARTS"
         scontrol requeue "$SLURM_JOB_ID" && exit 0
         echo "Not restarted: Slurm refused to requeue the job" >&2
     fi
