@@ -9,13 +9,14 @@ here.
 from __future__ import annotations
 
 import errno
-import io
 import os
 import re
+import shutil
 import zipfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import torch
 
@@ -24,6 +25,11 @@ from .errors import UserError, one_line
 FORMAT = 1
 BEST = "best.pt"
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # what a full disk, a quota and an NFS server say
+SAID_OF_BROKEN = {
+    errno.EINVAL,
+    None,
+}  # by a seek to where a broken archive points, which is no fault of the disk
+COPY_BYTES = 1 << 20
 STEP_NAME = re.compile(r"step-(\d{8,})\.pt")
 
 State = dict[str, Any]
@@ -34,14 +40,20 @@ class CorruptError(Exception):
     """The bytes are not a checkpoint, or not the ones that were written."""
 
 
-def encode(state: State) -> bytes:
-    """The file's contents."""
-    buffer = io.BytesIO()
-    torch.save({"format": FORMAT, **state}, buffer)
-    return buffer.getvalue()
+def encode(state: State, file: IO[bytes]) -> None:
+    """Write the contents of a checkpoint, tensor by tensor: there is no second copy of them in memory.
+
+    Raises:
+        OSError: As the file raised it. torch.save makes a RuntimeError of it that has no number.
+    """
+    watched = _Watched(file)
+    try:
+        torch.save({"format": FORMAT, **state}, cast("IO[bytes]", watched))  # it needs no more of one
+    except Exception as error:
+        raise watched.error or error from error
 
 
-def decode(data: bytes) -> State:
+def decode(source: Path | IO[bytes]) -> State:
     """What `encode` was given, tensors on the CPU.
 
     torch.load alone does not notice a flipped byte; the checksums of the zip archive do.
@@ -49,8 +61,9 @@ def decode(data: bytes) -> State:
     Raises:
         CorruptError: If a checksum is wrong, or something but tensors and plain values is inside.
         UserError: If a later version of this package wrote it.
+        OSError: If it cannot be read.
     """
-    state = _loaded(data)
+    state = _loaded(source)
     if not isinstance(state, dict) or not {"format", "model", "optimizer", "step"} <= state.keys():
         raise CorruptError("it holds no training state")
     if state["format"] != FORMAT:
@@ -68,7 +81,7 @@ def decode_weights(path: Path) -> dict[str, torch.Tensor]:
     """
     fix = "a file of torch.save with a model_state_dict, state_dict or model in it"
     try:
-        state = _loaded(path.read_bytes(), checked=False)
+        state = _loaded(path, checked=False)
     except (CorruptError, OSError) as error:
         raise UserError(f"cannot use these weights ({error})", at=str(path), fix=fix) from error
     for key in ("model", "model_state_dict", "state_dict"):
@@ -79,26 +92,65 @@ def decode_weights(path: Path) -> dict[str, torch.Tensor]:
     return state
 
 
-def save(folder: Path, data: bytes, *, step: int, keep: int, best: bool) -> str:
-    """Write step-STEP.pt, also as best.pt if it is the best; drop all but the `keep` newest; give its name.
+def save(folder: Path, state: State, *, step: int, keep: int, best: bool) -> tuple[str, int]:
+    """Write step-STEP.pt, also as best.pt if it is the best; drop all but the `keep` newest.
 
     Where there is no room, all but the newest older one make way for it.
+
+    Returns:
+        Its name, and its size in bytes.
 
     Raises:
         OSError: If it could not be written; the newest older one, and the best, are untouched then.
     """
     path = folder / f"step-{step:08}.pt"
     try:
-        _write(path, data)
+        size = _write(path, lambda file: encode(state, file))
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
         _drop(folder, keep=1)
-        _write(path, data)
+        size = _write(path, lambda file: encode(state, file))
     if best:
-        _also(path, folder / BEST, data)
+        _also(path, folder / BEST)
     _drop(folder, keep)
-    return path.name
+    return path.name, size
+
+
+def check_room(folder: Path, size: int, *, keep: int, tell: Tell) -> None:
+    """See that checkpoints of about `size` bytes will fit, before hours are spent on what cannot be saved.
+
+    A quota cannot be seen in this way: the file system tells what is free, not what this user may have.
+
+    Args:
+        folder: The run's checkpoints.
+        size: Bytes of one.
+        keep: How many are kept, besides the best; another is there while it is written.
+        tell: Called with a line where not all of them fit.
+
+    Raises:
+        UserError: If not even one does.
+    """
+    disk = shutil.disk_usage(folder)
+    if not disk.total:
+        return  # what some network file systems say where they do not know
+    known = _steps(folder)
+    held = {path: path.stat() for path in (*known, folder / BEST) if path.exists()}
+    # all but the newest make way for a new one, which gives room unless the best is the same file
+    make_way = sum(held[path].st_size for path in known[1:] if held[path].st_nlink == 1)
+    if disk.free + make_way < size:
+        raise UserError(
+            f"no room for a checkpoint: it takes {_megabytes(size)}, and {_megabytes(disk.free)} are free",
+            at=str(folder),
+            fix="make room, or another --run-dir",
+        )
+    wanted = (keep + 2) * size
+    room = disk.free + sum({found.st_ino: found.st_size for found in held.values()}.values())
+    if room < wanted:
+        tell(
+            f"Warning: {keep} checkpoints, the best and one being written take {_megabytes(wanted)}, and "
+            f"{folder} has {_megabytes(room)} for them: older ones will make way (--keep 1 takes less)"
+        )
 
 
 def prepare(folder: Path, resume: str, tell: Tell) -> None:
@@ -116,8 +168,8 @@ def prepare(folder: Path, resume: str, tell: Tell) -> None:
         leftover.unlink(missing_ok=True)
 
 
-def find(folder: Path, resume: str, tell: Tell) -> tuple[Path, bytes] | None:
-    """The checkpoint to go on from, as its path and contents, or None for a fresh start.
+def find(folder: Path, resume: str, tell: Tell) -> tuple[Path, State] | None:
+    """The checkpoint to go on from, as its path and what is in it, or None for a fresh start.
 
     Args:
         folder: The run's checkpoints.
@@ -126,6 +178,7 @@ def find(folder: Path, resume: str, tell: Tell) -> tuple[Path, bytes] | None:
 
     Raises:
         UserError: If there are checkpoints but none is good, or the file asked for is missing or corrupt.
+        OSError: If one cannot be read, which says nothing of what is in it.
     """
     if resume == "off":
         return None
@@ -133,13 +186,12 @@ def find(folder: Path, resume: str, tell: Tell) -> tuple[Path, bytes] | None:
         return _chosen(folder, Path(resume))
     for path in _steps(folder):
         try:
-            data = path.read_bytes()
-            decode(data)
+            state = decode(path)
         except CorruptError as error:
             path.replace(path.with_name(f"{path.name}.corrupt"))
             tell(f"Checkpoint {path.name} is corrupt ({error}): renamed to {path.name}.corrupt")
         else:
-            return path, data
+            return path, state
     if any(folder.glob("step-*.corrupt")):
         rescue = f"--resume {BEST}, or " if (folder / BEST).is_file() else ""
         raise UserError(
@@ -156,7 +208,7 @@ def drop_after(folder: Path, step: int, tell: Tell) -> None:
             tell(f"Checkpoint {path.name} is later than the one asked for: renamed to {path.name}.abandoned")
 
 
-def _chosen(folder: Path, wanted: Path) -> tuple[Path, bytes]:
+def _chosen(folder: Path, wanted: Path) -> tuple[Path, State]:
     inside = (
         [folder / wanted] if wanted.name == str(wanted) else []
     )  # a bare name is looked for in the run first
@@ -168,11 +220,9 @@ def _chosen(folder: Path, wanted: Path) -> tuple[Path, bytes]:
             fix="--resume auto, or the path of a checkpoint",
         )
     try:
-        data = path.read_bytes()
-        decode(data)
+        return path, decode(path)
     except CorruptError as error:
         raise UserError(f"the checkpoint is corrupt ({error})", at=str(path), fix="--resume auto") from error
-    return path, data
 
 
 def _steps(folder: Path) -> list[Path]:
@@ -188,42 +238,81 @@ def _drop(folder: Path, keep: int) -> None:
         old.unlink(missing_ok=True)
 
 
-def _also(path: Path, other: Path, data: bytes) -> None:
-    """Give a file a second name in its folder; where the file system has no links, write it twice."""
+def _also(path: Path, other: Path) -> None:
+    """Give a file a second name in its folder; where the file system has no links, copy it."""
     temporary = _temporary(other)
     try:
         temporary.hardlink_to(path)
     except OSError:
-        _write(other, data)
+        with path.open("rb") as file:
+            _write(other, lambda copy: shutil.copyfileobj(file, copy, COPY_BYTES))
         return
     temporary.replace(other)
     _sync_folder(other.parent)
 
 
-def _loaded(data: bytes, *, checked: bool = True) -> Any:
+def _loaded(source: Path | IO[bytes], *, checked: bool = True) -> Any:
     try:
-        damaged = zipfile.ZipFile(io.BytesIO(data)).testzip() if checked else None
-        loaded = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True) if not damaged else None
+        damaged = _damaged(source) if checked else None
+        if not isinstance(source, Path):
+            source.seek(0)
+        loaded = torch.load(source, map_location="cpu", weights_only=True) if not damaged else None
     except Exception as error:  # torch.load raises many kinds for broken bytes
+        if isinstance(error, OSError) and error.errno not in SAID_OF_BROKEN:
+            raise
         raise CorruptError(one_line(error)[:200]) from error
     if damaged:
         raise CorruptError(f"wrong checksum of {damaged}")
     return loaded
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Replace a file so that any crash leaves a whole one: its bytes reach the disk before its name does."""
+def _damaged(source: Path | IO[bytes]) -> str | None:
+    """The first part of the archive whose checksum is wrong."""
+    with zipfile.ZipFile(source) as archive:
+        return archive.testzip()
+
+
+def _write(path: Path, fill: Callable[[IO[bytes]], None]) -> int:
+    """Replace a file so that any crash leaves a whole one: its bytes reach the disk before its name does.
+
+    Args:
+        path: The file.
+        fill: Writes the contents.
+
+    Returns:
+        How many bytes.
+    """
     temporary = _temporary(path)
     try:
         with temporary.open("wb") as file:
-            file.write(data)
+            fill(file)
             file.flush()
             os.fsync(file.fileno())
+            size = file.tell()
         temporary.replace(path)
-    except OSError:
+    except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
+    return size
+
+
+@dataclass
+class _Watched:
+    """A file for torch.save that remembers why a write failed."""
+
+    file: IO[bytes]
+    error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            return self.file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        """Not yet: `_write` does it."""
 
 
 def _temporary(path: Path) -> Path:
@@ -237,3 +326,7 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"

@@ -119,7 +119,8 @@ def _prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) 
     if config.init_from:
         together(world, lambda: _init(model, Path(config.init_from)) if world.rank == 0 else None)
         copy_from_rank0(world, [*model.parameters(), *model.buffers()])
-    if config.channels_last:
+    # convnet on the CPU: its pooling then goes through all channels of a place at once
+    if config.channels_last or (config.model == "convnet" and world.device.type == "cpu"):
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,unused-ignore]
     session = Session(
         config=config,
@@ -173,6 +174,7 @@ def _train(session: Session) -> int:
         log.say(f"Nothing left to do: {progress.epoch} of {config.epochs} epochs are done")
         _conclude(session, progress, "done")
         return DONE
+    together(world, lambda: _check_room(session) if world.rank == 0 else None)
     if config.tensorboard == "auto":
         log.draw(step=progress.step)
     log.event("start", step=progress.step, epoch=progress.epoch, **_surroundings(session))
@@ -185,6 +187,12 @@ def _train(session: Session) -> int:
         return _train_on(session, progress)
     finally:
         session.writer.wait()  # also where the run fails: what is being saved is good
+
+
+def _check_room(session: Session) -> None:
+    config = session.config
+    size = optim.state_bytes(config, session.model)
+    checkpoint.check_room(folder(config), size, keep=config.keep, tell=tell(session.log))
 
 
 def _train_on(session: Session, progress: Progress) -> int:

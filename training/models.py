@@ -59,8 +59,8 @@ def _convnet(shape_CHW: tuple[int, int, int], classes: int) -> nn.Module:
         nn.Conv2d(channels, 32, 3),
         nn.ReLU(),
         nn.Conv2d(32, 64, 3),
+        nn.MaxPool2d(2),  # before the ReLU: the same values, for a quarter of the work
         nn.ReLU(),
-        nn.MaxPool2d(2),
         nn.Dropout(0.25),
         nn.Flatten(),
         nn.Linear(64 * ((height - 4) // 2) * ((width - 4) // 2), 128),

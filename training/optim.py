@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -27,10 +27,31 @@ def build(config: Config, model: nn.Module) -> torch.optim.Optimizer:
         {"params": [p for p in weights if p.ndim <= 1], "weight_decay": 0.0},
     ]
     if config.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum)
+        return _fused(torch.optim.SGD, groups, lr=config.lr, momentum=config.momentum)
     if config.optimizer == "adamw":
-        return torch.optim.AdamW(groups, lr=config.lr)
-    return torch.optim.Adadelta(groups, lr=config.lr)
+        return _fused(torch.optim.AdamW, groups, lr=config.lr)
+    return torch.optim.Adadelta(groups, lr=config.lr)  # which nobody has fused
+
+
+def _fused(
+    kind: Callable[..., torch.optim.Optimizer], groups: list[dict[str, Any]], **how: Any
+) -> torch.optim.Optimizer:
+    """An optimizer that changes each weight in one go, if this torch has that for the weights' device.
+
+    Which it has, it says itself: for SGD the word `fused` came with torch 2.3, and for CPUs with 2.4.
+    """
+    try:
+        return kind([dict(group) for group in groups], fused=True, **how)  # a refusal leaves its marks there
+    except (TypeError, RuntimeError):
+        return kind(groups, **how)
+
+
+def state_bytes(config: Config, model: nn.Module) -> int:
+    """About the bytes of a checkpoint: the weights, their running mean, what the optimizer keeps of each."""
+    of_each = {"sgd": int(config.momentum > 0), "adamw": 2, "adadelta": 2}[config.optimizer]
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    others = sum(b.numel() * b.element_size() for b in model.buffers())
+    return weights * (1 + of_each + (config.ema > 0)) + others
 
 
 def lr_at(config: Config, step: int, *, steps_per_epoch: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -76,9 +77,8 @@ def _write(
 ) -> None:
     """Bring a state to the disk. The run may be further by now: of `progress` only the newest file is set."""
     place, step, epoch = folder(session.config), state["step"], state["epoch"]
-    data = checkpoint.encode(state)
     try:
-        name = checkpoint.save(place, data, step=step, keep=session.config.keep, best=best)
+        name, size = checkpoint.save(place, state, step=step, keep=session.config.keep, best=best)
     except OSError as error:
         session.log.event("save_failed", step=step, reason=str(error))
         if must:
@@ -89,7 +89,7 @@ def _write(
         return
     session.stop.save_s = time.monotonic() - began
     progress.checkpoint = f"{place.name}/{name}"
-    facts = {"checkpoint": progress.checkpoint, "bytes": len(data), "best": best}
+    facts = {"checkpoint": progress.checkpoint, "bytes": size, "best": best}
     session.log.event("save", step=step, epoch=epoch, **facts)
     session.log.status("running", step=step, epoch=epoch, checkpoint=progress.checkpoint)
 
@@ -105,10 +105,10 @@ def restore(session: Session) -> Progress:
     """
     config, world = session.config, session.world
     found = together(world, lambda: _find(session) if world.rank == 0 else None)
-    label, data = (broadcast_bytes(world, part) for part in found or (None, None))
+    label, data = (broadcast_bytes(world, part) for part in (found[:2] if found else (None, None)))
     if label is None or data is None:
         return Progress()
-    name, state = label.decode(), checkpoint.decode(data)
+    name, state = label.decode(), found[2] if found else checkpoint.decode(io.BytesIO(data))
     progress = together(world, lambda: _apply(session, state, name))
     progress.checkpoint = name
     if config.evaluate:
@@ -135,14 +135,18 @@ def restore(session: Session) -> Progress:
     return progress
 
 
-def _find(session: Session) -> tuple[bytes, bytes] | None:
-    """What to call the checkpoint to go on from (a path in the run folder if it is there), and its bytes."""
+def _find(session: Session) -> tuple[bytes, bytes, State] | None:
+    """The checkpoint to go on from: what to call it, its bytes for the other processes, what is in it.
+
+    It is called by its path in the run folder, if it is there.
+    """
     place = folder(session.config)
     found = checkpoint.find(place, session.config.resume, tell(session.log))
     if found is None:
         return None
-    path, data = found
-    return (f"{place.name}/{path.name}" if path.parent == place else str(path)).encode(), data
+    path, state = found
+    label = f"{place.name}/{path.name}" if path.parent == place else str(path)
+    return label.encode(), path.read_bytes() if session.world.size > 1 else b"", state
 
 
 def _apply(session: Session, state: State, name: str) -> Progress:
@@ -162,13 +166,14 @@ def _apply(session: Session, state: State, name: str) -> Progress:
             fix="the old ones, or --allow-config-change",
         )
     if "optimizer" not in changed:
-        wanted = [
-            {key: value for key, value in group.items() if key not in {"params", "lr"}}
-            for group in session.optimizer.param_groups
+        stored, now = state["optimizer"], session.optimizer.state_dict()
+        # A changed setting counts, not the stored one (but the rate, which is set each step). It has to be
+        # known while loading: a fused optimizer wants its state on the device.
+        groups = [
+            group | {key: value for key, value in wanted.items() if key not in {"params", "lr"}}
+            for group, wanted in zip(stored["param_groups"], now["param_groups"], strict=True)
         ]
-        session.optimizer.load_state_dict(state["optimizer"])
-        for group, values in zip(session.optimizer.param_groups, wanted, strict=True):
-            group.update(values)  # a changed setting counts, not the stored one; the rate is set each step
+        session.optimizer.load_state_dict(stored | {"param_groups": groups})
     if session.ema:
         session.ema.load(means)
     if session.scaler and state.get("scaler"):

@@ -110,7 +110,7 @@ def broadcast_bytes(world: World, data: bytes | None) -> bytes | None:
         on_device = view.to(world.device)
         dist.broadcast(on_device, src=0)
         view.copy_(on_device)  # where the device is the CPU, this is the same memory
-    return bytes(buffer)
+    return data if data is not None else bytes(buffer)
 
 
 def gather_text(world: World, text: str) -> list[str]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import tracemalloc
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +27,13 @@ def state(step: int) -> dict[str, Any]:
 
 def save(folder: Path, *steps: int, keep: int = 9) -> None:
     for step in steps:
-        checkpoint.save(folder, checkpoint.encode(state(step)), step=step, keep=keep, best=False)
+        checkpoint.save(folder, state(step), step=step, keep=keep, best=False)
+
+
+def encoded(state: dict[str, Any]) -> bytes:
+    buffer = io.BytesIO()
+    checkpoint.encode(state, buffer)
+    return buffer.getvalue()
 
 
 def names(folder: Path) -> list[str]:
@@ -34,18 +43,31 @@ def names(folder: Path) -> list[str]:
 def found_step(folder: Path, lines: list[str], resume: str = "auto") -> int:
     found = checkpoint.find(folder, resume, lines.append)
     assert found is not None
-    return int(checkpoint.decode(found[1])["step"])
+    return int(found[1]["step"])
 
 
 def test_round_trip() -> None:
-    back = checkpoint.decode(checkpoint.encode(state(4)))
+    back = checkpoint.decode(io.BytesIO(encoded(state(4))))
 
     assert back["step"] == 4
     assert torch.equal(back["model"]["w"], torch.full((64, 64), 4.0))
 
 
+def test_saving_takes_no_second_copy(tmp_path: Path) -> None:
+    big = state(1) | {"model": {"w": torch.ones(1 << 21)}}
+    tracemalloc.start()
+    try:
+        _, size = checkpoint.save(tmp_path, big, step=1, keep=1, best=False)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert size == (tmp_path / "step-00000001.pt").stat().st_size > 1 << 23
+    assert peak < size / 4
+
+
 def test_keeps_the_newest_and_the_best_also_of_earlier_starts(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, checkpoint.encode(state(1)), step=1, keep=9, best=True)
+    checkpoint.save(tmp_path, state(1), step=1, keep=9, best=True)
     save(tmp_path, 2, 3, 100000000)
     save(tmp_path, 4, keep=2)
 
@@ -113,7 +135,7 @@ def test_a_flipped_byte_is_noticed(tmp_path: Path, place: float) -> None:
 @pytest.mark.parametrize("kind", ["flipped", "zeroed"])
 def test_no_damage_is_loaded(kind: str) -> None:
     """A hundred random places: what is there is refused, or is what was written all the same."""
-    whole = checkpoint.encode(state(1) | {"model": {"w": torch.arange(64.0 * 64).view(64, 64) + 1}})
+    whole = encoded(state(1) | {"model": {"w": torch.arange(64.0 * 64).view(64, 64) + 1}})
     places = torch.randint(len(whole), (100,), generator=torch.Generator().manual_seed(1)).tolist()
     refused = 0
     for place in places:
@@ -124,7 +146,7 @@ def test_no_damage_is_loaded(kind: str) -> None:
             page = place // 4096 * 4096
             data[page : page + 4096] = bytes(len(data[page : page + 4096]))
         try:
-            back = checkpoint.decode(bytes(data))
+            back = checkpoint.decode(io.BytesIO(data))
         except checkpoint.CorruptError:
             refused += 1
         else:
@@ -132,6 +154,20 @@ def test_no_damage_is_loaded(kind: str) -> None:
             assert back["step"] == 1
 
     assert refused > 80
+
+
+def test_a_disk_that_fails_says_nothing_of_what_is_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, 1)
+
+    def fail(_: zipfile.ZipFile) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(zipfile.ZipFile, "testzip", fail)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        checkpoint.find(tmp_path, "auto", lambda _line: None)
+    assert names(tmp_path) == ["step-00000001.pt"]
 
 
 def test_without_a_good_one_nothing_starts_afresh(tmp_path: Path) -> None:
@@ -154,7 +190,7 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path: Path, monkeypatch: pytest.Mon
     torch.save({"format": 1, **state(1), "step": Evil()}, buffer)
 
     with pytest.raises(checkpoint.CorruptError):
-        checkpoint.decode(buffer.getvalue())
+        checkpoint.decode(buffer)
     assert not (tmp_path / "ran").exists()
 
 

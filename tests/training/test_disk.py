@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from typing import Any
 import pytest
 
 from training import checkpoint
+from training.errors import UserError
 from training.log import Log
 
 from .conftest import Here, events, status
-from .test_checkpoint import found_step, names, save, state
+from .test_checkpoint import encoded, found_step, names, save, state
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 @pytest.mark.parametrize("number", sorted(checkpoint.NO_ROOM))
 def test_older_ones_make_way(tmp_path: Path, disk: Callable[..., None], number: int) -> None:
-    size = len(checkpoint.encode(state(1)))
+    size = len(encoded(state(1)))
     save(tmp_path, 1, 2, 3)
     disk(tmp_path, 3.5 * size, number=number)
     save(tmp_path, 4)
@@ -50,6 +52,73 @@ def test_older_ones_make_way(tmp_path: Path, disk: Callable[..., None], number: 
     assert found_step(tmp_path, []) == 4
 
 
+def test_torch_does_not_hide_what_the_disk_said() -> None:
+    """/dev/full takes nothing; there is one on every Linux."""
+    with (
+        Path("/dev/full").open("wb", buffering=0) as full,
+        pytest.raises(OSError, match=os.strerror(errno.ENOSPC)) as raised,
+    ):
+        checkpoint.encode(state(1), full)
+    assert raised.value.errno == errno.ENOSPC
+
+
+Room = Callable[[float], None]
+
+
+@pytest.fixture
+def room(monkeypatch: pytest.MonkeyPatch) -> Room:
+    """How much the disk says is free."""
+
+    def free(size: float) -> None:
+        told = shutil._ntuple_diskusage(10**12, 10**12 - int(size), int(size))
+        monkeypatch.setattr(shutil, "disk_usage", lambda _folder: told)
+
+    return free
+
+
+@pytest.mark.parametrize(
+    ("sizes", "refused", "warned"), [(6, False, False), (4, False, True), (0.9, True, False)]
+)
+def test_a_run_without_room_does_not_begin(
+    here: Here, tmp_path: Path, room: Room, sizes: float, *, refused: bool, warned: bool
+) -> None:
+    plain = here(tmp_path / "plain")
+    size = (tmp_path / "plain" / "checkpoints" / "step-00000008.pt").stat().st_size
+    room(sizes * size)
+    ended = here(tmp_path / "run")
+
+    assert [plain.code, ended.code] == [0, int(refused)], ended.err
+    assert ("older ones will make way" in ended.out) == warned
+    assert ended.err.count("\n") == int(refused)
+    if refused:
+        assert f"no room for a checkpoint: it takes {size / 1e6:.0f}" in ended.err
+        assert f"at: {tmp_path / 'run' / 'checkpoints'}; fix: make room" in ended.err
+        assert not names(tmp_path / "run" / "checkpoints")
+        assert not events(tmp_path / "run", "start")
+        assert status(tmp_path / "run")["state"] == "failed"
+
+
+def test_what_makes_way_counts_as_room(tmp_path: Path, room: Room) -> None:
+    save(tmp_path, 1, 2, 3)
+    size = len(encoded(state(1)))
+    lines: list[str] = []
+    room(0.5 * size)
+    checkpoint.check_room(tmp_path, size, keep=3, tell=lines.append)  # two can go
+    assert len(lines) == 1
+    (tmp_path / "best.pt").hardlink_to(tmp_path / "step-00000002.pt")
+    (tmp_path / "step-00000001.pt").unlink()
+    with pytest.raises(UserError, match="no room"):
+        checkpoint.check_room(tmp_path, size, keep=3, tell=lines.append)  # one is the best
+    room(0)
+    (tmp_path / "best.pt").unlink()
+    checkpoint.check_room(tmp_path, size, keep=1, tell=lines.append)
+
+
+def test_a_disk_that_does_not_know_is_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: shutil._ntuple_diskusage(0, 0, 0))
+    checkpoint.check_room(tmp_path, 10**9, keep=3, tell=pytest.fail)
+
+
 def test_what_is_no_lack_of_room_costs_no_checkpoint(tmp_path: Path, disk: Callable[..., None]) -> None:
     save(tmp_path, 1, 2)
     disk(tmp_path, 0, number=errno.EROFS)
@@ -60,17 +129,16 @@ def test_what_is_no_lack_of_room_costs_no_checkpoint(tmp_path: Path, disk: Calla
 
 
 def test_the_best_takes_no_room_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = checkpoint.encode(state(1))
-    checkpoint.save(tmp_path, data, step=1, keep=1, best=True)
+    checkpoint.save(tmp_path, state(1), step=1, keep=1, best=True)
     assert (tmp_path / "best.pt").stat().st_nlink == 2
 
     def refuse(*_: Any) -> None:
         raise OSError(errno.EPERM, "no links here")
 
     monkeypatch.setattr(Path, "hardlink_to", refuse)
-    checkpoint.save(tmp_path, data, step=2, keep=1, best=True)
+    checkpoint.save(tmp_path, state(1), step=2, keep=1, best=True)
     assert (tmp_path / "best.pt").stat().st_nlink == 1
-    assert checkpoint.decode((tmp_path / "best.pt").read_bytes())["step"] == 1
+    assert checkpoint.decode(tmp_path / "best.pt")["step"] == 1
     assert names(tmp_path) == ["best.pt", "step-00000002.pt"]
 
 
@@ -81,11 +149,11 @@ def test_a_full_disk_does_not_end_the_training(
     written, append = checkpoint._write, Path.open
     clock = {"step": 0}
 
-    def full(path: Path, data: bytes) -> None:
+    def full(path: Path, fill: Callable[..., None]) -> int:
         clock["step"] = int(path.name[5:13]) if path.name.startswith("step-") else clock["step"]
         if 4 <= clock["step"] <= 6:
             raise OSError(errno.ENOSPC, "No space left on device")
-        written(path, data)
+        return written(path, fill)
 
     def opened(path: Path, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if mode == "ab" and clock["step"] == 4:

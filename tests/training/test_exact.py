@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from training import stop
+from training import optim, stop
 from training.stop import REASONS, Stop
 
 from .conftest import Here, Trainers, events, status
@@ -57,6 +57,7 @@ EACH = [
     ("--accumulate", "2", "--ema", "0.9", "--clip-norm", "0.5", "--label-smoothing", "0.1"),
     ("--precision", "fp16", "--accumulate", "4", "--ema", "0.99", "--clip-norm", "1", "--optimizer", "adamw"),
     ("--precision", "bf16", "--channels-last", "--ema", "0.5", "--optimizer", "adamw"),
+    ("--precision", "fp16", "--optimizer", "sgd", "--weight-decay", "0.01", "--channels-last"),
 ]
 
 SCALED = pytest.mark.skipif(
@@ -141,6 +142,45 @@ def test_stopped_at_each_moment_of_two_epochs(
         {"0.weight", "0.bias", "1.weight", "1.bias", "5.weight", "5.bias"} if "--ema" in flags else set()
     )
     assert bool(whole["scaler"]) == ("fp16" in flags)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_a_checkpoint_without_fused_optimizers_will_do(
+    here: Here, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """As older versions made them, and older versions of torch. The steps differ in rounding at most."""
+    flags = (*PLAIN, "--optimizer", name, "--lr", "0.01")
+
+    def plain(kind: Callable[..., torch.optim.Optimizer], groups: Any, **how: Any) -> torch.optim.Optimizer:
+        return kind(groups, **how)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(optim, "_fused", plain)
+        assert here(tmp_path / "run", *flags).code == 0
+        assert here(tmp_path / "plain", *flags, "--epochs", "2").code == 0
+    before = everything(tmp_path / "run")["optimizer"]["param_groups"]
+    ended = here(tmp_path / "run", *flags, "--epochs", "2")
+    after = everything(tmp_path / "run")["optimizer"]["param_groups"]
+
+    assert ended.code == 0, ended.err
+    assert [bool(group["fused"]) for group in before + after] == [False, False, True, True]
+    fused, plain_ones = weights(tmp_path / "run"), weights(tmp_path / "plain")
+    assert all(torch.allclose(fused[key], plain_ones[key], atol=1e-6) for key in fused)
+    assert here(tmp_path / "run", *flags, "--epochs", "3").code == 0
+
+
+def test_a_torch_without_fused_optimizers_will_do() -> None:
+    def refuses(groups: list[dict[str, Any]], *, lr: float, fused: bool = False) -> torch.optim.Optimizer:
+        """As AdamW of torch 2.2 on the CPU: it notes what was asked for, and then refuses."""
+        for group in groups:
+            group["fused"] = group.get("fused", fused)
+        if fused:
+            raise RuntimeError("`fused=True` requires all the params to be on a GPU")
+        return torch.optim.SGD(groups, lr=lr)
+
+    made = optim._fused(refuses, [{"params": [torch.zeros(2)]}], lr=0.1)
+
+    assert [group["fused"] for group in made.param_groups] == [False]
 
 
 def test_twenty_stops_in_one_run(here: Here, own: Path, tmp_path: Path, ask_at: AskAt) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import random
 import signal
@@ -19,7 +20,7 @@ from training import checkpoint
 from training.writer import Copies, Writer
 
 from .conftest import Here, all_events, events, status, wait_for
-from .test_checkpoint import found_step, names, save
+from .test_checkpoint import encoded, found_step, names, save
 
 KILLS = int(os.environ.get("FAULT_TRIALS", "20"))
 
@@ -41,7 +42,7 @@ def test_the_copy_stays_as_it_was() -> None:
     assert copy["plain"] == (1, "two")
     assert isinstance(copy["model"], OrderedDict)
     assert copy["model"]._metadata == {"": {"version": 2}}  # type: ignore[attr-defined]
-    checkpoint.decode(checkpoint.encode({"optimizer": {}, "step": 1, **copy}))
+    checkpoint.decode(io.BytesIO(encoded({"optimizer": {}, "step": 1, **copy})))
 
 
 def test_the_next_copy_takes_the_memory_of_the_last() -> None:
@@ -98,8 +99,8 @@ def ended(child: int) -> int:
 
 def test_killed_at_any_moment_of_saving(tmp_path: Path) -> None:
     """Fault F1: what was once said to be saved is there, whole, whenever the kill comes."""
-    data = {
-        step: checkpoint.encode({"model": {"w": torch.full((1 << 19,), step)}, "optimizer": {}, "step": step})
+    states = {
+        step: {"model": {"w": torch.full((1 << 19,), step)}, "optimizer": {}, "step": step}
         for step in range(1, 9)
     }
     chance = random.Random(1)  # noqa: S311 - of moments
@@ -110,7 +111,7 @@ def test_killed_at_any_moment_of_saving(tmp_path: Path) -> None:
 
         def saves(folder: Path = folder, tells: int = tells) -> None:
             for step in range(1, 9):
-                checkpoint.save(folder, data[step], step=step, keep=2, best=step % 2 == 0)
+                checkpoint.save(folder, states[step], step=step, keep=2, best=step % 2 == 0)
                 os.write(tells, bytes([step]))
 
         child = in_child(saves)
@@ -150,7 +151,7 @@ def dies_at(folder: Path, k: int, monkeypatch: pytest.MonkeyPatch, *, links: boo
     for owner, name in CHANGES:
         monkeypatch.setattr(owner, name, counted(getattr(owner, name), name))
     state = {"model": {"w": torch.full((9,), 3)}, "optimizer": {}, "step": 3}
-    checkpoint.save(folder, checkpoint.encode(state), step=3, keep=1, best=True)
+    checkpoint.save(folder, state, step=3, keep=1, best=True)
 
 
 @pytest.mark.parametrize("links", [True, False])
@@ -168,7 +169,7 @@ def test_dying_at_each_step_of_a_save(
         assert found_step(folder, lines) in {2, 3}
         assert not lines
         if (folder / "best.pt").exists():
-            assert checkpoint.decode((folder / "best.pt").read_bytes())["step"] == 3
+            assert checkpoint.decode(folder / "best.pt")["step"] == 3
         if code == 0:
             break
         assert code == 9
@@ -181,10 +182,10 @@ def test_the_training_goes_on_beside_a_slow_disk_and_ends_with_all_saved(
 ) -> None:
     written = checkpoint.save
 
-    def slow(folder: Path, data: bytes, *, step: int, **how: Any) -> str:
+    def slow(folder: Path, state: checkpoint.State, *, step: int, **how: Any) -> tuple[str, int]:
         if step == 3:
             wait_for(lambda: [one for one in events(folder.parent, "train") if one["step"] == 4], "next step")
-        return written(folder, data, step=step, **how)
+        return written(folder, state, step=step, **how)
 
     plain = here(tmp_path / "plain", "--save-every", "3")
     monkeypatch.setattr(checkpoint, "save", slow)
