@@ -1,6 +1,6 @@
-"""What bash finds in the body of a script: `read` of `body`, and what a command launches: `chain` of `launch`.
+"""What bash finds in the body of a script: `read` of `body`; what a command launches: `chain` of `launch`.
 
-No rule of ours is in it. Of the rest of sbatchgen it needs nothing; its parser is tree-sitter's grammar of bash.
+No rule of ours is in it. It needs nothing of the rest of sbatchgen, and parses with tree-sitter's grammar.
 """
 
 from sbatchgen.shell.body import Body, read

@@ -19,6 +19,7 @@ from sbatchgen.shell.values import Values
 from sbatchgen.shell.walk import Walk, walk
 from sbatchgen.shell.word import Word, expansion
 
+TOP = Context()
 SHELLS = frozenset(("bash", "sh", "dash", "ksh", "zsh", "ash", "rbash", "mksh"))
 
 
@@ -47,7 +48,7 @@ class Body:
 
     @property
     def commands(self) -> tuple[Command, ...]:
-        """All commands in the order of the text, also those in functions, loops and substitutions."""
+        """All commands in the order of the text, also in functions, loops and substitutions."""
         return self._walk.commands
 
     @property
@@ -57,7 +58,7 @@ class Body:
 
     @cached_property
     def comments(self) -> tuple[tuple[int, str], ...]:
-        """The line and the text of each comment, with its #; the first line and directives are some to bash."""
+        """The line and the text of each comment, with its #; directives are comments to bash."""
         text = self.source.text
         return tuple(
             (self.source.position(start)[0], text[start:end].rstrip())
@@ -72,7 +73,7 @@ class Body:
 
     @cached_property
     def _values(self) -> Values:
-        return Values(self._walk, self.uses)
+        return Values(self._walk, lambda: self.uses)
 
     @property
     def sets(self) -> tuple[Assignment, ...]:
@@ -134,7 +135,7 @@ def read(text: str) -> Body:
     """
     language, flags = _language(text)
     source = Source(text if language in SHELLS else "")
-    return Body(source, language, Context(), flags)
+    return Body(source, language, TOP, flags)
 
 
 def read_string(
@@ -148,7 +149,7 @@ def read_string(
         fixed: Whether every position is the origin's, because the string's own can't be told.
         context: Where the commands in it stand.
     """
-    return Body(Source(text, origin, fixed=fixed), "bash", context or Context(), "")
+    return Body(Source(text, origin, fixed=fixed), "bash", context or TOP, "")
 
 
 def _language(text: str) -> tuple[str, str]:
@@ -230,7 +231,7 @@ def _traps(body: Body) -> Iterator[tuple[Command, Body]]:
 
 
 def string_body(body: Body, word: Word, *, context: Context | None = None) -> Body:
-    """The body that a string is, such as a trap's or that of bash -c, with the variables that can be followed.
+    """The body that a string is, such as a trap's or bash -c's, with the variables that can be followed.
 
     Positions are those in the script where the string stands there as it is; else the word's own.
     """

@@ -17,7 +17,7 @@ from sbatchgen.shell.word import Piece, Word, elements, scan, skip_blanks
 DECLARATIONS = frozenset(("declare", "export", "local", "readonly", "typeset"))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Context:
     """What a command stands in.
 
@@ -87,7 +87,7 @@ class Assignment(NamedTuple):
         items: The words of an array's value; None if it is none.
         append: Whether it is +=.
         subscript: What stands in brackets after the name.
-        by: The command or word that sets it: "", "export", "declare", "for", "read", "mapfile", "unset" and so on.
+        by: The command or word that sets it: "", "export", "declare", "for", "read", "unset" and so on.
         exported: Whether this makes it a variable of the environment.
         prefix: Whether it holds for one command only.
         context: Where it stands.
@@ -190,9 +190,9 @@ class Command:
         at: int,
         tree_end: int,
         context: Context,
+        *,
         pipe: Pipe | None,
         stage: int,
-        *,
         test: bool,
     ) -> None:
         self.source = source
@@ -241,7 +241,7 @@ class Command:
     def path(self) -> str:
         """Its first word; "" where that is an expansion or missing."""
         if self.test:
-            return self.words[0].value or ""
+            return _test_opener(self.source.text, self.at)
         text = self.source.text
         if quick := _NAME.match(text, self.at, self.tree_end):
             return quick[1]
@@ -344,7 +344,7 @@ def assignment_at(
     if source.text.startswith("(", at):
         items, end = elements(source, at)
     else:
-        word = scan(source, at) if source.text[at : at + 1] not in "`" or at in source.spans else None
+        word = scan(source, at) if not source.text.startswith("`", at) or at in source.spans else None
         word = word or Word((), at, at, source)
         end = word.end
     line, column = source.position(match.start())
@@ -366,13 +366,17 @@ def assignment_at(
     return assignment, end
 
 
+def _test_opener(text: str, at: int) -> str:
+    return text[at : at + 2] if text[at + 1 : at + 2] in ("[", "(") else "["
+
+
 def _test_parts(
     command: Command,
 ) -> tuple[tuple[Word, ...], tuple[Assignment, ...], tuple[Redirect, ...], int]:
     """The words of [[ ]], [ ] or (( )): operators are words too, what stands in (( )) is one."""
     source, end = command.source, command.tree_end
     text, at = source.text, command.at
-    opener = "[" if text[at + 1 : at + 2] not in ("[", "(") else text[at : at + 2]
+    opener = _test_opener(text, at)
     words = [Word((Piece("text", opener, quoted=False, at=at),), at, at + len(opener), source)]
     at += len(opener)
     if opener == "((":

@@ -1,10 +1,10 @@
-"""What a command starts: the tools that start each other, from srun to the trainer, each with its own options.
+"""What a command starts: tools that start each other, from srun to the trainer, each with its options.
 
     chain(command, body)    # for srun -n2 apptainer exec --nv x.sif torchrun --nnodes=2 train.py --lr 1:
     # srun {"ntasks": "2"}, apptainer exec {"nv": ""}, torchrun {"nnodes": "2"}, train.py
 
-Arrays and variables are followed where the text tells what they hold; bash -c 'STRING' is read as a script, and the
-chain goes on with the command that it ends in.
+Arrays and variables are followed where the text tells what they hold; bash -c 'STRING' is read as a script,
+and the chain goes on with the command that it ends in.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Option:
     """An option of a tool.
 
     Attributes:
-        name: Its long name without dashes, with - for _ where the tool takes both; a letter where no long is known.
+        name: Its long name without dashes, with - for _ where the tool takes both; or its letter.
         value: Its value; None where it is not told by the text, "" where it has none.
         word: The word that names it.
         value_word: The word that the value stands in; the same word where it is glued to the name.
@@ -44,7 +44,7 @@ class Tool:
     """A tool of a chain.
 
     Attributes:
-        name: Its name, such as "srun", "apptainer exec" or "torchrun"; of what starts nothing else, the program's.
+        name: Its name, such as "srun", "apptainer exec" or "torchrun"; of the last, the program's.
         words: The words from its name on, arrays and variables followed.
         given: Its own options, in order.
         operands: The words between its options and what it starts, such as an image.
@@ -79,7 +79,7 @@ class Tool:
 
 
 def chain(command: Command, body: Body) -> tuple[Tool, ...]:
-    """The tools that a command starts, in the order in which they start each other; the last is the program."""
+    """The tools that a command starts, each started by the one before; the last is the program."""
     words = [word for written in command.words for word in body.expand(written)]
     return tuple(_chain(words, body, (), DEPTH_MAX))
 
@@ -240,27 +240,27 @@ def _options(words: tuple[Word, ...], at: int, syntax: Syntax, body: Body) -> tu
         text = body.text_of(word)
         if text == "--":
             return given, at + 1
-        if len(text) < 2 or text[0] not in "-":
+        if len(text) < 2 or not text.startswith("-"):
             if text[:1] == "+" and syntax is SYNTAX["sh"]:
                 at += 1
                 continue
             return given, at
         at += 1
-        known = body.value(word)
         if text.startswith("--") or syntax.single:
-            found, at = _long(text, word, words, at, syntax, body, is_known=known is not None)
+            found, at = _long(words, at, syntax, body)
             given.append(found)
         else:
-            found_all, at = _cluster(text, word, words, at, syntax, body)
+            found_all, at = _cluster(words, at, syntax, body)
             given += found_all
         if given and syntax is SYNTAX["python"] and given[-1].name in ("m", "c"):
             break
     return given, at
 
 
-def _long(
-    text: str, word: Word, words: tuple[Word, ...], at: int, syntax: Syntax, body: Body, *, is_known: bool
-) -> tuple[Option, int]:
+def _long(words: tuple[Word, ...], at: int, syntax: Syntax, body: Body) -> tuple[Option, int]:
+    """The option that a word with its long name is, and where the next word is; `at` is after it."""
+    word = words[at - 1]
+    text, is_known = body.text_of(word), body.value(word) is not None
     name, equals, value = text.lstrip("-").partition("=")
     name = name.replace("_", "-") if syntax.underscores else name
     name = syntax.shorts.get(name, name) if len(name) == 1 else name
@@ -284,10 +284,10 @@ def _partly(value: str) -> str | None:
     return None if "$" in value or "`" in value else value
 
 
-def _cluster(
-    text: str, word: Word, words: tuple[Word, ...], at: int, syntax: Syntax, body: Body
-) -> tuple[list[Option], int]:
-    """The options of a word of letters."""
+def _cluster(words: tuple[Word, ...], at: int, syntax: Syntax, body: Body) -> tuple[list[Option], int]:
+    """The options of a word of letters, and where the next word is; `at` is after it."""
+    word = words[at - 1]
+    text = body.text_of(word)
     given: list[Option] = []
     for index, letter in enumerate(text[1:], 2):
         name = syntax.shorts.get(letter, letter)

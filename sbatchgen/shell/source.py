@@ -1,7 +1,7 @@
 """A script's text and its tree: positions, and what the grammar needs to be spared.
 
-The grammar (tree-sitter-bash 0.25) reads most of bash. What it does not read and bash does is written for it in
-other characters, as many as there were, so that a place in the tree is a place in the text.
+The grammar (tree-sitter-bash 0.25) reads most of bash. What it does not read and bash does is written for it
+in other characters, as many as there were, so that a place in the tree is a place in the text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tree_sitter import Language, Parser, Tree
+    from tree_sitter import Language, Node, Parser, Tree
 
 # Slurm's own limit, max_script_size of SchedulerParameters in slurm.conf(5), is 4 MiB.
 SIZE_MAX = 4 << 20
@@ -49,7 +49,6 @@ class Source:
 
     Attributes:
         text: The text; a carriage return at the end of a line is a blank here.
-        spans: Where each substitution, expansion and here-document starts -> where it ends.
     """
 
     def __init__(self, text: str, origin: tuple[int, int] = (1, 1), *, fixed: bool = False) -> None:
@@ -89,16 +88,15 @@ class Source:
 
     @cached_property
     def nodes(self) -> list[tuple[int, int, str]]:
-        """The nodes of the tree that matter: where each starts, where it ends and its kind; a node before those in it."""
+        """The nodes that matter: where each starts and ends, and its kind; each before those in it."""
         tree = self.tree
         if tree is None:
             return []
         kinds, found = _kinds(), []
         cursor = tree.walk()
         while True:
-            node = cursor.node
-            kind = kinds.get(node.kind_id) if node else None
-            if kind and node:
+            node: Node = cursor.node  # type: ignore[assignment] # a cursor is always at one
+            if kind := kinds.get(node.kind_id):
                 found.append((node.start_byte, node.end_byte, kind))
             if cursor.goto_first_child():
                 continue
@@ -108,11 +106,12 @@ class Source:
 
     @cached_property
     def spans(self) -> dict[int, int]:
+        """Where each substitution and ${...} starts -> where it ends."""
         return {start: end for start, end, kind in self.nodes if kind in EXPANSIONS}
 
     @cached_property
     def heredocs(self) -> dict[int, tuple[str, int]]:
-        """Where a << stands -> the text of its here-document, without the tabs of <<-, and where that starts."""
+        """Where a << stands -> its here-document, without the tabs of <<-, and where that starts."""
         found: dict[int, tuple[str, int]] = {}
         heads: list[tuple[int, int]] = []
         for start, end, kind in self.nodes:
@@ -149,7 +148,7 @@ class Source:
 
 
 EXPANSIONS = frozenset(("command_substitution", "process_substitution", "expansion", "arithmetic_expansion"))
-_NAMED = [
+_NAMED = (
     "command",
     "declaration_command",
     "unset_command",
@@ -178,7 +177,7 @@ _NAMED = [
     "process_substitution",
     "arithmetic_expansion",
     "comment",
-]
+)
 _TOKENS = ("then", "&&", "||", "|", "|&")
 
 
@@ -186,8 +185,8 @@ _TOKENS = ("then", "&&", "||", "|", "|&")
 def _kinds() -> dict[int, str]:
     """The kinds of nodes that matter, by the grammar's numbers."""
     language = _language()
-    named = {language.id_for_node_kind(name, True): name for name in _NAMED}
-    return named | {language.id_for_node_kind(name, False): name for name in _TOKENS}
+    kinds = [(name, True) for name in _NAMED] + [(name, False) for name in _TOKENS]
+    return {language.id_for_node_kind(name, named) or 0: name for name, named in kinds}
 
 
 @cache
@@ -206,20 +205,19 @@ def _parser() -> Parser:
 
 
 _MATCH = re.compile(
-    rb"""=~[ \t]+(?:\\.|"(?:\\.|[^"\\])*"|'[^']*'|\((?:\\.|[^()\\\n])*\)|\$\{[^}]*\}|[^\s\\"'(])+""",
+    rb"""(=~[ \t]+)((?:\\.|"(?:\\.|[^"\\])*"|'[^']*'|\((?:\\.|[^()\\\n])*\)|\$\{[^}]*\}|[^\s\\"'(])+)""",
     re.DOTALL,
 )
-_KEPT = re.compile(rb"\$\{[^}]*\}|\$\w+|[\w \t]+|.", re.DOTALL)
+_ANSI = re.compile(rb"\$'(?:\\.|[^'\\])*'", re.DOTALL)
+_ESCAPED = re.compile(rb"\\[^\n]")
+_KEPT = re.compile(rb"\$\{[^}]*\}|\$\w+|\w+|.", re.DOTALL)
 _VALUE = (
-    rb"""(?:[^\s;&|<>()"'`$\\]|"(?:[^"\\`$]|\\.|\$\w|\$\{[^}]*\})*"|'[^']*'|\$\w|\$\{[^}]*\}|\$\([^()]*\))*"""
+    rb"""(?:[^\s;&|<>()"'`$\\]|"(?:[^"\\`$]|\\.|\$\w|\$\{[^}]*\})*"|'[^']*'"""
+    rb"""|\$\w|\$\{[^}]*\}|\$\([^()]*\))*"""
 )
+_SET = rb"[A-Za-z_]\w*\+?=" + _VALUE
 _ASSIGNMENTS = re.compile(
-    rb"^[ \t]*[A-Za-z_]\w*\+?="
-    + _VALUE
-    + rb"(?:[ \t]+[A-Za-z_]\w*\+?="
-    + _VALUE
-    + rb")+(?=[ \t]*(?:[#;][^\n]*)?$)",
-    re.MULTILINE,
+    rb"^[ \t]*" + _SET + rb"(?:[ \t]+" + _SET + rb")+(?=[ \t]*(?:[#;][^\n]*)?$)", re.MULTILINE
 )
 _NEXT = re.compile(rb"""("[^"]*"|'[^']*'|\$\([^()]*\)|\$\{[^}]*\})|[ \t](?=[A-Za-z_]\w*\+?=)""")
 _END = re.compile(rb"\\(?=\n[ \t]*(?:\n|\Z))")
@@ -232,6 +230,8 @@ def _spared(text: str) -> bytes:
         data = data.replace(b"\0", b"?")
     if b" =~" in data:  # regular expressions with quotes
         data = _MATCH.sub(_plain_match, data)
+    if b"$'" in data:  # backslashes in $'...'
+        data = _ANSI.sub(lambda match: _ESCAPED.sub(b"..", match[0]), data)
     if b";&" in data:
         data = data.replace(b";;&", b";; ").replace(b";&", b";;")
     if b"<>" in data:
@@ -244,8 +244,8 @@ def _spared(text: str) -> bytes:
 
 
 def _plain_match(match: re.Match[bytes]) -> bytes:
-    return b"=~" + _KEPT.sub(
-        lambda part: part[0] if len(part[0]) > 1 or part[0].isalnum() else b".", match[0][2:]
+    return match[1] + _KEPT.sub(
+        lambda part: part[0] if len(part[0]) > 1 or part[0].isalnum() else b".", match[2]
     )
 
 

@@ -1,14 +1,14 @@
-"""What variables hold where they are used, as far as the text tells: assignments that are literal, and arrays.
+"""What variables hold where they are used, as far as the text tells: literal assignments, and arrays.
 
-An assignment counts where it is made in the script's own shell whenever the script gets there. A value is told
-where the last such assignment before it is followed by none that may or may not be made; in a function or a
-loop, where the order of the text is not that of time, where no other in it sets the variable.
+An assignment counts where it is made in the script's own shell whenever the script gets there. A value is
+told where the last such assignment before it is followed by none that may or may not be made. In a loop, where the
+order of the text is not that of time, none may set the variable later; in a function, only one in the script.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from sbatchgen.shell.command import ASSIGNED, DECLARATIONS, Assignment, Command, Context, Use, assignment_at
 from sbatchgen.shell.walk import Walk
@@ -16,13 +16,16 @@ from sbatchgen.shell.word import LITERAL, Piece, Word, split
 
 DEPTH_MAX = 20  # of variables that hold variables
 WORDS_MAX = 10_000  # that the words of arrays may become
+PIECES_MAX = 500  # that a word may become
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FOR = re.compile(r"(?:for|select)[ \t]+([A-Za-z_]\w*)")
 _COUNTED = re.compile(
     r"(?<![\w$])([A-Za-z_]\w*)(?:\+\+|--|[-+*/%&|^]?=(?!=)|<<=|>>=)|(?:\+\+|--)([A-Za-z_]\w*)"
 )
+_DEFAULT = re.compile(r"\$\{\w+:?=")
 _CAT = re.compile(r"\$\(\s*(?:/bin/)?cat\s+(<<-?)")
+LOCAL = frozenset(("local", "declare", "typeset"))  # in a function
 READERS = frozenset(("read", "mapfile", "readarray", "getopts", "unset", "let", "printf"))
 
 
@@ -33,7 +36,7 @@ class Values:
         sets: Each time that a variable gets or loses a value, in the order of the text.
     """
 
-    def __init__(self, walk: Walk, uses: Sequence[Use]) -> None:
+    def __init__(self, walk: Walk, uses: Callable[[], Sequence[Use]]) -> None:
         self._walk = walk
         self.sets = tuple(sorted(_assignments(walk, uses), key=lambda assignment: assignment.at))
         self._by_name: dict[str, list[Assignment]] = {}
@@ -43,19 +46,19 @@ class Values:
 
     def value(self, word: Word) -> str | None:
         """The string that a word is, with the variables that can be followed; else None."""
-        pieces = self._followed(word, DEPTH_MAX)
+        pieces = self._followed(word, DEPTH_MAX, [PIECES_MAX])
         if all(piece.kind in LITERAL for piece in pieces):
             return "".join(piece.text for piece in pieces)
         return None
 
     def followed(self, word: Word) -> Word:
         """The word with the variables that can be followed in their place."""
-        pieces = self._followed(word, DEPTH_MAX)
+        pieces = self._followed(word, DEPTH_MAX, [PIECES_MAX])
         return Word(pieces, word.at, word.end, word.source)
 
     def text_of(self, word: Word) -> str:
         """The string that a word is, in which expansions that can't be followed stay as they are written."""
-        return "".join(piece.text for piece in self._followed(word, DEPTH_MAX))
+        return "".join(piece.text for piece in self._followed(word, DEPTH_MAX, [PIECES_MAX]))
 
     def expand(self, word: Word) -> tuple[Word, ...]:
         """The words that a word becomes, as far as they can be followed."""
@@ -84,19 +87,18 @@ class Values:
             for part in (word,) if held is None else split(held):
                 yield from self._expanded(part, depth - 1 if part is not word else 0, left)
 
-    def _followed(self, word: Word, depth: int) -> tuple[Piece, ...]:
+    def _followed(self, word: Word, depth: int, left: list[int]) -> tuple[Piece, ...]:
         """The pieces of a word, with those of the variables that it expands in their place."""
-        pieces: list[Piece] = []
         if word.source is not self._walk.source:
             return word.pieces
+        pieces: list[Piece] = []
         for piece in word.pieces:
-            held = self._word_of(word, piece) if depth else None
+            left[0] -= 1
+            held = self._word_of(word, piece) if depth and left[0] > 0 else None
             if held is None:
                 pieces.append(piece)
-                continue
-            pieces += self._followed(held, depth - 1)
-            if len(pieces) > WORDS_MAX:
-                return word.pieces
+            else:
+                pieces += self._followed(held, depth - 1, left)
         return tuple(pieces)
 
     def _word_of(self, word: Word, piece: Piece) -> Word | None:
@@ -142,8 +144,11 @@ class Values:
                 last, later = each, []
             elif not each.context.subshell and not each.context.substitution:
                 later.append(each)
-        for start, end in around[:1]:
-            later += [each for each in known if at <= each.at < end and each.at >= start]
+        if around:
+            later += [each for each in known if at <= each.at < around[0][1]]
+        later += [
+            each for each in known if each.context.function and each.by not in LOCAL and each not in later
+        ]
         return last, later
 
     def _is_function(self, span: tuple[int, int]) -> bool:
@@ -161,7 +166,7 @@ def _heredoc(word: Word, piece: Piece, match: re.Match[str]) -> Word | None:
     return Word((Piece("text", text, quoted=True, at=start),), start, start + len(text), source)
 
 
-def _assignments(walk: Walk, uses: Sequence[Use]) -> Iterator[Assignment]:
+def _assignments(walk: Walk, uses: Callable[[], Sequence[Use]]) -> Iterator[Assignment]:
     for at, context in walk.standing:
         yield from _standing(walk, at, context)
     for command in walk.commands:
@@ -175,7 +180,7 @@ def _assignments(walk: Walk, uses: Sequence[Use]) -> Iterator[Assignment]:
             yield from _declared(command)
         elif command.name in READERS:
             yield from _read_by(command)
-    for use in uses:
+    for use in uses() if _DEFAULT.search(walk.source.text) else ():
         if use.operator in (":=", "="):
             yield _unknown(
                 use.name, f"${{{use.operator}}}", Context(branch=True), use.at, (use.line, use.column)

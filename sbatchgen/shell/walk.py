@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from sbatchgen.shell.command import ASSIGNED, Command, Context, Function, Pipe
 from sbatchgen.shell.source import Source
@@ -50,10 +51,11 @@ class _Frame:
 
 _BACKGROUND = re.compile(r"[ \t]*&(?![&>])")
 _TESTS = frozenset(("test_command", "compound_statement"))
-_SIMPLE = frozenset(["command", "declaration_command", "unset_command", "test_command"])
+_SIMPLE = frozenset(("command", "declaration_command", "unset_command", "test_command"))
 _PARTS_OF_COMMANDS = frozenset(("command", "declaration_command"))
 _LOOPS = frozenset(("while_statement", "for_statement", "c_style_for_statement"))
-_CHANGES: dict[str, dict[str, bool]] = {
+_COMPOUND = _LOOPS | {"compound_statement", "if_statement", "case_statement"}
+_CHANGES: dict[str, dict[str, Any]] = {
     "command": {},
     "declaration_command": {},
     "unset_command": {},
@@ -74,15 +76,13 @@ _CHANGES: dict[str, dict[str, bool]] = {
     "negated_command": {"condition": True},
     "list": {"condition": True},
 }
-
-
-_ALL = _CHANGES | {
+_ALL: dict[str, dict[str, Any]] = _CHANGES | {
     "background": {"background": True},
     "then": {"branch": True, "condition": False},
     "right": {"branch": True},
 }
 _PASSED = frozenset(
-    ["string", "simple_expansion", "expansion", "arithmetic_expansion", "comment", "heredoc_body"]
+    ("string", "simple_expansion", "expansion", "arithmetic_expansion", "comment", "heredoc_body")
 )
 
 
@@ -97,8 +97,6 @@ class _Walker:
         self.standing: list[tuple[int, Context]] = []
         self.timeless: list[tuple[int, int]] = []
         self.function_spans: list[tuple[int, int]] = []
-        self.contexts: dict[tuple[int, str], Context] = {}
-        self.kept: list[Context] = []
 
     def run(self) -> Walk:
         source = self.source
@@ -141,42 +139,38 @@ class _Walker:
         context, pipe, stage = frame.context, frame.pipe, frame.stage
         text = self.source.text
         if _BACKGROUND.match(text, end):
-            context = self.changed(context, "background")
+            context = _changed(context, "background")
+        if kind in _COMPOUND and (frame.kind == "pipeline" or context.background):
+            context = _changed(context, "subshell")
         if kind in _LOOPS:
             self.timeless.append((start, end))
             self.standing.append((start, context))
-        if _CHANGES[kind]:
-            context = self.changed(context, kind)
-            if "substitution" in _CHANGES[kind]:
+        if changes := _CHANGES[kind]:
+            context = _changed(context, kind)
+            if "substitution" in changes:
                 pipe, stage = None, 0
-        elif (
-            kind == "command"
-            and ASSIGNED.match(text, start)
-            and self.is_only_assignments(start, end, context)
-        ):
-            kind = "program"
+        elif kind == "pipeline":
+            pipe, stage = self.pipeline(frame)
         elif kind in _SIMPLE or (kind == "compound_statement" and text.startswith("((", start)):
-            command = Command(self.source, start, end, context, pipe, stage, test=kind in _TESTS)
+            command = Command(self.source, start, end, context, pipe=pipe, stage=stage, test=kind in _TESTS)
+            if kind == "command" and ASSIGNED.match(text, start) and not command.words:
+                # What the grammar takes for a command's assignments stands on a line of its own.
+                self.standing += [(assignment.at, context) for assignment in command.prefix]
+                return _Frame("program", end, context, pipe, stage)
             self.commands.append(command)
             if pipe:
                 pipe.add(command)
-        elif kind == "pipeline":
-            pipe, stage = Pipe(), 0
-            if frame.kind == "heredoc_redirect" and self.commands:  # the command before it is its first
-                first = self.commands[-1]
-                pipe = first.pipe = first.pipe or pipe
-                stage = first.stage
-                if not pipe.stages:
-                    pipe.add(first)
         return _Frame(kind, end, context, pipe, stage)
 
-    def is_only_assignments(self, start: int, end: int, context: Context) -> bool:
-        """Whether what the grammar takes for a command's assignments stands on a line of its own."""
-        command = Command(self.source, start, end, context, None, 0, test=False)
-        if command.words:
-            return False
-        self.standing += [(assignment.at, context) for assignment in command.prefix]
-        return True
+    def pipeline(self, frame: _Frame) -> tuple[Pipe, int]:
+        """A new pipeline; after a here-document's delimiter, the command before it is the first of it."""
+        if frame.kind != "heredoc_redirect" or not self.commands:
+            return Pipe(), 0
+        first = self.commands[-1]
+        if first.pipe is None:
+            first.pipe = Pipe()
+            first.pipe.add(first)
+        return first.pipe, first.stage
 
     def define(self, start: int, end: int, frame: _Frame) -> _Frame:
         source = self.source
@@ -186,25 +180,21 @@ class _Walker:
         name = match[1] if match else ""
         self.functions.append(Function(name, source.position(start)[0], source.position(end)[0]))
         context = Context(function=name, trap=frame.context.trap)
-        self.kept.append(context)
         return _Frame("function_definition", end, context, None, 0)
 
     def token(self, kind: str, frame: _Frame, outer: _Frame) -> None:
         if frame.kind == "pipeline":
             frame.stage += kind[0] == "|"
         elif kind == "then":
-            frame.context = self.changed(frame.context, "then")
+            frame.context = _changed(frame.context, "then")
         elif frame.kind in ("list", "heredoc_redirect") and kind in ("&&", "||"):
-            frame.context = self.changed(outer.context, "right")
+            frame.context = _changed(outer.context, "right")
 
-    def changed(self, context: Context, kind: str) -> Context:
-        """The context with a kind's changes; equal ones are one."""
-        key = (id(context), kind)
-        found = self.contexts.get(key)
-        if found is None:
-            self.kept.append(context)  # its id stays its own
-            found = self.contexts[key] = replace(context, **_ALL[kind])
-        return found
+
+@lru_cache(maxsize=4096)
+def _changed(context: Context, kind: str) -> Context:
+    """The context with a kind's changes; the same one each time."""
+    return replace(context, **_ALL[kind])
 
 
 _FUNCTION = re.compile(r"(?:function[ \t]+)?([^\s()]+)")

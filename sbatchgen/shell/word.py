@@ -1,4 +1,4 @@
-"""The words of a command: where each ends, and what it is after quotes are removed, as far as the text says it.
+"""The words of a command: where each ends, and what it is without quotes, as far as the text says it.
 
 Source: bash(1), QUOTING, EXPANSION and REDIRECTION.
 """
@@ -165,7 +165,7 @@ def _joined(pieces: list[Piece]) -> tuple[Piece, ...]:
     return tuple(joined)
 
 
-def _piece(source: Source, at: int, stop: int, *, first: bool) -> tuple[list[Piece], int]:
+def _piece(source: Source, at: int, stop: int, *, first: bool) -> tuple[list[Piece], int]:  # noqa: PLR0911 (a return for each kind)
     """The pieces at an offset, and where they end."""
     text = source.text
     character = text[at]
@@ -225,7 +225,7 @@ def _double(source: Source, start: int, at: int, stop: int) -> tuple[list[Piece]
     return pieces or [Piece("text", "", quoted=True, at=start)], min(at, stop)
 
 
-def _dollar(source: Source, at: int, stop: int, *, quoted: bool) -> tuple[list[Piece], int]:
+def _dollar(source: Source, at: int, stop: int, *, quoted: bool) -> tuple[list[Piece], int]:  # noqa: PLR0911 (a return for each kind)
     """What starts with $ ` <( or >(."""
     text = source.text
     following = text[at + 1 : at + 2]
@@ -337,7 +337,8 @@ def skip_blanks(text: str, at: int) -> int:
 
 def elements(source: Source, at: int) -> tuple[tuple[Word, ...], int]:
     """The words of an array's value and where it ends; `at` is its opening parenthesis."""
-    text, words = source.text, []
+    text = source.text
+    words: list[Word] = []
     at += 1
     while True:
         gap = _GAP.match(text, at)
