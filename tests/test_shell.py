@@ -545,6 +545,9 @@ HOSTILE = {
     + 'srun "${a59[@]}"',
     "shells": "bash -c '" * 5_000,
     "backslashes": "\\\n" * 100_000,
+    "pipes": "a|" * 32_000,
+    "fewer pipes": "a|" * 4_000,
+    "matches": " =~ a" * 12_000,
     "NUL": "echo a\0b\n" * 1_000,
 }
 

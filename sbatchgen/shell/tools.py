@@ -1,10 +1,10 @@
 """The options of the commands that start other commands: which take a value, and under which one name.
 
-Sources: srun(1) of Slurm 22.05 to 25.05, and the options of Pyxis 0.24 (args.c); torchrun of
-torch/distributed/run.py (torch 2.13); `accelerate launch --help` (accelerate 1.x);
-deepspeed/launcher/runner.py; mpirun(1) of Open MPI 4.1 and mpiexec of MPICH's Hydra; `apptainer exec
---help` of Apptainer 1.3, which has Singularity's; the manual pages of coreutils 9, util-linux, numactl(8), time(1) and
-bash(1); python(1).
+Sources: srun(1) of Slurm 22.05.8, that of later releases for what came after, and the options of Pyxis 0.24
+(args.c); torchrun of torch/distributed/run.py (torch 2.13); `accelerate launch --help` (accelerate 1.x);
+deepspeed/launcher/runner.py; mpirun(1) of Open MPI 4.1 and mpiexec of MPICH's Hydra; `apptainer exec --help`
+in 1.3, which has Singularity's; the manual pages of coreutils 9, util-linux, numactl(8), time(1) and bash(1);
+python(1).
 """
 
 from __future__ import annotations
@@ -47,29 +47,27 @@ def _letters(text: str) -> dict[str, str]:
 
 SRUN = Syntax(
     values=_names(
-        "accel-bind account acctg-freq bb bbf bcast begin chdir cluster-constraint clusters comment "
-        "compress constraint container container-entrypoint-log container-env container-id container-image "
-        "container-mounts container-name container-save container-unshare container-workdir contiguous "
-        "core-spec cores-per-socket cpu-bind cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot "
-        "dependency distribution epilog error exclude exclusive export export-file extra extra-node-info "
-        "gid gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres gres-flags het-group "
-        "hint immediate input job-name jobid kill-on-bad-exit licenses mail-type mail-user mcs-label mem "
-        "mem-bind mem-per-cpu mem-per-gpu mincpus mpi msg-timeout multi-prog network nice nodefile "
-        "nodelist nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket "
-        "ntasks-per-tres open-mode output pack-group partition power prefer priority profile prolog "
-        "propagate qos relative reservation resv-ports send-libs signal slurmd-debug sockets-per-node "
-        "spread-job stepmgr switches task-epilog task-prolog thread-spec threads threads-per-core time "
-        "time-min tmp tree-width tres-bind tres-per-job tres-per-node tres-per-socket tres-per-task uid "
-        "wait wckey"
-    )
-    - _names("contiguous multi-prog spread-job stepmgr"),
+        "accel-bind account acctg-freq bb bbf bcast bcast-exclude no-kill begin chdir "
+        "cluster-constraint clusters comment compress constraint container container-env "
+        "container-id container-image container-mounts container-name container-save "
+        "container-unshare container-workdir core-spec cores-per-socket cpu-bind cpu-freq "
+        "cpus-per-gpu cpus-per-task deadline delay-boot dependency distribution epilog error "
+        "exclude exclusive export export-file extra extra-node-info gid gpu-bind gpu-freq gpus "
+        "gpus-per-node gpus-per-socket gpus-per-task gres gres-flags het-group hint immediate input "
+        "job-name jobid kill-on-bad-exit licenses mail-type mail-user mcs-label mem mem-bind "
+        "mem-per-cpu mem-per-gpu mincpus mpi msg-timeout network nice nodefile nodelist nodes "
+        "ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket ntasks-per-tres "
+        "open-mode output pack-group partition power prefer priority profile prolog propagate qos "
+        "relative reservation resv-ports send-libs signal slurmd-debug sockets-per-node switches "
+        "task-epilog task-prolog thread-spec threads threads-per-core time time-min tmp tree-width "
+        "tres-bind tres-per-job tres-per-node tres-per-socket tres-per-task uid wait wckey"
+    ),
     optional=_names(
-        "bcast compress cpu-bind exclusive immediate kill-on-bad-exit nice propagate resv-ports send-libs"
-    )
-    - _names("cpu-bind"),
+        "bcast compress exclusive immediate kill-on-bad-exit no-kill nice propagate resv-ports send-libs"
+    ),
     shorts=_letters(
-        "A=account B=extra-node-info c=cpus-per-task C=constraint d=dependency D=chdir e=error "
-        "E=preserve-env F=nodefile G=gpus H=hold i=input I=immediate J=job-name k=no-kill "
+        "A=account b=begin B=extra-node-info c=cpus-per-task C=constraint d=dependency D=chdir e=error "
+        "E=preserve-env F=nodefile G=gpus h=help H=hold i=input I=immediate J=job-name k=no-kill "
         "K=kill-on-bad-exit l=label L=licenses M=clusters m=distribution n=ntasks N=nodes o=output "
         "O=overcommit p=partition Q=quiet q=qos r=relative R=no-rotate s=oversubscribe S=core-spec t=time "
         "T=threads u=unbuffered v=verbose V=version W=wait w=nodelist X=disable-status x=exclude "
@@ -79,12 +77,12 @@ SRUN = Syntax(
 
 TORCHRUN = Syntax(
     values=_names(
-        "duplicate-stderr-filters duplicate-stdout-filters event-log-handler local-addr local-ranks-filter "
-        "log-dir log-line-prefix-template logs-specs master-addr master-port max-restarts monitor-interval "
-        "nnodes node-rank nproc-per-node numa-binding rdzv-backend rdzv-conf rdzv-endpoint rdzv-id "
-        "redirects role shutdown-timeout signals-to-handle start-method tee virtual-local-rank"
-    )
-    - _names("virtual-local-rank"),
+        "duplicate-stderr-filters duplicate-stdout-filters event-log-handler local-addr "
+        "local-ranks-filter log-dir log-line-prefix-template logs-specs master-addr master-port "
+        "max-restarts monitor-interval nnodes node-rank nproc-per-node numa-binding rdzv-backend "
+        "rdzv-conf rdzv-endpoint rdzv-id redirects role shutdown-timeout signals-to-handle "
+        "start-method tee"
+    ),
     shorts=_letters("m=module r=redirects t=tee"),
     underscores=True,
 )
@@ -111,34 +109,31 @@ ACCELERATE = Syntax(
 DEEPSPEED = Syntax(
     values=_names(
         "hostfile include exclude num-nodes num-gpus master-port master-addr node-rank launcher "
-        "launcher-args elastic-training min-elastic-nodes max-elastic-nodes save-pid autotuning "
-        "bind-core-list ssh-port venv-script"
-    )
-    - _names("elastic-training save-pid"),
+        "launcher-args min-elastic-nodes max-elastic-nodes autotuning bind-core-list ssh-port "
+        "venv-script"
+    ),
     shorts=_letters("H=hostfile i=include e=exclude p=ssh-port"),
     underscores=True,
 )
 
 MPIRUN = Syntax(
     values=_names(
-        "n np N npernode npersocket host hosts H hostfile machinefile f x wdir wd map-by rank-by bind-to "
-        "path prefix output-filename report-events tune am timeout rf rankfile cpus-per-proc cpus-per-rank "
-        "ppn perhost iface env genv genvlist launcher bootstrap configfile mca gmca pmca omca prtemca "
-        "display-map-to personality cpu-set slot-list stdin"
-    )
-    - _names("display-map-to"),
+        "n np N npernode npersocket host hosts H hostfile machinefile f x wdir wd map-by rank-by "
+        "bind-to path prefix output-filename report-events tune am timeout rf rankfile "
+        "cpus-per-proc cpus-per-rank ppn perhost iface env genv genvlist launcher bootstrap "
+        "configfile mca gmca pmca omca prtemca personality cpu-set slot-list stdin"
+    ),
     single=True,
     counts={"mca": 2, "gmca": 2, "pmca": 2, "omca": 2, "prtemca": 2, "env": 2, "genv": 2},
 )
 
 APPTAINER = Syntax(
     values=_names(
-        "add-caps apply-cgroups app bind blkio-weight blkio-weight-device cpu-shares cpus cpuset-cpus "
-        "cpuset-mems cwd dns drop-caps env env-file fusemount home hostname memory memory-reservation "
-        "memory-swap mount netns-path network network-args oom-kill-disable overlay pem-path pids-limit "
-        "pwd scratch security shell workdir"
-    )
-    - _names("oom-kill-disable"),
+        "add-caps apply-cgroups app bind blkio-weight blkio-weight-device cpu-shares cpus "
+        "cpuset-cpus cpuset-mems cwd dns drop-caps env env-file fusemount home hostname memory "
+        "memory-reservation memory-swap mount netns-path network network-args overlay pem-path "
+        "pids-limit pwd scratch security shell workdir"
+    ),
     shorts=_letters(
         "B=bind H=home S=scratch W=workdir c=contain C=containall e=cleanenv i=ipc p=pid u=userns "
         "w=writable o=overlay s=shell"

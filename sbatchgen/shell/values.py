@@ -1,8 +1,8 @@
 """What variables hold where they are used, as far as the text tells: literal assignments, and arrays.
 
-An assignment counts where it is made in the script's own shell whenever the script gets there. A value is
-told where the last such assignment before it is followed by none that may or may not be made. In a loop, where the
-order of the text is not that of time, none may set the variable later; in a function, only one in the script.
+An assignment counts where it is made in the script's own shell each time the script gets there. A value is
+told where the last such assignment before it is followed by none that may or may not be made. In a loop,
+where time does not follow the text, none may set the variable later; in a function, only one in the script.
 """
 
 from __future__ import annotations

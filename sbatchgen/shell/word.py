@@ -197,7 +197,7 @@ def _piece(source: Source, at: int, stop: int, *, first: bool) -> tuple[list[Pie
 
 def _is_assigned(text: str, at: int) -> bool:
     """Whether a ~ after = or : stands in the value of an assignment."""
-    before = re.split(r"[\s;&|()]", text[max(0, at - 4096) : at])[-1]
+    before = re.split(r"[\s;&|()]", text[max(0, at - 256) : at])[-1]
     return re.match(r"[A-Za-z_]\w*\+?=", before) is not None
 
 
