@@ -11,7 +11,9 @@ from __future__ import annotations
 import errno
 import io
 import os
+import pickle
 import re
+import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -203,7 +205,11 @@ def _also(path: Path, other: Path, data: bytes) -> None:
 def _loaded(data: bytes, *, checked: bool = True) -> Any:
     try:
         damaged = zipfile.ZipFile(io.BytesIO(data)).testzip() if checked else None
-        loaded = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True) if not damaged else None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickles that are not torch's, and refused
+            loaded = None if damaged else torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:  # torch advises to load it all the same: that would run its code
+        raise CorruptError("something but tensors and plain values is inside, or it is no pickle") from error
     except Exception as error:  # torch.load raises many kinds for broken bytes
         raise CorruptError(one_line(error)[:200]) from error
     if damaged:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -150,11 +151,18 @@ class Evil:
 
 def test_code_in_a_checkpoint_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVIL", str(tmp_path / "ran"))
-    buffer = io.BytesIO()
-    torch.save({"format": 1, **state(1), "step": Evil()}, buffer)
-
-    with pytest.raises(checkpoint.CorruptError):
-        checkpoint.decode(buffer.getvalue())
+    evil = {"format": 1, **state(1), "step": Evil()}
+    for kind in ("ours", "old", "bare"):
+        buffer = io.BytesIO()
+        if kind == "bare":
+            pickle.dump(evil, buffer)
+        else:
+            torch.save(evil, buffer, _use_new_zipfile_serialization=kind == "ours")
+        with pytest.raises(checkpoint.CorruptError):
+            checkpoint.decode(buffer.getvalue())
+        (tmp_path / "weights.pt").write_bytes(buffer.getvalue())
+        with pytest.raises(UserError, match="something but tensors"):
+            checkpoint.decode_weights(tmp_path / "weights.pt")
     assert not (tmp_path / "ran").exists()
 
 
