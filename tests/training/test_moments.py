@@ -30,7 +30,7 @@ def held(trainers: Trainers, tmp_path: Path) -> Held:
             "torchrun",
             [
                 (USR1, "agent", "start-up"),
-                (USR2, "all", "step"),
+                (signal.SIGHUP, "agent", "step"),
                 (TERM, "all, twice", "save"),
                 (INT, "one rank", "validation"),
                 (TERM, "agent", "last save"),
