@@ -790,6 +790,7 @@ def main() -> int:
                 missed += not row.passed
                 print(f"{fault:4} {'PASS' if row.passed else 'MISS'}  {row.what}")
                 print(f"{'':11}{row.figure} (target: {row.target})", flush=True)
+        place.trainers.end()
     print(f"{missed} missed, {time.monotonic() - began:.0f} s; {machine()}")
     return 1 if missed else 0
 

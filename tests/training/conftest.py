@@ -74,6 +74,16 @@ class Trainers:
         """The same, waited for."""
         return finish(self.start(run_dir, *flags, launcher=launcher, env=env))
 
+    def end(self) -> None:
+        """Kill what still runs, and what it started: torchrun gives each of its processes a session."""
+        for process in self.started:
+            listed = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+            below = listed.read_text().split() if process.poll() is None else []
+            for pid in (process.pid, *map(int, below)):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+            process.communicate()
+
 
 class Here:
     """The trainer inside the test's own process: saves the time of the imports."""
@@ -167,7 +177,4 @@ def trainers(small_digits: Path) -> Iterator[Trainers]:
     """Trainers whose processes, and their children, end with the test."""
     made = Trainers(small_digits)
     yield made
-    for process in made.started:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+    made.end()
