@@ -32,6 +32,9 @@ FILTERS = {
 # What torch and Python should know in every job, before the profile's and the job's own variables.
 COMMON_ENV = {"PYTHONUNBUFFERED": "1", "PYTHONNOUSERSITE": "1", "PYTHONFAULTHANDLER": "1"}
 NVIDIA_ENV = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+# Signals that an agent of torchrun passes on before it ends; by SIGUSR1 or 2 it would die and leave its
+# processes alone. An earlier torch than pytorch/pytorch#160690 does not look at it.
+TORCHRUN_ENV = {"PET_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"}
 _PROVENANCE = "Rendered by sbatchgen"
 
 
@@ -262,6 +265,8 @@ def _exports(plan: Plan) -> dict[str, str]:
     if plan.profile.scheduler != "none":
         threads = (plan.options.cpus_per_task or 1) * (plan.options.ntasks_per_node or 1)
         exports["OMP_NUM_THREADS"] = str(max(1, threads // plan.nproc_per_node))
+    if plan.launcher == "torchrun":
+        exports |= TORCHRUN_ENV
     if plan.runtime == "enroot" and plan.mode != "cpu":
         exports |= NVIDIA_ENV
     if plan.mode == "cpu":

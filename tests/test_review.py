@@ -21,9 +21,9 @@ from sbatchgen.terminal import show
 from sbatchgen.units import Duration, Memory, Text
 from tests.cluster.slurm import Cluster
 from tests.conftest import REPOSITORY, Command
+from tests.jobs import PROFILE as PROFILE_OF_CLUSTER
+from tests.jobs import Site
 from tests.scripts import plan, script
-from tests.test_jobs import PROFILE as PROFILE_OF_CLUSTER
-from tests.test_jobs import Site
 
 PROFILE = """
 name: here

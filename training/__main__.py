@@ -5,6 +5,7 @@ How to start it in each way, and what it leaves where, stands in __init__.py; --
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
@@ -48,7 +49,7 @@ def main(argv: list[str]) -> int:
             complain(f"error: {error}")
         return _failed(config, error, status)
     except Exception as error:  # noqa: BLE001 - a bug, or a process that went away
-        traceback.print_exc()
+        complain(traceback.format_exc().rstrip())
         return _failed(config, error, FAILED)
 
 
@@ -80,8 +81,9 @@ def _number(*names: str) -> int:
 
 if __name__ == "__main__":
     code = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):  # a full disk
+            stream.flush()
     # Not sys.exit: at the interpreter's end, threads of a process group may abort a run that is done and
     # saved, or wait for ever for processes that are gone.
     os._exit(code)

@@ -6,6 +6,7 @@ a line, which TERM=dumb cannot. tqdm's own variables (TQDM_DISABLE, TQDM_ASCII, 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -49,8 +50,9 @@ class Bar:
         """Bring it to `done` images, with `facts` behind."""
         if self._line is not None:
             self._line.ncols = _columns()  # the window may have another size by now
-            self._line.set_postfix_str(facts, refresh=False)
-            self._line.update(done - self._line.n)
+            with contextlib.suppress(OSError):  # the terminal has gone
+                self._line.set_postfix_str(facts, refresh=False)
+                self._line.update(done - self._line.n)
 
     def say(self, text: str) -> None:
         """Print a line, above the live one if that is up."""

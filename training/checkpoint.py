@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import re
 import shutil
+import warnings
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -256,7 +258,11 @@ def _loaded(source: Path | IO[bytes], *, checked: bool = True) -> Any:
         damaged = _damaged(source) if checked else None
         if not isinstance(source, Path):
             source.seek(0)
-        loaded = torch.load(source, map_location="cpu", weights_only=True) if not damaged else None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickles that are not torch's, and refused
+            loaded = None if damaged else torch.load(source, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:  # torch advises to load it all the same: that would run its code
+        raise CorruptError("something but tensors and plain values is inside, or it is no pickle") from error
     except Exception as error:  # torch.load raises many kinds for broken bytes
         if isinstance(error, OSError) and error.errno not in SAID_OF_BROKEN:
             raise

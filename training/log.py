@@ -23,6 +23,8 @@ from .errors import one_line
 
 STATUS = "status.json"
 EVENTS = "events.jsonl"
+# A log on a full disk, or a reader that has gone, is no reason to end: what is said is then lost.
+LOST = contextlib.suppress(OSError)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,17 +41,20 @@ class Log:
     def say(self, line: str) -> None:
         """One line on stdout, at once: a log that lags is no help when the job hangs."""
         if self.speaks:
-            self.bar.say(line)
+            with LOST:
+                self.bar.say(line)
 
     @contextlib.contextmanager
     def live(self, title: str, *, total: int, done: int = 0) -> Iterator[None]:
         """A live line meanwhile, where stdout is a terminal: `done` of `total` images."""
         if self.speaks:
-            self.bar.begin(title, total=total, done=done)
+            with LOST:
+                self.bar.begin(title, total=total, done=done)
         try:
             yield
         finally:
-            self.bar.end()
+            with LOST:
+                self.bar.end()
 
     def event(self, kind: str, **facts: Any) -> None:
         """One line in events.jsonl: {"event": kind, ..., "time": seconds since 1970}."""
@@ -100,7 +105,8 @@ class Log:
 
 def complain(line: str) -> None:
     """One line on stderr, from whichever process it concerns."""
-    print(line, file=sys.stderr, flush=True)
+    with LOST:
+        print(line, file=sys.stderr, flush=True)
 
 
 def write_json(path: Path, value: dict[str, Any], *, indent: int | None = None) -> None:

@@ -49,7 +49,6 @@ def save(session: Session, progress: Progress, *, best: bool = False, must: bool
     if session.world.rank != 0:
         return
     session.writer.wait()
-    session.lock.check()
     began = time.monotonic()
     state = session.copies.take(
         {
@@ -76,6 +75,7 @@ def _write(
     session: Session, progress: Progress, state: State, *, began: float, best: bool, must: bool
 ) -> None:
     """Bring a state to the disk. The run may be further by now: of `progress` only the newest file is set."""
+    session.lock.check()  # here: a file system that answers late must not hold up the training
     place, step, epoch = folder(session.config), state["step"], state["epoch"]
     try:
         name, size = checkpoint.save(place, state, step=step, keep=session.config.keep, best=best)

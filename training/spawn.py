@@ -14,7 +14,7 @@ from types import FrameType
 
 from .errors import DONE, PREEMPTED
 from .launch import spawn_environments
-from .stop import SIGNALS
+from .stop import SIGNALS, handled
 
 POLL_S = 0.05
 GRACE_S = 10.0  # for the others to notice by themselves that one has gone, and to say so
@@ -49,13 +49,13 @@ def run(argv: list[str], processes: int, *, nodes: int = 0, node: int = 0) -> in
         for child in children:
             child.send_signal(number)  # does nothing to a child that has ended
 
-    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    handlers = {number: signal.getsignal(number) for number in handled()}
     # Blocked while starting: a signal may not fall between a child's start and its entry in the list. The
     # children inherit that, so theirs wait until they are ready (Stop unblocks them): none kills a half
     # started child.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
-        for number in SIGNALS:
+        for number in handlers:
             signal.signal(number, pass_on)
         children.extend(subprocess.Popen(command, env=environment) for environment in environments)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

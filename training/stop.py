@@ -8,6 +8,7 @@ them stop at one step.
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import sys
 import time
@@ -17,7 +18,7 @@ from types import FrameType
 
 from .errors import UserError
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP)
 STOP_FILE_REASON = "stop file"
 DEADLINE_REASON = "deadline"
 REASONS = (STOP_FILE_REASON, DEADLINE_REASON, *(number.name for number in SIGNALS))
@@ -36,7 +37,7 @@ class Stop:
         self.began = time.time()
         self._end = float("inf")
         self.save_s = 0.0  # what the last save took
-        for number in SIGNALS:
+        for number in handled():
             signal.signal(number, self._note)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # spawn starts its children with them blocked
 
@@ -67,6 +68,15 @@ class Stop:
     def _margin_s(self) -> float:
         """Seconds to leave for the last save; of a short job no more than half its time."""
         return min(2 * self.save_s + MARGIN_S, max(0.0, self._end - self.began) / 2)
+
+
+def handled() -> tuple[signal.Signals, ...]:
+    """The signals that count: under nohup not the end of the terminal.
+
+    torchrun looks at it there all the same, and passes it on before it ends.
+    """
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN and "TORCHELASTIC_RUN_ID" not in os.environ
+    return tuple(number for number in SIGNALS if number is not signal.SIGHUP or not ignored)
 
 
 def reason(noted: list[float]) -> str:

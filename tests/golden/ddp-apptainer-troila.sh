@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (258a65aae5fa): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (8fbfb9d1bf2a): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -81,13 +81,14 @@ export PYTHONUNBUFFERED=1
 export PYTHONNOUSERSITE=1
 export PYTHONFAULTHANDLER=1
 export OMP_NUM_THREADS=4
+export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2
 CODE_DIR="/opt/sbatchgen/code" # holds the package `training`
 [[ -d $CODE_DIR/training ]] || die "no training package in $CODE_DIR"
 export PYTHONPATH=$CODE_DIR:$PWD
 export PYTHONSAFEPATH=1 # a folder `training` of your own must not take its place
 # What an image sets itself would win, but for these twins, which Apptainer would otherwise read as shell text.
 export APPTAINER_NO_EVAL=1
-for name in PYTHONUNBUFFERED PYTHONNOUSERSITE PYTHONFAULTHANDLER OMP_NUM_THREADS MASTER_ADDR MASTER_PORT PYTHONPATH PYTHONSAFEPATH SBATCHGEN_STOP_FILE SBATCHGEN_STATUS_FILE; do
+for name in PYTHONUNBUFFERED PYTHONNOUSERSITE PYTHONFAULTHANDLER OMP_NUM_THREADS PET_SIGNALS_TO_HANDLE MASTER_ADDR MASTER_PORT PYTHONPATH PYTHONSAFEPATH SBATCHGEN_STOP_FILE SBATCHGEN_STATUS_FILE; do
     [[ -v $name ]] && export "APPTAINERENV_$name=${!name}"
 done
 

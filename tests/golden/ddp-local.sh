@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (13638712e835): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (3c9200b39b0f): sbatchgen render ddp
 
 umask 027
 set -o pipefail
@@ -39,6 +39,7 @@ export OMP_NUM_THREADS=$((cores > 2 ? cores / 2 : 1))
 export PYTHONUNBUFFERED=1
 export PYTHONNOUSERSITE=1
 export PYTHONFAULTHANDLER=1
+export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2
 CODE_DIR="/opt/sbatchgen/code" # holds the package `training`
 [[ -d $CODE_DIR/training ]] || die "no training package in $CODE_DIR"
 export PYTHONPATH=$CODE_DIR:$PWD${PYTHONPATH:+:$PYTHONPATH}

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (60caeec8f491): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (f9e57ef24a3d): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -80,6 +80,7 @@ export PYTHONUNBUFFERED=1
 export PYTHONNOUSERSITE=1
 export PYTHONFAULTHANDLER=1
 export OMP_NUM_THREADS=4
+export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2
 export NVIDIA_VISIBLE_DEVICES=all
 export NVIDIA_DRIVER_CAPABILITIES=compute,utility
 CODE_DIR="/opt/sbatchgen/code" # holds the package `training`
@@ -131,7 +132,7 @@ srun=(
     --kill-on-bad-exit=1 --wait=60
     --container-image="$IMAGE" --container-mounts="$(IFS=, && echo "${mounts[*]}")"
     --container-workdir="$PWD" --no-container-mount-home
-    --container-env="PYTHONUNBUFFERED,PYTHONNOUSERSITE,PYTHONFAULTHANDLER,OMP_NUM_THREADS,NVIDIA_VISIBLE_DEVICES,NVIDIA_DRIVER_CAPABILITIES,MASTER_ADDR,MASTER_PORT,PYTHONPATH,PYTHONSAFEPATH,SBATCHGEN_STOP_FILE,SBATCHGEN_STATUS_FILE"
+    --container-env="PYTHONUNBUFFERED,PYTHONNOUSERSITE,PYTHONFAULTHANDLER,OMP_NUM_THREADS,PET_SIGNALS_TO_HANDLE,NVIDIA_VISIBLE_DEVICES,NVIDIA_DRIVER_CAPABILITIES,MASTER_ADDR,MASTER_PORT,PYTHONPATH,PYTHONSAFEPATH,SBATCHGEN_STOP_FILE,SBATCHGEN_STATUS_FILE"
 )
 "${srun[@]}" "${command[@]}" &
 child=$!

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (712ceeffa0bf): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (2853b368724e): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -91,6 +91,7 @@ export PYTHONUNBUFFERED=1
 export PYTHONNOUSERSITE=1
 export PYTHONFAULTHANDLER=1
 export OMP_NUM_THREADS=4
+export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2
 export NCCL_DEBUG=WARN
 export NCCL_IB_DISABLE=0
 export NCCL_NET_GDR_LEVEL=2

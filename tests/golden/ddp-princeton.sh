@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (1a65d88c3929): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (3b1fd3f38ee0): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -91,6 +91,7 @@ export PYTHONUNBUFFERED=1
 export PYTHONNOUSERSITE=1
 export PYTHONFAULTHANDLER=1
 export OMP_NUM_THREADS=4
+export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2
 CODE_DIR="/opt/sbatchgen/code" # holds the package `training`
 [[ -d $CODE_DIR/training ]] || die "no training package in $CODE_DIR"
 export PYTHONPATH=$CODE_DIR:$PWD

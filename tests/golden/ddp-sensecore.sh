@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (113c8dd51337): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (858af962e094): sbatchgen render ddp
 
 umask 027
 set -o pipefail
@@ -44,6 +44,7 @@ export PYTHONUNBUFFERED=1
 export PYTHONNOUSERSITE=1
 export PYTHONFAULTHANDLER=1
 export OMP_NUM_THREADS=2
+export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2
 CODE_DIR="/opt/sbatchgen/code" # holds the package `training`
 [[ -d $CODE_DIR/training ]] || die "no training package in $CODE_DIR"
 export PYTHONPATH=$CODE_DIR:$PWD${PYTHONPATH:+:$PYTHONPATH}

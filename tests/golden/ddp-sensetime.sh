@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (1aa547925fc9): sbatchgen render ddp
+# Rendered by sbatchgen 0.1.0 (1232331ada61): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -76,6 +76,7 @@ export PYTHONUNBUFFERED=1
 export PYTHONNOUSERSITE=1
 export PYTHONFAULTHANDLER=1
 export OMP_NUM_THREADS=1
+export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2
 CODE_DIR="/opt/sbatchgen/code" # holds the package `training`
 [[ -d $CODE_DIR/training ]] || die "no training package in $CODE_DIR"
 export PYTHONPATH=$CODE_DIR:$PWD${PYTHONPATH:+:$PYTHONPATH}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -34,9 +35,14 @@ class Trainers:
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def start(
-        self, run_dir: Path, *flags: str, launcher: tuple[str, ...] = ALONE, env: dict[str, str] | None = None
+        self,
+        run_dir: Path,
+        *flags: str,
+        launcher: tuple[str, ...] = ALONE,
+        env: dict[str, str] | None = None,
+        output: IO[str] | None = None,
     ) -> subprocess.Popen[str]:
-        """A running trainer on the small digits, one thread a process."""
+        """A running trainer on the small digits, one thread a process; what it says is kept, or in `output`."""
         clean = {
             k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES and not k.startswith("SLURM")
         }
@@ -54,8 +60,8 @@ class Trainers:
             [sys.executable, *launcher, *common, *flags],
             cwd=ROOT,
             env=clean | {"OMP_NUM_THREADS": "1"} | (env or {}),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=output or subprocess.PIPE,
+            stderr=output or subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
@@ -68,13 +74,22 @@ class Trainers:
         """The same, waited for."""
         return finish(self.start(run_dir, *flags, launcher=launcher, env=env))
 
+    def end(self) -> None:
+        """Kill what still runs, and what it started: torchrun gives each of its processes a session."""
+        for process in self.started:
+            listed = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+            below = listed.read_text().split() if process.poll() is None else []
+            for pid in (process.pid, *map(int, below)):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+            process.communicate()
+
 
 class Here:
     """The trainer inside the test's own process: saves the time of the imports."""
 
-    def __init__(self, data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
-        self.capsys = capsys
 
     def __call__(self, run_dir: Path, *flags: str) -> Ended:
         """Run it on the small digits."""
@@ -88,21 +103,22 @@ class Here:
             "--batch-size",
             "32",
         ]
-        code = main([*common, "--epochs", "1", *flags])
-        captured = self.capsys.readouterr()
-        return Ended(code, captured.out, captured.err)
+        with (
+            contextlib.redirect_stdout(io.StringIO()) as out,
+            contextlib.redirect_stderr(io.StringIO()) as err,
+        ):
+            code = main([*common, "--epochs", "1", *flags])
+        return Ended(code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture
-def here(
-    small_digits: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Here]:
+def here(small_digits: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
     """A trainer in this process, whose signal handlers do not outlive the test."""
     for name in (*LAUNCHER_VARIABLES, *(name for name in os.environ if name.startswith("SLURM"))):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     before = {number: signal.getsignal(number) for number in SIGNALS}
-    yield Here(small_digits, capsys)
+    yield Here(small_digits)
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -116,9 +132,9 @@ class Ended:
     err: str
 
 
-def finish(process: subprocess.Popen[str]) -> Ended:
+def finish(process: subprocess.Popen[str], timeout_s: float = 90) -> Ended:
     """Wait for a trainer."""
-    out, err = process.communicate(timeout=90)
+    out, err = process.communicate(timeout=timeout_s)
     return Ended(process.returncode, out, err)
 
 
@@ -161,7 +177,4 @@ def trainers(small_digits: Path) -> Iterator[Trainers]:
     """Trainers whose processes, and their children, end with the test."""
     made = Trainers(small_digits)
     yield made
-    for process in made.started:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+    made.end()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import pickle
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -186,11 +187,18 @@ class Evil:
 
 def test_code_in_a_checkpoint_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVIL", str(tmp_path / "ran"))
-    buffer = io.BytesIO()
-    torch.save({"format": 1, **state(1), "step": Evil()}, buffer)
-
-    with pytest.raises(checkpoint.CorruptError):
-        checkpoint.decode(buffer)
+    evil = {"format": 1, **state(1), "step": Evil()}
+    for kind in ("ours", "old", "bare"):
+        buffer = io.BytesIO()
+        if kind == "bare":
+            pickle.dump(evil, buffer)
+        else:
+            torch.save(evil, buffer, _use_new_zipfile_serialization=kind == "ours")
+        (tmp_path / "weights.pt").write_bytes(buffer.getvalue())
+        with pytest.raises(checkpoint.CorruptError):
+            checkpoint.decode(buffer)
+        with pytest.raises(UserError, match="something but tensors"):
+            checkpoint.decode_weights(tmp_path / "weights.pt")
     assert not (tmp_path / "ran").exists()
 
 

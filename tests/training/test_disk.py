@@ -16,7 +16,7 @@ from training import checkpoint
 from training.errors import UserError
 from training.log import Log
 
-from .conftest import Here, events, status
+from .conftest import Here, Trainers, events, finish, status
 from .test_checkpoint import encoded, found_step, names, save, state
 
 
@@ -222,3 +222,25 @@ def test_no_half_line_in_the_events(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     lines = (tmp_path / "events.jsonl").read_text().splitlines()
     assert [json.loads(line)["event"] for line in lines] == ["one", "three"]
+
+
+def test_a_log_that_takes_no_more_ends_nothing(trainers: Trainers, tmp_path: Path) -> None:
+    """Slurm's log is often on the disk that is full; and a pipe has lost its reader where `tee` was killed."""
+    with Path("/dev/full").open("w") as full:
+        process = trainers.start(tmp_path / "full", "--epochs", "1", output=full)
+        assert finish(process).code == 0
+    assert status(tmp_path / "full")["state"] == "done"
+
+    process = trainers.start(tmp_path / "pipe", "--epochs", "1")
+    for stream in (process.stdout, process.stderr):
+        assert stream is not None
+        stream.close()
+    assert process.wait(timeout=60) == 0
+    assert status(tmp_path / "pipe")["state"] == "done"
+
+
+def test_a_failure_has_its_status_without_a_log(trainers: Trainers, tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        process = trainers.start(tmp_path / "run", "--data-dir", str(tmp_path / "nowhere"), output=full)
+        assert finish(process).code == 1
+    assert "fix: sbatchgen data mnist" in status(tmp_path / "run")["reason"]

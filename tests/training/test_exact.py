@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,11 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def ask_at(monkeypatch: pytest.MonkeyPatch) -> AskAt:
     """Ask the next run to stop the k-th time it looks; it looks at its start, each step and in validation."""
+    return asking(monkeypatch)
+
+
+def asking(monkeypatch: pytest.MonkeyPatch) -> AskAt:
+    """What the fixture gives."""
     looks = [0]
 
     def noted(self: Stop) -> list[float]:
@@ -111,6 +116,36 @@ def equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+def each_stop(here: Here, ask: AskAt, folder: Path, *flags: str) -> Iterator[tuple[int, int, bool]]:
+    """Stop a run of two epochs at each moment at which it looks, each time anew, and let it go on to its end.
+
+    Gives the step and the samples of the epoch at the stop, and whether from there on all of the state, and the loss of
+    each step, are those of the uninterrupted run.
+    """
+    both = (*flags, *OFTEN, "--log-every", "1", "--epochs", "2")
+    ask(0)
+    whole = here(folder / "whole", *both)
+    assert whole.code == 0, whole.err
+    for k in range(1, 99):
+        run_dir = folder / str(k)
+        ask(k)
+        ended = here(run_dir, *both)
+        if ended.code == 0:
+            return
+        assert ended.code == 75, ended.err
+        step, consumed = status(run_dir)["step"], everything(run_dir)["consumed"]
+        resumed = here(run_dir, *both)
+        assert resumed.code == 0, resumed.err
+        uninterrupted = [one for one in losses(folder / "whole") if one[0] != step]  # its line is not written
+        exact = equal(everything(run_dir), everything(folder / "whole"))
+        yield step, consumed, exact and [one for one in losses(run_dir) if one[0] != step] == uninterrupted
+
+
+def losses(run_dir: Path) -> list[tuple[int, float]]:
+    """Of each step that has a line, in the order in which they were done."""
+    return [(event["step"], event["loss"]) for event in events(run_dir, "train")]
+
+
 @pytest.mark.parametrize(
     "flags",
     [pytest.param(flags, marks=SCALED if "fp16" in flags else (), id=" ".join(flags)) for flags in EACH],
@@ -119,24 +154,12 @@ def test_stopped_at_each_moment_of_two_epochs(
     here: Here, own: Path, tmp_path: Path, ask_at: AskAt, flags: tuple[str, ...]
 ) -> None:
     """Fault F12: the four steps of each epoch, its end, its validation; the last step is a short one."""
-    both = (*OURS, *OFTEN, *flags, "--epochs", "2")
-    ask_at(0)
-    assert here(tmp_path / "whole", *both).code == 0
+    stops = list(each_stop(here, ask_at, tmp_path, *OURS, *flags))
+    assert all(exact for *_, exact in stops), stops
+    positions = [position for *position, _ in stops]
     whole = everything(tmp_path / "whole")
-    positions = []
-    for k in range(1, 99):
-        run_dir = tmp_path / str(k)
-        ask_at(k)
-        code = here(run_dir, *both).code
-        if code == 0:
-            break
-        assert code == 75
-        positions.append((status(run_dir)["step"], everything(run_dir)["consumed"]))
-        resumed = here(run_dir, *both)
-        assert resumed.code == 0, resumed.err
-        assert equal(everything(run_dir), whole), f"stopped at {positions[-1]}"
 
-    ends = [(0, 0), (1, 8), (2, 16), (3, 24), (4, 29), (4, 29), (5, 8), (6, 16), (7, 24), (8, 29), (8, 29)]
+    ends = [[0, 0], [1, 8], [2, 16], [3, 24], [4, 29], [4, 29], [5, 8], [6, 16], [7, 24], [8, 29], [8, 29]]
     assert positions == ends  # twice after a last step: before the validation, and in it
     assert set(whole["ema"]) == (
         {"0.weight", "0.bias", "1.weight", "1.bias", "5.weight", "5.bias"} if "--ema" in flags else set()

@@ -4,12 +4,12 @@
 |---|---|---|
 | F1 | kill -9 while saving | test_writer: test_killed_at_any_moment_of_saving (FAULT_TRIALS: how often) |
 | F2 | an end at each call of a save | test_writer: test_dying_at_each_step_of_a_save |
-| F3 | disk full, quota, I/O errors | test_disk |
+| F3 | disk full, quota, I/O errors; the log's too | test_disk |
 | F4 | a truncated newest checkpoint | test_checkpoint: test_a_truncated_one_is_passed_over |
 | F5 | flipped bytes, zeroed pages | test_checkpoint: test_no_damage_is_loaded |
 | F6 | all checkpoints corrupt | test_checkpoint: test_without_a_good_one_nothing_starts_afresh |
-| F7 | a file system that is slow, or not shared | here: test_rank_0_alone_needs_the_run_folder; test_writer |
-| F8 | signals, to one or all, twice, at any time | test_runs, test_stop, test_exact |
+| F7 | a file system that is slow, or not shared | test_moments; here: test_rank_0_alone_needs_the_run_folder; test_writer |
+| F8 | signals, to one or all, twice, at any time | test_moments, test_runs, test_stop, test_exact |
 | F9 | a rank that dies | here: test_a_dead_rank_ends_the_job_at_once |
 | F10 | a rank that hangs | here: test_a_hung_rank_ends_the_job_in_time |
 | F11 | another number of processes or loaders | test_runs, test_order, test_exact |
@@ -20,6 +20,8 @@
 | F16 | code in a checkpoint | test_checkpoint: test_code_in_a_checkpoint_is_not_run |
 | F17 | twenty stops in one run | test_exact: test_twenty_stops_in_one_run |
 | F18 | no folder to write, no data | test_lock: test_a_folder_that_takes_no_writes_is_one_line; test_runs |
+
+benchmarks/faults.py prints each of them as a figure.
 """
 
 from __future__ import annotations

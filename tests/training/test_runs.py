@@ -137,7 +137,7 @@ def test_another_number_of_processes_goes_on_and_more_epochs_are_done(
     assert [event["epoch"] for event in events(tmp_path, "epoch")] == [1, 2]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
 def test_a_signal_saves_and_exits_75(trainers: Trainers, tmp_path: Path, number: signal.Signals) -> None:
     process = trainers.start(tmp_path, *SLOW)
     wait_for(lambda: events(tmp_path, "train"), "progress")
@@ -152,6 +152,19 @@ def test_a_signal_saves_and_exits_75(trainers: Trainers, tmp_path: Path, number:
         == status(tmp_path)["step"]
         < 8
     )
+
+
+def test_the_end_of_the_terminal_is_nothing_under_nohup(trainers: Trainers, tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what nohup leaves to what it starts
+    try:
+        process = trainers.start(tmp_path, *SLOW, *SPAWN_2, "--epochs", "1")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    wait_for(lambda: events(tmp_path, "train"), "progress")
+    os.killpg(process.pid, signal.SIGHUP)
+    ended = finish(process)
+
+    assert ended.code == 0, ended.err
 
 
 def test_a_signal_during_the_start_is_not_lost(trainers: Trainers, tmp_path: Path) -> None:

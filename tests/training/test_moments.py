@@ -1,0 +1,70 @@
+"""Signals to each process at each moment, and a file system that answers late.
+
+All combinations are what benchmarks/faults.py goes through; here each signal, each target and each moment is met.
+"""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from . import moments
+from .conftest import Trainers
+from .moments import FLAGS, Held, noted, seen
+from .test_runs import SPAWN_2
+
+TERM, USR1, USR2, INT = moments.NUMBERS
+
+
+@pytest.fixture
+def held(trainers: Trainers, tmp_path: Path) -> Held:
+    return Held(trainers, tmp_path / "held")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "plan"),
+    [
+        (
+            "torchrun",
+            [
+                (USR1, "agent", "start-up"),
+                (signal.SIGHUP, "agent", "step"),
+                (TERM, "all, twice", "save"),
+                (INT, "one rank", "validation"),
+                (TERM, "agent", "last save"),
+            ],
+        ),
+        (
+            "spawn",
+            [
+                (INT, "all, twice", "start-up"),
+                (TERM, "one rank", "step"),
+                (USR1, "parent", "save"),
+                (USR2, "all", "validation"),
+                (INT, "one rank", "last save"),
+            ],
+        ),
+    ],
+)
+def test_each_signal_target_and_moment(
+    held: Held, launcher: str, plan: list[tuple[signal.Signals, str, str]]
+) -> None:
+    """Fault F8: one run that is stopped at each moment, the last time after its last step."""
+    lives = held.lives("run", launcher, plan)
+
+    assert {life.name: life.problems for life in lives if life.problems} == {}
+
+
+def test_a_slow_file_system_holds_up_nothing_but_itself(held: Held, trainers: Trainers) -> None:
+    """Fault F7: a save takes a second, and the other rank cannot see the folder."""
+    run_dir, notes = held.folder / "slow", held.notes("slow")
+    slow = held.environment(notes, SLOW_DIR=str(run_dir), SLOW_S="0.1 0.3")
+    flags = (*FLAGS, "--epochs", "1", "--save-every", "4")
+    ended = trainers.run(run_dir, *flags, *SPAWN_2, env=slow)
+
+    assert ended.code == 0, ended.err
+    assert [len(step) for step in seen(notes)] == [32] * 7 + [26]
+    assert min(noted(notes, "save")) > 0.3
+    assert max(noted(notes, "stall")) < 0.1
