@@ -32,7 +32,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from peers import FLOOR, LATER, OURS, PEERS, Contender, is_script, script_in
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.peers import FLOOR, LATER, OURS, PEERS, Contender, is_script, script_in
 
 LIMIT = 1.3
 CHECKOUT = Path(__file__).resolve().parents[1]

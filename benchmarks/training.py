@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """How fast the training package is, next to the loops of pytorch/examples and to plain torch.save.
 
-    python benchmarks/speed.py --examples EXAMPLES    # a checkout of https://github.com/pytorch/examples
-    python benchmarks/speed.py --quick --only C1,C6   # to try it out: its figures mean little
+    python benchmarks/training.py --examples EXAMPLES    # a checkout of https://github.com/pytorch/examples
+    python benchmarks/training.py --quick --only C1,C6   # to try it out: its figures mean little
 
 Run it with a Python that has torch; the examples and C3 need torchvision (and Pillow, which comes with it). A
 torchvision built for CUDA beside a torch built for CPUs will do. What cannot be measured is left out, and

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 import torch
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "speed.py"
+SCRIPT = Path(__file__).parents[1] / "benchmarks" / "training.py"
 
 
 @pytest.fixture(scope="module")
-def speed() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("speed", SCRIPT)
+def benchmark() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("benchmark", SCRIPT)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["speed"] = module  # dataclasses look there
+    sys.modules["benchmark"] = module  # dataclasses look there
     spec.loader.exec_module(module)
     return module
 
@@ -48,17 +48,17 @@ def test_without_the_examples_it_says_what_it_left_out(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_the_rate_leaves_out_the_warm_up(speed: ModuleType) -> None:
-    run = speed.Run([9.0, 10.0, 10.5, 11.0, 11.5], "")
+def test_the_rate_leaves_out_the_warm_up(benchmark: ModuleType) -> None:
+    run = benchmark.Run([9.0, 10.0, 10.5, 11.0, 11.5], "")
 
     assert run.rate(64, skip=2, last=5) == 64 * 3 / 1.5
-    with pytest.raises(speed.UnmeasurableError, match="5 steps of 6"):
+    with pytest.raises(benchmark.UnmeasurableError, match="5 steps of 6"):
         run.rate(64, skip=2, last=6)
 
 
-def test_a_ratio_is_of_one_round(speed: ModuleType) -> None:
+def test_a_ratio_is_of_one_round(benchmark: ModuleType) -> None:
     """The second round was three times as slow for both."""
-    figure = speed.Figure("x", "s", 1.2, higher=False, ours=[2.0, 6.0, 2.0], theirs=[1.0, 3.0, 2.0])
+    figure = benchmark.Figure("x", "s", 1.2, higher=False, ours=[2.0, 6.0, 2.0], theirs=[1.0, 3.0, 2.0])
 
     assert figure.ratios == [2.0, 2.0, 1.0]
     assert figure.verdict == "MISS"
@@ -68,11 +68,11 @@ def test_a_ratio_is_of_one_round(speed: ModuleType) -> None:
     ("higher", "ours", "verdict"),
     [(True, 1.1, "PASS"), (True, 1.0, "MISS"), (False, 1.1, "PASS"), (False, 1.2, "MISS")],
 )
-def test_the_target_is_a_bound(speed: ModuleType, *, higher: bool, ours: float, verdict: str) -> None:
-    assert speed.Figure("x", "s", 1.1, higher=higher, ours=[ours], theirs=[1.0]).verdict == verdict
+def test_the_target_is_a_bound(benchmark: ModuleType, *, higher: bool, ours: float, verdict: str) -> None:
+    assert benchmark.Figure("x", "s", 1.1, higher=higher, ours=[ours], theirs=[1.0]).verdict == verdict
 
 
-def test_every_other_round_is_backwards(speed: ModuleType) -> None:
+def test_every_other_round_is_backwards(benchmark: ModuleType) -> None:
     asked: list[str] = []
 
     def contender(name: str) -> Callable[[int], str]:
@@ -82,7 +82,7 @@ def test_every_other_round_is_backwards(speed: ModuleType) -> None:
 
         return ask
 
-    rounds = list(speed.in_rounds(2, {name: contender(name) for name in "ab"}))
+    rounds = list(benchmark.in_rounds(2, {name: contender(name) for name in "ab"}))
 
     assert asked == ["a0", "b0", "b1", "a1"]
     assert rounds == [{"a": "a0", "b": "b0"}, {"a": "a1", "b": "b1"}]
@@ -98,37 +98,39 @@ def test_every_other_round_is_backwards(speed: ModuleType) -> None:
         ("Epoch 1 - Avg Loss: 0.123456, Accuracy: 97.25%, 1800 samples/s", 97.25),
     ],
 )
-def test_accuracies_are_read(speed: ModuleType, output: str, percent: float) -> None:
-    assert speed.accuracy(output) == percent
-    with pytest.raises(speed.UnmeasurableError):
-        speed.accuracy("nothing")
+def test_accuracies_are_read(benchmark: ModuleType, output: str, percent: float) -> None:
+    assert benchmark.accuracy(output) == percent
+    with pytest.raises(benchmark.UnmeasurableError):
+        benchmark.accuracy("nothing")
 
 
-def test_a_run_that_learned_less_does_not_count(speed: ModuleType) -> None:
+def test_a_run_that_learned_less_does_not_count(benchmark: ModuleType) -> None:
     def run(percent: float) -> Any:
-        return speed.Run([], f"Accuracy: {percent}%")
+        return benchmark.Run([], f"Accuracy: {percent}%")
 
     runs = [{"theirs": run(96), "fp32": run(ours)} for ours in (93.9, 94.0, 97)]
 
-    assert speed._valid(runs, "fp32") == runs[1:]
+    assert benchmark._valid(runs, "fp32") == runs[1:]
 
 
-def test_values_are_compared_to_the_bit(speed: ModuleType, tmp_path: Path) -> None:
+def test_values_are_compared_to_the_bit(benchmark: ModuleType, tmp_path: Path) -> None:
     value = {"model": {"w": torch.ones(2), "b": torch.zeros(1)}, "sums": [1.0, 2.0], "step": 3}
     other = value | {"model": {"w": torch.ones(2) + torch.finfo().eps, "b": torch.zeros(1)}, "more": 1}
     for name, one in (("a.pt", value), ("b.pt", other)):
         torch.save(one, tmp_path / name)
 
-    assert speed.compared(tmp_path / "a.pt", tmp_path / "a.pt") == (5, 5)
-    assert speed.compared(tmp_path / "a.pt", tmp_path / "b.pt") == (4, 6)
+    assert benchmark.compared(tmp_path / "a.pt", tmp_path / "a.pt") == (5, 5)
+    assert benchmark.compared(tmp_path / "a.pt", tmp_path / "b.pt") == (4, 6)
 
 
-def test_the_table_shows_what_was_measured_and_what_was_not(speed: ModuleType) -> None:
+def test_the_table_shows_what_was_measured_and_what_was_not(benchmark: ModuleType) -> None:
     figures = [
-        speed.Figure("fast", "images/s", 1.1, higher=True, ours=[1200.0, 1500.0], theirs=[1000.0, 1000.0]),
-        speed.Figure("none", "s", 1.0, higher=False, left_out="no reason"),
+        benchmark.Figure(
+            "fast", "images/s", 1.1, higher=True, ours=[1200.0, 1500.0], theirs=[1000.0, 1000.0]
+        ),
+        benchmark.Figure("none", "s", 1.0, higher=False, left_out="no reason"),
     ]
-    lines = list(speed.table(figures))
+    lines = list(benchmark.table(figures))
 
     assert lines[1].split("  ")[0] == "fast"
     assert "1350 (1200..1500)" in lines[1]
