@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from hypothesis import strategies as st
 
@@ -17,7 +19,6 @@ GRES_TYPES = ("gpu", "shard")  # of the oracle's slurm.conf
 # Options whose values only sbatch itself can judge: files, users, another cluster.
 UNREAD = {"bbf", "cluster", "clusters", "export-file", "gid", "nodefile", "uid"}
 _FOLDER = "/submit"
-_TABLE = specs(SLURM)
 _COUNT = "1 2 3 4 8 16 04 +3 0 -1 1.5 2x 4294967297 99999999999999999999 1k x".split()
 _GPUS = "1 2 4 8 0 3 a100 a100:2 a100:4 v100:1 a100:1,v100:1 2,a100:1 gpu:2 -1 1k x: , a100=2 gpu:a100:x 12 6".split()
 _SIZE = "0 1 16 16g 16GB 1500K 2T 1k 100000 4096M 16Gi 1.5G 10P -1 +5 100B 1024 1048576 mem G 99999999999999999999".split()
@@ -59,7 +60,10 @@ _VALUES: dict[str, Sequence[str]] = {
         "gpu:0 none NONE gpu: gpu:a100: gpu:a100:x gres:gpu:2 gres/gpu:2 gpu=2 foo:1 gpu:1k gpu:2kb gpu::2 , gpu:1,,gpu:2 "
         "gpu:-1 mps:10 shard:a100:3 gpu:k gres:gres:gpu:1"
     ).split(),
-    "gres-flags": "disable-binding enforce-binding foo DISABLE-BINDING".split(),
+    "gres-flags": (
+        "disable-binding enforce-binding one-task-per-sharing disable-binding,enforce-binding multiple-tasks-per-sharing "
+        "foo DISABLE-BINDING allow-task-sharing enforce-binding,foo one-task-per-sharing,multiple-tasks-per-sharing ,"
+    ).split(),
     "hint": "compute_bound memory_bound multithread nomultithread foo nomultithread,memory_bound NOMULTITHREAD".split(),
     "kill-on-invalid-dep": "yes no foo YES".split(),
     "mail-type": (
@@ -90,6 +94,22 @@ _VALUES: dict[str, Sequence[str]] = {
     "time": _TIME,
     "time-min": _TIME,
     "tmp": _SIZE,
+    "mem-update": "10@60 10% 10%@5 1G@10 0 x 10@ @5 10@x 110@60 10@-1".split(),
+    "oom-kill-step": "0 1 2 x -1".split(),
+    "requeue": "expedite foo EXPEDITE yes".split(),
+    "resources": "a a:2 a:2,b a=2 a:x a: :2 , a:0 a:-1".split(),
+    "resv-ports": "1 0 4 x -1 70000".split(),
+    "segment": "1 2 4 0 3 x -1 65536 65535 99999999999".split(),
+    "tres-bind": (
+        "gres/gpu:closest gres/gpu:single:2 gres/gpu:per_task:1 gres/gpu:none gres/gpu:map:0,1 gres/gpu:mask:0x1 "
+        "gres/gpu:verbose,closest gres/shard:closest gres/gpu:closest+gres/shard:single:1 gpu:closest gres/foo:closest "
+        "gres/gpu foo gres/gpu:foo gres:gpu:closest gres/gpu:map_gpu:0,1"
+    ).split(),
+    "tres-per-task": (
+        "cpu=4 gres/gpu=1 gres/gpu:1 gres/gpu:a100=1 cpu=2,gres/gpu=1 license/x=1 cpu:2 gres/shard=2 cpu=1,gres/gpu:a100:2 "
+        "gres/gpu:a100=1,gres/gpu:v100=1 gres/gpu mem=1G cpu=0 cpu cpu=x gres:gpu:1 gpu=1 node=1 gres/foo=1 energy=1 fs/x=1 , "
+        "CPU=2 license/a=1,license/b=2 gres/gpu=0 gres/gpu=x foo=1 cpu=-1 gres/gpu=1k"
+    ).split(),
     "wait-all-nodes": "0 1 2 x 65537 -1".split(),
 }
 _VALUES |= dict.fromkeys(
@@ -101,6 +121,12 @@ _VALUES |= dict.fromkeys(
 )
 _PLAIN = "a b=c my%j.out x/y.log ../z none NONE ~/x $HOME/y hetjob : - -- --time é a=b= 1,2 (a|b)&c".split()
 _TEXT = st.text(st.sampled_from("ab01 =:,-%\"'\\#é\t\u2013\x0b*[]@"), max_size=8)
+# Those that later releases brought or changed.
+_LATER = (
+    "consolidate-segments container-id container-type cpus-per-gpu cpus-per-task distribution exclusive extra "
+    "get-user-env gpus-per-node gpus-per-task gres gres-flags mem-update nodes nodelist oom-kill-step oversubscribe "
+    "requeue resources resv-ports segment spread-segments stepmgr tres-bind tres-per-task"
+).split()
 # Those that are asked for together, so that they get to contradict each other.
 _TOGETHER = (
     "gpus gpus-per-node gpus-per-task gpus-per-socket gres ntasks nodes ntasks-per-node cpus-per-gpu cpus-per-task "
@@ -153,17 +179,22 @@ def _quoted(draw: st.DrawFn, text: str) -> str:
     return text
 
 
-_NAMES = st.one_of(
-    st.sampled_from(sorted(set(_TABLE) - UNREAD)),
-    st.sampled_from(sorted(_VALUES)),
-    st.sampled_from(_TOGETHER),
-)
+@cache
+def _names(slurm: str) -> st.SearchStrategy[str]:
+    table = specs(slurm)
+    return st.one_of(
+        st.sampled_from(sorted(set(table) - UNREAD)),
+        st.sampled_from(sorted(_VALUES)),
+        st.sampled_from(_TOGETHER),
+        *([st.sampled_from(_LATER)] if slurm > SLURM else []),
+    )
 
 
 @st.composite
-def _option(draw: st.DrawFn) -> str:
-    name = draw(_NAMES)
-    spec = _TABLE.get(name) or _TABLE["ntasks-per-node"]
+def _option(draw: st.DrawFn, slurm: str) -> str:
+    name = draw(_names(slurm))
+    table = specs(slurm)
+    spec = table.get(name) or table["ntasks-per-node"]
     if spec.argument is Argument.NONE:
         value = ""
         glue = draw(st.sampled_from([""] * 30 + ["=x"]))
@@ -192,43 +223,48 @@ def _demand(draw: st.DrawFn) -> str:
     )
 
 
-_LINE = st.one_of(
-    *[_option().map("#SBATCH {}".format)] * 8,
-    *[_demand().map("#SBATCH {}".format)] * 2,
-    st.lists(_option(), min_size=2, max_size=3).map(" ".join).map("#SBATCH {}".format),
-    _option().map("#SBATCH\t{} # why".format),
-    st.tuples(
-        st.sampled_from(["#SBATCH", " #SBATCH ", "##SBATCH ", "# SBATCH ", "#sbatch ", "#SLURM "]), _option()
-    ).map("".join),
-    st.sampled_from(
-        [
-            "",
-            "# a comment",
-            "  # indented",
-            "#SBATCH",
-            "#SBATCH hetjob",
-            "#SBATCH packjob ",
-            "#SBATCH HetJob -n1",
-            "\t",
-            "ls",
-        ]
-    ),
-    _TEXT.map("#SBATCH {}".format),
-)
-_ENVIRONMENT: st.SearchStrategy[dict[str, str]] = st.one_of(
-    st.just({}),
-    st.just({}),
-    st.dictionaries(
-        st.sampled_from([pair for pair in variables(SLURM) if pair[1] not in {"verbose", *UNREAD}]),
-        st.none(),
-        min_size=1,
-        max_size=2,
-    ).flatmap(
-        lambda chosen: st.fixed_dictionaries(
-            {name: st.one_of(_value(option), st.sampled_from(["", "yes", "1"])) for name, option in chosen}
-        )
-    ),
-)
+@cache
+def _line(slurm: str) -> st.SearchStrategy[str]:
+    option = _option(slurm)
+    return st.one_of(
+        *[option.map("#SBATCH {}".format)] * 8,
+        *[_demand().map("#SBATCH {}".format)] * 2,
+        st.lists(option, min_size=2, max_size=3).map(" ".join).map("#SBATCH {}".format),
+        option.map("#SBATCH\t{} # why".format),
+        st.tuples(
+            st.sampled_from(["#SBATCH", " #SBATCH ", "##SBATCH ", "# SBATCH ", "#sbatch ", "#SLURM "]), option
+        ).map("".join),
+        st.sampled_from(
+            [
+                "",
+                "# a comment",
+                "  # indented",
+                "#SBATCH",
+                "#SBATCH hetjob",
+                "#SBATCH packjob ",
+                "#SBATCH HetJob -n1",
+                "\t",
+                "ls",
+            ]
+        ),
+        _TEXT.map("#SBATCH {}".format),
+    )
+
+
+@cache
+def _environment(slurm: str) -> st.SearchStrategy[dict[str, str]]:
+    pairs = [pair for pair in variables(slurm) if pair[1] not in {"verbose", *UNREAD}]
+    return st.one_of(
+        st.just({}),
+        st.just({}),
+        st.dictionaries(st.sampled_from(pairs), st.none(), min_size=1, max_size=2).flatmap(
+            lambda chosen: st.fixed_dictionaries(
+                {name: st.one_of(_value(option), st.sampled_from(["", "yes", "1"])) for name, option in chosen}
+            )
+        ),
+    )
+
+
 _ARGUMENTS: st.SearchStrategy[list[str]] = st.one_of(
     st.just([]),
     st.just([]),
@@ -246,18 +282,18 @@ _FIRST = st.sampled_from(
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> Case:
-    """A script, mostly one that sbatch takes, and how it is submitted."""
-    lines = draw(st.lists(_LINE, min_size=1, max_size=4))
+def cases(draw: st.DrawFn, slurm: str = SLURM) -> Case:
+    """A script, mostly one that sbatch of the release takes, and how it is submitted."""
+    lines = draw(st.lists(_line(slurm), min_size=1, max_size=4))
     script = draw(_FIRST) + "".join(f"{line}\n" for line in lines) + "\nhostname\n"
-    return Case(script, draw(_ENVIRONMENT), draw(_ARGUMENTS))
+    return Case(script, draw(_environment(slurm)), draw(_ARGUMENTS))
 
 
-def ours(case: Case) -> Answer | None:
+def ours(case: Case, slurm: str = SLURM) -> Answer | None:
     """What the reader says; None if the case needs what it does not read."""
     script = read(
         case.script,
-        slurm=SLURM,
+        slurm=slurm,
         environment=case.environment,
         arguments=case.arguments,
         gres_types=GRES_TYPES,
@@ -287,9 +323,9 @@ def _printed(name: str) -> str:
     return "(null)" if name in ("req-switch", "wait4switch") else name
 
 
-def theirs(case: Case) -> Answer:
-    """What sbatch says."""
-    reading = oracle.read(case.script, *case.arguments, env=case.environment)
+def theirs(case: Case, root: Path | None = None) -> Answer:
+    """What sbatch says, that of this machine or of another system's folder."""
+    reading = oracle.read(case.script, *case.arguments, env=case.environment, root=root)
     components = [
         {name: re.sub(r"^/[^ ]*/oracle-[^/]*", _FOLDER, value) for name, value in component.items()}
         for component in reading.components

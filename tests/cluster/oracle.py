@@ -18,7 +18,7 @@ from pathlib import Path
 
 CONFIG = """\
 ClusterName=nowhere
-SlurmctldHost=localhost
+SlurmctldHost=localhost(127.0.0.1)
 SlurmctldPort=1
 AuthType=auth/munge
 SelectType=select/cons_tres
@@ -57,16 +57,26 @@ class Reading:
         return self.components[0] if self.components else {}
 
 
-def read(script: str, *arguments: str, env: Mapping[str, str] | None = None) -> Reading:
-    """What sbatch reads in a script, given these options before it and these SBATCH_ variables."""
-    with tempfile.TemporaryDirectory(prefix="oracle-") as folder:
+def read(
+    script: str, *arguments: str, env: Mapping[str, str] | None = None, root: Path | None = None
+) -> Reading:
+    """What sbatch reads in a script.
+
+    Args:
+        script: The script.
+        arguments: Options before it.
+        env: SBATCH_ variables.
+        root: The folder of another system, whose sbatch is asked; that needs root.
+    """
+    with tempfile.TemporaryDirectory(prefix="oracle-", dir=root and root / "tmp") as folder:
         Path(folder, "slurm.conf").write_text(CONFIG)
         Path(folder, "job.sh").write_text(script, encoding="utf-8", errors="surrogateescape", newline="")
         clean = {name: value for name, value in os.environ.items() if not name.startswith(LEAVE)}
+        inside = f"/{Path(folder).relative_to(root)}" if root else folder
         process = subprocess.Popen(
-            ["sbatch", "-vvv", *arguments, "job.sh"],
+            [*_enter(root, inside), "sbatch", "-vvv", *arguments, "job.sh"],
             cwd=folder,
-            env={**clean, "SLURM_CONF": f"{folder}/slurm.conf", **(env or {})},
+            env={**clean, "SLURM_CONF": f"{inside}/slurm.conf", **(env or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -88,6 +98,29 @@ def read(script: str, *arguments: str, env: Mapping[str, str] | None = None) -> 
         returncode = process.wait()
         deadline.cancel()
     return _parse(lines, returncode=None if returncode < 0 else returncode)
+
+
+def version(root: Path | None = None) -> str:
+    """What the sbatch of this machine, or of another system's folder, says it is; "" where there is none."""
+    with tempfile.TemporaryDirectory(prefix="oracle-", dir=root and root / "tmp") as folder:
+        Path(folder, "slurm.conf").write_text(CONFIG)
+        inside = f"/{Path(folder).relative_to(root)}" if root else folder
+        try:
+            done = subprocess.run(
+                [*_enter(root, inside), "sbatch", "--version"],
+                env={**os.environ, "SLURM_CONF": f"{inside}/slurm.conf"},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        except FileNotFoundError:
+            return ""
+        return done.stdout.strip()
+
+
+def _enter(root: Path | None, folder: str) -> list[str]:
+    """The command that runs another one in a folder of another system."""
+    return ["chroot", str(root), "env", "-C", folder] if root else []
 
 
 def _parse(lines: list[str], *, returncode: int | None) -> Reading:
