@@ -18,6 +18,7 @@ SLURM = "22.05"
 GRES_TYPES = ("gpu", "shard")  # of the oracle's slurm.conf
 # Options whose values only sbatch itself can judge: files, users, another cluster.
 UNREAD = {"bbf", "cluster", "clusters", "export-file", "gid", "nodefile", "uid"}
+_UNNAMED = ("req-switch", "wait4switch", "umask")
 _FOLDER = "/submit"
 _COUNT = "1 2 3 4 8 16 04 +3 0 -1 1.5 2x 4294967297 99999999999999999999 1k x".split()
 _GPUS = "1 2 4 8 0 3 a100 a100:2 a100:4 v100:1 a100:1,v100:1 2,a100:1 gpu:2 -1 1k x: , a100=2 gpu:a100:x 12 6".split()
@@ -214,6 +215,17 @@ def _option(draw: st.DrawFn, slurm: str) -> str:
 
 
 @st.composite
+def _calm_option(draw: st.DrawFn, slurm: str) -> str:
+    """An option as people write it, mostly with a value that sbatch takes."""
+    name = draw(_names(slurm))
+    spec = specs(slurm).get(name)
+    if spec is None or spec.argument is Argument.NONE:
+        return f"--{name}" if spec else "--nodes=2"
+    pool = _VALUES.get(name, ("a", "b", "name"))
+    return f"--{name}={draw(st.sampled_from(pool[: (len(pool) + 2) // 3]))}"
+
+
+@st.composite
 def _demand(draw: st.DrawFn) -> str:
     """Sound options of one theme on a line."""
     names = draw(st.lists(st.sampled_from(_TOGETHER), min_size=2, max_size=5, unique=True))
@@ -254,13 +266,52 @@ def _line(slurm: str) -> st.SearchStrategy[str]:
 @cache
 def _environment(slurm: str) -> st.SearchStrategy[dict[str, str]]:
     pairs = [pair for pair in variables(slurm) if pair[1] not in {"verbose", *UNREAD}]
+    pairs.append(("SBATCH_IGNORE_PBS", "ignore-pbs"))
     return st.one_of(
         st.just({}),
         st.just({}),
         st.dictionaries(st.sampled_from(pairs), st.none(), min_size=1, max_size=2).flatmap(
             lambda chosen: st.fixed_dictionaries(
-                {name: st.one_of(_value(option), st.sampled_from(["", "yes", "1"])) for name, option in chosen}
+                {
+                    name: st.one_of(_value(option), st.sampled_from(["", "yes", "1"]))
+                    for name, option in chosen
+                }
             )
+        ),
+    )
+
+
+_PBS = (
+    "-a 2030-01-01 -A acct -N name -q gpu -o out -e err -j oe -m abe -m n -M me@x -V -h -I -z -c x -C y -k oe -r y -S /bin/sh "
+    "-t 1-3 -J 1-4 -p 5 -u me -v A=1 -v B -W umask=022 -W depend=afterok:1 -W umask=9999 -W group=x --join --join=oe --job x "
+    "--job_name=x --out=y -Z word -d /x -w y --error -N -l:x"
+).split(" -")
+_PBS_ITEMS = (
+    "walltime=1:00:00 cput=10 pcput=20 mem=4gb mem=x file=1G pmem=1G vmem=2gb nodes=2 nodes=2:ppn=4 nodes=n1+n2:ppn=2 "
+    "nodes=1:gpus=2 nodes=a+b+a nodes=n2+n3:ppn=1+n7 select=2:ncpus=8:mpiprocs=2 select=1:ncpus=4:mpiprocs=2:mem=1G ncpus=4 "
+    "mpiprocs=x naccelerators=2 naccelerators=0 accelerator=true ACCELERATOR=TRUE nice=3 proc=fast proc=a,b arch=x "
+    "software=y host=z opsys=linux other=1 foo=1 xmem=2G nodes=2:ppn=-4 walltime=x , nodes= mem="
+).split()
+_BSUB = (
+    "-n 4 -n 1,4 -n 1, -W 10 -W x -q gpu -J name -o out -e err -m a -m 'a b' -M 1000 -M 1G -M x -x -c /x -cwd /x -R y "
+    "--job_name=x --cwd=/x --time 5 --queue_name -Z --exclusive=1 -J"
+)
+
+
+@cache
+def _foreign(slurm: str) -> st.SearchStrategy[str]:
+    """A line of another scheduler, and what makes sbatch pass over it."""
+    words = [f"-{word}" for word in _PBS]
+    items = st.lists(st.sampled_from(_PBS_ITEMS), min_size=1, max_size=3).map(",".join)
+    lsf = st.sampled_from(re.findall("-[^-]*(?:--[^-]*)?", _BSUB))
+    return st.one_of(
+        st.lists(st.sampled_from(words), min_size=1, max_size=2).map(" ".join).map("#PBS {}".format),
+        items.map("#PBS -l {}".format),
+        items.map("#PBS -l {}".format),
+        lsf.map("#BSUB {}".format),
+        _TEXT.map("#PBS {}".format),
+        st.sampled_from(
+            ["#SBATCH --ignore-pbs", "#PBS", "#PBS hetjob", " #PBS -N x", "x\n" * 101 + "#PBS -N far"]
         ),
     )
 
@@ -270,7 +321,11 @@ _ARGUMENTS: st.SearchStrategy[list[str]] = st.one_of(
     st.just([]),
     st.lists(
         st.sampled_from(
-            "-n2 -N2 --mem=1G -pgpu --gres=gpu:2 -t5 --exclusive --mem-per-cpu=1G -Jx -Jy -c1 --foo".split()
+            (
+                "-n2 -N2 --mem=1G -pgpu --gres=gpu:2 -t5 --exclusive --mem-per-cpu=1G -Jx -Jy -c1 --foo --time=x "
+                "--ignore-pbs --mail-type=END --export=C --signal=B:USR1@9 --gpus-per-task=2 --tres-per-task=cpu=2 "
+                "--begin=now+x --gres=help"
+            ).split()
         ),
         max_size=2,
     ),
@@ -284,7 +339,10 @@ _FIRST = st.sampled_from(
 @st.composite
 def cases(draw: st.DrawFn, slurm: str = SLURM) -> Case:
     """A script, mostly one that sbatch of the release takes, and how it is submitted."""
-    lines = draw(st.lists(_line(slurm), min_size=1, max_size=4))
+    calm = st.one_of(*[_calm_option(slurm)] * 3, _demand()).map("#SBATCH {}".format)
+    lines = draw(st.lists(draw(st.sampled_from([calm, _line(slurm)])), min_size=1, max_size=4))
+    if not draw(st.integers(0, 5)):
+        lines += draw(st.lists(_foreign(slurm), min_size=1, max_size=3))
     script = draw(_FIRST) + "".join(f"{line}\n" for line in lines) + "\nhostname\n"
     return Case(script, draw(_environment(slurm)), draw(_ARGUMENTS))
 
@@ -305,7 +363,7 @@ def ours(case: Case, slurm: str = SLURM) -> Answer | None:
     components = [
         {
             _printed(name): option.shown or ""
-            for name, option in component.options.items()
+            for name, option in sorted(component.options.items(), key=lambda item: item[0] == "umask")
             if name != "verbose"
         }
         for component in script.components
@@ -319,8 +377,8 @@ def _is_file(option: Option) -> bool:
 
 
 def _printed(name: str) -> str:
-    """Two options that only the environment knows are printed without a name."""
-    return "(null)" if name in ("req-switch", "wait4switch") else name
+    """Options that only the environment or #PBS lines know are printed without a name."""
+    return "(null)" if name in _UNNAMED else name
 
 
 def theirs(case: Case, root: Path | None = None) -> Answer:

@@ -44,6 +44,7 @@ class Kind(Enum):
 
 
 READ = (Kind.SBATCH, Kind.SLURM, Kind.SEPARATOR)
+_MAGIC = {Kind.SBATCH: 7, Kind.SLURM: 6, Kind.PBS: 4, Kind.BSUB: 5}  # how long the word is that marks them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,7 +95,8 @@ class Directive:
         text: The line.
         line: Its number.
         column: Where the # stands.
-        component: The component of a heterogeneous job it belongs to, from 0; -1 where sbatch reads nothing.
+        component: The component of a heterogeneous job it belongs to, from 0; -1 where sbatch reads nothing, and
+            for #PBS and #BSUB, which count in each.
         words: Its arguments; none where sbatch reads nothing.
         fault: What ends the reading in this line, such as an open quote.
         deprecated: It holds the old name of `hetjob`.
@@ -136,21 +138,23 @@ def directives(text: str, *, slurm: str, file: str) -> Iterator[Directive]:
     """The directives of a script, and the lines that look like some, in order."""
     command = _COMMAND.search(text)
     end = command.start() if command else len(text)
-    component, number, at = 0, 1, 0
+    component, number, comments, at = 0, 1, 0, 0
     for match in _CANDIDATE.finditer(text):
         line = match[0]
         number += text.count("\n", at, match.start())
+        comments += text.count("\n#", max(at - 1, 0), match.start())
         at = match.start()
         if line.startswith(("#PBS", "#BSUB")):
-            if number - text.count("\n#", 0, at) - 2 <= _FOREIGN_LINES:
-                kind = Kind.PBS if line.startswith("#P") else Kind.BSUB
-                yield Directive(kind=kind, text=line, line=number, column=1)
+            kind = Kind.PBS if line.startswith("#P") else Kind.BSUB
+            if number - comments - 2 <= _FOREIGN_LINES:
+                yield _read(line, number, -1, kind, slurm=slurm, file=file)
         elif line.startswith(("#SBATCH", "#SLURM")):
             if at > end:
                 yield Directive(kind=Kind.LATE, text=line, line=number, column=1)
                 continue
             component += _separates(line)
-            yield _read(line, number, component, slurm=slurm, file=file)
+            kind = Kind.SBATCH if line.startswith("#SB") else Kind.SLURM
+            yield _read(line, number, component, kind, slurm=slurm, file=file)
         elif _LOOKALIKE.match(line):
             yield _lookalike(line, number)
 
@@ -175,9 +179,10 @@ def _separator(line: str, at: int) -> str | None:
     return None
 
 
-def _read(line: str, number: int, component: int, *, slurm: str, file: str) -> Directive:
-    slurm_word = line.startswith("#SLURM")
-    at = _skip_blanks(line, 6 if slurm_word else 7)
+def _read(line: str, number: int, component: int, kind: Kind, *, slurm: str, file: str) -> Directive:
+    at = _MAGIC[kind]
+    if component >= 0:
+        at = _skip_blanks(line, at)
     words: list[Word] = []
     fault, deprecated = None, False
     while True:
@@ -196,9 +201,8 @@ def _read(line: str, number: int, component: int, *, slurm: str, file: str) -> D
             break
         words.append(word)
         at = end
-    kind = Kind.SEPARATOR if _separates(line) else Kind.SLURM if slurm_word else Kind.SBATCH
     return Directive(
-        kind=kind,
+        kind=Kind.SEPARATOR if component >= 0 and _separates(line) else kind,
         text=line,
         line=number,
         column=1,
@@ -248,7 +252,7 @@ def _quoted_word(line: str, start: int, number: int, *, spaces: bool) -> tuple[W
         if character == "\\":
             at += 1
             run = line[at : at + 1]
-            if not run or (not quote and run in BLANKS and not spaces):
+            if not run or (not quote and run in BLANKS and not (spaces and run == " ")):
                 break
         else:
             found = _RUNS[quote].match(line, at)

@@ -20,12 +20,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from sbatchgen.script import combination, tres
+from sbatchgen.script import combination, demand
+from sbatchgen.script.display import shown
 from sbatchgen.script.fields import Fields
 from sbatchgen.script.getopt import Stop, Use, scan
 from sbatchgen.script.grammar import RefusedError, fold, leading_number
 from sbatchgen.script.header import READ, Directive, Kind, Word, directives, refusal
 from sbatchgen.script.releases import ALIASES, Argument, Spec, line_of, specs, variables
+from sbatchgen.script.setting import put
+from sbatchgen.script.translation import Dialect, dialect, translate, uses
 
 __all__ = ["Component", "Directive", "Kind", "Message", "Option", "Script", "Word", "read"]
 
@@ -64,7 +67,7 @@ class Message:
     """What sbatch says.
 
     Attributes:
-        level: "fatal", "error", "info", "verbose" (only said with -v) or "" (of the C library).
+        level: "fatal", "error", "warning", "info", "verbose" (only said with -v) or "" (of the C library).
         text: What it says.
         line: The line it is about; 0 if it is about no single one.
         column: Where in the line.
@@ -76,7 +79,7 @@ class Message:
     column: int = 0
 
     def __str__(self) -> str:
-        return f"{self.level}: {self.text}" if self.level in ("fatal", "error") else self.text
+        return f"{self.level}: {self.text}" if self.level in ("fatal", "error", "warning") else self.text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,8 +206,8 @@ class _Call:
 
     def end(self, error: RefusedError, line: int = 0, column: int = 0) -> _EndError:
         self.pass_on(line, column)
-        for text in error.texts:
-            self.say(error.level, text, line, column)
+        for level, text in zip(error.levels, error.texts, strict=False):
+            self.say(level, text, line, column)
         return _EndError(error.status)
 
 
@@ -218,7 +221,7 @@ class _EndError(Exception):
 
 
 def _first_pass(call: _Call) -> None:
-    """Only what must be known before the script is read."""
+    """The command line, before the script is read: as if it were the environment."""
     _apply_environment(call, (("SBATCH_IGNORE_PBS", "ignore-pbs"),))
     for item in scan(call.arguments, call.table):
         if isinstance(item, Stop):
@@ -227,6 +230,8 @@ def _first_pass(call: _Call) -> None:
             raise _EndError(0)
         elif item.spec.name in ("verbose", "quiet"):
             call.job[item.spec.name] = (call.job[item.spec.name] or 0) + 1
+        elif not item.spec.early:
+            _put(call, _option(item, "environment"), item.value)
 
 
 def _admit(call: _Call, script: bytes) -> None:
@@ -243,20 +248,24 @@ def _components(lines: Sequence[Directive]) -> int:
 
 def _component(call: _Call, index: int) -> Component:
     """One pass over the script: its words for this component, then the environment, then the command line."""
-    for spec in call.table.values() if index else ():
+    for spec in call.table.values():
         if spec.per_component:
             call.job.reset(spec.name)
     call.given.clear()
     settled = False
     try:
         _apply_script(call, index)
+        _apply_foreign(call)
         _apply_environment(call, variables(call.slurm))
         _apply(call, call.arguments, "command line")
         _checked(call, combination.settle)
         settled = True
         component = _snapshot(call, settled=True)
+        if call.job["dist"][1] == "both" and "distribution" in call.job.sources:
+            call.say("verbose", f"error: {combination.UNKNOWN_DISTRIBUTION}")
         _checked(call, combination.check_limits)
-        _checked(call, lambda job: tres.verify(job, known=call.gres_types))
+        _checked(call, combination.check_nodelist)
+        _checked(call, lambda job: demand.verify(job, known=call.gres_types))
         _checked(call, combination.check_export)
     except _EndError as end:
         end.components.append(component if settled else _snapshot(call, settled=False))
@@ -270,6 +279,51 @@ def _apply_script(call: _Call, index: int) -> None:
         text = f"Invalid directive found in batch script: {stray.text}"
         call.say("error", text, stray.line, stray.column)
         raise _EndError(255)
+
+
+def _apply_foreign(call: _Call) -> None:
+    """Take the options that #BSUB lines, or else #PBS lines, stand for."""
+    if call.job["ignore-pbs"]:
+        return
+    for kind in (Kind.BSUB, Kind.PBS):
+        lines = [line for line in call.directives if line.kind is kind]
+        if lines:
+            _apply_lines(call, lines, dialect(kind.name, slurm=call.slurm))
+            return
+
+
+def _apply_lines(call: _Call, lines: Sequence[Directive], known: Dialect) -> None:
+    words: list[Word] = []
+    for line in lines:
+        words += line.words
+        _tell_faults(call, line)
+    for item in uses(words, known):
+        at = item.word.line, item.word.column
+        if isinstance(item, Stop):
+            if item.complaint:
+                call.say("", item.complaint, *at)
+            text = (
+                "Unrecognized command line parameter ?"
+                if item.complaint
+                else f"Invalid argument: {item.word.text}"
+            )
+            raise call.end(RefusedError(text, status=1), *at)
+        _translate(call, item, known)
+
+
+def _translate(call: _Call, use: Use, known: Dialect) -> None:
+    option = _option(use, "script")
+
+    def keep(name: str, value: str | None) -> None:
+        given = replace(option, name=name, value=value)
+        call.given.append(given)
+        _put(call, given, value)
+
+    try:
+        translate(call.job, use, known, keep)
+    except RefusedError as error:
+        raise call.end(error, option.line, option.column) from error
+    call.pass_on(option.line, option.column)
 
 
 def _words(call: _Call, index: int) -> list[Word]:
@@ -288,14 +342,24 @@ def _words(call: _Call, index: int) -> list[Word]:
         if line.component < index:
             continue
         words += line.words
-        if line.deprecated and not call.told_of_packjob:
-            call.told_of_packjob = True
-            text = 'the "packjob" component separator is being deprecated. Please, use "hetjob" instead.'
-            call.say("info", f"Warning: {text}", line.line, line.column)
-        if line.fault:
-            call.say(line.fault.level, line.fault.text, line.fault.line, line.fault.column)
-            raise _EndError(1)
+        _tell_faults(call, line)
     return words
+
+
+def _tell_faults(call: _Call, line: Directive) -> None:
+    if line.deprecated and not call.told_of_packjob:
+        call.told_of_packjob = True
+        call.say(*_deprecated_packjob(call.slurm), line.line, line.column)
+    if line.fault:
+        call.say(line.fault.level, line.fault.text, line.fault.line, line.fault.column)
+        raise _EndError(1)
+
+
+def _deprecated_packjob(slurm: str) -> tuple[str, str]:
+    if slurm >= "23.02":
+        return "warning", 'The "packjob" component separator is deprecated. Please use "hetjob" instead.'
+    text = 'the "packjob" component separator is being deprecated. Please, use "hetjob" instead.'
+    return "info", f"Warning: {text}"
 
 
 def _apply(call: _Call, words: Sequence[Word], source: str) -> Word | None:
@@ -341,6 +405,8 @@ def _apply_environment(call: _Call, names: Iterable[tuple[str, str]]) -> None:
         if value is None:
             continue
         spec = call.table.get(option)
+        if spec is None and option == "power":  # it is gone, but its variable is still looked for
+            raise _EndError(255)
         given = Option(name=option, value=value, shown=None, source="environment", spelled=name)
         call.given.append(given)
         kind = spec.argument if spec else Argument.REQUIRED
@@ -362,7 +428,7 @@ def _put(call: _Call, option: Option, value: str | None) -> None:
     if spec and spec.argument is Argument.OPTIONAL:
         value = value or None
     try:
-        call.job.put(option.name, value)
+        put(call.job, option.name, value)
     except RefusedError as error:
         raise call.end(error, option.line, option.column) from error
     call.pass_on(option.line, option.column)
@@ -388,4 +454,4 @@ def _snapshot(call: _Call, *, settled: bool) -> Component:
 
 def _counting(call: _Call) -> Iterator[Option]:
     for name in call.job.sources:
-        yield replace(call.latest[name], shown=call.job.shown(name))
+        yield replace(call.latest[name], shown=shown(call.job, name))

@@ -33,6 +33,7 @@ DEADLINE_S = 3.0
 # sbatch is through with the script once it looks for slurmctld
 _SUBMITS = re.compile(r"failed to connect|Unable to contact")
 _OURS = re.compile(r"debug\d*: |select/|-{20}")
+_COMPLAINT = re.compile("(error|warning): ")  # while it prints the options
 _OPTION = re.compile(r"(\S+)\s*: (.*)")
 
 
@@ -133,7 +134,7 @@ def _parse(lines: list[str], *, returncode: int | None) -> Reading:
             components.append({})
         elif line == "end of defined options":
             inside = False
-        elif inside and (option := _OPTION.fullmatch(line)):
+        elif inside and not _COMPLAINT.match(line) and (option := _OPTION.fullmatch(line)):
             components[-1][option[1]] = option[2]
         elif not _OURS.match(line):
             messages.append(line)
