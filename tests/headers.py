@@ -320,12 +320,17 @@ _ARGUMENTS: st.SearchStrategy[list[str]] = st.one_of(
     st.just([]),
     st.just([]),
     st.lists(
-        st.sampled_from(
-            (
-                "-n2 -N2 --mem=1G -pgpu --gres=gpu:2 -t5 --exclusive --mem-per-cpu=1G -Jx -Jy -c1 --foo --time=x "
-                "--ignore-pbs --mail-type=END --export=C --signal=B:USR1@9 --gpus-per-task=2 --tres-per-task=cpu=2 "
-                "--begin=now+x --gres=help"
-            ).split()
+        st.one_of(
+            *[
+                st.sampled_from(
+                    "-n2 -N2 --mem=1G -pgpu --gres=gpu:2 -t5 --mem-per-cpu=1G -Jx -Jy -c1 --ignore-pbs".split()
+                )
+            ]
+            * 4,
+            st.sampled_from(
+                "--exclusive --foo --time=x --mail-type=END --export=C --signal=B:USR1@9 --gpus-per-task=2 --gres=help "
+                "--tres-per-task=cpu=2 --begin=now+x".split()
+            ),
         ),
         max_size=2,
     ),

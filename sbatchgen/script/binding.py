@@ -139,7 +139,7 @@ def show_memory_binding(flags: set[str], listed: str | None) -> str:
 
 
 def distribution(text: str) -> tuple[str, str, int]:
-    """Base, flag and plane size of --distribution; the flag is pack, nopack, "" or, if both are given, "both".
+    """Base, flag and plane size of --distribution; the flag is pack, nopack, "both" of them, or "".
 
     Raises:
         RefusedError: It is none.

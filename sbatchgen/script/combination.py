@@ -171,7 +171,8 @@ def _hint(job: Fields) -> None:
         if others:
             than = "than" if job.slurm >= "24.05" else "then"
             job.say(
-                f"{_hint_rivalry(job.slurm)} and --cpu-bind (other {than} --cpu-bind=verbose). Ignoring --hint.",
+                f"{_hint_rivalry(job.slurm)} and --cpu-bind (other {than} --cpu-bind=verbose). "
+                "Ignoring --hint.",
                 "verbose",
             )
             job.reset("hint")
@@ -226,7 +227,7 @@ def _paths(job: Fields) -> None:
 
 
 def _nodelist(job: Fields) -> int:
-    """How many hosts --nodelist names; it raises the least number of nodes, or is one where there is none."""
+    """How many hosts --nodelist names; it raises the least number of nodes, later only sets it."""
     text = job["nodelist"]
     if text is None or "/" in text:  # a file, which only sbatch itself can read
         return 0

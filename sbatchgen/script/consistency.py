@@ -169,7 +169,8 @@ CHECKS: tuple[Check, ...] = (
         "per_socket",
         "sockets",
         uneven="{per_node} not multiple of --{name}s-per-socket.",
-        differ="{per_node} and --{name}s-per-socket required number of sockets differ from --sockets-per-node.",
+        differ="{per_node} and --{name}s-per-socket required number of sockets "
+        "differ from --sockets-per-node.",
     ),
     _whole_tasks,
     _quotient(
@@ -185,15 +186,16 @@ CHECKS: tuple[Check, ...] = (
         "per_task",
         "tasks_per_node",
         uneven="{per_node} not multiple of --{name}s-per-task.",
-        differ="{per_node} and --{name}s-per-task requested number of tasks per node differ from --ntasks-per-node.",
+        differ="{per_node} and --{name}s-per-task requested number of tasks per node "
+        "differ from --ntasks-per-node.",
     ),
     _quotient(
         "per_socket",
         "per_task",
         "tasks_per_socket",
         uneven="--{name}s-per-socket not multiple of --{name}s-per-task.",
-        differ="--{name}s-per-socket and --{name}s-per-task requested number of tasks per sockets differ from "
-        "--ntasks-per-socket.",
+        differ="--{name}s-per-socket and --{name}s-per-task requested number of tasks per sockets "
+        "differ from --ntasks-per-socket.",
     ),
     _cpus_of_tasks,
     _at_least_one,

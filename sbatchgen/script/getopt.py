@@ -40,17 +40,15 @@ class Stop:
 
 
 def scan(
-    words: Sequence[Word], table: Mapping[str, Spec], shorts: Mapping[str, Spec] | None = None
+    words: Sequence[Word], table: Mapping[str, Spec], shorts: Mapping[str, Spec]
 ) -> Iterator[Use | Stop]:
     """The options in these words; a Stop is the last, where there is one.
 
     Args:
         words: The words.
         table: The options by long name.
-        shorts: The options by letter, by default those of the table.
+        shorts: The options by letter.
     """
-    if shorts is None:
-        shorts = {spec.short: spec for spec in table.values() if spec.short}
     at = 0
     while at < len(words):
         word = words[at]

@@ -149,9 +149,11 @@ def read(
     """
     script = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
     decoded = script.decode("utf-8", "surrogateescape")
+    table = specs(slurm) | {spec.name: spec for spec in plugin_options}
     call = _Call(
         slurm=line_of(slurm),
-        table=specs(slurm) | {spec.name: spec for spec in plugin_options},
+        table=table,
+        shorts={spec.short: spec for spec in table.values() if spec.short},
         environment=environment or {},
         arguments=tuple(Word(text=argument) for argument in arguments),
         gres_types=None if gres_types is None else frozenset(gres_types),
@@ -185,6 +187,7 @@ class _Call:
 
     slurm: str
     table: Mapping[str, Spec]
+    shorts: Mapping[str, Spec]
     environment: Mapping[str, str]
     arguments: tuple[Word, ...]
     gres_types: frozenset[str] | None
@@ -223,7 +226,7 @@ class _EndError(Exception):
 def _first_pass(call: _Call) -> None:
     """The command line, before the script is read: as if it were the environment."""
     _apply_environment(call, (("SBATCH_IGNORE_PBS", "ignore-pbs"),))
-    for item in scan(call.arguments, call.table):
+    for item in scan(call.arguments, call.table, call.shorts):
         if isinstance(item, Stop):
             _stop(call, item)
         elif item.spec.name in ("help", "usage", "version"):
@@ -248,7 +251,7 @@ def _components(lines: Sequence[Directive]) -> int:
 
 def _component(call: _Call, index: int) -> Component:
     """One pass over the script: its words for this component, then the environment, then the command line."""
-    for spec in call.table.values():
+    for spec in call.table.values() if call.job.values else ():
         if spec.per_component:
             call.job.reset(spec.name)
     call.given.clear()
@@ -364,7 +367,7 @@ def _deprecated_packjob(slurm: str) -> tuple[str, str]:
 
 def _apply(call: _Call, words: Sequence[Word], source: str) -> Word | None:
     """Take the options in these words; the word that is no option, if one stops it."""
-    for item in scan(words, call.table):
+    for item in scan(words, call.table, call.shorts):
         if isinstance(item, Stop):
             return _stop(call, item)
         option = _option(item, source)
@@ -400,6 +403,8 @@ def _option(use: Use, source: str) -> Option:
 
 
 def _apply_environment(call: _Call, names: Iterable[tuple[str, str]]) -> None:
+    if not call.environment and "SLURM_HINT" not in call.job.values:
+        return
     for name, option in names:
         value = call.job[name] or call.environment.get(name)
         if value is None:

@@ -84,7 +84,7 @@ _SAME = {  # letters that are another name of an option
         "x": "exclusive",
     },
 }
-# Items of `#PBS -l`, in the order they are looked for: where the value ends, whether capitals count as others.
+# Items of `#PBS -l`; of some, capitals count as others.
 _ITEM = re.compile(
     "(?i:(?P<accelerator>accelerator=))|"
     "(?P<passed>(?:arch|host|opsys|other|pmem|pvmem|software|vmem)=)|"
@@ -208,24 +208,30 @@ def _resources(job: Fields, text: str, put: Put) -> None:
         value, at = _until(":" if kind in _PBS_PRO else ",", text, at)
         if kind in _PBS_PRO:
             pro.add(kind)
-            put(_PBS_PRO[kind], value)
-        elif kind == "naccelerators":
+        if kind == "naccelerators":
             gpus = grammar.integer("naccelerators", value, positive=True, slurm=job.slurm)
-        elif kind == "nodes":
-            _nodes(value, put)
-        elif kind == "proc":
-            others = job["constraint"]
-            put("constraint", value if others is None else f"{value},{others}")
+        else:
+            _resource(job, kind, value, put)
+        if kind == "proc":
             _, at = _until(",", text, at)
-        elif kind in ("tmp", "mem"):
-            put(kind, value[:-1] if value[-1:] in ("b", "B") else value)
-        elif kind != "passed":
-            put(kind, value)
     per_node = wrapped(job["ntasks-per-node"])
     if pro == set(_PBS_PRO) and job["mincpus"] > per_node:
         put("cpus-per-task", str(job["mincpus"] // per_node))
     if gpus > 0:
         put("gres", f"gpu:{gpus}" if job["gres"] is None else f"{job['gres']},gpu:{gpus}")
+
+
+def _resource(job: Fields, kind: str, value: str, put: Put) -> None:
+    """Keep what an item of `-l` stands for."""
+    if kind == "nodes":
+        _nodes(value, put)
+    elif kind == "proc":
+        others = job["constraint"]
+        put("constraint", value if others is None else f"{value},{others}")
+    elif kind in ("tmp", "mem"):
+        put(kind, value[:-1] if value[-1:] in ("b", "B") else value)
+    elif kind != "passed":
+        put(_PBS_PRO.get(kind, kind), value)
 
 
 def _until(separators: str, text: str, at: int) -> tuple[str, int]:
