@@ -15,6 +15,7 @@ INVALID = "Invalid generic resource (gres) specification"
 UNREADABLE = "Invalid Trackable RESource (TRES) specification"
 MIXED = "Invalid GRES specification (with and without type identification)"
 _SHARED = ("mps", "shard")
+Demands = dict[tuple[str, str], Demand]  # by name and type, "" for none
 
 
 def verify(job: Fields, *, known: frozenset[str] | None) -> None:
@@ -32,9 +33,9 @@ def verify(job: Fields, *, known: frozenset[str] | None) -> None:
     counts = _counts(job)
     requests = _requests(job)
     _imply_tasks(requests, counts)
-    demands: list[Demand] = []
+    demands: Demands = {}
     faults = [_collect(kind, text, demands, counts, known) for kind, text in requests]
-    counts.gpus = any(_asks_itself(demand) for demand in demands if demand.name == "gpu")
+    counts.gpus = any(_asks_itself(demand) for demand in demands.values() if demand.name == "gpu")
     fault = "" if _tasks_per_gpu(job, demands, counts) else INVALID
     fault = fault or next(filter(None, reversed(faults)), "")
     wrong = fault or _disagreement(job, demands, counts, requests)
@@ -103,9 +104,7 @@ def _imply_tasks(requests: list[tuple[str, str]], counts: Counts) -> None:
         counts.tasks = counts.low
 
 
-def _collect(
-    kind: str, text: str, demands: list[Demand], counts: Counts, known: frozenset[str] | None
-) -> str:
+def _collect(kind: str, text: str, demands: Demands, counts: Counts, known: frozenset[str] | None) -> str:
     """Enter a request; what is wrong with the first bad item, which ends it."""
     slurm = counts.slurm
     try:
@@ -124,13 +123,9 @@ def _collect(
     return ""
 
 
-def _demand(demands: list[Demand], name: str, variety: str | None) -> Demand:
+def _demand(demands: Demands, name: str, variety: str | None) -> Demand:
     """The demand for a resource; an empty type is no other than none."""
-    for demand in demands:
-        if (demand.name, demand.type or "") == (name, variety or ""):
-            return demand
-    demands.append(Demand(name=name, type=variety))
-    return demands[-1]
+    return demands.setdefault((name, variety or ""), Demand(name=name, type=variety))
 
 
 def _copies(kind: str, counts: Counts) -> int:
@@ -150,13 +145,13 @@ def _copies(kind: str, counts: Counts) -> int:
     return 1
 
 
-def _tasks_per_gpu(job: Fields, demands: list[Demand], counts: Counts) -> bool:
+def _tasks_per_gpu(job: Fields, demands: Demands, counts: Counts) -> bool:
     """Tasks of GPUs, or GPUs of tasks, for --ntasks-per-gpu."""
     here = "gres_job_state_validate"
     if not counts.tasks_per_tres or counts.tasks_per_tres == NO_VAL:
         return True
     if counts.gpus:
-        gpus = sum(demand.total for demand in demands if demand.name == "gpu")
+        gpus = sum(demand.total for demand in demands.values() if demand.name == "gpu")
         if not gpus:
             job.say(
                 f"{here}: Can't set num_tasks = gpus * *ntasks_per_tres because there are no allocated GPUs"
@@ -182,7 +177,7 @@ def _tasks_per_gpu(job: Fields, demands: list[Demand], counts: Counts) -> bool:
     return True
 
 
-def _disagreement(job: Fields, demands: list[Demand], counts: Counts, requests: list[tuple[str, str]]) -> str:
+def _disagreement(job: Fields, demands: Demands, counts: Counts, requests: list[tuple[str, str]]) -> str:
     """What sbatch says in the end of demands that don't go together; "" if they do."""
     if not demands:
         return ""
@@ -192,33 +187,29 @@ def _disagreement(job: Fields, demands: list[Demand], counts: Counts, requests: 
             job.say(f"Requested {name}_per_tres={text} but did not request any GPU.")
             return INVALID
     sound: list[Demand] = []
-    for demand in demands:
-        if not _is_sound(job, demand, counts, sound):
+    names = set[str]()
+    for demand in demands.values():
+        names.add(demand.name)
+        if not _is_sound(job, demand, counts) or ("gpu" in names and names & set(_SHARED)):
             break
         sound.append(demand)
-    shares = any(demand.name in _SHARED for demand in demands)
+    shares = any(demand.name in _SHARED for demand in demands.values())
     wrong = len(sound) < len(demands) or (shares and job["gpu-freq"] is not None)
-    mixed = [demand for demand in sound if demand.type is None and _has_types(demand.name, sound)]
+    typed = {demand.name for demand in sound if demand.type is not None}
+    mixed = [demand for demand in sound if demand.type is None and demand.name in typed]
     if mixed:  # this verdict takes the place of the other
         return MIXED if _asks_itself(mixed[0]) else ""
     return INVALID if wrong else ""
 
 
-def _is_sound(job: Fields, demand: Demand, counts: Counts, before: list[Demand]) -> bool:
+def _is_sound(job: Fields, demand: Demand, counts: Counts) -> bool:
     for check in CHECKS:
         if complaint := check(demand, counts):
             per_node = f"--gres={demand.name}/--{demand.name}s-per-node"
             failed = "Failed to validate job spec"
             job.say(complaint.format(name=demand.name, per_node=per_node, failed=failed))
             return False
-    if demand.name in _SHARED and job.slurm < "23.02" and not _fits_one_node(demand, counts):
-        return False
-    names = {demand.name, *(other.name for other in before)}
-    return not ("gpu" in names and names & set(_SHARED))
-
-
-def _has_types(name: str, demands: list[Demand]) -> bool:
-    return any(demand.name == name and demand.type is not None for demand in demands)
+    return demand.name not in _SHARED or job.slurm >= "23.02" or _fits_one_node(demand, counts)
 
 
 def _asks_itself(demand: Demand) -> bool:
