@@ -3,10 +3,11 @@
 
     python benchmarks/agreement.py                   # 5000 scripts, about a minute
     python benchmarks/agreement.py --scripts 50000 --seed 7
+    make sid && python benchmarks/agreement.py --root build/sid   # Debian unstable's, as root
 
 Hypothesis makes the scripts, their environment and their command line: sound, broken and hostile. Each is
 read by sbatchgen.script and by sbatch itself, which is ended before it can submit. Needs hypothesis, and
-Debian's slurm-client of the release that tests/headers.py names.
+Debian's slurm-client or the folder of a system that has it, 22.05 or later.
 
 Exit status: 1 where a reading differs, 2 where there is no such sbatch.
 """
@@ -14,8 +15,11 @@ Exit status: 1 where a reading differs, 2 where there is no such sbatch.
 from __future__ import annotations
 
 import argparse
+import json
+import re
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -37,8 +41,10 @@ def main() -> int:
     parser.add_argument("--scripts", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--root", type=Path, help="the folder of another system, whose sbatch is asked")
+    parser.add_argument("--record", type=Path, help="write what sbatch said, as lines of JSON for the tests")
     parser.add_argument("--show", type=int, default=20, help="how many disagreements to print")
     args = parser.parse_args()
+    args.root = args.root and args.root.resolve()
     version = oracle.version(args.root)
     if (slurm := release(version)) is None:
         known = f"{SLURM} and later, up to {RELEASES[-1]}"
@@ -48,6 +54,8 @@ def main() -> int:
     readings = compared(args.scripts, args.seed, slurm, args.root)
     print(f"{version}, seed {args.seed}, {time.monotonic() - started:.0f} s")
     print_table(readings)
+    if args.record:
+        record(readings, args.record)
     wrong = [reading for reading in readings if not agree("everything", *reading[1:])]
     for reading in wrong[: args.show]:
         show(*reading)
@@ -93,6 +101,23 @@ def compared(scripts: int, start: int, slurm: str, root: Path | None) -> list[Re
         seed(start * 1_000_000 + batch)(compare)()
         batch += 1
     return readings
+
+
+def record(readings: list[Reading], file: Path) -> None:
+    """Write each script once with sbatch's answer, without those whose answer is another at another time."""
+    lines = {
+        json.dumps(
+            {
+                "script": case.script,
+                "environment": dict(case.environment),
+                "arguments": list(case.arguments),
+                **asdict(answer),
+            }
+        )
+        for case, _, answer in readings
+        if not re.search("begin|deadline|-b|-a ", f"{case.script}{case.arguments}", re.IGNORECASE)
+    }
+    file.write_text("".join(f"{line}\n" for line in sorted(lines)))
 
 
 def agree(aspect: str, one: Answer, other: Answer) -> bool:

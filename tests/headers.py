@@ -282,10 +282,14 @@ def _environment(slurm: str) -> st.SearchStrategy[dict[str, str]]:
 
 
 _PBS = (
-    "-a 2030-01-01 -A acct -N name -q gpu -o out -e err -j oe -m abe -m n -M me@x -V -h -I -z -c x -C y -k oe -r y -S /bin/sh "
-    "-t 1-3 -J 1-4 -p 5 -u me -v A=1 -v B -W umask=022 -W depend=afterok:1 -W umask=9999 -W group=x --join --join=oe --job x "
-    "--job_name=x --out=y -Z word -d /x -w y --error -N -l:x"
-).split(" -")
+    (
+        "-a 2030-01-01 -A acct -N name -q gpu -o out -e err -j oe -m abe -m n -M me@x -V -h -I -z -c x -C y -k oe -r y -S /bin/sh "
+        "-t 1-3 -J 1-4 -p 5 -u me -v A=1 -v B -W umask=022 -W depend=afterok:1 -W umask=9999 -W group=x --join --join=oe --job x "
+        "--job_name=x --out=y -Z word -d /x -w y --error -N -l:x"
+    )
+    .removeprefix("-")
+    .split(" -")
+)
 _PBS_ITEMS = (
     "walltime=1:00:00 cput=10 pcput=20 mem=4gb mem=x file=1G pmem=1G vmem=2gb nodes=2 nodes=2:ppn=4 nodes=n1+n2:ppn=2 "
     "nodes=1:gpus=2 nodes=a+b+a nodes=n2+n3:ppn=1+n7 select=2:ncpus=8:mpiprocs=2 select=1:ncpus=4:mpiprocs=2:mem=1G ncpus=4 "

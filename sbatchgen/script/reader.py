@@ -7,10 +7,9 @@
 
 It judges as sbatch itself does, before slurmctld is asked: no rule of ours is in it. Not read are files that
 an option names (--nodefile, --bbf, --export-file, a --nodelist with a slash), users (--uid, --gid) and other
-clusters (--clusters); lines of #PBS and #BSUB are found, not translated; options of a site's plugins are
-given by the caller. Checked against sbatch 22.05.8. For other releases the table of options, the quoting, the
-prefix of --gres and the exclusions that came later are theirs; values and the other checks are those of
-22.05.
+clusters (--clusters); options of a site's plugins are given by the caller. What slurm.conf could change is taken
+as its defaults have it. Checked against sbatch 22.05.8 and 26.05.5 by benchmarks/agreement.py; what came between
+them stands at the release whose source has it first.
 """
 
 from __future__ import annotations
