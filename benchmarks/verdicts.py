@@ -8,9 +8,9 @@ Each cluster is described twice: as a slurm.conf with nodes that do not exist, w
 `sbatch --test-only`, and as a profile, which the rules of `sbatchgen lint` judge. Requests lie around
 the limits. Needs root and the Debian packages slurm-wlm, munge and iproute2.
 
-A verdict is a refusal where slurmctld refuses, and where the rules have an error. They may differ: Slurm takes what
-would pend for ever (EnforcePartLimits=NO), which the rules call an error on purpose; and what a profile can't say,
-the rules can't know.
+A verdict is a refusal where slurmctld refuses, and where the rules have an error. They may differ: Slurm
+takes what would pend for ever (EnforcePartLimits=NO), which the rules call an error on purpose; and what
+a profile can't say, the rules can't know.
 Exit status: 1 where Slurm refuses what the rules let pass, 2 where there is no such Slurm.
 """
 
