@@ -8,5 +8,6 @@ command -v mmdebstrap >/dev/null || { echo "error: needs the Debian package mmde
 mirror=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' | grep -m 1 '/debian/\?$') ||
     { echo 'error: apt on this machine has no Debian mirror' >&2; exit 1; }
 rm -rf "$folder"
+mkdir -p "$(dirname "$folder")"
 mmdebstrap --quiet --aptopt='Acquire::Check-Valid-Until "false"' --variant=minbase \
     --include=slurm-client,slurm-wlm-basic-plugins sid "$folder" "deb $mirror sid main"
