@@ -94,6 +94,8 @@ def memory_binding(text: str, flags: set[str], *, slurm: str) -> tuple[set[str],
         name = fold(item)
         if name == "help":
             raise RefusedError(status=255)
+        if name in ("sort", "nosort") and slurm >= "26.05":
+            raise RefusedError(f'unrecognized --mem-bind argument "{item}"')
         if name in _MEMORY_FLAGS:
             flags.add(_MEMORY_FLAGS[name])
         elif name in ("nosort", "q", "quiet"):
