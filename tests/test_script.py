@@ -263,8 +263,8 @@ def test_releases_differ() -> None:
     assert shown(directive("--gres=gpu:1", slurm="23.11")) == {"gres": "gres/gpu:1"}
     assert shown(directive("-N 1-15:4", slurm="23.02")) == {"nodes": "1-13"}
     assert directive("-N 1-15:4", slurm="22.05").returncode == 255
-    assert directive("--mem-bind=sort,local", slurm="25.11").returncode is None
-    assert directive("--mem-bind=sort,local", slurm="26.05").returncode == 255
+    assert directive("--mem-bind=sort,local", slurm="25.05").returncode is None
+    assert directive("--mem-bind=sort,local", slurm="25.11").returncode == 255
     for release in ("22.05", "23.11", "26.05"):
         assert directive("--gres=gpu:1,shard:1", slurm=release).returncode == 1
         assert directive("--gres=gpu:a100:2", slurm=release).returncode is None

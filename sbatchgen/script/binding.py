@@ -94,7 +94,7 @@ def memory_binding(text: str, flags: set[str], *, slurm: str) -> tuple[set[str],
         name = fold(item)
         if name == "help":
             raise RefusedError(status=255)
-        if name in ("sort", "nosort") and slurm >= "26.05":
+        if name in ("sort", "nosort") and slurm >= "25.11":
             raise RefusedError(f'unrecognized --mem-bind argument "{item}"')
         if name in _MEMORY_FLAGS:
             flags.add(_MEMORY_FLAGS[name])
