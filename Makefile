@@ -16,7 +16,7 @@ TORCH_OLDEST ?= torch==2.2.2 torchvision==0.17.2 'numpy<2'
 
 BIN := $(VENV)/bin
 BIN_OLDEST := $(VENV_OLDEST)/bin
-.PHONY: demo test test-oldest check clean
+.PHONY: demo test test-oldest check clean sid
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
@@ -47,6 +47,10 @@ check: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# A newer Slurm, whose sbatch the tests then ask too; as root.
+sid:
+	bash tests/cluster/sid.sh build/sid
 
 test: check
 	$(BIN)/python -m pytest

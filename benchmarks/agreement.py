@@ -3,10 +3,11 @@
 
     python benchmarks/agreement.py                   # 5000 scripts, about a minute
     python benchmarks/agreement.py --scripts 50000 --seed 7
+    make sid && python benchmarks/agreement.py --root build/sid   # Debian unstable's, as root
 
 Hypothesis makes the scripts, their environment and their command line: sound, broken and hostile. Each is
 read by sbatchgen.script and by sbatch itself, which is ended before it can submit. Needs hypothesis, and
-Debian's slurm-client of the release that tests/headers.py names.
+Debian's slurm-client or the folder of a system that has it, 22.05 or later.
 
 Exit status: 1 where a reading differs, 2 where there is no such sbatch.
 """
@@ -14,18 +15,18 @@ Exit status: 1 where a reading differs, 2 where there is no such sbatch.
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
-import subprocess
+import json
+import re
 import sys
-import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from sbatchgen.script.releases import RELEASES
 from tests.cluster import oracle
 from tests.headers import SLURM, Answer, Case, cases, ours, theirs
 
@@ -39,20 +40,32 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="compare the reader of scripts with the real sbatch")
     parser.add_argument("--scripts", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--root", type=Path, help="the folder of another system, whose sbatch is asked")
+    parser.add_argument("--record", type=Path, help="write what sbatch said, as lines of JSON for the tests")
     parser.add_argument("--show", type=int, default=20, help="how many disagreements to print")
     args = parser.parse_args()
-    version = sbatch_version()
-    if f" {SLURM}." not in version:
-        print(f"error: needs sbatch {SLURM}, here is {version or 'none'}", file=sys.stderr)
+    args.root = args.root and args.root.resolve()
+    version = oracle.version(args.root)
+    if (slurm := release(version)) is None:
+        known = f"{SLURM} and later, up to {RELEASES[-1]}"
+        print(f"error: the reader knows sbatch {known}; here is {version or 'none'}", file=sys.stderr)
         return 2
     started = time.monotonic()
-    readings = compared(args.scripts, args.seed)
+    readings = compared(args.scripts, args.seed, slurm, args.root)
     print(f"{version}, seed {args.seed}, {time.monotonic() - started:.0f} s")
     print_table(readings)
+    if args.record:
+        record(readings, args.record)
     wrong = [reading for reading in readings if not agree("everything", *reading[1:])]
     for reading in wrong[: args.show]:
         show(*reading)
     return 1 if wrong else 0
+
+
+def release(version: str) -> str | None:
+    """The release line of a version such as "slurm-wlm 22.05.8"; None if it is not compared here."""
+    line = ".".join(version.partition(" ")[2].split(".")[:2])
+    return line if line in RELEASES and line >= SLURM else None
 
 
 def print_table(readings: list[Reading]) -> None:
@@ -66,19 +79,7 @@ def print_table(readings: list[Reading]) -> None:
         print(f"{aspect:15} {agreed:6} of {len(readings)} {agreed / len(readings):9.3%}")
 
 
-def sbatch_version() -> str:
-    """What sbatch says it is, or nothing."""
-    if shutil.which("sbatch") is None:
-        return ""
-    with tempfile.NamedTemporaryFile("w", suffix=".conf") as configuration:
-        configuration.write(oracle.CONFIG)
-        configuration.flush()
-        env = {**os.environ, "SLURM_CONF": configuration.name}
-        command = ["sbatch", "--version"]
-        return subprocess.run(command, env=env, capture_output=True, text=True, check=False).stdout.strip()
-
-
-def compared(scripts: int, start: int) -> list[Reading]:
+def compared(scripts: int, start: int, slurm: str, root: Path | None) -> list[Reading]:
     """Scripts with both readings."""
     readings: list[Reading] = []
 
@@ -89,17 +90,34 @@ def compared(scripts: int, start: int) -> list[Reading]:
         suppress_health_check=list(HealthCheck),
         phases=[Phase.generate],
     )
-    @given(cases())
+    @given(cases(slurm))
     def compare(case: Case) -> None:
-        answer = ours(case)
+        answer = ours(case, slurm)
         if answer is not None and len(readings) < scripts:
-            readings.append((case, answer, theirs(case)))
+            readings.append((case, answer, theirs(case, root)))
 
     batch = 0
     while len(readings) < scripts:
         seed(start * 1_000_000 + batch)(compare)()
         batch += 1
     return readings
+
+
+def record(readings: list[Reading], file: Path) -> None:
+    """Write each script once with sbatch's answer, without those whose answer is another at another time."""
+    lines = {
+        json.dumps(
+            {
+                "script": case.script,
+                "environment": dict(case.environment),
+                "arguments": list(case.arguments),
+                **asdict(answer),
+            }
+        )
+        for case, _, answer in readings
+        if not re.search("begin|deadline|-b|-a ", f"{case.script}{case.arguments}", re.IGNORECASE)
+    }
+    file.write_text("".join(f"{line}\n" for line in sorted(lines)))
 
 
 def agree(aspect: str, one: Answer, other: Answer) -> bool:

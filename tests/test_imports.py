@@ -83,7 +83,10 @@ ORDER = (
     "check directive render trace search request origins history reasons refusal review screen terminal "
     "lint submit dataset curves plot cli"
 ).split()
-SCRIPT_ORDER = "releases header getopt grammar binding moment hostlist fields combination tres reader".split()
+SCRIPT_ORDER = (
+    "releases header getopt grammar binding frequency moment hostlist tres fields setting display task combination "
+    "consistency demand translation reader"
+).split()
 SHELL_ORDER = "source word command walk values body tools launch".split()
 ALONE = ("script", "shell")  # libraries of their own
 

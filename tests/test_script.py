@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from sbatchgen.script import Kind, Script, read
 from sbatchgen.script.grammar import mebibytes, minutes
 from sbatchgen.script.releases import RELEASES, Argument, Spec, specs, variables
-from tests.headers import GRES_TYPES, Case, cases, ours, theirs
+from tests.cluster import oracle as oracle_of
+from tests.headers import GRES_TYPES, Answer, Case, cases, ours, theirs
 
 FIXTURES = Path(__file__).parent / "fixtures"
 RECORDED = json.loads((FIXTURES / "sbatch_offline_parse_22.05.8.json").read_text())
@@ -88,6 +89,50 @@ def test_agrees_with_sbatch(oracle: Callable[..., Any], case: Case) -> None:
     assert answer == theirs(case)
 
 
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(cases("26.05"))
+def test_agrees_with_a_later_sbatch(later_root: Path, case: Case) -> None:
+    answer = ours(case, "26.05")
+    assume(answer is not None)
+    assert answer == theirs(case, later_root)
+
+
+def test_the_later_sbatch_is_of_the_release_that_is_compared(later_root: Path) -> None:
+    assert " 26.05." in oracle_of.version(later_root), "Debian unstable has another Slurm: add its release"
+
+
+def test_what_a_later_sbatch_said() -> None:
+    """Written by `benchmarks/agreement.py --root build/sid --scripts 400 --record FILE`."""
+    for row in rows("sbatch_26.05_answers.jsonl"):
+        case = Case(row.pop("script"), row.pop("environment"), row.pop("arguments"))
+        assert ours(case, "26.05") == Answer(**row), case
+
+
+NOT_READ = {"nodelist_slash", "clusters_bad"}  # a file and another cluster
+TESTED = [
+    case
+    for case in json.loads((FIXTURES / "sbatch_testonly_results_22.05.8.json").read_text())
+    if case["name"] not in NOT_READ
+]
+
+
+@pytest.mark.parametrize("case", TESTED, ids=[case["name"] for case in TESTED])
+def test_what_sbatch_refuses_without_asking_slurmctld(case: dict[str, Any]) -> None:
+    """Of `sbatch --test-only` on a real cluster: what it refused itself, and in which words."""
+    script = read(
+        case["body"],
+        environment=case["env"],
+        arguments=case["args"],
+        gres_types=GRES_TYPES,
+        file=f"{case['name']}.sbatch",
+    )
+    asked = case["rc"] == 0 or "allocation failure" in case["stderr"]
+    assert script.returncode == (None if asked else case["rc"])
+    if not asked:
+        words = [line.removeprefix("sbatch: ") for line in case["stderr"].splitlines()]
+        assert said(script) == words
+
+
 SUBTLE = [
     ("packjob", {"SBATCH_EXPORT": "'0:%]\\"}, ""),
     ('--hint=compute_bound\n#SBATCH hetjob\n#SBATCH --acctg-freq="30"', {}, ""),
@@ -117,6 +162,16 @@ SUBTLE = [
     ("-N1\n#SBATCH -J x\n#SBATCH hetjob -n1\n#SBATCH :", {}, ""),
     ("-J 'x", {}, ""),
     ("-J x \\", {}, ""),
+    ("-m pack,nopack", {}, ""),
+    ("-w x[01-10],x[8-12],x[001-003] -n3 -N20", {}, ""),
+    ("-w x[08-11],x[9-10],x[010-012] -n3 -N20", {}, ""),
+    ("-w r10n[1-2],r2n[1-2],r1n1 -n3 -N5", {}, ""),
+    ("-J z\n#PBS -l select=2:ncpus=8:mpiprocs=2:mem=4gb -m abe", {}, ""),
+    ("-J z\n#BSUB -n 1,4 -M 1000\n#PBS -N other", {}, ""),
+    ("-J z\n#PBS -l nodes=n1+n2+n3:ppn=4\n#SBATCH --ignore-pbs", {}, ""),
+    ("-J z\n#PBS -N x", {"SBATCH_IGNORE_PBS": "1"}, ""),
+    ("-J z\n#PBS -N x", {}, "--ignore-pbs"),
+    ("-J z\n#SBATCH hetjob\n#SBATCH -n2\n\nhostname\n#PBS -N late -Z", {}, ""),
 ]
 
 
@@ -171,7 +226,7 @@ def test_lines_that_only_look_like_directives() -> None:
         (Kind.LATE, 10),
         (Kind.BSUB, 11),
     ]
-    assert shown(script) == {"ntasks": "5"}
+    assert shown(script) == {"ntasks": "5", "exclusive": "exclusive"}  # as the #BSUB line has it
 
 
 def test_the_last_one_counts_and_all_are_kept() -> None:
@@ -206,8 +261,10 @@ def test_releases_differ() -> None:
     assert said(directive("--requeue=expedite", slurm="25.05"))[0].endswith("doesn't allow an argument")
     assert directive("--requeue=expedite", slurm="25.11").returncode is None
     assert shown(directive("--gres=gpu:1", slurm="23.11")) == {"gres": "gres/gpu:1"}
-    assert shown(directive("-N 1-15:4,20", slurm="23.02")) == {"nodes": "1-20"}
+    assert shown(directive("-N 1-15:4", slurm="23.02")) == {"nodes": "1-13"}
     assert directive("-N 1-15:4", slurm="22.05").returncode == 255
+    assert directive("--mem-bind=sort,local", slurm="25.05").returncode is None
+    assert directive("--mem-bind=sort,local", slurm="25.11").returncode == 255
     for release in ("22.05", "23.11", "26.05"):
         assert directive("--gres=gpu:1,shard:1", slurm=release).returncode == 1
         assert directive("--gres=gpu:a100:2", slurm=release).returncode is None
@@ -263,6 +320,9 @@ def test_any_bytes(script: bytes, release: str) -> None:
         "-w " + "[" * 100_000,
         "--mem-bind=map_mem:" + "0*65536," * 10_000,
         "-m " + ":" * 100_000,
+        "--gres=" + ",".join(f"gpu:a{number}:1" for number in range(10_000)),
+        "-w a" + "[1]" * 10_000,
+        "-w " + "".join(f"n{number:06}," for number in range(20_000)),
         "#" * 1_000_000,
     ],
     ids=lambda option: option[:12],

@@ -148,7 +148,7 @@ def _uses(words: list[Word], known: Mapping[str, Spec]) -> Iterator[Use | Stop]:
 
 def _resources(subject: Subject) -> Resources:
     text = {name: use.value or "" for name, use in subject.options.items()}
-    count = {name: _count(name, text.get(name)) for name in _COUNTS}
+    count = {name: _count(name, text.get(name), subject.slurm) for name in _COUNTS}
     least, most = _nodes(text.get("nodes"), subject.slurm)
     return Resources(
         options=text,
@@ -177,9 +177,9 @@ def _resources(subject: Subject) -> Resources:
 _COUNTS = ("ntasks", "ntasks-per-node", "cpus-per-task", "cpus-per-gpu")
 
 
-def _count(name: str, text: str | None) -> int | None:
+def _count(name: str, text: str | None, slurm: str) -> int | None:
     try:
-        return None if text is None else integer(f"--{name}", text, positive=True)
+        return None if text is None else integer(f"--{name}", text, positive=True, slurm=slurm)
     except RefusedError:
         return None
 

@@ -1,130 +1,76 @@
-"""The values of sbatch options about frequencies, binding and distribution of tasks.
+"""The values of sbatch options about binding and distribution of tasks.
 
-Source: sbatch(1), Slurm 22.05, and the behaviour of sbatch 22.05.8.
+Source: sbatch(1), Slurm 22.05 to 26.05, and the behaviour of sbatch 22.05.8 and 26.05.5.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
-from sbatchgen.script.grammar import INT_MAX, LONG_MAX, NO_VAL, RefusedError, byte_of, fold, leading_number
+from sbatchgen.script.grammar import INT_MAX, LONG_MAX, RefusedError, byte_of, fold, leading_number
 
-_NAMED_KHZ = 0x80000000  # a bit that marks a frequency that has a name
-_FREQUENCIES = (("lo", 1), ("him1", 4), ("highm1", 4), ("hi", 3), ("med", 2))
-_FREQUENCY_NAMES = {
-    _NAMED_KHZ + 1: "Low",
-    _NAMED_KHZ + 2: "Medium",
-    _NAMED_KHZ + 3: "High",
-    _NAMED_KHZ + 4: "Highm1",
+# How a binding of GPUs starts, and what follows: nothing more that is looked at, a number, or a list of them.
+_NUMBERED_BINDINGS = {
+    "map_gpu:": "[^0-9*]",
+    "mask_gpu:": "[^0-9a-fA-F*]",
+    "per_task:": "number",
+    "single:": "number",
 }
-_GOVERNORS = {
-    "co": "Conservative",
-    "perf": "Performance",
-    "pow": "PowerSave",
-    "user": "UserSpace",
-    "onde": "OnDemand",
-    "sche": "SchedUtil",
+_OLD_BINDINGS = {"c": "word", "n": "word", **_NUMBERED_BINDINGS}
+_BINDINGS = {
+    "closest": "word",
+    "none": "word",
+    **_NUMBERED_BINDINGS,
+    "map:": "[^0-9*]",
+    "mask:": "[^0-9a-fA-F*]",
 }
-_ALLOWED = ("OnDemand", "Performance", "UserSpace")  # CpuFreqGovernors of a slurm.conf that does not say
+_SHARED_BINDINGS = {"none": "word", "per_task:": "number"}
 _MEMORY_FLAGS = {"p": "prefer", "prefer": "prefer", "sort": "sort", "v": "verbose", "verbose": "verbose"}
 _MEMORY_BINDS = {"no": "none", "none": "none", "rank": "rank", "local": "local"}
 _LISTED = 2**20  # of a longer list the rest is left out
 _MEMORY_ORDER = ("verbose", "prefer", "sort", "none", "rank", "local", "map_mem", "mask_mem")
 
 
-def cpu_frequency(text: str) -> str | None:
-    """A --cpu-freq as sbatch prints it.
-
-    Raises:
-        RefusedError: It is none.
-    """
-    complaint, low, high, governor = _frequencies(*_frequency_parts(text))
-    complaints = [complaint] if complaint else []
-    if governor and governor not in _ALLOWED:
-        complaints.append(f"governor of {text} is not allowed in slurm.conf")
-    if complaints:
-        raise RefusedError(*complaints, "Invalid --cpu-freq argument")
-    return _show_frequency(low, high, governor)
-
-
-def _frequency_parts(text: str) -> tuple[str, str | None, str | None]:
-    """Lower or only frequency, upper one, governor; None where there is none."""
-    head, colon, governor = text.partition(":")
-    low, dash, high = text.partition("-")
-    if not dash:
-        low = head
-    elif colon and len(low) < len(head):
-        high = head[len(low) + 1 :]
-    return low, high if dash else None, governor if colon else None
-
-
-def _frequencies(low: str, high: str | None, last: str | None) -> tuple[str, int, int, str]:
-    """What is wrong, the two frequencies, and the governor as far as it was read."""
-    least, most, governor, wrong = NO_VAL, NO_VAL, _governor(low), ""
-    if governor and last is not None:
-        return f"governor cannot be specified twice {low}{{-}}:{last} in --cpu-freq", least, most, ""
-    if not governor and not (most := _khz(low)):
-        wrong = f'unrecognized --cpu-freq argument "{low}"'
-    elif high is not None:
-        least, most = most, _khz(high)
-        if not most:
-            wrong = f'unrecognized --cpu-freq argument "{high}"'
-        elif most < least:
-            wrong = f"min cpu-frec ({low}) must be < max cpu-freq ({high})"
-    if last is not None and not wrong:
-        if high is None:
-            wrong = f"gov on cpu-frec ({last}) illegal without max"
-        elif not (governor := _governor(last)):
-            wrong = f"illegal governor: {last} on --cpu-freq"
-    return wrong, least, most, governor
-
-
-def _governor(text: str) -> str:
-    return next((name for prefix, name in _GOVERNORS.items() if fold(text).startswith(prefix)), "")
-
-
-def _khz(text: str) -> int:
-    for prefix, number in _FREQUENCIES:
-        if fold(text).startswith(prefix):
-            return _NAMED_KHZ + number
-    return (leading_number(text)[0] or 0) % 2**32
-
-
-def _show_frequency(low: int, high: int, governor: str) -> str | None:
-    shown = [
-        _FREQUENCY_NAMES.get(khz, "Unknown") if khz & _NAMED_KHZ else str(khz)
-        for khz in (low, high)
-        if khz != NO_VAL
-    ]
-    if len(shown) == 2:
-        return "-".join(shown) + (f":{governor}" if governor else "")
-    return shown[0] if shown else governor or None
-
-
-def gpu_binding(text: str) -> list[str] | None:
-    """What sbatch says about a --gpu-bind that is wrong; None if it is right."""
+def bad_gpu_binding(text: str) -> list[str] | None:
+    """What sbatch before 23.11 says about a --gpu-bind that is wrong; None if it is right."""
     for item in filter(None, f"gpu:{text}".split(";")):
         kind, colon, value = item.partition(":")
-        complaints = _gpu_bind(value) if kind == "gpu" and colon else []
+        complaints = _bad_binding(value, _OLD_BINDINGS) if kind == "gpu" and colon else []
         if complaints is not None:
             return complaints
     return None
 
 
-def _gpu_bind(text: str) -> list[str] | None:
+def bad_resource_binding(text: str) -> list[str] | None:
+    """What sbatch since 23.11 says about a --tres-bind that is wrong; None if it is right."""
+    for item in filter(None, text.split("+")):
+        kind, colon, value = item.partition(":")
+        if not colon or not kind.startswith("gres/"):
+            return []
+        words = _SHARED_BINDINGS if kind[5:] in ("mps", "shard") else _BINDINGS
+        complaints = _bad_binding(value, words)
+        if complaints is not None:
+            return complaints
+    return None
+
+
+def _bad_binding(text: str, words: Mapping[str, str]) -> list[str] | None:
     text = text[8:] if fold(text).startswith("verbose,") else text
-    folded = fold(text)
-    if folded.startswith(("c", "n")):
-        return None
-    for prefix, wrong in (("map_gpu:", "[^0-9*]"), ("mask_gpu:", "[^0-9a-fA-F*]")):
-        if folded.startswith(prefix):
-            return _number_list(text[len(prefix) :], wrong)
-    if folded.startswith(("per_task:", "single:")):
-        number = text.partition(":")[2]
-        match = re.match(r"[ \t\n\v\f\r]*([+-]?)(0[xX][0-9a-fA-F]+|[0-9]+)", number)
-        value = 0 if match is None else leading_number(number)[0] or 0
-        return [] if (match and match[1] == "-" and value) or value == LONG_MAX else None
+    for word, kind in words.items():
+        if not fold(text).startswith(word):
+            continue
+        if kind == "word":
+            return None
+        value = text[len(word) :]
+        return _number_list(value, kind) if kind != "number" else _bad_number(value)
     return []
+
+
+def _bad_number(text: str) -> list[str] | None:
+    match = re.match(r"[ \t\n\v\f\r]*([+-]?)(0[xX][0-9a-fA-F]+|[0-9]+)", text)
+    value = 0 if match is None else leading_number(text)[0] or 0
+    return [] if (match and match[1] == "-" and value) or value == LONG_MAX else None
 
 
 def _number_list(text: str, wrong: str) -> list[str] | None:
@@ -137,29 +83,7 @@ def _number_list(text: str, wrong: str) -> list[str] | None:
     return None
 
 
-def gpu_frequency_is_good(text: str) -> bool:
-    """Whether --gpu-freq is right."""
-    for item in filter(None, f"gpu:{text}".split(";")):
-        kind, colon, value = item.partition(":")
-        if kind != "gpu" or not colon or not value:
-            return False
-        if not all(_gpu_frequency(part) for part in value.split(",") if part):
-            return False
-    return True
-
-
-def _gpu_frequency(text: str) -> bool:
-    name, equals, value = text.partition("=")
-    if equals and name != "memory":
-        return False
-    text = value if equals else text
-    if text[:1] in set("0123456789") - {""} and text:
-        number, rest = leading_number(text)
-        return not rest and number != LONG_MAX
-    return text in ("low", "medium", "high", "highm1") or (text == "verbose" and not equals)
-
-
-def memory_binding(text: str, flags: set[str]) -> tuple[set[str], str | None]:
+def memory_binding(text: str, flags: set[str], *, slurm: str) -> tuple[set[str], str | None]:
     """What --mem-bind adds to the flags that earlier ones left, and its list.
 
     Raises:
@@ -170,6 +94,8 @@ def memory_binding(text: str, flags: set[str]) -> tuple[set[str], str | None]:
         name = fold(item)
         if name == "help":
             raise RefusedError(status=255)
+        if name in ("sort", "nosort") and slurm >= "25.11":
+            raise RefusedError(f'unrecognized --mem-bind argument "{item}"')
         if name in _MEMORY_FLAGS:
             flags.add(_MEMORY_FLAGS[name])
         elif name in ("nosort", "q", "quiet"):
@@ -179,13 +105,13 @@ def memory_binding(text: str, flags: set[str]) -> tuple[set[str], str | None]:
         elif name.startswith(("map_mem", "mapmem", "mask_mem", "maskmem")):
             kind = "map_mem" if name.startswith("map") else "mask_mem"
             flags = flags & {"verbose", "prefer", "sort"} | {kind}
-            listed = _memory_list(re.split("[:=]", item)[1:2], kind)
+            listed = _memory_list(re.split("[:=]", item)[1:2], kind, slurm)
         else:
             raise RefusedError(f'unrecognized --mem-bind argument "{item}"')
     return flags, listed
 
 
-def _memory_list(values: list[str], kind: str) -> str:
+def _memory_list(values: list[str], kind: str, slurm: str) -> str:
     if not values or not values[0]:
         raise RefusedError(f'missing list for "--mem-bind={kind}:<list>"')
     result: list[str] = []
@@ -196,12 +122,15 @@ def _memory_list(values: list[str], kind: str) -> str:
             text = f"*{count}"
             raise RefusedError(f"Failed to validate number: {text}, the offending character is {character}")
         if star and not 0 < (leading_number(count)[0] or 0) < LONG_MAX:
-            raise RefusedError(f"Invalid {kind} multiplier: {count}")
+            unexpanded = [f"Failed to expand list: '{values[0]}'"] if slurm >= "23.02" else []
+            raise RefusedError(f"Invalid {kind} multiplier: {count}", *unexpanded)
         wrong = "[^0-9a-fA-F]" if kind == "mask_mem" else "[^0-9]"
         if (character := byte_of(number, wrong)) is not None:
             raise RefusedError(f"Failed to validate number: {number}, the offending character is {character}")
         room = _LISTED - len(result)
         result += [number] * min(int(count) if star else 1, room)
+    if not result and slurm >= "23.02":
+        raise RefusedError(f"Failed to expand list: '{values[0]}'")
     return ",".join(result)
 
 
@@ -212,7 +141,7 @@ def show_memory_binding(flags: set[str], listed: str | None) -> str:
 
 
 def distribution(text: str) -> tuple[str, str, int]:
-    """Base, flag (pack, nopack or "") and plane size of --distribution.
+    """Base, flag and plane size of --distribution; the flag is pack, nopack, "both" of them, or "".
 
     Raises:
         RefusedError: It is none.
@@ -233,12 +162,12 @@ def distribution(text: str) -> tuple[str, str, int]:
     base = ":".join(levels)
     flag = fold(flag_text)
     if base in ("pack", "nopack"):
-        base, flag = "", flag or base
+        base, flag = "", "both" if {flag, base} == {"pack", "nopack"} else flag or base
     elif base in ("arbitrary", "hostfile"):
         base = "arbitrary"
     elif not _is_layout(levels):
         raise RefusedError(bad)
-    if flag not in ("", "pack", "nopack"):
+    if flag not in ("", "pack", "nopack", "both"):
         raise RefusedError(bad)
     return base, flag, 0
 

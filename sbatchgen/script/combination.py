@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from sbatchgen.script import hostlist
+from sbatchgen.script import hostlist, task
 from sbatchgen.script.fields import Fields
 from sbatchgen.script.grammar import (
     NO_VAL,
@@ -15,7 +15,6 @@ from sbatchgen.script.grammar import (
     RefusedError,
     bad_limit,
     fold,
-    integer,
     open_quote,
     wrapped,
 )
@@ -23,6 +22,10 @@ from sbatchgen.script.grammar import (
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 _HINT_RIVALS = ("ntasks-per-core", "threads-per-core", "extra-node-info")
 _PER_GPU_RIVALS = ("gpus-per-task", "gpus-per-socket", "ntasks-per-node")
+
+
+# Said of pack and nopack together, where the options are settled and where they are printed.
+UNKNOWN_DISTRIBUTION = "set_distribution: Unknown distribution flag value: 0xc00000"
 
 
 def settle(job: Fields) -> None:
@@ -35,6 +38,10 @@ def settle(job: Fields) -> None:
     torn = job["verbose"] and job["quiet"]
     if torn:
         job.say("don't specify both --verbose (-v) and --quiet (-Q)")
+    if job["resv-ports"] is not None and not job["stepmgr"] and job.slurm >= "24.05":
+        torn = True
+        management = "Slurmstepd step management must be enabled"
+        job.say(f"{management} to use --resv-ports for job allocations")
     if "bb" in job.sources and "bbf" in job.sources:
         raise RefusedError("Cannot specify both --burst-buffer and --bbf", status=1)
     _hint(job)
@@ -47,6 +54,10 @@ def settle(job: Fields) -> None:
     _planes(job)
     _nodes_and_tasks(job, named)
     _arbitrary(job, named)
+    per_core, threads = job["ntasks-per-core"], job["threads-per-core"]
+    if job.slurm >= "23.02" and per_core != NO_VAL and threads < per_core:
+        wrong = True
+        job.say(f"--ntasks-per-core ({per_core}) can not be bigger than --threads-per-core ({threads})")
     if job["deadline"] and job["begin"] and job["deadline"] < job["begin"]:
         raise RefusedError("Incompatible begin and deadline time specification", status=1)
     if wrong or torn:
@@ -73,7 +84,8 @@ def check_export(job: Fields) -> None:
 
 
 def _shared_checks(job: Fields) -> None:
-    if job.slurm >= "26.05" and job.given("gpus-per-node") and "gpu" in re.split("[:/,=]", job["gres"] or ""):
+    """The checks that sbatch shares with salloc and srun."""
+    if job.slurm >= "26.05" and "gpus-per-node" in job.sources and "gres/gpu" in (job["gres"] or ""):
         raise _fatal("--gpus-per-node and --gres=gpu are mutually exclusive.")
     _tasks_per_gpu(job)
     _specialized(job)
@@ -82,9 +94,13 @@ def _shared_checks(job: Fields) -> None:
     _memory(job)
     if job.slurm >= "23.02" and len(job.given("exclusive", "oversubscribe")) > 1:
         raise _fatal("--exclusive and --oversubscribe options are mutually exclusive")
-    if job.slurm >= "23.11" and len(job.given("cpus-per-task", "cpus-per-gpu")) > 1:
-        raise _fatal("--cpus-per-task, --tres-per-task=cpu:#, and --cpus-per-gpu are mutually exclusive")
-    if job.slurm >= "26.05" and "segment" in job.sources:
+    if job.slurm >= "23.02":
+        task.settle(job)
+    if job.slurm >= "23.11":
+        task.cpus_clash(job)
+        if job["dist"][0] == "arbitrary" and job["nodes_set"]:
+            raise RefusedError("--nodes is incompatible with --distribution=arbitrary", status=1)
+    if job.slurm >= "26.05":
         _segment(job)
 
 
@@ -101,6 +117,11 @@ def _tasks_per_gpu(job: Fields) -> None:
         raise _fatal(
             f"Inconsistent values set to --ntasks-per-gpu={per_gpu} and --ntasks-per-tres={per_tres} "
         )
+    if job.given("tres-per-task"):
+        raise _fatal("--tres-per-task is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU")
+    if "tres-per-task" in job.sources and "gres/gpu" in job["tres-per-task"]:
+        text = "SLURM_TRES_PER_TASK is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU"
+        raise _fatal(text)
     for option in _PER_GPU_RIVALS:
         if option not in job.sources:
             continue
@@ -133,9 +154,9 @@ def _memory(job: Fields) -> None:
 
 
 def _segment(job: Fields) -> None:
-    size = integer("--segment", job["segment"] or "", positive=False)
-    nodes = job["min_nodes"]
-    if size and job["nodes_set"] and nodes % size:
+    size = job["segment"]
+    nodes = job["max_nodes"] if job["listed_nodes"] and job["max_nodes"] else job["min_nodes"]
+    if size and job["nodes_set"] and nodes > size and nodes % size:
         fit = f"--segment={size} does not fit the job size ({nodes})"
         raise _fatal(f"{fit}: node count must be evenly divisible by segment size")
 
@@ -144,28 +165,42 @@ def _hint(job: Fields) -> None:
     """The hint gives way to options for the same thing, or they to it."""
     if job["hint"] is None:
         return
-    rivals = job.given(*_HINT_RIVALS)
-    ignored = (
-        "Following options are mutually exclusive with --hint: --ntasks-per-core, --threads-per-core, -B and"
-    )
+    rivals = _hint_rivals(job.slurm)
+    others = job.given(*rivals)
     if job.given("hint"):
-        if rivals:
-            job.say(f"{ignored} --cpu-bind (other then --cpu-bind=verbose). Ignoring --hint.", "verbose")
+        if others:
+            than = "than" if job.slurm >= "24.05" else "then"
+            job.say(
+                f"{_hint_rivalry(job.slurm)} and --cpu-bind (other {than} --cpu-bind=verbose). "
+                "Ignoring --hint.",
+                "verbose",
+            )
             job.reset("hint")
             return
-        for option in _HINT_RIVALS:
+        for option in rivals:
             job.reset(option)
-    elif rivals:
+    elif others:
         job.reset("hint")
         return
-    elif job.exported("hint") and job.exported(*_HINT_RIVALS):
-        text = "--cpu-bind, but more than one set by environment variables. Ignoring SLURM_HINT."
-        job.say(f"{ignored} {text}", "verbose")
+    elif job.exported("hint") and job.exported(*rivals):
+        text = "and --cpu-bind, but more than one set by environment variables. Ignoring SLURM_HINT."
+        job.say(f"{_hint_rivalry(job.slurm)} {text}", "verbose")
         job.reset("hint")
         return
     for item in re.sub(",(?![0-9])", ";", job["hint"]).split(";"):
         _follow_hint(job, item)
     job["SLURM_HINT"] = job["hint"]  # which sbatch exports, and reads in the next component
+
+
+def _hint_rivals(slurm: str) -> tuple[str, ...]:
+    return (*_HINT_RIVALS, "cores-per-socket", "sockets-per-node") if slurm >= "25.11" else _HINT_RIVALS
+
+
+def _hint_rivalry(slurm: str) -> str:
+    names = "--ntasks-per-core, --threads-per-core, -B"
+    if slurm >= "25.11":
+        names = "--ntasks-per-core, --cores-per-socket, --threads-per-core, --sockets-per-node, -B"
+    return f"Following options are mutually exclusive with --hint: {names}"
 
 
 def _follow_hint(job: Fields, item: str) -> None:
@@ -192,19 +227,28 @@ def _paths(job: Fields) -> None:
 
 
 def _nodelist(job: Fields) -> int:
-    """How many hosts --nodelist names; it raises the least number of nodes."""
+    """How many hosts --nodelist names; it raises the least number of nodes, later only sets it."""
     text = job["nodelist"]
     if text is None or "/" in text:  # a file, which only sbatch itself can read
         return 0
-    count = hostlist.hosts(text)
+    if job.slurm >= "23.02" and (job["nodes_set"] or _is_function(job)):
+        return 0
+    count = hostlist.hosts(text, slurm=job.slurm)
     job["min_nodes"] = max(count, job["min_nodes"]) if job["nodes_set"] else count
     job["nodes_set"] = True
     return count
 
 
+def _is_function(job: Fields) -> bool:
+    """Whether slurmctld must be asked for the hosts."""
+    return job.slurm >= "24.11" and "{" in (job["nodelist"] or "")
+
+
 def _implied_tasks(job: Fields) -> None:
     per_node = wrapped(job["ntasks-per-node"])
-    if per_node > 0 and not job["ntasks_set"] and job["max_nodes"] in (0, job["min_nodes"]):
+    if job.slurm >= "23.02" or job["ntasks_set"] or per_node <= 0:
+        return
+    if job["max_nodes"] in (0, job["min_nodes"]):
         job["ntasks"], job["ntasks_set"] = wrapped(job["min_nodes"] * per_node), True
 
 
@@ -222,7 +266,9 @@ def _bad_counts(job: Fields) -> bool:
 
 
 def _planes(job: Fields) -> None:
-    base, _, size = job["dist"]
+    base, flag, size = job["dist"]
+    if flag == "both":
+        job.say(UNKNOWN_DISTRIBUTION)
     low, tasks = job["min_nodes"], job["ntasks"]
     if base == "plane" and (low <= 0 or tasks // size < low) and (low - 1) * size >= tasks:
         raise RefusedError("Too few processes for the requested {plane,node} distribution", status=1)
@@ -230,7 +276,8 @@ def _planes(job: Fields) -> None:
 
 def _nodes_and_tasks(job: Fields, named: int) -> None:
     low, high = job["min_nodes"], job["max_nodes"]
-    if (job["nodes_set"] or job["extra_set"]) and high in (0, low) and not job["ntasks_set"]:
+    alone = job.slurm < "23.02" or job["ntasks-per-node"] == NO_VAL
+    if (job["nodes_set"] or job["extra_set"]) and high in (0, low) and not job["ntasks_set"] and alone:
         tasks = max(low, 1)
         for option in ("sockets-per-node", "cores-per-socket", "threads-per-core"):
             if job[option] != NO_VAL:
@@ -245,17 +292,40 @@ def _nodes_and_tasks(job: Fields, named: int) -> None:
             job["max_nodes"] = tasks
         if tasks < low:
             text = f"can't run {tasks} processes on {low} nodes, setting nnodes to {tasks}"
-            job.say(f"Warning: {text}", "info")
             job["min_nodes"] = job["max_nodes"] = tasks
+            if job.slurm >= "23.02":
+                job.say(text, "warning")
+                return
+            job.say(f"Warning: {text}", "info")
             if named > tasks:
-                job["nodelist"] = hostlist.first(job["nodelist"], tasks)
+                job["nodelist"] = hostlist.first(job["nodelist"], tasks, slurm=job.slurm)
 
 
 def _arbitrary(job: Fields, named: int) -> None:
-    if job["dist"][0] != "arbitrary":
+    if job["dist"][0] != "arbitrary" or (job["ntasks_set"] and job["nodes_set"]) or _is_function(job):
         return
+    if job.slurm >= "23.02":
+        text = job["nodelist"] or ""
+        named = 0 if "/" in text else hostlist.hosts(text, slurm=job.slurm, distinct=False)
     if not job["ntasks_set"]:
         job["ntasks"], job["ntasks_set"] = named, True
     if not job["nodes_set"]:
         job["nodes_set"] = True
         job["min_nodes"] = job["max_nodes"] = named
+
+
+def check_nodelist(job: Fields) -> None:
+    """What sbatch says of the list of hosts once the options are printed.
+
+    Raises:
+        RefusedError: sbatch would end.
+    """
+    text = job["nodelist"]
+    if text is not None and "/" not in text and job.slurm >= "23.02" and not _is_function(job):
+        try:
+            hostlist.hosts(text, slurm=job.slurm, distinct=False)
+        except RefusedError as error:  # by now it is an error, no longer fatal
+            raise RefusedError(*error.texts, status=1) from error
+    if job["dist"][0] == "arbitrary" and not text:
+        needed = "With Arbitrary distribution you need to specify a nodelist or hostfile with the -w option"
+        raise RefusedError(needed, status=1)

@@ -39,9 +39,18 @@ class Stop:
     complaint: str = ""
 
 
-def scan(words: Sequence[Word], table: Mapping[str, Spec]) -> Iterator[Use | Stop]:
-    """The options in these words; a Stop is the last, where there is one."""
-    shorts = {spec.short: spec for spec in table.values() if spec.short}
+def scan(
+    words: Sequence[Word], table: Mapping[str, Spec], shorts: Mapping[str, Spec] | None = None
+) -> Iterator[Use | Stop]:
+    """The options in these words; a Stop is the last, where there is one.
+
+    Args:
+        words: The words.
+        table: The options by long name.
+        shorts: The options by letter; by default those of the table.
+    """
+    if shorts is None:
+        shorts = {spec.short: spec for spec in table.values() if spec.short}
     at = 0
     while at < len(words):
         word = words[at]

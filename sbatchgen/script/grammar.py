@@ -23,7 +23,8 @@ NICE_LIMIT = 2**31 - 3
 THREAD_SPEC = 0x8000
 
 _NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
-_NODE_ITEM = re.compile("[0-9]{1,9}(-[0-9]{1,9}(:[0-9]{1,9})?)?")
+_STEPS = re.compile("([0-9]+)-([0-9]+):([0-9]+)")
+_LARGEST_JOB = 64 * 1024  # nodes of a --nodes that is a list
 _SIGNALS = (
     "HUP",
     "INT",
@@ -54,14 +55,16 @@ class RefusedError(Exception):
     Attributes:
         texts: What it says.
         status: Its exit status.
-        level: "error", "fatal", or "" for what is printed as it is.
+        levels: "error", "fatal", or "" for what is printed as it is, of each text.
     """
 
-    def __init__(self, *texts: str, status: int = 255, level: str = "error") -> None:
+    def __init__(
+        self, *texts: str, status: int = 255, level: str = "error", last_level: str | None = None
+    ) -> None:
         super().__init__(*texts)
         self.texts = texts
         self.status = status
-        self.level = level
+        self.levels = [level] * (len(texts) - 1) + [last_level or level]
 
 
 def fold(text: str) -> str:
@@ -80,13 +83,23 @@ def leading_number(text: str) -> tuple[int | None, str]:
     return value, text[match.end() :]
 
 
+def any_base(text: str) -> int:
+    """The number that the text starts with, 0 if there is none: hexadecimal after 0x, octal after 0."""
+    match = re.match(r"[ \t\n\v\f\r]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)", text)
+    if match is None:
+        return 0
+    digits = match[2][:30]
+    base = 16 if digits[:2] in ("0x", "0X") else 8 if digits[0] == "0" else 10
+    return int(f"{match[1]}{digits}", base)
+
+
 def wrapped(value: int, bits: int = 32) -> int:
     """The value as a signed C integer of so many bits keeps it."""
     value &= (1 << bits) - 1
     return value - (1 << bits) if value >> (bits - 1) else value
 
 
-def integer(option: str, text: str, *, positive: bool) -> int:
+def integer(option: str, text: str, *, positive: bool, slurm: str) -> int:
     """A count such as that of --ntasks.
 
     Raises:
@@ -96,9 +109,20 @@ def integer(option: str, text: str, *, positive: bool) -> int:
     value = value or 0
     if rest or value < 0 or (positive and not value):
         raise RefusedError(f'Invalid numeric value "{text}" for {option}.', status=1)
-    if value == LONG_MAX:
-        raise RefusedError(f"Numeric argument ({value}) to big for {option}.", status=1)
+    if value >= (INT_MAX if slurm >= "23.02" else LONG_MAX):
+        raise RefusedError(_too_big(value, option, slurm), status=1)
     return wrapped(value)
+
+
+def _too_big(value: int, option: str, slurm: str) -> str:
+    return f"Numeric argument ({value}) {'too large' if slurm >= '23.11' else 'to big'} for {option}."
+
+
+def short_integer(text: str) -> int | None:
+    """A number of 16 bits, None for what is none."""
+    value, rest = leading_number(text)
+    value = value or 0
+    return None if rest or not 0 <= value < NO_VAL16 else value
 
 
 def seconds(text: str) -> int | None:
@@ -190,15 +214,12 @@ def node_range(text: str, *, slurm: str) -> tuple[int, int]:
         RefusedError: It is no count of nodes.
     """
     if slurm >= "23.02" and re.search("[,:]", text):
-        if not all(_NODE_ITEM.fullmatch(item) for item in text.split(",")):
-            raise RefusedError(f'"{text}" is not a valid node count')
-        counts = [int(number) for number in re.findall("(?<!:)\\b[0-9]+", text)]
-        return min(counts), max(counts)
+        return _listed_nodes(text)
     low_text, dash, high_text = text.partition("-")
-    low = _nodes(low_text)
+    low = _nodes(low_text, slurm)
     if dash:
         low = 1 if low < 0 else low
-        high = _nodes(high_text)
+        high = _nodes(high_text, slurm)
     elif low < 0:
         raise RefusedError(f'"{text}" is not a valid node count')
     else:
@@ -208,7 +229,26 @@ def node_range(text: str, *, slurm: str) -> tuple[int, int]:
     return low, high
 
 
-def _nodes(text: str) -> int:
+def _listed_nodes(text: str) -> tuple[int, int]:
+    for item in filter(None, re.split("[,:-]", text)):
+        number, rest = leading_number(item)
+        if number is None or rest or number >= _LARGEST_JOB:
+            raise RefusedError(f'"{item}" is not a valid node count')
+    if ":" in text:  # of a single range; its end is not counted
+        match = _STEPS.fullmatch(text)
+        low, high, step = map(int, match.groups()) if match else (0, 0, 0)
+        counts = range(low, high, step or 1)
+    else:
+        pairs = [item.split("-") for item in text.split(",")]
+        if any("" in pair for pair in pairs) or any(int(pair[0]) > int(pair[-1]) for pair in pairs):
+            raise RefusedError(f'"{text}" is not a valid node count')
+        counts = range(min(int(pair[0]) for pair in pairs), max(int(pair[-1]) for pair in pairs) + 1)
+    if not counts:
+        raise RefusedError(f'"{text}" is not a valid node count')
+    return counts[0], counts[-1]
+
+
+def _nodes(text: str, slurm: str) -> int:
     value, rest = leading_number(text)
     value = -1 if value is None else value
     if value != -1 or rest != text:
@@ -217,17 +257,19 @@ def _nodes(text: str) -> int:
                 value, rest = value * factor, rest[1:]
     if rest.strip(BLANKS):
         raise RefusedError(f'"{text}" is not a valid node count')
+    if slurm >= "23.02" and not 0 <= value <= INT_MAX:
+        return -1
     return wrapped(value)
 
 
-def signal(text: str) -> tuple[str, int, int] | None:
+def signal(text: str, *, slurm: str) -> tuple[str, int, int] | None:
     """Flags (of "R" and "B"), number and seconds of --signal; None for what is none."""
     flags = ""
     for letter in "RBR":
         if text[:1].upper() == letter and text[:1].isascii():
             flags, text = flags + letter, text[1:]
     name, at, lead = text.removeprefix(":").partition("@")
-    number = _signal_number(name) % 2**16
+    number = _signal_number(name, slurm) % 2**16
     if not number:
         return None
     if not at:
@@ -237,18 +279,23 @@ def signal(text: str) -> tuple[str, int, int] | None:
     return None if rest or not 0 <= value <= 0xFFFF else (flags, number, value)
 
 
-def _signal_number(text: str) -> int:
+def _signal_number(text: str, slurm: str) -> int:
     value, rest = leading_number(text)
     if value is not None:
         return 0 if rest.strip(BLANKS) else wrapped(value)
     name = fold(text.strip(BLANKS)).removeprefix("sig").upper()
-    return int(signals.Signals[f"SIG{name}"]) if name in _SIGNALS else 0
+    return int(signals.Signals[f"SIG{name}"]) if name in _signals(slurm) else 0
 
 
-def show_signal(flags: Iterable[str], number: int, lead: int) -> str:
+def _signals(slurm: str) -> tuple[str, ...]:
+    """The names that sbatch knows."""
+    return (*_SIGNALS, "CHLD", "PIPE") if slurm >= "23.11" else _SIGNALS
+
+
+def show_signal(flags: Iterable[str], number: int, lead: int, *, slurm: str) -> str:
     """A signal as sbatch prints it; 60 seconds are the default, and not shown."""
     prefix = "".join(letter for letter in "RB" if letter in flags)
-    names = {int(signals.Signals[f"SIG{name}"]): name for name in _SIGNALS}
+    names = {int(signals.Signals[f"SIG{name}"]): name for name in _signals(slurm)}
     return f"{prefix}{':' * bool(prefix)}{names.get(number, number)}" + (f"@{lead}" if lead != 60 else "")
 
 
@@ -267,7 +314,7 @@ def show_mail_events(events: Iterable[str]) -> str:
     return ",".join(event for event in _EVENTS if event in events) or "NONE"
 
 
-def socket_counts(text: str) -> tuple[int, ...]:
+def socket_counts(text: str, *, slurm: str) -> tuple[int, ...]:
     """Sockets, cores and threads of --extra-node-info; NO_VAL where nothing is asked.
 
     Raises:
@@ -275,11 +322,11 @@ def socket_counts(text: str) -> tuple[int, ...]:
     """
     parts = (*text.split(":", 3)[:3], "", "")
     return tuple(
-        _least(part, place) for part, place in zip(parts, ("first", "second", "third"), strict=False)
+        _least(part, place, slurm) for part, place in zip(parts, ("first", "second", "third"), strict=False)
     )
 
 
-def _least(text: str, place: str) -> int:
+def _least(text: str, place: str, slurm: str) -> int:
     if not text or text[0] == "*":
         return NO_VAL
     counts: list[int] = []
@@ -292,7 +339,7 @@ def _least(text: str, place: str) -> int:
         if tail[:1] not in ("", "-") or value < least:
             raise RefusedError(f'Invalid numeric value "{text}" for {place} arg of -B.', status=1)
         if value > INT_MAX:
-            raise RefusedError(f"Numeric argument ({value}) to big for {place} arg of -B.", status=1)
+            raise RefusedError(_too_big(value, f"{place} arg of -B", slurm), status=1)
         counts.append(value)
         if not tail:
             break

@@ -10,7 +10,7 @@ import re
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from sbatchgen.script.releases import RELEASES, line_of
@@ -26,7 +26,7 @@ _RUNS = {
     '"': re.compile(r'[^\\"]+'),
     "'": re.compile(r"[^\\']+"),
 }
-_SEPARATORS = ("packjob", "hetjob")
+_SEPARATOR = re.compile(f"(?:packjob|hetjob)(?=[{BLANKS}]|\\Z)", re.IGNORECASE | re.ASCII)
 _FOREIGN_LINES = 100  # sbatch looks for #PBS and #BSUB until it saw more lines than these without a #
 
 
@@ -44,6 +44,7 @@ class Kind(Enum):
 
 
 READ = (Kind.SBATCH, Kind.SLURM, Kind.SEPARATOR)
+_MAGIC = {Kind.SBATCH: 7, Kind.SLURM: 6, Kind.PBS: 4, Kind.BSUB: 5}  # how long the word is that marks them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,7 +95,8 @@ class Directive:
         text: The line.
         line: Its number.
         column: Where the # stands.
-        component: The component of a heterogeneous job it belongs to, from 0; -1 where sbatch reads nothing.
+        component: The component of a heterogeneous job it belongs to, from 0; -1 where sbatch reads nothing,
+            and for #PBS and #BSUB, which count in each.
         words: Its arguments; none where sbatch reads nothing.
         fault: What ends the reading in this line, such as an open quote.
         deprecated: It holds the old name of `hetjob`.
@@ -136,21 +138,26 @@ def directives(text: str, *, slurm: str, file: str) -> Iterator[Directive]:
     """The directives of a script, and the lines that look like some, in order."""
     command = _COMMAND.search(text)
     end = command.start() if command else len(text)
-    component, number, at = 0, 1, 0
+    spaces = _joins_spaces(slurm)
+    component, number, comments, at = 0, 1, 0, 0
     for match in _CANDIDATE.finditer(text):
         line = match[0]
         number += text.count("\n", at, match.start())
+        comments += text.count("\n#", max(at - 1, 0), match.start())
         at = match.start()
         if line.startswith(("#PBS", "#BSUB")):
-            if number - text.count("\n#", 0, at) - 2 <= _FOREIGN_LINES:
-                kind = Kind.PBS if line.startswith("#P") else Kind.BSUB
-                yield Directive(kind=kind, text=line, line=number, column=1)
+            kind = Kind.PBS if line.startswith("#P") else Kind.BSUB
+            if number - comments - 2 <= _FOREIGN_LINES:
+                yield _read(line, number, -1, kind, spaces=spaces, file=file)
         elif line.startswith(("#SBATCH", "#SLURM")):
             if at > end:
                 yield Directive(kind=Kind.LATE, text=line, line=number, column=1)
                 continue
-            component += _separates(line)
-            yield _read(line, number, component, slurm=slurm, file=file)
+            kind = Kind.SBATCH if line.startswith("#SB") else Kind.SLURM
+            separator = _SEPARATOR.match(line, _skip_blanks(line, _MAGIC[kind]))
+            component += separator is not None
+            read = _read(line, number, component, kind, spaces=spaces, file=file)
+            yield replace(read, kind=Kind.SEPARATOR) if separator else read
         elif _LOOKALIKE.match(line):
             yield _lookalike(line, number)
 
@@ -161,34 +168,21 @@ def _lookalike(line: str, number: int) -> Directive:
     return Directive(kind=kind, text=line, line=number, column=column)
 
 
-def _separates(line: str) -> bool:
-    """Whether a directive starts the next component."""
-    start = 7 if line.startswith("#SBATCH") else 6
-    return _separator(line, _skip_blanks(line, start)) is not None
-
-
-def _separator(line: str, at: int) -> str | None:
-    for word in _SEPARATORS:
-        end = at + len(word)
-        if line[at:end].lower() == word and line[at:end].isascii() and (line[end : end + 1] or " ") in BLANKS:
-            return word
-    return None
-
-
-def _read(line: str, number: int, component: int, *, slurm: str, file: str) -> Directive:
-    slurm_word = line.startswith("#SLURM")
-    at = _skip_blanks(line, 6 if slurm_word else 7)
+def _read(line: str, number: int, component: int, kind: Kind, *, spaces: bool, file: str) -> Directive:
+    at = _MAGIC[kind]
+    if component >= 0:
+        at = _skip_blanks(line, at)
     words: list[Word] = []
     fault, deprecated = None, False
     while True:
         start = _skip_blanks(line, at)
-        if separator := _separator(line, start):
-            deprecated = separator == "packjob"
+        if separator := _SEPARATOR.match(line, start):
+            deprecated = separator[0][0] in "pP"
             break
-        if line[start : start + 1] == ":":
+        if line.startswith(":", start):
             fault = _fatal(f"{file}: line {number}: Unexpected `:` in [{line[at:]}]", number, start)
             break
-        word, end, quote = _word(line, start, number, spaces=_joins_spaces(slurm))
+        word, end, quote = _word(line, start, number, spaces=spaces)
         if quote:
             fault = _fatal(f"{file}: line {number}: Unmatched `{quote}` in [{line[at:]}]", number, start)
             break
@@ -196,7 +190,6 @@ def _read(line: str, number: int, component: int, *, slurm: str, file: str) -> D
             break
         words.append(word)
         at = end
-    kind = Kind.SEPARATOR if _separates(line) else Kind.SLURM if slurm_word else Kind.SBATCH
     return Directive(
         kind=kind,
         text=line,
@@ -248,7 +241,7 @@ def _quoted_word(line: str, start: int, number: int, *, spaces: bool) -> tuple[W
         if character == "\\":
             at += 1
             run = line[at : at + 1]
-            if not run or (not quote and run in BLANKS and not spaces):
+            if not run or (not quote and run in BLANKS and not (spaces and run == " ")):
                 break
         else:
             found = _RUNS[quote].match(line, at)

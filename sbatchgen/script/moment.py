@@ -12,6 +12,7 @@ from sbatchgen.script.grammar import fold, leading_number, wrapped
 
 _DAY_S = 86400
 _CLOCK_WORDS = {"midnight": 0, "noon": 12, "fika": 15, "teatime": 16}
+_LATER_WORDS = {"elevenses": 11}
 _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": _DAY_S, "week": 7 * _DAY_S}
 _CLOCK = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
 _ISO_DATE = re.compile(r"([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})")
@@ -22,7 +23,7 @@ class MomentError(Exception):
     """The text is no point in time: the exception's text says what sbatch says, if it says anything."""
 
 
-def moment(text: str, *, now: float) -> float:
+def moment(text: str, *, now: float, slurm: str) -> float:
     """Seconds since 1970 of the time that the text names.
 
     Raises:
@@ -33,7 +34,7 @@ def moment(text: str, *, now: float) -> float:
         if value is None or rest or value < 1000000:
             raise _wrong(text, 0)
         return value
-    clock, date = _fields(text, now)
+    clock, date = _fields(text, now, slurm)
     if clock is None and date is None:
         raise MomentError
     return _seconds(clock, date, now)
@@ -48,17 +49,18 @@ _Clock = tuple[int, int, int]
 _Date = tuple[int | None, int, int]
 
 
-def _fields(text: str, now: float) -> tuple[_Clock | None, _Date | None]:
+def _fields(text: str, now: float, slurm: str) -> tuple[_Clock | None, _Date | None]:
     """Clock and date of a text; the date's year is None where it has none."""
     clock: _Clock | None = None
     date: _Date | None = None
+    words = _CLOCK_WORDS | (_LATER_WORDS if slurm >= "24.05" else {})
     at, folded = 0, fold(text)
     while at < len(text):
         if text[at] in " \t-T" and not folded.startswith(("today", "tomorrow", "teatime"), at):
             at += 1
             continue
-        if word := next((word for word in _CLOCK_WORDS if folded.startswith(word, at)), None):
-            clock, at = (_CLOCK_WORDS[word], 0, 0), at + len(word)
+        if word := next((word for word in words if folded.startswith(word, at)), None):
+            clock, at = (words[word], 0, 0), at + len(word)
         elif word := next((word for word in ("today", "tomorrow") if folded.startswith(word, at)), None):
             date, at = _day(now + _DAY_S * (word == "tomorrow")), at + len(word)
         elif folded.startswith("now", at):

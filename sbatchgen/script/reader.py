@@ -5,12 +5,11 @@
     script.messages                     # what sbatch would say
     script.returncode                   # its exit status where it would refuse the script
 
-It judges as sbatch itself does, before slurmctld is asked: no rule of ours is in it. Not read are files that
-an option names (--nodefile, --bbf, --export-file, a --nodelist with a slash), users (--uid, --gid) and other
-clusters (--clusters); lines of #PBS and #BSUB are found, not translated; options of a site's plugins are
-given by the caller. Checked against sbatch 22.05.8. For other releases the table of options, the quoting, the
-prefix of --gres and the exclusions that came later are theirs; values and the other checks are those of
-22.05.
+It judges as sbatch itself does, before slurmctld is asked: no rule of ours is in it. Not read are files
+that an option names (--nodefile, --bbf, --export-file, a --nodelist with a slash), users (--uid, --gid)
+and other clusters (--clusters); options of a site's plugins are given by the caller. What slurm.conf
+could change is taken as its defaults have it. Checked against sbatch 22.05.8 and 26.05.5 by
+benchmarks/agreement.py; what came between them stands at the release whose source has it first.
 """
 
 from __future__ import annotations
@@ -20,12 +19,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from sbatchgen.script import combination, tres
+from sbatchgen.script import combination, demand
+from sbatchgen.script.display import shown
 from sbatchgen.script.fields import Fields
 from sbatchgen.script.getopt import Stop, Use, scan
 from sbatchgen.script.grammar import RefusedError, fold, leading_number
 from sbatchgen.script.header import READ, Directive, Kind, Word, directives, refusal
 from sbatchgen.script.releases import ALIASES, Argument, Spec, line_of, specs, variables
+from sbatchgen.script.setting import put
+from sbatchgen.script.translation import Dialect, dialect, translate, uses
 
 __all__ = ["Component", "Directive", "Kind", "Message", "Option", "Script", "Word", "read"]
 
@@ -64,7 +66,7 @@ class Message:
     """What sbatch says.
 
     Attributes:
-        level: "fatal", "error", "info", "verbose" (only said with -v) or "" (of the C library).
+        level: "fatal", "error", "warning", "info", "verbose" (only said with -v) or "" (of the C library).
         text: What it says.
         line: The line it is about; 0 if it is about no single one.
         column: Where in the line.
@@ -76,7 +78,7 @@ class Message:
     column: int = 0
 
     def __str__(self) -> str:
-        return f"{self.level}: {self.text}" if self.level in ("fatal", "error") else self.text
+        return f"{self.level}: {self.text}" if self.level in ("fatal", "error", "warning") else self.text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,9 +148,11 @@ def read(
     """
     script = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
     decoded = script.decode("utf-8", "surrogateescape")
+    table = specs(slurm) | {spec.name: spec for spec in plugin_options}
     call = _Call(
         slurm=line_of(slurm),
-        table=specs(slurm) | {spec.name: spec for spec in plugin_options},
+        table=table,
+        shorts={spec.short: spec for spec in table.values() if spec.short},
         environment=environment or {},
         arguments=tuple(Word(text=argument) for argument in arguments),
         gres_types=None if gres_types is None else frozenset(gres_types),
@@ -182,6 +186,7 @@ class _Call:
 
     slurm: str
     table: Mapping[str, Spec]
+    shorts: Mapping[str, Spec]
     environment: Mapping[str, str]
     arguments: tuple[Word, ...]
     gres_types: frozenset[str] | None
@@ -203,8 +208,8 @@ class _Call:
 
     def end(self, error: RefusedError, line: int = 0, column: int = 0) -> _EndError:
         self.pass_on(line, column)
-        for text in error.texts:
-            self.say(error.level, text, line, column)
+        for level, text in zip(error.levels, error.texts, strict=False):
+            self.say(level, text, line, column)
         return _EndError(error.status)
 
 
@@ -218,15 +223,17 @@ class _EndError(Exception):
 
 
 def _first_pass(call: _Call) -> None:
-    """Only what must be known before the script is read."""
+    """The command line, before the script is read: as if it were the environment."""
     _apply_environment(call, (("SBATCH_IGNORE_PBS", "ignore-pbs"),))
-    for item in scan(call.arguments, call.table):
+    for item in scan(call.arguments, call.table, call.shorts):
         if isinstance(item, Stop):
             _stop(call, item)
         elif item.spec.name in ("help", "usage", "version"):
             raise _EndError(0)
         elif item.spec.name in ("verbose", "quiet"):
             call.job[item.spec.name] = (call.job[item.spec.name] or 0) + 1
+        elif not item.spec.early:
+            _put(call, _option(item, "environment"), item.value)
 
 
 def _admit(call: _Call, script: bytes) -> None:
@@ -243,20 +250,24 @@ def _components(lines: Sequence[Directive]) -> int:
 
 def _component(call: _Call, index: int) -> Component:
     """One pass over the script: its words for this component, then the environment, then the command line."""
-    for spec in call.table.values() if index else ():
+    for spec in call.table.values() if call.job.values else ():
         if spec.per_component:
             call.job.reset(spec.name)
     call.given.clear()
     settled = False
     try:
         _apply_script(call, index)
+        _apply_foreign(call)
         _apply_environment(call, variables(call.slurm))
         _apply(call, call.arguments, "command line")
         _checked(call, combination.settle)
         settled = True
         component = _snapshot(call, settled=True)
+        if call.job["dist"][1] == "both" and "distribution" in call.job.sources:
+            call.say("verbose", f"error: {combination.UNKNOWN_DISTRIBUTION}")
         _checked(call, combination.check_limits)
-        _checked(call, lambda job: tres.verify(job, known=call.gres_types))
+        _checked(call, combination.check_nodelist)
+        _checked(call, lambda job: demand.verify(job, known=call.gres_types))
         _checked(call, combination.check_export)
     except _EndError as end:
         end.components.append(component if settled else _snapshot(call, settled=False))
@@ -270,6 +281,51 @@ def _apply_script(call: _Call, index: int) -> None:
         text = f"Invalid directive found in batch script: {stray.text}"
         call.say("error", text, stray.line, stray.column)
         raise _EndError(255)
+
+
+def _apply_foreign(call: _Call) -> None:
+    """Take the options that #BSUB lines, or else #PBS lines, stand for."""
+    if call.job["ignore-pbs"]:
+        return
+    for kind in (Kind.BSUB, Kind.PBS):
+        lines = [line for line in call.directives if line.kind is kind]
+        if lines:
+            _apply_lines(call, lines, dialect(kind.name, slurm=call.slurm))
+            return
+
+
+def _apply_lines(call: _Call, lines: Sequence[Directive], known: Dialect) -> None:
+    words: list[Word] = []
+    for line in lines:
+        words += line.words
+        _tell_faults(call, line)
+    for item in uses(words, known):
+        at = item.word.line, item.word.column
+        if isinstance(item, Stop):
+            if item.complaint:
+                call.say("", item.complaint, *at)
+            text = (
+                "Unrecognized command line parameter ?"
+                if item.complaint
+                else f"Invalid argument: {item.word.text}"
+            )
+            raise call.end(RefusedError(text, status=1), *at)
+        _translate(call, item, known)
+
+
+def _translate(call: _Call, use: Use, known: Dialect) -> None:
+    option = _option(use, "script")
+
+    def keep(name: str, value: str | None) -> None:
+        given = replace(option, name=name, value=value)
+        call.given.append(given)
+        _put(call, given, value)
+
+    try:
+        translate(call.job, use, known, keep)
+    except RefusedError as error:
+        raise call.end(error, option.line, option.column) from error
+    call.pass_on(option.line, option.column)
 
 
 def _words(call: _Call, index: int) -> list[Word]:
@@ -288,19 +344,29 @@ def _words(call: _Call, index: int) -> list[Word]:
         if line.component < index:
             continue
         words += line.words
-        if line.deprecated and not call.told_of_packjob:
-            call.told_of_packjob = True
-            text = 'the "packjob" component separator is being deprecated. Please, use "hetjob" instead.'
-            call.say("info", f"Warning: {text}", line.line, line.column)
-        if line.fault:
-            call.say(line.fault.level, line.fault.text, line.fault.line, line.fault.column)
-            raise _EndError(1)
+        _tell_faults(call, line)
     return words
+
+
+def _tell_faults(call: _Call, line: Directive) -> None:
+    if line.deprecated and not call.told_of_packjob:
+        call.told_of_packjob = True
+        call.say(*_deprecated_packjob(call.slurm), line.line, line.column)
+    if line.fault:
+        call.say(line.fault.level, line.fault.text, line.fault.line, line.fault.column)
+        raise _EndError(1)
+
+
+def _deprecated_packjob(slurm: str) -> tuple[str, str]:
+    if slurm >= "23.02":
+        return "warning", 'The "packjob" component separator is deprecated. Please use "hetjob" instead.'
+    text = 'the "packjob" component separator is being deprecated. Please, use "hetjob" instead.'
+    return "info", f"Warning: {text}"
 
 
 def _apply(call: _Call, words: Sequence[Word], source: str) -> Word | None:
     """Take the options in these words; the word that is no option, if one stops it."""
-    for item in scan(words, call.table):
+    for item in scan(words, call.table, call.shorts):
         if isinstance(item, Stop):
             return _stop(call, item)
         option = _option(item, source)
@@ -336,11 +402,15 @@ def _option(use: Use, source: str) -> Option:
 
 
 def _apply_environment(call: _Call, names: Iterable[tuple[str, str]]) -> None:
+    if not call.environment and "SLURM_HINT" not in call.job.values:
+        return
     for name, option in names:
         value = call.job[name] or call.environment.get(name)
         if value is None:
             continue
         spec = call.table.get(option)
+        if spec is None and option == "power":  # it is gone, but its variable is still looked for
+            raise _EndError(255)
         given = Option(name=option, value=value, shown=None, source="environment", spelled=name)
         call.given.append(given)
         kind = spec.argument if spec else Argument.REQUIRED
@@ -362,7 +432,7 @@ def _put(call: _Call, option: Option, value: str | None) -> None:
     if spec and spec.argument is Argument.OPTIONAL:
         value = value or None
     try:
-        call.job.put(option.name, value)
+        put(call.job, option.name, value)
     except RefusedError as error:
         raise call.end(error, option.line, option.column) from error
     call.pass_on(option.line, option.column)
@@ -388,4 +458,4 @@ def _snapshot(call: _Call, *, settled: bool) -> Component:
 
 def _counting(call: _Call) -> Iterator[Option]:
     for name in call.job.sources:
-        yield replace(call.latest[name], shown=call.job.shown(name))
+        yield replace(call.latest[name], shown=shown(call.job, name))

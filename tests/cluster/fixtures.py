@@ -52,6 +52,16 @@ def oracle() -> Callable[..., parse_only.Reading]:
     return parse_only.read
 
 
+@pytest.fixture(scope="session")
+def later_root() -> Path:
+    """The folder of a system with a later Slurm, which `make sid` makes."""
+    what = "scripts read by the sbatch of a later Slurm"
+    root = CHECKOUT / "build" / "sid"
+    _need(None if os.getuid() == 0 else "needs root", what=what)
+    _need(None if (root / "usr/bin/sbatch").exists() else "needs `make sid`", what=what)
+    return root
+
+
 def _need(lacking: str | None, *, what: str) -> None:
     """Skip what this machine cannot do; on CI, where it must be able to, fail."""
     if lacking:

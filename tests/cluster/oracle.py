@@ -18,7 +18,7 @@ from pathlib import Path
 
 CONFIG = """\
 ClusterName=nowhere
-SlurmctldHost=localhost
+SlurmctldHost=localhost(127.0.0.1)
 SlurmctldPort=1
 AuthType=auth/munge
 SelectType=select/cons_tres
@@ -33,6 +33,7 @@ DEADLINE_S = 3.0
 # sbatch is through with the script once it looks for slurmctld
 _SUBMITS = re.compile(r"failed to connect|Unable to contact")
 _OURS = re.compile(r"debug\d*: |select/|-{20}")
+_COMPLAINT = re.compile("(error|warning): ")  # while it prints the options
 _OPTION = re.compile(r"(\S+)\s*: (.*)")
 
 
@@ -57,16 +58,26 @@ class Reading:
         return self.components[0] if self.components else {}
 
 
-def read(script: str, *arguments: str, env: Mapping[str, str] | None = None) -> Reading:
-    """What sbatch reads in a script, given these options before it and these SBATCH_ variables."""
-    with tempfile.TemporaryDirectory(prefix="oracle-") as folder:
+def read(
+    script: str, *arguments: str, env: Mapping[str, str] | None = None, root: Path | None = None
+) -> Reading:
+    """What sbatch reads in a script.
+
+    Args:
+        script: The script.
+        arguments: Options before it.
+        env: SBATCH_ variables.
+        root: The folder of another system, whose sbatch is asked; that needs root.
+    """
+    with tempfile.TemporaryDirectory(prefix="oracle-", dir=root and root / "tmp") as folder:
         Path(folder, "slurm.conf").write_text(CONFIG)
         Path(folder, "job.sh").write_text(script, encoding="utf-8", errors="surrogateescape", newline="")
         clean = {name: value for name, value in os.environ.items() if not name.startswith(LEAVE)}
+        inside = f"/{Path(folder).relative_to(root)}" if root else folder
         process = subprocess.Popen(
-            ["sbatch", "-vvv", *arguments, "job.sh"],
+            [*_enter(root, inside), "sbatch", "-vvv", *arguments, "job.sh"],
             cwd=folder,
-            env={**clean, "SLURM_CONF": f"{folder}/slurm.conf", **(env or {})},
+            env={**clean, "SLURM_CONF": f"{inside}/slurm.conf", **(env or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -90,6 +101,29 @@ def read(script: str, *arguments: str, env: Mapping[str, str] | None = None) -> 
     return _parse(lines, returncode=None if returncode < 0 else returncode)
 
 
+def version(root: Path | None = None) -> str:
+    """What the sbatch of this machine, or of another system's folder, says it is; "" where there is none."""
+    with tempfile.TemporaryDirectory(prefix="oracle-", dir=root and root / "tmp") as folder:
+        Path(folder, "slurm.conf").write_text(CONFIG)
+        inside = f"/{Path(folder).relative_to(root)}" if root else folder
+        try:
+            done = subprocess.run(
+                [*_enter(root, inside), "sbatch", "--version"],
+                env={**os.environ, "SLURM_CONF": f"{inside}/slurm.conf"},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        except FileNotFoundError:
+            return ""
+        return done.stdout.strip()
+
+
+def _enter(root: Path | None, folder: str) -> list[str]:
+    """The command that runs another one in a folder of another system."""
+    return ["chroot", str(root), "env", "-C", folder] if root else []
+
+
 def _parse(lines: list[str], *, returncode: int | None) -> Reading:
     components: list[dict[str, str]] = []
     messages = []
@@ -100,7 +134,7 @@ def _parse(lines: list[str], *, returncode: int | None) -> Reading:
             components.append({})
         elif line == "end of defined options":
             inside = False
-        elif inside and (option := _OPTION.fullmatch(line)):
+        elif inside and not _COMPLAINT.match(line) and (option := _OPTION.fullmatch(line)):
             components[-1][option[1]] = option[2]
         elif not _OURS.match(line):
             messages.append(line)
