@@ -83,7 +83,7 @@ limits: {enforce_part_limits: all, max_array_size: 1001}
         profile="""
 partitions:
   main: {time_max: 1-00:00:00, nodes: "u[1-4]", nodes_max: 2, cpus_per_node: 32, gpus_per_node: 2,
-         mem_per_node: 128000M}
+         gpus_typed: false, mem_per_node: 128000M}
 limits: {enforce_part_limits: "no", max_array_size: 1001}
 """,
         types=("", "a100"),
@@ -123,7 +123,7 @@ limits: {enforce_part_limits: all, max_array_size: 11}
         profile="""
 partitions:
   gpu: {time_max: 1-00:00:00, nodes: "m[1-4]", nodes_max: 4, cpus_per_node: 48, gpus_per_node: 4,
-        gpu_types: [a100, h100], mem_per_node: 384000M}
+        gpu_types: {a100: 2, h100: 2}, mem_per_node: 384000M}
 limits: {enforce_part_limits: all, max_array_size: 101}
 """,
         types=("", "a100", "h100", "v100"),

@@ -27,7 +27,12 @@ class Partition:
     threads_per_core: int | None = None
     gpus_per_node: int | None = None
     gpu_type: Text | None = None
-    gpu_types: tuple[Text, ...] = ()  # where there are several
+    gpu_types: Mapping[Text, int] = field(
+        default_factory=dict
+    )  # GPUs of a node by type, where there are several
+    gpus_typed: bool = (
+        True  # False: gres.conf gives the GPUs no type, so that a job that names one never fits
+    )
     mem_per_node: Memory | None = None
     mem_per_cpu_default: Memory | None = None
     mem_per_cpu_max: Memory | None = None

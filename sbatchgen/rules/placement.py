@@ -79,7 +79,7 @@ def _nodes_within_limit(ask: Ask) -> Iterator[Hit]:
             what = f"partition '{name}' has {partition.nodes_max} nodes, but {nodes} were asked for"
             yield Hit("nodes", what, f"ask for at most {partition.nodes_max}")
         most = ask.job.nodes_max or nodes
-        if partition.nodes_min is not None and most < partition.nodes_min:
+        if partition.nodes_min is not None and "nodes" in ask.job and most < partition.nodes_min:
             what = f"partition '{name}' is for jobs of {partition.nodes_min} nodes or more, but {most} "
             what += "were asked for"
             yield Hit("nodes", what, f"ask for at least {partition.nodes_min}, or use another partition")

@@ -83,21 +83,30 @@ def _gpus_within_node(ask: Ask) -> Iterator[Hit]:
     job = ask.job
     for name, partition in ask.partitions.items():
         most = partition.gpus_per_node
-        if most is None or job.gpu_count <= most:
+        if most is not None and job.gpu_count > most:
+            what = f"partition '{name}' has {most} GPUs a node, but {job.gpu_count} were asked for"
+            fix = "use a partition with GPUs, or ask for none"
+            if most:
+                fix = f"set --gpus-per-node {most} and --nodes {-(-job.nodes * job.gpu_count // most)}"
+            if most and job.gpu_option == "gres":
+                what += "; --gres counts for each node"
+            yield Hit(job.gpu_option, what, fix)
             continue
-        what = f"partition '{name}' has {most} GPUs a node, but {job.gpu_count} were asked for"
-        fix = "use a partition with GPUs, or ask for none"
-        if most:
-            fix = f"set --gpus-per-node {most} and --nodes {-(-job.nodes * job.gpu_count // most)}"
-        if most and job.gpu_option == "gres":
-            what += "; --gres counts for each node"
-        yield Hit(job.gpu_option, what, fix)
+        counts = {str(kind): count for kind, count in partition.gpu_types.items()}
+        for kind, asked in job.gpus_on_node:
+            if asked > counts.get(kind, asked):
+                what = f"a node of partition '{name}' has {counts[kind]} GPUs of type '{kind}', "
+                what += f"but {asked} were asked for"
+                yield Hit(job.gpu_option, what, f"ask for at most {kind}:{counts[kind]}")
 
 
 @RULES.add("SB208", "error", "a type of GPU that the partition does not have", about_fit=True)
 def _gpu_type_known(ask: Ask) -> Iterator[Hit]:
     for name, partition in ask.partitions.items():
         here = _types(partition)
+        if not partition.gpus_typed and any(kind for kind, _ in ask.job.gpus_on_node):
+            what = f"the GPUs of partition '{name}' have no type, so that none is of the one asked for"
+            yield Hit(ask.job.gpu_option, what, "ask for a number of GPUs only")
         for kind, _ in ask.job.gpus_on_node if here else ():
             if kind and kind not in here:
                 what = f"partition '{name}' has GPUs of type '{', '.join(here)}', not '{kind}'"
@@ -305,9 +314,8 @@ def _shards_shared(ask: Ask) -> Iterator[Hit]:
 
 
 def _types(partition: Partition) -> tuple[str, ...]:
-    return tuple(
-        dict.fromkeys((*((partition.gpu_type,) if partition.gpu_type else ()), *partition.gpu_types))
-    )
+    one = (partition.gpu_type,) if partition.gpu_type else ()
+    return tuple(dict.fromkeys((*one, *partition.gpu_types)))
 
 
 def _memory_option(ask: Ask) -> str:

@@ -54,11 +54,19 @@ def oracle() -> Callable[..., parse_only.Reading]:
 
 @pytest.fixture(scope="session")
 def later_root() -> Path:
-    """The folder of a system with a later Slurm, which `make sid` makes."""
-    what = "scripts read by the sbatch of a later Slurm"
+    """The folder of a system with a later Slurm, which `make sid` makes of Debian unstable.
+
+    That moves on, and is not on every mirror: without it nothing fails, since what such an sbatch said is
+    recorded and always tested.
+    """
     root = CHECKOUT / "build" / "sid"
-    _need(None if os.getuid() == 0 else "needs root", what=what)
-    _need(None if (root / "usr/bin/sbatch").exists() else "needs `make sid`", what=what)
+    lacking = "needs root" if os.getuid() else None
+    if not (root / "usr/bin/sbatch").exists():
+        lacking = "needs `make sid`"
+    elif not lacking and " 26.05." not in (found := parse_only.version(root)):
+        lacking = f"Debian unstable has another Slurm by now, {found}"
+    if lacking:
+        pytest.skip(f"left out: scripts read by the sbatch of Slurm 26.05: {lacking}")
     return root
 
 
