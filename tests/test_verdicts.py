@@ -1,0 +1,21 @@
+"""The rules about a cluster against a real slurmctld, for six clusters that do not exist."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from benchmarks.verdicts import CLUSTERS, compared, linted
+
+PENDS = {"SB204"}  # with EnforcePartLimits=NO: Slurm takes it, and never starts it
+
+
+@pytest.mark.usefixtures("real_slurm")
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_the_rules_and_slurm_say_the_same(name: str) -> None:
+    """All options of a request lie around the limits; which, is drawn."""
+    verdicts = list(compared(CLUSTERS[name], random.Random(f"{name} 3"), 40, linted))
+    assert 5 < sum(one.refused for one in verdicts) < 40
+    for one in verdicts:
+        assert one.refused == bool(one.rules) or set(one.rules) == PENDS, one
