@@ -9,9 +9,11 @@ Shape suffixes: N samples of the split, B of a batch, C channels, H height, W wi
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import random
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -155,6 +157,7 @@ class Loaded:
             pin_memory=device.type == "cuda",
             **(processes if workers else {}),
         )
+        atexit.register(_end, weakref.ref(self._loader))
 
     def batches(self, index_lists: Sequence[torch.Tensor], *, epoch: int) -> Iterator[Batch]:
         """x_BCHW (float32) and y_B (int64) of each index list, on the device; both empty for an empty one.
@@ -173,6 +176,16 @@ class Loaded:
         read = (_good(next(loaded)) if len(index_B) else empty for index_B in index_lists)
         normalise = self._norm.on(self._device)
         return ((normalise(x_BCHW), y_B) for x_BCHW, y_B in moved(read, self._device))
+
+
+def _end(loader: weakref.ref[DataLoader[Any]]) -> None:
+    """Tell the processes of a loader to end, before Python's own exit would send them a SIGTERM and wait.
+
+    They leave that signal to their parent, so it would wait for ever.
+    """
+    found = loader()
+    if found is not None:
+        found._iterator = None  # noqa: SLF001 - the iterator ends its processes with itself
 
 
 Split = Held | Loaded

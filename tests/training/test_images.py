@@ -7,6 +7,8 @@ import importlib
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
@@ -588,3 +590,25 @@ runpy.run_module("training", run_name="__main__", alter_sys=True)"""
     assert ended.code == 0, ended.err
     assert ended.err == ""
     assert status(tmp_path)["state"] == "done"
+
+
+def test_a_program_that_read_with_loaders_ends(tmp_path: Path) -> None:
+    """Python's exit sends its children a SIGTERM, which loaders leave to their parent, and waits for them."""
+    program = """
+        import torch
+        from training.splits import Loaded, Norm
+
+        class Blank:
+            def __len__(self):
+                return 8
+
+            def __getitem__(self, index):
+                return torch.zeros(1, 4, 4), 0
+
+        facts = {"norm": Norm(), "device": torch.device("cpu"), "seed": 1, "classes": 2, "shape_CHW": (1, 4, 4)}
+        split = Loaded(Blank(), workers=2, **facts)
+        print(sum(len(y_B) for _, y_B in split.batches([torch.arange(8)], epoch=0)))
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "8\n"
