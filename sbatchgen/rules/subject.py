@@ -20,7 +20,9 @@ from sbatchgen.script.header import READ, Word
 from sbatchgen.script.releases import ALIASES, Spec, line_of
 
 if TYPE_CHECKING:
-    from sbatchgen.shell import Body
+    from sbatchgen.rules.processes import Processes
+    from sbatchgen.shell import Body, Command
+    from sbatchgen.shell import Word as WordOfBody
 
 
 @dataclass(kw_only=True)
@@ -84,6 +86,13 @@ class Subject:
         return shell.read(self.text)
 
     @cached_property
+    def processes(self) -> Processes:
+        """What the script starts, and how many of each."""
+        from sbatchgen.rules.processes import Processes
+
+        return Processes(self.body)
+
+    @cached_property
     def uses(self) -> tuple[Use | Stop, ...]:
         """Every use of an option in the directives of the first component, also after what stops sbatch."""
         lines = [line for line in self.script.directives if line.kind in READ and line.component <= 0]
@@ -108,6 +117,11 @@ class Subject:
     def at(self, line: int, column: int = 1, end: int = 0) -> Place:
         """A place in the script."""
         return Place(f"{self.file}:{line}:{column}", line, column, end)
+
+    def at_word(self, word: WordOfBody | Command) -> Place:
+        """Where a word or a command of the body stands; up to the line's end where it goes on in the next."""
+        end = word.end_column if word.end_line == word.line else 0
+        return self.at(word.line, word.column, end if end > word.column else 0)
 
     def at_option(self, option: str) -> Place:
         """Where an option that counts is given: all of it, with its value where they stand together."""
