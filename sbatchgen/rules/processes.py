@@ -98,6 +98,12 @@ class Launch:
         inline = code is not None and code.option("c") is not None
         return self.is_python and not self.is_helper and not inline and not self.command.context.substitution
 
+    @property
+    def step_gpus(self) -> Option | None:
+        """The option of the step that gives it other GPUs than the job's."""
+        names = ("gpus", "gpus-per-node", "gpus-per-task", "gres")
+        return next((one for name in names if self.step and (one := self.step.option(name))), None)
+
     def nodes(self, job: Resources) -> int | None:
         """On how many nodes its first program starts; None where the text does not tell."""
         if self.step is None:
