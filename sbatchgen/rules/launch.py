@@ -1,4 +1,4 @@
-"""How the body starts what uses the allocation: SB301 to SB330.
+"""How the body starts what uses the allocation: SB301 to SB327.
 
 Sources: srun(1) and sbatch(1) of Slurm 22.05 and the release notes up to 26.05; torch/distributed/run.py of
 torch 2.13; bash(1).
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from sbatchgen.finding import Edit, Place
+from sbatchgen.rules.edits import after, before, line_after, line_before
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.subject import Subject
 
@@ -40,7 +41,7 @@ OTHER_LAUNCHERS = frozenset(
         "dask",
     )
 )
-KEEPERS = frozenset(("wait", "fg", "tail", "sleep", "kill", "read", "tee"))
+KEEPERS = frozenset(("wait", "exec", "trap", "fg", "tail", "sleep", "kill", "read", "tee"))
 WORDS_AT_THE_END = frozenset(
     (
         "echo",
@@ -82,7 +83,7 @@ def _tasks_started(script: Subject) -> Iterator[Hit]:
         )
         what += "stay idle"
         word = launch.tools[0].words[0]
-        yield Hit(script.at_word(word), what, f"srun {_head(launch)}", edits=_before(script, word, "srun "))
+        yield Hit(script.at_word(word), what, f"srun {_head(launch)}", edits=before(script, word, "srun "))
 
 
 @RULES.add("SB302", "warning", "several launchers on a node")
@@ -137,7 +138,7 @@ def _launcher_on_all_nodes(script: Subject) -> Iterator[Hit]:
             what,
             f"srun --ntasks-per-node=1 {_head(launch)}",
             None if wanted and wanted > 1 else "warning",
-            _before(script, word, "srun --ntasks-per-node=1 ") if wanted and wanted > 1 else (),
+            before(script, word, "srun --ntasks-per-node=1 ") if wanted and wanted > 1 else (),
         )
 
 
@@ -192,7 +193,7 @@ def _cpus_inherited(script: Subject) -> Iterator[Hit]:
         what = f"--cpus-per-task={cpus} does not reach srun in Slurm {script.release}: each task is bound to "
         what += "one CPU"
         fix = 'srun --cpus-per-task="$SLURM_CPUS_PER_TASK"'
-        edits = _after(script, step.words[0], ' --cpus-per-task="$SLURM_CPUS_PER_TASK"')
+        edits = after(script, step.words[0], ' --cpus-per-task="$SLURM_CPUS_PER_TASK"')
         yield Hit(script.at_word(step.words[0]), what, fix, edits=edits)
 
 
@@ -258,20 +259,17 @@ def _background_awaited(script: Subject) -> Iterator[Hit]:
     if not last or last[-1].command.context.function or last[-1].command.context.substitution:
         return
     command = last[-1].command
-    after = [one for one in commands if one.at > command.at and not one.context.function]
-    if any(one.name in KEEPERS or one.context.loop for one in after if not _same_loop(one, command)):
+    rest = [one for one in commands if one.at > command.at and not one.context.function]
+    if any(one.name in KEEPERS or one.context.loop for one in rest if not _same_loop(one, command)):
         return
     if any(launch.command.at > command.at and not launch.is_helper for launch in script.processes.launches):
-        return
-    if launch_names := {one.name for one in after} & {"exec", "trap"}:
-        del launch_names
         return
     what = "the script ends while this runs in the background: Slurm then kills it"
     yield Hit(
         script.at_word(_first(command)),
         what,
         "wait, as the last line",
-        edits=_line_after(script, command, "wait"),
+        edits=line_after(script, command, "wait"),
     )
 
 
@@ -316,7 +314,7 @@ def _pipe_status(script: Subject) -> Iterator[Hit]:
             f"the status of the pipe is that of {behind or 'its last command'}: Slurm shows a failed job as "
         )
         what += "COMPLETED"
-        edits = _line_before(script, command, "set -o pipefail") if body.language == "bash" else ()
+        edits = line_before(script, command, "set -o pipefail") if body.language == "bash" else ()
         yield Hit(script.at_word(_first(command)), what, "set -o pipefail, before it", edits=edits)
 
 
@@ -593,8 +591,8 @@ def _ambiguous(script: Subject) -> Iterator[Hit]:
         launcher = launch.launcher
         if launcher is None or launcher.name != "torchrun" or not launch.program.words:
             continue
-        before = launcher.words[: len(launcher.words) - len(launch.program.words)]
-        if any(word.text == "--" for word in before):
+        own = launcher.words[: len(launcher.words) - len(launch.program.words)]
+        if any(word.text == "--" for word in own):
             continue
         for word in launch.program.rest:
             name = launcher.body.text_of(word).partition("=")[0]
@@ -606,7 +604,7 @@ def _ambiguous(script: Subject) -> Iterator[Hit]:
             if len(matching) > 1 and name not in matching:
                 what = f"torchrun reads {name} as a short form of {matching[0]} or {matching[1]}, and ends: "
                 what += "ambiguous option"
-                edits = _before(script, launch.program.words[0], "-- ")
+                edits = before(script, launch.program.words[0], "-- ")
                 yield Hit(
                     script.at_word(word),
                     what,
@@ -805,42 +803,3 @@ def _sleeps(words: list[str]) -> float:
         if match := re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhd]?)", word, re.ASCII):
             total += float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
     return total
-
-
-def _before(script: Subject, word: Word, text: str) -> tuple[Edit, ...]:
-    """An insertion before a word of the script's own, if it stands there as it is."""
-    if word.source is not script.body.source or word.text != (word.value or "") or not word.text:
-        return ()
-    return (Edit(word.line, word.column, word.column, text),)
-
-
-def _after(script: Subject, word: Word, text: str) -> tuple[Edit, ...]:
-    """An insertion behind a word of the script's own, if it stands there as it is."""
-    if not _before(script, word, text):
-        return ()
-    return (Edit(word.line, word.end_column, word.end_column, text),)
-
-
-def _line_before(script: Subject, command: Command, text: str) -> tuple[Edit, ...]:
-    """A new line before that of a command that always runs, if nothing else starts on its line."""
-    line = script.lines[command.line - 1] if 0 < command.line <= len(script.lines) else ""
-    if (
-        not command.context.top
-        or command.source is not script.body.source
-        or line[: command.column - 1].strip()
-    ):
-        return ()
-    return (Edit(command.line, 1, 1, f"{text}\n"),)
-
-
-def _line_after(script: Subject, command: Command, text: str) -> tuple[Edit, ...]:
-    """A new line behind a command in the background that always runs, if nothing else stands on its line."""
-    line = script.lines[command.end_line - 1] if 0 < command.end_line <= len(script.lines) else ""
-    rest = line[command.end_column - 1 :]
-    if (
-        not command.context.top
-        or command.source is not script.body.source
-        or not re.fullmatch(r"\s*&\s*(?:#.*)?", rest)
-    ):
-        return ()
-    return (Edit(command.end_line, len(line) + 1, 0, f"\n{text}"),)
