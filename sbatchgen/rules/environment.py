@@ -379,8 +379,10 @@ def _unbuffered(script: Subject) -> Iterator[Hit]:
         if python is None or launch.launcher or said or "PYTHONUNBUFFERED" in launch.command.text:
             continue
         if python.option("u") is None and not (launch.step and launch.step.option("unbuffered")):
-            what = "Python keeps back what it prints into a file: the log lags behind, and its end is lost with a "
-            what += "killed job"
+            what = (
+                "Python keeps back what it prints into a file: the log lags behind, and a killed job's log "
+            )
+            what += "lacks its end"
             yield Hit(script.at_word(python.words[0]), what, "python -u, or export PYTHONUNBUFFERED=1")
             return
 

@@ -17,7 +17,7 @@ from sbatchgen.rules.subject import Subject
 
 if TYPE_CHECKING:
     from sbatchgen.rules.processes import Launch
-    from sbatchgen.shell import Command, Word
+    from sbatchgen.shell import Assignment, Command, Word
     from sbatchgen.shell.launch import Option, Tool
 
 RULES: Rules[Subject] = Rules()
@@ -61,7 +61,6 @@ WORDS_AT_THE_END = frozenset(
 POLLS = frozenset(("squeue", "sacct", "sinfo", "sstat", "sbatch", "scontrol"))
 LOOPBACK = re.compile(r"(?:localhost|127\.\d+\.\d+\.\d+|\[?::1\]?)(?=:|$)")
 OF_A_TASK = frozenset(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK_PID"))
-OF_A_NODE = frozenset(("SLURM_NODEID", "SLURMD_NODENAME", "HOSTNAME"))
 _ADDRESSES = {"torchrun": ("rdzv-endpoint", "master-addr"), "accelerate launch": ("main-process-ip",)}
 _PORTS = {"torchrun": "master-port", "accelerate launch": "main-process-port", "deepspeed": "master-port"}
 _ADDRESS_NAME = re.compile(
@@ -169,12 +168,12 @@ def _launcher_counts(script: Subject) -> Iterator[Hit]:
             )
             yield Hit(_at_value(script, option), what, f"--{option.name}=$SLURM_GPUS_ON_NODE")
         agents, group = launch.tasks(job), _group(launcher, script)
-        if launch.step and agents and group and launcher.option("nnodes") and agents != group:
-            told = launcher.option("nnodes")
+        told = launcher.option("nnodes")
+        one_each = launch.tasks_per_node(job) == 1
+        if launch.step and told and agents and group and one_each and agents != group:
             what = f"srun starts {agents} {_plural(agents, 'torchrun')}, but --nnodes says {group}: "
             what += "they wait for more" if agents < group else "they do not make one group"
-            if told:
-                yield Hit(_at_value(script, told), what, "--nnodes=$SLURM_NNODES, and one task for each node")
+            yield Hit(_at_value(script, told), what, "--nnodes=$SLURM_NNODES, and one task for each node")
 
 
 @RULES.add("SB305", "warning", "srun gives each task one CPU")
@@ -190,8 +189,10 @@ def _cpus_inherited(script: Subject) -> Iterator[Hit]:
             continue
         if any(one.name == "SRUN_CPUS_PER_TASK" for one in launch.command.prefix):
             continue
-        what = f"--cpus-per-task={cpus} does not reach srun in Slurm {script.release}: each task is bound to "
-        what += "one CPU"
+        what = (
+            f"--cpus-per-task={cpus} does not reach srun in Slurm {script.release}: where tasks are bound to "
+        )
+        what += "CPUs, each gets one"
         fix = 'srun --cpus-per-task="$SLURM_CPUS_PER_TASK"'
         edits = after(script, step.words[0], ' --cpus-per-task="$SLURM_CPUS_PER_TASK"')
         yield Hit(script.at_word(step.words[0]), what, fix, edits=edits)
@@ -238,16 +239,25 @@ def _address_of_the_first_node(script: Subject) -> Iterator[Hit]:
 
 @RULES.add("SB308", "warning", "a variable of each task that the batch shell expands")
 def _expanded_in_the_task(script: Subject) -> Iterator[Hit]:
+    exported = False
     for launch in script.processes.steps:
         tasks, nodes = launch.tasks(script.job), launch.nodes(script.job)
         if tasks is None or tasks < 2:
             continue
-        names = OF_A_TASK | OF_A_NODE if nodes is None or nodes > 1 else OF_A_TASK
+        names = OF_A_TASK if nodes != 1 else OF_A_TASK - {"SLURM_NODEID"}
         for word, name in _expanded_early(script, launch, names):
             what = f"${name} is expanded before srun starts: all {tasks} tasks get the batch script's value"
             fix = f"single quotes: srun bash -c '... ${name} ...'"
             yield Hit(script.at_word(word), what, fix)
             break
+        if launch.is_native and not exported:
+            exported = True
+            for one, name in _exported_early(script, launch, names):
+                what = (
+                    f"{one.name}=${name} is set before srun starts: all {tasks} tasks get the same value, 0"
+                )
+                fix = f"srun bash -c 'export {one.name}=${name}; exec python ...'"
+                yield Hit(script.at(one.line, one.column), what, fix)
 
 
 @RULES.add("SB309", "error", "the script ends before what runs in the background")
@@ -401,9 +411,9 @@ def _ranks_see_all(script: Subject) -> Iterator[Hit]:
         binding = "ntasks-per-gpu"
     for launch in script.processes.trainings:
         tasks = launch.tasks_per_node(job)
-        if not binding or launch.step is None or launch.launcher or tasks is None or tasks < 2:
+        if not binding or not launch.is_native or tasks is None or tasks < 2:
             continue
-        if launch.step.option("gpu-bind") is None:
+        if launch.step and launch.step.option("gpu-bind") is None:
             what = f"--{binding} shows each of {tasks} tasks on a node one GPU, which is its number 0: a "
             what += "program that uses GPU SLURM_LOCALID fails, and NCCL may take a slower way between GPUs"
             yield Hit(binding, what, "--gpus-per-node=N, or --gpu-bind=none beside it")
@@ -538,7 +548,7 @@ def _rank_for_each_gpu(script: Subject) -> Iterator[Hit]:
         return
     for launch in script.processes.trainings:
         tasks = launch.tasks_per_node(job)
-        if launch.step is None or launch.launcher or launch.mpi or not tasks or tasks < 2 or launch.step_gpus:
+        if not launch.is_native or not tasks or tasks < 2 or launch.step_gpus:
             continue
         if tasks != gpus and not launch.command.background:
             fate = f"{gpus - tasks} stay idle" if tasks < gpus else "some share one"
@@ -775,6 +785,19 @@ def _expanded_early(script: Subject, launch: Launch, names: frozenset[str]) -> I
             for piece in body.followed(word).pieces:
                 if piece.kind == "variable" and piece.name in names:
                     yield word, piece.name
+
+
+def _exported_early(
+    script: Subject, launch: Launch, names: frozenset[str]
+) -> Iterator[tuple[Assignment, str]]:
+    """The variables that a step gets from the batch script with what is each task's own, with that name."""
+    for one in (*script.body.sets, *launch.command.prefix):
+        is_given = one.prefix or (one.exported and not one.context.branch and one.at < launch.command.at)
+        if not is_given or one.word is None or (one.prefix and one not in launch.command.prefix):
+            continue
+        found = next((piece.name for piece in one.word.pieces if piece.name in names), None)
+        if found:
+            yield one, found
 
 
 def _same_loop(one: Command, command: Command) -> bool:

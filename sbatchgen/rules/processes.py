@@ -36,6 +36,7 @@ lscpu mkdir module mv nproc nvidia-smi pip pkill printenv printf ps pwd rm rocm-
 sort stat sync tail tar tee test touch tr true ulimit uname unzip venv wc which whoami
 """
 HELPERS = frozenset(_HELPERS.split())
+_HIDDEN = re.compile(r"torchrun|deepspeed|accelerate")  # as in python $(which torchrun)
 _PYTHON = re.compile(r"python[\d.]*")
 _SCRIPT = re.compile(r"\.(?:sh|bash|slurm|sbatch|job)$")
 _ENVIRONMENT = re.compile(r"(?:activate|\.sh|rc|profile|env|setvars\S*)$")
@@ -97,6 +98,13 @@ class Launch:
         code = next((tool for tool in self.tools if tool.name == "python"), None)
         inline = code is not None and code.option("c") is not None
         return self.is_python and not self.is_helper and not inline and not self.command.context.substitution
+
+    @cached_property
+    def is_native(self) -> bool:
+        """Whether srun itself starts each process of a training."""
+        if self.step is None or self.launcher or self.mpi or not self.is_training:
+            return False
+        return not _HIDDEN.search(self.program.words[0].text if self.program.words else "")
 
     @property
     def step_gpus(self) -> Option | None:
