@@ -21,6 +21,7 @@ from sbatchgen.script.releases import ALIASES, Spec, line_of
 
 if TYPE_CHECKING:
     from sbatchgen.rules.processes import Processes
+    from sbatchgen.rules.runtimes import Container
     from sbatchgen.shell import Body, Command
     from sbatchgen.shell import Word as WordOfBody
 
@@ -91,6 +92,19 @@ class Subject:
         from sbatchgen.rules.processes import Processes
 
         return Processes(self.body)
+
+    @cached_property
+    def commands(self) -> tuple[Command, ...]:
+        """The commands of the body and of the strings of its traps, tests left out."""
+        traps = [command for _, body in self.body.traps for command in body.commands]
+        return tuple(command for command in (*self.body.commands, *traps) if not command.test)
+
+    @cached_property
+    def containers(self) -> tuple[Container, ...]:
+        """The containers that it starts."""
+        from sbatchgen.rules.runtimes import containers
+
+        return tuple(containers(self))
 
     @cached_property
     def uses(self) -> tuple[Use | Stop, ...]:
