@@ -89,3 +89,14 @@ def test_a_fix_removes_what_it_is_about(page: Page, example: Example, tmp_path: 
     text = mended(example.text.encode("utf-8", "surrogateescape"), fixes).decode("utf-8", "surrogateescape")
     after = [one.rule for one in lint(subject(page, replace(example, text=text), tmp_path))]
     assert after.count(page.rule) <= sum(one.rule == page.rule for one in before) - len(fixes)
+
+
+def test_a_secret_is_never_shown(tmp_path: Path) -> None:
+    page = PAGES["SB806"]
+    for example in page.examples:
+        for one in lint(subject(page, example, tmp_path)):
+            if one.rule == page.rule:
+                line = example.text.split("\n")[one.place.line - 1]
+                written = line[one.place.column - 1 : one.place.end - 1 if one.place.end else None]
+                assert written[-6:] not in one.problem.what + one.problem.fix
+                assert "..." in one.problem.what

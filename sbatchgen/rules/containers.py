@@ -125,11 +125,10 @@ def _image_made(script: Subject) -> bool:
     started = {tool.name for launch in script.processes.launches for tool in launch.tools}
     if started & (makes | {f"{name} {verb}" for name in makes for verb in verbs}):
         return True
-    for command in script.commands:
-        if command.name in makes:
-            words = [word.value for word in command.words[1:3]]
-            if command.name not in ("apptainer", "singularity", "enroot") or set(words) & set(verbs):
-                return True
+    for command in script.named(*makes):
+        words = {word.value for word in command.words[1:3]}
+        if command.name not in ("apptainer", "singularity", "enroot") or words & set(verbs):
+            return True
     return "container-save" in script.text
 
 
@@ -244,11 +243,14 @@ def _plain(text: str) -> str:
     return _BRACES.sub(r"$\1", text)
 
 
+def _hands_over(script: Subject) -> bool:
+    """Whether the script names variables that Apptainer sets in a container."""
+    return "APPTAINERENV_" in script.text or "SINGULARITYENV_" in script.text
+
+
 @RULES.add("SB510", "warning", "a container without the environment of its task")
 def _environment(script: Subject) -> Iterator[Hit]:
-    if not (script.job.gpu_count or _tasks(script) > 1) or re.search(
-        "(?:APPTAINER|SINGULARITY)ENV_", script.text
-    ):
+    if not (script.job.gpu_count or _tasks(script) > 1) or _hands_over(script):
         return
     for container in script.containers:
         flag = next((name for name in ("cleanenv", "containall") if name in container.options), "")
@@ -293,18 +295,17 @@ def _cache(script: Subject) -> Iterator[Hit]:
     for container in script.containers:
         if not container.pyxis and container.registry:
             yield Hit(container.at, what, fix)
-    for command in script.commands:
-        if command.name in ("apptainer", "singularity"):
-            words = [word.value or word.text for word in command.words[1:]]
-            if words[:1] in (["pull"], ["build"]) and any(map(PULLED.match, words)):
-                yield Hit(script.at_word(command), what, fix)
+    for command in script.named("apptainer", "singularity"):
+        words = [word.value or word.text for word in command.words[1:]]
+        if words[:1] in (["pull"], ["build"]) and any(map(PULLED.match, words)):
+            yield Hit(script.at_word(command), what, fix)
 
 
 @RULES.add("SB514", "warning", "a script in a container, where Slurm's commands are not")
 def _script_inside(script: Subject) -> Iterator[Hit]:
     if "container-image" in script.options or "container-name" in script.options:
         name = "container-image" if "container-image" in script.options else "container-name"
-        found = next((one for one in script.commands if one.name in MANAGED), None)
+        found = next(iter(script.named(*sorted(MANAGED))), None)
         if found:
             what = f"#SBATCH --{name} starts the whole script in the container: {found.name} in line "
             what += f"{found.line} is not there"

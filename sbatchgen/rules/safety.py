@@ -28,9 +28,7 @@ _MISNAMED = re.compile(r"([\w.-]+)\+?=")
 # What a token of each kind starts with, and looks like.
 _TOKENS = {
     "hf_": ("a Hugging Face token", re.compile(r"\bhf_[A-Za-z0-9]{30,}")),
-    "ghp_": ("a GitHub token", re.compile(r"\bghp_[A-Za-z0-9]{30,}")),
-    "gho_": ("a GitHub token", re.compile(r"\bgho_[A-Za-z0-9]{30,}")),
-    "ghs_": ("a GitHub token", re.compile(r"\bghs_[A-Za-z0-9]{30,}")),
+    "gh": ("a GitHub token", re.compile(r"\bgh[opsu]_[A-Za-z0-9]{30,}")),
     "github_pat_": ("a GitHub token", re.compile(r"\bgithub_pat_\w{22,}")),
     "glpat-": ("a GitLab token", re.compile(r"\bglpat-[\w-]{20,}")),
     "sk-": ("an API key", re.compile(r"\bsk-[A-Za-z0-9_-]{0,40}[A-Za-z0-9]{20,}")),
@@ -40,8 +38,9 @@ _TOKENS = {
     "://": ("a password in a URL", re.compile(r"(?<=://)[^\s/:@'\"$<>{}]+:[^\s/:@'\"$<>{}]{3,}(?=@)")),
 }
 _WORDS = r"(?:PASSWORD|PASSWD|TOKEN|API[_-]?KEY|SECRET|SECRET[_-]KEY|ACCESS[_-]KEY)"
+_ENDINGS = ("PASSWORD", "PASSWD", "TOKEN", "KEY", "SECRET")
 _SECRET_NAME = re.compile(rf"(?:.*[_-])?{_WORDS}", re.IGNORECASE)
-_SECRET_OPTION = re.compile(r"-(?:password|passwd|token|api[-_]key|secret(?:[-_]key)?|access[-_]key)[ =]")
+_SECRET_OPTIONS = ("-password", "-passwd", "-token", "-api", "-secret", "-access")
 _SECRET_PAIR = re.compile(r"((?:\w{0,60}_)?" + _WORDS + r")=([^\s,;]+)", re.IGNORECASE)
 _PLACEHOLDER = re.compile(
     r"x{4}|\*{3}|<|\.\.\.|your|change.?me|placeholder|example|dummy|redacted|none|null|empty", re.IGNORECASE
@@ -54,6 +53,7 @@ _LOADED = {
     "BASH_ENV": "every bash that the job starts runs that file first",
     "PROMPT_COMMAND": "a shell that somebody starts in the job runs it",
 }
+_WATCHED = ("LD_", "BASH_ENV", "PROMPT_COMMAND", "PATH", "SLURM_", "SBATCH_")
 _OF_SLURM = """
 SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID SLURM_CPUS_ON_NODE SLURM_CPUS_PER_TASK SLURM_GPUS SLURM_GPUS_ON_NODE
 SLURM_GPUS_PER_NODE SLURM_GPUS_PER_TASK SLURM_JOBID SLURM_JOB_ID SLURM_JOB_NODELIST SLURM_JOB_NUM_NODES
@@ -72,6 +72,7 @@ _LOADS = re.compile(r"\b(?:curl|wget)\s")
 _IPV4 = re.compile(r"(?!127\.|0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?")
 _ADDRESS = re.compile(r"(?:^|_)(?:ADDR|HOST|IP|NODE|ENDPOINT)$", re.IGNORECASE)
 _HOME = re.compile(r"/home/([a-z_][\w.-]*)/")
+_OPTION_LINE = re.compile(r"\n[ \t]*-")
 _UNFILLED = re.compile(r"/path/to\b[\w./-]*|\bCHANGE_?ME\b|<your[-_ ][\w -]+>", re.IGNORECASE)
 
 
@@ -92,16 +93,22 @@ def _remove(character: str) -> str:
 
 @RULES.add("SB802", "error", "a variable that bash does not set")
 def _named(script: Subject) -> Iterator[Hit]:
+    for command in script.named("export"):
+        for word in command.words[1:]:
+            match = _MISNAMED.match(word.text)
+            if match and not _NAME.fullmatch(match[1]) and word.text[0] != "-":
+                what = f"'{match[1]}' is no name of a variable: bash refuses this"
+                yield Hit(script.at_word(word), what, f"{_valid(match[1])}=...")
     for command in script.commands:
-        if command.name == "export":
-            for word in command.words[1:]:
-                match = _MISNAMED.match(word.text)
-                if match and not _NAME.fullmatch(match[1]) and word.text[0] != "-":
-                    what = f"'{match[1]}' is no name of a variable: bash refuses this"
-                    yield Hit(script.at_word(word), what, f"{_valid(match[1])}=...")
-        elif "=" in command.path:
+        words = command.words
+        if "=" in command.path:
             yield from _misnamed(script, command)
-        elif len(command.words) > 1 and command.words[1].text[:1] == "=" and _NAME.fullmatch(command.path):
+        elif (
+            len(words) > 1
+            and words[1].source.text.startswith("=", words[1].at)
+            and _NAME.fullmatch(command.path)
+            and command.path != "test"
+        ):
             what = f"a blank before =: bash runs a command '{command.path}' and sets nothing"
             yield Hit(script.at_word(command), what, f"{command.path}=..., without blanks")
 
@@ -123,6 +130,8 @@ def _valid(name: str) -> str:
 @RULES.add("SB803", "warning", "a variable that changes the shell, the loader or Slurm")
 def _of_others(script: Subject) -> Iterator[Hit]:
     for made in script.body.sets:
+        if not made.name.startswith(_WATCHED):
+            continue
         if made.by == "unset" or made.by.startswith("$") or made.prefix or made.context.branch:
             continue
         at = script.at(made.line, made.column)
@@ -151,8 +160,8 @@ def _replaces_path(made: Assignment) -> bool:
 
 @RULES.add("SB804", "warning", "an rm -r that an unset variable leads astray")
 def _removes(script: Subject) -> Iterator[Hit]:
-    for command in script.commands if "rm " in script.text else ():
-        if command.name != "rm" or not _is_recursive(script, command):
+    for command in script.named("rm"):
+        if not _is_recursive(script, command):
             continue
         set_here = {made.name for made in script.body.sets}
         for word in command.words[1:]:
@@ -191,9 +200,8 @@ def _evaluated(script: Subject) -> Iterator[Hit]:
 
 def _run_texts(script: Subject) -> Iterator[tuple[Command, Word]]:
     """The words that eval and shells run as commands."""
-    for command in script.commands:
-        if command.name == "eval":
-            yield from ((command, word) for word in command.words[1:])
+    for command in script.named("eval"):
+        yield from ((command, word) for word in command.words[1:])
     for launch in script.processes.launches:
         for tool in launch.tools:
             option = tool.option("command") if tool.name in SHELLS else None
@@ -228,7 +236,11 @@ def _shaped(script: Subject) -> Iterator[tuple[str, str, Place, str]]:
 
 def _in_variables(script: Subject) -> Iterator[tuple[str, str, Place, str]]:
     for made in script.body.sets:
-        if made.word is None or not _SECRET_NAME.fullmatch(made.name):
+        if (
+            not made.name.upper().endswith(_ENDINGS)
+            or made.word is None
+            or not _SECRET_NAME.fullmatch(made.name)
+        ):
             continue
         value = made.value
         if value is not None and _is_secret(made.name, value) and not _has_shape(value):
@@ -240,7 +252,7 @@ def _in_variables(script: Subject) -> Iterator[tuple[str, str, Place, str]]:
 
 
 def _in_options(script: Subject) -> Iterator[tuple[str, str, Place, str]]:
-    for command in script.commands if _SECRET_OPTION.search(script.text) else ():
+    for command in script.commands if any(word in script.text for word in _SECRET_OPTIONS) else ():
         words = command.words
         for index, word in enumerate(words[1:], start=1):
             name, equals, _ = word.text.lstrip("-").partition("=")
@@ -270,19 +282,20 @@ def _has_shape(value: str) -> bool:
 
 @RULES.add("SB807", "warning", "something that others can change")
 def _of_anybody(script: Subject) -> Iterator[Hit]:
-    for command in script.commands:
-        if command.name in ("curl", "wget") or command.name in _RUNNERS:
-            yield from _run_from_network(script, command)
-        elif command.name == "chmod":
-            modes = [word for word in command.words[1:] if not word.text.startswith("-")][:1]
-            if modes and _WRITABLE.fullmatch(modes[0].value or ""):
-                what = f"chmod {modes[0].value} lets everybody on the cluster change it"
-                yield Hit(script.at_word(modes[0]), what, "chmod g+w, or 770")
-        elif command.name == "umask" and len(command.words) > 1:
-            mask = command.words[1].value or ""
-            if re.fullmatch(r"[0-7]{1,4}", mask) and not int(mask[-1]) & 2:
-                what = f"umask {mask}: everybody on the cluster can change the files that the job makes"
-                yield Hit(script.at_word(command), what, "umask 027")
+    for command in (
+        script.named("curl", "wget", *_RUNNERS) if "curl" in script.text or "wget" in script.text else ()
+    ):
+        yield from _run_from_network(script, command)
+    for command in script.named("chmod"):
+        modes = [word for word in command.words[1:] if not word.text.startswith("-")][:1]
+        if modes and _WRITABLE.fullmatch(modes[0].value or ""):
+            what = f"chmod {modes[0].value} lets everybody on the cluster change it"
+            yield Hit(script.at_word(modes[0]), what, "chmod g+w, or 770")
+    for command in script.named("umask"):
+        mask = (command.words[1].value or "") if len(command.words) > 1 else ""
+        if re.fullmatch(r"[0-7]{1,4}", mask) and not int(mask[-1]) & 2:
+            what = f"umask {mask}: everybody on the cluster can change the files that the job makes"
+            yield Hit(script.at_word(command), what, "umask 027")
 
 
 def _run_from_network(script: Subject, command: Command) -> Iterator[Hit]:
@@ -343,8 +356,8 @@ def _job_name(script: Subject) -> Iterator[Hit]:
 @RULES.add("SB811", "warning", "a place that is right for one person, or one day")
 def _of_one(script: Subject) -> Iterator[Hit]:
     for made in script.body.sets:
-        value = made.value
-        if value and _ADDRESS.search(made.name) and _IPV4.fullmatch(value):
+        value = made.value if _ADDRESS.search(made.name) else None
+        if value and _IPV4.fullmatch(value):
             yield _fixed_address(script.at(made.line, made.column), value)
     for launch in script.processes.trainings:
         for option in launch.launcher.given if launch.launcher else ():
@@ -384,16 +397,14 @@ def _unfilled(script: Subject) -> Iterator[Hit]:
 
 @RULES.add("SB813", "error", "a line of options that bash takes for a command")
 def _not_continued(script: Subject) -> Iterator[Hit]:
-    at = 0
-    for number, line in enumerate(script.lines, start=1):
-        start = at + len(line) - len(line.lstrip())
-        at += len(line) + 1
-        if not line.lstrip().startswith("-") or number == 1 or not _is_command(script, start):
+    for match in _OPTION_LINE.finditer(script.text):
+        if not _is_command(script, match.end() - 1):
             continue
-        before = script.lines[number - 2]
+        number = script.text.count("\n", 0, match.end()) + 1
+        before, line = script.lines[number - 2 : number]
         kept = before.rstrip(" \t")
         what = f"bash takes '{line.split()[0]}' for a command: the line before "
-        place = script.at(number, start - at + len(line) + 2)
+        place = script.at(number, len(line) - len(line.lstrip()) + 1)
         if kept.endswith("\\") and kept != before:
             what += "ends in a blank after its backslash, and is not continued"
             edits = (Edit(number - 1, len(kept) + 1, 0, ""),)

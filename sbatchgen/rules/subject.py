@@ -100,6 +100,17 @@ class Subject:
         return tuple(command for command in (*self.body.commands, *traps) if not command.test)
 
     @cached_property
+    def _by_name(self) -> dict[str, list[Command]]:
+        found: dict[str, list[Command]] = {}
+        for command in self.commands:
+            found.setdefault(command.name, []).append(command)
+        return found
+
+    def named(self, *names: str) -> list[Command]:
+        """The commands of these names."""
+        return [command for name in names for command in self._by_name.get(name, ())]
+
+    @cached_property
     def containers(self) -> tuple[Container, ...]:
         """The containers that it starts."""
         from sbatchgen.rules.runtimes import containers

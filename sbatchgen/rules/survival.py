@@ -22,8 +22,8 @@ LONG_S = 12 * 3600
 HARMLESS = frozenset(("CONT", "CHLD", "WINCH", "URG"))  # that a process ignores unless it asks for them
 NUMBERS = {"1": "HUP", "2": "INT", "10": "USR1", "12": "USR2", "15": "TERM"}
 _SIGNAL = re.compile(r"(?:(?P<to>[RB]{1,2}):)?(?P<name>[A-Za-z]\w*|\d+)(?:@\d+)?")
-_RESUMES = re.compile(r"resum|restart|checkpoint|ckpt|snapshot|latest|last\.pt|continue.from", re.IGNORECASE)
-_SAVES = re.compile(r"resum|checkpoint|ckpt|snapshot|sav(?:e|ing)", re.IGNORECASE)
+RESUMES = ("resum", "restart", "checkpoint", "ckpt", "snapshot", "latest", "last.pt", "continue")
+SAVES = ("resum", "checkpoint", "ckpt", "snapshot", "save", "saving")
 _OF_ENVIRONMENT = re.compile(
     r"(?:activate|rc|profile|conda\.sh|mamba\.sh|env|modules?\.sh|lmod\.sh|/init/\w+)$"
 )
@@ -44,9 +44,7 @@ def _name(signal: str) -> str:
 def _trapped(script: Subject) -> dict[str, list[Command]]:
     """The signals for which the script sets a trap, with the commands that do; "?" for those not told."""
     found: dict[str, list[Command]] = {}
-    for command in script.body.commands:
-        if command.name != "trap":
-            continue
+    for command in script.named("trap"):
         words = [word for word in command.words[1:] if word.text != "--"]
         if len(words) > 1 and words[0].text != "-":
             for word in words[1:]:
@@ -59,25 +57,16 @@ def _is_whole(script: Subject) -> bool:
     """Whether the script is all that its shell runs: bash, without other files of commands or an exec."""
     if script.body.language not in SHELLS:
         return False
-    for command in script.body.commands:
-        if command.name == "exec" and len(command.words) > 1 and command.context.top:
-            return False
-        sources = command.name in ("source", ".") and len(command.words) > 1
-        if sources and not _OF_ENVIRONMENT.search(script.body.text_of(command.words[1])):
-            return False
-    return True
+    if any(len(command.words) > 1 and command.context.top for command in script.named("exec")):
+        return False
+    sourced = [command.words[1] for command in script.named("source", ".") if len(command.words) > 1]
+    return all(_OF_ENVIRONMENT.search(script.body.text_of(word)) for word in sourced)
 
 
 def _requeues(script: Subject) -> list[Command]:
     """The commands that hand the job back to Slurm."""
-    if "scontrol" not in script.text:
-        return []
-    verbs = ("requeue", "requeuehold")
-    return [
-        command
-        for command in script.commands
-        if command.name == "scontrol" and any(word.value in verbs for word in command.words[1:3])
-    ]
+    verbs = {"requeue", "requeuehold"}
+    return [one for one in script.named("scontrol") if verbs & {word.value for word in one.words[1:3]}]
 
 
 def _handlers(script: Subject, signals: tuple[str, ...] = ()) -> Iterator[Command]:
@@ -92,6 +81,11 @@ def _handlers(script: Subject, signals: tuple[str, ...] = ()) -> Iterator[Comman
                 functions.add(command.name)
                 yield command
     yield from (command for command in script.body.commands if command.context.function in functions - {""})
+
+
+def _speaks_of(script: Subject, words: tuple[str, ...]) -> bool:
+    text = script.text.lower()
+    return any(word in text for word in words)
 
 
 def _shown(launch: Launch) -> str:
@@ -119,7 +113,7 @@ def _trap_in_time(script: Subject) -> Iterator[Hit]:
     if signal is None or not signal[0] or signal[1] not in _trapped(script):
         return
     trainings = script.processes.trainings
-    if not trainings or any(one.background or one.name in ("wait", "coproc") for one in script.body.commands):
+    if not trainings or script.named("wait", "coproc") or any(one.background for one in script.body.commands):
         return
     what = f"bash waits for {_shown(trainings[-1])} to end before it runs the trap for {signal[1]}: the "
     what += "training has ended, or was killed at the limit, by then"
@@ -152,7 +146,7 @@ def _resumes(script: Subject) -> Iterator[Hit]:
     processes = script.processes
     if "requeue" not in script.options or not processes.trainings or processes.unseen:
         return
-    if not _RESUMES.search(script.text):
+    if not _speaks_of(script, RESUMES):
         what = "--requeue starts the script again from its first line, and nothing in it looks for a "
         what += "checkpoint: the training begins anew, and may write over what it has saved"
         yield Hit("requeue", what, "give the trainer its option to resume, or --no-requeue")
@@ -170,7 +164,7 @@ def _saves(script: Subject) -> Iterator[Hit]:
     time, processes = script.job.time, script.processes
     if time is None or time <= LONG_S or not processes.trainings or processes.unseen:
         return
-    if "signal" not in script.options and not _SAVES.search(script.text):
+    if "signal" not in script.options and not _speaks_of(script, SAVES):
         what = (
             f"a job of up to {script.value('time')}, and nothing in the script speaks of checkpoints: what "
         )
@@ -181,9 +175,7 @@ def _saves(script: Subject) -> Iterator[Hit]:
 @RULES.add("SB610", "warning", "a script that submits itself")
 def _own_successor(script: Subject) -> Iterator[Hit]:
     own = script.file.rpartition("/")[2]
-    for command in script.commands if "sbatch" in script.text else ():
-        if command.name != "sbatch":
-            continue
+    for command in script.named("sbatch"):
         for word in command.words[1:]:
             if {"0", "BASH_SOURCE"} & set(word.variables):
                 what = f"{word.text} is Slurm's copy of the script, on the disk of the node: it is gone when "
@@ -205,8 +197,8 @@ def _dependency(script: Subject) -> Iterator[Hit]:
         at = script.at_option("dependency")
         edits = (Edit(at.line, at.end, at.end, f" {option}"),) if at.end else ()
         yield Hit(at, what, f"add {option}", edits=edits)
-    for command in script.commands if "after" in script.text else ():
-        if command.name != "sbatch" or any("kill-on-invalid-dep" in word.text for word in command.words):
+    for command in script.named("sbatch"):
+        if any("kill-on-invalid-dep" in word.text for word in command.words):
             continue
         for word in command.words[1:]:
             if _AFTER_OK.search(script.body.text_of(word)):
@@ -218,7 +210,7 @@ def _waits_on(script: Subject) -> Iterator[Hit]:
     signal = _signal(script)
     if signal is None or not signal[0] or signal[1] not in _trapped(script):
         return
-    waits = [one for one in script.body.commands if one.name == "wait" and not one.context.function]
+    waits = [one for one in script.named("wait") if not one.context.function and not one.context.trap]
     behind = [one for one in script.processes.trainings if one.command.background]
     ends = {"exit", "wait", "scontrol", "sbatch", "exec"}
     if len(waits) != 1 or waits[0].context.loop or not behind or not _is_whole(script):
