@@ -400,11 +400,11 @@ def _not_continued(script: Subject) -> Iterator[Hit]:
     for match in _OPTION_LINE.finditer(script.text):
         if not _is_command(script, match.end() - 1):
             continue
-        number = script.text.count("\n", 0, match.end()) + 1
+        number, column = script.body.source.position(match.end() - 1)
         before, line = script.lines[number - 2 : number]
         kept = before.rstrip(" \t")
         what = f"bash takes '{line.split()[0]}' for a command: the line before "
-        place = script.at(number, len(line) - len(line.lstrip()) + 1)
+        place = script.at(number, column)
         if kept.endswith("\\") and kept != before:
             what += "ends in a blank after its backslash, and is not continued"
             edits = (Edit(number - 1, len(kept) + 1, 0, ""),)

@@ -99,7 +99,9 @@ def _has_trap(script: Subject) -> Iterator[Hit]:
     if signal is None or not signal[0] or signal[1] in HARMLESS:
         return
     name = signal[1]
-    if not {name, "?"} & _trapped(script).keys() and _is_whole(script):
+    if {name, "?"} & _trapped(script).keys() or not _is_whole(script):
+        return
+    if not any(_name(word.text) == name for one in script.commands for word in one.words[1:]):
         what = (
             f"bash gets {name} before the time limit and has no trap for it: it ends the script, and Slurm "
         )
