@@ -53,14 +53,7 @@ _LOADED = {
     "BASH_ENV": "every bash that the job starts runs that file first",
     "PROMPT_COMMAND": "a shell that somebody starts in the job runs it",
 }
-_WATCHED = ("LD_", "BASH_ENV", "PROMPT_COMMAND", "PATH", "SLURM_", "SBATCH_")
-_OF_SLURM = """
-SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID SLURM_CPUS_ON_NODE SLURM_CPUS_PER_TASK SLURM_GPUS SLURM_GPUS_ON_NODE
-SLURM_GPUS_PER_NODE SLURM_GPUS_PER_TASK SLURM_JOBID SLURM_JOB_ID SLURM_JOB_NODELIST SLURM_JOB_NUM_NODES
-SLURM_LOCALID SLURM_NNODES SLURM_NODEID SLURM_NODELIST SLURM_NPROCS SLURM_NTASKS SLURM_NTASKS_PER_NODE
-SLURM_PROCID SLURM_RESTART_COUNT SLURM_STEP_ID SLURM_TASKS_PER_NODE
-"""
-OF_SLURM = frozenset(_OF_SLURM.split())
+_WATCHED = ("LD_", "BASH_ENV", "PROMPT_COMMAND", "PATH", "SBATCH_")
 _ALWAYS_SET = """
 EUID HOME HOSTNAME LOGNAME OLDPWD OSTYPE PPID PWD SECONDS SHELL SLURM_JOBID SLURM_JOB_ID SLURM_JOB_NAME
 SLURM_SUBMIT_DIR UID USER
@@ -127,7 +120,7 @@ def _valid(name: str) -> str:
     return f"_{name}" if name[:1].isdigit() else name
 
 
-@RULES.add("SB803", "warning", "a variable that changes the shell, the loader or Slurm")
+@RULES.add("SB803", "warning", "a variable that changes the shell or the loader")
 def _of_others(script: Subject) -> Iterator[Hit]:
     for made in script.body.sets:
         if not made.name.startswith(_WATCHED):
@@ -142,10 +135,6 @@ def _of_others(script: Subject) -> Iterator[Hit]:
         elif made.name == "PATH" and _replaces_path(made):
             what = f"PATH is now {made.value} alone: srun, scontrol and the like are not found any more"
             yield Hit(at, what, f"PATH={made.value}:$PATH")
-        elif made.name in OF_SLURM and not (made.word and made.name in made.word.variables):
-            what = f"Slurm sets {made.name} itself, and srun takes it for an option: its steps are no longer "
-            what += "what the job asks for"
-            yield Hit(at, what, "ask for it in a directive, or use a variable of another name")
         elif made.name.startswith("SBATCH_") and "sbatch " not in script.text:
             what = f"{made.name} is read by sbatch when a job is submitted: here it does nothing"
             yield Hit(at, what, "write a directive")
@@ -321,19 +310,13 @@ def _is_piped_to_shell(command: Command) -> bool:
 
 @RULES.add("SB808", "warning", "a comma in the value of --export")
 def _exports(script: Subject) -> Iterator[Hit]:
-    given = [(script.value("export") or "", script.at_option("export"))]
-    for launch in script.processes.steps if "--export" in script.text else ():
-        option = launch.step.option("export") if launch.step else None
-        if option and option.value:
-            given.append((option.value, script.at_word(option.word)))
-    for value, at in given:
-        before = ""
-        for item in value.split(",") if "=" in value else ():
-            if before and item and "=" not in item and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", item):
-                what = f"--export ends a value at a comma: {before}, and '{item}' names another variable"
-                yield Hit(at, what, f"export {before},{item} in the script")
-                break
-            before = item if "=" in item else before
+    value, before = script.value("export") or "", ""
+    for item in value.split(",") if "=" in value else ():
+        if before and item and "=" not in item and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", item):
+            what = f"--export ends a value at a comma: {before}, and '{item}' names another variable"
+            yield Hit(script.at_option("export"), what, f"export {before},{item} in the script")
+            return
+        before = item if "=" in item else before
 
 
 @RULES.add("SB809", "warning", "a job name that commands stumble over")

@@ -287,7 +287,7 @@ def _fails_together(script: Subject) -> Iterator[Hit]:
         tasks = launch.tasks(script.job)
         if tasks is not None and tasks > 1:
             what = (
-                f"if one of the {tasks} tasks fails, srun lets the others run: they wait for it until NCCL's "
+                f"if one of the {tasks} tasks fails, srun lets the others run, and they wait for it until a "
             )
             what += "timeout"
             yield Hit(script.at_word(step.words[0]), what, "srun --kill-on-bad-exit=1")
