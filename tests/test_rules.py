@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 import pytest
 
 from sbatchgen.document import decode, read
+from sbatchgen.lint.fix import mended
 from sbatchgen.lint.linter import GROUPS, lint
 from sbatchgen.profile import Profile
 from sbatchgen.rules import judge
@@ -76,3 +78,25 @@ def test_the_examples_are_what_they_say(page: Page, example: Example, tmp_path: 
         lines = example.text.split("\n")
         assert 1 <= one.place.line <= len(lines)
         assert 1 <= one.place.column <= len(lines[one.place.line - 1]) + 1
+
+
+@pytest.mark.parametrize(("page", "example"), EXAMPLES)
+def test_a_fix_removes_what_it_is_about(page: Page, example: Example, tmp_path: Path) -> None:
+    before = lint(subject(page, example, tmp_path))
+    fixes = [one for one in before if one.rule == page.rule and one.edits]
+    if not fixes:
+        return
+    text = mended(example.text.encode("utf-8", "surrogateescape"), fixes).decode("utf-8", "surrogateescape")
+    after = [one.rule for one in lint(subject(page, replace(example, text=text), tmp_path))]
+    assert after.count(page.rule) <= sum(one.rule == page.rule for one in before) - len(fixes)
+
+
+def test_a_secret_is_never_shown(tmp_path: Path) -> None:
+    page = PAGES["SB806"]
+    for example in page.examples:
+        for one in lint(subject(page, example, tmp_path)):
+            if one.rule == page.rule:
+                line = example.text.split("\n")[one.place.line - 1]
+                written = line[one.place.column - 1 : one.place.end - 1 if one.place.end else None]
+                assert written[-6:] not in one.problem.what + one.problem.fix
+                assert "..." in one.problem.what

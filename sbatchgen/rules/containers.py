@@ -1,8 +1,366 @@
-"""Images, mounts, and what gets into a container: SB501 to SB513."""
+"""Images, mounts, and what gets into a container: SB501 to SB517.
+
+What pyxis takes and refuses: its README and args.c (0.24). Apptainer: its user documentation (1.3), pages
+"Bind Paths and Mounts", "Environment and Metadata", "GPU Support" and "Build Environment".
+"""
 
 from __future__ import annotations
 
-from sbatchgen.rules.rule import Rules
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from sbatchgen.finding import Place
+from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.rules.runtimes import IMAGE_FILE, PULLED, Container
 from sbatchgen.rules.subject import Subject
+from sbatchgen.shell.tools import SHELLS
 
 RULES: Rules[Subject] = Rules()
+
+GPU_FLAGS = frozenset(("nv", "rocm", "nvccli", "intel-hpu"))
+GPU_VARIABLES = frozenset(
+    f"{tool}_{flag}" for tool in ("APPTAINER", "SINGULARITY") for flag in ("NV", "ROCM")
+)
+CACHES = frozenset(("APPTAINER_CACHEDIR", "SINGULARITY_CACHEDIR"))
+NODE_DISKS = ("/tmp/", "/var/tmp/", "/dev/shm/")  # noqa: S108 - that is what is warned of
+SHARED = ("/scratch", "/data", "/datasets", "/lustre", "/gpfs", "/project", "/projects", "/work", "/nfs")
+MANAGED = frozenset(("srun", "scontrol", "sbatch", "squeue", "sacct", "sinfo", "scancel"))
+_BRACES = re.compile(r"\$\{(\w+)\}")
+
+
+def _tasks(script: Subject) -> int:
+    return script.job.nodes * script.job.tasks_per_node
+
+
+def _sets(script: Subject) -> set[str]:
+    """The variables that the script or the cluster's profile sets."""
+    names = {assignment.name for assignment in script.body.sets}
+    return names | {str(name) for name in script.profile.env} if script.profile else names
+
+
+def _is_missing(script: Subject, path: str) -> bool:
+    """Whether a file is not here, though its folder is: a path of another machine is not judged."""
+    if script.folder is None or not path.startswith("/") or "$" in path:
+        return False
+    try:
+        return Path(path).parent.is_dir() and not Path(path).exists()
+    except (OSError, ValueError):
+        return False
+
+
+@RULES.add("SB501", "warning", "an option of pyxis, on a cluster whose profile has none")
+def _has_pyxis(script: Subject) -> Iterator[Hit]:
+    profile = script.profile
+    if profile is None or profile.runtime == "enroot" or profile.runtimes.enroot.image:
+        return
+    for container in script.containers:
+        if container.pyxis:
+            name = next(iter(container.options))
+            reader = "sbatch" if container.command is None else "srun"
+            what = (
+                f"--{name} is an option of the plugin pyxis, and the profile {profile.name} has no Enroot: "
+            )
+            what += f'without the plugin {reader} ends with "unrecognized option"'
+            fix = "apptainer exec --nv IMAGE.sif, or runtimes: {enroot: {image: ...}} in the profile"
+            yield Hit(container.options[name][1], what, fix)
+
+
+@RULES.add("SB503", "warning", "an image where Slurm wants an OCI bundle")
+def _bundle(script: Subject) -> Iterator[Hit]:
+    given = [(script.value("container") or "", script.at_option("container"))]
+    if "--container" in script.text:
+        options = (
+            tool.option("container")
+            for launch in script.processes.launches
+            for tool in launch.tools
+            if tool.name == "srun"
+        )
+        given += [(option.value or "", script.at_word(option.word)) for option in options if option]
+    for value, at in given:
+        if IMAGE_FILE.search(value) or "#" in value or "://" in value:
+            what = f"--container={value}: that option is for the folder of an OCI bundle, which holds a "
+            what += "config.json; pyxis takes images by another one"
+            yield Hit(at, what, f"--container-image={value}")
+
+
+@RULES.add("SB504", "warning", "a container without the GPUs of its job")
+def _sees_gpus(script: Subject) -> Iterator[Hit]:
+    job = script.job
+    if not (job.gpu_count or job.shards):
+        return
+    containers = [one for one in script.containers if not one.pyxis]
+    if any(GPU_FLAGS & one.options.keys() for one in containers) or GPU_VARIABLES & _sets(script):
+        return
+    for container in containers:
+        if container.trains:
+            what = (
+                "the job asks for GPUs, and the container is started without --nv or --rocm: no GPU is in it"
+            )
+            yield Hit(container.at, what, "apptainer exec --nv IMAGE, with AMD GPUs --rocm")
+
+
+@RULES.add("SB505", "warning", "an image that the nodes do not find")
+def _image_is_there(script: Subject) -> Iterator[Hit]:
+    for container in script.containers:
+        image = container.image
+        if container.pyxis and IMAGE_FILE.search(image) and image[0] not in "./~$":
+            what = f"'{image}' starts with neither / nor .: pyxis takes it for the name of an image in a "
+            what += "registry, and the pull fails"
+            yield Hit(container.at, what, f"./{image}, or the whole path", "error")
+        elif image.startswith(NODE_DISKS) and _image_made(script) is False:
+            what = f"the image '{image}' is on the disk of one machine: the nodes of the job have disks of "
+            what += "their own"
+            yield Hit(container.at, what, "put it on a file system that all nodes share")
+        elif _is_missing(script, image) and not _image_made(script):
+            yield Hit(
+                container.at, f"there is no image '{image}' here", "build it first, or correct the path"
+            )
+
+
+def _image_made(script: Subject) -> bool:
+    """Whether the script brings or builds images itself."""
+    makes = {"apptainer", "singularity", "enroot", "cp", "rsync", "sbcast", "wget", "curl"}
+    verbs = ("pull", "build", "import")
+    started = {tool.name for launch in script.processes.launches for tool in launch.tools}
+    if started & (makes | {f"{name} {verb}" for name in makes for verb in verbs}):
+        return True
+    for command in script.named(*makes):
+        words = {word.value for word in command.words[1:3]}
+        if command.name not in ("apptainer", "singularity", "enroot") or words & set(verbs):
+            return True
+    return "container-save" in script.text
+
+
+@RULES.add("SB506", "warning", "an image that every node pulls from a registry")
+def _pulls(script: Subject) -> Iterator[Hit]:
+    for container in script.containers:
+        if not container.registry:
+            continue
+        if "array" in script.job:
+            who = "each task of the array pulls"
+        elif script.job.nodes > 1:
+            who = f"each of {script.job.nodes} nodes pulls"
+        else:
+            continue
+        what = f"{who} '{container.image}' from the registry when it starts: that takes minutes, and "
+        what += "registries limit how often one may pull"
+        fix = "apptainer pull x.sif IMAGE once, and use x.sif"
+        if container.pyxis:
+            fix = (
+                f"enroot import -o x.sqsh docker://{container.image} once, and --container-image=$PWD/x.sqsh"
+            )
+        yield Hit(container.at, what, fix)
+
+
+@RULES.add("SB507", "info", "an image without a version")
+def _pinned(script: Subject) -> Iterator[Hit]:
+    for container in script.containers:
+        if not container.registry or "@sha256:" in container.image:
+            continue
+        last = re.split(r"[/#]", PULLED.sub("", container.image))[-1]
+        name, colon, tag = last.partition(":")
+        if "$" in name or (colon and tag != "latest"):
+            continue
+        what = f"'{container.image}' is whatever the registry calls latest on the day: a restart may get "
+        what += "another one"
+        yield Hit(container.at, what, f"name a version: {name}:24.04")
+
+
+@RULES.add("SB508", "error", "a mount that can't be read")
+def _mounts(script: Subject) -> Iterator[Hit]:
+    for container in script.containers:
+        name = "container-mounts" if container.pyxis else "bind"
+        for value in container.several.get(name, ()):
+            if "$(" in value or "`" in value:
+                continue
+            for item in value.split(","):
+                why = _of_pyxis(item) if container.pyxis else _of_apptainer(item)
+                if why:
+                    what = f"'{item}' in --{name}: {why}; a comma or a colon in a path can't be escaped"
+                    yield Hit(container.options[name][1], what, "SRC:DST, by a symbolic link without them")
+
+
+def _of_pyxis(item: str) -> str:
+    """Why pyxis refuses a mount; empty if it does not. Source: args.c, add_mount and parse_mount_option."""
+    source, *rest = item.split(":", 2)
+    if not source or (rest and not rest[0]):
+        return "pyxis finds an empty path"
+    if source[0] not in "./$~" and source not in ("tmpfs", "umount"):
+        return "pyxis takes sources that start with / or ."
+    target = rest[0] if rest else source
+    if target[0] not in "./$~":
+        return "pyxis takes targets that start with / or ."
+    if len(rest) > 1 and rest[1].startswith("/"):
+        return "a third path, where flags are expected"
+    return ""
+
+
+def _of_apptainer(item: str) -> str:
+    """Why Apptainer refuses a bind path; empty if it does not."""
+    source, *rest = item.split(":")
+    if rest and not source:
+        return "an empty source"
+    if len(rest) > 1 and rest[1].startswith("/"):
+        return "a third path, where ro or rw is expected"
+    return ""
+
+
+@RULES.add("SB509", "warning", "a folder that is not in the container")
+def _mounted(script: Subject) -> Iterator[Hit]:
+    directives = script.value("container-mounts") or ""
+    for container in script.containers:
+        values = container.several.get("container-mounts" if container.pyxis else "bind", ())
+        if not any("$(" in value for value in values):
+            for item in ",".join(values).split(","):
+                source = item.partition(":")[0]
+                if _is_missing(script, source):
+                    at = container.options["container-mounts" if container.pyxis else "bind"][1]
+                    yield Hit(at, f"there is no '{source}' here to mount", "make it, or correct the path")
+        if container.pyxis and container.command and container.trains and container.image:
+            values = values or ((directives,) if directives else ())
+            yield from _unmounted(script, container, values)
+
+
+def _unmounted(script: Subject, container: Container, values: tuple[str, ...]) -> Iterator[Hit]:
+    """The arguments of a trainer that name a shared folder which no mount covers."""
+    items = [_plain(item) for value in values for item in value.split(",")]
+    targets = [[*item.split(":"), ""][1] or item.partition(":")[0] for item in items]
+    if any(target.startswith("$") or "$(" in target for target in targets):
+        return
+    program = container.inside[-1]
+    for word in program.rest:
+        path = _plain(program.body.text_of(word).rpartition("=")[2])
+        if not path.startswith(tuple(f"{folder}/" for folder in SHARED)):
+            continue
+        if not any(path == target or path.startswith(target.rstrip("/") + "/") for target in targets):
+            what = f"'{path}' is a path of the cluster, and no mount brings it into the container"
+            top = "/".join(path.split("/")[:3])
+            yield Hit(script.at_word(word), what, f"--container-mounts={top}:{top}")
+
+
+def _plain(text: str) -> str:
+    return _BRACES.sub(r"$\1", text)
+
+
+def _hands_over(script: Subject) -> bool:
+    """Whether the script names variables that Apptainer sets in a container."""
+    return "APPTAINERENV_" in script.text or "SINGULARITYENV_" in script.text
+
+
+@RULES.add("SB510", "warning", "a container without the environment of its task")
+def _environment(script: Subject) -> Iterator[Hit]:
+    if not (script.job.gpu_count or _tasks(script) > 1) or _hands_over(script):
+        return
+    for container in script.containers:
+        flag = next((name for name in ("cleanenv", "containall") if name in container.options), "")
+        if (
+            container.pyxis
+            or not flag
+            or not container.trains
+            or {"env", "env-file"} & container.options.keys()
+        ):
+            continue
+        what = f"--{flag} leaves SLURM_*, MASTER_* and CUDA_VISIBLE_DEVICES outside: each process finds no "
+        what += "rank, and may use the GPU of somebody else"
+        yield Hit(container.options[flag][1], what, "remove it, or export APPTAINERENV_NAME=VALUE for each")
+
+
+@RULES.add("SB511", "info", "packages of the home folder in the container")
+def _home(script: Subject) -> Iterator[Hit]:
+    inside = {"no-home", "contain", "containall"}
+    for container in script.containers:
+        asked = "container-mount-home" in container.options
+        by_default = not container.pyxis and not inside & container.options.keys()
+        if not container.trains or not (asked or by_default) or _isolated(script, container):
+            continue
+        at = container.options["container-mount-home"][1] if asked else container.at
+        what = "the home folder is mounted: packages in ~/.local come before those of the image"
+        yield Hit(at, what, "export PYTHONNOUSERSITE=1")
+
+
+def _isolated(script: Subject, container: Container) -> bool:
+    return "PYTHONNOUSERSITE" in script.text or any(
+        tool.name == "python" and {"s", "I", "Is", "sI"} & tool.options.keys() for tool in container.inside
+    )
+
+
+@RULES.add("SB512", "info", "the cache of Apptainer in the home folder")
+def _cache(script: Subject) -> Iterator[Hit]:
+    if CACHES & _sets(script):
+        return
+    what = "Apptainer keeps what it downloads in ~/.apptainer/cache, which takes many gigabytes of the home "
+    what += "folder"
+    fix = "export APPTAINER_CACHEDIR=/scratch/$USER/apptainer"
+    for container in script.containers:
+        if not container.pyxis and container.registry:
+            yield Hit(container.at, what, fix)
+    for command in script.named("apptainer", "singularity"):
+        words = [word.value or word.text for word in command.words[1:]]
+        if words[:1] in (["pull"], ["build"]) and any(map(PULLED.match, words)):
+            yield Hit(script.at_word(command), what, fix)
+
+
+@RULES.add("SB514", "warning", "a script in a container, where Slurm's commands are not")
+def _script_inside(script: Subject) -> Iterator[Hit]:
+    if "container-image" in script.options or "container-name" in script.options:
+        name = "container-image" if "container-image" in script.options else "container-name"
+        found = next(iter(script.named(*sorted(MANAGED))), None)
+        if found:
+            what = f"#SBATCH --{name} starts the whole script in the container: {found.name} in line "
+            what += f"{found.line} is not there"
+            yield Hit(name, what, f"give --{name} to srun instead")
+        return
+    for container in script.containers:
+        if container.image and (name := _managed_inside(container)):
+            what = f"{name} runs in the container, which has none of Slurm's commands"
+            yield Hit(container.at, what, f"call {name} before it, and hand the answer over in a variable")
+
+
+def _managed_inside(container: Container) -> str:
+    """The first of Slurm's commands that the container runs."""
+    for before, tool in zip(container.inside, container.inside[1:], strict=False):
+        if before.name in SHELLS:
+            names = [command.name for command in tool.body.commands]
+            return next((name for name in names if name in MANAGED), "")
+    return next((tool.name for tool in container.inside if tool.name in MANAGED), "")
+
+
+@RULES.add("SB515", "info", "a container that stays, under one name for all jobs")
+def _named(script: Subject) -> Iterator[Hit]:
+    for container in script.containers:
+        name, at = container.options.get("container-name", ("", Place()))
+        if name and "$" not in name and container.image and not name.endswith((":create", ":no_exec")):
+            what = (
+                f"the container '{name}' may stay on the node, and a later job with this name then gets it, "
+            )
+            what += f"whatever its image is: '{container.image}' is not looked at"
+            yield Hit(at, what, f"--container-name={name.partition(':')[0]}-$SLURM_JOB_ID, or none")
+
+
+@RULES.add("SB516", "warning", "options of a container without an image")
+def _no_image(script: Subject) -> Iterator[Hit]:
+    if "PYXIS_CONTAINER_" in script.text or "container-image" in script.options:
+        return
+    for container in script.containers:
+        if not container.pyxis or {"container-image", "container-name"} & container.options.keys():
+            continue
+        name, (_, at) = next(iter(container.options.items()))
+        if name.startswith("no-"):
+            continue
+        what = (
+            f"--{name} without --container-image: pyxis ignores it, and the command runs on the node itself"
+        )
+        yield Hit(at, what, "add --container-image=/path/image.sqsh")
+
+
+@RULES.add("SB517", "info", "a container with little shared memory")
+def _contained(script: Subject) -> Iterator[Hit]:
+    for container in script.containers:
+        flag = next((name for name in ("contain", "containall") if name in container.options), "")
+        if not container.pyxis and flag and container.trains:
+            what = (
+                f"--{flag} gives the container a small /dev/shm, and a home and /tmp that are lost with it: "
+            )
+            what += "workers of a DataLoader end in a bus error"
+            yield Hit(container.options[flag][1], what, "--no-home, or --bind /dev/shm beside it")

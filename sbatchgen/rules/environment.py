@@ -1,8 +1,498 @@
-"""What the commands of a script find in their environment: SB401 to SB415."""
+"""What the body finds and sets around the programs it starts: SB401 to SB420.
+
+Sources: sbatch(1), srun(1) and the FAQ of Slurm; the environment variables of NCCL's and PyTorch's
+documentation; bash(1) and execve(2).
+"""
 
 from __future__ import annotations
 
-from sbatchgen.rules.rule import Rules
+import re
+from collections.abc import Container, Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from sbatchgen.finding import Edit
+from sbatchgen.rules.edits import line_before
+from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.subject import Subject
 
+if TYPE_CHECKING:
+    from sbatchgen.resources import Resources
+    from sbatchgen.rules.processes import Launch
+    from sbatchgen.shell import Assignment, Command, Word
+
 RULES: Rules[Subject] = Rules()
+
+FEW_FILES = 1024
+LITTLE_LOCKED_KIB = 65536
+_PATHS = frozenset(("dirname", "realpath", "readlink", "cd"))
+_NEEDED = {
+    "SLURM_ARRAY_JOB_ID": ("array",),
+    "SLURM_ARRAY_TASK_COUNT": ("array",),
+    "SLURM_ARRAY_TASK_ID": ("array",),
+    "SLURM_ARRAY_TASK_MAX": ("array",),
+    "SLURM_ARRAY_TASK_MIN": ("array",),
+    "SLURM_ARRAY_TASK_STEP": ("array",),
+    "SLURM_CPUS_PER_TASK": ("cpus-per-task",),
+    "SLURM_CPUS_PER_GPU": ("cpus-per-gpu",),
+    "SLURM_NTASKS_PER_NODE": ("ntasks-per-node",),
+    "SLURM_NTASKS": ("ntasks", "ntasks-per-node", "ntasks-per-gpu", "ntasks-per-core", "ntasks-per-socket"),
+    "SLURM_GPUS": ("gpus",),
+    "SLURM_GPUS_PER_NODE": ("gpus-per-node",),
+    "SLURM_GPUS_PER_TASK": ("gpus-per-task",),
+    "SLURM_MEM_PER_NODE": ("mem",),
+    "SLURM_MEM_PER_CPU": ("mem-per-cpu",),
+    "SLURM_MEM_PER_GPU": ("mem-per-gpu",),
+}  # fmt: skip
+_OLD = {"SLURM_NPROCS": "SLURM_NTASKS", "SLURM_JOBID": "SLURM_JOB_ID", "SLURM_NODELIST": "SLURM_JOB_NODELIST"}
+_SLOW = {
+    "NCCL_DEBUG": ("TRACE",),
+    "NCCL_P2P_DISABLE": ("1",),
+    "NCCL_IB_DISABLE": ("1",),
+    "NCCL_SHM_DISABLE": ("1",),
+    "CUDA_LAUNCH_BLOCKING": ("1",),
+    "TORCH_DISTRIBUTED_DEBUG": ("DETAIL",),
+}
+_OF_BASH = frozenset(("source", "declare", "mapfile", "readarray", "shopt", "typeset", "let"))
+_WORKERS = re.compile(r"--(?:data-?loader[-_])?(?:num[-_])?workers|-j")
+_KEPT = re.compile(
+    r"--(?:ckpt|checkpoint|checkpoints|output|save|run|results?|work)[-_]?(?:dir|path|folder)?"
+)
+_LOCAL = re.compile(r"/(?:tmp|dev/shm|var/tmp)(?:/|$)|\$\{?(?:SLURM_)?TMPDIR\b")
+_COPIES = frozenset(("cp", "rsync", "mv", "tar", "scp", "rclone", "sgather", "zip"))
+_ITEM_OF_LIST = re.compile(r"[A-Z_][A-Z0-9_]*\*?", re.ASCII)
+
+
+@RULES.add("SB401", "warning", "the folder of Slurm's copy of the script")
+def _own_folder(script: Subject) -> Iterator[Hit]:
+    fix = '"$SLURM_SUBMIT_DIR", the folder of sbatch, or the path written out'
+    seen = set()
+    for use in script.body.uses:
+        if use.name not in ("0", "BASH_SOURCE"):
+            continue
+        command = _command_at(script, use.at)
+        inside = command is not None and command.at <= use.at < command.end
+        by_command = inside and command is not None and command.name in _PATHS and not command.context.branch
+        if (by_command or use.operator in ("%", "%%")) and use.line not in seen:
+            seen.add(use.line)
+            what = "Slurm runs a copy of the script in its spool folder: this is not where the script was"
+            yield Hit(script.at(use.line, use.column), what, fix)
+
+
+@RULES.add("SB402", "info", "modules on top of those of the shell that submits")
+def _modules_purged(script: Subject) -> Iterator[Hit]:
+    for command, names in _module_calls(script):
+        verb = names[0] if names else ""
+        if verb in ("purge", "reset", "restore"):
+            return
+        if verb == "load":
+            what = "sbatch hands the modules of its shell on: what is loaded here comes on top of them"
+            fix, edits = "module purge, before it", line_before(script, command, "module purge")
+            yield Hit(script.at_word(command), what, fix, edits=edits)
+            return
+
+
+@RULES.add("SB403", "info", "a module without a version")
+def _modules_pinned(script: Subject) -> Iterator[Hit]:
+    for command, names in _module_calls(script):
+        loose = [
+            name for name in names[1:] if re.fullmatch(r"[A-Za-z][A-Za-z_+-]*", name) and name != "slurm"
+        ]
+        if names[:1] == ("load",) and loose:
+            what = f"{', '.join(loose)} without a version: the default of the site, which it may change"
+            yield Hit(
+                script.at_word(command), what, f"module load {loose[0]}/VERSION, as module avail shows it"
+            )
+
+
+@RULES.add("SB404", "warning", "the steps do not get the environment of the script")
+def _environment_of_steps(script: Subject) -> Iterator[Hit]:
+    export = script.value("export")
+    if export is None or "ALL" in export.upper().split(","):
+        return
+    if any(one.name == "SLURM_EXPORT_ENV" for one in script.body.sets):
+        return
+    for launch in script.processes.steps:
+        if launch.step is None or launch.step.option("export"):
+            continue
+        what = f"srun takes --export={export} over: what the script sets, PATH too, does not reach the tasks"
+        edits = line_before(script, launch.command, "export SLURM_EXPORT_ENV=ALL")
+        yield Hit(
+            script.at_word(launch.step.words[0]), what, "export SLURM_EXPORT_ENV=ALL, before it", edits=edits
+        )
+        return
+
+
+@RULES.add("SB405", "warning", "conda activate in a shell that does not know it")
+def _conda_known(script: Subject) -> Iterator[Hit]:
+    if "l" in script.body.flags or "i" in script.body.flags:
+        return
+    for command in script.body.commands:
+        second = (command.words[1].value or "") if len(command.words) > 1 else ""
+        if command.name in ("source", ".", "module", "ml") or (
+            command.name == "eval" and "hook" in command.text
+        ):
+            return
+        if command.name in ("conda", "mamba", "micromamba") and second == "activate":
+            what = f"a batch shell reads no ~/.bashrc: {command.name} activate is not set up in it"
+            known = f'eval "$({command.name} shell.bash hook)"'
+            if command.name == "micromamba":
+                known = 'eval "$(micromamba shell hook --shell bash)"'
+            yield Hit(
+                script.at_word(command),
+                what,
+                f"{known}, before it",
+                edits=line_before(script, command, known),
+            )
+            return
+
+
+@RULES.add("SB406", "warning", "set -u while conda or a profile is read")
+def _unset_variables(script: Subject) -> Iterator[Hit]:
+    for command in script.body.commands:
+        if command.name not in ("source", ".", "conda", "mamba") or len(command.words) < 2:
+            continue
+        second = script.body.text_of(command.words[1])
+        is_read = bool(re.search(r"(?:conda\.sh|bashrc|/etc/profile)$|conda.*/activate$", second))
+        if (second == "activate" or is_read) and script.body.option_at("nounset", command.line):
+            what = "what is read here uses variables that are not set: set -u ends the job (unbound variable)"
+            yield Hit(script.at_word(command), what, "set +u, before it, and set -u after it")
+            return
+
+
+@RULES.add("SB407", "warning", "more threads or workers than a task has CPUs")
+def _threads_fit(script: Subject) -> Iterator[Hit]:
+    for launch in script.processes.trainings:
+        cpus = _cpus(launch, script.job)
+        if not cpus:
+            continue
+        has = f"a task has {cpus} {'CPU' if cpus == 1 else 'CPUs'}"
+        given = [
+            one for one in script.body.sets if one.name == "OMP_NUM_THREADS" and one.at < launch.command.end
+        ]
+        count = launch.workers(script.job) or 1
+        threads = _small((given[-1].value or "") if given else "")
+        if threads * count > cpus:
+            many = f"{count} processes of {threads} threads" if count > 1 else f"{threads} threads"
+            fix = f"OMP_NUM_THREADS={max(1, cpus // count)}, or --cpus-per-task={threads * count}"
+            place = script.at(given[-1].line, given[-1].column)
+            yield Hit(place, f"OMP_NUM_THREADS={threads}: {many}, but {has}", fix)
+        for name, word, value in _arguments(launch):
+            workers = _small(value) if _WORKERS.fullmatch(name) else 0
+            if workers > cpus:
+                what = f"{workers} workers that load data, but {has}"
+                fix = f"--cpus-per-task={workers + 1}, or {max(1, cpus - 1)} workers"
+                yield Hit(script.at_word(word), what, fix)
+
+
+@RULES.add("SB408", "warning", "a variable that Slurm does not set in this job")
+def _variables_set(script: Subject) -> Iterator[Hit]:
+    uses = [use for use in script.body.uses if use.name in _NEEDED and use.operator[:1] not in (*":-=+?",)]
+    if not uses:
+        return
+    own = {one.name for one in script.body.sets} | _tested(script)
+    seen = set()
+    for use in uses:
+        options = _NEEDED[use.name]
+        if use.name in seen or use.name in own:
+            continue
+        if any(option in script.options or script.given(option) is not None for option in options):
+            continue
+        seen.add(use.name)
+        what = f"Slurm sets {use.name} only where --{options[0]} is given: here it is empty"
+        fix = f"add --{options[0]}=N to the directives, or write ${{{use.name}:-1}}"
+        yield Hit(script.at(use.line, use.column), what, fix)
+
+
+@RULES.add("SB409", "warning", "a network interface that the cluster does not use", about_fit=True)
+def _interfaces_known(script: Subject) -> Iterator[Hit]:
+    if script.profile is None:
+        return
+    network = script.profile.network
+    known = {
+        "NCCL_SOCKET_IFNAME": network.nccl_socket_ifname,
+        "GLOO_SOCKET_IFNAME": network.gloo_socket_ifname,
+    }
+    for one, value in _settings(script, known):
+        used = str(known[one.name] or "")
+        if not used or used[0] in "^=" or value[:1] in "^=":
+            continue
+        names = [name for name in value.split(",") if name]
+        if names and not any(a.startswith(b) or b.startswith(a) for a in names for b in used.split(",") if b):
+            what = f"{one.name}={value}, but nodes of cluster '{script.profile.name}' meet over {used}"
+            yield Hit(script.at(one.line, one.column), what, f"{one.name}={used}")
+
+
+@RULES.add("SB410", "warning", "a setting for debugging that makes training slow")
+def _debugging(script: Subject) -> Iterator[Hit]:
+    site = {str(name): str(value) for name, value in script.profile.env.items()} if script.profile else {}
+    for one, value in _settings(script, _SLOW):
+        if value.upper() in _SLOW[one.name] and site.get(one.name) != value:
+            what = f"{one.name}={value} is for finding errors, and slows training down"
+            yield Hit(script.at(one.line, one.column), what, "remove it when the error is found")
+
+
+@RULES.add("SB411", "warning", "the first line names a shell that can't read the script")
+def _shell_of_script(script: Subject) -> Iterator[Hit]:
+    first = script.lines[0].rstrip("\r")
+    words = first.removeprefix("#!").split()
+    if (
+        first.startswith("#!")
+        and len(words) > 2
+        and words[0].endswith("/env")
+        and not words[1].startswith("-")
+    ):
+        what = f"env is given one argument, '{' '.join(words[1:])}', and finds no program of that name"
+        path = f"#!/bin/{words[1]}" if words[1] in ("bash", "sh") else f"{words[0]} -S {words[1]}"
+        line = " ".join([path if path.startswith("#!") else f"#!{path}", *words[2:]])
+        yield Hit(script.at(1), what, line, "error", (Edit(1, 1, len(first) + 1, line),))
+    if script.body.language not in ("sh", "dash"):
+        return
+    for command in script.body.commands:
+        found = _of_bash(command)
+        if found:
+            what = f"{found} is bash's: where /bin/sh is dash, as in Debian and Ubuntu, it is an error"
+            line = " ".join(["#!/bin/bash", *words[1:]])
+            edits = (Edit(1, 1, len(first) + 1, line),) if words[0] in ("/bin/sh", "/usr/bin/sh") else ()
+            yield Hit(script.at_word(_first(command)), what, f"{line} as the first line", edits=edits)
+            return
+
+
+@RULES.add("SB412", "warning", "results on a disk of the node")
+def _results_kept(script: Subject) -> Iterator[Hit]:
+    commands = script.body.commands
+    for launch in script.processes.trainings:
+        if (
+            any(command.name in _COPIES and command.at > launch.command.at for command in commands)
+            or script.body.traps
+        ):
+            continue
+        for name, word, value in _arguments(launch):
+            if _KEPT.fullmatch(name) and _LOCAL.match(value):
+                what = f"{name} {value} is on a disk of each node: it is lost when the job ends"
+                yield Hit(
+                    script.at_word(word), what, f'{name} "$SLURM_SUBMIT_DIR/..." or a folder of scratch'
+                )
+
+
+@RULES.add("SB413", "info", "a program that is not where the script looks for it")
+def _programs_found(script: Subject) -> Iterator[Hit]:
+    folder = script.folder
+    moved = any(command.name in ("cd", "pushd") for command in script.body.commands)
+    if folder is None or moved or "chdir" in script.options:
+        return
+    for launch in script.processes.trainings:
+        name, step = launch.program.name, launch.step
+        if launch.program.module or not re.fullmatch(r"[\w.][\w./+-]*\.py", name) or launch.container:
+            continue
+        if step and {"chdir", "container-image", "container-name"} & step.options.keys():
+            continue
+        path = launch.program.body.value(launch.program.words[0]) or name
+        if not path.startswith("/") and not (folder / path).is_file():
+            what = f"{path} is looked for in the folder of sbatch: there is none in {folder}"
+            yield Hit(
+                script.at_word(launch.program.words[0]),
+                what,
+                "cd FOLDER before it, or add --chdir=FOLDER",
+            )
+            return
+
+
+@RULES.add("SB414", "info", "the old name of a variable")
+def _old_names(script: Subject) -> Iterator[Hit]:
+    own = {one.name for one in script.body.sets}
+    for use in script.body.uses:
+        new = _OLD.get(use.name)
+        line = script.lines[use.line - 1] if use.line <= len(script.lines) else ""
+        if new is None or use.name in own:
+            continue
+        start = line.find(use.name, use.column - 1)
+        place = (
+            script.at(use.line, start + 1, start + 1 + len(use.name)) if start >= 0 else script.at(use.line)
+        )
+        edits = (Edit(use.line, start + 1, start + 1 + len(use.name), new),) if start >= 0 else ()
+        yield Hit(place, f"{use.name} is kept for old scripts only: its name is {new}", new, edits=edits)
+
+
+@RULES.add("SB415", "warning", "a limit that is too low for training")
+def _limits_raised(script: Subject) -> Iterator[Hit]:
+    for command in script.body.commands if script.processes.trainings else ():
+        words = [word.value or "" for word in command.words[1:]] if command.name == "ulimit" else []
+        if len(words) < 2 or not re.fullmatch(r"\d{1,12}", words[-1], re.ASCII):
+            continue
+        letters, limit = "".join(words[:-1]), int(words[-1])
+        if "n" in letters and limit <= FEW_FILES:
+            what = f"{limit} open files are few: workers that load data end with 'Too many open files'"
+            yield Hit(script.at_word(command), what, "ulimit -n 65536")
+        elif "l" in letters and limit <= LITTLE_LOCKED_KIB:
+            what = f"{limit} KiB of locked memory are too few for InfiniBand (ibv_reg_mr fails)"
+            yield Hit(script.at_word(command), what, "ulimit -l unlimited")
+
+
+@RULES.add("SB416", "warning", "the script sets a variable that is Slurm's")
+def _own_variables(script: Subject) -> Iterator[Hit]:
+    for one in script.body.sets:
+        if one.name == "SLURM_CPUS_PER_TASK" and one.by != "unset" and not one.context.branch:
+            what = (
+                "SLURM_CPUS_PER_TASK is Slurm's: srun of 22.05 and 23.02 does not read it, and that of 23.11 "
+            )
+            what += "may end where it differs from the job"
+            yield Hit(script.at(one.line, one.column), what, "srun --cpus-per-task=N")
+
+
+@RULES.add("SB417", "warning", "an interface for gloo in the way of NCCL")
+def _gloo_interface(script: Subject) -> Iterator[Hit]:
+    for one, value in _settings(script, ("GLOO_SOCKET_IFNAME",)):
+        if value[:1] in ("^", "="):
+            what = f"GLOO_SOCKET_IFNAME={value}: gloo takes names only, and looks for one called '{value}'"
+            yield Hit(
+                script.at(one.line, one.column),
+                what,
+                "GLOO_SOCKET_IFNAME=NAME, as ip -brief address shows it",
+            )
+
+
+@RULES.add("SB418", "info", "the name of an adapter stands for others, too")
+def _adapter_prefix(script: Subject) -> Iterator[Hit]:
+    for one, value in _settings(script, ("NCCL_IB_HCA",)):
+        if value.removeprefix("^").startswith("="):
+            continue
+        short = [
+            item for item in value.removeprefix("^").split(",") if re.fullmatch(r"mlx5_[1-9](?::\d+)?", item)
+        ]
+        if short:
+            what = f"NCCL takes {short[0]} for the beginning of a name, as of {short[0]}0"
+            exact = f"^={value[1:]}" if value.startswith("^") else f"={value}"
+            yield Hit(script.at(one.line, one.column), what, f"NCCL_IB_HCA={exact}")
+
+
+@RULES.add("SB419", "info", "what the program says comes late")
+def _unbuffered(script: Subject) -> Iterator[Hit]:
+    site = script.profile.env if script.profile else {}
+    if script.processes.unseen or any(str(name) == "PYTHONUNBUFFERED" for name in site):
+        return
+    if any(one.name == "PYTHONUNBUFFERED" for one in script.body.sets):
+        return
+    for launch in script.processes.trainings:
+        python = next((tool for tool in launch.tools if tool.name == "python"), None)
+        said = any(one.name == "PYTHONUNBUFFERED" for one in launch.command.prefix)
+        if python is None or launch.launcher or said or "PYTHONUNBUFFERED" in launch.command.text:
+            continue
+        if python.option("u") is None and not (launch.step and launch.step.option("unbuffered")):
+            what = (
+                "Python keeps back what it prints into a file: the log lags behind, and a killed job's log "
+            )
+            what += "lacks its end"
+            yield Hit(script.at_word(python.words[0]), what, "python -u, or export PYTHONUNBUFFERED=1")
+            return
+
+
+@RULES.add("SB420", "warning", "a comma in a value of srun --export")
+def _export_commas(script: Subject) -> Iterator[Hit]:
+    for launch in script.processes.steps:
+        option = launch.step.option("export") if launch.step else None
+        items = (option.value or "").split(",") if option else []
+        for before, item in pairwise(items):
+            if option and "=" in before and "=" not in item and not _ITEM_OF_LIST.fullmatch(item):
+                what = f"--export is a list with commas: {before} ends before '{item}'"
+                fix = f"export {before},{item}, before srun --export=ALL"
+                yield Hit(script.at_word(option.value_word or option.word), what, fix)
+                break
+
+
+def _first(command: Command) -> Word | Command:
+    return command.words[0] if command.words else command
+
+
+def _command_at(script: Subject, at: int) -> Command | None:
+    """The innermost command around an offset."""
+    return next((one for one in reversed(script.body.commands) if one.at <= at < one.end), None)
+
+
+def _module_calls(script: Subject) -> Iterator[tuple[Command, tuple[str, ...]]]:
+    """Each call of module or ml, with its verb and names; ml NAME is a load."""
+    for command in script.body.commands:
+        if command.name not in ("module", "ml"):
+            continue
+        words = tuple(word.value or "$" for word in command.words[1:] if not word.text.startswith("-"))
+        if words and command.name == "ml" and words[0] not in ("load", "purge", "reset", "restore"):
+            words = ("", *words) if words[0] in _ML_VERBS else ("load", *words)
+        yield command, ("load", *words[1:]) if words[:1] == ("add",) else words
+
+
+_ML_VERBS = frozenset(
+    ("avail", "av", "list", "spider", "unload", "use", "swap", "show", "save", "key", "keyword")
+)
+
+
+def _cpus(launch: Launch, job: Resources) -> int | None:
+    """The CPUs of a task; None where the text does not tell."""
+    from sbatchgen.rules.processes import number
+
+    given = launch.step.option("cpus-per-task") if launch.step else None
+    if given:
+        return number(given, launch.step, job) if launch.step else None
+    if job.cpus_per_task:
+        return job.cpus_per_task
+    loose = {
+        "exclusive",
+        "cpus-per-gpu",
+        "mincpus",
+        "extra-node-info",
+        "cores-per-socket",
+    } & job.options.keys()
+    return None if loose or job.gpu_count or job.shards or launch.step is None else 1
+
+
+def _arguments(launch: Launch) -> Iterator[tuple[str, Word, str]]:
+    """The options of the program with their values, as --name VALUE or --name=VALUE."""
+    program = launch.program
+    words = list(program.rest)
+    for index, word in enumerate(words):
+        name, equals, value = program.body.text_of(word).partition("=")
+        if not name.startswith("-"):
+            continue
+        if not equals and index + 1 < len(words):
+            value = program.body.text_of(words[index + 1])
+        yield name, word, value
+
+
+def _small(text: str) -> int:
+    """A number of up to four digits; 0 for anything else."""
+    return int(text) if re.fullmatch(r"\d{1,4}", text, re.ASCII) else 0
+
+
+def _tested(script: Subject) -> set[str]:
+    """The variables that a test asks for."""
+    return {
+        name
+        for command in script.body.commands
+        if command.test
+        for word in command.words
+        for name in (*word.variables, word.text)
+    }
+
+
+def _settings(script: Subject, names: Container[str]) -> Iterator[tuple[Assignment, str]]:
+    """The assignments of variables with these names, with their values."""
+    for one in script.body.sets:
+        if one.name in names and one.word is not None and one.by != "unset":
+            value = script.body.value(one.word)
+            if value:
+                yield one, value
+
+
+def _of_bash(command: Command) -> str:
+    """What of a command is bash's and no other shell's; "" if nothing is."""
+    if command.test:
+        opener = command.words[0].text if command.words else ""
+        return opener if opener in ("[[", "((") else ""
+    if command.name in _OF_BASH:
+        return command.name
+    if command.name == "set" and any(word.value == "pipefail" for word in command.words):
+        return "pipefail"
+    if any(one.operator in ("<<<", "&>", "&>>") for one in command.redirects):
+        return next(one.operator for one in command.redirects if one.operator in ("<<<", "&>", "&>>"))
+    if any(piece.kind == "process" for word in command.words for piece in word.pieces):
+        return "<( )"
+    return ""

@@ -3,8 +3,8 @@
 Pages are Markdown, one file a group, beside this module. A rule's part starts with `## SB104 Title`; its
 examples are fenced blocks that begin with ```bash bad or ```bash good. What follows these words are words
 NAME=VALUE: `slurm=23.02` for the release that reads it (else the default), others for the environment of the
-submission; with `escapes=yes` the texts backslash r and backslash 0 in the script are these characters. An
-example is for the cluster of example.yaml, unless the part has a block ```yaml profile.
+submission; with `escapes=yes` the texts of _ESCAPES in the script are these characters. An example is for the
+cluster of example.yaml, unless the part has a block ```yaml profile.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent / "pages"
 PROFILE = FOLDER / "example.yaml"
+_ESCAPES = {"\\r": "\r", "\\0": "\0", "\\e": "\x1b", "\\u202e": "\u202e"}
 _HEADING = re.compile(r"^## (SB\d{3}) (.+)$", re.MULTILINE)
 _BLOCK = re.compile(r"^```(\w+) (bad|good|profile)((?: \S+=\S*)*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -64,6 +65,7 @@ def _pages(file: Path) -> Iterator[Page]:
                 continue
             pairs = dict(word.split("=", 1) for word in settings.split())
             if pairs.pop("escapes", ""):
-                block = block.replace("\\r", "\r").replace("\\0", "\0")  # noqa: PLW2901
+                for escape, character in _ESCAPES.items():
+                    block = block.replace(escape, character)  # noqa: PLW2901
             examples.append(Example(good=kind == "good", text=block, settings=pairs))
         yield Page(rule=heading[1], title=heading[2], text=part, examples=tuple(examples), profile=profile)

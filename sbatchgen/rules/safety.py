@@ -1,8 +1,405 @@
-"""Secrets, quoting, and what others could abuse: SB801 to SB811."""
+"""Secrets, quoting, and what a script does to others: SB801 to SB809 and SB811 to SB813.
+
+Shapes of tokens: the documentation of GitHub, GitLab, Hugging Face, OpenAI, Slack and AWS IAM, which give
+each kind its prefix. Messages never hold more of a secret than its first four characters.
+"""
 
 from __future__ import annotations
 
-from sbatchgen.rules.rule import Rules
+import re
+from bisect import bisect_left
+from collections.abc import Iterator
+
+from sbatchgen.finding import Edit, Place
+from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.subject import Subject
+from sbatchgen.script.header import READ
+from sbatchgen.shell import Assignment, Command, Word
+from sbatchgen.shell.body import SHELLS
 
 RULES: Rules[Subject] = Rules()
+
+NAME_BYTES_MAX = 1024  # of a job: slurmctld refuses longer ones
+_PRINTED = bytes(range(32, 127)) + b"\t\n\r"
+_HIDDEN = re.compile("[\x01-\x08\x0b\x0c\x0e-\x1f\x7f\u202a-\u202e\u2066-\u2069]")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MISNAMED = re.compile(r"([\w.-]+)\+?=")
+
+# What a token of each kind starts with, and looks like.
+_TOKENS = {
+    "hf_": ("a Hugging Face token", re.compile(r"\bhf_[A-Za-z0-9]{30,}")),
+    "gh": ("a GitHub token", re.compile(r"\bgh[opsu]_[A-Za-z0-9]{30,}")),
+    "github_pat_": ("a GitHub token", re.compile(r"\bgithub_pat_\w{22,}")),
+    "glpat-": ("a GitLab token", re.compile(r"\bglpat-[\w-]{20,}")),
+    "sk-": ("an API key", re.compile(r"\bsk-[A-Za-z0-9_-]{0,40}[A-Za-z0-9]{20,}")),
+    "AKIA": ("an AWS access key", re.compile(r"\bAKIA[A-Z0-9]{16}\b")),
+    "xox": ("a Slack token", re.compile(r"\bxox[abeprs]-[A-Za-z0-9-]{10,}")),
+    "PRIVATE KEY-----": ("a private key", re.compile(r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----")),
+    "://": ("a password in a URL", re.compile(r"(?<=://)[^\s/:@'\"$<>{}]+:[^\s/:@'\"$<>{}]{3,}(?=@)")),
+}
+_WORDS = r"(?:PASSWORD|PASSWD|TOKEN|API[_-]?KEY|SECRET|SECRET[_-]KEY|ACCESS[_-]KEY)"
+_ENDINGS = ("PASSWORD", "PASSWD", "TOKEN", "KEY", "SECRET")
+_SECRET_NAME = re.compile(rf"(?:.*[_-])?{_WORDS}", re.IGNORECASE)
+_SECRET_OPTIONS = ("-password", "-passwd", "-token", "-api", "-secret", "-access")
+_SECRET_PAIR = re.compile(r"((?:\w{0,60}_)?" + _WORDS + r")=([^\s,;]+)", re.IGNORECASE)
+_PLACEHOLDER = re.compile(
+    r"x{4}|\*{3}|<|\.\.\.|your|change.?me|placeholder|example|dummy|redacted|none|null|empty", re.IGNORECASE
+)
+_KEY = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=.:-]{16,}")
+
+_LOADED = {
+    "LD_PRELOAD": "every program from here on loads it, srun and the shell too",
+    "LD_AUDIT": "every program from here on loads it, srun and the shell too",
+    "BASH_ENV": "every bash that the job starts runs that file first",
+    "PROMPT_COMMAND": "a shell that somebody starts in the job runs it",
+}
+_WATCHED = ("LD_", "BASH_ENV", "PROMPT_COMMAND", "PATH", "SBATCH_")
+_ALWAYS_SET = """
+EUID HOME HOSTNAME LOGNAME OLDPWD OSTYPE PPID PWD SECONDS SHELL SLURM_JOBID SLURM_JOB_ID SLURM_JOB_NAME
+SLURM_SUBMIT_DIR UID USER
+"""
+ALWAYS_SET = frozenset(_ALWAYS_SET.split())
+_WRITABLE = re.compile(r"0*[0-7]{0,2}[2367]|[ugo]{0,3}[ao][ugo]{0,3}[+=][rxXst]{0,5}w[rwxXst]{0,5}")
+_RUNNERS = SHELLS | {"eval", "source", "."}
+_LOADS = re.compile(r"\b(?:curl|wget)\s")
+_IPV4 = re.compile(r"(?!127\.|0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?")
+_ADDRESS = re.compile(r"(?:^|_)(?:ADDR|HOST|IP|NODE|ENDPOINT)$", re.IGNORECASE)
+_HOME = re.compile(r"/home/([a-z_][\w.-]*)/")
+_OPTION_LINE = re.compile(r"\n[ \t]*-")
+_UNFILLED = re.compile(r"/path/to\b[\w./-]*|\bCHANGE_?ME\b|<your[-_ ][\w -]+>", re.IGNORECASE)
+
+
+@RULES.add("SB801", "warning", "characters that hide what the script says")
+def _hidden(script: Subject) -> Iterator[Hit]:
+    if not script.text.encode("utf-8", "surrogateescape").translate(None, _PRINTED):
+        return
+    for number, line in enumerate(script.lines, start=1):
+        match = _HIDDEN.search(line) if not line.isprintable() else None
+        if match:
+            what = f"the character U+{ord(match[0]):04X}: a terminal shows another line than bash reads"
+            yield Hit(script.at(number, match.start() + 1, match.end() + 1), what, _remove(match[0]))
+
+
+def _remove(character: str) -> str:
+    return "remove it, or write $'\\e' for an escape" if character == "\x1b" else "remove it"
+
+
+@RULES.add("SB802", "error", "a variable that bash does not set")
+def _named(script: Subject) -> Iterator[Hit]:
+    for command in script.named("export"):
+        for word in command.words[1:]:
+            match = _MISNAMED.match(word.text)
+            if match and not _NAME.fullmatch(match[1]) and word.text[0] != "-":
+                what = f"'{match[1]}' is no name of a variable: bash refuses this"
+                yield Hit(script.at_word(word), what, f"{_valid(match[1])}=...")
+    for command in script.commands:
+        words = command.words
+        if "=" in command.path:
+            yield from _misnamed(script, command)
+        elif (
+            len(words) > 1
+            and words[1].source.text.startswith("=", words[1].at)
+            and _NAME.fullmatch(command.path)
+            and command.path != "test"
+        ):
+            what = f"a blank before =: bash runs a command '{command.path}' and sets nothing"
+            yield Hit(script.at_word(command), what, f"{command.path}=..., without blanks")
+
+
+def _misnamed(script: Subject, command: Command) -> Iterator[Hit]:
+    """What NAME=VALUE is where it is a command to bash."""
+    match = _MISNAMED.match(command.path)
+    if match is None or match[1].startswith("-") or _NAME.fullmatch(match[1]):
+        return
+    what = f"'{match[1]}' is no name of a variable: bash looks for a command of this name"
+    yield Hit(script.at_word(command), what, f"{_valid(match[1])}=...")
+
+
+def _valid(name: str) -> str:
+    name = re.sub(r"\W", "_", name)
+    return f"_{name}" if name[:1].isdigit() else name
+
+
+@RULES.add("SB803", "warning", "a variable that changes the shell or the loader")
+def _of_others(script: Subject) -> Iterator[Hit]:
+    for made in script.body.sets:
+        if not made.name.startswith(_WATCHED):
+            continue
+        if made.by == "unset" or made.by.startswith("$") or made.prefix or made.context.branch:
+            continue
+        at = script.at(made.line, made.column)
+        if made.name in _LOADED:
+            severity = "info" if made.name.startswith("LD_") else None
+            fix = f"set it for one command alone: {made.name}=... python train.py"
+            yield Hit(at, f"{made.name}: {_LOADED[made.name]}", fix, severity)  # type: ignore[arg-type]
+        elif made.name == "PATH" and _replaces_path(made):
+            what = f"PATH is now {made.value} alone: srun, scontrol and the like are not found any more"
+            yield Hit(at, what, f"PATH={made.value}:$PATH")
+        elif made.name.startswith("SBATCH_") and "sbatch " not in script.text:
+            what = f"{made.name} is read by sbatch when a job is submitted: here it does nothing"
+            yield Hit(at, what, "write a directive")
+
+
+def _replaces_path(made: Assignment) -> bool:
+    folders = (made.value or "").split(":")
+    return (
+        bool(made.value) and not made.append and made.context.top and not {"/usr/bin", "/bin"} & set(folders)
+    )
+
+
+@RULES.add("SB804", "warning", "an rm -r that an unset variable leads astray")
+def _removes(script: Subject) -> Iterator[Hit]:
+    for command in script.named("rm"):
+        if not _is_recursive(script, command):
+            continue
+        set_here = {made.name for made in script.body.sets}
+        for word in command.words[1:]:
+            piece = word.pieces[0]
+            rest = word.pieces[1:]
+            if piece.kind != "variable" or piece.operator or not _NAME.fullmatch(piece.name):
+                continue
+            if piece.name in set_here or piece.name in ALWAYS_SET:
+                continue
+            if not rest or not rest[0].text.startswith("/") or script.body.option_at("nounset", command.line):
+                continue
+            left = "".join(part.text for part in rest)
+            what = f"the script does not set {piece.name}: where nobody has, this removes {left}"
+            yield Hit(script.at_word(word), what, f'rm -r -- "${{{piece.name}:?}}"{left}')
+
+
+def _is_recursive(script: Subject, command: Command) -> bool:
+    flags = [script.body.text_of(word) for word in command.words[1:] if word.text.startswith("-")]
+    return any(flag == "--recursive" or (flag[1:2] != "-" and set("rR") & set(flag)) for flag in flags)
+
+
+@RULES.add("SB805", "warning", "text that is run as commands")
+def _evaluated(script: Subject) -> Iterator[Hit]:
+    if "eval" not in script.text and " -c" not in script.text:
+        return
+    set_here = {made.name for made in script.body.sets}
+    for command, word in _run_texts(script):
+        foreign = [name for name in word.variables if name not in set_here and name not in ALWAYS_SET]
+        if foreign and not word.text.startswith("'"):
+            shown = "$" + foreign[0]
+            what = f"{shown} comes from outside of the script and is run as commands: what is in it decides "
+            what += "what the job does"
+            fix = '"$@"' if foreign[0] in ("@", "*") or foreign[0].isdigit() else 'an array: "${command[@]}"'
+            yield Hit(script.at_word(word), what, f"run {fix} without {command.name}")
+
+
+def _run_texts(script: Subject) -> Iterator[tuple[Command, Word]]:
+    """The words that eval and shells run as commands."""
+    for command in script.named("eval"):
+        yield from ((command, word) for word in command.words[1:])
+    for launch in script.processes.launches:
+        for tool in launch.tools:
+            option = tool.option("command") if tool.name in SHELLS else None
+            if option and option.value is None and option.value_word and tool.body is script.body:
+                yield launch.command, option.value_word
+
+
+@RULES.add("SB806", "warning", "a secret in the script")
+def _secrets(script: Subject) -> Iterator[Hit]:
+    seen: set[tuple[int, int]] = set()
+    for kind, secret, at, name in (*_shaped(script), *_in_variables(script), *_in_options(script)):
+        if (at.line, at.column) in seen:
+            continue
+        seen.add((at.line, at.column))
+        what = f"{kind} ({secret[:4]}...): Slurm keeps a copy of the script, and all "
+        what += "who can read the file have it"
+        yield Hit(at, what, f"keep it in a file of mode 600: export {name}=$(<~/.secrets/{name.lower()})")
+
+
+def _shaped(script: Subject) -> Iterator[tuple[str, str, Place, str]]:
+    """Tokens that their shape tells, also in comments and directives."""
+    text = script.text
+    for start, (kind, shape) in _TOKENS.items():
+        for match in shape.finditer(text) if start in text else ():
+            secret = match[0].rpartition(":")[2] if start == "://" else match[0]
+            if _PLACEHOLDER.search(secret) and start != "PRIVATE KEY-----":
+                continue
+            line = text.count("\n", 0, match.start()) + 1
+            column = match.start() - text.rfind("\n", 0, match.start())
+            yield kind, secret, script.at(line, column, column + len(match[0])), "TOKEN"
+
+
+def _in_variables(script: Subject) -> Iterator[tuple[str, str, Place, str]]:
+    for made in script.body.sets:
+        if (
+            not made.name.upper().endswith(_ENDINGS)
+            or made.word is None
+            or not _SECRET_NAME.fullmatch(made.name)
+        ):
+            continue
+        value = made.value
+        if value is not None and _is_secret(made.name, value) and not _has_shape(value):
+            yield f"the value of {made.name}", value, script.at_word(made.word), made.name
+    for name in ("export", "comment", "wckey"):
+        for match in _SECRET_PAIR.finditer(script.value(name) or ""):
+            if _is_secret(match[1], match[2]) and not _has_shape(match[2]):
+                yield f"the value of {match[1]}", match[2], script.at_option(name), match[1]
+
+
+def _in_options(script: Subject) -> Iterator[tuple[str, str, Place, str]]:
+    for command in script.commands if any(word in script.text for word in _SECRET_OPTIONS) else ():
+        words = command.words
+        for index, word in enumerate(words[1:], start=1):
+            name, equals, _ = word.text.lstrip("-").partition("=")
+            if not word.text.startswith("-") or not _SECRET_NAME.fullmatch(name):
+                continue
+            given = word if equals else words[index + 1] if index + 1 < len(words) else None
+            value = None if given is None else given.value
+            if given is None or value is None:
+                continue
+            value = value.partition("=")[2] if equals else value
+            if _is_secret(name, value) and not _has_shape(value):
+                yield f"the value of --{name}", value, script.at_word(given), name.upper().replace("-", "_")
+
+
+def _is_secret(name: str, value: str) -> bool:
+    """Whether a literal value is a secret, and no placeholder, path or number."""
+    if _PLACEHOLDER.search(value) or value[:1] in "/~.$" or "$" in value:
+        return False
+    if "PASS" in name.upper():
+        return len(value) >= 4 and not value.startswith("-")
+    return _KEY.fullmatch(value) is not None
+
+
+def _has_shape(value: str) -> bool:
+    return any(start in value and shape.search(value) for start, (_, shape) in _TOKENS.items())
+
+
+@RULES.add("SB807", "warning", "something that others can change")
+def _of_anybody(script: Subject) -> Iterator[Hit]:
+    for command in (
+        script.named("curl", "wget", *_RUNNERS) if "curl" in script.text or "wget" in script.text else ()
+    ):
+        yield from _run_from_network(script, command)
+    for command in script.named("chmod"):
+        modes = [word for word in command.words[1:] if not word.text.startswith("-")][:1]
+        if modes and _WRITABLE.fullmatch(modes[0].value or ""):
+            what = f"chmod {modes[0].value} lets everybody on the cluster change it"
+            yield Hit(script.at_word(modes[0]), what, "chmod g+w, or 770")
+    for command in script.named("umask"):
+        mask = (command.words[1].value or "") if len(command.words) > 1 else ""
+        if re.fullmatch(r"[0-7]{1,4}", mask) and not int(mask[-1]) & 2:
+            what = f"umask {mask}: everybody on the cluster can change the files that the job makes"
+            yield Hit(script.at_word(command), what, "umask 027")
+
+
+def _run_from_network(script: Subject, command: Command) -> Iterator[Hit]:
+    """A download in a pipe to bash, and shells that are given what curl prints."""
+    fix = "download it once, read it, and run the file"
+    if command.name not in _RUNNERS:
+        if _is_piped_to_shell(command):
+            what = f"what the server sends is run as it comes: {command.name} | bash"
+            yield Hit(script.at_word(command), what, fix)
+        return
+    for word in command.words[1:]:
+        loads = (piece.kind in ("process", "command") and _LOADS.search(piece.text) for piece in word.pieces)
+        if any(loads):
+            what = f"what the server sends is run as it comes: {command.name} {word.text}"
+            yield Hit(script.at_word(word), what, fix)
+
+
+def _is_piped_to_shell(command: Command) -> bool:
+    """Whether what a command prints is run by a shell."""
+    stages = command.pipe.stages[command.stage + 1 :] if command.pipe else []
+    return any(one.name in SHELLS or one.name == "sudo" for stage in stages for one in stage[:1])
+
+
+@RULES.add("SB808", "warning", "a comma in the value of --export")
+def _exports(script: Subject) -> Iterator[Hit]:
+    value, before = script.value("export") or "", ""
+    for item in value.split(",") if "=" in value else ():
+        if before and item and "=" not in item and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", item):
+            what = f"--export ends a value at a comma: {before}, and '{item}' names another variable"
+            yield Hit(script.at_option("export"), what, f"export {before},{item} in the script")
+            return
+        before = item if "=" in item else before
+
+
+@RULES.add("SB809", "warning", "a job name that commands stumble over")
+def _job_name(script: Subject) -> Iterator[Hit]:
+    name = script.value("job-name")
+    if name is None:
+        return
+    if len(name.encode("utf-8", "surrogateescape")) > NAME_BYTES_MAX:
+        what = f"a job name of {len(name)} characters: Slurm refuses more than {NAME_BYTES_MAX} bytes"
+        yield Hit("job-name", what, "a shorter name", "error")
+    elif name.startswith("-"):
+        what = f"the job name '{name}' looks like an option: scancel --name={name} works, other commands fail"
+        yield Hit("job-name", what, f"--job-name={name.lstrip('-') or 'train'}")
+    elif not name.isprintable():
+        yield Hit(
+            "job-name", "the job name holds characters that can't be shown", "letters, digits, . _ and -"
+        )
+
+
+@RULES.add("SB811", "warning", "a place that is right for one person, or one day")
+def _of_one(script: Subject) -> Iterator[Hit]:
+    for made in script.body.sets:
+        value = made.value if _ADDRESS.search(made.name) else None
+        if value and _IPV4.fullmatch(value):
+            yield _fixed_address(script.at(made.line, made.column), value)
+    for launch in script.processes.trainings:
+        for option in launch.launcher.given if launch.launcher else ():
+            named = option.name in ("master-addr", "rdzv-endpoint", "main-process-ip")
+            if named and option.value and _IPV4.fullmatch(option.value):
+                yield _fixed_address(script.at_word(option.word), option.value)
+    user = script.environment.get("USER")
+    if not user or "/home/" not in script.text:
+        return
+    for number, line in enumerate(script.lines, start=1):
+        match = _HOME.search(line) if not line.startswith("# ") else None
+        if match and match[1] != user and f"/home/{user}/" not in script.text:
+            what = f"{match[0]} is the home folder of {match[1]}, and {user} submits the job"
+            yield Hit(
+                script.at(number, match.start() + 1, match.end() + 1), what, "$HOME/, or a shared folder"
+            )
+
+
+def _fixed_address(at: Place, value: str) -> Hit:
+    what = f"{value} is one machine, and Slurm decides where the job runs: another job gets other nodes"
+    return Hit(at, what, 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)')
+
+
+@RULES.add("SB812", "warning", "a placeholder that nobody has filled in")
+def _unfilled(script: Subject) -> Iterator[Hit]:
+    if not any(word in script.text for word in ("/path/to", "<your", "<YOUR", "CHANGEME", "CHANGE_ME")):
+        return
+    comments = {line for line, _ in script.body.comments} - {
+        line.line for line in script.script.directives if line.kind in READ
+    }
+    for number, line in enumerate(script.lines, start=1):
+        match = _UNFILLED.search(line) if number not in comments else None
+        if match:
+            what = f"'{match[0]}' is a placeholder"
+            yield Hit(script.at(number, match.start() + 1, match.end() + 1), what, "write what belongs there")
+
+
+@RULES.add("SB813", "error", "a line of options that bash takes for a command")
+def _not_continued(script: Subject) -> Iterator[Hit]:
+    for match in _OPTION_LINE.finditer(script.text):
+        if not _is_command(script, match.end() - 1):
+            continue
+        number, column = script.body.source.position(match.end() - 1)
+        before, line = script.lines[number - 2 : number]
+        kept = before.rstrip(" \t")
+        what = f"bash takes '{line.split()[0]}' for a command: the line before "
+        place = script.at(number, column)
+        if kept.endswith("\\") and kept != before:
+            what += "ends in a blank after its backslash, and is not continued"
+            edits = (Edit(number - 1, len(kept) + 1, 0, ""),)
+            yield Hit(place, what, "remove the blank", edits=edits)
+        else:
+            yield Hit(place, f"{what}is not continued", "end the line before in a backslash")
+
+
+def _is_command(script: Subject, at: int) -> bool:
+    """Whether a command starts at an offset; to the grammar --name=value is an assignment."""
+    nodes = script.body.source.nodes
+    index = bisect_left(nodes, (at,))
+    return (
+        index < len(nodes) and nodes[index][0] == at and nodes[index][2] in ("command", "variable_assignment")
+    )

@@ -20,7 +20,10 @@ from sbatchgen.script.header import READ, Word
 from sbatchgen.script.releases import ALIASES, Spec, line_of
 
 if TYPE_CHECKING:
-    from sbatchgen.shell import Body
+    from sbatchgen.rules.processes import Processes
+    from sbatchgen.rules.runtimes import Container
+    from sbatchgen.shell import Body, Command
+    from sbatchgen.shell import Word as WordOfBody
 
 
 @dataclass(kw_only=True)
@@ -84,6 +87,37 @@ class Subject:
         return shell.read(self.text)
 
     @cached_property
+    def processes(self) -> Processes:
+        """What the script starts, and how many of each."""
+        from sbatchgen.rules.processes import Processes
+
+        return Processes(self.body)
+
+    @cached_property
+    def commands(self) -> tuple[Command, ...]:
+        """The commands of the body and of the strings of its traps, tests left out."""
+        traps = [command for _, body in self.body.traps for command in body.commands]
+        return tuple(command for command in (*self.body.commands, *traps) if not command.test)
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[Command]]:
+        found: dict[str, list[Command]] = {}
+        for command in self.commands:
+            found.setdefault(command.name, []).append(command)
+        return found
+
+    def named(self, *names: str) -> list[Command]:
+        """The commands of these names."""
+        return [command for name in names for command in self._by_name.get(name, ())]
+
+    @cached_property
+    def containers(self) -> tuple[Container, ...]:
+        """The containers that it starts."""
+        from sbatchgen.rules.runtimes import containers
+
+        return tuple(containers(self))
+
+    @cached_property
     def uses(self) -> tuple[Use | Stop, ...]:
         """Every use of an option in the directives of the first component, also after what stops sbatch."""
         lines = [line for line in self.script.directives if line.kind in READ and line.component <= 0]
@@ -108,6 +142,11 @@ class Subject:
     def at(self, line: int, column: int = 1, end: int = 0) -> Place:
         """A place in the script."""
         return Place(f"{self.file}:{line}:{column}", line, column, end)
+
+    def at_word(self, word: WordOfBody | Command) -> Place:
+        """Where a word or a command of the body stands; up to the line's end where it goes on in the next."""
+        end = word.end_column if word.end_line == word.line else 0
+        return self.at(word.line, word.column, end if end > word.column else 0)
 
     def at_option(self, option: str) -> Place:
         """Where an option that counts is given: all of it, with its value where they stand together."""

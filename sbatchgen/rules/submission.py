@@ -1,8 +1,46 @@
-"""What surrounds a submission: SB901 to SB909."""
+"""Where a job is submitted from: SB901, SB902 and SB910. What a live Slurm says is told by a review.
+
+Sources: sbatch(1), INPUT ENVIRONMENT VARIABLES; srun(1), the same; args.c of pyxis 0.24.
+"""
 
 from __future__ import annotations
 
-from sbatchgen.rules.rule import Rules
+from collections.abc import Iterator
+
+from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.subject import Subject
 
 RULES: Rules[Subject] = Rules()
+
+
+@RULES.add("SB901", "warning", "a variable that overrides the script")
+def _overrides(script: Subject) -> Iterator[Hit]:
+    for name, option in script.script.options.items() if script.environment else ():
+        if option.source != "environment":
+            continue
+        new = option.value or ""
+        if name not in script.options:
+            what = f"{option.spelled}={new} in the environment sets --{name}, which the script leaves open"
+            yield Hit(script.at(1), what, f"unset {option.spelled}, or write it into the script", "info")
+        elif (old := script.value(name) or "") != new:
+            what = (
+                f"{option.spelled} in the environment wins over the script: --{name} is '{new}', not '{old}'"
+            )
+            yield Hit(name, what, f"env -u {option.spelled} sbatch {script.file}")
+
+
+@RULES.add("SB902", "warning", "a job that is submitted from inside of another")
+def _inside(script: Subject) -> Iterator[Hit]:
+    job = script.environment.get("SLURM_JOB_ID")
+    if job:
+        what = f"submitted from inside of job {job}: its SLURM_ variables come along, and srun takes "
+        what += "some of them for options"
+        yield Hit(script.at(1), what, "submit it from a login node; sbatchgen submit leaves them out")
+
+
+@RULES.add("SB910", "warning", "a variable that puts all steps into a container")
+def _pyxis(script: Subject) -> Iterator[Hit]:
+    names = sorted(name for name in script.environment if name.startswith("PYXIS_CONTAINER_"))
+    if names and script.processes.steps:
+        what = f"{', '.join(names)} in the environment count as options for every srun of the script"
+        yield Hit(script.at_word(script.processes.steps[0].command), what, f"unset {' '.join(names)}")

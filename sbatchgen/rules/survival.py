@@ -1,8 +1,303 @@
-"""Signals, requeues and checkpoints: SB601 to SB612."""
+"""Signals, restarts and checkpoints: SB601 to SB618; SB604 and SB606, about options alone, are in `options`.
+
+Who gets which signal was seen on Slurm 22.05.8, and is in sbatch(1) (--signal), scancel(1) (--batch) and
+slurm.conf(5) (KillWait, KillOnBadExit); when bash runs a trap, in bash(1), SIGNALS.
+"""
 
 from __future__ import annotations
 
-from sbatchgen.rules.rule import Rules
+import re
+from collections.abc import Iterator
+
+from sbatchgen.finding import Edit
+from sbatchgen.rules.processes import Launch
+from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.subject import Subject
+from sbatchgen.shell import Command
+from sbatchgen.shell.body import SHELLS
 
 RULES: Rules[Subject] = Rules()
+
+LONG_S = 12 * 3600
+HARMLESS = frozenset(("CONT", "CHLD", "WINCH", "URG"))  # that a process ignores unless it asks for them
+NUMBERS = {"1": "HUP", "2": "INT", "10": "USR1", "12": "USR2", "15": "TERM"}
+_SIGNAL = re.compile(r"(?:(?P<to>[RB]{1,2}):)?(?P<name>[A-Za-z]\w*|\d+)(?:@\d+)?")
+RESUMES = ("resum", "restart", "checkpoint", "ckpt", "snapshot", "latest", "last.pt", "continue")
+SAVES = ("resum", "checkpoint", "ckpt", "snapshot", "save", "saving")
+_OF_ENVIRONMENT = re.compile(
+    r"(?:activate|rc|profile|conda\.sh|mamba\.sh|env|modules?\.sh|lmod\.sh|/init/\w+)$"
+)
+_AFTER_OK = re.compile(r"(?:^|[,?=])(?:afterok|aftercorr)\b")
+
+
+def _signal(script: Subject) -> tuple[bool, str] | None:
+    """Whether --signal is for the batch shell, and the signal's name; None where there is none."""
+    match = _SIGNAL.fullmatch(script.value("signal") or "")
+    return ("B" in (match["to"] or ""), _name(match["name"])) if match else None
+
+
+def _name(signal: str) -> str:
+    name = signal.upper().removeprefix("SIG")
+    return NUMBERS.get(name, name)
+
+
+def _trapped(script: Subject) -> dict[str, list[Command]]:
+    """The signals for which the script sets a trap, with the commands that do; "?" for those not told."""
+    found: dict[str, list[Command]] = {}
+    for command in script.named("trap"):
+        words = [word for word in command.words[1:] if word.text != "--"]
+        if len(words) > 1 and words[0].text != "-":
+            for word in words[1:]:
+                value = script.body.value(word)
+                found.setdefault("?" if value is None else _name(value), []).append(command)
+    return found
+
+
+def _is_whole(script: Subject) -> bool:
+    """Whether the script is all that its shell runs: bash, without other files of commands or an exec."""
+    if script.body.language not in SHELLS:
+        return False
+    if any(len(command.words) > 1 and command.context.top for command in script.named("exec")):
+        return False
+    sourced = [command.words[1] for command in script.named("source", ".") if len(command.words) > 1]
+    return all(_OF_ENVIRONMENT.search(script.body.text_of(word)) for word in sourced)
+
+
+def _requeues(script: Subject) -> list[Command]:
+    """The commands that hand the job back to Slurm."""
+    verbs = {"requeue", "requeuehold"}
+    return [one for one in script.named("scontrol") if verbs & {word.value for word in one.words[1:3]}]
+
+
+def _handlers(script: Subject, signals: tuple[str, ...] = ()) -> Iterator[Command]:
+    """The commands of the handlers of signals and of their functions; of all but EXIT and ERR by default."""
+    functions: set[str] = set()
+    for _, body in script.body.traps:
+        for command in body.commands:
+            names = [_name(name) for name in command.context.trap]
+            if any(
+                name in signals if signals else name not in ("EXIT", "0", "ERR", "DEBUG") for name in names
+            ):
+                functions.add(command.name)
+                yield command
+    yield from (command for command in script.body.commands if command.context.function in functions - {""})
+
+
+def _speaks_of(script: Subject, words: tuple[str, ...]) -> bool:
+    text = script.text.lower()
+    return any(word in text for word in words)
+
+
+def _shown(launch: Launch) -> str:
+    """A launch in messages."""
+    return f"{(launch.step or launch.program).name} in line {launch.command.line}"
+
+
+@RULES.add("SB601", "warning", "a signal that ends the script")
+def _has_trap(script: Subject) -> Iterator[Hit]:
+    signal = _signal(script)
+    if signal is None or not signal[0] or signal[1] in HARMLESS:
+        return
+    name = signal[1]
+    if {name, "?"} & _trapped(script).keys() or not _is_whole(script):
+        return
+    if not any(_name(word.text) == name for one in script.commands for word in one.words[1:]):
+        what = (
+            f"bash gets {name} before the time limit and has no trap for it: it ends the script, and Slurm "
+        )
+        what += "the job, earlier than without the signal"
+        yield Hit("signal", what, f"trap 'touch \"$STOP_FILE\"' {name}, before the work is started")
+
+
+@RULES.add("SB602", "warning", "a trap that runs too late")
+def _trap_in_time(script: Subject) -> Iterator[Hit]:
+    signal = _signal(script)
+    if signal is None or not signal[0] or signal[1] not in _trapped(script):
+        return
+    trainings = script.processes.trainings
+    if not trainings or script.named("wait", "coproc") or any(one.background for one in script.body.commands):
+        return
+    what = f"bash waits for {_shown(trainings[-1])} to end before it runs the trap for {signal[1]}: the "
+    what += "training has ended, or was killed at the limit, by then"
+    fix = "end the line with &, then: while kill -0 $! 2>/dev/null; do wait $!; done"
+    yield Hit(script.at_word(trainings[-1].command), what, fix)
+
+
+@RULES.add("SB603", "warning", "a signal for the steps, where the script waits for it")
+def _reaches(script: Subject) -> Iterator[Hit]:
+    signal = _signal(script)
+    if signal is None or signal[0] or script.body.language not in SHELLS:
+        return
+    name, value = signal[1], script.value("signal") or ""
+    if name in _trapped(script):
+        what = f"--signal={value} goes to the steps and not to the script: its trap for {name} never runs"
+        yield Hit("signal", what, f"--signal=B:{value.partition(':')[2] or value}")
+        return
+    processes = script.processes
+    if (
+        processes.trainings
+        and not processes.unseen
+        and not any(one.step or one.mpi for one in processes.launches)
+    ):
+        what = f"--signal={value} goes to steps of srun, and the script starts none: nobody gets it"
+        yield Hit("signal", what, f"srun {processes.trainings[0].program.name}, or B: and a trap")
+
+
+@RULES.add("SB605", "warning", "a restart from the beginning")
+def _resumes(script: Subject) -> Iterator[Hit]:
+    processes = script.processes
+    if "requeue" not in script.options or not processes.trainings or processes.unseen:
+        return
+    if not _speaks_of(script, RESUMES):
+        what = "--requeue starts the script again from its first line, and nothing in it looks for a "
+        what += "checkpoint: the training begins anew, and may write over what it has saved"
+        yield Hit("requeue", what, "give the trainer its option to resume, or --no-requeue")
+
+
+@RULES.add("SB607", "warning", "a requeue that Slurm refuses")
+def _may_requeue(script: Subject) -> Iterator[Hit]:
+    for command in _requeues(script) if "no-requeue" in script.options else ():
+        what = "the directive --no-requeue forbids it: Slurm refuses this requeue"
+        yield Hit(script.at_word(command), what, "replace --no-requeue by --requeue")
+
+
+@RULES.add("SB608", "info", "a long job that seems to save nothing")
+def _saves(script: Subject) -> Iterator[Hit]:
+    time, processes = script.job.time, script.processes
+    if time is None or time <= LONG_S or not processes.trainings or processes.unseen:
+        return
+    if "signal" not in script.options and not _speaks_of(script, SAVES):
+        what = (
+            f"a job of up to {script.value('time')}, and nothing in the script speaks of checkpoints: what "
+        )
+        what += "ends it early costs all of it"
+        yield Hit("time", what, "save a checkpoint each hour, and resume from the newest")
+
+
+@RULES.add("SB610", "warning", "a script that submits itself")
+def _own_successor(script: Subject) -> Iterator[Hit]:
+    own = script.file.rpartition("/")[2]
+    for command in script.named("sbatch"):
+        for word in command.words[1:]:
+            if {"0", "BASH_SOURCE"} & set(word.variables):
+                what = f"{word.text} is Slurm's copy of the script, on the disk of the node: it is gone when "
+                what += "the job ends, and jobs that submit each other end only by scancel"
+                yield Hit(script.at_word(word), what, _SUCCESSOR)
+            elif command.context.top and (script.body.value(word) or "").rpartition("/")[2] == own:
+                what = "each run submits the next, whatever came of it: they end only by scancel"
+                yield Hit(script.at_word(command), what, _SUCCESSOR)
+
+
+_SUCCESSOR = "--requeue with a bound on SLURM_RESTART_COUNT, or --array=1-10%1"
+
+
+@RULES.add("SB611", "warning", "a job that waits for ever for a failed one")
+def _dependency(script: Subject) -> Iterator[Hit]:
+    what = "if that job fails, this one stays pending for ever (DependencyNeverSatisfied)"
+    option = "--kill-on-invalid-dep=yes"
+    if _AFTER_OK.search(script.value("dependency") or "") and "kill-on-invalid-dep" not in script.options:
+        at = script.at_option("dependency")
+        edits = (Edit(at.line, at.end, at.end, f" {option}"),) if at.end else ()
+        yield Hit(at, what, f"add {option}", edits=edits)
+    for command in script.named("sbatch"):
+        if any("kill-on-invalid-dep" in word.text for word in command.words):
+            continue
+        for word in command.words[1:]:
+            if _AFTER_OK.search(script.body.text_of(word)):
+                yield Hit(script.at_word(word), what.replace("this one", "the new one"), f"add {option}")
+
+
+@RULES.add("SB613", "warning", "a wait that the signal ends")
+def _waits_on(script: Subject) -> Iterator[Hit]:
+    signal = _signal(script)
+    if signal is None or not signal[0] or signal[1] not in _trapped(script):
+        return
+    waits = [one for one in script.named("wait") if not one.context.function and not one.context.trap]
+    behind = [one for one in script.processes.trainings if one.command.background]
+    ends = {"exit", "wait", "scontrol", "sbatch", "exec"}
+    if len(waits) != 1 or waits[0].context.loop or not behind or not _is_whole(script):
+        return
+    if any(command.name in ends for command in _handlers(script, (signal[1],))):
+        return
+    what = f"{signal[1]} ends this wait, with a status over 128: the script goes on, ends, and Slurm kills "
+    what += f"{_shown(behind[0])}"
+    yield Hit(script.at_word(waits[0]), what, 'while kill -0 "$pid" 2>/dev/null; do wait "$pid"; done')
+
+
+@RULES.add("SB614", "warning", "a signal that kills torchrun")
+def _torchrun_signal(script: Subject) -> Iterator[Hit]:
+    signal = _signal(script)
+    if signal is None or signal[0] or signal[1] not in ("USR1", "USR2"):
+        return
+    for launch in script.processes.trainings:
+        agent = launch.launcher
+        if launch.step is None or agent is None or agent.name != "torchrun":
+            continue
+        handled = agent.option("signals-to-handle")
+        if handled is None or (handled.value is not None and signal[1] not in handled.value):
+            what = f"torchrun gets {signal[1]} before the time limit and has no handler for it: it ends, and "
+            what += "its workers with it"
+            yield Hit("signal", what, f"B:{signal[1]}@300, and a trap that writes a stop file")
+
+
+@RULES.add("SB615", "warning", "a shell between the signal and the program")
+def _shell_between(script: Subject) -> Iterator[Hit]:
+    signal = _signal(script)
+    if signal is None or signal[0] or signal[1] in HARMLESS:
+        return
+    for launch in script.processes.trainings:
+        names = [tool.name for tool in launch.tools]
+        for shell, tool in zip(launch.tools, launch.tools[1:], strict=False):
+            if (
+                launch.step is None
+                or shell.name not in SHELLS
+                or "exec" in names
+                or "trap" in tool.body.source.text
+            ):
+                continue
+            if len([one for one in tool.body.commands if not one.context.substitution]) > 1:
+                what = (
+                    f"{signal[1]} reaches {shell.name} alone, which ends by it; {launch.program.name} runs on"
+                )
+                yield Hit(script.at_word(launch.command), what, f"exec {tool.name} ... as its last command")
+
+
+@RULES.add("SB616", "warning", "requeues without a bound")
+def _bounded(script: Subject) -> Iterator[Hit]:
+    requeues = _requeues(script)
+    if not requeues or "SLURM_RESTART_COUNT" in script.text:
+        return
+    handled = {id(command) for command in _handlers(script)}
+    for command in requeues:
+        if id(command) not in handled:
+            what = (
+                "the job is requeued however often it has been: one that fails at its start does so for ever"
+            )
+            yield Hit(script.at_word(command), what, "((${SLURM_RESTART_COUNT:-0} < 5)) && " + command.text)
+
+
+@RULES.add("SB617", "info", "tasks that outlive a failed one")
+def _fails_together(script: Subject) -> Iterator[Hit]:
+    if "KILL_BAD_EXIT" in script.text:
+        return
+    for launch in script.processes.trainings:
+        step = launch.step
+        if step is None or launch.mpi or step.option("kill-on-bad-exit"):
+            continue
+        tasks = launch.tasks(script.job)
+        if tasks is not None and tasks > 1:
+            what = (
+                f"if one of the {tasks} tasks fails, srun lets the others run, and they wait for it until a "
+            )
+            what += "timeout"
+            yield Hit(script.at_word(step.words[0]), what, "srun --kill-on-bad-exit=1")
+
+
+@RULES.add("SB618", "warning", "a requeue of the whole array")
+def _element(script: Subject) -> Iterator[Hit]:
+    for command in _requeues(script) if "array" in script.options else ():
+        text = " ".join(script.body.text_of(word) for word in command.words[1:])
+        if "ARRAY" not in text and ("SLURM_JOB_ID" in text or "SLURM_JOBID" in text):
+            what = "one task of an array has the array's own id as SLURM_JOB_ID: there, this requeues all"
+            fix = 'scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"'
+            yield Hit(script.at_word(command), what, fix)
