@@ -127,7 +127,7 @@ def _environment_of_steps(script: Subject) -> Iterator[Hit]:
 def _conda_known(script: Subject) -> Iterator[Hit]:
     if "l" in script.body.flags or "i" in script.body.flags:
         return
-    for command in script.body.commands:
+    for command in script.processes.named(("conda", "mamba", "micromamba", *_PREPARES)):
         second = (command.words[1].value or "") if len(command.words) > 1 else ""
         if command.name in ("source", ".", "module", "ml") or (
             command.name == "eval" and "hook" in command.text
@@ -147,10 +147,13 @@ def _conda_known(script: Subject) -> Iterator[Hit]:
             return
 
 
+_PREPARES = ("source", ".", "module", "ml", "eval")
+
+
 @RULES.add("SB406", "warning", "set -u while conda or a profile is read")
 def _unset_variables(script: Subject) -> Iterator[Hit]:
-    for command in script.body.commands:
-        if command.name not in ("source", ".", "conda", "mamba") or len(command.words) < 2:
+    for command in script.processes.named(("source", ".", "conda", "mamba")):
+        if len(command.words) < 2:
             continue
         second = script.body.text_of(command.words[1])
         is_read = bool(re.search(r"(?:conda\.sh|bashrc|/etc/profile)$|conda.*/activate$", second))
@@ -260,12 +263,9 @@ def _shell_of_script(script: Subject) -> Iterator[Hit]:
 
 @RULES.add("SB412", "warning", "results on a disk of the node")
 def _results_kept(script: Subject) -> Iterator[Hit]:
-    commands = script.body.commands
+    copies = script.processes.named(_COPIES)
     for launch in script.processes.trainings:
-        if (
-            any(command.name in _COPIES and command.at > launch.command.at for command in commands)
-            or script.body.traps
-        ):
+        if any(command.at > launch.command.at for command in copies) or script.body.traps:
             continue
         for name, word, value in _arguments(launch):
             if _KEPT.fullmatch(name) and _LOCAL.match(value):
@@ -278,7 +278,7 @@ def _results_kept(script: Subject) -> Iterator[Hit]:
 @RULES.add("SB413", "info", "a program that is not where the script looks for it")
 def _programs_found(script: Subject) -> Iterator[Hit]:
     folder = script.folder
-    moved = any(command.name in ("cd", "pushd") for command in script.body.commands)
+    moved = script.processes.named(("cd", "pushd"))
     if folder is None or moved or "chdir" in script.options:
         return
     for launch in script.processes.trainings:
@@ -316,8 +316,8 @@ def _old_names(script: Subject) -> Iterator[Hit]:
 
 @RULES.add("SB415", "warning", "a limit that is too low for training")
 def _limits_raised(script: Subject) -> Iterator[Hit]:
-    for command in script.body.commands if script.processes.trainings else ():
-        words = [word.value or "" for word in command.words[1:]] if command.name == "ulimit" else []
+    for command in script.processes.named(("ulimit",)) if script.processes.trainings else ():
+        words = [word.value or "" for word in command.words[1:]]
         if len(words) < 2 or not re.fullmatch(r"\d{1,12}", words[-1], re.ASCII):
             continue
         letters, limit = "".join(words[:-1]), int(words[-1])
@@ -411,9 +411,7 @@ def _command_at(script: Subject, at: int) -> Command | None:
 
 def _module_calls(script: Subject) -> Iterator[tuple[Command, tuple[str, ...]]]:
     """Each call of module or ml, with its verb and names; ml NAME is a load."""
-    for command in script.body.commands:
-        if command.name not in ("module", "ml"):
-            continue
+    for command in script.processes.named(("module", "ml")):
         words = tuple(word.value or "$" for word in command.words[1:] if not word.text.startswith("-"))
         if words and command.name == "ml" and words[0] not in ("load", "purge", "reset", "restore"):
             words = ("", *words) if words[0] in _ML_VERBS else ("load", *words)
@@ -449,9 +447,9 @@ def _arguments(launch: Launch) -> Iterator[tuple[str, Word, str]]:
     program = launch.program
     words = list(program.rest)
     for index, word in enumerate(words):
-        name, equals, value = program.body.text_of(word).partition("=")
-        if not name.startswith("-"):
+        if not word.text.startswith("-"):
             continue
+        name, equals, value = (word.value or program.body.text_of(word)).partition("=")
         if not equals and index + 1 < len(words):
             value = program.body.text_of(words[index + 1])
         yield name, word, value

@@ -74,7 +74,7 @@ def _tasks_started(script: Subject) -> Iterator[Hit]:
     if tasks < 2 or script.processes.steps or script.processes.unseen:
         return
     trainings = script.processes.trainings
-    if any(launch.mpi or launch.launcher for launch in trainings) or _names(script) & OTHER_LAUNCHERS:
+    if any(launch.mpi or launch.launcher for launch in trainings) or script.processes.named(OTHER_LAUNCHERS):
         return
     for launch in trainings[:1]:
         what = (
@@ -110,7 +110,7 @@ def _one_launcher_per_node(script: Subject) -> Iterator[Hit]:
 @RULES.add("SB303", "error", "a launcher for several nodes that starts on one")
 def _launcher_on_all_nodes(script: Subject) -> Iterator[Hit]:
     nodes = script.job.nodes
-    if nodes < 2 or _names(script) & OTHER_LAUNCHERS:
+    if nodes < 2 or script.processes.named(OTHER_LAUNCHERS):
         return
     launches = script.processes.launches
     if any(
@@ -240,7 +240,8 @@ def _address_of_the_first_node(script: Subject) -> Iterator[Hit]:
 @RULES.add("SB308", "warning", "a variable of each task that the batch shell expands")
 def _expanded_in_the_task(script: Subject) -> Iterator[Hit]:
     exported = False
-    for launch in script.processes.steps:
+    used = any(use.name in OF_A_TASK for use in script.body.uses)
+    for launch in script.processes.steps if used else ():
         tasks, nodes = launch.tasks(script.job), launch.nodes(script.job)
         if tasks is None or tasks < 2:
             continue
@@ -422,11 +423,11 @@ def _ranks_see_all(script: Subject) -> Iterator[Hit]:
 
 @RULES.add("SB317", "warning", "the script asks Slurm again and again")
 def _polls(script: Subject) -> Iterator[Hit]:
-    for command in script.body.commands:
+    for command in script.processes.named(("watch", *POLLS)):
         name = command.name
         if name == "watch" and len(command.words) > 1:
             name = next((word.value or "" for word in command.words[1:] if (word.value or "") in POLLS), "")
-        elif not command.context.loop or name not in POLLS:
+        elif not command.context.loop:
             continue
         verb = (command.words[1].value or "") if len(command.words) > 1 else ""
         if name == "scontrol" and (verb != "show" or "host" in command.text):
@@ -445,18 +446,17 @@ def _polls(script: Subject) -> Iterator[Hit]:
 
 @RULES.add("SB318", "warning", "a command that leaves the job")
 def _leaves_the_job(script: Subject) -> Iterator[Hit]:
-    for command in script.body.commands:
-        found = _LEAVING.get(command.name)
-        if found is None or not command.words:
+    for command in script.processes.named(_LEAVING):
+        if not command.words:
             continue
         first = next((word.text for word in command.words[1:] if not word.text.startswith("-")), "")
-        if command.name in ("docker", "podman") and first not in ("run", "exec"):
+        if command.name == "docker" and first not in ("run", "exec"):
             continue
         if command.name == "ssh" and any(
             re.fullmatch(r"-\w*[LRDNV]\w*", word.text) for word in command.words[1:]
         ):
             continue
-        what, fix = found
+        what, fix = _LEAVING[command.name]
         yield Hit(
             script.at_word(_first(command)),
             f"{command.name}: {what}",
@@ -486,8 +486,8 @@ _LEAVING = {
 def _idle_gpus(script: Subject) -> Iterator[Hit]:
     if not script.job.gpu_count:
         return
-    for command in script.body.commands:
-        words = [word.value or "" for word in command.words] if command.name in _WAITING else []
+    for command in script.processes.named(_WAITING):
+        words = [word.value or "" for word in command.words]
         if command.name == "sleep" and _sleeps(words[1:]) < LONG_SLEEP_S:
             continue
         if command.name == "tail" and words[-1:] != ["/dev/null"]:
@@ -640,7 +640,7 @@ def _torchrun_options() -> list[str]:
 def _reads_stdin(script: Subject) -> Iterator[Hit]:
     loop: Command | None = None
     readers = {id(launch.command): launch for launch in script.processes.steps}
-    for command in script.body.commands:
+    for command in script.body.commands if readers and script.processes.named(("read",)) else ():
         context = command.context
         if not context.loop:
             loop = None
@@ -652,10 +652,6 @@ def _reads_stdin(script: Subject) -> Iterator[Hit]:
             if step and not fed and not (command.pipe and command.stage) and step.option("input") is None:
                 what = "srun reads the input of the loop: only the first line is worked on"
                 yield Hit(script.at_word(step.words[0]), what, "srun --input=none, or </dev/null behind it")
-
-
-def _names(script: Subject) -> set[str]:
-    return {command.name for command in script.body.commands}
 
 
 def _asked_tasks(script: Subject) -> int:
@@ -749,23 +745,22 @@ def _is_written(word: Word) -> bool:
 
 def _doubtful_addresses(script: Subject) -> Iterator[tuple[Place, str]]:
     """Commands in an assignment of an address that give what other nodes can't use."""
-    names = [one for one in script.body.sets if _ADDRESS_NAME.fullmatch(one.name) and one.word is not None]
+    names = [one for one in script.body.sets if one.word is not None and _ADDRESS_NAME.fullmatch(one.name)]
     if not names:
         return
     started = {id(launch.command): launch.program.words for launch in script.processes.steps}
-    for command in script.body.commands:
+    for command in script.processes.named(("hostname", "echo", "srun")):
+        if not command.context.substitution or not any(one.at <= command.at < one.end for one in names):
+            continue
         words = started.get(id(command), command.words)
-        if not command.context.substitution or not words or words[0].text not in ("hostname", "echo"):
-            continue
-        if not any(one.at <= command.at < one.end for one in names):
-            continue
+        name = words[0].text if words else ""
         values = [word.value or "" for word in words[1:]]
-        if words[0].text == "echo" and values and LOOPBACK.match(values[0]):
+        if name == "echo" and values and LOOPBACK.match(values[0]):
             what = (
                 f"{values[0]} in place of the first node hides that it was not found: every node trains alone"
             )
             yield script.at_word(words[0]), what
-        elif words[0].text == "hostname" and _ADDRESS_OPTIONS & set(values):
+        elif name == "hostname" and _ADDRESS_OPTIONS & set(values):
             what = (
                 f"{' '.join(['hostname', *values])} may be 127.0.1.1, or several addresses: then every node "
             )
