@@ -265,14 +265,13 @@ def _shell_of_script(script: Subject) -> Iterator[Hit]:
 def _results_kept(script: Subject) -> Iterator[Hit]:
     copies = script.processes.named(_COPIES)
     for launch in script.processes.trainings:
-        if any(command.at > launch.command.at for command in copies) or script.body.traps:
-            continue
         for name, word, value in _arguments(launch):
-            if _KEPT.fullmatch(name) and _LOCAL.match(value):
-                what = f"{name} {value} is on a disk of each node: it is lost when the job ends"
-                yield Hit(
-                    script.at_word(word), what, f'{name} "$SLURM_SUBMIT_DIR/..." or a folder of scratch'
-                )
+            if not _KEPT.fullmatch(name) or not _LOCAL.match(value):
+                continue
+            if script.body.traps or any(command.at > launch.command.at for command in copies):
+                return
+            what = f"{name} {value} is on a disk of each node: it is lost when the job ends"
+            yield Hit(script.at_word(word), what, f'{name} "$SLURM_SUBMIT_DIR/..." or a folder of scratch')
 
 
 @RULES.add("SB413", "info", "a program that is not where the script looks for it")

@@ -149,7 +149,8 @@ class Launch:
         if launcher.name == "accelerate launch":
             total = number(launcher.option("num-processes"), launcher, job)
             machines = launcher.option("num-machines")
-            nodes = number(machines, launcher, job) if machines else 1
+            alone = 1 if fixed_nodes(job) == 1 else None  # else a file of its own may tell
+            nodes = number(machines, launcher, job) if machines else alone
             return -(-total // nodes) if total is not None and nodes else None
         given = launcher.option("num-gpus" if launcher.name == "deepspeed" else "nproc-per-node")
         return number(given, launcher, job) if given or launcher.name != "torchrun" else 1
