@@ -127,7 +127,7 @@ def _environment_of_steps(script: Subject) -> Iterator[Hit]:
 def _conda_known(script: Subject) -> Iterator[Hit]:
     if "l" in script.body.flags or "i" in script.body.flags:
         return
-    for command in script.processes.named(("conda", "mamba", "micromamba", *_PREPARES)):
+    for command in script.named("conda", "mamba", "micromamba", *_PREPARES):
         second = (command.words[1].value or "") if len(command.words) > 1 else ""
         if command.name in ("source", ".", "module", "ml") or (
             command.name == "eval" and "hook" in command.text
@@ -152,7 +152,7 @@ _PREPARES = ("source", ".", "module", "ml", "eval")
 
 @RULES.add("SB406", "warning", "set -u while conda or a profile is read")
 def _unset_variables(script: Subject) -> Iterator[Hit]:
-    for command in script.processes.named(("source", ".", "conda", "mamba")):
+    for command in script.named("source", ".", "conda", "mamba"):
         if len(command.words) < 2:
             continue
         second = script.body.text_of(command.words[1])
@@ -263,7 +263,7 @@ def _shell_of_script(script: Subject) -> Iterator[Hit]:
 
 @RULES.add("SB412", "warning", "results on a disk of the node")
 def _results_kept(script: Subject) -> Iterator[Hit]:
-    copies = script.processes.named(_COPIES)
+    copies = script.named(*_COPIES)
     for launch in script.processes.trainings:
         for name, word, value in _arguments(launch):
             if not _KEPT.fullmatch(name) or not _LOCAL.match(value):
@@ -277,7 +277,7 @@ def _results_kept(script: Subject) -> Iterator[Hit]:
 @RULES.add("SB413", "info", "a program that is not where the script looks for it")
 def _programs_found(script: Subject) -> Iterator[Hit]:
     folder = script.folder
-    moved = script.processes.named(("cd", "pushd"))
+    moved = script.named("cd", "pushd")
     if folder is None or moved or "chdir" in script.options:
         return
     for launch in script.processes.trainings:
@@ -315,7 +315,7 @@ def _old_names(script: Subject) -> Iterator[Hit]:
 
 @RULES.add("SB415", "warning", "a limit that is too low for training")
 def _limits_raised(script: Subject) -> Iterator[Hit]:
-    for command in script.processes.named(("ulimit",)) if script.processes.trainings else ():
+    for command in script.named("ulimit") if script.processes.trainings else ():
         words = [word.value or "" for word in command.words[1:]]
         if len(words) < 2 or not re.fullmatch(r"\d{1,12}", words[-1], re.ASCII):
             continue
@@ -331,12 +331,33 @@ def _limits_raised(script: Subject) -> Iterator[Hit]:
 @RULES.add("SB416", "warning", "the script sets a variable that is Slurm's")
 def _own_variables(script: Subject) -> Iterator[Hit]:
     for one in script.body.sets:
-        if one.name == "SLURM_CPUS_PER_TASK" and one.by != "unset" and not one.context.branch:
+        option = _OPTIONS_OF_SRUN.get(one.name)
+        kept = one.word is not None and one.name in one.word.variables  # as in NAME=${NAME:-1}
+        if option is None or one.by == "unset" or one.context.branch or kept:
+            continue
+        if option == "cpus-per-task":
             what = (
-                "SLURM_CPUS_PER_TASK is Slurm's: srun of 22.05 and 23.02 does not read it, and that of 23.11 "
+                f"{one.name} is Slurm's: srun of 22.05 and 23.02 does not read it, and that of 23.11 may end "
             )
-            what += "may end where it differs from the job"
-            yield Hit(script.at(one.line, one.column), what, "srun --cpus-per-task=N")
+            what += "where it differs from the job"
+        else:
+            what = f"{one.name} is Slurm's: srun takes it for --{option}, which then differs from the job"
+        yield Hit(script.at(one.line, one.column), what, f"srun --{option}=N, or a name of your own")
+
+
+_OPTIONS_OF_SRUN = {
+    "SLURM_CPUS_PER_TASK": "cpus-per-task",
+    "SLURM_NTASKS": "ntasks",
+    "SLURM_NPROCS": "ntasks",
+    "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
+    "SLURM_NNODES": "nodes",
+    "SLURM_JOB_NUM_NODES": "nodes",
+    "SLURM_JOB_ID": "jobid",
+    "SLURM_GPUS": "gpus",
+    "SLURM_GPUS_PER_NODE": "gpus-per-node",
+    "SLURM_GPUS_PER_TASK": "gpus-per-task",
+    "SLURM_MEM_PER_NODE": "mem",
+}
 
 
 @RULES.add("SB417", "warning", "an interface for gloo in the way of NCCL")
@@ -410,7 +431,7 @@ def _command_at(script: Subject, at: int) -> Command | None:
 
 def _module_calls(script: Subject) -> Iterator[tuple[Command, tuple[str, ...]]]:
     """Each call of module or ml, with its verb and names; ml NAME is a load."""
-    for command in script.processes.named(("module", "ml")):
+    for command in script.named("module", "ml"):
         words = tuple(word.value or "$" for word in command.words[1:] if not word.text.startswith("-"))
         if words and command.name == "ml" and words[0] not in ("load", "purge", "reset", "restore"):
             words = ("", *words) if words[0] in _ML_VERBS else ("load", *words)

@@ -74,7 +74,7 @@ def _tasks_started(script: Subject) -> Iterator[Hit]:
     if tasks < 2 or script.processes.steps or script.processes.unseen:
         return
     trainings = script.processes.trainings
-    if any(launch.mpi or launch.launcher for launch in trainings) or script.processes.named(OTHER_LAUNCHERS):
+    if any(launch.mpi or launch.launcher for launch in trainings) or script.named(*OTHER_LAUNCHERS):
         return
     for launch in trainings[:1]:
         what = (
@@ -110,7 +110,7 @@ def _one_launcher_per_node(script: Subject) -> Iterator[Hit]:
 @RULES.add("SB303", "error", "a launcher for several nodes that starts on one")
 def _launcher_on_all_nodes(script: Subject) -> Iterator[Hit]:
     nodes = script.job.nodes
-    if nodes < 2 or script.processes.named(OTHER_LAUNCHERS):
+    if nodes < 2 or script.named(*OTHER_LAUNCHERS):
         return
     launches = script.processes.launches
     if any(
@@ -423,7 +423,7 @@ def _ranks_see_all(script: Subject) -> Iterator[Hit]:
 
 @RULES.add("SB317", "warning", "the script asks Slurm again and again")
 def _polls(script: Subject) -> Iterator[Hit]:
-    for command in script.processes.named(("watch", *POLLS)):
+    for command in script.named("watch", *POLLS):
         name = command.name
         if name == "watch" and len(command.words) > 1:
             name = next((word.value or "" for word in command.words[1:] if (word.value or "") in POLLS), "")
@@ -446,7 +446,7 @@ def _polls(script: Subject) -> Iterator[Hit]:
 
 @RULES.add("SB318", "warning", "a command that leaves the job")
 def _leaves_the_job(script: Subject) -> Iterator[Hit]:
-    for command in script.processes.named(_LEAVING):
+    for command in script.named(*_LEAVING):
         if not command.words:
             continue
         first = next((word.text for word in command.words[1:] if not word.text.startswith("-")), "")
@@ -486,7 +486,7 @@ _LEAVING = {
 def _idle_gpus(script: Subject) -> Iterator[Hit]:
     if not script.job.gpu_count:
         return
-    for command in script.processes.named(_WAITING):
+    for command in script.named(*_WAITING):
         words = [word.value or "" for word in command.words]
         if command.name == "sleep" and _sleeps(words[1:]) < LONG_SLEEP_S:
             continue
@@ -640,7 +640,7 @@ def _torchrun_options() -> list[str]:
 def _reads_stdin(script: Subject) -> Iterator[Hit]:
     loop: Command | None = None
     readers = {id(launch.command): launch for launch in script.processes.steps}
-    for command in script.body.commands if readers and script.processes.named(("read",)) else ():
+    for command in script.body.commands if readers and script.named("read") else ():
         context = command.context
         if not context.loop:
             loop = None
@@ -749,8 +749,9 @@ def _doubtful_addresses(script: Subject) -> Iterator[tuple[Place, str]]:
     if not names:
         return
     started = {id(launch.command): launch.program.words for launch in script.processes.steps}
-    for command in script.processes.named(("hostname", "echo", "srun")):
-        if not command.context.substitution or not any(one.at <= command.at < one.end for one in names):
+    for command in script.named("hostname", "echo", "srun"):
+        own = command.context.substitution and not command.context.trap
+        if not own or not any(one.at <= command.at < one.end for one in names):
             continue
         words = started.get(id(command), command.words)
         name = words[0].text if words else ""

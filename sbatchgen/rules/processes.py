@@ -10,7 +10,7 @@ Sources: srun(1) and sbatch(1) of Slurm 22.05, OUTPUT ENVIRONMENT VARIABLES; tor
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -168,18 +168,6 @@ class Processes:
 
     def __init__(self, body: Body) -> None:
         self.body = body
-
-    @cached_property
-    def _by_name(self) -> dict[str, list[Command]]:
-        found: dict[str, list[Command]] = {}
-        for command in self.body.commands:
-            found.setdefault(command.name, []).append(command)
-        return found
-
-    def named(self, names: Iterable[str]) -> list[Command]:
-        """The commands with these names, in the order of the text."""
-        found = [command for name in names for command in self._by_name.get(name, ())]
-        return sorted(found, key=lambda command: command.at)
 
     @cached_property
     def launches(self) -> tuple[Launch, ...]:

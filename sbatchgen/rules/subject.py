@@ -107,8 +107,11 @@ class Subject:
         return found
 
     def named(self, *names: str) -> list[Command]:
-        """The commands of these names."""
-        return [command for name in names for command in self._by_name.get(name, ())]
+        """The commands of these names, in the order of the text."""
+        found = [command for name in names for command in self._by_name.get(name, ())]
+        if len(names) > 1 and len(found) > 1:
+            found.sort(key=lambda command: (command.line, command.column))
+        return found
 
     @cached_property
     def containers(self) -> tuple[Container, ...]:
