@@ -6,13 +6,23 @@ from collections.abc import Iterable
 
 from sbatchgen.finding import Finding
 from sbatchgen.profile import Profile
-from sbatchgen.rules import containers, directives, environment, launch, safety, submission, survival
+from sbatchgen.rules import (
+    containers,
+    directives,
+    environment,
+    launch,
+    rendezvous,
+    safety,
+    steps,
+    submission,
+    survival,
+)
 from sbatchgen.rules.ask import Ask
 from sbatchgen.rules.judge import judge, with_policy
 from sbatchgen.rules.subject import Subject
 from sbatchgen.units import Text
 
-GROUPS = (directives, launch, environment, containers, survival, safety, submission)
+GROUPS = (directives, launch, rendezvous, steps, environment, containers, survival, safety, submission)
 NO_CLUSTER = Profile(name=Text("unknown"), url=Text(""), checked=Text(""))
 
 

@@ -1,0 +1,219 @@
+"""How the processes of a launch find each other: SB306, SB307, SB323, SB324 and SB326.
+
+Sources: srun(1) and sbatch(1) of Slurm 22.05 and the release notes up to 26.05; torch/distributed/run.py of
+torch 2.13; bash(1).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from sbatchgen.finding import Place
+from sbatchgen.rules.edits import before
+from sbatchgen.rules.launchers import told_nodes, value_place
+from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.rules.subject import Subject
+
+if TYPE_CHECKING:
+    from sbatchgen.rules.processes import Launch
+    from sbatchgen.shell import Word
+    from sbatchgen.shell.launch import Option, Tool
+
+RULES: Rules[Subject] = Rules()
+
+LOOPBACK = re.compile(r"(?:localhost|127\.\d+\.\d+\.\d+|\[?::1\]?)(?=:|$)")
+_ADDRESSES = {"torchrun": ("rdzv-endpoint", "master-addr"), "accelerate launch": ("main-process-ip",)}
+_PORTS = {"torchrun": "master-port", "accelerate launch": "main-process-port", "deepspeed": "master-port"}
+_ADDRESS_NAME = re.compile(
+    r"(?:MASTER|HEAD|MAIN|MST|RDZV)_?(?:NODE_?)?(?:PROCESS_?)?(?:ADDR|IP|HOST|ENDPOINT)\w*", re.IGNORECASE
+)
+_LONG = re.compile(r"--[a-z][\w-]*", re.ASCII)
+_FLAGS_OF_TORCHRUN = ("help", "standalone", "module", "no-python", "run-path")
+_ADDRESS_OPTIONS = frozenset(("-i", "-I", "--ip-address", "--all-ip-addresses"))
+
+
+@RULES.add("SB306", "warning", "a port that is the same for every job")
+def _port_of_the_job(script: Subject) -> Iterator[Hit]:
+    job = script.job
+    if "exclusive" in job or not script.processes.trainings or _has_whole_nodes(script):
+        return
+    for place, port in _ports(script):
+        if re.fullmatch(r"[1-9]\d{0,4}", port, re.ASCII):
+            what = (
+                f"port {port} is the same for every job: two that share a node collide, or become one group"
+            )
+            yield Hit(place, what, "MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))")
+
+
+@RULES.add("SB307", "warning", "an address at which each node finds itself")
+def _address_of_the_first_node(script: Subject) -> Iterator[Hit]:
+    fix = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1), before srun'
+    spread = [launch for launch in script.processes.trainings if _is_spread(launch, script)]
+    if not spread:
+        return
+    for launch in spread:
+        for option in _options_of(launch.launcher, _ADDRESSES):
+            value = _value(option, launch.launcher)
+            if LOOPBACK.match(value) and not (
+                value.endswith(":0") and told_nodes(launch.launcher, script) == 1
+            ):
+                what = f"{value} is each node itself: the {launch.nodes(script.job)} nodes never meet"
+                yield Hit(value_place(script, option), what, fix, "error")
+            elif "$(hostname" in value and option.word.source is not script.body.source:
+                what = f"every node runs this hostname: the {launch.nodes(script.job)} nodes never meet"
+                yield Hit(value_place(script, option), what, fix)
+    for one in script.body.sets:
+        if _ADDRESS_NAME.fullmatch(one.name) and one.word is not None and not one.context.branch:
+            value = script.body.value(one.word) or ""
+            if LOOPBACK.match(value):
+                what = (
+                    f"{one.name}={value}: every node meets itself, where {script.job.nodes} nodes are to meet"
+                )
+                yield Hit(script.at(one.line, one.column), what, fix)
+    yield from (Hit(place, what, fix) for place, what in _doubtful_addresses(script))
+
+
+@RULES.add("SB323", "warning", "the launchers do not agree on the name of their group")
+def _rendezvous_id(script: Subject) -> Iterator[Hit]:
+    for launch in script.processes.trainings:
+        option = launch.launcher.option("rdzv-id") if launch.launcher else None
+        if option is None or launch.step is None:
+            continue
+        tasks, value = launch.tasks(script.job), _value(option, launch.launcher)
+        if "RANDOM" in value and option.word.source is not script.body.source and tasks and tasks > 1:
+            what = f"each of {tasks} tasks draws its own --rdzv-id: they make {tasks} groups, all waiting"
+            yield Hit(value_place(script, option), what, "--rdzv-id=$SLURM_JOB_ID", "error")
+        elif option.value and not _has_whole_nodes(script) and "exclusive" not in script.job:
+            what = f"--rdzv-id={option.value} is the same for every job: two at one port become one group"
+            yield Hit(value_place(script, option), what, "--rdzv-id=$SLURM_JOB_ID", "info")
+
+
+@RULES.add("SB324", "error", "--standalone on several nodes")
+def _standalone(script: Subject) -> Iterator[Hit]:
+    for launch in script.processes.trainings:
+        option = launch.launcher.option("standalone") if launch.launcher else None
+        nodes = launch.nodes(script.job)
+        if option and launch.step and nodes and nodes > 1:
+            what = (
+                f"--standalone makes a group of each node alone: {nodes} nodes train {nodes} times the same"
+            )
+            fix = "--nnodes=$SLURM_NNODES --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
+            yield Hit(script.at_word(option.word), what, fix)
+
+
+@RULES.add("SB326", "error", "an option of the trainer that torchrun takes for its own")
+def _ambiguous(script: Subject) -> Iterator[Hit]:
+    for launch in script.processes.trainings:
+        launcher = launch.launcher
+        if launcher is None or launcher.name != "torchrun" or not launch.program.words:
+            continue
+        own = launcher.words[: len(launcher.words) - len(launch.program.words)]
+        if any(word.text == "--" for word in own):
+            continue
+        for word in launch.program.rest:
+            name = launcher.body.text_of(word).partition("=")[0]
+            if name == "--":
+                break
+            matching = (
+                [one for one in _torchrun_options() if one.startswith(name)] if _LONG.fullmatch(name) else []
+            )
+            if len(matching) > 1 and name not in matching:
+                what = f"torchrun reads {name} as a short form of {matching[0]} or {matching[1]}, and ends: "
+                what += "ambiguous option"
+                edits = before(script, launch.program.words[0], "-- ")
+                yield Hit(
+                    script.at_word(word),
+                    what,
+                    f"torchrun ... -- {launch.program.words[0].text} {name}",
+                    edits=edits,
+                )
+                break
+
+
+def _torchrun_options() -> list[str]:
+    """The long options of torchrun in both spellings; argparse takes any beginning of one for it."""
+    from sbatchgen.shell.tools import SYNTAX
+
+    names = sorted({*SYNTAX["torchrun"].values, *_FLAGS_OF_TORCHRUN})
+    return [f"--{name}" for name in names] + [f"--{name.replace('-', '_')}" for name in names if "-" in name]
+
+
+def _value(option: Option, tool: Tool | None) -> str:
+    """The value of an option, with what can't be followed as it is written."""
+    if option.value is not None or option.value_word is None or tool is None:
+        return option.value or ""
+    text = tool.body.text_of(option.value_word)
+    return text.partition("=")[2] if option.value_word is option.word else text
+
+
+def _options_of(launcher: Tool | None, names: dict[str, tuple[str, ...]]) -> Iterator[Option]:
+    for name in names.get(launcher.name, ()) if launcher else ():
+        if launcher and (option := launcher.option(name)):
+            yield option
+
+
+def _is_spread(launch: Launch, script: Subject) -> bool:
+    nodes = launch.nodes(script.job)
+    return launch.step is not None and nodes is not None and nodes > 1
+
+
+def _has_whole_nodes(script: Subject) -> bool:
+    """Whether the job takes all GPUs of its nodes, so that no other training shares them."""
+    profile = script.profile
+    known = {str(name): one for name, one in profile.partitions.items()} if profile else {}
+    partitions = [known.get(name) for name in script.job.partitions]
+    gpus = script.job.gpu_count
+    return bool(partitions and gpus) and all(
+        one and one.gpus_per_node and gpus >= one.gpus_per_node for one in partitions
+    )
+
+
+def _ports(script: Subject) -> Iterator[tuple[Place, str]]:
+    """Each place where a port is written out, and the port."""
+    used = script.processes.trainings
+    if all(launch.launcher and "standalone" in launch.launcher.options for launch in used):
+        return
+    for one in script.body.sets:
+        if one.word is not None and re.fullmatch(r"(?:MASTER|MAIN_PROCESS|RDZV)_PORT", one.name):
+            yield script.at(one.line, one.column), one.value or ""
+    for launch in used:
+        launcher = launch.launcher
+        if launcher is None or "standalone" in launcher.options:
+            continue
+        for name in ("rdzv-endpoint", _PORTS[launcher.name]):
+            option = launcher.option(name)
+            if option and option.value_word and _is_written(option.value_word):
+                yield value_place(script, option), _value(option, launcher).rpartition(":")[2]
+
+
+def _is_written(word: Word) -> bool:
+    """Whether the end of a word is written in it, and is no variable's."""
+    return bool(word.pieces) and word.pieces[-1].kind == "text"
+
+
+def _doubtful_addresses(script: Subject) -> Iterator[tuple[Place, str]]:
+    """Commands in an assignment of an address that give what other nodes can't use."""
+    names = [one for one in script.body.sets if one.word is not None and _ADDRESS_NAME.fullmatch(one.name)]
+    if not names:
+        return
+    started = {id(launch.command): launch.program.words for launch in script.processes.steps}
+    for command in script.named("hostname", "echo", "srun"):
+        own = command.context.substitution and not command.context.trap
+        if not own or not any(one.at <= command.at < one.end for one in names):
+            continue
+        words = started.get(id(command), command.words)
+        name = words[0].text if words else ""
+        values = [word.value or "" for word in words[1:]]
+        if name == "echo" and values and LOOPBACK.match(values[0]):
+            what = (
+                f"{values[0]} in place of the first node hides that it was not found: every node trains alone"
+            )
+            yield script.at_word(words[0]), what
+        elif name == "hostname" and _ADDRESS_OPTIONS & set(values):
+            what = (
+                f"{' '.join(['hostname', *values])} may be 127.0.1.1, or several addresses: then every node "
+            )
+            what += "waits for itself"
+            yield script.at_word(words[0]), what

@@ -1,0 +1,330 @@
+"""What becomes of the steps that a script starts, and of their status: SB308 to SB312, SB315, SB317 to SB319, SB327.
+
+Sources: srun(1) and sbatch(1) of Slurm 22.05 and the release notes up to 26.05; torch/distributed/run.py of
+torch 2.13; bash(1).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from sbatchgen.finding import Edit
+from sbatchgen.rules.edits import line_after, line_before
+from sbatchgen.rules.launchers import first_word
+from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.rules.subject import Subject
+
+if TYPE_CHECKING:
+    from sbatchgen.rules.processes import Launch
+    from sbatchgen.shell import Assignment, Command, Word
+
+RULES: Rules[Subject] = Rules()
+
+LONG_SLEEP_S = 3600
+KEEPERS = frozenset(("wait", "exec", "trap", "fg", "tail", "sleep", "kill", "read", "tee"))
+WORDS_AT_THE_END = frozenset(
+    (
+        "echo",
+        "date",
+        "printf",
+        "true",
+        ":",
+        "sleep",
+        "ls",
+        "squeue",
+        "sacct",
+        "nvidia-smi",
+        "hostname",
+        "seff",
+    )
+)
+POLLS = frozenset(("squeue", "sacct", "sinfo", "sstat", "sbatch", "scontrol"))
+OF_A_TASK = frozenset(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK_PID"))
+_ENDS_ALONE = ("the script goes on and ends, and what it started is killed", "start the program itself")
+_LEAVING = {
+    "sudo": ("a batch job has no terminal to ask for a password at", "remove it"),
+    "ssh": (
+        "what it starts belongs to no step: Slurm's variables, limits and end do not reach it",
+        "srun --nodelist=HOST --ntasks=1 COMMAND",
+    ),
+    "docker": (
+        "the container is a child of its daemon, outside of the job: limits and end do not reach it",
+        "apptainer exec IMAGE, or srun --container-image=IMAGE",
+    ),
+    "screen": _ENDS_ALONE,
+    "tmux": _ENDS_ALONE,
+    "nohup": ("a batch job has no terminal that could hang up", "remove it"),
+}
+_WAITING = frozenset(("sleep", "tail", "jupyter", "jupyter-lab", "jupyter-notebook", "code-server"))
+
+
+@RULES.add("SB308", "warning", "a variable of each task that the batch shell expands")
+def _expanded_in_the_task(script: Subject) -> Iterator[Hit]:
+    exported = False
+    used = any(use.name in OF_A_TASK for use in script.body.uses)
+    for launch in script.processes.steps if used else ():
+        tasks, nodes = launch.tasks(script.job), launch.nodes(script.job)
+        if tasks is None or tasks < 2:
+            continue
+        names = OF_A_TASK if nodes != 1 else OF_A_TASK - {"SLURM_NODEID"}
+        for word, name in _expanded_early(script, launch, names):
+            what = f"${name} is expanded before srun starts: all {tasks} tasks get the batch script's value"
+            fix = f"single quotes: srun bash -c '... ${name} ...'"
+            yield Hit(script.at_word(word), what, fix)
+            break
+        if launch.is_native and not exported:
+            exported = True
+            for one, name in _exported_early(script, launch, names):
+                what = (
+                    f"{one.name}=${name} is set before srun starts: all {tasks} tasks get the same value, 0"
+                )
+                fix = f"srun bash -c 'export {one.name}=${name}; exec python ...'"
+                yield Hit(script.at(one.line, one.column), what, fix)
+
+
+@RULES.add("SB309", "error", "the script ends before what runs in the background")
+def _background_awaited(script: Subject) -> Iterator[Hit]:
+    commands = script.body.commands
+    last = [
+        launch for launch in script.processes.launches if launch.command.background and not launch.is_helper
+    ]
+    if not last or last[-1].command.context.function or last[-1].command.context.substitution:
+        return
+    command = last[-1].command
+    rest = [one for one in commands if one.at > command.at and not one.context.function]
+    if any(one.name in KEEPERS or one.context.loop for one in rest if not _same_loop(one, command)):
+        return
+    if any(launch.command.at > command.at and not launch.is_helper for launch in script.processes.launches):
+        return
+    what = "the script ends while this runs in the background: Slurm then kills it"
+    yield Hit(
+        script.at_word(first_word(command)),
+        what,
+        "wait, as the last line",
+        edits=line_after(script, command, "wait"),
+    )
+
+
+@RULES.add("SB310", "warning", "steps that wait for each other")
+def _steps_share(script: Subject) -> Iterator[Hit]:
+    waiting = [
+        launch
+        for launch in script.processes.steps
+        if launch.command.background and _takes_all(launch, script)
+    ]
+    count = sum(2 if launch.command.context.loop else 1 for launch in waiting)
+    if count < 2:
+        return
+    step = waiting[0].step
+    if step is not None:
+        what = "each srun takes all CPUs of its nodes: the others wait, and the steps run one after another"
+        yield Hit(
+            script.at_word(step.words[0]), what, "srun --exact --ntasks=1 --cpus-per-task=N --gpus=N --mem=N"
+        )
+
+
+@RULES.add("SB311", "warning", "a pipe that hides how the training ended")
+def _pipe_status(script: Subject) -> Iterator[Hit]:
+    body = script.body
+    for launch in (
+        *script.processes.trainings,
+        *(one for one in script.processes.steps if not one.is_training),
+    ):
+        command = launch.command
+        pipe = command.pipe
+        if (
+            pipe is None
+            or command.stage >= len(pipe.stages) - 1
+            or launch.is_helper
+            or command.context.substitution
+        ):
+            continue
+        if body.option_at("pipefail", command.line) or any(use.name == "PIPESTATUS" for use in body.uses):
+            continue
+        behind = next((one.name for one in reversed(pipe.stages[-1]) if one.name), "")
+        what = (
+            f"the status of the pipe is that of {behind or 'its last command'}: Slurm shows a failed job as "
+        )
+        what += "COMPLETED"
+        edits = line_before(script, command, "set -o pipefail") if body.language == "bash" else ()
+        yield Hit(script.at_word(first_word(command)), what, "set -o pipefail, before it", edits=edits)
+
+
+@RULES.add("SB312", "warning", "the last command hides how the training ended")
+def _last_status(script: Subject) -> Iterator[Hit]:
+    body, last = script.body, script.body.last
+    if last is None or last.name not in WORDS_AT_THE_END or last.context.branch or last.test:
+        return
+    for launch in script.processes.trainings[-1:]:
+        command = launch.command
+        context = command.context
+        if (
+            command.at >= last.at
+            or command.background
+            or context.condition
+            or context.function
+            or context.branch
+        ):
+            continue
+        if body.option_at("errexit", command.line) or any(
+            use.name in ("?", "PIPESTATUS") for use in body.uses
+        ):
+            continue
+        if any("ERR" in inner.context.trap for _, inner in body.traps):
+            continue
+        what = f"the script ends with the status of {last.name}: Slurm shows a failed job as COMPLETED"
+        yield Hit(
+            script.at_word(first_word(last)),
+            what,
+            "set -e at the start, or keep the status: rc=$?; ...; exit $rc",
+        )
+
+
+@RULES.add("SB315", "warning", "the script chooses GPUs that Slurm has chosen")
+def _gpus_chosen(script: Subject) -> Iterator[Hit]:
+    for one in script.body.sets:
+        if one.name != "CUDA_VISIBLE_DEVICES" or one.prefix or not script.job.gpu_count:
+            continue
+        value = one.value or ""
+        if re.fullmatch(r"\d+(?:,\d+)*", value, re.ASCII):
+            what = f"CUDA_VISIBLE_DEVICES={value} replaces what Slurm set: without cgroups these GPUs may be "
+            what += "another job's"
+            line = script.lines[one.line - 1] if one.line <= len(script.lines) else ""
+            alone = line.strip() in (f"export CUDA_VISIBLE_DEVICES={value}", f"CUDA_VISIBLE_DEVICES={value}")
+            edits = (Edit(one.line, 0, 0, ""),) if alone and one.context.top else ()
+            yield Hit(script.at(one.line, one.column), what, "remove it", edits=edits)
+
+
+@RULES.add("SB317", "warning", "the script asks Slurm again and again")
+def _polls(script: Subject) -> Iterator[Hit]:
+    for command in script.named("watch", *POLLS):
+        name = command.name
+        if name == "watch" and len(command.words) > 1:
+            name = next((word.value or "" for word in command.words[1:] if (word.value or "") in POLLS), "")
+        elif not command.context.loop:
+            continue
+        verb = (command.words[1].value or "") if len(command.words) > 1 else ""
+        if name == "scontrol" and (verb != "show" or "host" in command.text):
+            continue
+        if name:
+            what = (
+                f"{name} in a loop: each call is work for slurmctld, which all jobs of the cluster wait for"
+            )
+            fix = (
+                "one job array: --array=0-9"
+                if name == "sbatch"
+                else "a dependency: --dependency=afterok:JOBID"
+            )
+            yield Hit(script.at_word(first_word(command)), what, fix)
+
+
+@RULES.add("SB318", "warning", "a command that leaves the job")
+def _leaves_the_job(script: Subject) -> Iterator[Hit]:
+    for command in script.named(*_LEAVING):
+        if not command.words:
+            continue
+        first = next((word.text for word in command.words[1:] if not word.text.startswith("-")), "")
+        if command.name == "docker" and first not in ("run", "exec"):
+            continue
+        if command.name == "ssh" and any(
+            re.fullmatch(r"-\w*[LRDNV]\w*", word.text) for word in command.words[1:]
+        ):
+            continue
+        what, fix = _LEAVING[command.name]
+        yield Hit(
+            script.at_word(first_word(command)),
+            f"{command.name}: {what}",
+            fix,
+            "info" if command.name == "nohup" else None,
+        )
+
+
+@RULES.add("SB319", "info", "GPUs that wait for somebody")
+def _idle_gpus(script: Subject) -> Iterator[Hit]:
+    if not script.job.gpu_count:
+        return
+    for command in script.named(*_WAITING):
+        words = [word.value or "" for word in command.words]
+        if command.name == "sleep" and _sleeps(words[1:]) < LONG_SLEEP_S:
+            continue
+        if command.name == "tail" and words[-1:] != ["/dev/null"]:
+            continue
+        if words:
+            what = f"{' '.join(words[:2])} holds {script.job.nodes * script.job.gpu_count} GPUs, used or not"
+            yield Hit(
+                script.at_word(first_word(command)),
+                what,
+                "end the job when the work is done: timeout 1h COMMAND",
+            )
+
+
+@RULES.add("SB327", "warning", "srun reads the list that a loop goes through")
+def _reads_stdin(script: Subject) -> Iterator[Hit]:
+    loop: Command | None = None
+    readers = {id(launch.command): launch for launch in script.processes.steps}
+    for command in script.body.commands if readers and script.named("read") else ():
+        context = command.context
+        if not context.loop:
+            loop = None
+        elif command.name == "read" and context.condition:
+            loop = command
+        elif loop is not None and id(command) in readers:
+            step = readers[id(command)].step
+            fed = any(one.operator in ("<", "<<<", "<<", "<<-") for one in command.redirects)
+            if step and not fed and not (command.pipe and command.stage) and step.option("input") is None:
+                what = "srun reads the input of the loop: only the first line is worked on"
+                yield Hit(script.at_word(step.words[0]), what, "srun --input=none, or </dev/null behind it")
+
+
+def _expanded_early(script: Subject, launch: Launch, names: frozenset[str]) -> Iterator[tuple[Word, str]]:
+    """The words of a step in which the batch shell expands a variable of each task, with the variable."""
+    body = script.body
+    step = launch.step
+    for word in step.words[1:] if step else ():
+        if word.source is body.source and "$" in word.text:
+            for piece in body.followed(word).pieces:
+                if piece.kind == "variable" and piece.name in names:
+                    yield word, piece.name
+
+
+def _exported_early(
+    script: Subject, launch: Launch, names: frozenset[str]
+) -> Iterator[tuple[Assignment, str]]:
+    """The variables that a step gets from the batch script with what is each task's own, with that name."""
+    for one in (*script.body.sets, *launch.command.prefix):
+        is_given = one.prefix or (one.exported and not one.context.branch and one.at < launch.command.at)
+        if not is_given or one.word is None or (one.prefix and one not in launch.command.prefix):
+            continue
+        found = next((piece.name for piece in one.word.pieces if piece.name in names), None)
+        if found:
+            yield one, found
+
+
+def _same_loop(one: Command, command: Command) -> bool:
+    """Whether a command in a loop is one of those that the loop starts in the background."""
+    return one.context.loop and one.background and command.context.loop and one.name not in KEEPERS
+
+
+def _takes_all(launch: Launch, script: Subject) -> bool:
+    """Whether a step takes all CPUs of the job's nodes."""
+    step = launch.step
+    if (
+        step is None
+        or {"exact", "overlap", "exclusive", "cpus-per-task", "nodelist", "relative"} & step.options.keys()
+    ):
+        return False
+    nodes = launch.nodes(script.job)
+    return nodes is None or nodes >= script.job.nodes
+
+
+def _sleeps(words: list[str]) -> float:
+    """The seconds of sleep(1)."""
+    total = 0.0
+    for word in words:
+        if word in ("inf", "infinity"):
+            return float("inf")
+        if match := re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhd]?)", word, re.ASCII):
+            total += float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
+    return total
