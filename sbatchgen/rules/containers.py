@@ -108,14 +108,14 @@ def _image_is_there(script: Subject) -> Iterator[Hit]:
             what = f"'{image}' starts with neither / nor .: pyxis takes it for the name of an image in a "
             what += "registry, and the pull fails"
             yield Hit(container.at, what, f"./{image}, or the whole path", "error")
-        elif image.startswith(NODE_DISKS) and _image_made(script) is False:
-            what = f"the image '{image}' is on the disk of one machine: the nodes of the job have disks of "
-            what += "their own"
-            yield Hit(container.at, what, "put it on a file system that all nodes share")
         elif _is_missing(script, image) and not _image_made(script):
             yield Hit(
                 container.at, f"there is no image '{image}' here", "build it first, or correct the path"
             )
+        elif image.startswith(NODE_DISKS) and not _image_made(script):
+            what = f"the image '{image}' is on the disk of one machine: the nodes of the job have disks of "
+            what += "their own"
+            yield Hit(container.at, what, "put it on a file system that all nodes share")
 
 
 def _image_made(script: Subject) -> bool:
