@@ -320,7 +320,8 @@ def _script_inside(script: Subject) -> Iterator[Hit]:
 def _managed_inside(container: Container) -> str:
     """The first of Slurm's commands that the container runs."""
     for before, tool in zip(container.inside, container.inside[1:], strict=False):
-        if before.name in SHELLS:
+        command = before.option("command") if before.name in SHELLS else None
+        if command and command.value is not None:  # else a substitution in it may be made outside
             names = [command.name for command in tool.body.commands]
             return next((name for name in names if name in MANAGED), "")
     return next((tool.name for tool in container.inside if tool.name in MANAGED), "")
