@@ -100,3 +100,20 @@ def test_a_secret_is_never_shown(tmp_path: Path) -> None:
                 written = line[one.place.column - 1 : one.place.end - 1 if one.place.end else None]
                 assert written[-6:] not in one.problem.what + one.problem.fix
                 assert "..." in one.problem.what
+
+
+def test_what_a_container_needs_is_looked_for_where_its_folder_is_here(tmp_path: Path) -> None:
+    """A missing image or mount is told where the folder that should hold it is here, and else not."""
+    launch = "srun --container-image={0}/a/t.sqsh --container-mounts={0}/a/data:/data python train.py"
+    text = f"#!/bin/bash\n{launch.format(tmp_path)}\n"
+
+    def missing() -> set[str]:
+        found = lint(Subject(file="job.slurm", text=text, folder=tmp_path))
+        return {one.rule for one in found if one.problem.what.startswith("there is no")}
+
+    assert missing() == set()
+    (tmp_path / "a").mkdir()
+    assert missing() == {"SB505", "SB509"}
+    (tmp_path / "a" / "t.sqsh").touch()
+    (tmp_path / "a" / "data").mkdir()
+    assert missing() == set()

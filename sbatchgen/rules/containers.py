@@ -108,14 +108,14 @@ def _image_is_there(script: Subject) -> Iterator[Hit]:
             what = f"'{image}' starts with neither / nor .: pyxis takes it for the name of an image in a "
             what += "registry, and the pull fails"
             yield Hit(container.at, what, f"./{image}, or the whole path", "error")
-        elif image.startswith(NODE_DISKS) and _image_made(script) is False:
-            what = f"the image '{image}' is on the disk of one machine: the nodes of the job have disks of "
-            what += "their own"
-            yield Hit(container.at, what, "put it on a file system that all nodes share")
         elif _is_missing(script, image) and not _image_made(script):
             yield Hit(
                 container.at, f"there is no image '{image}' here", "build it first, or correct the path"
             )
+        elif image.startswith(NODE_DISKS) and not _image_made(script):
+            what = f"the image '{image}' is on the disk of one machine: the nodes of the job have disks of "
+            what += "their own"
+            yield Hit(container.at, what, "put it on a file system that all nodes share")
 
 
 def _image_made(script: Subject) -> bool:
@@ -320,7 +320,8 @@ def _script_inside(script: Subject) -> Iterator[Hit]:
 def _managed_inside(container: Container) -> str:
     """The first of Slurm's commands that the container runs."""
     for before, tool in zip(container.inside, container.inside[1:], strict=False):
-        if before.name in SHELLS:
+        command = before.option("command") if before.name in SHELLS else None
+        if command and command.value is not None:  # else a substitution in it may be made outside
             names = [command.name for command in tool.body.commands]
             return next((name for name in names if name in MANAGED), "")
     return next((tool.name for tool in container.inside if tool.name in MANAGED), "")

@@ -254,6 +254,10 @@ def _in_options(script: Subject) -> Iterator[tuple[str, str, Place, str]]:
             value = value.partition("=")[2] if equals else value
             if _is_secret(name, value) and not _has_shape(value):
                 yield f"the value of --{name}", value, script.at_word(given), name.upper().replace("-", "_")
+    for command in script.named("wandb"):
+        for word in command.words[2:] if command.words[1:2] and command.words[1].value == "login" else ():
+            if _KEY.fullmatch(word.value or ""):
+                yield "a key of Weights & Biases", word.value or "", script.at_word(word), "WANDB_API_KEY"
 
 
 def _is_secret(name: str, value: str) -> bool:

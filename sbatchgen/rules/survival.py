@@ -15,6 +15,7 @@ from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.subject import Subject
 from sbatchgen.shell import Command
 from sbatchgen.shell.body import SHELLS
+from sbatchgen.shell.launch import Tool
 
 RULES: Rules[Subject] = Rules()
 
@@ -246,20 +247,24 @@ def _shell_between(script: Subject) -> Iterator[Hit]:
     if signal is None or signal[0] or signal[1] in HARMLESS:
         return
     for launch in script.processes.trainings:
-        names = [tool.name for tool in launch.tools]
+        if launch.step is None or any(tool.name == "exec" for tool in launch.tools):
+            continue
         for shell, tool in zip(launch.tools, launch.tools[1:], strict=False):
-            if (
-                launch.step is None
-                or shell.name not in SHELLS
-                or "exec" in names
-                or "trap" in tool.body.source.text
-            ):
+            if shell.name not in SHELLS or "trap" in tool.body.source.text:
                 continue
-            if len([one for one in tool.body.commands if not one.context.substitution]) > 1:
-                what = (
-                    f"{signal[1]} reaches {shell.name} alone, which ends by it; {launch.program.name} runs on"
-                )
-                yield Hit(script.at_word(launch.command), what, f"exec {tool.name} ... as its last command")
+            own = [one for one in tool.body.commands if not one.context.substitution]
+            if len(own) < 2:
+                continue
+            what = f"{signal[1]} reaches {shell.name} alone, which ends by it; {launch.program.name} runs on"
+            replaced = shell.name == "bash" and _is_end(own[-1], tool)
+            what += ", unless this bash replaces itself by its last command, as newer ones do" * replaced
+            fix = f"exec {tool.name} ... as its last command"
+            yield Hit(script.at_word(launch.command), what, fix, "info" if replaced else None)
+
+
+def _is_end(command: Command, tool: Tool) -> bool:
+    """Whether a tool is started by this command, which ends its shell's string."""
+    return command.context.top and command.pipe is None and command.at == tool.words[0].at
 
 
 @RULES.add("SB616", "warning", "requeues without a bound")
