@@ -9,10 +9,12 @@ from pathlib import Path
 from sbatchgen.resources import UNLIMITED
 from sbatchgen.rules.ask import Ask
 from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.units import ShellPath
 
 RULES: Rules[Ask] = Rules()
 
 LOGS = ("output", "error")
+PATHS = (*LOGS, "chdir", "input")
 DEFAULT_LEAD_S = 60  # of --signal without @
 MAX_LEAD_S = 65535
 NEW_PATTERNS = {"b": "24.11", "r": "25.11", "S": "25.11"}
@@ -36,18 +38,16 @@ _PATTERN = re.compile(r"%(\d*)(.)")
 
 @RULES.add("SB117", "warning", "a variable or ~ in a directive, which sbatch does not expand")
 def _not_expanded(ask: Ask) -> Iterator[Hit]:
-    for name in LITERAL_OPTIONS:
+    """In a plan a dollar is a dollar, but for the variables that a path of ours may hold."""
+    literal = _SHELL if ask.script else ShellPath.VARIABLE
+    for name in LITERAL_OPTIONS if ask.script else (*LOGS, "chdir"):
         value = ask.job.options.get(name, "")
-        match = _SHELL.search(value)
-        if match is None:
+        if literal.search(value) is None:
             continue
-        paths = name in (*LOGS, "chdir", "input")
         what = f"{name} '{value}': Slurm expands no variables in a directive, "
-        what += f"{'a folder' if paths else 'the name'} "
-        what += f"'{value}' is looked for" if paths else f"'{value}' itself is used"
+        what += f"a folder '{value}' is looked for" if name in PATHS else f"'{value}' itself is used"
         fix = "write the path out, or use %x, %j and %u" if name in LOGS else "write the value out"
-        severity = "error" if name in (*LOGS, "chdir") and value[:1] in "~$/" and not ask.script else None
-        yield Hit(name, what, fix, severity)  # type: ignore[arg-type]
+        yield Hit(name, what, fix, None if ask.script else "error")
 
 
 @RULES.add("SB604", "error", "a signal that comes when the job has hardly begun")
