@@ -1,4 +1,4 @@
-"""How many processes the body starts of what uses the allocation: SB301 to SB305, SB313, SB316, SB320 to SB325.
+"""How many processes the body starts: SB301 to SB305, SB313, SB316, SB320 to SB322 and SB325.
 
 Sources: srun(1) and sbatch(1) of Slurm 22.05 and the release notes up to 26.05; torch/distributed/run.py of
 torch 2.13; bash(1).
