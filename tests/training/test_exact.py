@@ -186,7 +186,8 @@ def test_a_checkpoint_without_fused_optimizers_will_do(
     after = everything(tmp_path / "run")["optimizer"]["param_groups"]
 
     assert ended.code == 0, ended.err
-    assert [bool(group["fused"]) for group in before + after] == [False, False, True, True]
+    there = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 4)  # the first that fuses on CPUs
+    assert [bool(group.get("fused")) for group in before + after] == [False, False, there, there]
     fused, plain_ones = weights(tmp_path / "run"), weights(tmp_path / "plain")
     assert all(torch.allclose(fused[key], plain_ones[key], atol=1e-6) for key in fused)
     assert here(tmp_path / "run", *flags, "--epochs", "3").code == 0
