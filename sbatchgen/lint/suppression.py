@@ -42,11 +42,6 @@ class Suppression:
     last: int
     at: Place
 
-    def covers(self, finding: Finding) -> bool:
-        """Whether it turns this finding off."""
-        is_there = not self.first or self.first <= finding.place.line <= self.last
-        return is_there and bool(self.rule) and finding.rule.startswith(self.rule)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Applied:
@@ -88,11 +83,17 @@ def _idle(applied: Applied) -> Iterator[Hit]:
 
 
 def _is_known(rule: str, rules: Sequence[str]) -> bool:
-    return SHELLCHECK.fullmatch(rule) is not None or any(known.startswith(rule) for known in rules)
+    return SHELLCHECK.fullmatch(rule) is not None or _is_of(rule, rules)
+
+
+def _is_of(rule: str, rules: Sequence[str]) -> bool:
+    """Whether this is the id of one of these rules, or the start of one."""
+    return bool(rule) and any(known.startswith(rule) for known in rules)
 
 
 def suppressions(file: str, lines: Sequence[str]) -> Iterator[Suppression]:
     """Those of a script's lines."""
+    following = (0, 0)
     for number, line in enumerate(lines, start=1):
         match = _COMMENT.search(line) if "sbatchgen:" in line else None
         if not match:
@@ -101,7 +102,9 @@ def suppressions(file: str, lines: Sequence[str]) -> Iterator[Suppression]:
         if match["kind"] == "disable-file":
             first, last = 0, 0
         elif not line[: match.start()].strip():
-            first, last = _following(lines, number)
+            if following[0] <= number:  # else it is one of several before the same line
+                following = _following(lines, number)
+            first, last = following
         names = list(_NAME.finditer(line, match.start("rules"), match.end("rules"))) if match["rules"] else []
         for start, end, name in [(one.start(), one.end(), one[0]) for one in names] or [(*match.span(), "")]:
             at = Place(f"{file}:{number}:{start + 1}", number, start + 1, end + 1)
@@ -114,7 +117,7 @@ def _following(lines: Sequence[str], number: int) -> tuple[int, int]:
     while first <= len(lines) and _OTHERS.match(lines[first - 1]):
         first += 1
     last = first
-    while last < len(lines) and lines[last - 1].endswith("\\"):
+    while last < len(lines) and lines[last - 1].endswith("\\") and not _OTHERS.match(lines[last]):
         last += 1
     return first, last
 
@@ -135,15 +138,21 @@ def settled(
     comments = tuple(suppressions(file, lines))
     if not comments:
         return list(findings)
-    idle = tuple(
-        one
-        for one in comments
-        if certain
-        and one.kind in KINDS
-        and any(known.startswith(one.rule) for known in rules if one.rule)
-        and not any(one.covers(finding) for finding in findings)
-    )
-    applied = Applied(comments=comments, idle=idle, rules=tuple(rules))
+    by_line: dict[int, list[Suppression]] = {}
+    for comment in comments:
+        if comment.kind in KINDS and comment.rule:
+            for number in range(comment.first, comment.last + 1):
+                by_line.setdefault(number, []).append(comment)
+    used: set[Suppression] = set()
+
+    def is_kept(finding: Finding) -> bool:
+        here = [*by_line.get(finding.place.line, ()), *by_line.get(0, ())]
+        covering = [comment for comment in here if finding.rule.startswith(comment.rule)]
+        used.update(covering)
+        return not covering
+
+    left = [finding for finding in findings if is_kept(finding)]
+    idle = [one for one in comments if certain and one not in used and _is_of(one.rule, rules)]
+    applied = Applied(comments=comments, idle=tuple(idle), rules=tuple(rules))
     about = [finding for rule in RULES for finding in rule.findings(applied, lambda _: Place())]
-    counting = [one for one in comments if one.kind in KINDS]
-    return [one for one in (*findings, *about) if not any(comment.covers(one) for comment in counting)]
+    return [*left, *filter(is_kept, about)]
