@@ -175,12 +175,17 @@ def _show(shown: Review, stream: TextIO, form: str = "text") -> None:
 
     if form == "json":
         click.echo(as_json(shown), file=stream, nl=False)
-    elif stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
+    elif _is_screen(stream):
         from sbatchgen.terminal import show
 
         show(shown, stream, Path.cwd())
     else:
         click.echo(visible(as_text(shown, Path.cwd())), file=stream, nl=False)
+
+
+def _is_screen(stream: TextIO) -> bool:
+    """Whether it is a terminal that knows more than plain lines."""
+    return stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
 
 
 @cli.command(cls=JobCommand)
@@ -263,6 +268,7 @@ def _is_script(job: str) -> bool:
     "form",
     type=click.Choice(["text", "json", "sarif", "github"]),
     default="text",
+    show_default=True,
     help="Text for people, or JSON, SARIF or annotations of GitHub.",
 )
 @click.option("--select", multiple=True, metavar="RULES", help="Only these rules, as SB204 or SB3,SB4.")
@@ -271,30 +277,59 @@ def _is_script(job: str) -> bool:
     "--fail-on",
     type=click.Choice(["error", "warning", "info", "never"]),
     default="error",
+    show_default=True,
     help="The least severity that fails.",
 )
-@click.option("--fix", is_flag=True, help="Mend what can be mended safely; show the change.")
-@click.option("--diff", is_flag=True, help="Show what --fix would change, and change nothing.")
-@click.option("--explain", metavar="RULE", help="Show the page of a rule.")
-def lint(files: tuple[str, ...], explain: str | None, **given: Any) -> None:
+@click.option("--fix", "mend", flag_value="fix", help="Mend what can be mended safely; show the change.")
+@click.option("--diff", "mend", flag_value="diff", help="Show what --fix would change, and change nothing.")
+@click.option(
+    "--shellcheck/--no-shellcheck",
+    "ask_shellcheck",
+    default=None,
+    help="Ask shellcheck too; by default for up to 10 files, where it is installed.",
+)
+@click.option("--rules", is_flag=True, help="List all rules.")
+@click.option("--explain", multiple=True, metavar="RULES", help="Show the pages of rules, as SB104.")
+def lint(
+    files: tuple[str, ...], *, rules: bool, explain: tuple[str, ...], mend: str | None, **given: Any
+) -> None:
     """Find what is wrong with sbatch scripts before Slurm sees them; any script, ours or not.
 
-    FILE is a script, a folder, a Markdown document with scripts in it, or - for stdin.
+    FILE is a script, a folder, a Markdown document with scripts in it, or - for stdin. Exit status: 0, or 3
+    where there is an error (see --fail-on) or a file that can't be read.
     """
     from sbatchgen.lint import command
 
+    if rules:
+        click.echo(command.table(), nl=False)
+        return
     if explain:
-        click.echo(command.page(explain), nl=False)
+        _show_markdown(command.explanation(explain))
         return
     if not files:
         raise click.UsageError("no files: name scripts or folders, or - for stdin")
-    outcome = command.run(files, environment=os.environ, folder=Path.cwd(), style=_colored, **given)
+    outcome = command.run(
+        files, environment=os.environ, folder=Path.cwd(), style=_colored, mend=mend or "", **given
+    )
+    if sys.stdout.isatty():
+        click.echo(visible(outcome.change.decode("utf-8", "surrogateescape")), nl=False)
+    else:
+        click.echo(outcome.change, nl=False)  # byte for byte, for patch
     click.echo(outcome.report, nl=False)
     for problem in outcome.problems:
         _say(problem, "error")
     if outcome.summary:
         click.echo(outcome.summary, err=True)
     sys.exit(outcome.status)
+
+
+def _show_markdown(text: str) -> None:
+    if _is_screen(sys.stdout):
+        from sbatchgen.terminal import show_markdown
+
+        show_markdown(text, sys.stdout)
+    else:
+        click.echo(text, nl=False)
 
 
 @cli.command()
@@ -376,15 +411,14 @@ def profile_show(name: str) -> None:
 @click.argument("names", nargs=-1, required=True)
 def profile_check(names: tuple[str, ...]) -> None:
     """Read profiles and report everything that is wrong with them."""
-    from sbatchgen.document import read
-    from sbatchgen.profile import Profile
+    from sbatchgen.lint.settings import checked
     from sbatchgen.search import Places
 
     problems: list[Problem] = []
     places = Places(Path.cwd(), os.environ)
     for name in names:
         try:
-            read(places.profile(name), Profile)
+            checked(places.profile(name))
             click.echo(f"{name}: fine")
         except DocumentError as error:
             problems += error.problems

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,13 @@ class SlurmError(SbatchgenError):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A fix that names the nearest known word, or lists them all where none is near."""
+    return _nearest(word, tuple(sorted(known)))
+
+
+@lru_cache(maxsize=256)  # a script may hold the same mistake a thousand times
+def _nearest(word: str, names: tuple[str, ...]) -> str:
     import difflib  # only on the way to an error: keeps `render` fast
 
-    names = sorted(known)
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     if near:
         return f"did you mean '{near[0]}'?"

@@ -1,7 +1,7 @@
 """From a script to a running job: log folders first, a clean environment, and the very bytes shown.
 
-Only this module starts processes. Slurm's behaviour relied on: sbatch(1), "INPUT ENVIRONMENT VARIABLES"
-(SBATCH_* beats the script) and "filename pattern" (no folder is made for a log).
+Only this module starts processes, but for shellcheck. Slurm's behaviour relied on: sbatch(1), "INPUT
+ENVIRONMENT VARIABLES" (SBATCH_* beats the script) and "filename pattern" (no folder is made for a log).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import IO, Any
 from sbatchgen import history, review
 from sbatchgen.check import check
 from sbatchgen.errors import CommandLineError, DocumentError, FitError, SlurmError
-from sbatchgen.lint.command import findings_of, settings_of
 from sbatchgen.lint.linter import read_closely
-from sbatchgen.lint.source import sources
+from sbatchgen.lint.settings import findings_of, settings_of
+from sbatchgen.lint.source import whole
 from sbatchgen.plan import Source
 from sbatchgen.refusal import Answer, Asked, Refusal, asked_by, asked_in, reasons, understand
 from sbatchgen.request import Resolved, with_log
@@ -132,7 +132,7 @@ def of_script(
     if args or any(value is not None and value != () for value in others.values()):
         what = f"{path} is a finished script: options of a job can't change it"
         raise CommandLineError.of(what, fix="edit the script, or render the job again with these options")
-    source = next(sources(str(path)))
+    source = whole(str(path))
     settings = replace(
         settings_of(Places(Path.cwd(), environment), given.get("profile")),
         environment=environment if keep else {},

@@ -1,4 +1,4 @@
-"""A review in a terminal: in its width, in colours unless NO_COLOR is set, the script with its parts."""
+"""A review, or a page, in a terminal: in its width, in colours unless NO_COLOR is set."""
 
 from __future__ import annotations
 
@@ -37,6 +37,15 @@ def show(review: Review, stream: IO[str], folder: Path) -> None:
     """
     console = Console(file=stream, force_terminal=True, highlight=False, emoji=False, markup=False)
     console.print(Group(*_blocks(review, folder)))
+
+
+def show_markdown(text: str, stream: IO[str]) -> None:
+    """Write a page to a terminal."""
+    from rich.markdown import Markdown
+
+    Console(file=stream, force_terminal=True, emoji=False, markup=False).print(
+        Markdown(text, code_theme=THEME)
+    )
 
 
 def _blocks(review: Review, folder: Path) -> Iterator[RenderableType]:

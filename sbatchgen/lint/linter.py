@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cache
+from itertools import chain
+from typing import Any
 
 from sbatchgen.finding import Finding
+from sbatchgen.lint import suppression
 from sbatchgen.profile import Profile
 from sbatchgen.rules import (
     containers,
     directives,
     environment,
+    judge,
     launch,
     rendezvous,
     safety,
@@ -18,7 +23,7 @@ from sbatchgen.rules import (
     survival,
 )
 from sbatchgen.rules.ask import Ask
-from sbatchgen.rules.judge import judge, with_policy
+from sbatchgen.rules.rule import Rule
 from sbatchgen.rules.subject import Subject
 from sbatchgen.units import Text
 
@@ -26,8 +31,24 @@ GROUPS = (directives, launch, rendezvous, steps, environment, containers, surviv
 NO_CLUSTER = Profile(name=Text("unknown"), url=Text(""), checked=Text(""))
 
 
-def lint(subject: Subject) -> list[Finding]:
-    """The findings of a script, in the order of its lines."""
+@cache
+def rules() -> dict[str, Rule[Any]]:
+    """Every rule by its id, in the order of the ids."""
+    groups: list[Iterable[Rule[Any]]] = [
+        suppression.RULES,
+        *(group.RULES for group in judge.GROUPS),
+        *(group.RULES for group in GROUPS),
+    ]
+    return {rule.id: rule for rule in sorted(chain.from_iterable(groups), key=lambda rule: rule.id)}
+
+
+def lint(subject: Subject, others: Sequence[Finding] = ()) -> list[Finding]:
+    """The findings of a script that no comment in it turns off, in the order of its lines.
+
+    Args:
+        subject: The script.
+        others: Findings of other tools in it, which comments turn off as well.
+    """
     cluster = Ask(
         job=subject.job,
         profile=subject.profile or NO_CLUSTER,
@@ -37,7 +58,11 @@ def lint(subject: Subject) -> list[Finding]:
         folder=subject.folder,
         makes_log_folders=subject.makes_log_folders,
     )
-    return _sorted([*read_closely(subject), *judge(cluster)])
+    found = [*read_closely(subject), *judge.judge(cluster), *others]
+    if "sbatchgen:" in subject.text:
+        known = subject.profile is not None
+        found = suppression.settled(found, subject.file, subject.lines, rules=[*rules()], certain=known)
+    return _sorted(found)
 
 
 def read_closely(subject: Subject) -> list[Finding]:
@@ -49,7 +74,9 @@ def read_closely(subject: Subject) -> list[Finding]:
         for rule in group.RULES
         for finding in rule.findings(subject, subject.at_option)
     ]
-    return _sorted(with_policy(finding, policies) for finding in found if policies.get(finding.rule) != "off")
+    return _sorted(
+        judge.with_policy(finding, policies) for finding in found if policies.get(finding.rule) != "off"
+    )
 
 
 def _sorted(findings: Iterable[Finding]) -> list[Finding]:

@@ -3,115 +3,191 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sbatchgen import __version__
-from sbatchgen.finding import Finding
+from sbatchgen.errors import Problem
+from sbatchgen.finding import Edit, Finding
 from sbatchgen.quoting import visible
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 SARIF_LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 GITHUB_COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}
+SCHEMA = 1  # of the JSON
 _WIDTH = 100  # of a script's line as it is quoted
 
 Style = Callable[[str, str], str]
-Located = tuple[str, Finding]  # the file and what was found in it
 
 
-def as_text(found: Iterable[Located], lines: Mapping[str, list[str]], style: Style) -> str:
+@dataclass(frozen=True)
+class Located:
+    """A finding, the file that it is in, and the line of the file that it is about."""
+
+    file: str
+    finding: Finding
+    line: str
+
+
+def as_text(found: Iterable[Located], style: Style) -> str:
     """What, where with the line itself, and the fix; `style` colours a text by a severity."""
-    return "".join(_paragraph(file, finding, lines.get(file, []), style) for file, finding in found)
+    return "".join(_paragraph(one, style) for one in found)
 
 
-def _paragraph(file: str, finding: Finding, lines: list[str], style: Style) -> str:
-    place, severity = finding.place, finding.severity
-    at = f"{visible(file)}:{place.line}:{place.column}"
-    text = f"{at}: {style(severity, severity)} {finding.rule}: {visible(finding.problem.what)}\n"
-    if 0 < place.line <= len(lines) and lines[place.line - 1].strip():
-        text += _quote(lines[place.line - 1], place.column, place.end, place.line)
+def _paragraph(one: Located, style: Style) -> str:
+    finding, place = one.finding, one.finding.place
+    at = f"{visible(one.file)}:{place.line}:{place.column}"
+    severity = style(finding.severity, finding.severity)
+    text = f"{at}: {severity} {finding.rule}: {visible(finding.problem.what)}\n"
+    if one.line.strip():
+        text += _quote(one.line, place.column, place.end, place.line)
     return text + (f"    fix: {visible(finding.problem.fix)}\n" if finding.problem.fix else "")
 
 
 def _quote(line: str, column: int, end: int, number: int) -> str:
-    """The line with a mark below; of a long one, the part around the mark."""
+    """The line with a mark below; of a long one, the part around the mark. A tab takes one column."""
     first = max(0, column - 1 - _WIDTH // 2) if len(line) > _WIDTH else 0
-    shown = visible(line[first : first + _WIDTH])
-    before = len(visible(line[first : max(first, column - 1)]))
-    last = end - 1 if end else len(line.rstrip())
-    width = max(1, min(len(visible(line[column - 1 : last])), _WIDTH - before))
+    last = min(end - 1 if end else len(line), first + _WIDTH)
+    shown = _flat(line[first : first + _WIDTH]).rstrip()
+    before = len(_flat(line[first : max(first, column - 1)]))
+    width = max(1, len(_flat(line[column - 1 : last]).rstrip()))
     gutter = " " * len(str(number))
     return f"    {number} | {shown}\n    {gutter} | {' ' * before}{'^' * width}\n"
 
 
-def as_json(found: Iterable[Located]) -> str:
-    """A list of objects: file, line, column, end_column, rule, severity, message, fix."""
-    return json.dumps([_object(file, finding) for file, finding in found], indent=2) + "\n"
+def _flat(text: str) -> str:
+    return visible(text.replace("\t", " "))
 
 
-def _object(file: str, finding: Finding) -> dict[str, Any]:
+def as_json(found: Iterable[Located], problems: Iterable[Problem], files: int) -> str:
+    """One object: schema, files (how many were read), findings, problems (of files that can't be read)."""
+    report = {
+        "schema": SCHEMA,
+        "files": files,
+        "findings": [_object(one) for one in found],
+        "problems": [
+            {"message": _sound(problem.what), "at": _sound(problem.at), "fix": _sound(problem.fix)}
+            for problem in problems
+        ],
+    }
+    return json.dumps(report, indent=2) + "\n"
+
+
+def _object(one: Located) -> dict[str, Any]:
+    finding, place = one.finding, one.finding.place
     return {
-        "file": file,
-        "line": finding.place.line,
-        "column": finding.place.column,
-        "end_column": finding.place.end,
+        "file": _sound(one.file),
+        "line": place.line,
+        "column": place.column,
+        "end_column": place.end,
         "rule": finding.rule,
         "severity": finding.severity,
-        "message": finding.problem.what,
-        "fix": finding.problem.fix,
+        "message": _sound(finding.problem.what),
+        "fix": _sound(finding.problem.fix),
+        "edits": [
+            {"line": edit.line, "column": edit.column, "end_column": edit.end, "text": _sound(edit.text)}
+            for edit in finding.edits
+        ],
     }
+
+
+def _sound(text: str) -> str:
+    r"""The text without bytes that were no UTF-8, which JSON has no characters for: \xff."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def as_github(found: Iterable[Located]) -> str:
     """Workflow commands: GitHub shows them beside the lines of a change."""
     text = ""
-    for file, finding in found:
-        place = finding.place
-        facts = {"file": file, "line": place.line, "col": place.column, "title": finding.rule}
+    for one in found:
+        finding, place = one.finding, one.finding.place
+        facts = {"file": one.file, "line": place.line, "col": place.column}
         if place.end:
             facts["endColumn"] = place.end
-        said = (
-            f"{finding.problem.what}; fix: {finding.problem.fix}"
-            if finding.problem.fix
-            else finding.problem.what
-        )
+        facts["title"] = finding.rule
+        said = "; fix: ".join(part for part in (finding.problem.what, finding.problem.fix) if part)
         properties = ",".join(f"{name}={_escaped(str(value), ',:')}" for name, value in facts.items())
         text += f"::{GITHUB_COMMANDS[finding.severity]} {properties}::{_escaped(said)}\n"
     return text
 
 
 def _escaped(text: str, more: str = "") -> str:
-    """The text with what GitHub would read as its own marks."""
-    return "".join(f"%{ord(char):02X}" if char in "%\r\n" + more else char for char in text)
+    """The text with what GitHub would read as its own marks, and no control characters for its log."""
+    return "".join(f"%{ord(char):02X}" if char in "%\n" + more else char for char in visible(text))
 
 
-def as_sarif(found: Iterable[Located], titles: Mapping[str, str]) -> str:
-    """SARIF 2.1.0, for code scanning; `titles` are those of all rules."""
-    rules = [{"id": rule, "shortDescription": {"text": title}} for rule, title in sorted(titles.items())]
-    driver = {"name": "sbatchgen", "version": __version__, "rules": rules}
+def as_sarif(
+    found: Sequence[Located], problems: Sequence[Problem], titles: Mapping[str, str], helps: Mapping[str, str]
+) -> str:
+    """SARIF 2.1.0, for code scanning.
+
+    Args:
+        found: The findings.
+        problems: Of files that can't be read.
+        titles: Of rules, by id.
+        helps: The pages of rules, in Markdown.
+    """
+    used = sorted({one.finding.rule for one in found})
+    driver = {
+        "name": "sbatchgen",
+        "version": __version__,
+        "rules": [_rule(rule, titles.get(rule, ""), helps.get(rule, "")) for rule in used],
+    }
+    invocation: dict[str, Any] = {"executionSuccessful": not problems}
+    if problems:
+        invocation["toolExecutionNotifications"] = [
+            {"level": "error", "message": {"text": _sound(problem.what)}} for problem in problems
+        ]
     run = {
         "tool": {"driver": driver},
+        "invocations": [invocation],
         "columnKind": "unicodeCodePoints",
-        "results": [_result(file, finding) for file, finding in found],
+        "results": [_result(one, used.index(one.finding.rule)) for one in found],
     }
     return json.dumps({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
-def _result(file: str, finding: Finding) -> dict[str, Any]:
-    place = finding.place
+def _rule(rule: str, title: str, page: str) -> dict[str, Any]:
+    described: dict[str, Any] = {"id": rule}
+    if title:
+        described["shortDescription"] = {"text": title}
+    if page:
+        described["help"] = {"text": page, "markdown": page}
+    return described
+
+
+def _result(one: Located, index: int) -> dict[str, Any]:
+    finding, place = one.finding, one.finding.place
     region = {"startLine": max(1, place.line), "startColumn": max(1, place.column)}
     if place.end > place.column:
         region["endColumn"] = place.end
-    said = (
-        f"{finding.problem.what}. Fix: {finding.problem.fix}" if finding.problem.fix else finding.problem.what
-    )
-    location = {"artifactLocation": {"uri": _uri(file)}, "region": region}
-    return {
+    said = ". Fix: ".join(_sound(part) for part in (finding.problem.what, finding.problem.fix) if part)
+    artifact = {"uri": _uri(one.file)}
+    result: dict[str, Any] = {
         "ruleId": finding.rule,
+        "ruleIndex": index,
         "level": SARIF_LEVELS[finding.severity],
         "message": {"text": said},
-        "locations": [{"physicalLocation": location}],
+        "locations": [{"physicalLocation": {"artifactLocation": artifact, "region": region}}],
     }
+    if finding.edits:
+        change = {"artifactLocation": artifact, "replacements": [_replacement(one) for one in finding.edits]}
+        result["fixes"] = [
+            {"description": {"text": _sound(finding.problem.fix)}, "artifactChanges": [change]}
+        ]
+    return result
+
+
+def _replacement(edit: Edit) -> dict[str, Any]:
+    """An edit; without an end column a region goes to the end of the line, without its line break."""
+    region = {"startLine": edit.line, "startColumn": max(1, edit.column)}
+    if not edit.column:
+        region |= {"endLine": edit.line + 1, "endColumn": 1}
+    elif edit.end:
+        region["endColumn"] = edit.end
+    text = edit.text + "\n" * (not edit.column and bool(edit.text))
+    return {"deletedRegion": region, "insertedContent": {"text": _sound(text)}}
 
 
 def _uri(file: str) -> str:

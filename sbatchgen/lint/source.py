@@ -9,11 +9,12 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sbatchgen.errors import DocumentError
+from sbatchgen.errors import DocumentError, Problem
+from sbatchgen.finding import Finding, Place
 
 MAX_BYTES = 4 << 20  # slurmctld takes no larger script, unless max_script_size says so (slurm.conf(5))
 STDIN = "-"
@@ -21,8 +22,9 @@ SCRIPTS = (".slurm", ".sbatch")  # names of scripts wherever they are
 PERHAPS = (".sh", ".bash", ".job", ".sub", ".cmd", "")  # of these, the files with directives
 DOCUMENTS = (".md", ".markdown")
 _DIRECTIVE = re.compile(rb"^#SBATCH", re.MULTILINE)
-_FENCE = re.compile(r"^(?P<indent>[ \t>]*)(?P<mark>`{3,}|~{3,})[ \t]*(?P<language>[\w+.-]*)")
-_SHELL = ("", "bash", "sh", "shell", "slurm", "sbatch", "console", "text")
+# Fences of CommonMark, also within quotes and lists; the text behind backticks holds none.
+_FENCE = re.compile(r"(?P<indent>[ \t>]*)(?P<mark>`{3,}(?=[^`]*$)|~{3,})[ \t]*(?P<language>[\w+.-]*)")
+_SHELL = ("", "bash", "sh", "shell", "zsh", "slurm", "sbatch", "console", "text")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,37 +35,65 @@ class Source:
         file: The file's name, as it was given.
         data: The script.
         line: The line of the file in which it starts, from 1.
-        indent: Characters before each of its lines in the file.
-        example: Whether it is one of a document's. Where that left the `#!` out, it was put before.
+        indents: Of an example of a document, the characters before each of its lines.
     """
 
     file: str
     data: bytes
     line: int = 1
-    indent: int = 0
-    example: bool = False
+    indents: tuple[int, ...] = ()
 
     @property
     def text(self) -> str:
         """The script; bytes that are no UTF-8 are surrogates."""
         return self.data.decode("utf-8", "surrogateescape")
 
+    def moved(self, finding: Finding) -> Finding:
+        """The finding where it stands in the file; in a document nothing is edited."""
+        if not self.indents:
+            return finding
+        old = finding.place
+        at = self.indents[old.line - 1] if 0 < old.line <= len(self.indents) else 0
+        line, column = old.line + self.line - 1, old.column + at
+        place = Place(f"{self.file}:{line}:{column}", line, column, old.end + at if old.end else 0)
+        return replace(finding, place=place, problem=replace(finding.problem, at=place.text), edits=())
 
-def files(names: Sequence[str]) -> Iterator[str]:
-    """The files that these names stand for; of a folder, the scripts in it at any depth, by name."""
+
+def files(names: Sequence[str], complain: Callable[[Problem], None]) -> Iterator[str]:
+    """The files that these names stand for, each once; of a folder, the scripts in it at any depth, by name.
+
+    Args:
+        names: Files, folders, or - for stdin.
+        complain: Is told of folders that can't be read.
+    """
+    seen: set[str] = set()
     for name in names:
-        if name == STDIN or not os.path.isdir(name):  # noqa: PTH112 - a name stays as it was given
-            yield name
-        else:
-            yield from _scripts(name)
+        is_file = name == STDIN or not _is_folder(name)
+        for file in (name,) if is_file else _scripts(name, complain):
+            if file not in seen:
+                seen.add(file)
+                yield file
 
 
-def _scripts(folder: str) -> Iterator[str]:
-    for where, folders, names in os.walk(folder):  # links to folders are not followed, so there is no loop
+def _is_folder(name: str) -> bool:
+    try:
+        return stat.S_ISDIR(os.stat(name).st_mode)  # noqa: PTH116 - a name stays as it was given
+    except (OSError, ValueError):
+        return False
+
+
+def _scripts(folder: str, complain: Callable[[Problem], None]) -> Iterator[str]:
+    def closed(error: OSError) -> None:
+        complain(Problem(f"can't read the folder {error.filename}: {error.strerror}"))
+
+    # Links to folders are not followed, so there is no loop.
+    for where, folders, names in os.walk(folder, onerror=closed):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             path = os.path.join(where, name)  # noqa: PTH118
             suffix = os.path.splitext(name)[1]  # noqa: PTH122
+            if name.startswith("."):
+                continue
             if suffix in SCRIPTS or (suffix in PERHAPS and _has_directives(path)):
                 yield path
 
@@ -78,18 +108,25 @@ def _has_directives(path: str) -> bool:
         return False
 
 
-def sources(name: str) -> Iterator[Source]:
+def sources(name: str) -> list[Source]:
     """The scripts of a file: one, or those of a Markdown document.
 
     Raises:
         DocumentError: It can't be read, is no regular file, or is too large for a script.
     """
-    data = _stdin() if name == STDIN else _content(name)
-    shown = "<stdin>" if name == STDIN else name
-    if name.endswith(DOCUMENTS):
-        yield from _examples(shown, data)
-    else:
-        yield Source(file=shown, data=data)
+    source = whole(name)
+    return list(_examples(source)) if name.endswith(DOCUMENTS) else [source]
+
+
+def whole(name: str) -> Source:
+    """A file as a script, whatever its name.
+
+    Raises:
+        DocumentError: It can't be read, is no regular file, or is too large for a script.
+    """
+    if name == STDIN:
+        return Source(file="<stdin>", data=_stdin())
+    return Source(file=name, data=_content(name))
 
 
 def _stdin() -> bytes:
@@ -118,22 +155,42 @@ def _limit(name: str, data: bytes) -> None:
         raise DocumentError.of(what, fix="keep the data in a file of its own")
 
 
-def _examples(name: str, data: bytes) -> Iterator[Source]:
-    """The fenced blocks of a Markdown document that hold directives."""
-    fence, start, indent = "", 0, 0
+def _examples(document: Source) -> Iterator[Source]:
+    """The fenced blocks of a document that hold directives; one that is not closed goes to its end."""
+    opened: re.Match[str] | None = None
+    start = 0
     block: list[str] = []
-    shell = False
-    for number, line in enumerate(data.decode("utf-8", "surrogateescape").split("\n"), start=1):
+    # Carriage returns at the ends of a document's lines are the document's, not the script's.
+    lines = document.text.replace("\r\n", "\n").split("\n")
+    for number, line in enumerate(lines, start=1):
         match = _FENCE.match(line)
-        if not fence and match:
-            fence, start, indent = match["mark"], number + 1, len(match["indent"])
-            shell, block = match["language"].lower() in _SHELL, []
-        elif match and match["mark"].startswith(fence) and not match["language"]:
-            text = "\n".join([*block, ""]).encode("utf-8", "surrogateescape")
-            if shell and _DIRECTIVE.search(text):
-                added = 0 if text.startswith(b"#!") else 1
-                text = b"#!/bin/bash\n" * added + text
-                yield Source(file=name, data=text, line=start - added, indent=indent, example=True)
-            fence = ""
-        elif fence:
-            block.append(line[indent:])
+        if opened is None:
+            if match:
+                opened, start, block = match, number + 1, []
+        elif match and match["mark"].startswith(opened["mark"]) and not line[match.end("mark") :].strip():
+            yield from _example(document.file, block, start, opened)
+            opened = None
+        else:
+            block.append(line)
+    if opened is not None:
+        yield from _example(document.file, block[:-1] if block and not block[-1] else block, start, opened)
+
+
+def _example(name: str, block: Sequence[str], start: int, opened: re.Match[str]) -> Iterator[Source]:
+    """The script of a block, if it is one. Where it leaves the `#!` out, that is put before it."""
+    if opened["language"].lower() not in _SHELL:
+        return
+    indents = [_indent(line, len(opened["indent"])) for line in block]
+    text = "".join(f"{line[indent:]}\n" for line, indent in zip(block, indents, strict=True))
+    script = text.encode("utf-8", "surrogateescape")
+    if not _DIRECTIVE.search(script):
+        return
+    if not script.startswith(b"#!"):
+        script, indents, start = b"#!/bin/bash\n" + script, [0, *indents], start - 1
+    yield Source(file=name, data=script, line=start, indents=tuple(indents))
+
+
+def _indent(line: str, width: int) -> int:
+    """How much of a line stands before the script: as much as before the fence, or as there is."""
+    before = line[:width]
+    return len(before) if not before.strip(" \t>") else len(before) - len(before.lstrip(" \t>"))

@@ -1,45 +1,158 @@
-"""Findings that a script's author has seen and wants: comments that turn rules off.
+"""Findings that a script's author has seen and wants: comments that turn rules off, and rules about them.
 
 #SBATCH --time=24   # sbatchgen: disable=SB127      this line
-# sbatchgen: disable=SB309,SB311                    the line after it
+# sbatchgen: disable=SB309,SB311                    what stands after it, with the lines that it goes on in
 # sbatchgen: disable-file=SB4                       the whole script; SB4 stands for all of SB4xx
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sbatchgen.finding import Finding
+from sbatchgen.errors import did_you_mean
+from sbatchgen.finding import Finding, Place
+from sbatchgen.rules.rule import Hit, Rules
 
-_COMMENT = re.compile(r"#[ \t]*sbatchgen:[ \t]*(?P<kind>disable(?:-file)?)=(?P<rules>[\w,]+)")
+_COMMENT = re.compile(
+    r"(?:^|(?<=\s))#[ \t]*sbatchgen:[ \t]*(?P<kind>[A-Za-z-]+)=(?P<rules>\w+(?:[ \t]*,[ \t]*\w+)*)?"
+)
+_NAME = re.compile(r"\w+")
+_OTHERS = re.compile(r"[ \t]*#[ \t]*(?:sbatchgen|shellcheck)\b")
+KINDS = ("disable", "disable-file")
+SHELLCHECK = re.compile(r"SC\d{1,4}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Suppression:
-    """Rules that are off; `line` 0 is the whole script. A rule may be named by the start of its id."""
+    """A rule that a comment turns off.
 
+    Attributes:
+        rule: The rule's id, or the start of it; empty where the comment is none that is known.
+        kind: The word before the equals sign.
+        first: The first line that it counts for; 0 is the whole script.
+        last: The last line.
+        at: Where the rule is named.
+    """
+
+    rule: str
+    kind: str
+    first: int
+    last: int
+    at: Place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Applied:
+    """The comments of a script and what they met.
+
+    Attributes:
+        comments: Each rule that one names.
+        idle: Those that turned nothing off, where that is certain.
+        rules: The ids of all rules.
+    """
+
+    comments: tuple[Suppression, ...]
+    idle: tuple[Suppression, ...]
     rules: tuple[str, ...]
-    line: int
-
-    def covers(self, finding: Finding) -> bool:
-        """Whether it turns this finding off."""
-        return self.line in (0, finding.place.line) and finding.rule.startswith(self.rules)
 
 
-def suppressions(lines: Iterable[str]) -> Iterator[Suppression]:
+RULES: Rules[Applied] = Rules()
+
+
+@RULES.add("SB001", "info", "a comment for sbatchgen that names no rule")
+def _unknown(applied: Applied) -> Iterator[Hit]:
+    for one in applied.comments:
+        if one.kind not in KINDS:
+            what = f"'sbatchgen: {one.kind}=' means nothing: no rule is turned off"
+            yield Hit(one.at, what, "write # sbatchgen: disable=SB127, or disable-file=SB127")
+        elif not one.rule:
+            yield Hit(one.at, f"{one.kind}= names no rule", f"write # sbatchgen: {one.kind}=SB127")
+        elif not _is_known(one.rule, applied.rules):
+            yield Hit(one.at, f"there is no rule {one.rule}", did_you_mean(one.rule, applied.rules))
+
+
+@RULES.add("SB002", "info", "a comment that turns nothing off")
+def _idle(applied: Applied) -> Iterator[Hit]:
+    for one in applied.idle:
+        where = "in this script" if not one.first else "in the line that it is for"
+        yield Hit(
+            one.at, f"{one.rule} finds nothing {where}: the comment hides what comes later", "remove it"
+        )
+
+
+def _is_known(rule: str, rules: Sequence[str]) -> bool:
+    return SHELLCHECK.fullmatch(rule) is not None or _is_of(rule, rules)
+
+
+def _is_of(rule: str, rules: Sequence[str]) -> bool:
+    """Whether this is the id of one of these rules, or the start of one."""
+    return bool(rule) and any(known.startswith(rule) for known in rules)
+
+
+def suppressions(file: str, lines: Sequence[str]) -> Iterator[Suppression]:
     """Those of a script's lines."""
+    following = (0, 0)
     for number, line in enumerate(lines, start=1):
         match = _COMMENT.search(line) if "sbatchgen:" in line else None
-        if match:
-            rules = tuple(name for name in match["rules"].split(",") if name)
-            alone = not line[: match.start()].strip()
-            at = 0 if match["kind"] == "disable-file" else number + alone
-            yield Suppression(rules=rules, line=at)
+        if not match:
+            continue
+        first, last = number, number
+        if match["kind"] == "disable-file":
+            first, last = 0, 0
+        elif not line[: match.start()].strip():
+            if following[0] <= number:  # else it is one of several before the same line
+                following = _following(lines, number)
+            first, last = following
+        names = list(_NAME.finditer(line, match.start("rules"), match.end("rules"))) if match["rules"] else []
+        for start, end, name in [(one.start(), one.end(), one[0]) for one in names] or [(*match.span(), "")]:
+            at = Place(f"{file}:{number}:{start + 1}", number, start + 1, end + 1)
+            yield Suppression(rule=name.upper(), kind=match["kind"], first=first, last=last, at=at)
 
 
-def kept(findings: Iterable[Finding], lines: Iterable[str]) -> list[Finding]:
-    """The findings that no comment turns off."""
-    found = list(suppressions(lines))
-    return [finding for finding in findings if not any(one.covers(finding) for one in found)]
+def _following(lines: Sequence[str], number: int) -> tuple[int, int]:
+    """The line after line `number` that is no comment for a linter, and the last that is joined to it."""
+    first = number + 1
+    while first <= len(lines) and _OTHERS.match(lines[first - 1]):
+        first += 1
+    last = first
+    while last < len(lines) and lines[last - 1].endswith("\\") and not _OTHERS.match(lines[last]):
+        last += 1
+    return first, last
+
+
+def settled(
+    findings: Sequence[Finding], file: str, lines: Sequence[str], *, rules: Sequence[str], certain: bool
+) -> list[Finding]:
+    """The findings that no comment turns off, and what is wrong with the comments.
+
+    Args:
+        findings: All findings of a script.
+        file: Its name.
+        lines: Its lines.
+        rules: The ids of all rules.
+        certain: Whether a comment that turns nothing off has no use: not where the cluster is unknown, for a
+            rule that compares with it is silent then.
+    """
+    comments = tuple(suppressions(file, lines))
+    if not comments:
+        return list(findings)
+    by_line: dict[int, list[Suppression]] = {}
+    for comment in comments:
+        if comment.kind in KINDS and comment.rule:
+            for number in range(comment.first, comment.last + 1):
+                by_line.setdefault(number, []).append(comment)
+    used: set[Suppression] = set()
+
+    def is_kept(finding: Finding) -> bool:
+        here = [*by_line.get(finding.place.line, ()), *by_line.get(0, ())]
+        covering = [comment for comment in here if finding.rule.startswith(comment.rule)]
+        used.update(covering)
+        return not covering
+
+    left = [finding for finding in findings if is_kept(finding)]
+    idle = [one for one in comments if certain and one not in used and _is_of(one.rule, rules)]
+    applied = Applied(comments=comments, idle=tuple(idle), rules=tuple(rules))
+    about = [finding for rule in RULES for finding in rule.findings(applied, lambda _: Place())]
+    return [*left, *filter(is_kept, about)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from sbatchgen.errors import did_you_mean
 from sbatchgen.finding import Edit
@@ -518,9 +519,13 @@ def _refusal(script: Subject, use: Use) -> str:
     """What sbatch says of an option alone, if it ends there."""
     if use.value is None or use.spec.name in PYXIS_NAMES or any(char in use.value for char in "\n\r\0"):
         return ""
-    value = use.value.replace("\\", "\\\\").replace('"', '\\"')
-    alone = f'#!/bin/sh\n#SBATCH --{use.spec.name}="{value}"\n'
-    answer = read(alone, slurm=script.slurm, plugin_options=PYXIS, folder="/")
+    return _refusal_of(use.spec.name, use.value, script.slurm)
+
+
+@lru_cache(maxsize=256)
+def _refusal_of(name: str, value: str, slurm: str) -> str:
+    value = value.replace("\\", "\\\\").replace('"', '\\"')
+    answer = read(f'#!/bin/sh\n#SBATCH --{name}="{value}"\n', slurm=slurm, plugin_options=PYXIS, folder="/")
     if answer.returncode is None or (answer.components and answer.components[-1].settled):
         return ""
     return answer.messages[-1].text if answer.messages else ""

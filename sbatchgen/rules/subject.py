@@ -178,14 +178,17 @@ class Subject:
 
 def _uses(words: list[Word], known: Mapping[str, Spec]) -> Iterator[Use | Stop]:
     """All options in these words; where sbatch stops, the word is left out and the rest is read."""
-    while words:
+    numbers = {id(word): number for number, word in enumerate(words)}
+    shorts = {spec.short: spec for spec in known.values() if spec.short}
+    start = 0
+    while start < len(words):
         stop = None
-        for item in scan(words, known):
+        for item in scan(words, known, shorts, start):
             yield item
             stop = item if isinstance(item, Stop) else None
         if stop is None:
             return
-        words = words[next(at for at, word in enumerate(words) if word is stop.word) + 1 :]
+        start = numbers[id(stop.word)] + 1
 
 
 def _resources(subject: Subject) -> Resources:

@@ -40,7 +40,10 @@ class Stop:
 
 
 def scan(
-    words: Sequence[Word], table: Mapping[str, Spec], shorts: Mapping[str, Spec] | None = None
+    words: Sequence[Word],
+    table: Mapping[str, Spec],
+    shorts: Mapping[str, Spec] | None = None,
+    start: int = 0,
 ) -> Iterator[Use | Stop]:
     """The options in these words; a Stop is the last, where there is one.
 
@@ -48,10 +51,11 @@ def scan(
         words: The words.
         table: The options by long name.
         shorts: The options by letter; by default those of the table.
+        start: The first word that is read.
     """
     if shorts is None:
         shorts = {spec.short: spec for spec in table.values() if spec.short}
-    at = 0
+    at = start
     while at < len(words):
         word = words[at]
         at += 1

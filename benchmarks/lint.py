@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""How fast `sbatchgen lint` is: one script beside a render, and a thousand scripts in one call.
+
+    python benchmarks/lint.py
+
+With the Python that runs this, whole processes: a start of `lint` with one script and a start of `render` take
+turns (lint, render, render, lint), so that a machine that slows down slows both. The thousand scripts are made
+of the golden ones and of the examples of the rules, none of them twice. shellcheck is not asked: its time is not ours.
+
+Exit status: 1 where a start of `lint` takes more than 2.5 times what one of `render` takes, or fewer than 500
+scripts are linted in a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+LIMIT = 2.5
+RATE = 500
+PROFILE = "msu"
+HEAD_LINES = 12  # of a golden script: its directives, in whose place an example's lines stand
+
+
+def main() -> int:
+    """Measure and print; the exit status."""
+    parser = argparse.ArgumentParser(description="Measure how fast `sbatchgen lint` is.")
+    parser.add_argument("--rounds", type=int, default=10, metavar="N", help="of four starts each [10]")
+    parser.add_argument("--scripts", type=int, default=1000, metavar="N", help="in one call [1000]")
+    parser.add_argument("--calls", type=int, default=3, metavar="N", help="with all scripts [3]")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="lint-benchmark-") as folder:
+        scripts = Path(folder) / "scripts"
+        lines = _write(scripts, options.scripts)
+        one = CHECKOUT / "tests" / "golden" / f"ddp-{PROFILE}.sh"
+        lint, render = _starts(["lint", str(one)], ["render", "ddp"], options.rounds, folder)
+        many = [_run(["lint", "--fail-on", "never", str(scripts)], folder) for _ in range(options.calls)]
+    ratios = [median(a[at] / b[at] for a, b in zip(lint, render, strict=True)) for at in (0, 1)]
+    rate = options.scripts / median(wall for wall, _ in many)
+    cpus, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    print(f"Python {platform.python_version()}, {cpus} CPUs, load {load:.1f}")
+    for name, times in (("lint", lint), ("render", render)):
+        wall, cpu = (median(one[at] for one in times) * 1000 for at in (0, 1))
+        print(f"{name:<8} {wall:6.0f} ms wall, {cpu:6.0f} ms CPU")
+    print(f"ratio    {ratios[0]:6.2f} wall,    {ratios[1]:6.2f} CPU (at most {LIMIT})")
+    length = lines // options.scripts
+    print(f"{options.scripts} scripts of {length} lines: {rate:.0f} a second (at least {RATE})")
+    return int(max(ratios) > LIMIT or rate < RATE)
+
+
+def _write(folder: Path, count: int) -> int:
+    """Write scripts, each another one; their lines."""
+    from sbatchgen.rules.page import pages
+
+    folder.mkdir()
+    golden = [path.read_text(encoding="utf-8") for path in sorted((CHECKOUT / "tests/golden").glob("*.sh"))]
+    examples = [example.text for page in pages().values() for example in page.examples]
+    lines = 0
+    for number in range(count):
+        base = golden[number % len(golden)]
+        if number % 2:
+            text = re.sub(r"--job-name=\S+", f"--job-name=job{number}", base)
+        else:
+            body = base.split("\n")[HEAD_LINES : HEAD_LINES + 100]
+            text = "\n".join([examples[number // 2 % len(examples)], f"NUMBER={number}", *body, ""])
+        lines += text.count("\n")
+        (folder / f"{number:05}.slurm").write_text(text, encoding="utf-8", errors="surrogateescape")
+    return lines
+
+
+Times = list[tuple[float, float]]
+
+
+def _starts(lint: list[str], render: list[str], rounds: int, folder: str) -> tuple[Times, Times]:
+    """Wall and CPU seconds of each start, the first of each left out: files are in memory then."""
+    _run(lint, folder)
+    _run(render, folder)
+    linted: Times = []
+    rendered: Times = []
+    for _ in range(rounds):
+        linted.append(_run(lint, folder))
+        rendered += [_run(render, folder), _run(render, folder)]
+        linted.append(_run(lint, folder))
+    return linted, rendered
+
+
+def _run(words: list[str], folder: str) -> tuple[float, float]:
+    """Wall and CPU seconds of one process with its children."""
+    command = [sys.executable, "-m", "sbatchgen", *words, "--profile", PROFILE]
+    command += ["--no-shellcheck"] if words[0] == "lint" else []
+    before = time.perf_counter()
+    # Without what would change the measure: PYTHONDONTWRITEBYTECODE makes each start compile all modules.
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SBATCH"))}
+    with subprocess.Popen(
+        command, cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as process:
+        said = process.stderr.read() if process.stderr else b""
+        _, status, usage = os.wait4(process.pid, 0)
+        wall = time.perf_counter() - before
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)}: {said.decode()}")
+    return wall, usage.ru_utime + usage.ru_stime
+
+
+if __name__ == "__main__":
+    sys.exit(main())

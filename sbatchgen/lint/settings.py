@@ -1,0 +1,164 @@
+"""What counts for all files of a call of `lint`: flags, sbatchgen.yaml and the profile's policies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from sbatchgen.document import Document, read
+from sbatchgen.errors import CommandLineError, DocumentError, Problem, did_you_mean
+from sbatchgen.finding import Finding, Severity
+from sbatchgen.job import JobSpec
+from sbatchgen.lint.linter import lint, rules
+from sbatchgen.lint.source import Source
+from sbatchgen.lint.suppression import SHELLCHECK
+from sbatchgen.profile import Profile
+from sbatchgen.rules.ask import DEFAULT_SLURM
+from sbatchgen.rules.subject import Subject
+from sbatchgen.script.releases import RELEASES, line_of
+from sbatchgen.search import Places
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What counts for all files of a call.
+
+    Attributes:
+        profile: The cluster; None if nobody names one.
+        slurm: The release that reads the scripts.
+        folder: Where they would be submitted.
+        selected: The starts of ids of the rules that are wanted; none for all.
+        disabled: The starts of ids of those that are not.
+        severity: Other severities, by the starts of ids.
+        environment: That of the submission, where there is one.
+        makes_log_folders: Whether the folders of logs are made before a script is submitted.
+    """
+
+    profile: Profile | None
+    slurm: str
+    folder: Path
+    selected: tuple[str, ...] = ()
+    disabled: tuple[str, ...] = ()
+    severity: Mapping[str, Severity] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    makes_log_folders: bool = False
+
+    def judged(self, finding: Finding) -> Finding | None:
+        """The finding with the severity that it has here; None if it is not wanted."""
+        if self.selected and not finding.rule.startswith(self.selected):
+            return None
+        if finding.rule.startswith(self.disabled):
+            return None
+        starts = [start for start in self.severity if finding.rule.startswith(start)]
+        return replace(finding, severity=self.severity[max(starts, key=len)]) if starts else finding
+
+
+def findings_of(source: Source, settings: Settings, others: Sequence[Finding] = ()) -> list[Finding]:
+    """The findings of a script that nobody turned off, in the lines and columns of its file."""
+    subject = Subject(
+        file=source.file,
+        text=source.text,
+        slurm=settings.slurm,
+        profile=settings.profile,
+        environment=settings.environment,
+        folder=settings.folder,
+        makes_log_folders=settings.makes_log_folders,
+    )
+    found = map(settings.judged, lint(subject, others))
+    return [source.moved(finding) for finding in found if finding is not None]
+
+
+def settings_of(
+    places: Places,
+    profile: str | None,
+    slurm: str | None = None,
+    *,
+    select: Sequence[str] = (),
+    disable: Sequence[str] = (),
+) -> Settings:
+    """What flags and sbatchgen.yaml say; without a profile no cluster is known.
+
+    Raises:
+        CommandLineError: A flag's value makes no sense.
+        DocumentError: The profile or sbatchgen.yaml is wrong.
+    """
+    project = read(places.project, JobSpec) if places.project else Document(JobSpec(), {})
+    said = project.value.lint
+    off = tuple(one.upper() for one in said.disable)
+    severity = {start.upper(): value for start, value in said.severity.items()}
+    _known(off, project.places.get("lint.disable", ""))
+    for start in said.severity:
+        _known([start.upper()], project.places.get(f"lint.severity.{start}", ""))
+    cluster = _profile(places, profile, project.value)
+    release = slurm or (cluster.slurm if cluster else None) or DEFAULT_SLURM
+    try:
+        line_of(release)
+    except ValueError as error:
+        fix = f"one of {', '.join(RELEASES)}"
+        raise CommandLineError.of(f"Slurm {release} is not known here", at="--slurm", fix=fix) from error
+    return Settings(
+        profile=cluster,
+        slurm=release,
+        folder=places.folder,
+        selected=ids(select, "--select"),
+        disabled=(*off, *ids(disable, "--disable")),
+        severity=severity,
+    )
+
+
+def _profile(places: Places, named: str | None, project: JobSpec) -> Profile | None:
+    """The cluster, where somebody names one; scripts need none."""
+    name = named or places.environment.get("SBATCHGEN_PROFILE")
+    if not name and project.profile and places.project:
+        from sbatchgen.request import beside
+
+        name = beside(places.project, project.profile)
+    return checked(places.profile(name)) if name else None
+
+
+def checked(file: Path) -> Profile:
+    """A profile whose policies name rules that there are.
+
+    Raises:
+        DocumentError: It is wrong.
+    """
+    document = read(file, Profile)
+    unknown = [
+        Problem(f"no rule '{rule}'", document.places.get(f"policies.{rule}", ""), did_you_mean(rule, rules()))
+        for rule in document.value.policies
+        if rule not in rules()
+    ]
+    if unknown:
+        raise DocumentError(unknown)
+    return document.value
+
+
+def ids(texts: Iterable[str], flag: str) -> tuple[str, ...]:
+    """The starts of ids in the values of a flag.
+
+    Raises:
+        CommandLineError: No rule's id starts so.
+    """
+    found = tuple(one.strip().upper() for text in texts for one in text.split(",") if one.strip())
+    for one in found:
+        if not _is_rule(one):
+            raise CommandLineError.of(f"no rule '{one}'", at=flag, fix=did_you_mean(one, rules()))
+    return found
+
+
+def _known(starts: Iterable[str], at: str) -> None:
+    unknown = [
+        Problem(f"no rule '{one}'", at, did_you_mean(one, rules())) for one in starts if not _is_rule(one)
+    ]
+    if unknown:
+        raise DocumentError(unknown)
+
+
+def _is_rule(start: str) -> bool:
+    """Whether this is the id of a rule of ours or of shellcheck, or the start of one."""
+    return (
+        start == "SC"
+        or SHELLCHECK.fullmatch(start) is not None
+        or any(rule.startswith(start) for rule in rules())
+    )

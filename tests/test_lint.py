@@ -1,0 +1,558 @@
+"""`sbatchgen lint` as a command: what it reads, what it says in each format, what it fails on, what it leaves alone."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+import yaml
+
+from sbatchgen.lint import command as lint_command
+from sbatchgen.lint import shellcheck
+from sbatchgen.lint.linter import rules
+from sbatchgen.lint.source import sources
+from tests.conftest import REPOSITORY, Command
+
+GOOD = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --time=01:00:00\npython train.py\n"
+BAD = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --time=24\n#SBATCH -p=gpu\npython train.py\n"
+
+
+@pytest.fixture(autouse=True)
+def _no_shellcheck(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of this machine; tests that want it bring their own."""
+    monkeypatch.setattr("shutil.which", lambda _: None)
+
+
+def put(name: str, text: str | bytes = BAD) -> Path:
+    path = Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def found(command: Command, *args: str) -> list[tuple[str, int, int, str]]:
+    """File, line, column and rule of each finding."""
+    report = json.loads(command("lint", "--format", "json", *args).out)
+    return [(one["file"], one["line"], one["column"], one["rule"]) for one in report["findings"]]
+
+
+def ids(command: Command, *args: str) -> set[str]:
+    return {rule for *_, rule in found(command, *args)}
+
+
+# --- What it prints ---
+
+
+def test_text_shows_the_place_the_line_and_the_fix(command: Command) -> None:
+    put("job.slurm")
+    result = command("lint", "job.slurm")
+    assert result.out == (
+        "job.slurm:3:16: warning SB127: --time=24 is 24 minutes\n"
+        "    3 | #SBATCH --time=24\n"
+        "      |                ^^\n"
+        "    fix: write 24:00:00 for hours, or 00:24:00\n"
+        "job.slurm:4:9: error SB111: -p=gpu: the value of a short option starts right after its letter, so it is '=gpu'\n"
+        "    4 | #SBATCH -p=gpu\n"
+        "      |         ^^^^^^\n"
+        "    fix: write --partition=gpu\n"
+    )
+    assert (result.status, result.err) == (3, "1 script: 1 error, 1 warning\n")
+
+
+def test_nothing_found_is_said(command: Command) -> None:
+    put("a.slurm", GOOD)
+    put("b.slurm", GOOD)
+    result = command("lint", "a.slurm", "b.slurm")
+    assert (result.status, result.out, result.err) == (0, "", "2 scripts: nothing found\n")
+
+
+def test_json_has_all_that_was_found(command: Command) -> None:
+    put("job.slurm")
+    result = command("lint", "--format", "json", "job.slurm", "gone.slurm")
+    report = json.loads(result.out)
+    assert (report["schema"], report["files"]) == (1, 2)
+    assert report["findings"][1] == {
+        "file": "job.slurm",
+        "line": 4,
+        "column": 9,
+        "end_column": 15,
+        "rule": "SB111",
+        "severity": "error",
+        "message": "-p=gpu: the value of a short option starts right after its letter, so it is '=gpu'",
+        "fix": "write --partition=gpu",
+        "edits": [{"line": 4, "column": 9, "end_column": 15, "text": "--partition=gpu"}],
+    }
+    assert [one["message"] for one in report["problems"]] == [
+        "can't read gone.slurm: No such file or directory"
+    ]
+    assert "can't read gone.slurm" in result.err
+
+
+def test_github_reads_its_own_marks_only(command: Command) -> None:
+    put("a,b:c%.slurm", "#!/bin/bash\n#SBATCH --time=24:00:00\n#SBATCH --foo%0A::error::x=\x1b[31m\n")
+    line = command("lint", "--format", "github", "--select", "SB113", "a,b:c%.slurm").out
+    assert line.startswith("::error file=a%2Cb%3Ac%25.slurm,line=3,col=9,endColumn=")
+    assert line.count("\n") == 1
+    assert ",title=SB113::" in line
+    assert "%250A::error" in line  # the text between the marks is data
+    assert "\x1b" not in line
+
+
+def test_sarif_is_whole(command: Command) -> None:
+    """By the required properties of SARIF 2.1.0, sections 3.13 to 3.59."""
+    put("job one.slurm")
+    result = command("lint", "--format", "sarif", "job one.slurm", "gone.slurm")
+    log = json.loads(result.out)
+    assert log["version"] == "2.1.0"
+    (run,) = log["runs"]
+    driver = run["tool"]["driver"]
+    assert driver["name"] == "sbatchgen"
+    assert [rule["id"] for rule in driver["rules"]] == ["SB111", "SB127"]
+    assert all(rule["help"]["text"].startswith(f"## {rule['id']} ") for rule in driver["rules"])
+    assert run["columnKind"] == "unicodeCodePoints"
+    (invocation,) = run["invocations"]
+    assert invocation["executionSuccessful"] is False
+    assert "gone.slurm" in invocation["toolExecutionNotifications"][0]["message"]["text"]
+    for one in run["results"]:
+        assert driver["rules"][one["ruleIndex"]]["id"] == one["ruleId"]
+        assert one["level"] in ("error", "warning", "note")
+        assert one["message"]["text"]
+        (location,) = one["locations"]
+        place = location["physicalLocation"]
+        assert unquote(place["artifactLocation"]["uri"]) == "job one.slurm"
+        assert place["region"]["startLine"] >= 1
+        assert place["region"]["startColumn"] >= 1
+    (fix,) = run["results"][1]["fixes"]
+    assert fix["artifactChanges"] == [
+        {
+            "artifactLocation": {"uri": "job%20one.slurm"},
+            "replacements": [
+                {
+                    "deletedRegion": {"startLine": 4, "startColumn": 9, "endColumn": 15},
+                    "insertedContent": {"text": "--partition=gpu"},
+                }
+            ],
+        }
+    ]
+
+
+def test_a_sarif_fix_does_what_fix_does(command: Command) -> None:
+    before = "#!/bin/bash\r\n#SBATCH --nodes=1\r\n#SBATCH --time=01:00:00\r\ntrue\r\n"
+    put("job.slurm", before)
+    log = json.loads(command("lint", "--format", "sarif", "--select", "SB102", "job.slurm").out)
+    lines = before.split("\n")
+    for replacement in log["runs"][0]["results"][0]["fixes"][0]["artifactChanges"][0]["replacements"]:
+        region = replacement["deletedRegion"]
+        line = lines[region["startLine"] - 1]
+        end = region.get("endColumn", len(line) + 1)
+        new = replacement["insertedContent"]["text"]
+        lines[region["startLine"] - 1] = line[: region["startColumn"] - 1] + new + line[end - 1 :]
+    command("lint", "--fix", "--select", "SB102", "job.slurm")
+    assert Path("job.slurm").read_bytes() == "\n".join(lines).encode()
+
+
+@pytest.mark.parametrize("form", ["text", "json", "sarif", "github"])
+def test_no_format_obeys_a_script(command: Command, form: str) -> None:
+    put("\x1b]0;x.slurm", b"#!/bin/bash\n#SBATCH --time=\x1b[2J\x9b31m\xff\n#SBATCH \x1b[1m\n")
+    result = command("lint", "--format", form, "\x1b]0;x.slurm")
+    assert result.status == 3
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", result.out + result.err)
+    result.out.encode()
+    if form in ("json", "sarif"):
+        json.dumps(json.loads(result.out), ensure_ascii=False).encode()  # no lone surrogates
+
+
+def test_a_change_shown_on_a_terminal_is_visible_text(folder: Path) -> None:
+    """As a patch in a file it is the bytes; `test_a_diff_is_a_patch`."""
+    put("job.slurm", "#!/bin/bash\n#SBATCH -p=gpu\necho '\x1b[2J'\n")
+    out = on_terminal("lint", "--diff", "--no-shellcheck", "job.slurm")
+    assert "\\x1b[2J" in out
+    assert "\x1b[2J" not in out
+
+
+def on_terminal(*args: str, **environment: str) -> str:
+    """What a command writes to a terminal."""
+    master, slave = pty.openpty()
+    env = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sbatchgen", *args],
+        stdout=slave,
+        stderr=slave,
+        env=env | {"TERM": "xterm", **environment},
+    )
+    os.close(slave)
+    read = b""
+    while True:
+        try:
+            data = os.read(master, 65536)
+        except OSError:  # Linux: nobody has the other end any more
+            break
+        if not data:
+            break
+        read += data
+    os.close(master)
+    process.wait()
+    return read.decode()
+
+
+def test_colours_are_for_terminals_that_want_them(folder: Path) -> None:
+    put("job.slurm")
+    assert "\x1b[" in on_terminal("lint", "--no-shellcheck", "job.slurm")
+    assert "\x1b[" not in on_terminal("lint", "--no-shellcheck", "job.slurm", NO_COLOR="1")
+
+
+def test_a_long_line_is_quoted_around_the_place(command: Command) -> None:
+    put("job.slurm", "#!/bin/bash\n#SBATCH --nodes=1 --comment=" + "x" * 500 + " --time=24\ntrue\n")
+    lines = command("lint", "job.slurm").out.splitlines()
+    mark = lines[2].index("^")
+    assert lines[1][mark : mark + 2] == "24"
+    assert max(map(len, lines[1:3])) < 120
+
+
+# --- What it reads ---
+
+
+def test_stdin(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(BAD.encode())))
+    result = command("lint", "-")
+    assert result.out.startswith("<stdin>:3:16: warning SB127")
+    assert result.status == 3
+
+
+def test_folders_are_searched_for_scripts(command: Command) -> None:
+    for name in ("a.slurm", "deep/er/b.sbatch", "c.sh", "d", "e.job"):
+        put(f"jobs/{name}")
+    put("jobs/plain.sh", "#!/bin/bash\necho no directives\n")
+    put("jobs/data.csv", BAD)
+    put("jobs/.hidden/f.slurm")
+    put("jobs/.g.slurm")
+    Path("jobs/loop").symlink_to(".", target_is_directory=True)
+    os.mkfifo("jobs/pipe")
+    assert sorted({file for file, *_ in found(command, "jobs")}) == [
+        "jobs/a.slurm", "jobs/c.sh", "jobs/d", "jobs/deep/er/b.sbatch", "jobs/e.job",
+    ]  # fmt: skip
+
+
+def test_a_file_named_twice_is_read_once(command: Command) -> None:
+    put("jobs/a.slurm")
+    assert len(found(command, "jobs/a.slurm", "jobs", "jobs/a.slurm")) == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: None, "can't read x.slurm: No such file or directory"),
+        (
+            lambda: Path("x.slurm").symlink_to("x.slurm"),
+            "can't read x.slurm: Too many levels of symbolic links",
+        ),
+        (lambda: os.mkfifo("x.slurm"), "x.slurm is no regular file"),
+        (lambda: Path("x.slurm").symlink_to("/dev/zero"), "x.slurm is no regular file"),
+        (lambda: put("x.slurm", b"#!/bin/sh\n" + b"x" * (4 << 20)), "x.slurm is larger than 4 MiB"),
+    ],
+    ids=["absent", "loop", "fifo", "device", "large"],
+)
+def test_what_is_no_script_is_one_line_and_the_rest_is_read(command: Command, make: Any, says: str) -> None:
+    put("good.slurm", GOOD)
+    make()
+    result = command("lint", "x.slurm", "good.slurm", "--fail-on", "never")
+    assert result.err.startswith(f"error: {says}")
+    assert result.err.endswith("1 script: nothing found\n")
+    assert result.status == 3
+
+
+def test_a_closed_folder_is_told(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    put("jobs/a.slurm", GOOD)
+    put("jobs/closed/b.slurm")
+    scandir = os.scandir
+
+    def scan(path: str) -> Any:
+        if str(path).endswith("closed"):  # root may read all, and tests may run as root
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    result = command("lint", "jobs")
+    assert "error: can't read the folder jobs/closed: Permission denied\n" in result.err
+    assert result.status == 3
+
+
+DOCUMENT = """\
+# Jobs
+
+```bash
+echo no directives here
+```
+
+```bash
+#SBATCH --time=24
+#SBATCH --nodes=1
+python train.py
+```
+
+- in a list, indented:
+
+  ~~~slurm title
+  #!/bin/bash
+  #SBATCH -p=gpu
+
+  ```
+  python train.py
+  ~~~
+
+> ````sh
+> #SBATCH -N 1
+> #SBATCH --time=24
+> ````
+
+```python
+'''
+#SBATCH --time=24
+'''
+```
+
+``` not a `fence` ```
+
+```{.bash}
+#SBATCH --nodes=1
+#SBATCH --mem=64GiB
+"""
+
+
+def test_scripts_in_a_document(command: Command) -> None:
+    put("jobs.md", DOCUMENT)
+    assert [one for one in found(command, "jobs.md") if one[3] in ("SB127", "SB111", "SB126", "SB101")] == [
+        ("jobs.md", 8, 16, "SB127"),
+        ("jobs.md", 17, 11, "SB111"),
+        ("jobs.md", 25, 18, "SB127"),
+        ("jobs.md", 38, 9, "SB126"),
+    ]
+    assert "    25 | > #SBATCH --time=24\n" in command("lint", "jobs.md").out.replace(
+        "  #SBATCH", "> #SBATCH"
+    )
+
+
+def test_a_document_with_line_ends_of_dos_has_scripts_without(command: Command) -> None:
+    put("jobs.md", "```bash\r\n#!/bin/bash\r\n#SBATCH --time=24\r\n#SBATCH --nodes=1\r\ntrue\r\n```\r\n")
+    assert found(command, "jobs.md") == [("jobs.md", 3, 16, "SB127")]
+
+
+def test_documents_are_never_changed(command: Command) -> None:
+    put("jobs.md", DOCUMENT)
+    assert command("lint", "--fix", "jobs.md").status == 3
+    assert Path("jobs.md").read_text() == DOCUMENT
+
+
+def test_many_files_are_read_in_order(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(40):
+        put(f"jobs/{number:02}.slurm", BAD if number % 3 else GOOD)
+    alone = command("lint", "jobs")
+    monkeypatch.setattr(lint_command, "MANY", 4)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    assert command("lint", "jobs") == alone
+    assert alone.err == "40 scripts: 26 errors, 26 warnings\n"
+
+
+# --- What it fails on, and what is left out ---
+
+
+@pytest.mark.parametrize(
+    ("args", "status"),
+    [
+        ([], 3),
+        (["--disable", "SB111"], 0),
+        (["--disable", "SB111", "--fail-on", "warning"], 3),
+        (["--disable", "SB1", "--fail-on", "info"], 0),
+        (["--fail-on", "never"], 0),
+        (["--select", "sb127"], 0),
+        (["--select", "SB127", "--fail-on", "warning"], 3),
+    ],
+)
+def test_exit_status(command: Command, args: list[str], status: int) -> None:
+    put("job.slurm")
+    assert command("lint", "job.slurm", *args).status == status
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--select", "SB999"], "no rule 'SB999'"),
+        (["--disable", "S1"], "no rule 'S1'"),
+        (["--slurm", "1.2"], "Slurm 1.2 is not known here"),
+        (["--format", "xml"], "'xml' is not one of"),
+        (["--fix", "--format", "json"], "--fix shows a change, which is text"),
+        (["--explain", "SB999"], "no rule 'SB999'"),
+        (["--explain", "SC2086"], "SC2086 is a rule of shellcheck"),
+        (["--shellcheck"], "there is no shellcheck here"),
+        (["--fix", "-"], "--fix can't change stdin"),
+    ],
+)
+def test_flags_that_make_no_sense(command: Command, args: list[str], says: str) -> None:
+    put("job.slurm")
+    result = command("lint", "job.slurm", *args)
+    assert result.status == 2
+    assert says in result.err
+
+
+def test_no_files_is_a_mistake(command: Command) -> None:
+    assert command("lint").status == 2
+
+
+def test_settings_of_the_project(command: Command) -> None:
+    put("job.slurm")
+    put("sbatchgen.yaml", "lint:\n  disable: [sb127]\n  severity: {SB1: info, SB111: warning}\n")
+    report = json.loads(command("lint", "--format", "json", "job.slurm").out)
+    assert [(one["rule"], one["severity"]) for one in report["findings"]] == [("SB111", "warning")]
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("lint:\n  disable: [SB999]\n", "sbatchgen.yaml:2"),
+        ("lint:\n  severity:\n    SB999: info\n", "sbatchgen.yaml:3"),
+    ],
+)
+def test_unknown_rules_in_the_project(command: Command, text: str, at: str) -> None:
+    put("job.slurm")
+    put("sbatchgen.yaml", text)
+    result = command("lint", "job.slurm")
+    assert result.status == 3
+    assert "no rule 'SB999'" in result.err
+    assert f"{at}\n" in result.err
+
+
+def test_unknown_rules_in_a_profile(command: Command) -> None:
+    put(
+        "site.yaml",
+        "name: site\nurl: https://example.edu\nchecked: 2026-01-01\npolicies:\n  SB204: 'off'\n  SB9999: error\n",
+    )
+    put("job.slurm")
+    for args in (("profile", "check", "./site.yaml"), ("lint", "--profile", "./site.yaml", "job.slurm")):
+        result = command(*args)
+        assert result.status == 3
+        assert "no rule 'SB9999'" in result.err
+        assert "site.yaml:6" in result.err
+
+
+@pytest.mark.parametrize(
+    ("script", "left"),
+    [
+        ("#SBATCH --time=24 # sbatchgen: disable=SB127\n#SBATCH -p=gpu\n", {"SB111"}),
+        ("# sbatchgen: disable=SB127\n#SBATCH --time=24\n#SBATCH -p=gpu\n", {"SB111"}),
+        ("# sbatchgen: disable=SB127\n# shellcheck disable=SC2086\n#SBATCH --time=24\n", set()),
+        ("# sbatchgen: disable=SB127\n\n#SBATCH --time=24\n", {"SB127"}),
+        ("#SBATCH --time=24 -p=gpu # sbatchgen: disable=SB127, SB111\n", set()),
+        ("#SBATCH --time=24\n#SBATCH -p=gpu\ntrue\n#  sbatchgen:disable-file=SB1\n", set()),
+        ("#SBATCH --time=24 # sbatchgen: disable=SB9999\n", {"SB127", "SB001"}),
+        ("#SBATCH --time=24 # sbatchgen: noqa=SB127\n", {"SB127", "SB001"}),
+        ("#SBATCH --time=24 # sbatchgen: disable=\n", {"SB127", "SB001"}),
+        ("#SBATCH --time=24 # sbatchgen: disable=SB127,SB001,SB9999\n", set()),
+        ("#SBATCH --time=24\n# a word on sbatchgen: see the README\n", {"SB127"}),
+        ("#SBATCH --time=1-0 # sbatchgen: disable=SB127\n", set()),  # no cluster is known: not certain
+    ],
+)
+def test_comments_turn_rules_off(command: Command, script: str, left: set[str]) -> None:
+    put("job.slurm", f"#!/bin/bash\n#SBATCH --nodes=1\n{script}true\n")
+    assert ids(command, "job.slurm", "--select", "SB0,SB127,SB111") == left
+
+
+def test_a_comment_covers_the_lines_that_a_command_goes_on_in(command: Command) -> None:
+    text = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --time=1:00:00\n# sbatchgen: disable=SB104\necho \\\n#SBATCH -n 1\n#SBATCH -n 1\n"
+    put("job.slurm", text)
+    assert [line for _, line, _, rule in found(command, "job.slurm") if rule == "SB104"] == [7]
+
+
+# --- Rules ---
+
+
+def test_explain(command: Command) -> None:
+    result = command("lint", "--explain", "sb104", "--explain", "SB101,SB102")
+    assert result.status == 0
+    assert re.findall(r"^## (SB\d+)", result.out, re.MULTILINE) == ["SB104", "SB101", "SB102"]
+    screen = on_terminal("lint", "--explain", "SB104", NO_COLOR="")
+    assert "a directive after the first command is ignored" in screen
+    assert "```" not in screen
+
+
+def test_all_rules_are_listed(command: Command) -> None:
+    lines = command("lint", "--rules").out.splitlines()
+    assert [line.split()[0] for line in lines] == sorted(rules())
+
+
+# --- shellcheck ---
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shellcheck that comes with the development requirements."""
+    program = Path(sys.executable).with_name("shellcheck")
+    assert program.exists()
+    monkeypatch.setattr("shutil.which", lambda _: str(program))
+
+
+def test_shellcheck_is_asked_where_it_is(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch)
+    put("job.slurm", GOOD + "\tcd é$1\ncd $1 # sbatchgen: disable=SC2086,SC2164\n")
+    put("job.md", "> ```\n> #SBATCH -N 1\n> echo $1\n> ```\n")
+    put("job.py", "#!/usr/bin/env python3\n#SBATCH -N 1\n#SBATCH -t 1:00:00\nprint(1)\n")
+    assert [one for one in found(command, "job.slurm", "job.md", "job.py") if one[3].startswith("SC")] == [
+        ("job.slurm", 5, 2, "SC2164"),
+        ("job.slurm", 5, 6, "SC2086"),
+        ("job.md", 3, 8, "SC2086"),
+    ]
+    assert ids(command, "--no-shellcheck", "job.slurm") == set()
+    assert ids(command, "job.slurm", "--disable", "SC2") == set()
+
+
+def test_shellcheck_alone_fails_nothing(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch)
+    put("job.slurm", GOOD + "if true\n")
+    report = json.loads(command("lint", "--format", "json", "job.slurm").out)
+    assert {one["severity"] for one in report["findings"] if one["rule"].startswith("SC")} <= {
+        "warning",
+        "info",
+    }
+
+
+def test_shellcheck_is_not_asked_of_many(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch)
+    for number in range(shellcheck.FILES + 1):
+        put(f"jobs/{number}.slurm", GOOD + "echo $1\n")
+    assert found(command, "jobs") == []
+    assert len(found(command, "jobs", "--shellcheck")) == shellcheck.FILES + 1
+
+
+def test_a_shellcheck_that_answers_nonsense_is_left_out(folder: Path) -> None:
+    for answer in ("", "nonsense", "[]", '{"comments": [{}]}'):
+        program = put("shellcheck", f"#!/bin/sh\nprintf '%s' '{answer}'\n")
+        program.chmod(0o755)
+        put("job.slurm", GOOD)
+        assert shellcheck.findings(sources("job.slurm")[0], str(program.resolve())) == []
+    assert shellcheck.findings(sources("job.slurm")[0], "/no/such/program") == []
+
+
+# --- pre-commit ---
+
+
+def test_the_hook_is_one_that_runs(command: Command) -> None:
+    """By pre-commit's documentation: id, name, entry and language are required."""
+    (hook,) = yaml.safe_load((REPOSITORY / ".pre-commit-hooks.yaml").read_text())
+    assert hook["id"] == "sbatchgen-lint"
+    assert hook["language"] == "python"
+    pattern = re.compile(hook["files"])
+    assert [name for name in ("a.slurm", "b/c.sbatch", "d.sh", "slurm.py") if pattern.search(name)] == [
+        "a.slurm",
+        "b/c.sbatch",
+    ]
+    program, *words = hook["entry"].split()
+    assert program == "sbatchgen"
+    put("job.slurm")
+    assert command(*words, "job.slurm").status == 3
