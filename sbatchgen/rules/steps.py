@@ -93,7 +93,10 @@ def _background_awaited(script: Subject) -> Iterator[Hit]:
     if not last or last[-1].command.context.function or last[-1].command.context.substitution:
         return
     command = last[-1].command
-    rest = [one for one in commands if one.at > command.at and not one.context.function]
+    same = {id(one) for stage in command.pipe.stages for one in stage} if command.pipe else set()
+    rest = [
+        one for one in commands if one.at > command.at and id(one) not in same and not one.context.function
+    ]
     if any(one.name in KEEPERS or one.context.loop for one in rest if not _same_loop(one, command)):
         return
     if any(launch.command.at > command.at and not launch.is_helper for launch in script.processes.launches):
