@@ -22,8 +22,8 @@ from sbatchgen.lint.linter import rules
 from sbatchgen.lint.source import sources
 from tests.conftest import REPOSITORY, Command
 
-GOOD = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --time=01:00:00\npython train.py\n"
-BAD = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --time=24\n#SBATCH -p=gpu\npython train.py\n"
+GOOD = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --time=01:00:00\nhostname\n"
+BAD = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --time=24\n#SBATCH -p=gpu\nhostname\n"
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +66,15 @@ def test_text_shows_the_place_the_line_and_the_fix(command: Command) -> None:
         "    fix: write --partition=gpu\n"
     )
     assert (result.status, result.err) == (3, "1 script: 1 error, 1 warning\n")
+
+
+@pytest.mark.parametrize("form", ["text", "json", "sarif", "github"])
+def test_a_secret_is_not_shown_again(command: Command, form: str) -> None:
+    put("job.slurm", GOOD + "export HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz0123456789 X=$(dirname $0)\n")
+    result = command("lint", "--format", form, "job.slurm")
+    assert "SB806" in result.out
+    assert "SB401" in result.out
+    assert "uvwxyz0123456789" not in result.out
 
 
 def test_nothing_found_is_said(command: Command) -> None:

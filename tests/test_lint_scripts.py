@@ -26,15 +26,15 @@ FOLDER = REPOSITORY / "tests" / "fixtures" / "scripts"
 # What is known to be wrong with each: lines and rules. They have the shapes of the tutorials that the README names
 # and of scripts that people have published. A rule that is not written yet is expected as soon as it is.
 KNOWN: dict[str, str] = {
-    "agents-times-tasks.slurm": "5:SB131 12:SB302",
-    "conda-ddp.job": "1:SB205",
-    "conda-single.slurm": "10:SB129 14:SB405",
-    "elastic.slurm": "1:SB205 11:SB414",
-    "enroot-ddp.slurm": "14:SB305",
-    "enroot-single.slurm": "15:SB305",
+    "agents-times-tasks.slurm": "5:SB131 12:SB302 12:SB305 13:SB306",
+    "conda-ddp.job": "1:SB205 16:SB306",
+    "conda-single.slurm": "10:SB129",
+    "elastic.slurm": "1:SB205 12:SB414 16:SB306",
+    "enroot-ddp.slurm": "11:SB306 14:SB305 17:SB312",
+    "enroot-single.slurm": "15:SB305 19:SB312",
     "expanded-too-early.slurm": "9:SB308 9:SB311",
     "many-mistakes.slurm": (
-        "2:SB111 3:SB127 4:SB211 5:SB126 6:SB117 6:SB702 7:SB109 8:SB601 10:SB104 11:SB401 12:SB309"
+        "2:SB111 3:SB127 4:SB211 5:SB126 6:SB117 6:SB702 7:SB109 8:SB601 10:SB104 11:SB401"
     ),
     "one-dash.slurm": "3:SB113",
     "sound.slurm": "",
@@ -60,7 +60,9 @@ def test_what_is_wrong_with_scripts_of_the_field(name: str, tmp_path: Path) -> N
 
 
 def test_a_sound_script_is_left_alone(tmp_path: Path) -> None:
-    assert found((FOLDER / "sound.slurm").read_text(), folder=tmp_path) == []
+    """What it could have besides is worth knowing, no more."""
+    findings = found((FOLDER / "sound.slurm").read_text(), folder=tmp_path)
+    assert [one for one in findings if one.severity != "info"] == []
 
 
 # --- Hostile ones ---

@@ -20,6 +20,7 @@ from sbatchgen.search import Places
 
 RANK = {"info": 0, "warning": 1, "error": 2, "never": 3}
 FOUND = 3  # exit status where there are findings to fail on, or files that can't be read
+SECRET = "SB806"  # the rule whose findings mark secrets
 MANY = 100  # files from which on it pays to start processes
 
 
@@ -208,16 +209,21 @@ def _found(scripts: Iterable[Source], task: Task) -> Iterator[report.Located]:
     for source in scripts:
         others = shellcheck.findings(source, task.shellcheck) if task.shellcheck else []
         found = findings_of(source, task.settings, others)
-        lines = source.text.split("\n") if found else []
-        yield from (report.Located(source.file, one, _line(source, lines, one)) for one in found)
+        lines = _lines(source, found) if found else {}
+        yield from (report.Located(source.file, one, lines.get(one.place.line, "")) for one in found)
 
 
-def _line(source: Source, lines: Sequence[str], finding: Finding) -> str:
-    """The line of the file that a finding is about, as wide as it is there."""
-    index = finding.place.line - source.line
-    if not 0 <= index < len(lines):
-        return ""
-    return " " * (source.indents[index] if index < len(source.indents) else 0) + lines[index]
+def _lines(source: Source, found: Iterable[Finding]) -> dict[int, str]:
+    """The lines of the file by number, as wide as they are there; secrets are not shown again."""
+    indents = source.indents or (0,) * (source.data.count(b"\n") + 1)
+    numbered = zip(source.text.split("\n"), indents, strict=False)
+    lines = {number: " " * indent + line for number, (line, indent) in enumerate(numbered, start=source.line)}
+    for one in found:
+        if one.rule == SECRET and one.place.line in lines:
+            line, start = lines[one.place.line], one.place.column - 1
+            end = one.place.end - 1 if one.place.end else len(line)
+            lines[one.place.line] = line[:start] + "*" * (end - start) + line[end:]
+    return lines
 
 
 def _report(

@@ -84,7 +84,7 @@ class Subject:
         """What bash makes of the script."""
         from sbatchgen import shell  # the parser is loaded for scripts that a rule looks into
 
-        return shell.read(self.text)
+        return shell.read(self.text if "\0" not in self.text else "")  # which no sbatch takes
 
     @cached_property
     def processes(self) -> Processes:

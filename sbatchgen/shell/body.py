@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from sbatchgen.shell.command import Assignment, Command, Context, Function, Setting, Use
 from sbatchgen.shell.source import Fault, Source
@@ -138,6 +138,7 @@ def read(text: str) -> Body:
     return Body(source, language, TOP, flags)
 
 
+@lru_cache(maxsize=64)  # the rules of a script look into the same strings again and again
 def read_string(
     text: str, origin: tuple[int, int], *, fixed: bool = False, context: Context | None = None
 ) -> Body:

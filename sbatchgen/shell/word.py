@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple
 
 from sbatchgen.shell.source import Source
@@ -106,6 +107,9 @@ class Word:
 
 LITERAL = frozenset(("text", "glob"))
 _PLAIN = re.compile(r"[\w./:,=%@^+\-\]}]+")
+_REST = re.compile(
+    r"""[^\w./:,=%@^+\-\]}\s;&|<>()"'\\$`{~*?\[]+"""
+)  # neither plain nor of a meaning, as # and \x01
 _QUOTED = re.compile(r'[^"\\$`]+')
 _BRACE = re.compile(r"\{(?:[^\s{},;|&<>()]|\{[^\s{}]*\})*(?:,|\.\.)[^\s;|&<>()]*\}")
 _TILDE = re.compile(r"~[\w+.-]*(?=[/\s;|&<>():]|\Z)")
@@ -155,13 +159,12 @@ def _joined(pieces: list[Piece]) -> tuple[Piece, ...]:
     """The pieces, with neighbours of one kind as one."""
     if len(pieces) < 2:
         return tuple(pieces)
-    joined = [pieces[0]]
-    for piece in pieces[1:]:
-        last = joined[-1]
-        if piece.kind == last.kind == "text" and piece.quoted == last.quoted:
-            joined[-1] = last._replace(text=last.text + piece.text)
-        else:
-            joined.append(piece)
+    joined: list[Piece] = []
+    for _, same in groupby(pieces, key=lambda piece: piece.quoted if piece.kind == "text" else id(piece)):
+        first, *others = same
+        joined.append(
+            first._replace(text="".join((first.text, *(one.text for one in others)))) if others else first
+        )
     return tuple(joined)
 
 
@@ -191,8 +194,11 @@ def _piece(source: Source, at: int, stop: int, *, first: bool) -> tuple[list[Pie
     if character == "(":
         end = close(source, at, stop)
         return [Piece("glob", text[at:end], quoted=False, at=at)], end
-    kind = "glob" if character in "*?[" else "text"
-    return [Piece(kind, character, quoted=False, at=at)], at + 1
+    if character in "*?[":
+        return [Piece("glob", character, quoted=False, at=at)], at + 1
+    rest = _REST.match(text, at, stop)
+    found = rest[0] if rest else character
+    return [Piece("text", found, quoted=False, at=at)], at + len(found)
 
 
 def _is_assigned(text: str, at: int) -> bool:
