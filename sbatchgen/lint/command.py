@@ -20,7 +20,7 @@ from sbatchgen.search import Places
 
 RANK = {"info": 0, "warning": 1, "error": 2, "never": 3}
 FOUND = 3  # exit status where there are findings to fail on, or files that can't be read
-SECRET = "SB806"  # the rule whose findings mark secrets
+TELLS_SECRETS = "SB806"  # the rule whose findings mark them
 MANY = 100  # files from which on it pays to start processes
 
 
@@ -219,7 +219,7 @@ def _lines(source: Source, found: Iterable[Finding]) -> dict[int, str]:
     numbered = zip(source.text.split("\n"), indents, strict=False)
     lines = {number: " " * indent + line for number, (line, indent) in enumerate(numbered, start=source.line)}
     for one in found:
-        if one.rule == SECRET and one.place.line in lines:
+        if one.rule == TELLS_SECRETS and one.place.line in lines:
             line, start = lines[one.place.line], one.place.column - 1
             end = one.place.end - 1 if one.place.end else len(line)
             lines[one.place.line] = line[:start] + "*" * (end - start) + line[end:]
