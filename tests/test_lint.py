@@ -42,7 +42,7 @@ def put(name: str, text: str | bytes = BAD) -> Path:
 def found(command: Command, *args: str) -> list[tuple[str, int, int, str]]:
     """File, line, column and rule of each finding."""
     report = json.loads(command("lint", "--format", "json", *args).out)
-    return [(one["file"], one["line"], one["column"], one["rule"]) for one in report["findings"]]
+    return [(one["file"], one["line"], one["column"], one["rule"]) for one in report]
 
 
 def ids(command: Command, *args: str) -> set[str]:
@@ -88,8 +88,7 @@ def test_json_has_all_that_was_found(command: Command) -> None:
     put("job.slurm")
     result = command("lint", "--format", "json", "job.slurm", "gone.slurm")
     report = json.loads(result.out)
-    assert (report["schema"], report["files"]) == (1, 2)
-    assert report["findings"][1] == {
+    assert report[1] == {
         "file": "job.slurm",
         "line": 4,
         "column": 9,
@@ -100,9 +99,7 @@ def test_json_has_all_that_was_found(command: Command) -> None:
         "fix": "write --partition=gpu",
         "edits": [{"line": 4, "column": 9, "end_column": 15, "text": "--partition=gpu"}],
     }
-    assert [one["message"] for one in report["problems"]] == [
-        "can't read gone.slurm: No such file or directory"
-    ]
+    assert result.status == 3
     assert "can't read gone.slurm" in result.err
 
 
@@ -420,7 +417,7 @@ def test_settings_of_the_project(command: Command) -> None:
     put("job.slurm")
     put("sbatchgen.yaml", "lint:\n  disable: [sb127]\n  severity: {SB1: info, SB111: warning}\n")
     report = json.loads(command("lint", "--format", "json", "job.slurm").out)
-    assert [(one["rule"], one["severity"]) for one in report["findings"]] == [("SB111", "warning")]
+    assert [(one["rule"], one["severity"]) for one in report] == [("SB111", "warning")]
 
 
 @pytest.mark.parametrize(
@@ -525,7 +522,7 @@ def test_shellcheck_alone_fails_nothing(command: Command, monkeypatch: pytest.Mo
     stand_in(monkeypatch)
     put("job.slurm", GOOD + "if true\n")
     report = json.loads(command("lint", "--format", "json", "job.slurm").out)
-    assert {one["severity"] for one in report["findings"] if one["rule"].startswith("SC")} <= {
+    assert {one["severity"] for one in report if one["rule"].startswith("SC")} <= {
         "warning",
         "info",
     }

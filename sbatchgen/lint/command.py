@@ -139,7 +139,7 @@ def run(
     problems += [problem for file in checked for problem in file.problems]
     failing = any(RANK[one.finding.severity] >= RANK[fail_on] for one in found)
     return Outcome(
-        report=_report(form, found, problems, len(named), style),
+        report=_report(form, found, problems, style),
         change=b"".join(file.change for file in checked),
         problems=tuple(problems),
         summary=_summary(found, sum(file.scripts for file in checked)) if form == "text" else "",
@@ -230,11 +230,10 @@ def _report(
     form: str,
     found: Sequence[report.Located],
     problems: Sequence[Problem],
-    count: int,
     style: report.Style,
 ) -> str:
     if form == "json":
-        return report.as_json(found, problems, count)
+        return report.as_json(found)
     if form == "github":
         return report.as_github(found)
     if form == "sarif":

@@ -15,7 +15,6 @@ from sbatchgen.quoting import visible
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 SARIF_LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 GITHUB_COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}
-SCHEMA = 1  # of the JSON
 _WIDTH = 100  # of a script's line as it is quoted
 
 Style = Callable[[str, str], str]
@@ -60,18 +59,9 @@ def _flat(text: str) -> str:
     return visible(text.replace("\t", " "))
 
 
-def as_json(found: Iterable[Located], problems: Iterable[Problem], files: int) -> str:
-    """One object: schema, files (how many were read), findings, problems (of files that can't be read)."""
-    report = {
-        "schema": SCHEMA,
-        "files": files,
-        "findings": [_object(one) for one in found],
-        "problems": [
-            {"message": _sound(problem.what), "at": _sound(problem.at), "fix": _sound(problem.fix)}
-            for problem in problems
-        ],
-    }
-    return json.dumps(report, indent=2) + "\n"
+def as_json(found: Iterable[Located]) -> str:
+    """A list of objects: file, line, column, end_column, rule, severity, message, fix, edits."""
+    return json.dumps([_object(one) for one in found], indent=2) + "\n"
 
 
 def _object(one: Located) -> dict[str, Any]:

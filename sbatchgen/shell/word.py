@@ -231,7 +231,7 @@ def _double(source: Source, start: int, at: int, stop: int) -> tuple[list[Piece]
     return pieces or [Piece("text", "", quoted=True, at=start)], min(at, stop)
 
 
-def _dollar(source: Source, at: int, stop: int, *, quoted: bool) -> tuple[list[Piece], int]:  # noqa: C901, PLR0911 (a return for each kind)
+def _dollar(source: Source, at: int, stop: int, *, quoted: bool) -> tuple[list[Piece], int]:  # noqa: PLR0911 (a return for each kind)
     """What starts with $ ` <( or >(."""
     text = source.text
     following = text[at + 1 : at + 2]
