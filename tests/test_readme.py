@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from sbatchgen.lint.linter import rules
+from sbatchgen.rules.page import FOLDER
 from tests.conftest import REPOSITORY, Command
 from tests.scripts import PROFILES
 
@@ -28,7 +31,8 @@ def test_each_render_line_gives_a_script(command: Command, line: str) -> None:
 def test_every_profile_and_every_command_is_shown() -> None:
     assert {line.split("--profile ")[1].split()[0] for line in COMMANDS if "--profile" in line} == {*PROFILES}
     assert all(
-        f"sbatchgen {name}" in README for name in ("render", "review", "submit", "explain", "data", "profile")
+        f"sbatchgen {name}" in README
+        for name in ("render", "review", "submit", "explain", "lint", "data", "profile")
     )
 
 
@@ -42,6 +46,42 @@ def test_the_review_shown_is_what_the_command_prints(command: Command) -> None:
     result = command(*shlex.split(line)[1:])
     screen = re.findall(r"```text\n(job .*?)```", README, re.DOTALL)
     assert screen == [f"{result.out.partition('#!/bin/bash')[0].rstrip()}\n"]
+
+
+def test_the_findings_shown_are_what_lint_prints(command: Command) -> None:
+    lines = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --time=24\n#SBATCH -p=gpu\nhostname\n#SBATCH --nodes=2\n"
+    Path("job.slurm").write_text(lines)
+    result = command("lint", "--no-shellcheck", "job.slurm")
+    assert re.findall(r"```text\n(job.slurm:.*?)```", README, re.DOTALL) == [result.out]
+
+
+def test_the_settings_of_lint_shown_are_sound(command: Command) -> None:
+    (settings,) = re.findall(r"```yaml\n(lint: .*?)```", README, re.DOTALL)
+    Path("sbatchgen.yaml").write_text(settings)
+    Path("job.slurm").write_text("#!/bin/bash\nhostname\n")
+    result = command("lint", "--no-shellcheck", "job.slurm")
+    assert "error SB205" in result.out
+    assert result.status == 3
+
+
+def test_all_rules_are_in_the_documentation(request: pytest.FixtureRequest) -> None:
+    path = REPOSITORY / "docs" / "rules.md"
+    text = "".join(_list_of_rules())
+    if request.config.getoption("--update-golden") and path.read_text() != text:
+        path.write_text(text)
+        pytest.fail("docs/rules.md was written anew: read the change")
+    assert path.read_text() == text
+
+
+def _list_of_rules() -> Iterator[str]:
+    """A table for each file of pages, with a link to each rule's page as GitHub makes its anchors."""
+    yield "# Rules of sbatchgen lint\n\nMade of the rules and their pages by `pytest --update-golden tests/test_readme.py`.\n"
+    for file in sorted(FOLDER.glob("*.md")):
+        text = file.read_text()
+        yield f"\n## {text.splitlines()[0].removeprefix('# ')}\n\n| rule | severity | what |\n|---|---|---|\n"
+        for rule, title in re.findall(r"^## (SB\d{3}) (.+)$", text, re.MULTILINE):
+            anchor = re.sub(r"[^\w -]", "", f"{rule} {title}".lower()).replace(" ", "-")
+            yield f"| [{rule}](../sbatchgen/rules/pages/{file.name}#{anchor}) | {rules()[rule].severity} | {title} |\n"
 
 
 def test_the_refusal_shown_is_what_a_refused_submission_prints(
