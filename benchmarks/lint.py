@@ -4,8 +4,8 @@
     python benchmarks/lint.py
 
 With the Python that runs this, whole processes. A start of `lint` with one script and a start of `render`
-take turns (lint, render, render, lint): a machine that slows down slows both. The thousand scripts are made of
-the golden ones and of the examples of the rules, no two alike. shellcheck is not asked: its time is not ours.
+take turns (lint, render, render, lint): a machine that slows down slows both. The thousand scripts are made
+of the golden ones and of the examples of the rules, no two alike. shellcheck is not asked.
 
 Exit status: 1 where a start of `lint` takes more than 2.5 times what one of `render` takes, or fewer than 500
 scripts are linted in a second.
