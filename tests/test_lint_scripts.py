@@ -143,7 +143,7 @@ HUGE = {
     "numbers": HEAD + b"#SBATCH --nodes=" + b"9" * 100_000 + b"\n#SBATCH --mem=" + b"9" * 5000 + b"G\n",
     "hashes": b"#!/bin/bash\n" + b"#" * MIB + b"SBATCH -t 1\n" + b"# \t" * 500_000 + b"SBATCH",
 }  # fmt: skip
-SECONDS = 30  # of CPU, on a machine with other work; CONTRIBUTING tells how long they take
+SECONDS = 30  # of CPU, on a machine with other work
 MEMORY = 512 * MIB
 
 
