@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from sbatchgen.errors import Problem
 
 Severity = Literal["error", "warning", "info"]
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where something was written.
 
     Attributes:
@@ -27,8 +26,10 @@ class Place:
     end: int = 0
 
 
-@dataclass(frozen=True)
-class Edit:
+NOWHERE = Place()
+
+
+class Edit(NamedTuple):
     """A change of a script that keeps the rest byte for byte: columns of one line, replaced by a text.
 
     The text may hold line breaks. `end` 0 stands for the end of the line, `column` 0 for the whole line with
@@ -41,7 +42,7 @@ class Edit:
     text: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Finding:
     """What a check says. `about_fit`: the job breaks on a limit of the cluster, not on itself.
 
@@ -58,5 +59,5 @@ class Finding:
     problem: Problem
     about_fit: bool = False
     rule: str = ""
-    place: Place = Place()
+    place: Place = NOWHERE
     edits: tuple[Edit, ...] = ()

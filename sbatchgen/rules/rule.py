@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from sbatchgen.errors import Problem
 from sbatchgen.finding import Edit, Finding, Place, Severity
@@ -12,8 +12,7 @@ from sbatchgen.finding import Edit, Finding, Place, Severity
 S = TypeVar("S")
 
 
-@dataclass(frozen=True)
-class Hit:
+class Hit(NamedTuple):
     """What a rule found.
 
     Attributes:
@@ -31,7 +30,7 @@ class Hit:
     edits: tuple[Edit, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Rule(Generic[S]):
     """A rule; `about_fit` where it compares a job with its cluster."""
 
