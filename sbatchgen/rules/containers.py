@@ -49,7 +49,7 @@ def _is_missing(script: Subject, path: str) -> bool:
         return False
 
 
-@RULES.add("SB501", "warning", "an option of pyxis, on a cluster whose profile has none")
+@RULES.add("SB501", "info", "an option of pyxis, on a cluster whose profile has none")
 def _has_pyxis(script: Subject) -> Iterator[Hit]:
     profile = script.profile
     if profile is None or profile.runtime == "enroot" or profile.runtimes.enroot.image:
