@@ -43,7 +43,6 @@ class Resources:
     gpus: Amounts | None = None
     gpus_per_node: Amounts | None = None
     gpus_per_task: Amounts | None = None
-    gpus_per_socket: Amounts | None = None
     gres: tuple[tuple[str, str, int], ...] = ()
     mem: int | None = None
     mem_per_cpu: int | None = None

@@ -208,7 +208,6 @@ def _resources(subject: Subject) -> Resources:
         gpus=amounts(text["gpus"]) if "gpus" in text else None,
         gpus_per_node=amounts(text["gpus-per-node"]) if "gpus-per-node" in text else None,
         gpus_per_task=amounts(text["gpus-per-task"]) if "gpus-per-task" in text else None,
-        gpus_per_socket=amounts(text["gpus-per-socket"]) if "gpus-per-socket" in text else None,
         gres=gres_items(text.get("gres", "none")),
         mem=mebibytes(text["mem"]) if "mem" in text else None,
         mem_per_cpu=mebibytes(text["mem-per-cpu"]) if "mem-per-cpu" in text else None,

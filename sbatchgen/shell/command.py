@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from sbatchgen.shell.source import Source
+from sbatchgen.shell.source import Placed, Source
 from sbatchgen.shell.word import Piece, Word, elements, scan, skip_blanks
 
 DECLARATIONS = frozenset(("declare", "export", "local", "readonly", "typeset"))
@@ -169,7 +169,7 @@ class Setting(NamedTuple):
     context: Context
 
 
-class Command:
+class Command(Placed):
     """A simple command, or a test: [[ ]], [ ] or (( )). Its parts are read when they are asked for.
 
     Attributes:
@@ -251,26 +251,6 @@ class Command:
     def name(self) -> str:
         """Its first word without the folder."""
         return self.path.rpartition("/")[2]
-
-    @property
-    def line(self) -> int:
-        """The line where it starts."""
-        return self.source.position(self.at)[0]
-
-    @property
-    def column(self) -> int:
-        """The column where it starts."""
-        return self.source.position(self.at)[1]
-
-    @property
-    def end_line(self) -> int:
-        """The line where it ends."""
-        return self.source.position(self.end)[0]
-
-    @property
-    def end_column(self) -> int:
-        """The column after its last character."""
-        return self.source.position(self.end)[1]
 
     @property
     def heredoc(self) -> str | None:

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from tree_sitter import Language, Node, Parser, Tree
@@ -265,3 +265,40 @@ def _parse_in_time(data: bytes) -> Tree | None:
     except ValueError:  # stopped by the callback
         parser.reset()
         return None
+
+
+class Spanned(Protocol):
+    """What stands somewhere in a script: `at` and `end` are characters from 0."""
+
+    @property
+    def source(self) -> Source: ...  # noqa: D102
+    @property
+    def at(self) -> int: ...  # noqa: D102
+    @property
+    def end(self) -> int: ...  # noqa: D102
+
+
+class Placed:
+    """Lines and columns, from 1, of what stands somewhere in a script."""
+
+    __slots__ = ()
+
+    @property
+    def line(self: Spanned) -> int:
+        """The line where it starts."""
+        return self.source.position(self.at)[0]
+
+    @property
+    def column(self: Spanned) -> int:
+        """The column where it starts."""
+        return self.source.position(self.at)[1]
+
+    @property
+    def end_line(self: Spanned) -> int:
+        """The line where it ends."""
+        return self.source.position(self.end)[0]
+
+    @property
+    def end_column(self: Spanned) -> int:
+        """The column after its last character."""
+        return self.source.position(self.end)[1]

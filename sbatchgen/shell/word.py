@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from sbatchgen.shell.source import Source
+from sbatchgen.shell.source import Placed, Source
 
 
 class Piece(NamedTuple):
@@ -40,7 +40,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class Word(Placed):
     """A word as bash splits a command. Lines and columns count from 1.
 
     Attributes:
@@ -83,26 +83,6 @@ class Word:
     def quoted(self) -> bool:
         """Whether all of it stands in quotes."""
         return bool(self.pieces) and all(piece.quoted for piece in self.pieces)
-
-    @property
-    def line(self) -> int:
-        """The line where it starts."""
-        return self.source.position(self.at)[0]
-
-    @property
-    def column(self) -> int:
-        """The column where it starts."""
-        return self.source.position(self.at)[1]
-
-    @property
-    def end_line(self) -> int:
-        """The line where it ends."""
-        return self.source.position(self.end)[0]
-
-    @property
-    def end_column(self) -> int:
-        """The column after its last character."""
-        return self.source.position(self.end)[1]
 
 
 LITERAL = frozenset(("text", "glob"))
