@@ -5,6 +5,7 @@ With one process there is no process group, and each function here is the identi
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 from collections.abc import Callable, Iterable
@@ -22,6 +23,7 @@ from .launch import Place
 T = TypeVar("T")
 
 TEXT_BYTES = 1024  # the longest text that `gather_text` carries
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +53,8 @@ def join(place: Place, config: Config) -> World:
     device = _choose_device(place, config)
     threads = _threads(place)
     torch.set_num_threads(threads)
+    if device.type == "cpu":
+        keep_memory()
     backend = ""
     if place.size > 1:
         backend = config.backend if config.backend != "auto" else {"cuda": "nccl", "cpu": "gloo"}[device.type]
@@ -66,6 +70,19 @@ def join(place: Place, config: Config) -> World:
         threads=threads,
         host=os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
     )
+
+
+def keep_memory() -> bool:
+    """Let freed memory stay with the process; whether the C library can (glibc: mallopt(3)).
+
+    It gives large blocks back to the kernel, and gets as many new ones, page by page and filled with zeros,
+    in each step: on a CPU that takes a tenth to a third of the time (benchmarks/training.py, C1-C3).
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    most = any(mallopt(M_MMAP_THRESHOLD, size) for size in (1 << 30, 32 << 20))  # before 2.35: 32 MiB
+    return most and bool(mallopt(M_TRIM_THRESHOLD, -1))  # -1: nothing is given back
 
 
 def leave(world: World) -> None:

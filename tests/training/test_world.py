@@ -1,0 +1,48 @@
+"""The memory of a process that trains on the CPU."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from training.world import keep_memory
+
+# Some steps, each of which makes 16 blocks of 8 MB and frees them; printed are the pages that the kernel had to
+# bring in for that.
+STEPS = """
+import resource, sys, torch
+from training.world import keep_memory
+if sys.argv[1] == "kept":
+    assert keep_memory()
+def step():
+    blocks = [torch.ones(1 << 21) for _ in range(16)]
+step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(20):
+    step()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def _pages(how: str) -> int:
+    fixed = os.environ | {"MALLOC_MMAP_THRESHOLD_": "131072"}  # where glibc begins; it may go up by itself
+    done = subprocess.run(
+        [sys.executable, "-c", STEPS, how], capture_output=True, text=True, check=True, env=fixed
+    )
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
+def test_freed_memory_stays_with_the_process() -> None:
+    given_back = _pages("given back")
+    assert given_back > 1000  # 20 x 128 MB in pages of 2 MiB would be 1280
+    assert _pages("kept") < given_back / 10
+
+
+def test_a_c_library_without_mallopt_is_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctypes.CDLL", lambda _name: object())
+    assert not keep_memory()
