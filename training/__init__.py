@@ -28,3 +28,19 @@ with all that belongs around it. The run folder (--run-dir) is the interface:
 
 Exit status: 0 done, 75 stopped and saved, 3 the loss is not finite, 1 failed.
 """
+
+# To read it in one sitting, in this order:
+#
+#     order, splits         which samples, in which order, and the batches made of them
+#     session, loop         what a run works with; its steps, and the moments at which all processes agree
+#     stop, world           why to stop; many processes as one
+#     resume, writer        the state, saved beside the training and put back
+#     checkpoint            the state on the disk: whole or absent, checked before use
+#     engine                all of it, from the first line to the exit status
+#
+# The rest is what these ten call or are called by:
+#
+#     __main__, config, launch, spawn      the command line, and the ways to start
+#     data, idx, cifar, digits             data sets and their files
+#     models, optim, recomputation         what is trained, and how
+#     log, bar, curves, lock, errors       what is told, to whom; one job a folder
