@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import signal
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,12 @@ REPOSITORY = Path(__file__).parents[1]
 def pytest_addoption(parser: pytest.Parser) -> None:
     """How to write the golden scripts anew."""
     parser.addoption("--update-golden", action="store_true", help="write tests/golden anew, and fail")
+
+
+def pytest_configure() -> None:
+    """Let what the tests start hear SIGHUP, under nohup too: what is ignored here would be ignored there."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)  # programs that are started get the default back
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
