@@ -6,7 +6,7 @@
 
 Run it with a Python that has torch; the examples and C3 need torchvision (and Pillow, which comes with it). A
 torchvision built for CUDA beside a torch built for CPUs will do. What cannot be measured is left out, and
-said in one line. It takes about a quarter of an hour on two idle cores.
+said in one line. It takes about ten minutes on two idle cores.
 
 Each round starts whole processes, one after the other, and every other round backwards (ABBA): a machine that
 slows down slows all alike. A ratio is taken within its round; shown are the medians of the rounds, with the
