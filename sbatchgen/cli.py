@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import dataclasses
-import gc
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -21,9 +19,6 @@ if TYPE_CHECKING:
     from sbatchgen.finding import Finding
     from sbatchgen.request import Resolved
     from sbatchgen.review import Review
-
-# A tenth of a short command would go into a last look through all modules for garbage.
-atexit.register(gc.freeze)
 
 
 class Commands(click.Group):
