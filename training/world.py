@@ -81,8 +81,9 @@ def keep_memory() -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    most = any(mallopt(M_MMAP_THRESHOLD, size) for size in (1 << 30, 32 << 20))  # of old ones 32 MiB is the most
-    return most and bool(mallopt(M_TRIM_THRESHOLD, -1))  # -1: nothing is given back
+    sizes = (1 << 30, 32 << 20)  # old ones take no more than 32 MiB
+    kept = any(mallopt(M_MMAP_THRESHOLD, size) for size in sizes)
+    return kept and bool(mallopt(M_TRIM_THRESHOLD, -1))  # -1: nothing is given back
 
 
 def leave(world: World) -> None:
