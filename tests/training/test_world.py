@@ -9,13 +9,13 @@ import sys
 
 import pytest
 
-from training.world import keep_memory
+from training.world import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, keep_memory
 
 # Some steps, each of which makes 16 blocks of 8 MB and frees them; printed are the pages that the kernel had to
 # bring in for that.
 STEPS = """
 import resource, sys, torch
-from training.world import keep_memory
+from training.world import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, keep_memory
 if sys.argv[1] == "kept":
     assert keep_memory()
 def step():
@@ -46,3 +46,19 @@ def test_freed_memory_stays_with_the_process() -> None:
 def test_a_c_library_without_mallopt_is_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctypes.CDLL", lambda _name: object())
     assert not keep_memory()
+
+
+def test_an_old_c_library_is_given_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: dict[int, int] = {}
+
+    class Old:
+        @staticmethod
+        def mallopt(parameter: int, value: int) -> int:
+            if value > 32 << 20:  # HEAP_MAX_SIZE / 2 of malloc/arena.c
+                return 0
+            taken[parameter] = value
+            return 1
+
+    monkeypatch.setattr("ctypes.CDLL", lambda _name: Old)
+    assert keep_memory()
+    assert taken == {M_MMAP_THRESHOLD: 32 << 20, M_TRIM_THRESHOLD: -1}
