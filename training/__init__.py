@@ -25,6 +25,7 @@ with all that belongs around it. The run folder (--run-dir) is the interface:
     tensorboard/    the curves for TensorBoard, where that is installed
     lock.json       which job has the folder; what a dead one left is taken over
     stop            touch it to stop the run; remove it before the next start
+    again, exit     for the job script: start the job again; the exit status (see jobscript.py)
 
 Exit status: 0 done, 75 stopped and saved, 3 the loss is not finite, 1 failed.
 """
@@ -40,7 +41,8 @@ Exit status: 0 done, 75 stopped and saved, 3 the loss is not finite, 1 failed.
 #
 # The rest is what these ten call or are called by:
 #
-#     __main__, config, launch, spawn      the command line, and the ways to start
+#     __main__, command, config, launch    the command line
+#     torchrun, task, spawn, jobscript     the ways to start, and the job script
 #     data, idx, cifar, digits             data sets and their files
 #     models, optim, recomputation         what is trained, and how
 #     log, bar, curves, lock, errors       what is told, to whom; one job a folder

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar, get_type_hints
 
 from . import __doc__ as how_to_start
-from .errors import PREEMPTED, UserError
+from .errors import UserError
 from .stop import end_of
 
 T = TypeVar("T")
@@ -117,9 +117,6 @@ class Config:
     tensorboard: str = _option(
         "auto", "curves in RUN_DIR/tensorboard; auto: where TensorBoard is installed", choices=("auto", "off")
     )
-    preempted_status: int = _option(
-        PREEMPTED, "exit status of a run that was stopped and saved; torchrun calls all but 0 a failure"
-    )
     step_delay: float = _option(
         0.0, argparse.SUPPRESS
     )  # seconds of sleep after each step: lets tests stop a run half way
@@ -173,7 +170,6 @@ def _check(config: Config) -> None:
             "node_rank",
             "workers",
             "save_every",
-            "preempted_status",
             "step_delay",
         ),
         0,

@@ -15,16 +15,15 @@ from torch.nn.parallel import DistributedDataParallel
 from . import checkpoint, data, models, optim
 from .config import Config, global_batch, trajectory
 from .errors import DONE, PREEMPTED, FolderError, UserError, one_line
+from .jobscript import STOP, ask_again, may_ask_again
 from .launch import Place
 from .lock import RunLock
 from .log import Log, duration, read_status
 from .loop import Score, StoppedError, evaluate, synchronise, time_left_s, train_epoch, try_out, warm_up
 from .resume import folder, restore, save, tell
 from .session import Meter, Progress, Session
-from .stop import STOP_FILE_REASON, Stop, end_of
+from .stop import OUT_OF_TIME, STOP_FILE_REASON, Stop, end_of
 from .world import World, broadcast_bytes, copy_from_rank0, gather_text, join, leave, together
-
-STOP_FILE = "stop"
 
 
 def run(config: Config, place: Place, stop: Stop) -> int:
@@ -139,7 +138,7 @@ def _prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) 
     )
     together(world, lambda: try_out(session))
     if log.speaks and log.records:
-        stop.watch(log.run_dir / STOP_FILE, end_of(config.deadline, os.environ, stop.began))
+        stop.watch(log.run_dir / STOP, end_of(config.deadline, os.environ, stop.began))
         log.write("config.json", dataclasses.asdict(config) | _surroundings(session), indent=2)
     return session
 
@@ -177,7 +176,8 @@ def _train(session: Session) -> int:
     together(world, lambda: _check_room(session) if world.rank == 0 else None)
     if config.tensorboard == "auto":
         log.draw(step=progress.step)
-    log.event("start", step=progress.step, epoch=progress.epoch, **_surroundings(session))
+    job = os.environ.get("SLURM_JOB_ID", "")
+    log.event("start", step=progress.step, epoch=progress.epoch, job=job, **_surroundings(session))
     _conclude(session, progress, "running")
     session = dataclasses.replace(session, trained=_wrapped(session))  # not before the weights are in
     if world.size > 1:
@@ -198,6 +198,7 @@ def _check_room(session: Session) -> None:
 def _train_on(session: Session, progress: Progress) -> int:
     """All that is left, from a session that is ready for it."""
     config, world, log = session.config, session.world, session.log
+    began = progress.step
     try:
         synchronise(session, progress, torch.zeros(3, dtype=torch.float64, device=world.device), saves=False)
         while progress.epoch < config.epochs:
@@ -210,12 +211,25 @@ def _train_on(session: Session, progress: Progress) -> int:
         _conclude(session, progress, "preempted", reason=str(stopped))
         line = f"Stopped by {stopped} at step {progress.step}; checkpoint {progress.checkpoint} saved"
         if str(stopped) == STOP_FILE_REASON:
-            line += f"; before a start by hand, remove {Path(config.run_dir) / STOP_FILE}"
+            line += f"; before a start by hand, remove {Path(config.run_dir) / STOP}"
         log.say(line)
+        if str(stopped) in OUT_OF_TIME and log.speaks and may_ask_again():
+            _ask_again(session, gained=progress.step - began)
         return PREEMPTED
     log.say(f"Training completed: {config.epochs} epochs, best accuracy {100 * progress.best:.2f}%")
     _conclude(session, progress, "done")
     return DONE
+
+
+def _ask_again(session: Session, *, gained: int) -> None:
+    """Ask to be started again, unless nothing was gained: that would go on for ever."""
+    if not gained:
+        session.log.say("Not asking for a restart: no step was done since the start")
+        return
+    try:
+        ask_again()
+    except OSError as error:
+        session.log.say(f"Cannot ask for a restart ({one_line(error)})")
 
 
 def _finish_epoch(session: Session, progress: Progress) -> None:

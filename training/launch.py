@@ -39,15 +39,15 @@ def detect(environ: Mapping[str, str], launcher: str) -> Place:
         UserError: If the variables of the launcher are missing, or are no numbers.
     """
     if launcher == "torchrun" or (launcher == "auto" and all(environ.get(name) for name in TORCHRUN)):
-        _require(environ, TORCHRUN, fix="start with: torchrun ... -m training")
+        require(environ, TORCHRUN, fix="start with: torchrun ... -m training")
         local_size = _number(environ, "LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in environ else 1
         return _place("torchrun", environ, TORCHRUN, local_size)
     if launcher == "srun" or (launcher == "auto" and all(environ.get(name) for name in SRUN)):
-        _require(environ, SRUN, fix="start with: srun python -m training")
+        require(environ, SRUN, fix="start with: srun python -m training")
         if launcher == "srun" or _number(environ, "SLURM_NTASKS") > 1:
             place = _place("srun", environ, SRUN, _tasks_here(environ))
             if place.size > 1:
-                _require(environ, MEETING, fix=MEETING_FIX)
+                require(environ, MEETING, fix=MEETING_FIX)
             return place
     return Place()
 
@@ -73,7 +73,7 @@ def spawn_environments(
         nodes = _number(environ, step_nodes) if step_nodes in environ else 1
         node = _number(environ, "SLURM_NODEID") if nodes > 1 else 0
     if nodes > 1:
-        _require(environ, MEETING, fix=MEETING_FIX)
+        require(environ, MEETING, fix=MEETING_FIX)
     shared = dict(environ) | {"WORLD_SIZE": str(nodes * processes), "LOCAL_WORLD_SIZE": str(processes)}
     if nodes == 1:  # processes of one node need nobody's word, and an image may bring one of its own
         shared |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(_free_port())}
@@ -100,7 +100,8 @@ def _tasks_here(environ: Mapping[str, str]) -> int:
     return counts[node] if node < len(counts) else 1
 
 
-def _require(environ: Mapping[str, str], names: tuple[str, ...], *, fix: str) -> None:
+def require(environ: Mapping[str, str], names: tuple[str, ...], *, fix: str) -> None:
+    """Refuse an environment in which one of these variables is missing or empty."""
     missing = [name for name in names if not environ.get(name)]
     if missing:
         raise UserError(f"{' and '.join(missing)} not set", at="environment", fix=fix)

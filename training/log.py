@@ -169,6 +169,16 @@ def read_status(run_dir: Path) -> dict[str, Any]:
     return known if isinstance(known, dict) else {}
 
 
+def read_events(run_dir: Path) -> Iterator[dict[str, Any]]:
+    """The events so far, without lines that are broken; none if there is no file."""
+    with contextlib.suppress(OSError), (run_dir / EVENTS).open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            with contextlib.suppress(ValueError):
+                event = json.loads(line)
+                if isinstance(event, dict):
+                    yield event
+
+
 def duration(seconds: float) -> str:
     """Such as 0:01:05 or 30:00:00."""
     minutes, second = divmod(round(seconds), 60)

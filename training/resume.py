@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from . import checkpoint
 from .checkpoint import State
 from .config import Config, trajectory_defaults
 from .errors import UserError
-from .log import Log
+from .log import Log, read_events
 from .models import load_weights
 from .session import Progress, Session
 from .world import broadcast_bytes, together
@@ -140,13 +141,31 @@ def _find(session: Session) -> tuple[bytes, bytes, State] | None:
 
     It is called by its path in the run folder, if it is there.
     """
-    place = folder(session.config)
-    found = checkpoint.find(place, session.config.resume, tell(session.log))
+    place, resume = folder(session.config), session.config.resume
+    if resume not in {"auto", "off"} and saved_by_this_job(Path(session.config.run_dir), os.environ):
+        resume = "auto"
+    found = checkpoint.find(place, resume, tell(session.log))
     if found is None:
         return None
     path, state = found
     label = f"{place.name}/{path.name}" if path.parent == place else str(path)
     return label.encode(), path.read_bytes() if session.world.size > 1 else b"", state
+
+
+def saved_by_this_job(run_dir: Path, environ: Mapping[str, str]) -> bool:
+    """Whether Slurm has started this job again, and it had saved before: then it goes on from there.
+
+    The checkpoint that its command line names was for its first start.
+    """
+    job = environ.get("SLURM_JOB_ID", "")
+    if not job or environ.get("SLURM_RESTART_COUNT", "0") in {"", "0"}:
+        return False
+    started = False
+    for event in read_events(run_dir):
+        started = started or (event.get("event") == "start" and event.get("job") == job)
+        if started and event.get("event") == "save":
+            return True
+    return False
 
 
 def _apply(session: Session, state: State, name: str) -> Progress:

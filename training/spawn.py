@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import FrameType
 
 from .errors import DONE, PREEMPTED
@@ -30,19 +32,22 @@ def run(argv: list[str], processes: int, *, nodes: int = 0, node: int = 0) -> in
     Raises:
         UserError: If the environment does not say where to meet the other nodes.
     """
-    command = [
-        sys.executable,
-        "-m",
-        str(__package__),
-        *argv,
-        "--nproc-per-node",
-        "0",
-        "--launcher",
-        "torchrun",
-        "--preempted-status",
-        str(PREEMPTED),
-    ]
+    package = str(Path(__file__).parent)
+    command = [sys.executable, package, *argv, "--nproc-per-node", "0", "--launcher", "torchrun"]
     environments = spawn_environments(os.environ, processes, nodes=nodes, node=node)
+    return start([command] * processes, environments)
+
+
+def start(
+    commands: Sequence[list[str]], environments: Sequence[Mapping[str, str]], *, ours: bool = True
+) -> int:
+    """Start processes, pass on signals, wait for all of them; the exit status as `run` has it.
+
+    Args:
+        commands: The command of each process.
+        environments: The environment of each process.
+        ours: Whether the processes are of this package, which takes signals once it is ready for them.
+    """
     children: list[subprocess.Popen[bytes]] = []
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
@@ -50,14 +55,22 @@ def run(argv: list[str], processes: int, *, nodes: int = 0, node: int = 0) -> in
             child.send_signal(number)  # does nothing to a child that has ended
 
     handlers = {number: signal.getsignal(number) for number in handled()}
-    # Blocked while starting: a signal may not fall between a child's start and its entry in the list. The
-    # children inherit that, so theirs wait until they are ready (Stop unblocks them): none kills a half
-    # started child.
+    # Blocked while starting: a signal may not fall between a child's start and its entry in the list.
+    # Children of this package inherit that, so theirs wait until they are ready (Stop unblocks them): none
+    # kills a half started child.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
     try:
         for number in handlers:
             signal.signal(number, pass_on)
-        children.extend(subprocess.Popen(command, env=environment) for environment in environments)
+        pairs = zip(commands, environments, strict=True)
+        children.extend(
+            subprocess.Popen(command, env=environment, preexec_fn=None if ours else unblock)  # noqa: PLW1509 - one thread
+            for command, environment in pairs
+        )
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return _wait(children)
     finally:

@@ -17,11 +17,22 @@ from pathlib import Path
 from types import FrameType
 
 from .errors import UserError
+from .jobscript import CANCELLED, LIMIT, asked_by
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP)
 STOP_FILE_REASON = "stop file"
-DEADLINE_REASON = "deadline"
-REASONS = (STOP_FILE_REASON, DEADLINE_REASON, *(number.name for number in SIGNALS))
+CANCELLED_REASON = "cancelled"
+LIMIT_REASON = "time limit"  # the job script says that it is near
+DEADLINE_REASON = "deadline"  # this process sees it come
+# Of several, the first counts: who cancels a job, or asks for an end in another way, wants no restart.
+REASONS = (
+    STOP_FILE_REASON,
+    CANCELLED_REASON,
+    *(number.name for number in SIGNALS),
+    LIMIT_REASON,
+    DEADLINE_REASON,
+)
+OUT_OF_TIME = (LIMIT_REASON, DEADLINE_REASON)
 LOOK_EVERY_S = 0.5  # a stat on a network file system is not free
 MARGIN_S = 30.0  # before a deadline, besides twice what the last save took
 EPOCH_FROM_S = 1e9  # a larger --deadline is a time since 1970, a smaller one counts from the start
@@ -43,7 +54,10 @@ class Stop:
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         """Slurm and torchrun both pass signals on, so the same one may come twice: that changes nothing."""
-        self._asked[REASONS.index(signal.Signals(number).name)] = True
+        self._ask(signal.Signals(number).name)
+
+    def _ask(self, why: str) -> None:
+        self._asked[REASONS.index(why)] = True
 
     def watch(self, file: Path, end: float) -> None:
         """Look for the stop file and at the clock too.
@@ -61,8 +75,11 @@ class Stop:
         now = time.monotonic()
         if self._file and now - self._looked >= LOOK_EVERY_S:
             self._looked = now
-            self._asked[0] = self._asked[0] or self._file.exists()
-            self._asked[1] = self._asked[1] or time.time() >= self._end - self._margin_s()
+            if self._file.exists():
+                by = {CANCELLED: CANCELLED_REASON, LIMIT: LIMIT_REASON}
+                self._ask(by.get(asked_by(self._file), STOP_FILE_REASON))
+            if time.time() >= self._end - self._margin_s():
+                self._ask(DEADLINE_REASON)
         return [float(asked) for asked in self._asked]
 
     def _margin_s(self) -> float:

@@ -18,12 +18,18 @@ from typing import IO, Any
 import pytest
 
 from training import digits
-from training.__main__ import main
+from training.command import main
 from training.stop import SIGNALS
 
 ROOT = Path(__file__).parents[2]
 LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 TORCHRUN_2 = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "training")
+SCRIPTS_TORCHRUN_2 = (
+    str(ROOT / "training" / "torchrun.py"),
+    "--nproc-per-node=2",
+    "--",
+    str(ROOT / "training"),
+)
 ALONE = ("-m", "training")
 
 

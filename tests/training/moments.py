@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import textwrap
@@ -21,7 +20,7 @@ from typing import Any
 
 import torch
 
-from .conftest import ROOT, TORCHRUN_2, Trainers, finish, status, wait_for
+from .conftest import SCRIPTS_TORCHRUN_2, Trainers, finish, status, wait_for
 from .test_exact import equal
 from .test_faults import children, tasks
 from .test_runs import SPAWN_2
@@ -258,8 +257,9 @@ class Held:
         return folder
 
     def environment(self, notes: Path, **more: str) -> dict[str, str]:
-        """What the module of the run looks at; and what the rendered script sets for torchrun."""
-        return {"PYTHONPATH": str(self.folder), "NOTES_DIR": str(notes), "LAST_STEP": str(LAST)} | more
+        """What the module of the run looks at, and where a script would read the exit status."""
+        own = {"PYTHONPATH": str(self.folder), "NOTES_DIR": str(notes), "LAST_STEP": str(LAST)}
+        return own | {"SBATCHGEN_EXIT_FILE": str(notes / "exit")} | more
 
     @property
     def bound_s(self) -> float:
@@ -302,22 +302,14 @@ class Held:
             return tasks(self.trainers, (run_dir, run_dir), *FLAGS, env=environment)
         if launcher == "spawn":
             return [self.trainers.start(run_dir, *FLAGS, *SPAWN_2, env=environment)]
-        return [
-            self.trainers.start(
-                run_dir,
-                *FLAGS,
-                "--preempted-status",
-                "0",
-                launcher=TORCHRUN_2,
-                env=environment | torchrun_environment(),
-            )
-        ]
+        return [self.trainers.start(run_dir, *FLAGS, launcher=SCRIPTS_TORCHRUN_2, env=environment)]
 
     def _problems(self, stopped: Stopped, run_dir: Path, notes: Path, before: int) -> list[str]:
         """What is not as it should be."""
         ends, state = stopped.moment == "last save", stopped.state
-        preempted = {"torchrun": int(stopped.target != "one rank"), "spawn": 75, "srun": 75}
-        code = 0 if ends and (stopped.launcher != "torchrun") else preempted[stopped.launcher]
+        # An agent that was signalled itself ends with 1, whatever its processes end with.
+        code = int(stopped.launcher == "torchrun" and stopped.target != "one rank")
+        left = (notes / "exit").read_text() if (notes / "exit").exists() else ""
         wanted: list[tuple[str, str | None]] = (
             [("done", None)] if ends else [("preempted", stopped.number.name)]
         )
@@ -335,6 +327,7 @@ class Held:
         }
         checks = {
             f"exit status {stopped.codes}": set(stopped.codes) == {code},
+            f"exit status {left!r} left for the script": left == ("" if ends else "75\n"),
             f"state {state}": (state["state"], state["reason"]) in wanted,
             f"steps of the ranks {steps}, {before} before": steps == {state["step"] - before},
             f"checkpoint of step {saved['step']}, state of {state['step']}": saved["step"] == state["step"],
@@ -356,12 +349,6 @@ def seen(notes: Path) -> list[list[int]]:
         [sample for line in lines for sample in json.loads(line.partition(" ")[2])]
         for lines in zip(*ranks, strict=True)
     ]
-
-
-def torchrun_environment() -> dict[str, str]:
-    """What a rendered script exports for torchrun."""
-    script = (ROOT / "tests" / "golden" / "ddp-torchrun.sh").read_text()
-    return dict(re.findall(r"^export (PET_\w+)=(\S+)$", script, re.MULTILINE))
 
 
 def _all_there(files: list[Path]) -> bool:

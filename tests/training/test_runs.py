@@ -233,12 +233,69 @@ def test_a_loss_that_explodes_exits_3_and_keeps_the_good_checkpoint(here: Here, 
     assert all(torch.isfinite(weight).all() for weight in weights(tmp_path).values())
 
 
-def test_a_stop_has_the_exit_status_that_was_asked_for(here: Here, tmp_path: Path) -> None:
-    """For torchrun, which reports anything but 0 as a failure."""
+def test_a_stop_is_told_to_the_script_that_reads_it(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Launchers take anything but 0 for a failure, and kill the other processes."""
     (tmp_path / "stop").touch()
-    assert here(tmp_path, "--preempted-status", "0").code == 0
-    assert status(tmp_path)["state"] == "preempted"
     assert here(tmp_path).code == 75
+    assert not (tmp_path / "exit").exists()
+    monkeypatch.setenv("SBATCHGEN_EXIT_FILE", str(tmp_path / "exit"))
+    assert here(tmp_path).code == 0
+    assert (tmp_path / "exit").read_text() == "75\n"
+    assert status(tmp_path)["state"] == "preempted"
+
+
+@pytest.mark.parametrize(
+    ("asked", "after_steps", "reason", "again"),
+    [
+        ("limit\n", True, "time limit", True),
+        ("limit\n", False, "time limit", False),
+        ("cancelled\n", True, "cancelled", False),
+        ("", True, "stop file", False),
+        ("x[$(touch pwned)]", True, "stop file", False),
+    ],
+)
+def test_only_a_training_that_ran_out_of_time_and_got_on_asks_for_a_restart(
+    trainers: Trainers, tmp_path: Path, *, asked: str, after_steps: bool, reason: str, again: bool
+) -> None:
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    if not after_steps:
+        (run_dir / "stop").write_text(asked)
+    files = {"SBATCHGEN_AGAIN_FILE": str(run_dir / "again"), "SBATCHGEN_EXIT_FILE": str(run_dir / "exit")}
+    process = trainers.start(run_dir, *SLOW, env=files)
+    if after_steps:
+        wait_for(lambda: events(run_dir, "train"), "progress")
+        (run_dir / "stop").write_text(asked)
+    ended = finish(process)
+
+    assert (ended.code, status(run_dir)["reason"]) == (0, reason), ended.err
+    assert (run_dir / "again").exists() is again
+    assert (run_dir / "exit").read_text() == "75\n"
+    assert ("Not asking for a restart" in ended.out) == (not after_steps)
+
+
+def test_the_end_of_its_time_makes_a_training_ask_for_a_restart(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter(range(1000))
+    monkeypatch.setenv("SBATCHGEN_AGAIN_FILE", str(tmp_path / "again"))
+    monkeypatch.setattr("training.stop.time.time", lambda: 0.0 if next(looks) < 20 else 1e10)
+    monkeypatch.setattr("training.stop.LOOK_EVERY_S", 0.0)
+    ended = here(tmp_path, "--deadline", "1e9", "--sync-every", "1", "--epochs", "50")
+    assert (ended.code, status(tmp_path)["reason"]) == (75, "deadline"), ended.err
+    assert status(tmp_path)["step"] > 0
+    assert (tmp_path / "again").exists()
+
+
+def test_a_failure_leaves_its_exit_status_and_the_first_one_counts(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SBATCHGEN_EXIT_FILE", str(tmp_path / "exit"))
+    assert here(tmp_path, "--optimizer", "sgd", "--lr", "1e30").code == 3
+    assert here(tmp_path, "--model", "no_such_model").code == 1
+    assert (tmp_path / "exit").read_text() == "3\n"
 
 
 def test_other_settings_are_refused_by_name(here: Here, tmp_path: Path) -> None:
@@ -357,6 +414,33 @@ def test_a_file_of_another_run_is_gone_on_from_where_it_was(here: Here, tmp_path
     assert ended.code == 0, ended.err
     assert f"Resuming from {file}: epoch 2, step 8" in ended.out
     assert status(tmp_path / "second")["checkpoint"] == "checkpoints/step-00000016.pt"
+
+
+def test_a_restarted_job_goes_on_from_its_own_checkpoint_not_from_the_one_it_first_started_from(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And from the one that its command line names until it has saved."""
+    here(tmp_path / "other")
+    wanted = str(tmp_path / "other/checkpoints/step-00000008.pt")
+    flags = ("--resume", wanted, "--epochs", "2")
+    run_dir = tmp_path / "run"
+    here(run_dir)  # an earlier run in this folder, whose checkpoint is not meant
+    (run_dir / "checkpoints/step-00000008.pt").rename(run_dir / "checkpoints/step-00000007.pt")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    (run_dir / "stop").touch()
+    assert f"Resuming from {wanted}" in here(run_dir, *flags).out
+    (run_dir / "stop").unlink()
+    events_file = run_dir / "events.jsonl"
+    kept = [
+        line for line in events_file.read_text().splitlines() if '"job": "7"' in line or "start" not in line
+    ]
+    saved = [line for line in kept if '"save"' in line][-1]
+    events_file.write_text("\n".join(line for line in kept if line != saved) + "\n")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert f"Resuming from {wanted}" in here(run_dir, *flags).out, "it had not saved"
+    assert "Nothing left to do" in here(run_dir, *flags).out
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "0")
+    assert f"Resuming from {wanted}" in here(run_dir, *flags).out, "a start of its own"
 
 
 def test_other_epochs_under_a_cosine_are_allowed_and_said(here: Here, tmp_path: Path) -> None:

@@ -1,0 +1,87 @@
+"""The command line `python3 -m training`: wire the parts, and turn what happens into an exit status.
+
+How to start it in each way, and what it leaves where, stands in __init__.py; --help shows that too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+import warnings
+from pathlib import Path
+
+from . import spawn
+from .config import Config, parse
+from .errors import DONE, FAILED, NOT_FINITE, PREEMPTED, FolderError, NotFiniteError, UserError, one_line
+from .jobscript import leave_status, reads_status
+from .launch import detect
+from .log import complain, mark_failed
+from .stop import Stop
+
+
+def main(argv: list[str]) -> int:
+    """Run the command line `argv`; torch is imported only once it makes sense."""
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # torch's; nothing here needs it
+    config: Config | None = None
+    try:
+        config = parse(argv)
+        if config.launcher == "spawn":
+            processes = config.nproc_per_node or _gpus(config) or 1
+            return _told(spawn.run(argv, processes, nodes=config.nnodes, node=config.node_rank))
+        stop = Stop()  # before the slow imports: from here on a signal is remembered and does not kill
+        place = detect(os.environ, config.launcher)
+        try:
+            from .engine import run
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise UserError(
+                "this Python has no torch", at=sys.executable, fix="install it, or start another Python"
+            ) from error
+        return _told(run(config, place, stop))
+    except (UserError, NotFiniteError) as error:
+        shared = isinstance(error, NotFiniteError) or error.shared
+        status = NOT_FINITE if isinstance(error, NotFiniteError) else FAILED
+        if shared and _number("RANK", "SLURM_PROCID"):
+            return status  # rank 0 tells it
+        if shared or _number("LOCAL_RANK", "SLURM_LOCALID") == 0:
+            complain(f"error: {error}")
+        return _failed(config, error, status)
+    except Exception as error:  # noqa: BLE001 - a bug, or a process that went away
+        complain(traceback.format_exc().rstrip())
+        return _failed(config, error, FAILED)
+
+
+def _told(status: int) -> int:
+    """The exit status, which the job script is told too.
+
+    A stop then ends with 0: launchers take anything else for a failure and kill the other processes.
+    """
+    if status != DONE:
+        leave_status(status)
+    return DONE if status == PREEMPTED and reads_status() else status
+
+
+def _failed(config: Config | None, error: Exception, status: int) -> int:
+    """Leave reason and status where people and the job script look, unless the folder is another job's."""
+    if isinstance(error, FolderError):
+        return status
+    if config is not None and not config.evaluate:
+        mark_failed(Path(config.run_dir), one_line(error), status)
+    leave_status(status)
+    return status
+
+
+def _gpus(config: Config) -> int:
+    """GPUs that processes of this node can use."""
+    if config.device == "cpu":
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def _number(*names: str) -> int:
+    """The first of these variables which is a number, else 0."""
+    return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdecimal()), 0)

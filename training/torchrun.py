@@ -1,0 +1,144 @@
+"""The torchrun of a job script, on each node: `python3 .../training/torchrun.py OPTIONS -- TRAINER ARGS`.
+
+The options are torchrun's own. What it adds:
+
+- The nodes meet at MASTER_ADDR:MASTER_PORT without a negotiation: the first node of the step holds the
+  meeting point, and ranks follow the order of the nodes. (torchrun's c10d compares host names and addresses,
+  and gets that wrong where a node has several.)
+- The first node leaves last. Otherwise the others lose their connection at the end of a training that went
+  well, and each prints a page about it.
+- The exit status of the process that failed first is the job's; torchrun makes 1 of every status.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+PACKAGE = Path(__file__).resolve().parent
+if __name__ == "__main__":  # started as a file: the package is what lies around it, whatever is on the path
+    sys.path[:] = [folder for folder in sys.path if Path(folder or ".").resolve() != PACKAGE]
+    sys.path.insert(0, str(PACKAGE.parent))
+
+from training.errors import FAILED, UserError
+from training.jobscript import leave_status
+from training.launch import MEETING, require
+from training.log import complain
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
+
+# Signals that an agent passes on before it ends; by SIGUSR1 or 2 it would die and leave its processes alone.
+# An earlier torch than pytorch/pytorch#160690 does not look at it.
+SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"
+LEAVE_S = 60.0  # how long the first node waits for the others to leave
+INTERRUPTED = 1  # not 128 + the signal: srun reports the highest status, and that should be the cause
+
+
+def main(argv: list[str]) -> int:
+    """Run torchrun's agent of this node; the exit status."""
+    os.environ.setdefault("PET_SIGNALS_TO_HANDLE", SIGNALS)
+    try:
+        from torch.distributed.elastic.multiprocessing.api import SignalException
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        from torch.distributed.run import parse_args
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        complain(f"error: this Python has no torch; at: {sys.executable}; fix: install it")
+        leave_status(FAILED)
+        return FAILED
+    # What ended is said below, once, with its rank.
+    logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
+    try:
+        nodes = parse_args(argv).nnodes  # type: ignore[no-untyped-call]
+        options = parse_args([*_meeting(nodes, os.environ), *argv])  # type: ignore[no-untyped-call]
+        _share_cpus(options)
+        _run(options)
+    except UserError as error:
+        complain(f"error: {error}")
+        leave_status(FAILED)
+        return FAILED
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        status = failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode
+        ended = f"by {failure.signal_name()}" if failure.exitcode < 0 else f"with exit status {status}"
+        complain(f"Rank {rank} of the training ended {ended}")
+        if failure.exitcode < 0 or not _is_ours(options):  # ours has left its own, unless it was killed
+            leave_status(status)
+        return status
+    except SignalException as error:
+        complain(f"torchrun was stopped by {error.sigval.name}")
+        return INTERRUPTED
+    return 0
+
+
+def _meeting(nodes: str, environ: Mapping[str, str]) -> list[str]:
+    """The options that say where `nodes` nodes meet; those of the command line come later and win.
+
+    Raises:
+        UserError: If MASTER_ADDR or MASTER_PORT is not set.
+    """
+    if nodes in {"1", "1:1"}:
+        return ["--standalone"]
+    require(environ, MEETING, fix="export them in the job script")
+    return [
+        "--rdzv-backend=static",
+        f"--master-addr={environ['MASTER_ADDR']}",
+        f"--master-port={environ['MASTER_PORT']}",
+        f"--node-rank={environ.get('SLURM_NODEID', '0')}",
+    ]
+
+
+def _share_cpus(options: Namespace) -> None:
+    """OMP_NUM_THREADS where the script leaves it open: torchrun would give each process one thread."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if str(options.nproc_per_node).isdecimal() and int(options.nproc_per_node):
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable // int(options.nproc_per_node))))
+
+
+def _is_ours(options: Namespace) -> bool:
+    """Whether the trainer is the bundled one."""
+    return Path(options.training_script).resolve() == PACKAGE
+
+
+def _run(options: Namespace) -> None:
+    """Run the agent to its end; the first node leaves last."""
+    from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
+    from torch.distributed.run import run
+
+    met: list[StaticTCPRendezvous] = []
+
+    def shutdown(self: StaticTCPRendezvous) -> bool:
+        met.append(self)  # keeps the store
+        return True
+
+    StaticTCPRendezvous.shutdown = shutdown  # type: ignore[method-assign]
+    run(options)  # type: ignore[no-untyped-call]
+    for meeting in met:
+        with contextlib.suppress(Exception):  # the training has ended well, whatever happens to its store
+            _leave(meeting)
+
+
+def _leave(meeting: StaticTCPRendezvous) -> None:
+    """Count the nodes that have left; the first one, which holds the count, leaves after all others."""
+    store = meeting._store  # noqa: SLF001 - torch hands it to nobody
+    if store is None:
+        return
+    gone = store.add("left", 1)
+    deadline = time.monotonic() + LEAVE_S
+    while meeting.rank == 0 and gone < meeting.world_size and time.monotonic() < deadline:
+        time.sleep(0.05)
+        gone = store.add("left", 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
