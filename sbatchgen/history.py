@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-_PROVENANCE = re.compile(r"^(# Rendered by sbatchgen)\b.*$", re.MULTILINE)
+_PROVENANCE = re.compile(r"^# (?:Rendered by )?sbatchgen \d.*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def difference(before: Submitted, script: str) -> str:
     """
     import difflib
 
-    old, new = (_PROVENANCE.sub(r"\1", text, count=1) for text in (before.script, script))
+    old, new = (_PROVENANCE.sub("# sbatchgen", text, count=1) for text in (before.script, script))
     names = (f"job {before.job}, {before.time}", "now")
     lines = difflib.unified_diff(old.split("\n"), new.split("\n"), *names, n=1, lineterm="")
     return "".join(f"{line}\n" for line in lines)

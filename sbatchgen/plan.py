@@ -63,6 +63,7 @@ class Plan:
     run_dir: ShellPath
     resume: Resume
     max_restarts: int
+    requeue_on_node_fail: bool
     image: ShellPath | None
     conda_env: ShellPath | None
     venv: ShellPath | None
@@ -82,9 +83,14 @@ class Plan:
         return self.options.nodes or 1
 
     @property
+    def stoppable(self) -> bool:
+        """Whether the script asks the trainer to stop and save before the job ends."""
+        return self.resume != "off"
+
+    @property
     def restartable(self) -> bool:
         """Whether the job asks to be started again when it was stopped before its end."""
-        return self.slurm and self.resume != "off" and self.max_restarts > 0
+        return self.slurm and self.stoppable and self.max_restarts > 0
 
     def origin(self, key: str) -> Origin:
         """Where a value is from; `key` as in "options.nodes" or "runtime"."""

@@ -12,6 +12,8 @@ import shlex
 from sbatchgen.units import ShellPath
 
 _PLAIN_VALUE = re.compile(r"[A-Za-z0-9_@%+:,./=-]+")
+# What a path of a job may hold, and the folder that a relative one counts from where there is no Slurm.
+_EXPANDED = re.compile(rf"{ShellPath.VARIABLE.pattern}|\$\{{PWD\}}")
 _SPECIAL = re.compile(r'[\\"`$]')
 
 
@@ -33,20 +35,13 @@ def inside_quotes(text: str) -> str:
     return _SPECIAL.sub(r"\\\g<0>", text)
 
 
-def expanding(path: str) -> str:
+def path(text: str) -> str:
     """One word of bash in which ${USER} and its like are expanded, and nothing else."""
     pieces, start = [], 0
-    for match in ShellPath.VARIABLE.finditer(path):
-        pieces += [inside_quotes(path[start : match.start()]), match[0]]
+    for match in _EXPANDED.finditer(text):
+        pieces += [inside_quotes(text[start : match.start()]), match[0]]
         start = match.end()
-    return '"' + "".join([*pieces, inside_quotes(path[start:])]) + '"'
-
-
-def path(text: str) -> str:
-    """Like `expanding`; a relative path counts from the folder of submission."""
-    if text.startswith(("/", "${")):
-        return expanding(text)
-    return f'"$SUBMIT_DIR/{expanding(text.removeprefix("./"))[1:]}'
+    return '"' + "".join([*pieces, inside_quotes(text[start:])]) + '"'
 
 
 def directive(option: str, value: str) -> str:

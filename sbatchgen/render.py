@@ -10,32 +10,30 @@ import contextlib
 import functools
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
-from sbatchgen import __version__, quoting
+from sbatchgen import __version__, exports, launch, quoting
 from sbatchgen.directive import directives
 from sbatchgen.errors import DocumentError
-from sbatchgen.options import GPU_OPTIONS
 from sbatchgen.plan import Plan
 
 FILTERS = {
     "sh": quoting.word,
     "sh_join": quoting.words,
     "path": quoting.path,
-    "word_path": quoting.expanding,
-    "inside_quotes": quoting.inside_quotes,
 }
-# What torch and Python should know in every job, before the profile's and the job's own variables.
-COMMON_ENV = {"PYTHONUNBUFFERED": "1", "PYTHONNOUSERSITE": "1", "PYTHONFAULTHANDLER": "1"}
-NVIDIA_ENV = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
-# Signals that an agent of torchrun passes on before it ends; by SIGUSR1 or 2 it would die and leave its
-# processes alone. An earlier torch than pytorch/pytorch#160690 does not look at it.
-TORCHRUN_ENV = {"PET_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"}
-_PROVENANCE = "Rendered by sbatchgen"
+# What runs, in the title above it.
+TITLES = {
+    "torchrun": "one torchrun on each node",
+    "srun": "one task for each process",
+    "spawn": "one task on each node, which starts its processes",
+    "dataparallel": "one process with all GPUs",
+}
+_PROVENANCE = "sbatchgen"
 
 
 def render(
@@ -149,78 +147,44 @@ def _template_line(error: BaseException) -> str:
 
 def context(plan: Plan, *, code: Path) -> dict[str, Any]:
     """The variables of the templates."""
-    options = plan.options
-    distributed = plan.mode == "ddp"
-    bundled_trainer = plan.trainer is None
-    exports = _exports(plan)
-    own_names = ["MASTER_ADDR", "MASTER_PORT"] if distributed else []
-    shares_machine = plan.profile.scheduler == "none" and "OMP_NUM_THREADS" not in plan.env
-    own_names += ["OMP_NUM_THREADS"] if shares_machine else []
-    code_names = ["PYTHONPATH", "PYTHONSAFEPATH"] if bundled_trainer else []
-    files = ["SBATCHGEN_STOP_FILE", "SBATCHGEN_STATUS_FILE"]
-    array = options.array if plan.slurm else None
+    array = (plan.options.array if plan.slurm else None) or ""
+    here = "SLURM_SUBMIT_DIR" if plan.slurm else "PWD"
+    exported = exports.names(plan)
+    files = launch.files(plan)
     return {
         "directives": directives(plan),
         "slurm": plan.slurm,
-        "facts_part": f"facts/{plan.profile.scheduler}.sh.j2",
-        "runtime_part": f"runtime/{plan.runtime}.sh.j2",
-        "launch_part": f"launch/{_launch(plan)}.sh.j2",
-        # other runtimes unset it, so that only the job's own is left
-        "keeps_pythonpath": plan.runtime == "host" or "PYTHONPATH" in exports,
-        "runtime_is_apptainer": plan.runtime == "apptainer",
-        "runtime_is_enroot": plan.runtime == "enroot",
-        "distributed": distributed,
-        "dataparallel": plan.mode == "dataparallel",
-        "spawn": plan.launcher == "spawn",
-        "torchrun": plan.launcher == "torchrun",
-        "torchrun_on_host": plan.launcher == "torchrun" and plan.runtime not in ("apptainer", "enroot"),
-        "shares_machine": shares_machine,
-        "platform_names_nodes": plan.profile.scheduler == "env",
-        "counts_nodes": plan.slurm or (distributed and plan.profile.scheduler == "env"),
-        "counts_processes": distributed and (plan.launcher != "srun"),
-        "forward_signals": not plan.slurm,
+        "stoppable": plan.stoppable,
         "restartable": plan.restartable,
-        "several_nodes": plan.nodes > 1,
-        "may_find_done": plan.restartable or bool(array),
+        "requeue_on_node_fail": plan.requeue_on_node_fail and plan.restartable and plan.nodes > 1,
+        "reads_exit": "exit" in files,
+        "leftovers": files,
         "array": bool(array),
-        "array_shares_run": shares_run(array or ""),
-        "array_element": bool(array) and not shares_run(array or ""),
-        "nnodes": plan.nodes,
-        "nproc_per_node": plan.nproc_per_node,
-        "nproc_text": f"{plan.nproc_per_node} process{'es' * (plan.nproc_per_node > 1)}",
-        "ntasks_per_node": options.ntasks_per_node or 1,
-        "cpus_per_task": options.cpus_per_task or 1,
-        "gpus_per_node": plan.gpus_per_node if _counts_gpus(plan) else 0,
-        "max_restarts": plan.max_restarts,
-        "port_base": plan.profile.network.port_base,
-        "port_count": plan.profile.network.port_count,
-        "step_options": _step_options(plan),
-        "run_dir": plan.run_dir,
-        "data": plan.data,
+        "array_element": bool(array) and not shares_run(array),
+        "run_dir": launch.absolute(plan.run_dir, here),
+        "uses_data": launch.uses_data(plan),
+        "data": launch.absolute(plan.data, here),
+        "uses_code": launch.uses_code(plan),
+        "code": str(plan.profile.paths.code or code),
         "modules": plan.profile.modules,
         "setup": plan.profile.setup,
-        "venv": plan.venv or "",
+        "runtime_part": f"runtime/{plan.runtime}.sh.j2",
+        "runtime_is_apptainer": plan.runtime == "apptainer",
+        "venv": launch.absolute(plan.venv or "", here),
         "conda_root": plan.profile.runtimes.conda.root or "",
         "conda_env": plan.conda_env or "",
-        "image": plan.image or "",
+        "image": launch.absolute(plan.image or "", here) if is_file(plan) else plan.image,
         "image_is_file": is_file(plan),
-        "binds": tuple(bind if ":" in bind else f"{bind}:{bind}" for bind in plan.binds),
-        "workdir": (plan.profile.runtimes.enroot.workdir or "") if plan.runtime == "enroot" else "",
-        "gpu_flag": plan.profile.runtimes.apptainer.gpu_flag if plan.mode != "cpu" else "",
-        "alone": not distributed,
-        "starts_program": distributed and _launch(plan) in ("standalone", "spawn"),
-        "container": plan.runtime in ("apptainer", "enroot"),
-        "trainer_folder": _trainer_folder(plan),
-        "exclusive": bool(options.exclusive),
-        "exports": tuple(exports.items()),
-        "exported_names": (*exports, *own_names, *code_names, *files),
-        "bundled_trainer": bundled_trainer,
-        "code": str(plan.profile.paths.code or code),
-        "trainer_words": _trainer_words(plan),
-        "argument_lines": tuple(_lines(plan.args)),
-        "resume": plan.resume,
-        "resume_file": plan.resume not in ("auto", "off"),
-        "device": _device(plan),
+        "mounts_data": launch.container(plan) and launch.uses_data(plan),
+        "mounted_text": "".join(one for one in launch.mounts(plan, here) if one in launch.FOLDERS),
+        "meets": launch.meets(plan),
+        "port_base": plan.profile.network.port_base,
+        "port_count": plan.profile.network.port_count,
+        "export_lines": tuple(exports.lines(plan)),
+        "exported_name_lines": launch.pack(exported),
+        "max_restarts": plan.max_restarts,
+        "training_title": TITLES.get(plan.launcher or plan.mode, "one process"),
+        "command_lines": launch.command(plan, exported),
     }
 
 
@@ -235,71 +199,3 @@ def is_file(plan: Plan) -> bool:
     if plan.runtime == "enroot":  # pyxis takes a path for one only if it starts so
         return image.startswith(("/", ".", "${"))
     return "://" not in image
-
-
-def _counts_gpus(plan: Plan) -> bool:
-    asked = any(getattr(plan.options, name) for name in GPU_OPTIONS)  # else sbatch's command line asks
-    return bool(plan.gpus_per_node) and asked and not plan.shards
-
-
-def _launch(plan: Plan) -> str:
-    if plan.launcher != "torchrun":
-        return plan.launcher or "plain"
-    if plan.profile.scheduler == "env":
-        return "torchrun_env"
-    return "torchrun" if plan.nodes > 1 else "standalone"
-
-
-def _step_options(plan: Plan) -> tuple[str, ...]:
-    if plan.launcher != "srun":
-        return ()
-    # Newer Slurm may follow the topology: rank 0 must be on the first node, where the others look for it.
-    options = ["--distribution=block"]
-    if plan.options.gpus_per_task:
-        options.append("--gpu-bind=none")  # else a rank sees only its own GPU and NCCL loses the others
-    return tuple(options)
-
-
-def _exports(plan: Plan) -> dict[str, str]:
-    exports = dict(COMMON_ENV)
-    if plan.profile.scheduler != "none":
-        threads = (plan.options.cpus_per_task or 1) * (plan.options.ntasks_per_node or 1)
-        exports["OMP_NUM_THREADS"] = str(max(1, threads // plan.nproc_per_node))
-    if plan.launcher == "torchrun":
-        exports |= TORCHRUN_ENV
-    if plan.runtime == "enroot" and plan.mode != "cpu":
-        exports |= NVIDIA_ENV
-    if plan.mode == "cpu":
-        exports["CUDA_VISIBLE_DEVICES"] = ""
-    return exports | dict(plan.env)
-
-
-def _device(plan: Plan) -> str:
-    if plan.mode == "cpu":
-        return "cpu"
-    return "cuda" if plan.gpus_per_node or plan.shards else "auto"
-
-
-def _trainer_words(plan: Plan) -> tuple[str, ...]:
-    trainer = plan.trainer or "training"
-    is_path = plan.trainer is not None and ("/" in trainer or trainer.endswith(".py"))
-    ended = ("--",) if plan.launcher == "torchrun" else ()
-    return (*(() if is_path else ("-m",)), *ended, trainer)
-
-
-def _trainer_folder(plan: Plan) -> str:
-    """The folder of an own trainer that may lie outside the folder of submission."""
-    trainer = plan.trainer or ""
-    return trainer.rpartition("/")[0] if trainer.startswith("/") else ""
-
-
-def _lines(args: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """The arguments as people write them: an option and its values on one line."""
-    line: list[str] = []
-    for arg in args:
-        if arg.startswith("-") and line:
-            yield tuple(line)
-            line = []
-        line.append(arg)
-    if line:
-        yield tuple(line)

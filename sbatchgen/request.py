@@ -88,6 +88,14 @@ def parameters() -> tuple[click.Option, ...]:
     )
     made.append(click.Option(["--env"], multiple=True, metavar="NAME=VALUE", help="Variable of the job."))
     made.append(
+        click.Option(
+            ["--requeue-on-node-fail"],
+            is_flag=True,
+            default=None,
+            help="When a node dies, wait until Slurm notices and restarts the job.",
+        )
+    )
+    made.append(
         click.Option(["--set", "settings"], multiple=True, metavar="KEY=VALUE", help="Any key of a job.")
     )
     for field in fields(SbatchOptions):

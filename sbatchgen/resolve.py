@@ -160,6 +160,7 @@ def _derive_job(values: _Values, profile: Profile, mode: Mode, name: str) -> Non
     values.derive("options.job_name", JobName(name), "the job's own name")
     values.derive("resume", Resume("auto"), "goes on from the newest checkpoint, if there is one")
     values.derive("max_restarts", 10, "default")
+    values.derive("requeue_on_node_fail", False, "default")
     values.derive("template", "job.sh.j2", "bundled")
     values.derive("data", ShellPath("data"), "in the folder of submission")
     runs = profile.paths.runs or "runs"
@@ -246,8 +247,8 @@ def _derive_limits(values: _Values, profile: Profile, partition: Partition, gpus
         values.derive("options.mem", Memory(mem) if mem else None, "the GPUs' share of a node")
     log = "%x-%A_%a.out" if values.get("options.array") else "%x-%j.out"
     values.derive("options.output", ShellPath(log), "in the folder of submission")
-    values.derive("options.open_mode", Text("append"), "a requeue keeps the log")
     restart = values.get("resume") != "off" and values.get("max_restarts") > 0
+    values.derive("options.open_mode", Text("append") if restart else None, "a requeue keeps the log")
     values.derive("options.requeue", restart, "resume" if restart else "no resume")
     if restart and profile.scheduler == "slurm":
         lead = max(1, min(LONGEST_WARNING_S, int(values.get("options.time")) // 4))
@@ -301,6 +302,7 @@ def _plan(
         run_dir=values.get("run_dir"),
         resume=values.get("resume"),
         max_restarts=values.get("max_restarts"),
+        requeue_on_node_fail=values.get("requeue_on_node_fail"),
         image=values.get("image"),
         conda_env=values.get("conda_env"),
         venv=values.get("venv"),

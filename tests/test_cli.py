@@ -16,7 +16,7 @@ from tests.scripts import PROFILES
 def test_the_script_is_on_stdout_and_findings_are_on_stderr(command: Command) -> None:
     result = command("render", "dataparallel", "--profile", "msu")
     assert result.status == 0
-    assert result.out.startswith("#!/bin/bash\n# Rendered by sbatchgen ")
+    assert result.out.startswith("#!/bin/bash\n# sbatchgen ")
     assert result.err.startswith("warning: DataParallel is slower")
 
 
@@ -96,7 +96,7 @@ def test_set_reaches_every_key(command: Command) -> None:
     assert "#SBATCH --nodes=3\n" in script
     assert "export A='b c'\n" in script
     assert "#SBATCH --gres-flags=disable-binding\n" in script
-    assert "MAX_RESTARTS=2\n" in script
+    assert "max_restarts=2\n" in script
 
 
 @pytest.mark.parametrize("profile", PROFILES)

@@ -79,7 +79,7 @@ def test_every_library_is_declared(folder: Path, declared: set[str]) -> None:
 
 
 ORDER = (
-    "errors units options job profile document quoting plan resolve finding resources script shell rules "
+    "errors units options job profile document quoting plan launch exports resolve finding resources script shell rules "
     "check directive render trace search request origins history reasons refusal review screen terminal "
     "lint submit dataset curves plot cli"
 ).split()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -84,6 +85,47 @@ def test_scripts_are_plain(rendered: dict[str, tuple[Plan, str]]) -> None:
         expected = list(range(2, 2 + len(directives)))
         assert directives == expected, f"{name}: all directives stand together, after the second line"
         assert bool(directives) == of.slurm, name
+
+
+def most_lines(of: Plan) -> int:
+    """What a person still reads in a minute."""
+    most = 40 if not of.stoppable else 75 if of.mode == "ddp" else 60
+    return most + 10 * (of.runtime in {"apptainer", "enroot"})
+
+
+def test_a_person_reads_it_in_a_minute(rendered: dict[str, tuple[Plan, str]]) -> None:
+    for name, (of, text) in rendered.items():
+        lines = text.splitlines()
+        assert len(lines) <= most_lines(of), name
+        wide = [line for line in lines if len(line) > 120 and not line.lstrip().startswith("--container-")]
+        assert not wide, name
+        functions = re.findall(r"(?m)^(\w+)\(\)", text)
+        assert functions[:1] == ["die"], name
+        assert len(functions) <= 2, name
+
+
+def test_what_was_not_asked_for_is_not_there(rendered: dict[str, tuple[Plan, str]]) -> None:
+    words = ("trap", "stop", "again", "scontrol requeue", "--requeue", "--signal", "RESTART")
+    for name, (of, text) in rendered.items():
+        found = {word for word in words if word in text}
+        if not of.stoppable:
+            assert found == set(), name
+        elif of.restartable:
+            assert found == set(words), name
+        else:
+            assert found == {"trap", "stop"}, name
+
+
+def test_nothing_in_a_script_reads_json_or_trusts_a_file_with_its_arithmetic(
+    rendered: dict[str, tuple[Plan, str]],
+) -> None:
+    for name, (_, text) in rendered.items():
+        assert "json" not in text, name
+        assert set(re.findall(r"\(\((.+?)\)\)", text)) <= {
+            "20000 + SLURM_JOB_ID % 10000",
+            "restarts < max_restarts",
+            "restarts + 1",
+        }, name
 
 
 def test_the_same_plan_gives_the_same_bytes(rendered: dict[str, tuple[Plan, str]]) -> None:

@@ -114,7 +114,7 @@ def test_trainer_arguments_of_the_command_line_follow_those_of_the_job(
     folder: Path, command: Command
 ) -> None:
     (folder / "job.yaml").write_text("mode: single\nargs: [--epochs, 5, --lr, 1]\n")
-    script = command("render", "job.yaml", "--", "--epochs", "9").out.partition("umask")[2]
+    script = command("render", "job.yaml", "--", "--epochs", "9").out.partition("die()")[2]
     assert script.index("--epochs 5") < script.index("--lr 1") < script.index("--epochs 9")
 
 

@@ -92,5 +92,5 @@ def test_rendered_scripts_start_one_training(file: Path) -> None:
     script = Subject(file=file.name, text=file.read_text())
     (launch,) = script.processes.trainings
     assert (launch.step is None) == ("#SBATCH" not in script.text)
-    assert launch.command.background
+    assert launch.command.background == ("--resume off" not in script.text)
     assert not script.processes.unseen

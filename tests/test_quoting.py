@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from sbatchgen import quoting
+from sbatchgen import launch, quoting
 from sbatchgen.units import ShellPath
 
 ANY_WORD = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
@@ -50,8 +50,8 @@ def test_a_path_expands_its_variables_and_nothing_else(text: str) -> None:
 
 @pytest.mark.parametrize("text", [text for text in HOSTILE if not text.startswith(("-", "~", "$H"))])
 def test_a_relative_path_counts_from_the_folder_of_submission(text: str) -> None:
-    path = ShellPath.parse(text)
-    printed = bash(f"SUBMIT_DIR=/home/a; printf %s {quoting.path(path)}", HOME="/home/a")
+    path = launch.absolute(ShellPath.parse(text), "SLURM_SUBMIT_DIR")
+    printed = bash(f"printf %s {quoting.path(path)}", HOME="/home/a", SLURM_SUBMIT_DIR="/home/a")
     assert printed == ("/home/a" if text == "${HOME}" else f"/home/a/{text}")
 
 

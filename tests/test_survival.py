@@ -46,7 +46,17 @@ def start(site: Site, name: str, *arguments: str) -> int:
 
 def start_impatient(site: Site, name: str, *flags: str) -> int:
     """With srun waiting for a node that is gone for 12 seconds, not 60: both are less than Slurm needs."""
-    arguments = ("ddp", "--nodes", "2", "--gpus-per-node", "1", "--job-name", name, *flags)
+    arguments = (
+        "ddp",
+        "--nodes",
+        "2",
+        "--gpus-per-node",
+        "1",
+        "--job-name",
+        name,
+        "--requeue-on-node-fail",
+        *flags,
+    )
     arguments += ("--output", f"runs/{name}/%x-%j.out")
     script = site.sbatchgen("render", *arguments, "--", *TRAINING, *PACE, check=True).stdout
     assert script.count("--wait=60") == 1
@@ -99,7 +109,7 @@ def jobs(site: Site) -> dict[str, int]:
     limited, requeued, cancelled = (str(ids[name]) for name in ("limited", "requeued", "cancelled"))
     as_soon_as_possible(cluster, {
         lambda: trains("limited"): limit,
-        lambda: "Near the time limit" in site.log("limited"): unlimit,
+        lambda: "Stopped by time limit" in site.log("limited"): unlimit,
         moved: lambda: cluster.start_node("n3"),
         lambda: trains("requeued"): lambda: cluster.run(["scontrol", "requeue", requeued], check=True),
         lambda: trains("cancelled"): lambda: cluster.run(["scancel", cancelled], check=True),
@@ -125,8 +135,8 @@ def test_stopped_by_the_signal_before_its_time_limit(site: Site, jobs: dict[str,
     record = finished(site, jobs, "limited")
     assert record["Restarts"] == "1"
     log = site.log("limited")
-    assert "Near the time limit: asking the trainer to stop" in log
-    assert re.search(r"Stopped at step \d+: requeueing, restart 1 of at most 10", log)
+    assert re.search(r"Stopped by time limit at step \d+; checkpoint \S+ saved", log)
+    assert "Requeueing: restart 1 of at most 10" in log
     assert set(lost(site, "limited")) == {0}
 
 
@@ -134,7 +144,8 @@ def test_stopped_by_the_signal_before_its_time_limit(site: Site, jobs: dict[str,
 def test_requeued_by_hand_or_for_the_sake_of_another_job(site: Site, jobs: dict[str, int], name: str) -> None:
     """Slurm sends SIGTERM to all processes, and starts the job again by itself."""
     assert finished(site, jobs, name)["Restarts"] == "1"
-    assert "Terminated: asking the trainer to stop" in site.log(name)
+    assert re.search(r"Stopped by (cancelled|SIGTERM) at step \d+; checkpoint \S+ saved", site.log(name))
+    assert "Requeueing" not in site.log(name)
     assert lost(site, name) == [0]
 
 

@@ -20,12 +20,10 @@ ALLOWED = (
 )  # fmt: skip
 # Sites' own templates use these: a name that goes or changes its meaning breaks them.
 VARIABLES = """
-alone argument_lines array array_element array_shares_run binds bundled_trainer code conda_env conda_root container
-counts_nodes counts_processes cpus_per_task data dataparallel device directives distributed exclusive
-exported_names exports facts_part forward_signals gpu_flag gpus_per_node image image_is_file keeps_pythonpath launch_part max_restarts
-may_find_done modules nnodes nproc_per_node nproc_text ntasks_per_node platform_names_nodes port_base
-port_count restartable resume resume_file run_dir runtime_is_apptainer runtime_is_enroot
-runtime_part setup several_nodes shares_machine slurm spawn starts_program step_options torchrun torchrun_on_host trainer_folder trainer_words venv workdir
+array array_element code command_lines conda_env conda_root data directives export_lines
+exported_name_lines image image_is_file leftovers max_restarts meets modules mounted_text
+mounts_data port_base port_count reads_exit requeue_on_node_fail restartable run_dir
+runtime_is_apptainer runtime_part setup slurm stoppable training_title uses_code uses_data venv
 """.split()
 
 
@@ -86,5 +84,5 @@ def test_a_broken_template_is_named_with_its_line(tmp_path: Path, text: str, wor
 
 
 def test_a_value_that_is_not_set_never_becomes_text(tmp_path: Path) -> None:
-    (tmp_path / "job.sh.j2").write_text("{% for x in setup %}{{ x }}{% endfor %}{{ nnodes }}")
-    assert render(plan("ddp"), code=CODE, rerun=("x",), folders=[tmp_path]) == "2"
+    (tmp_path / "job.sh.j2").write_text("{% for x in setup %}{{ x }}{% endfor %}{{ port_count }}")
+    assert render(plan("ddp"), code=CODE, rerun=("x",), folders=[tmp_path]) == "10000"

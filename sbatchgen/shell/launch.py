@@ -100,14 +100,25 @@ def _chain(words: Sequence[Word], body: Body, passed: Sequence[Word], depth: int
             return
         if tool.name not in SYNTAX or "describe" in tool.options:
             return
-        if tool.name == "python" and tool.module and _value(tool.rest[:1], tool.body) in MODULES:
-            words = tool.rest
+        if tool.name == "python" and (launcher := _launcher(tool)):
+            words = tuple(launcher)
             continue
         if tool.name in ("torchrun", "accelerate launch", "deepspeed", "python"):
             if tool.rest:
                 yield _program(tool)
             return
         words = tool.rest
+
+
+def _launcher(tool: Tool) -> Sequence[Word]:
+    """The words of the launcher that a Python starts, a module or a file of the training package; or none."""
+    name = (_value(tool.rest[:1], tool.body) or tool.rest[0].text.strip('"')) if tool.rest else ""
+    if name.endswith("/training/torchrun.py") or (tool.module and name in MODULES):
+        return tool.rest
+    texts = [word.text for word in tool.rest]
+    if name.endswith("/training/task.py") and "--" in texts:  # which starts a Python
+        return (tool.words[0], *tool.rest[texts.index("--") + 1 :])
+    return ()
 
 
 def _program(tool: Tool) -> Tool:
@@ -160,7 +171,7 @@ def _tool(words: tuple[Word, ...], body: Body) -> Tool:
     name = path.rpartition("/")[2]
     if name.startswith("python") and name.removeprefix("python").replace(".", "").isdigit():
         name = "python"
-    name = MODULES.get(name, name)
+    name = "torchrun" if name == "torchrun.py" else MODULES.get(name, name)
     at = 1
     if name not in SYNTAX and len(words) > 1:
         name, at = _subcommand(name, words, body)

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (2853b368724e): sbatchgen render ddp
+# sbatchgen 0.1.0 (790e3593f0aa): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -12,167 +12,47 @@
 #SBATCH --requeue
 #SBATCH --signal=B:USR1@300
 
-umask 027
-set -o pipefail
+die() { echo "error: $*" >&2; exit 1; }
 
-die() {
-    echo "error: $*" >&2
-    exit 1
-}
-
-# --- The allocation ---
-[[ -n ${SLURM_JOB_ID:-} ]] || die "this script runs under Slurm: start it with sbatch"
-command -v srun scontrol >/dev/null || die "no srun and scontrol on PATH: $PATH"
-NNODES=2
-NPROC_PER_NODE=8
-RESTARTS=${SLURM_RESTART_COUNT:-0} # how often Slurm has started this job again
-MAX_RESTARTS=10
-SUBMIT_DIR=${SLURM_SUBMIT_DIR:-$PWD}
-
-mapfile -t HOSTS < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
-((${#HOSTS[@]} == NNODES)) ||
-    die "the job has ${#HOSTS[@]} nodes, this script is for $NNODES: render it again with --nodes ${#HOSTS[@]}"
-# An exclusive job is given all GPUs of a node, also those that it did not ask for.
-if [[ -n ${SLURM_GPUS_ON_NODE:-} ]] && ((SLURM_GPUS_ON_NODE < 8)); then
-    die "the job has $SLURM_GPUS_ON_NODE GPUs a node, this script is for 8: render it again"
-fi
-unset RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT # of a shell that torchrun started
-
-# Processes meet on the first node, at a port of this job's own: two jobs on a node must not share one.
-export MASTER_ADDR=${HOSTS[0]}
-export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
-echo "Job $SLURM_JOB_ID on ${HOSTS[*]}, restart $RESTARTS, submitted in $SUBMIT_DIR"
-
-# --- Folders of the run ---
-RUN_DIR="$SUBMIT_DIR/runs/ddp"
-DATA_DIR="$SUBMIT_DIR/data"
-export SBATCHGEN_STOP_FILE=$RUN_DIR/stop SBATCHGEN_STATUS_FILE=$RUN_DIR/status.json
+# --- Paths ---
+RUN_DIR="${SLURM_SUBMIT_DIR}/runs/ddp"
+CODE_DIR="/opt/sbatchgen/code" # holds the package `training`
 mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"
-
-# A field of the status that the trainer keeps in the run folder; nothing where there is none.
-status_field() {
-    local status
-    status=$(cat -- "$SBATCHGEN_STATUS_FILE" 2>/dev/null) &&
-        [[ $status =~ \"$1\":\ \"?([^\",}]+) ]] && echo "${BASH_REMATCH[1]}"
-}
-
-# A restarted job, or a later element of an array of equal jobs, may find the work done.
-if [[ $(status_field state) == "done" ]] && ((RESTARTS > 0)); then
-    echo "The run in $RUN_DIR is done: nothing left to do"
-    exit 0
-fi
-STATUS_BEFORE=$(stat --format="%i %y" -- "$SBATCHGEN_STATUS_FILE" 2>/dev/null)
-STEP_BEFORE=$(status_field step)
-rm -f -- "$SBATCHGEN_STOP_FILE"
-
-# --- Signals ---
-WARNED=no
-trap 'WARNED=yes; touch -- "$SBATCHGEN_STOP_FILE"; echo "Near the time limit: asking the trainer to stop"' USR1
-# Cancelled or preempted: whether to start again is not ours to decide.
-trap 'WARNED=never; touch -- "$SBATCHGEN_STOP_FILE"; echo "Terminated: asking the trainer to stop"' TERM
-
-# --- Modules ---
-module purge
-module load python/3.10 || die "module load failed: python/3.10"
-module load cuda/11.8 || die "module load failed: cuda/11.8"
-module load nccl/2.15 || die "module load failed: nccl/2.15"
-command -v srun scontrol >/dev/null || die "the modules took srun away: add the site's slurm module"
-
-# --- Virtual environment ---
-unset PYTHONPATH PYTHONHOME
-VENV="${HOME}/venv"
-[[ -r $VENV/bin/activate ]] || die "no virtual environment at $VENV"
-# shellcheck source=/dev/null
-source "$VENV/bin/activate"
-[[ $(command -v python3) == "$VENV"/bin/python3 ]] || die "python3 is $(command -v python3), not that of $VENV"
+rm -f -- "$RUN_DIR/stop" "$RUN_DIR/again" "$RUN_DIR/exit" # of an earlier start
 
 # --- Environment ---
-export PYTHONUNBUFFERED=1
-export PYTHONNOUSERSITE=1
-export PYTHONFAULTHANDLER=1
-export OMP_NUM_THREADS=4
-export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2
-export NCCL_DEBUG=WARN
-export NCCL_IB_DISABLE=0
-export NCCL_NET_GDR_LEVEL=2
-export NCCL_SOCKET_IFNAME='^docker,lo'
+module purge
+module load python/3.10 cuda/11.8 nccl/2.15 || die "can't load the modules"
+unset PYTHONPATH PYTHONHOME # of the submitting shell
+export VIRTUAL_ENV="${HOME}/venv"
+PATH=$VIRTUAL_ENV/bin:$PATH
+[[ -x $VIRTUAL_ENV/bin/python3 ]] || die "no virtual environment at $VIRTUAL_ENV"
+MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) # the first node
+MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000)) # this job's own: two may share a node
+export MASTER_ADDR MASTER_PORT PYTHONUNBUFFERED=1 PYTHONNOUSERSITE=1 OMP_NUM_THREADS=4
+export RUN_DIR SBATCHGEN_STOP_FILE=$RUN_DIR/stop SBATCHGEN_AGAIN_FILE=$RUN_DIR/again
+export SBATCHGEN_EXIT_FILE=$RUN_DIR/exit
+export NCCL_DEBUG=WARN NCCL_IB_DISABLE=0 NCCL_NET_GDR_LEVEL=2 NCCL_SOCKET_IFNAME='^docker,lo'
 
-# --- Training ---
-# The -- ends torchrun's own options: it would take a trainer's --n or --log for short forms of them.
-trainer=(
-    -- train.py
-    --lr 0.1 'a b'
-)
-# Each node runs this; its variables are the node's own. The agent of the first node holds the meeting
-# point: left to torchrun, a node whose name has several addresses would never know that it is the one.
-agent=$(
-    cat <<'SH'
-if [ "$SLURMD_NODENAME" = "$MASTER_ADDR" ]; then is_host=1; else is_host=0; fi
-exec torchrun --rdzv-conf="is_host=$is_host,read_timeout=600" --local-addr="$SLURMD_NODENAME" "$@"
-SH
-)
-command=(
-    /bin/sh -c "$agent" sh
-    --nnodes="$NNODES" --nproc-per-node="$NPROC_PER_NODE" --max-restarts=0
-    --rdzv-backend=c10d --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" --rdzv-id="$SLURM_JOB_ID.$RESTARTS"
-    "${trainer[@]}"
-)
-command -v torchrun >/dev/null || die "no torchrun on PATH: install torch for $(command -v python3), or choose another Python"
-srun=(
-    srun --ntasks-per-node=1 --cpus-per-task=32
-    --kill-on-bad-exit=1 --wait=60
-)
-"${srun[@]}" "${command[@]}" &
-child=$!
-while kill -0 "$child" 2>/dev/null; do
-    wait "$child" # a signal ends the wait, not the training
-done
-wait "$child"
+# --- Stop: the trainer saves when it sees RUN_DIR/stop ---
+restarts=${SLURM_RESTART_COUNT:-0} max_restarts=10
+echo "Job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, restart $restarts of at most $max_restarts"
+trap 'echo limit >"$RUN_DIR/stop"' USR1 # by --signal, shortly before the time limit
+trap 'echo cancelled >"$RUN_DIR/stop"; max_restarts=0' TERM # by scancel or preemption: Slurm decides
+
+# --- Training: one torchrun on each node ---
+srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --distribution=block --kill-on-bad-exit=1 --wait=60 \
+    python3 "$CODE_DIR/training/torchrun.py" --nnodes="$SLURM_NNODES" --nproc-per-node=8 -- \
+    train.py \
+    --lr 0.1 'a b' &
+while kill -0 $! 2>/dev/null; do wait $!; done # a signal ends the wait, not the training
+wait $!
 rc=$?
+[[ -s $RUN_DIR/exit ]] && rc=$(<"$RUN_DIR/exit") # the trainer's own: srun and torchrun change it
 
-# --- Outcome ---
-state="" step=0
-if [[ $(stat --format="%i %y" -- "$SBATCHGEN_STATUS_FILE" 2>/dev/null) != "$STATUS_BEFORE" ]]; then
-    state=$(status_field state)
-    step=$(status_field step)
-fi
-again="" # why the job is to start once more
-# By Slurm's warning, or because the trainer saw the end of its time come.
-if [[ $state == preempted && ($WARNED == yes || $(status_field reason) == deadline) ]]; then
-    if ((step > ${STEP_BEFORE:-0})); then
-        again="Stopped at step $step"
-    else
-        echo "Not restarted: nothing was gained since the start" >&2
-    fi
-fi
-# A training fails as soon as one of its nodes dies. Slurm misses a node only minutes later: a job that has failed by
-# then stays so, one that is still there it starts again. The star is sinfo's for a node that does not answer.
-silent() { [[ $(sinfo --all --noheader --nodes="$SLURM_JOB_NODELIST" --format=%t 2>/dev/null) == *[*]* ]]; }
-if ((rc != 0)) && [[ $state != preempted && $WARNED == no ]] && silent; then
-    echo "A node of $SLURM_JOB_NODELIST does not answer: waiting for Slurm to start the job again"
-    while [[ $WARNED == no ]] && silent; do
-        sleep 10 &
-        wait "$!" # a signal ends the wait, not the sleep
-    done
-    [[ $WARNED == never ]] || again="A node of $SLURM_JOB_NODELIST did not answer"
-fi
-if [[ -n $again ]]; then
-    if ((RESTARTS >= MAX_RESTARTS)); then
-        echo "Not restarted: the job has had all of its $MAX_RESTARTS restarts" >&2
-    else
-        # Said before: the requeue may end this script at once.
-        echo "$again: requeueing, restart $((RESTARTS + 1)) of at most $MAX_RESTARTS"
-        scontrol requeue "$SLURM_JOB_ID" && exit 0
-        echo "Not restarted: Slurm refused to requeue the job" >&2
-    fi
-fi
-if [[ $state == preempted ]]; then
-    echo "Stopped at step $step, saved in $RUN_DIR: the same command goes on from there"
-    exit 75 # sysexits' EX_TEMPFAIL: not done, but nothing is wrong
-fi
-if ((rc != 0)); then
-    status=$(status_field exit)
-    [[ $state == failed && -n $status ]] && rc=$status # torchrun turns every exit status into 1
-    echo "The training ended with exit status $rc" >&2
+# --- Start again if the trainer has left RUN_DIR/again: it was stopped, has saved, and has more to do ---
+if [[ -e $RUN_DIR/again ]] && ((restarts < max_restarts)); then
+    echo "Requeueing: restart $((restarts + 1)) of at most $max_restarts"
+    scontrol requeue "$SLURM_JOB_ID" && exit 0
 fi
 exit "$rc"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Rendered by sbatchgen 0.1.0 (83cf8e0b53eb): sbatchgen render single
+# sbatchgen 0.1.0 (0237683019ad): sbatchgen render single
 #SBATCH --job-name=single
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -12,153 +12,46 @@
 #SBATCH --requeue
 #SBATCH --signal=B:USR1@300
 
-umask 027
-set -o pipefail
+die() { echo "error: $*" >&2; exit 1; }
 
-die() {
-    echo "error: $*" >&2
-    exit 1
-}
-
-# --- The allocation ---
-[[ -n ${SLURM_JOB_ID:-} ]] || die "this script runs under Slurm: start it with sbatch"
-command -v srun scontrol >/dev/null || die "no srun and scontrol on PATH: $PATH"
-NNODES=1
-RESTARTS=${SLURM_RESTART_COUNT:-0} # how often Slurm has started this job again
-MAX_RESTARTS=10
-SUBMIT_DIR=${SLURM_SUBMIT_DIR:-$PWD}
-
-mapfile -t HOSTS < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
-((${#HOSTS[@]} == NNODES)) ||
-    die "the job has ${#HOSTS[@]} nodes, this script is for $NNODES: render it again with --nodes ${#HOSTS[@]}"
-if [[ -n ${SLURM_GPUS_ON_NODE:-} ]] && ((SLURM_GPUS_ON_NODE != 1)); then
-    die "the job has $SLURM_GPUS_ON_NODE GPUs a node, this script is for 1: render it again"
-fi
-unset RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT # of a shell that torchrun started
-echo "Job $SLURM_JOB_ID on ${HOSTS[*]}, restart $RESTARTS, submitted in $SUBMIT_DIR"
-
-# --- Folders of the run ---
+# --- Paths ---
 RUN_DIR="/scratch/${USER}/runs/single"
 DATA_DIR="/scratch/${USER}/datasets/mnist"
-export SBATCHGEN_STOP_FILE=$RUN_DIR/stop SBATCHGEN_STATUS_FILE=$RUN_DIR/status.json
+CODE_DIR="/opt/sbatchgen/code" # holds the package `training`
 mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"
-
-# A field of the status that the trainer keeps in the run folder; nothing where there is none.
-status_field() {
-    local status
-    status=$(cat -- "$SBATCHGEN_STATUS_FILE" 2>/dev/null) &&
-        [[ $status =~ \"$1\":\ \"?([^\",}]+) ]] && echo "${BASH_REMATCH[1]}"
-}
-
-# A restarted job, or a later element of an array of equal jobs, may find the work done.
-if [[ $(status_field state) == "done" ]] && ((RESTARTS > 0)); then
-    echo "The run in $RUN_DIR is done: nothing left to do"
-    exit 0
-fi
-STATUS_BEFORE=$(stat --format="%i %y" -- "$SBATCHGEN_STATUS_FILE" 2>/dev/null)
-STEP_BEFORE=$(status_field step)
-rm -f -- "$SBATCHGEN_STOP_FILE"
-
-# --- Signals ---
-WARNED=no
-trap 'WARNED=yes; touch -- "$SBATCHGEN_STOP_FILE"; echo "Near the time limit: asking the trainer to stop"' USR1
-# Cancelled or preempted: whether to start again is not ours to decide.
-trap 'WARNED=never; touch -- "$SBATCHGEN_STOP_FILE"; echo "Terminated: asking the trainer to stop"' TERM
-
-# --- Enroot image ---
-unset PYTHONPATH PYTHONHOME
-IMAGE="/scratch/${USER}/nvcr.io+nvidia+pytorch+24.04-py3.sqsh"
-[[ -r $IMAGE ]] || die "can't read the image $IMAGE"
+rm -f -- "$RUN_DIR/stop" "$RUN_DIR/again" # of an earlier start
 
 # --- Environment ---
-export PYTHONUNBUFFERED=1
-export PYTHONNOUSERSITE=1
-export PYTHONFAULTHANDLER=1
-export OMP_NUM_THREADS=8
-export NVIDIA_VISIBLE_DEVICES=all
+unset PYTHONPATH PYTHONHOME # of the submitting shell
+IMAGE="/scratch/${USER}/nvcr.io+nvidia+pytorch+24.04-py3.sqsh"
+[[ -r $IMAGE ]] || die "can't read the image $IMAGE"
+[[ -d $DATA_DIR ]] || die "no data folder $DATA_DIR"
+[[ $PWD$CODE_DIR != *[,:]* ]] || die "a folder with a comma or a colon in its name can't be mounted"
+export PYTHONUNBUFFERED=1 PYTHONNOUSERSITE=1 OMP_NUM_THREADS=8 NVIDIA_VISIBLE_DEVICES=all
 export NVIDIA_DRIVER_CAPABILITIES=compute,utility
-CODE_DIR="/opt/sbatchgen/code" # holds the package `training`
-[[ -d $CODE_DIR/training ]] || die "no training package in $CODE_DIR"
-export PYTHONPATH=$CODE_DIR:$PWD
-export PYTHONSAFEPATH=1 # a folder `training` of your own must not take its place
+export SBATCHGEN_AGAIN_FILE=$RUN_DIR/again
 
-# --- Training ---
-RESUME="step-00000100.pt"
-# A restarted job goes on from its own newest checkpoint, once it has one.
-((RESTARTS == 0)) || [[ $(status_field checkpoint) == @(|null) ]] || RESUME=auto
-trainer=(
-    -m training
-    --data-dir "$DATA_DIR"
-    --run-dir "$RUN_DIR"
-    --resume "$RESUME"
-    --device cuda
-    --launcher none
-    --epochs 20
-)
-command=(python3 -u "${trainer[@]}")
-# What the container sees of the cluster, at the same paths as outside.
-folders=("$PWD" "$RUN_DIR")
-[[ -d $DATA_DIR ]] && folders+=("$DATA_DIR")
-folders+=("$CODE_DIR")
-[[ $RESUME == /* ]] && folders+=("${RESUME%/*}")
-for folder in "${folders[@]}"; do
-    [[ $folder != *[,:]* ]] || die "a comma or a colon in its name keeps $folder out of the container"
-done
-mounts=()
-for folder in "${folders[@]}"; do
-    mounts+=("$folder:$folder")
-done
-mounts+=("/scratch/${USER}:/scratch/${USER}")
-# Some images bring a rank, which a process that is alone must not believe. And srun may look for any other
-# program than the shell on the node, not in the image.
-command=(/bin/sh -c 'unset RANK LOCAL_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT; exec "$@"' sh "${command[@]}")
-srun=(
-    srun --ntasks-per-node=1 --cpus-per-task=8
-    --kill-on-bad-exit=1 --wait=60
-    --container-image="$IMAGE" --container-mounts="$(IFS=, && echo "${mounts[*]}")"
-    --container-workdir="$PWD" --no-container-mount-home
-    --container-env="PYTHONUNBUFFERED,PYTHONNOUSERSITE,PYTHONFAULTHANDLER,OMP_NUM_THREADS,NVIDIA_VISIBLE_DEVICES,NVIDIA_DRIVER_CAPABILITIES,PYTHONPATH,PYTHONSAFEPATH,SBATCHGEN_STOP_FILE,SBATCHGEN_STATUS_FILE"
-)
-"${srun[@]}" "${command[@]}" &
-child=$!
-while kill -0 "$child" 2>/dev/null; do
-    wait "$child" # a signal ends the wait, not the training
-done
-wait "$child"
+# --- Stop: the trainer saves when it sees RUN_DIR/stop ---
+restarts=${SLURM_RESTART_COUNT:-0} max_restarts=10
+echo "Job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, restart $restarts of at most $max_restarts"
+trap 'echo limit >"$RUN_DIR/stop"' USR1 # by --signal, shortly before the time limit
+trap 'echo cancelled >"$RUN_DIR/stop"; max_restarts=0' TERM # by scancel or preemption: Slurm decides
+
+# --- Training: one process ---
+srun --cpus-per-task="$SLURM_CPUS_PER_TASK" \
+    --container-image="$IMAGE" --container-workdir="$PWD" --no-container-mount-home \
+    --container-mounts="$PWD:$PWD,$CODE_DIR:$CODE_DIR,/scratch/${USER}:/scratch/${USER}" \
+    --container-env="PYTHONUNBUFFERED,PYTHONNOUSERSITE,OMP_NUM_THREADS,NVIDIA_VISIBLE_DEVICES,NVIDIA_DRIVER_CAPABILITIES" \
+    env python3 "$CODE_DIR/training" --run-dir "$RUN_DIR" --data-dir "$DATA_DIR" --resume "step-00000100.pt" \
+    --device cuda --launcher none \
+    --epochs 20 &
+while kill -0 $! 2>/dev/null; do wait $!; done # a signal ends the wait, not the training
+wait $!
 rc=$?
 
-# --- Outcome ---
-state="" step=0
-if [[ $(stat --format="%i %y" -- "$SBATCHGEN_STATUS_FILE" 2>/dev/null) != "$STATUS_BEFORE" ]]; then
-    state=$(status_field state)
-    step=$(status_field step)
-fi
-again="" # why the job is to start once more
-# By Slurm's warning, or because the trainer saw the end of its time come.
-if [[ $state == preempted && ($WARNED == yes || $(status_field reason) == deadline) ]]; then
-    if ((step > ${STEP_BEFORE:-0})); then
-        again="Stopped at step $step"
-    else
-        echo "Not restarted: nothing was gained since the start" >&2
-    fi
-fi
-if [[ -n $again ]]; then
-    if ((RESTARTS >= MAX_RESTARTS)); then
-        echo "Not restarted: the job has had all of its $MAX_RESTARTS restarts" >&2
-    else
-        # Said before: the requeue may end this script at once.
-        echo "$again: requeueing, restart $((RESTARTS + 1)) of at most $MAX_RESTARTS"
-        scontrol requeue "$SLURM_JOB_ID" && exit 0
-        echo "Not restarted: Slurm refused to requeue the job" >&2
-    fi
-fi
-if [[ $state == preempted ]]; then
-    echo "Stopped at step $step, saved in $RUN_DIR: the same command goes on from there"
-    exit 75 # sysexits' EX_TEMPFAIL: not done, but nothing is wrong
-fi
-if ((rc != 0)); then
-    status=$(status_field exit)
-    [[ $state == failed && -n $status ]] && rc=$status # torchrun turns every exit status into 1
-    echo "The training ended with exit status $rc" >&2
+# --- Start again if the trainer has left RUN_DIR/again: it was stopped, has saved, and has more to do ---
+if [[ -e $RUN_DIR/again ]] && ((restarts < max_restarts)); then
+    echo "Requeueing: restart $((restarts + 1)) of at most $max_restarts"
+    scontrol requeue "$SLURM_JOB_ID" && exit 0
 fi
 exit "$rc"
