@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from sbatchgen.options import NAMES
 from sbatchgen.plan import Plan
 from sbatchgen.quoting import directive
 
@@ -11,7 +10,7 @@ def directives(plan: Plan) -> tuple[str, ...]:
     """What follows `#SBATCH ` on each line; none where no Slurm reads them."""
     if not plan.slurm:
         return ()
-    lines = [_line(name, value) for name in NAMES if (value := getattr(plan.options, name)) is not None]
+    lines = [_line(name, value) for name, value in vars(plan.options).items() if value is not None]
     lines += [
         f"--{name}" if value == "true" else directive(name, value)
         for name, value in plan.extra_options.items()

@@ -20,14 +20,15 @@ MEETING = ("MASTER_ADDR", "MASTER_PORT")
 FILES_NEEDED = ("mnist", "cifar10", "imagefolder")  # data sets of the bundled trainer that are files
 
 
-def command(plan: Plan, exported: Sequence[str]) -> tuple[str, ...]:
+def command(plan: Plan, exported: Sequence[str], mounted: Sequence[str]) -> tuple[str, ...]:
     """The lines of the command.
 
     Args:
         plan: The job.
         exported: The variables that must arrive in a container.
+        mounted: What the container sees of the cluster, as `mounts` has it.
     """
-    return (*_step(plan), *_container(plan, exported), *_trainer(plan), *_arguments(plan))
+    return (*_step(plan), *_container(plan, exported, mounted), *_trainer(plan), *_arguments(plan))
 
 
 def files(plan: Plan) -> tuple[str, ...]:
@@ -75,12 +76,14 @@ def resume_word(plan: Plan) -> str:
 
 
 def mounts(plan: Plan, here: str) -> tuple[str, ...]:
-    """What the container sees of the cluster, SRC or SRC:DST, each as text in double quotes.
+    """What a container sees of the cluster, SRC or SRC:DST, each as text in double quotes.
 
     Args:
         plan: The job.
         here: The variable that holds the folder of submission.
     """
+    if not container(plan):
+        return ()
     bound = [bind for bind in plan.binds if ":" not in bind]
 
     def covered(path: str) -> bool:
@@ -121,16 +124,15 @@ def _step(plan: Plan) -> Iterator[str]:
     yield " ".join(words)
 
 
-def _container(plan: Plan, exported: Sequence[str]) -> Iterator[str]:
+def _container(plan: Plan, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
     if plan.runtime == "apptainer":
         flag = plan.profile.runtimes.apptainer.gpu_flag if plan.mode != "cpu" else ""
         flags = f" {quoting.word(flag)}" if flag else ""
-        places = ",".join(mounts(plan, "PWD"))
-        yield f'apptainer exec{flags} --pwd "$PWD" --bind "{places}" "$IMAGE"'
+        yield f'apptainer exec{flags} --pwd "$PWD" --bind "{",".join(mounted)}" "$IMAGE"'
     if plan.runtime == "enroot":
         folder = plan.profile.runtimes.enroot.workdir
         workdir = quoting.path(absolute(folder, "PWD")) if folder else '"$PWD"'
-        both = ",".join(one if ":" in one else f"{one}:{one}" for one in mounts(plan, "PWD"))
+        both = ",".join(one if ":" in one else f"{one}:{one}" for one in mounted)
         yield f'--container-image="$IMAGE" --container-workdir={workdir} --no-container-mount-home'
         yield f'--container-mounts="{both}"'
         yield f'--container-env="{",".join(exported)}"'

@@ -32,6 +32,9 @@ class Origin:
     where: str
 
 
+BY_DEFAULT = Origin(Source.DEFAULT, "default")
+
+
 @dataclass(frozen=True)
 class Layer:
     """What one source says: "options.nodes" -> 4, each with its place."""
@@ -94,7 +97,7 @@ class Plan:
 
     def origin(self, key: str) -> Origin:
         """Where a value is from; `key` as in "options.nodes" or "runtime"."""
-        return self.origins.get(key, Origin(Source.DEFAULT, "default"))
+        return self.origins.get(key, BY_DEFAULT)
 
 
 def layer(source: Source, spec: JobSpec, places: Mapping[str, str]) -> Layer:
@@ -115,7 +118,10 @@ def layer(source: Source, spec: JobSpec, places: Mapping[str, str]) -> Layer:
 
 def option_values(options: SbatchOptions) -> dict[str, Any]:
     """The options that are set: "options.nodes" -> 4."""
-    return {f"options.{name}": value for name in NAMES if (value := getattr(options, name)) is not None}
+    return {_KEYS[name]: value for name, value in vars(options).items() if value is not None}
+
+
+_KEYS = {name: f"options.{name}" for name in NAMES}
 
 
 def gpu_count(request: str) -> int:

@@ -14,11 +14,14 @@ from sbatchgen.units import ShellPath
 _PLAIN_VALUE = re.compile(r"[A-Za-z0-9_@%+:,./=-]+")
 # What a path of a job may hold, and the folder that a relative one counts from where there is no Slurm.
 _EXPANDED = re.compile(rf"{ShellPath.VARIABLE.pattern}|\$\{{PWD\}}")
+_PLAIN_WORD = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")  # what shlex.quote leaves as it is
 _SPECIAL = re.compile(r'[\\"`$]')
 
 
 def word(text: str) -> str:
     """One word of bash that holds exactly this text. Control characters are written visibly."""
+    if _PLAIN_WORD.fullmatch(text):
+        return text
     if any(ord(char) < 32 or ord(char) == 127 for char in text):
         escaped = text.replace("\\", "\\\\").replace("'", "\\'")
         return "$'" + re.sub(r"[\x00-\x1f\x7f]", lambda m: f"\\x{ord(m[0]):02x}", escaped) + "'"
@@ -37,6 +40,8 @@ def inside_quotes(text: str) -> str:
 
 def path(text: str) -> str:
     """One word of bash in which ${USER} and its like are expanded, and nothing else."""
+    if _PLAIN_WORD.fullmatch(text):
+        return f'"{text}"'
     pieces, start = [], 0
     for match in _EXPANDED.finditer(text):
         pieces += [inside_quotes(text[start : match.start()]), match[0]]
@@ -50,10 +55,10 @@ def directive(option: str, value: str) -> str:
     Raises:
         ValueError: The value holds a control character: a line break would start a line of its own.
     """
-    if re.search(r"[\x00-\x1f\x7f]", value):
-        raise ValueError(f"{value!r} holds a control character")
     if _PLAIN_VALUE.fullmatch(value) and value.lower() not in ("hetjob", "packjob"):
         return f"--{option}={value}"
+    if re.search(r"[\x00-\x1f\x7f]", value):
+        raise ValueError(f"{value!r} holds a control character")
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'--{option}="{escaped}"'
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,12 @@ FILTERS = {
     "sh": quoting.word,
     "sh_join": quoting.words,
     "path": quoting.path,
+}
+RUNTIME_PARTS = {
+    "venv": "runtime/venv.sh.j2",
+    "conda": "runtime/conda.sh.j2",
+    "apptainer": "runtime/image.sh.j2",
+    "enroot": "runtime/image.sh.j2",
 }
 # What runs, in the title above it.
 TITLES = {
@@ -61,7 +66,9 @@ def fill(environment: jinja2.Environment, plan: Plan, *, code: Path) -> str:
 
 def finish(text: str, rerun: Sequence[str]) -> str:
     """A filled template as a script: no two empty lines together, and the provenance in its comment."""
-    script = re.sub(r"\n{3,}", "\n\n", text)
+    script = text
+    while "\n\n\n" in script:
+        script = script.replace("\n\n\n", "\n\n")
     again = quoting.words(tuple(rerun))
     said = f"# {_PROVENANCE} {__version__} ({digest(script)}): {again}"
     return script.replace(f"# {_PROVENANCE}", said, 1)
@@ -150,6 +157,7 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
     array = (plan.options.array if plan.slurm else None) or ""
     here = "SLURM_SUBMIT_DIR" if plan.slurm else "PWD"
     exported = exports.names(plan)
+    mounted = launch.mounts(plan, here)
     files = launch.files(plan)
     return {
         "directives": directives(plan),
@@ -168,23 +176,21 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
         "code": str(plan.profile.paths.code or code),
         "modules": plan.profile.modules,
         "setup": plan.profile.setup,
-        "runtime_part": f"runtime/{plan.runtime}.sh.j2",
-        "runtime_is_apptainer": plan.runtime == "apptainer",
+        "runtime_part": RUNTIME_PARTS.get(plan.runtime, ""),
         "venv": launch.absolute(plan.venv or "", here),
         "conda_root": plan.profile.runtimes.conda.root or "",
         "conda_env": plan.conda_env or "",
         "image": launch.absolute(plan.image or "", here) if is_file(plan) else plan.image,
         "image_is_file": is_file(plan),
-        "mounts_data": launch.container(plan) and launch.uses_data(plan),
-        "mounted_text": "".join(one for one in launch.mounts(plan, here) if one in launch.FOLDERS),
+        "mounted_text": "".join(one for one in mounted if one in launch.FOLDERS),
         "meets": launch.meets(plan),
         "port_base": plan.profile.network.port_base,
         "port_count": plan.profile.network.port_count,
         "export_lines": tuple(exports.lines(plan)),
-        "exported_name_lines": launch.pack(exported),
+        "twin_lines": launch.pack(exported) if plan.runtime == "apptainer" else (),
         "max_restarts": plan.max_restarts,
         "training_title": TITLES.get(plan.launcher or plan.mode, "one process"),
-        "command_lines": launch.command(plan, exported),
+        "command_lines": launch.command(plan, exported, mounted),
     }
 
 

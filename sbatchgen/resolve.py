@@ -12,7 +12,7 @@ from typing import Any
 from sbatchgen.document import Document
 from sbatchgen.job import Mode
 from sbatchgen.options import GPU_OPTIONS, SbatchOptions
-from sbatchgen.plan import Layer, Origin, Plan, Source, gpu_count, option_values
+from sbatchgen.plan import BY_DEFAULT, Layer, Origin, Plan, Source, gpu_count, option_values
 from sbatchgen.profile import Partition, Profile
 from sbatchgen.units import Duration, Gres, JobName, Memory, Resume, ShellPath, Text
 
@@ -61,7 +61,7 @@ class _Values:
     def lay(self, over: Layer) -> None:
         for key, value in over.values.items():
             place = over.places.get(key)  # none for a default of the profile's own
-            self.set(key, value, Origin(over.source, place) if place else Origin(Source.DEFAULT, "default"))
+            self.set(key, value, Origin(over.source, place) if place else BY_DEFAULT)
 
     def set(self, key: str, value: Any, origin: Origin) -> None:
         if key in self.values:
@@ -81,8 +81,14 @@ class _Values:
     def get(self, key: str, default: Any = None) -> Any:
         return self.values.get(key, default)
 
-    def under(self, prefix: str) -> Iterator[tuple[str, Any]]:
-        return ((key[len(prefix) :], v) for key, v in self.values.items() if key.startswith(prefix))
+    def grouped(self) -> dict[str, dict[str, Any]]:
+        """The values with a dot in their key, by what stands before it and after it."""
+        found: dict[str, dict[str, Any]] = {"options": {}, "extra_options": {}, "env": {}}
+        for key, value in self.values.items():
+            head, dot, rest = key.partition(".")
+            if dot:
+                found[head][rest] = value
+        return found
 
 
 def _partition_name(profile: Profile, layers: Sequence[Layer]) -> str:
@@ -283,21 +289,22 @@ def _plan(
     for option in profile.omit:
         if values.origins.get(f"options.{option}", Origin(Source.DEFAULT, "")).source < Source.PROJECT:
             values.drop(f"options.{option}")
+    grouped = values.grouped()
     return Plan(
         profile=profile,
         partition=partition,
         mode=mode,
         launcher=values.get("launcher") if mode == "ddp" else None,
         runtime=values.get("runtime"),
-        options=SbatchOptions(**dict(values.under("options."))),
-        extra_options=dict(values.under("extra_options.")),
+        options=SbatchOptions(**grouped["options"]),
+        extra_options=grouped["extra_options"],
         gpus_per_node=gpus,
         shards=shards,
         nproc_per_node=nproc,
         name=name,
         trainer=values.get("trainer"),
         args=tuple(values.get("args", ())),
-        env=dict(values.under("env.")),
+        env=grouped["env"],
         data=values.get("data"),
         run_dir=values.get("run_dir"),
         resume=values.get("resume"),

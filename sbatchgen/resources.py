@@ -156,7 +156,7 @@ def _item(text: str) -> tuple[str, int]:
 def of_plan(plan: Plan) -> Resources:
     """What a plan asks for."""
     options = plan.options
-    said = {name: value for name in vars(options) if (value := getattr(options, name)) is not None}
+    said = {name: value for name, value in vars(options).items() if value is not None}
     texts = {name.replace("_", "-"): "" if value is True else str(value) for name, value in said.items()}
     if options.exclusive is False:
         texts.pop("exclusive")
@@ -164,8 +164,7 @@ def of_plan(plan: Plan) -> Resources:
         texts.pop("requeue")
         texts["requeue" if options.requeue else "no-requeue"] = ""
     texts |= {name: "" if value == "true" else str(value) for name, value in plan.extra_options.items()}
-    origins = {f"options.{name}": name.replace("_", "-") for name in said}
-    places = {option: Place(written(plan.origin(key))) for key, option in origins.items()}
+    places = {name.replace("_", "-"): Place(written(plan.origin(f"options.{name}"))) for name in said}
     places["no-requeue"] = Place(written(plan.origin("options.requeue")))
     return Resources(
         options=texts,

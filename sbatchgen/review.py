@@ -135,6 +135,9 @@ class Review:
         findings: Everything that `check` says.
         last: What is new since the last submission, if there was one.
         script: The script; None where errors were found.
+        parts: Its parts.
+        own_lines: Numbers of its lines, from 1, in which a value of the job or the profile stands; the others
+            are the same in every such script. None of a script that was not rendered.
         slurm: What the live Slurm says, if it was asked.
     """
 
@@ -148,6 +151,7 @@ class Review:
     last: Change | None = None
     script: str | None = None
     parts: tuple[Part, ...] = ()
+    own_lines: tuple[int, ...] | None = None
     slurm: Answer | None = None
 
 
@@ -158,6 +162,7 @@ def of_plan(
     *,
     profile_by: Origin,
     last: Submitted | None = None,
+    own_lines: Sequence[int] | None = None,
 ) -> Review:
     """The review of a job.
 
@@ -167,6 +172,7 @@ def of_plan(
         findings: What `check` says.
         profile_by: Who named the profile.
         last: What was submitted last in its run folder.
+        own_lines: The lines of the script with a value in them, if they could be told.
     """
     return replace(
         of_script(script),
@@ -177,6 +183,7 @@ def of_plan(
         surprises=tuple(surprises(plan, profile_by)),
         findings=tuple(findings),
         last=_change(last, script) if last and script is not None else None,
+        own_lines=None if own_lines is None else tuple(own_lines),
     )
 
 

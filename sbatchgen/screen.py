@@ -37,8 +37,26 @@ def as_text(review: Review, folder: Path) -> str:
     blocks = [table(rows(review))]
     blocks += [f"{section.title}\n{_indented(section.text)}" for section in sections(review, folder)]
     if review.script is not None:
-        blocks.append(review.script)
+        blocks.append(script(review))
     return "\n".join(block for block in blocks if block)
+
+
+def script(review: Review) -> str:
+    """The script, with a mark before each line that the job or the profile decides, where that is known."""
+    if review.own_lines is None or not review.script:
+        return review.script or ""
+    own = {*review.own_lines}
+    lines = enumerate(lines_of(review.script), 1)
+    return f"{of_lines(review, '|')}\n" + "".join(
+        f"{'|' if number in own else ' '} {line}".rstrip() + "\n" for number, line in lines
+    )
+
+
+def of_lines(review: Review, mark: str) -> str:
+    """How many lines of the script the job and the profile decide, shown by `mark`, and how many not."""
+    lines, own = len(lines_of(review.script or "")), len(review.own_lines or ())
+    rest = f"{lines - own} the same in every script"
+    return f"Script: {lines} lines, {own} decided by your job and profile ({mark}), {rest}"
 
 
 class Section(NamedTuple):

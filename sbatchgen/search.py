@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from sbatchgen.errors import DocumentError, did_you_mean
 PROJECT_FILE = "sbatchgen.yaml"
 
 
+@functools.cache
 def bundled(kind: str) -> Path:
     """The folder of bundled `templates`, `profiles` or `code`: in the package of a wheel, else beside it."""
     inside, checkout = Path(__file__).parent / kind, Path(__file__).parents[1]
@@ -27,14 +29,14 @@ def is_file_name(profile: str) -> bool:
     return "/" in profile or profile.endswith((".yaml", ".yml"))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Places:
     """Where to look: what the environment and the current folder say, read once by `cli`."""
 
     folder: Path
     environment: Mapping[str, str]
 
-    @property
+    @functools.cached_property
     def project(self) -> Path | None:
         """The sbatchgen.yaml of this folder or of its nearest parent that has one."""
         for folder in (self.folder, *self.folder.parents):
@@ -44,6 +46,16 @@ class Places:
 
     def folders(self, kind: str) -> list[Path]:
         """Folders of `profiles` or `templates`, the first to look in first, the bundled one last."""
+        if kind not in self._found:
+            self._found[kind] = [*(root / kind for root in self._roots), bundled(kind)]
+        return self._found[kind]
+
+    @functools.cached_property
+    def _found(self) -> dict[str, list[Path]]:
+        return {}
+
+    @functools.cached_property
+    def _roots(self) -> list[Path]:
         env, project = self.environment, self.project
         home = env.get("HOME", "")
         roots = [Path(entry) for entry in env.get("SBATCHGEN_PATH", "").split(":") if entry]
@@ -51,10 +63,9 @@ class Places:
             roots.append(project.parent / ".sbatchgen")
         config = env.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home else "")
         shared = env.get("XDG_CONFIG_DIRS") or "/etc/xdg"
-        roots += [Path(entry) / "sbatchgen" for entry in (config, *shared.split(":")) if entry]
-        return [*(root / kind for root in roots), bundled(kind)]
+        return roots + [Path(entry) / "sbatchgen" for entry in (config, *shared.split(":")) if entry]
 
-    @property
+    @functools.cached_property
     def cache(self) -> Path | None:
         """The folder of what may be kept between two commands; None where there is no home."""
         home = self.environment.get("HOME", "")

@@ -96,6 +96,7 @@ def _of_plan(resolved: Resolved, folder: Path, run_dir: Path | None) -> Submissi
         findings,
         profile_by=resolved.profile_by,
         last=history.last(run_dir) if run_dir else None,
+        own_lines=_own_lines(resolved, script),
     )
     return Submission(
         script=script.encode(),
@@ -106,6 +107,15 @@ def _of_plan(resolved: Resolved, folder: Path, run_dir: Path | None) -> Submissi
         local=not plan.slurm,
         review=shown,
     )
+
+
+def _own_lines(resolved: Resolved, script: str) -> list[int] | None:
+    """The lines with a value in them; None where a site's template can't be traced."""
+    try:
+        places = resolved.trace(script) if script else []
+    except DocumentError:
+        return None
+    return [number for number, place in enumerate(places, 1) if place.value]
 
 
 def of_script(

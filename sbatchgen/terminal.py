@@ -15,7 +15,7 @@ from rich.text import Text
 
 from sbatchgen.quoting import visible
 from sbatchgen.review import Review
-from sbatchgen.screen import Section, origin, rows, sections
+from sbatchgen.screen import Section, of_lines, origin, rows, sections
 
 COLOURS = {
     "error": "bold red",
@@ -54,13 +54,17 @@ def _blocks(review: Review, folder: Path) -> Iterator[RenderableType]:
         yield Text(f"\n{visible(section.title)}", style="bold")
         yield Padding(_content(review, section, folder), (0, 0, 0, 2))
     if review.script is not None:
-        yield Text()
+        yield Text(f"\n{of_lines(review, 'bright')}\n" if review.own_lines is not None else "", style="bold")
         code = visible(review.script)
         for part in review.parts:
             yield Rule(Text(visible(part.title), style="bold"), align="left", style="dim")
             # To bash's grammar, directives are comments, which are not shown in full brightness.
             language = "text" if part.title == "Directives" else "bash"
-            yield _syntax(code, language, lines=(part.first, part.last))
+            shown = _syntax(code, language, lines=(part.first, part.last))
+            for number in range(part.first, part.last + 1):
+                if review.own_lines is not None and number not in review.own_lines:
+                    shown.stylize_range("dim", (number, 0), (number + 1, 0))
+            yield shown
 
 
 def _content(review: Review, section: Section, folder: Path) -> RenderableType:

@@ -36,11 +36,13 @@ class TemplateLine:
         file: The template.
         line: The line there, counted from 1.
         block: The innermost block around it, also of a template that includes this one; "" for none.
+        value: Whether a value of the job or the profile stands in it.
     """
 
     file: Path
     line: int
     block: str = ""
+    value: bool = False
 
 
 def trace(
@@ -83,7 +85,7 @@ class _Marks(Extension):
                     statement = []
                 continue
             if token.type == "variable_begin":
-                yield self._text(token, self._mark(here))
+                yield self._text(token, self._mark(replace(here, value=True)))
             is_text = token.type == "data" and not any(required)
             yield self._text(token, self._marked(token.value, here)) if is_text else token
 
@@ -118,7 +120,10 @@ def _placed(marked: str, made: Sequence[TemplateLine | str]) -> Iterator[tuple[T
     for index, piece in enumerate(_MARK.split(marked)):
         if index % 2 == 0:
             for part in _LINE.findall(piece):
-                first = first if line else replace(place, block=blocks[-1] if blocks else "")
+                if not line:
+                    first = replace(place, block=blocks[-1] if blocks else "")
+                elif place.value and not first.value:
+                    first = replace(first, value=True)
                 line += part
                 if part.endswith("\n"):
                     yield first, line

@@ -45,7 +45,7 @@ def test_the_review_shown_is_what_the_command_prints(command: Command) -> None:
     line = next(line for line in COMMANDS if line.split()[1] == "review")
     result = command(*shlex.split(line)[1:])
     screen = re.findall(r"```text\n(job .*?)```", README, re.DOTALL)
-    assert screen == [f"{result.out.partition('#!/bin/bash')[0].rstrip()}\n"]
+    assert screen == [f"{result.out.partition('  #!/bin/bash')[0].rstrip()}\n"]
 
 
 def test_the_findings_shown_are_what_lint_prints(command: Command) -> None:

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,13 @@ def test_the_project_and_the_environment_are_named(
     assert "--account abc" not in out.partition("#!/bin/bash")[0]
 
 
+def script_shown(out: str) -> str:
+    """The script of a review, without the marks before its lines."""
+    lines = out.partition("\nScript: ")[2].splitlines()[1:]
+    assert {line[:2] for line in lines if line and not line.startswith("note: ")} <= {"| ", "  ", "|"}
+    return "".join(f"{line[2:]}\n" for line in lines)
+
+
 def test_findings_stand_on_the_screen_and_errors_have_no_script(command: Command) -> None:
     result = command("review", "dataparallel", "--profile", "msu")
     assert (result.status, result.err) == (0, "")
@@ -162,7 +170,7 @@ def test_review_shows_the_bytes_that_submit_would_submit(folder: Path, command: 
 def test_a_platform_without_a_scheduler_can_be_reviewed(command: Command) -> None:
     result = command("review", "ddp", "--profile", "sensecore")
     assert result.status == 0
-    assert command("render", "ddp", "--profile", "sensecore").out in result.out
+    assert command("render", "ddp", "--profile", "sensecore").out == script_shown(result.out)
     assert "time  " not in result.out.partition("#!")[0]
 
 
@@ -172,7 +180,7 @@ def test_a_run_folder_that_is_not_known_here_can_be_reviewed(
     monkeypatch.delenv("USER", raising=False)
     result = command("review", "ddp", "--profile", "msu")
     assert result.status == 0
-    assert command("render", "ddp", "--profile", "msu").out in result.out
+    assert command("render", "ddp", "--profile", "msu").out == script_shown(result.out)
 
 
 def test_json_holds_the_same(here: Path, command: Command) -> None:
@@ -181,7 +189,7 @@ def test_json_holds_the_same(here: Path, command: Command) -> None:
     data = json.loads(result.out)
     assert (data["schema"], result.status) == (1, 0)
     assert sorted(data) == sorted(
-        "schema job cluster request cost surprises findings last script parts slurm".split()
+        "schema job cluster request cost surprises findings last script parts own_lines slurm".split()
     )
     assert data["request"]["gpus"] == {"given": 8, "of": 8}
     assert sorted(data["request"]) == sorted(
@@ -276,6 +284,19 @@ def test_a_terminal_shows_the_same_words_in_its_width(here: Path, monkeypatch: p
     assert "\nDirectives ────" in words
 
 
+def test_the_lines_that_are_the_same_in_every_script_are_dim(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR")
+    own = replace(of_script("#!/bin/bash\nexport A=1\nexit\n"), own_lines=(2,))
+    shown = on_terminal(own, monkeypatch)
+    assert "Script: 3 lines, 1 decided by your job and profile (bright), 2 the same in every script" in shown
+    assert "\x1b[2;49m#!/bin/bash" in shown
+    assert "\x1b[96;49mexport" in shown
+    assert "\x1b[2;96;49mexit" in shown
+
+
 def test_a_dumb_terminal_gets_plain_text(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
@@ -329,7 +350,7 @@ def test_review_tells_what_is_new_since_the_last_submission(
     assert "Since job" not in command("review", *arguments, "2").out
     shown = command("submit", "--yes", *arguments, "2").err
     assert (folder / "runs/ddp/job-4711.slurm").read_text() == (folder / "runs/ddp/job.slurm").read_text()
-    assert (folder / "runs/ddp/job-4711.slurm").read_text() in shown
+    assert (folder / "runs/ddp/job-4711.slurm").read_text() == script_shown(shown)
     assert re.search(
         r"Since job 4711, submitted [\d-]+ [\d:]+\n  the same script\n",
         command("review", *arguments, "2").out,
@@ -396,7 +417,7 @@ def test_the_live_slurm_is_asked_and_its_answer_is_the_one_of_a_submission(site:
     submitted = site.sbatchgen("submit", *JOB, "--yes", env=leak, check=True)
     job = int(submitted.stdout)
     kept = site.folder / f"runs/asked/job-{job}.slurm"
-    assert kept.read_text() in submitted.stderr
+    assert kept.read_text() in script_shown(submitted.stderr)
     command = site.cluster.job(job)["Command"]
     assert Path(command).read_text() == kept.read_text()
     site.cluster.wait(job, {"COMPLETED"})

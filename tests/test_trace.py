@@ -16,6 +16,7 @@ from tests.conftest import Command
 from tests.scripts import CODE, errors, matrix, plan
 
 BUNDLED = bundled("templates")
+OUTCOME = (BUNDLED / "job.sh.j2").read_text().splitlines().index("rc=$?") + 1
 
 
 def traced(of: Plan, *folders: Path) -> list[tuple[str, TemplateLine]]:
@@ -49,10 +50,24 @@ def test_every_line_of_every_script_has_the_line_of_a_template_that_says_it() ->
 
 def test_a_line_knows_its_block_through_an_include() -> None:
     blocks = dict(traced(plan("ddp", "msu")))
-    assert blocks["rc=$?"] == TemplateLine(BUNDLED / "outcome.sh.j2", 2, "outcome")
+    assert blocks["rc=$?"] == TemplateLine(BUNDLED / "job.sh.j2", OUTCOME, "outcome")
     assert blocks["#SBATCH --nodes=2"].block == "directives"
     assert blocks["# --- Paths ---"].file == BUNDLED / "job.sh.j2"
     assert blocks["#!/bin/bash"].block == ""
+
+
+def test_a_line_with_a_value_is_told_from_one_that_is_the_same_in_every_script() -> None:
+    one, other = (
+        traced(plan("ddp", "msu", nodes=nodes, account=account)) for nodes, account in ((2, "a"), (3, "b"))
+    )
+    fixed = [[line for line, place in lines if not place.value] for lines in (one, other)]
+    assert fixed[0] == fixed[1]
+    decided = [{line for line, place in lines if place.value} for lines in (one, other)]
+    assert {"#SBATCH --nodes=2", "#SBATCH --account=a"} <= decided[0] - decided[1]
+    command = [
+        place.value for line, place in one if line.startswith(("srun", "    --container", "    --dataset"))
+    ]
+    assert command == [True] * 5
 
 
 def test_a_line_of_a_sites_template_is_its_own(tmp_path: Path) -> None:
@@ -70,9 +85,9 @@ def test_a_line_of_a_sites_template_is_its_own(tmp_path: Path) -> None:
     of = plan("ddp", "torchrun")
     found = dict(traced(of, tmp_path))
     assert found["module load site/1"] == TemplateLine(own, 3, "modules")
-    assert found["echo on 10000 nodes"] == TemplateLine(own, 6, "modules")
-    assert found["module purge"].file == BUNDLED / "modules.sh.j2"
-    assert found["rc=$?"] == TemplateLine(BUNDLED / "outcome.sh.j2", 2, "outcome")
+    assert found["echo on 10000 nodes"] == TemplateLine(own, 6, "modules", value=True)
+    assert found["module purge"].file == BUNDLED / "job.sh.j2"
+    assert found["rc=$?"] == TemplateLine(BUNDLED / "job.sh.j2", OUTCOME, "outcome")
     assert found["#!/bin/bash"] == TemplateLine(BUNDLED / "job.sh.j2", 2)
 
 
@@ -101,7 +116,9 @@ def test_explain_shows_the_template_line_and_the_block_of_each_line(folder: Path
     assert text == "module load site/1"
     data = json.loads(command("explain", "ddp", "--lines", "--format", "json").out)
     assert [line["text"] for line in data["lines"]] == script
-    assert data["lines"][at] == {"text": script[at], "file": str(own), "line": 3, "block": "modules"}
+    assert data["lines"][at] == {
+        "text": script[at], "file": str(own), "line": 3, "block": "modules", "value": False,
+    }  # fmt: skip
 
 
 def test_explain_as_json_holds_every_option_with_its_origin(folder: Path, command: Command) -> None:

@@ -19,8 +19,8 @@ def judge(ask: Ask) -> Iterator[Finding]:
     for group in GROUPS:
         for rule in group.RULES:
             if policies.get(rule.id) != "off":
-                for finding in rule.findings(ask, ask.job.place):
-                    yield with_policy(finding, policies)
+                for hit in rule.check(ask):
+                    yield with_policy(rule.finding(hit, ask.job.place), policies)
 
 
 def with_policy(finding: Finding, policies: Mapping[Any, Any]) -> Finding:

@@ -42,11 +42,13 @@ class Rule(Generic[S]):
 
     def findings(self, subject: S, place: Callable[[str], Place]) -> Iterator[Finding]:
         """What it says about a subject; `place` tells where an option was written."""
-        for hit in self.check(subject):
-            at = place(hit.at) if isinstance(hit.at, str) else hit.at
-            problem = Problem(hit.what, at.text, hit.fix)
-            severity = hit.severity or self.severity
-            yield Finding(severity, problem, self.about_fit, self.id, at, hit.edits)
+        return (self.finding(hit, place) for hit in self.check(subject))
+
+    def finding(self, hit: Hit, place: Callable[[str], Place]) -> Finding:
+        """A hit as a finding."""
+        at = place(hit.at) if isinstance(hit.at, str) else hit.at
+        problem = Problem(hit.what, at.text, hit.fix)
+        return Finding(hit.severity or self.severity, problem, self.about_fit, self.id, at, hit.edits)
 
 
 class Rules(list[Rule[S]]):

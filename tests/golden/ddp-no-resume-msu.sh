@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.1.0 (08aa89753637): sbatchgen render ddp
+# sbatchgen 0.1.0 (e1a68f7151bc): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --partition=batch
@@ -25,7 +25,7 @@ IMAGE="/scratch/${USER}/nvcr.io+nvidia+pytorch+24.04-py3.sqsh"
 [[ -d $DATA_DIR ]] || die "no data folder $DATA_DIR"
 [[ $PWD$CODE_DIR != *[,:]* ]] || die "a folder with a comma or a colon in its name can't be mounted"
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) # the first node
-MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000)) # this job's own: two may share a node
+MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000)) # a port of this job's own
 export MASTER_ADDR MASTER_PORT PYTHONUNBUFFERED=1 PYTHONNOUSERSITE=1 OMP_NUM_THREADS=4 NVIDIA_VISIBLE_DEVICES=all
 export NVIDIA_DRIVER_CAPABILITIES=compute,utility
 

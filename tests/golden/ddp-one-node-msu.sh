@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.1.0 (964b5a504d71): sbatchgen render ddp
+# sbatchgen 0.1.0 (6eaa3cccbd66): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -19,7 +19,7 @@ RUN_DIR="/scratch/${USER}/runs/ddp"
 DATA_DIR="/scratch/${USER}/datasets/mnist"
 CODE_DIR="/opt/sbatchgen/code" # holds the package `training`
 mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"
-rm -f -- "$RUN_DIR/stop" "$RUN_DIR/again" "$RUN_DIR/exit" # of an earlier start
+rm -f -- "$RUN_DIR/stop" "$RUN_DIR/again" "$RUN_DIR/exit" # left by an earlier start
 
 # --- Environment ---
 unset PYTHONPATH PYTHONHOME # of the submitting shell
@@ -31,11 +31,11 @@ export PYTHONUNBUFFERED=1 PYTHONNOUSERSITE=1 OMP_NUM_THREADS=4 NVIDIA_VISIBLE_DE
 export NVIDIA_DRIVER_CAPABILITIES=compute,utility
 export SBATCHGEN_AGAIN_FILE=$RUN_DIR/again SBATCHGEN_EXIT_FILE=$RUN_DIR/exit
 
-# --- Stop: the trainer saves when it sees RUN_DIR/stop ---
+# --- Stop: the trainer saves and ends when it sees RUN_DIR/stop ---
 restarts=${SLURM_RESTART_COUNT:-0} max_restarts=10
 echo "Job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, restart $restarts of at most $max_restarts"
-trap 'echo limit >"$RUN_DIR/stop"' USR1 # by --signal, shortly before the time limit
-trap 'echo cancelled >"$RUN_DIR/stop"; max_restarts=0' TERM # by scancel or preemption: Slurm decides
+trap 'echo limit >"$RUN_DIR/stop"' USR1 # sent by --signal, shortly before the time limit
+trap 'echo cancelled >"$RUN_DIR/stop"; max_restarts=0' TERM # sent by scancel and preemption
 
 # --- Training: one torchrun on each node ---
 srun --cpus-per-task="$SLURM_CPUS_PER_TASK" \
@@ -48,9 +48,9 @@ srun --cpus-per-task="$SLURM_CPUS_PER_TASK" \
 while kill -0 $! 2>/dev/null; do wait $!; done # a signal ends the wait, not the training
 wait $!
 rc=$?
-[[ -s $RUN_DIR/exit ]] && rc=$(<"$RUN_DIR/exit") # the trainer's own: srun and torchrun change it
+[[ -s $RUN_DIR/exit ]] && rc=$(<"$RUN_DIR/exit") # the trainer's own status: srun and torchrun report another
 
-# --- Start again if the trainer has left RUN_DIR/again: it was stopped, has saved, and has more to do ---
+# --- Start again: the trainer leaves RUN_DIR/again if it was stopped, has saved, and has more to do ---
 if [[ -e $RUN_DIR/again ]] && ((restarts < max_restarts)); then
     echo "Requeueing: restart $((restarts + 1)) of at most $max_restarts"
     scontrol requeue "$SLURM_JOB_ID" && exit 0

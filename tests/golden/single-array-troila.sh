@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.1.0 (f7600860f164): sbatchgen render single
+# sbatchgen 0.1.0 (ed9e58865d5c): sbatchgen render single
 #SBATCH --job-name=single
 #SBATCH --output=%x-%A_%a.out
 #SBATCH --open-mode=append
@@ -20,21 +20,21 @@ RUN_DIR="${SLURM_SUBMIT_DIR}/runs/single"/$SLURM_ARRAY_TASK_ID # each element of
 DATA_DIR="${SLURM_SUBMIT_DIR}/data"
 CODE_DIR="/opt/sbatchgen/code" # holds the package `training`
 mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"
-rm -f -- "$RUN_DIR/stop" "$RUN_DIR/again" # of an earlier start
+rm -f -- "$RUN_DIR/stop" "$RUN_DIR/again" # left by an earlier start
 
 # --- Environment ---
 unset PYTHONPATH PYTHONHOME # of the submitting shell
 eval "$("${HOME}/anaconda3"/bin/conda shell.bash hook)"
-conda activate "pytorch" || die "can't activate the conda environment"
+conda activate "pytorch" || die "can't activate the conda environment" "pytorch"
 [[ $(command -v python3) == "$CONDA_PREFIX"/bin/python3 ]] || die "no python3 in $CONDA_PREFIX"
 export PYTHONUNBUFFERED=1 PYTHONNOUSERSITE=1 OMP_NUM_THREADS=4
 export SBATCHGEN_AGAIN_FILE=$RUN_DIR/again
 
-# --- Stop: the trainer saves when it sees RUN_DIR/stop ---
+# --- Stop: the trainer saves and ends when it sees RUN_DIR/stop ---
 restarts=${SLURM_RESTART_COUNT:-0} max_restarts=10
 echo "Job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, restart $restarts of at most $max_restarts"
-trap 'echo limit >"$RUN_DIR/stop"' USR1 # by --signal, shortly before the time limit
-trap 'echo cancelled >"$RUN_DIR/stop"; max_restarts=0' TERM # by scancel or preemption: Slurm decides
+trap 'echo limit >"$RUN_DIR/stop"' USR1 # sent by --signal, shortly before the time limit
+trap 'echo cancelled >"$RUN_DIR/stop"; max_restarts=0' TERM # sent by scancel and preemption
 
 # --- Training: one process ---
 srun --cpus-per-task="$SLURM_CPUS_PER_TASK" \
@@ -45,7 +45,7 @@ while kill -0 $! 2>/dev/null; do wait $!; done # a signal ends the wait, not the
 wait $!
 rc=$?
 
-# --- Start again if the trainer has left RUN_DIR/again: it was stopped, has saved, and has more to do ---
+# --- Start again: the trainer leaves RUN_DIR/again if it was stopped, has saved, and has more to do ---
 if [[ -e $RUN_DIR/again ]] && ((restarts < max_restarts)); then
     echo "Requeueing: restart $((restarts + 1)) of at most $max_restarts"
     scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" && exit 0
