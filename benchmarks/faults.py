@@ -48,7 +48,16 @@ from torch.utils.data import DistributedSampler, TensorDataset
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.training import moments, test_cifar, test_exact, test_faults, test_lock, test_loop, test_writer
-from tests.training.conftest import SCRIPTS_TORCHRUN_2, Ended, Here, Trainers, events, finish, status, wait_for
+from tests.training.conftest import (
+    SCRIPTS_TORCHRUN_2,
+    Ended,
+    Here,
+    Trainers,
+    events,
+    finish,
+    status,
+    wait_for,
+)
 from tests.training.moments import FLAGS, MOMENTS, NUMBERS, TARGETS, Held
 from tests.training.test_checkpoint import Evil
 from tests.training.test_exact import equal, everything
