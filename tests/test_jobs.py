@@ -106,7 +106,8 @@ run, stop = pathlib.Path(sys.argv[2]), pathlib.Path(os.environ.get("SBATCHGEN_ST
 assert str(run) == os.environ["RUN_DIR"]
 state = run / f"state-{os.environ['SLURM_NODEID']}-{rank}"
 begin = int(state.read_text()) if state.exists() else 0
-print(json.dumps({"rank": rank, "size": os.environ.get("WORLD_SIZE"), "begin": begin}), flush=True)
+line = json.dumps({"rank": rank, "size": os.environ.get("WORLD_SIZE"), "begin": begin})
+os.write(1, f"{line}\\n".encode())  # in one piece: the processes share the log
 if mode == "fail":
     last = rank == "3" or "RANK" not in os.environ and os.environ["SLURM_NODEID"] == "1"
     time.sleep(0 if last else 120)

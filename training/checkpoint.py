@@ -22,6 +22,7 @@ from typing import IO, Any, cast
 
 import torch
 
+from . import files
 from .errors import UserError, one_line
 
 FORMAT = 1
@@ -242,7 +243,7 @@ def _drop(folder: Path, keep: int) -> None:
 
 def _also(path: Path, other: Path) -> None:
     """Give a file a second name in its folder; where the file system has no links, copy it."""
-    temporary = _temporary(other)
+    temporary = files.temporary(other)
     try:
         temporary.hardlink_to(path)
     except OSError:
@@ -288,9 +289,9 @@ def _write(path: Path, fill: Callable[[IO[bytes]], None]) -> int:
     Returns:
         How many bytes.
     """
-    temporary = _temporary(path)
+    temporary = files.temporary(path)
     try:
-        with temporary.open("wb") as file:
+        with os.fdopen(files.create(temporary), "wb") as file:
             fill(file)
             file.flush()
             os.fsync(file.fileno())
@@ -319,10 +320,6 @@ class _Watched:
 
     def flush(self) -> None:
         """Not yet: `_write` does it."""
-
-
-def _temporary(path: Path) -> Path:
-    return path.with_name(f"{path.name}.tmp-{os.getpid()}")
 
 
 def _sync_folder(folder: Path) -> None:

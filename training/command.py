@@ -14,10 +14,10 @@ from pathlib import Path
 from . import spawn
 from .config import Config, parse
 from .errors import DONE, FAILED, NOT_FINITE, PREEMPTED, FolderError, NotFiniteError, UserError, one_line
-from .jobscript import leave_status, reads_status
+from .jobscript import PARENT, leave_status, reads_status
 from .launch import detect
 from .log import complain, mark_failed
-from .stop import Stop
+from .stop import Stop, end_with_parent
 
 
 def main(argv: list[str]) -> int:
@@ -29,6 +29,8 @@ def main(argv: list[str]) -> int:
         if config.launcher == "spawn":
             processes = config.nproc_per_node or _gpus(config) or 1
             return _told(spawn.run(argv, processes, nodes=config.nnodes, node=config.node_rank))
+        if os.environ.get(PARENT, "").isdecimal():
+            end_with_parent(int(os.environ[PARENT]))
         stop = Stop()  # before the slow imports: from here on a signal is remembered and does not kill
         place = detect(os.environ, config.launcher)
         try:

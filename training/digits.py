@@ -16,6 +16,7 @@ import os
 import random
 import struct
 import sys
+import tempfile
 from pathlib import Path
 
 SIDE = 28
@@ -161,9 +162,11 @@ def write(folder: Path, *, train: int, test: int, seed: int, force: bool = False
         )
     folder.mkdir(parents=True, exist_ok=True)
     for path, data in missing.items():
-        temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
-        temporary.write_bytes(data)
-        temporary.replace(path)
+        descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=f"{path.name}.tmp-")
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, 0o644)
+            file.write(data)
+        Path(temporary).replace(path)
     return f"{train} training and {test} test images {'written to' if missing else 'are already in'} {folder}"
 
 

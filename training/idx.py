@@ -10,6 +10,7 @@ import math
 import struct
 import zlib
 from pathlib import Path
+from typing import IO, cast
 
 import torch
 
@@ -17,6 +18,8 @@ from .errors import UserError
 
 FOLDERS = ("", "raw", "MNIST/raw")  # torchvision keeps the files two folders down
 PARTS = {"train": "train", "test": "t10k"}
+CLASSES = 10
+MOST = 1 << 32  # values of a file: a packed one may unpack to anything
 
 
 def read_mnist(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -37,6 +40,9 @@ def read_mnist(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
         raise UserError(
             f"{len(images_NHW)} images but {len(labels_N)} labels", at=str(labels_path), fix=_fix(folder)
         )
+    if int(labels_N.max()) >= CLASSES:
+        what = f"a label is {int(labels_N.max())}, and MNIST has {CLASSES} classes"
+        raise UserError(what, at=str(labels_path), fix=_fix(folder))
     return images_NHW.unsqueeze(1), labels_N.long()
 
 
@@ -47,19 +53,36 @@ def read_idx(path: Path, *, dimensions: int) -> torch.Tensor:
         UserError: If the file cannot be read, or is of another kind, cut short or too long.
     """
     try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            return _array(cast("IO[bytes]", file), dimensions)
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"cannot read it ({error})", at=str(path), fix=_fix(path.parent)) from error
-    header = 4 + 4 * dimensions
-    if data[:4] != bytes((0, 0, 8, dimensions)) or len(data) < header:
-        raise UserError(f"not an IDX file of {dimensions} dimensions", at=str(path), fix=_fix(path.parent))
-    sizes = struct.unpack(f">{dimensions}I", data[4:header])
-    if len(data) - header != math.prod(sizes):
-        what = f"holds {len(data) - header} values where its header says {math.prod(sizes)}"
-        raise UserError(what, at=str(path), fix=_fix(path.parent))
-    if not math.prod(sizes):
-        return torch.empty(sizes, dtype=torch.uint8)
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8, offset=header).view(sizes)
+    except ValueError as error:
+        raise UserError(str(error), at=str(path), fix=_fix(path.parent)) from error
+
+
+def _array(file: IO[bytes], dimensions: int) -> torch.Tensor:
+    """The array; no more is read, or unpacked, than its header says.
+
+    Raises:
+        ValueError: If the file is of another kind, cut short or too long.
+    """
+    header = file.read(4 + 4 * dimensions)
+    if header[:4] != bytes((0, 0, 8, dimensions)) or len(header) < 4 + 4 * dimensions:
+        raise ValueError(f"not an IDX file of {dimensions} dimensions")
+    sizes = struct.unpack(f">{dimensions}I", header[4:])
+    values = math.prod(sizes)
+    if values > MOST:
+        raise ValueError(f"its header says {values} values, and {MOST} is the most")
+    data = bytearray(file.read(values + 1))
+    if len(data) != values:
+        held = f"more than {values}" if len(data) > values else len(data)
+        raise ValueError(f"holds {held} values where its header says {values}")
+    return (
+        torch.frombuffer(data, dtype=torch.uint8).view(sizes)
+        if values
+        else torch.empty(sizes, dtype=torch.uint8)
+    )
 
 
 def _find(folder: Path, name: str) -> Path:

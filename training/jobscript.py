@@ -10,17 +10,20 @@ import contextlib
 import os
 from pathlib import Path
 
+from .files import create, opened, read_small
+
 STOP = "stop"  # the name in the run folder, also where no script asks
 LIMIT, CANCELLED = "limit", "cancelled"  # what the script writes into it
 AGAIN_FILE = "SBATCHGEN_AGAIN_FILE"
 EXIT_FILE = "SBATCHGEN_EXIT_FILE"
+PARENT = "SBATCHGEN_PARENT"  # the process that starts the ranks of a node, for them
 LONGEST = 64  # bytes of a stop file that are looked at
 
 
 def asked_by(stop_file: Path) -> str:
     """LIMIT or CANCELLED if the script made the stop file, "" if anybody else did."""
-    with contextlib.suppress(OSError), stop_file.open("rb") as file:
-        word = file.read(LONGEST).strip().decode("ascii", errors="replace")
+    with contextlib.suppress(OSError):
+        word = read_small(stop_file, most=LONGEST).strip().decode("ascii", errors="replace")
         return word if word in {LIMIT, CANCELLED} else ""
     return ""
 
@@ -36,7 +39,7 @@ def ask_again() -> None:
     Raises:
         OSError: If the file can't be made.
     """
-    os.close(os.open(os.environ[AGAIN_FILE], os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o644))
+    os.close(opened(Path(os.environ[AGAIN_FILE]), os.O_CREAT | os.O_WRONLY))
 
 
 def reads_status() -> bool:
@@ -51,10 +54,5 @@ def leave_status(status: int) -> None:
     """
     if not reads_status():
         return
-    with contextlib.suppress(OSError):
-        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW
-        descriptor = os.open(os.environ[EXIT_FILE], flags, 0o644)
-        try:
-            os.write(descriptor, f"{status}\n".encode())
-        finally:
-            os.close(descriptor)
+    with contextlib.suppress(OSError), os.fdopen(create(Path(os.environ[EXIT_FILE])), "wb") as file:
+        file.write(f"{status}\n".encode())

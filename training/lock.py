@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import FolderError
+from .files import SMALL, create, opened, read_small
 
 LOCK = "lock.json"
 BEAT_S = 10.0
@@ -87,7 +88,7 @@ class RunLock:
 
     def _made(self) -> bool:
         try:
-            descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+            descriptor = create(self.path)
         except FileExistsError:
             return False
         try:
@@ -105,9 +106,9 @@ class RunLock:
         It is opened each time: NFS looks at the server only then.
         """
         try:
-            with self.path.open(encoding="utf-8") as file:
+            with os.fdopen(opened(self.path, os.O_RDONLY), "rb") as file:
                 beat = os.fstat(file.fileno()).st_mtime
-                return _parsed(file.read()), beat
+                return _parsed(file.read(SMALL)), beat
         except FileNotFoundError:
             return {}, None
 
@@ -132,8 +133,9 @@ class RunLock:
     def _age(self, beat: float) -> float:
         """Seconds since a beat, by the clock that stamps the files of this folder."""
         probe = self.path.with_name(f"{LOCK}.tmp-{self._me['key']}")
-        probe.touch()
-        now = probe.stat().st_mtime
+        descriptor = create(probe)
+        now = os.fstat(descriptor).st_mtime
+        os.close(descriptor)
         probe.unlink()
         return now - beat
 
@@ -144,7 +146,7 @@ class RunLock:
             self.path.rename(aside)
         except FileNotFoundError:
             return False
-        found = _parsed(aside.read_text(encoding="utf-8"))
+        found = _parsed(read_small(aside))
         if found.get("key") != holder.get("key"):  # a third one was quicker, and lives
             with contextlib.suppress(OSError):
                 os.link(aside, self.path)
@@ -170,11 +172,11 @@ def _myself(environ: Mapping[str, str]) -> Holder:
     }
 
 
-def _parsed(text: str) -> Holder:
+def _parsed(text: bytes) -> Holder:
     """The holder; nothing where the file was just made, or its maker died before it wrote its name."""
     try:
         holder = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return holder if isinstance(holder, dict) else {}
 

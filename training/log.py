@@ -20,6 +20,7 @@ from typing import Any
 from .bar import Bar
 from .curves import Curves
 from .errors import one_line
+from .files import opened, read_small, replace
 
 STATUS = "status.json"
 EVENTS = "events.jsonl"
@@ -110,19 +111,13 @@ def complain(line: str) -> None:
 
 
 def write_json(path: Path, value: dict[str, Any], *, indent: int | None = None) -> None:
-    """Replace a JSON file as a whole: readers see the old one or the new one, never half of one."""
-    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
-    try:
-        temporary.write_text(json.dumps(value, indent=indent) + "\n", encoding="utf-8")
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+    """Replace a JSON file as a whole."""
+    replace(path, f"{json.dumps(value, indent=indent)}\n".encode())
 
 
 def _append(path: Path, data: bytes) -> None:
     """Add a line or a record, or nothing: half of one would spoil the next one."""
-    with path.open("ab", buffering=0) as file:
+    with os.fdopen(opened(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY), "ab", buffering=0) as file:
         before = file.seek(0, os.SEEK_END)
         if file.write(data) != len(data):
             file.truncate(before)
@@ -163,17 +158,17 @@ def mark_failed(run_dir: Path, reason: str, status: int) -> None:
 def read_status(run_dir: Path) -> dict[str, Any]:
     """What status.json says; nothing if there is none."""
     try:
-        known = json.loads((run_dir / STATUS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        known = json.loads(read_small(run_dir / STATUS))
+    except (OSError, ValueError, RecursionError):
         return {}
     return known if isinstance(known, dict) else {}
 
 
 def read_events(run_dir: Path) -> Iterator[dict[str, Any]]:
     """The events so far, without lines that are broken; none if there is no file."""
-    with contextlib.suppress(OSError), (run_dir / EVENTS).open(encoding="utf-8", errors="replace") as file:
+    with contextlib.suppress(OSError), os.fdopen(opened(run_dir / EVENTS, os.O_RDONLY), "rb") as file:
         for line in file:
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 event = json.loads(line)
                 if isinstance(event, dict):
                     yield event

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 from .errors import DONE, PREEMPTED
+from .jobscript import PARENT
 from .launch import spawn_environments
 from .stop import SIGNALS, handled
 
@@ -34,7 +35,8 @@ def run(argv: list[str], processes: int, *, nodes: int = 0, node: int = 0) -> in
     """
     package = str(Path(__file__).parent)
     command = [sys.executable, package, *argv, "--nproc-per-node", "0", "--launcher", "torchrun"]
-    environments = spawn_environments(os.environ, processes, nodes=nodes, node=node)
+    known = dict(os.environ) | {PARENT: str(os.getpid())}
+    environments = spawn_environments(known, processes, nodes=nodes, node=node)
     return start([command] * processes, environments)
 
 

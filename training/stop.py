@@ -136,10 +136,15 @@ def leave_signals_to_parent() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def end_with_parent() -> None:
-    """For loader processes: end at once when the process that forked this one does, however that ends.
+def end_with_parent(parent: int = 0) -> None:
+    """For loaders and ranks: end at once when the process that started this one does, however that ends.
 
     By PR_SET_PDEATHSIG, see prctl(2); elsewhere than on Linux torch's loaders look every few seconds.
+
+    Args:
+        parent: Its number, if it is known: it may have ended already.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+        if parent and os.getppid() != parent:
+            os._exit(128 + signal.SIGKILL)

@@ -27,7 +27,7 @@ if __name__ == "__main__":  # started as a file: the package is what lies around
     sys.path.insert(0, str(PACKAGE.parent))
 
 from training.errors import FAILED, UserError
-from training.jobscript import leave_status
+from training.jobscript import PARENT, leave_status
 from training.launch import MEETING, require
 from training.log import complain
 
@@ -46,6 +46,7 @@ INTERRUPTED = 1  # not 128 + the signal: srun reports the highest status, and th
 def main(argv: list[str]) -> int:
     """Run torchrun's agent of this node; the exit status."""
     os.environ.setdefault("PET_SIGNALS_TO_HANDLE", SIGNALS)
+    os.environ[PARENT] = str(os.getpid())  # a kill -9 of this process ends its ranks too
     try:
         from torch.distributed.elastic.multiprocessing.api import SignalException
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
