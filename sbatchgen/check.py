@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
+from sbatchgen.directive import option_line
 from sbatchgen.errors import Problem, did_you_mean
 from sbatchgen.finding import Finding
 from sbatchgen.options import GPU_OPTIONS, NAMES, POSITIVE
@@ -220,6 +221,45 @@ def _extra_options(plan: Plan) -> Iterator[Finding]:
             yield _error(plan, key, f"--{name} is an option that sbatchgen knows", f"set options.{name}")
         elif value == "":
             yield _error(plan, key, f"--{name} has no value", "write true for an option that takes none")
+        elif plan.slurm and (what := _read_otherwise(plan, name, value)):
+            yield _error(plan, key, what, f"write what sbatch(1) says of --{name}: a value, or true for none")
+
+
+def _read_otherwise(plan: Plan, name: str, value: str) -> str:
+    """What sbatch would make of an extra option that is not what was meant; "" if it is.
+
+    An option that needs a value takes the next directive for it; one that takes none refuses any.
+    """
+    from sbatchgen.rules.vocabulary import of_plugins, releases
+    from sbatchgen.script import read
+
+    known = releases(name)
+    release = plan.profile.slurm or DEFAULT_SLURM
+    if known and release not in known:
+        release = known[-1]
+    plugins = () if known else of_plugins((name if value == "true" else f"{name}=",))
+    header = "".join(f"#SBATCH {line}\n" for line in (option_line(name, value), "--comment=next"))
+    script = read(f"#!/bin/bash\n{header}", slurm=release, plugin_options=plugins, folder="/")
+    found, following = script.options.get(name), script.options.get("comment")
+    if following is None and found is not None:
+        return f"--{name} needs a value: Slurm would take the next directive for it"
+    wrong = [message.text for message in script.messages if message.level in {"fatal", "error", ""}]
+    if script.returncode is not None or wrong:
+        return f"--{name} {value}: Slurm says: {wrong[0] if wrong else 'no'}"
+    return ""
+
+
+def _env_leaves_paths_alone(plan: Plan) -> Iterator[Finding]:
+    """A variable that a path of the job holds may not change while the script runs."""
+    paths = (plan.run_dir, plan.data, plan.image, plan.venv, plan.conda_env, plan.resume, *plan.binds)
+    places = (plan.profile.paths.code, plan.profile.runtimes.enroot.workdir, plan.profile.runtimes.conda.root)
+    for name in plan.env:
+        holding = [path for path in (*paths, *places) if path and f"${{{name}}}" in path]
+        if holding:
+            what = f"{name} is set by the job, but a path of it holds ${{{name}}}: {holding[0]}"
+            yield _error(
+                plan, f"env.{name}", what, f"write the path without ${{{name}}}, or set another variable"
+            )
 
 
 def _trainer_can_start(plan: Plan) -> Iterator[Finding]:
@@ -249,5 +289,6 @@ RULES: tuple[Callable[[Plan], Iterator[Finding]], ...] = (
     _signal_is_served,
     _options_are_words,
     _extra_options,
+    _env_leaves_paths_alone,
     _trainer_can_start,
 )

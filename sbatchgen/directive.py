@@ -11,11 +11,13 @@ def directives(plan: Plan) -> tuple[str, ...]:
     if not plan.slurm:
         return ()
     lines = [_line(name, value) for name, value in vars(plan.options).items() if value is not None]
-    lines += [
-        f"--{name}" if value == "true" else directive(name, value)
-        for name, value in plan.extra_options.items()
-    ]
+    lines += [option_line(name, value) for name, value in plan.extra_options.items()]
     return tuple(line for line in lines if line)
+
+
+def option_line(name: str, value: str) -> str:
+    """An option by its long name, with its value; "true" for one that takes none."""
+    return f"--{name}" if value == "true" else directive(name, value)
 
 
 def _line(name: str, value: object) -> str:

@@ -146,13 +146,35 @@ class EnvName(Text):
 
     __slots__ = ()
 
+    SCRIPT = frozenset(
+        """
+        RUN_DIR DATA_DIR CODE_DIR IMAGE restarts max_restarts rc name
+        RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE
+        """.split()  # noqa: SIM905
+    )
+    # bash(1), "Shell Variables": what bash sets itself does not arrive, or changes how it reads the script.
+    BASH = frozenset(
+        """
+        BASH BASHOPTS BASHPID BASH_ALIASES BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_CMDS BASH_COMMAND
+        BASH_EXECUTION_STRING BASH_LINENO BASH_LOADABLES_PATH BASH_REMATCH BASH_SOURCE BASH_SUBSHELL
+        BASH_VERSINFO BASH_VERSION COMP_CWORD COMP_KEY COMP_LINE COMP_POINT COMP_TYPE COMP_WORDBREAKS
+        COMP_WORDS COPROC DIRSTACK EPOCHREALTIME EPOCHSECONDS EUID FUNCNAME GROUPS HISTCMD IFS LINENO
+        MAPFILE OLDPWD OPTARG OPTERR OPTIND PIPESTATUS POSIXLY_CORRECT PPID PWD RANDOM REPLY SECONDS
+        SHELLOPTS SHLVL SRANDOM UID _
+        """.split()  # noqa: SIM905
+    )
+
     @classmethod
     def parse(cls, text: str) -> EnvName:
-        """Letters, digits and underscores; not Slurm's own names, which steer srun."""
+        """Letters, digits and underscores; not names that Slurm, bash or the script itself uses."""
         if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text) is None:
             raise ValueError(f"'{text}' can't name a variable: use letters, digits and underscores")
-        if text.startswith(("SLURM_", "SBATCH_")):
+        if text.startswith(("SLURM_", "SBATCH_", "SRUN_")):
             raise ValueError(f"'{text}' belongs to Slurm; use Slurm's option instead of its variable")
+        if text in cls.SCRIPT or text.startswith("SBATCHGEN_"):
+            raise ValueError(f"'{text}' is a variable of the script itself; use another name")
+        if text in cls.BASH:
+            raise ValueError(f"'{text}' is set by bash itself; use another name")
         return cls(text)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import Command
+from tests.conftest import REPOSITORY, Command
 from tests.test_quoting import ANY_WORD, HOSTILE
 
 TRAINER = """import json, os, sys
@@ -21,12 +22,13 @@ with open(os.environ["DUMP"], "w") as file:
 MULTILINE = ("a\nb", "a\n#SBATCH --time=1\n$(id)", "\t", "'\n'", "\x1b[2J")
 
 
-def run(folder: Path, *arguments: str, command: Command) -> dict[str, object]:
+def run(folder: Path, *arguments: str, command: Command, mode: str = "single") -> dict[str, object]:
     """What the trainer of a job sees, the job run by bash as it was rendered."""
     (folder / "dump.py").write_text(TRAINER)
     dump = folder / "dump.json"
     dump.unlink(missing_ok=True)
-    result = command("render", "single", "--trainer", "dump.py", *arguments)
+    launcher = ("--launcher", "spawn", "--nproc-per-node", "1") if mode == "ddp" else ()
+    result = command("render", mode, *launcher, "--trainer", "dump.py", *arguments)
     assert result.status == 0, result.err
     script = folder / "job.sh"
     script.write_bytes(result.out.encode())
@@ -71,6 +73,64 @@ def test_values_of_variables_arrive(folder: Path, command: Command) -> None:
     environment = seen["env"]
     assert isinstance(environment, dict)
     assert {name: environment[name] for name in values} == values
+
+
+def names_in_use() -> list[str]:
+    """Every variable that bash has or that a rendered script sets."""
+    of_bash = subprocess.run(
+        ["bash", "-c", "compgen -v"], capture_output=True, text=True, check=True
+    ).stdout.split()
+    scripts = "".join(path.read_text() for path in (REPOSITORY / "tests/golden").glob("*.sh"))
+    in_scripts = re.findall(r"\b([A-Za-z_]\w*)=[$\"(\d]|\bfor (\w+) in", scripts)
+    return sorted(
+        {*of_bash, *(name for pair in in_scripts for name in pair if name), "HOME", "TMPDIR", "USER"}
+    )
+
+
+def test_a_variable_that_bash_or_the_script_uses_is_refused_or_arrives(
+    folder: Path, command: Command
+) -> None:
+    names, accepted = names_in_use(), []
+    assert {"RUN_DIR", "CODE_DIR", "IMAGE", "rc", "restarts", "UID", "IFS", "PWD"} <= {*names}
+    for name in [*names, "SBATCHGEN_EXIT_FILE", "RANK", "WORLD_SIZE"]:
+        result = command("render", "single", "--env", f"{name}=x[$(touch pwned)]")
+        assert result.status in {0, 2}, (name, result.err)
+        if result.status == 0 and name not in {"PATH", "LD_LIBRARY_PATH"}:  # with another one nothing starts
+            accepted.append(name)
+    assert not {"RUN_DIR", "CODE_DIR", "IMAGE", "rc", "restarts", "UID", "RANK"} & {*accepted}
+    values = {name: f"x[$(touch pwned)] {name}" for name in accepted}
+    flags = [word for name, value in values.items() for word in ("--env", f"{name}={value}")]
+    for mode in ("single", "ddp"):
+        environment = run(folder, *flags, mode=mode, command=command)["env"]
+        assert isinstance(environment, dict)
+        assert {name: environment.get(name) for name in values} == values
+
+
+def test_a_variable_that_a_path_of_the_job_holds_is_refused(command: Command) -> None:
+    result = command("render", "single", "--run-dir", "${HOME}/runs", "--env", "HOME=/elsewhere")
+    assert result.status == 3
+    assert "a path of it holds ${HOME}: ${HOME}/runs" in result.err
+    assert command("render", "single", "--env", "HOME=/elsewhere").status == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("mcs-label=true", "--mcs-label needs a value: Slurm would take the next directive for it"),
+        ("hold=abc", "doesn't allow an argument"),
+        ("gres-flags=disable-binding", ""),
+        ("spread-job=true", ""),
+        ("of-a-plugin=3", ""),
+        ("of-a-plugin=true", ""),
+    ],
+)
+def test_an_extra_option_that_sbatch_would_read_in_another_way_is_refused(
+    command: Command, option: str, words: str
+) -> None:
+    result = command("render", "single", "--profile", "msu", "--set", f"extra_options.{option}")
+    assert result.status == (3 if words else 0), result.err
+    assert words in result.err
+    assert bool(words) == ("#SBATCH" not in result.out)
 
 
 @pytest.mark.parametrize("name", [text for text in HOSTILE if not text.startswith("-")])
