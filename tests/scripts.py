@@ -76,3 +76,10 @@ def matrix() -> Iterator[tuple[str, Plan]]:
                         said |= {"launcher": launcher} if launcher else {}
                         name = "-".join(str(x) for x in (profile, mode, runtime, launcher, resume) if x)
                         yield name, plan(mode, profile, **said)
+
+
+def script_shown(out: str) -> str:
+    """The script of a review, without the marks before its lines."""
+    lines = out.partition("\nScript: ")[2].splitlines()[1:]
+    assert {line[:2] for line in lines if line and not line.startswith("note: ")} <= {"| ", "  ", "|"}
+    return "".join(f"{line[2:]}\n" for line in lines)

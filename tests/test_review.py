@@ -24,7 +24,7 @@ from tests.cluster.slurm import Cluster
 from tests.conftest import REPOSITORY, Command
 from tests.jobs import PROFILE as PROFILE_OF_CLUSTER
 from tests.jobs import Site
-from tests.scripts import plan, script
+from tests.scripts import plan, script, script_shown
 
 PROFILE = """
 name: here
@@ -138,13 +138,6 @@ def test_the_project_and_the_environment_are_named(
     assert re.search(r"^  env A b +sbatchgen.yaml:2$", out, re.MULTILINE)
     assert re.search(r"^  args --epochs 5 +sbatchgen.yaml:3$", out, re.MULTILINE)
     assert "--account abc" not in out.partition("#!/bin/bash")[0]
-
-
-def script_shown(out: str) -> str:
-    """The script of a review, without the marks before its lines."""
-    lines = out.partition("\nScript: ")[2].splitlines()[1:]
-    assert {line[:2] for line in lines if line and not line.startswith("note: ")} <= {"| ", "  ", "|"}
-    return "".join(f"{line[2:]}\n" for line in lines)
 
 
 def test_findings_stand_on_the_screen_and_errors_have_no_script(command: Command) -> None:
@@ -418,8 +411,8 @@ def test_the_live_slurm_is_asked_and_its_answer_is_the_one_of_a_submission(site:
     job = int(submitted.stdout)
     kept = site.folder / f"runs/asked/job-{job}.slurm"
     assert kept.read_text() in script_shown(submitted.stderr)
-    command = site.cluster.job(job)["Command"]
-    assert Path(command).read_text() == kept.read_text()
+    held = site.cluster.run(["scontrol", "write", "batch_script", str(job), "-"], check=True).stdout
+    assert held.rstrip("\n") == kept.read_text().rstrip("\n"), "what Slurm has"
     site.cluster.wait(job, {"COMPLETED"})
     assert f"Since job {job}, submitted " in site.sbatchgen("review", *JOB).stdout
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from training import checkpoint
+from training import checkpoint, files
 from training.errors import UserError
 from training.log import Log
 
@@ -146,7 +146,7 @@ def test_a_full_disk_does_not_end_the_training(
     here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fault F3: nothing can be written from step 4 to 6, not even that."""
-    written, append = checkpoint._write, Path.open
+    written, append = checkpoint._write, files.opened
     clock = {"step": 0}
 
     def full(path: Path, fill: Callable[..., None]) -> int:
@@ -155,13 +155,13 @@ def test_a_full_disk_does_not_end_the_training(
             raise OSError(errno.ENOSPC, "No space left on device")
         return written(path, fill)
 
-    def opened(path: Path, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        if mode == "ab" and clock["step"] == 4:
+    def opened(path: Path, flags: int) -> int:
+        if flags & os.O_APPEND and clock["step"] == 4:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return append(path, mode, *args, **kwargs)
+        return append(path, flags)
 
     monkeypatch.setattr(checkpoint, "_write", full)
-    monkeypatch.setattr(Path, "open", opened)
+    monkeypatch.setattr("training.log.opened", opened)
     ended = here(tmp_path, "--save-every", "2", "--sync-every", "1")
 
     assert ended.code == 0, ended.err
@@ -195,7 +195,7 @@ def test_only_a_last_save_that_fails_is_a_failure(
 def test_no_half_line_in_the_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log(run_dir=tmp_path, speaks=True)
     log.event("one")
-    write = Path.open
+    write = os.fdopen
 
     class Short:
         """A file on a disk with ten bytes left."""
@@ -216,7 +216,7 @@ def test_no_half_line_in_the_events(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             return int(self.file.write(data[:10]))
 
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "open", lambda *args, **kwargs: Short(write(*args, **kwargs)))
+        patched.setattr("training.log.os.fdopen", lambda *args, **kwargs: Short(write(*args, **kwargs)))
         log.event("two")
     log.event("three")
 
