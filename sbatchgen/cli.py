@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import os
+import stat
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import click
 
 from sbatchgen import __version__
-from sbatchgen.errors import DocumentError, FitError, Problem, SbatchgenError, SlurmError
+from sbatchgen.errors import (
+    CommandLineError,
+    DocumentError,
+    FitError,
+    Problem,
+    SbatchgenError,
+    SlurmError,
+    of_file,
+)
 from sbatchgen.quoting import visible
 
 if TYPE_CHECKING:
     from sbatchgen.finding import Finding
     from sbatchgen.request import Resolved
     from sbatchgen.review import Review
+    from sbatchgen.submit import Submission
+    from sbatchgen.trace import TemplateLine
+
+INTERRUPTED, READER_GONE = 130, 141  # as of shells: 128 and the number of the signal
+MOST_COLUMNS = 10_000
 
 
 class Commands(click.Group):
@@ -30,33 +46,135 @@ class Commands(click.Group):
         ctx.obj = tuple(args[cut + 1 :])
         return super().parse_args(ctx, args[:cut])
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, and say what its search has left out, where that was not said before."""
+        try:
+            return super().invoke(ctx)
+        finally:
+            _warn_of_left_out()
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run a command and exit: 0 done, 2 command line, 3 documents, 4 does not fit, 5 Slurm; 1 is a bug."""
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run a command and exit.
+
+    0 done, 2 command line, 3 documents and files, 4 does not fit, 5 Slurm, 130 interrupted, 141 nobody reads
+    stdout any more; 1 is a bug.
+    """
+    _complete_streams()
     try:
-        status = cli.main(args=list(sys.argv[1:] if argv is None else argv), standalone_mode=False)
-        sys.stdout.flush()
+        status = _run(list(sys.argv[1:] if argv is None else argv))
+    except (KeyboardInterrupt, click.Abort):
+        status = INTERRUPTED
     except click.ClickException as error:
-        error.show()
+        with contextlib.suppress(OSError):
+            error.show()
         status = error.exit_code
-    except click.Abort:
-        status = 130
     except SbatchgenError as error:
         for problem in error.problems:
             _say(problem, "error")
         status = error.exit_status
-    except BrokenPipeError:  # `sbatchgen render ... | head`: the reader has what it wanted
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 141
-    sys.exit(status if isinstance(status, int) else 0)
+    except OSError as error:
+        status = _of_system(error)
+    _leave(status)
+
+
+def _run(argv: list[str]) -> int:
+    """The exit status of a command. Not by click's own `main`, which gives a broken pipe that of a bug."""
+    if instruction := os.environ.get("_SBATCHGEN_COMPLETE"):
+        from click.shell_completion import shell_complete
+
+        return shell_complete(cli, {}, "sbatchgen", "_SBATCHGEN_COMPLETE", instruction)
+    try:
+        with cli.make_context("sbatchgen", argv) as context:
+            status = cli.invoke(context)
+    except click.exceptions.Exit as ended:  # --help
+        status = ended.exit_code
+    except SystemExit as ended:
+        status = ended.code
+    sys.stdout.flush()
+    return status if isinstance(status, int) else 0
+
+
+def _of_system(error: OSError) -> int:
+    """The exit status of what the system says of a file, or of stdout; what is about neither is a bug."""
+    if isinstance(error, BrokenPipeError):  # `sbatchgen render ... | head`: the reader has what it wanted
+        return READER_GONE
+    problem = of_file(error)
+    if problem is None:
+        stream = next((name for name in ("stdout", "stderr") if not _flushed(getattr(sys, name))), None)
+        if stream is None:
+            raise error
+        problem = Problem(f"{stream}: {error.strerror}")
+    _say(problem, "error")
+    return DocumentError.exit_status
+
+
+def _flushed(stream: TextIO) -> bool:
+    try:
+        stream.flush()
+    except OSError:
+        return False
+    return True
+
+
+def _leave(status: int) -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        if not _flushed(stream):  # the interpreter would try again, and exit with a status of its own
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    sys.exit(status)
+
+
+def _complete_streams() -> None:
+    """Open what the caller has closed, so that no file gets its number; what goes to such a stdout fails.
+
+    Text that the encoding of a terminal lacks is written with escapes.
+    """
+    for name, flags, mode in (
+        ("stdin", os.O_RDONLY, "r"),
+        ("stdout", os.O_RDONLY, "w"),
+        ("stderr", os.O_WRONLY, "w"),
+    ):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, flags)
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _print(text: str | bytes, stream: TextIO | None = None, *, nl: bool = True) -> None:
+    """To stdout, or to another stream; bytes as they are.
+
+    Raises:
+        OSError: It can't be written to. The error names it.
+    """
+    try:
+        click.echo(text, file=stream, nl=nl)
+    except OSError as error:
+        name = "stderr" if stream is sys.stderr else "stdout"
+        raise OSError(error.errno, error.strerror, name) from error
 
 
 def _say(problem: Problem, severity: str) -> None:
-    click.echo(f"{_colored(severity, severity)}: {visible(problem.what)}", err=True)
+    _note(f"{severity}: {problem.what}", mark=severity)
     if problem.at:
-        click.echo(f"  at:  {visible(problem.at)}", err=True)
+        _note(f"  at:  {problem.at}")
     if problem.fix:
-        click.echo(f"  fix: {visible(problem.fix)}", err=True)
+        _note(f"  fix: {problem.fix}")
+
+
+def _note(text: str, mark: str = "") -> None:
+    """To stderr, if anybody reads that; the word that it starts with in the colour of a severity."""
+    with contextlib.suppress(OSError):
+        click.echo((_colored(mark, mark) if mark else "") + visible(text.removeprefix(mark)), err=True)
+
+
+def _warn_of_left_out() -> None:
+    from sbatchgen.search import left_out
+
+    if problem := left_out():
+        _say(problem, "warning")
 
 
 def _colored(text: str, severity: str) -> str:
@@ -111,7 +229,24 @@ class JobCommand(click.Command):
 def _resolve(job: str, args: tuple[str, ...], given: dict[str, Any]) -> Resolved:
     from sbatchgen.request import resolve_request
 
-    return resolve_request(job, args, given, environment=os.environ, folder=Path.cwd())
+    resolved = resolve_request(job, args, given, environment=os.environ, folder=_here())
+    for word in resolved.rerun:  # they stand in the script's first comment
+        if not word.isascii() and any("\ud800" <= char <= "\udfff" for char in word):
+            raise CommandLineError.of(f"'{word}' is not UTF-8", fix="give the file or folder another name")
+    return resolved
+
+
+def _here() -> Path:
+    """The current folder.
+
+    Raises:
+        DocumentError: It is gone, or may not be entered.
+    """
+    try:
+        return Path.cwd()
+    except OSError as error:
+        what = f"the current folder can't be used: {error.strerror}"
+        raise DocumentError.of(what, fix="cd to another folder, or to this one again") from error
 
 
 @cli.command(cls=JobCommand)
@@ -125,14 +260,13 @@ def render(args: tuple[str, ...], /, job: str, write: str | None, **given: Any) 
 
     resolved = _resolve(job, args, given)
     _report(check(resolved.plan))
-    script = resolved.script()
+    script = resolved.script().encode()
     if write is None:
-        click.echo(script, nl=False)
+        _print(script, nl=False)  # the bytes that `submit` would send, whatever the terminal's encoding is
         return
-    try:
-        Path(write).write_text(script, encoding="utf-8")
-    except OSError as error:
-        raise DocumentError.of(f"can't write {write}: {error.strerror}", fix="name another file") from error
+    from sbatchgen.files import write as write_file
+
+    write_file(Path(write), script)
 
 
 FORMAT = click.option(
@@ -154,7 +288,7 @@ def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **
     from sbatchgen.submit import ask_slurm, look
 
     resolved = _resolve(job, args, given)
-    submission = look(resolved, os.environ, Path.cwd())
+    submission = look(resolved, os.environ, _here())
     shown = submission.review
     failure = _failure(shown.findings)
     if test_only:
@@ -173,19 +307,30 @@ def _show(shown: Review, stream: TextIO, form: str = "text") -> None:
     """In colour and in the width of the terminal where there is one."""
     from sbatchgen.screen import as_json, as_text
 
+    _warn_of_left_out()  # before anybody is asked whether to submit
     if form == "json":
-        click.echo(as_json(shown), file=stream, nl=False)
+        _print(as_json(shown), stream, nl=False)
     elif _is_screen(stream):
         from sbatchgen.terminal import show
 
-        show(shown, stream, Path.cwd())
+        show(shown, stream, _here(), width=_columns(stream))
     else:
-        click.echo(visible(as_text(shown, Path.cwd())), file=stream, nl=False)
+        _print(visible(as_text(shown, _here())), stream, nl=False)
 
 
 def _is_screen(stream: TextIO) -> bool:
     """Whether it is a terminal that knows more than plain lines."""
     return stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+
+
+def _columns(stream: TextIO) -> int:
+    """The width of a terminal: COLUMNS, or its own, or 80 where neither is one that can be."""
+    told = []
+    with contextlib.suppress(KeyError, ValueError):
+        told.append(int(os.environ["COLUMNS"]))
+    with contextlib.suppress(OSError):
+        told.append(os.get_terminal_size(stream.fileno()).columns)
+    return next((columns for columns in told if 0 < columns <= MOST_COLUMNS), 80)
 
 
 @cli.command(cls=JobCommand)
@@ -203,15 +348,28 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **giv
     values = settings(resolved.plan, profile_file=resolved.profile_file, code=resolved.code)
     traced = lines and not _failure(found)
     script = resolved.script() if traced else None
-    places = resolved.trace(script) if script is not None else []
+    places = _traced(resolved, script) if script is not None else []
     if form == "json":
         text = screen.explanation_as_json(values, script, places)
     elif script is not None:
-        text = screen.blame(script, places, Path.cwd())
+        text = screen.blame(script, places, _here())
     else:
         text = screen.explanation(values)
-    click.echo(visible(text), nl=False)
+    _print(visible(text), nl=False)
     _report(found)
+
+
+def _traced(resolved: Resolved, script: str) -> list[TemplateLine]:
+    """Where each line of the script is from.
+
+    Raises:
+        DocumentError: A template does with its text what can't be followed.
+    """
+    try:
+        return resolved.trace(script)
+    except (LookupError, ValueError) as error:
+        what = f"the lines of template '{resolved.plan.template}' can't be traced"
+        raise DocumentError.of(what, fix="use explain without --lines") from error
 
 
 @cli.command(cls=JobCommand)
@@ -224,14 +382,13 @@ def submit(
 ) -> None:
     """Review JOB, or a script file, then submit the very bytes that were shown."""
     from sbatchgen.screen import in_short
-    from sbatchgen.submit import Submission, of_job, of_script, run_locally, submit_to_slurm
+    from sbatchgen.submit import of_job, of_script, run_locally
 
-    submission: Submission
     if _is_script(job):
-        submission = of_script(Path(job), given, args, os.environ, keep=keep_sbatch_env)
+        submission = of_script(Path(job), given, args, os.environ, _here(), keep=keep_sbatch_env)
     else:
         resolved = _resolve(job, args, given)
-        submission = of_job(resolved, os.environ, Path.cwd())
+        submission = of_job(resolved, os.environ, _here())
     _show(submission.review, sys.stderr)
     if failure := _failure(submission.review.findings):
         sys.exit(failure.exit_status)
@@ -243,24 +400,45 @@ def submit(
         click.confirm(f"Submit {visible(in_short(submission.review))}?", abort=True, err=True)
     if submission.local:
         sys.exit(run_locally(submission, os.environ, note=_note))
-    click.echo(submit_to_slurm(submission, os.environ, keep=keep_sbatch_env, note=_note))
+    _submit_to_slurm(submission, keep=keep_sbatch_env)
 
 
-def _note(text: str) -> None:
-    click.echo(visible(text), err=True)
+def _submit_to_slurm(submission: Submission, *, keep: bool) -> None:
+    """Submit and print the job's id, first of all: what comes after it may fail."""
+    from sbatchgen.submit import record, submit_to_slurm
+
+    accepted = submit_to_slurm(submission, os.environ, keep=keep, note=_note)
+    try:
+        _print(accepted.job)
+    except OSError:
+        _note(f"note: job {accepted.job} is submitted")
+        raise
+    finally:
+        record(submission, accepted, note=_note)
 
 
 def _is_script(job: str) -> bool:
-    """A file that starts like a script, whatever its name."""
-    path = Path(job)
-    if job.endswith((".yaml", ".yml")) or not path.is_file():
+    """A file that starts like a script, whatever its name.
+
+    Raises:
+        DocumentError: Its name is that of a script, and it is a FIFO, say, which may never end.
+    """
+    from sbatchgen.files import read
+
+    path, named = Path(job), job.endswith((".slurm", ".sbatch", ".sh", ".job"))
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
         return False
-    with path.open("rb") as file:
-        return file.read(2) == b"#!" or job.endswith((".slurm", ".sbatch", ".sh", ".job"))
+    if job.endswith((".yaml", ".yml")) or not (named or stat.S_ISREG(mode)):
+        return False
+    if not stat.S_ISREG(mode):
+        raise DocumentError.of(f"{job} is no regular file", fix="give a script")
+    return named or read(path, 2) == b"#!"
 
 
 @cli.command()
-@click.argument("files", nargs=-1, metavar="FILE...")
+@click.argument("names", nargs=-1, metavar="FILE...")
 @click.option("--profile", metavar="NAME|FILE", help="Cluster; by default that of sbatchgen.yaml, if any.")
 @click.option("--slurm", metavar="RELEASE", help="Release that will read the scripts, as 23.11.")
 @click.option(
@@ -291,7 +469,7 @@ def _is_script(job: str) -> bool:
 @click.option("--rules", is_flag=True, help="List all rules.")
 @click.option("--explain", multiple=True, metavar="RULES", help="Show the pages of rules, as SB104.")
 def lint(
-    files: tuple[str, ...], *, rules: bool, explain: tuple[str, ...], mend: str | None, **given: Any
+    names: tuple[str, ...], *, rules: bool, explain: tuple[str, ...], mend: str | None, **given: Any
 ) -> None:
     """Find what is wrong with sbatch scripts before Slurm sees them; any script, ours or not.
 
@@ -301,25 +479,22 @@ def lint(
     from sbatchgen.lint import command
 
     if rules:
-        click.echo(command.table(), nl=False)
+        _print(command.table(), nl=False)
         return
     if explain:
         _show_markdown(command.explanation(explain))
         return
-    if not files:
+    if not names:
         raise click.UsageError("no files: name scripts or folders, or - for stdin")
     outcome = command.run(
-        files, environment=os.environ, folder=Path.cwd(), style=_colored, mend=mend or "", **given
+        names, environment=os.environ, folder=_here(), style=_colored, mend=mend or "", **given
     )
-    if sys.stdout.isatty():
-        click.echo(visible(outcome.change.decode("utf-8", "surrogateescape")), nl=False)
-    else:
-        click.echo(outcome.change, nl=False)  # byte for byte, for patch
-    click.echo(outcome.report, nl=False)
+    _print_bytes(outcome.change)  # for patch
+    _print(outcome.report, nl=False)
     for problem in outcome.problems:
         _say(problem, "error")
     if outcome.summary:
-        click.echo(outcome.summary, err=True)
+        _note(outcome.summary)
     sys.exit(outcome.status)
 
 
@@ -327,9 +502,14 @@ def _show_markdown(text: str) -> None:
     if _is_screen(sys.stdout):
         from sbatchgen.terminal import show_markdown
 
-        show_markdown(text, sys.stdout)
+        show_markdown(text, sys.stdout, width=_columns(sys.stdout))
     else:
-        click.echo(text, nl=False)
+        _print(text, nl=False)
+
+
+def _print_bytes(data: bytes) -> None:
+    """What is in a file: byte for byte, but for what a terminal would obey."""
+    _print(visible(data.decode("utf-8", "surrogateescape")) if sys.stdout.isatty() else data, nl=False)
 
 
 @cli.command()
@@ -344,7 +524,7 @@ def plot(runs: tuple[Path, ...], output: Path | None) -> None:
     """Draw loss, accuracy and throughput of run folders, going on or ended. Needs matplotlib."""
     from sbatchgen import plot as drawing
 
-    click.echo(drawing.plot(runs, output))
+    _print_bytes(os.fsencode(drawing.plot(runs, output)) + b"\n")
 
 
 @cli.group()
@@ -352,11 +532,14 @@ def data() -> None:
     """Bring a data set to the cluster before a job holds GPUs."""
 
 
+IMAGES = click.IntRange(min=1, max=1_000_000)  # they are drawn in memory
+
+
 @data.command("mnist")
 @click.option("--to", "folder", required=True, type=click.Path(file_okay=False), help="Folder to put it in.")
 @click.option("--synthetic", is_flag=True, help="Draw digits instead of downloading: same files, no network.")
-@click.option("--train", type=click.IntRange(min=1), help="Images to draw for training (--synthetic).")
-@click.option("--test", type=click.IntRange(min=1), help="Images to draw for testing (--synthetic).")
+@click.option("--train", type=IMAGES, help="Images to draw for training (--synthetic).")
+@click.option("--test", type=IMAGES, help="Images to draw for testing (--synthetic).")
 @click.option("--seed", type=int, help="Seed of the drawing (--synthetic).")
 @click.option("--mirror", help="Address that holds the four .gz files.")
 def data_mnist(folder: str, *, synthetic: bool, mirror: str | None, **drawing: int | None) -> None:
@@ -366,12 +549,13 @@ def data_mnist(folder: str, *, synthetic: bool, mirror: str | None, **drawing: i
     if synthetic:
         if mirror:
             raise click.UsageError("--mirror is for the download; --synthetic needs none")
-        draw_mnist(Path(folder), {name: value for name, value in drawing.items() if value is not None})
+        given = {name: value for name, value in drawing.items() if value is not None}
+        _print(draw_mnist(Path(folder), given))
         return
     wrong = [name for name, value in drawing.items() if value is not None]
     if wrong:
         raise click.UsageError(f"--{wrong[0]} goes with --synthetic")
-    download_mnist(Path(folder), mirror, note=lambda text: click.echo(text, err=True))
+    download_mnist(Path(folder), mirror, note=_note)
 
 
 @cli.group()
@@ -387,7 +571,7 @@ def profile_list() -> None:
     from sbatchgen.search import Places
 
     seen: set[str] = set()
-    for name, file in Places(Path.cwd(), os.environ).profiles():
+    for name, file in Places(_here(), os.environ).profiles():
         star = " " if name in seen else "*"
         seen.add(name)
         try:
@@ -395,16 +579,18 @@ def profile_list() -> None:
             text = f"{about.scheduler:<6} checked {about.checked}  {about.description or ''}"
         except SbatchgenError as error:
             text = f"broken: {error}"
-        click.echo(f"{star} {name:<16} {visible(text)}\n    {file}")
+        _print(visible(f"{star} {name:<16} {text}\n    {file}"))
 
 
 @profile.command("show")
 @click.argument("name")
 def profile_show(name: str) -> None:
     """The profile as it is written; NAME is a name or a file."""
+    from sbatchgen.document import MAX_BYTES
+    from sbatchgen.files import read
     from sbatchgen.search import Places
 
-    click.echo(Places(Path.cwd(), os.environ).profile(name).read_text(encoding="utf-8"), nl=False)
+    _print_bytes(read(Places(_here(), os.environ).profile(name), MAX_BYTES))
 
 
 @profile.command("check")
@@ -415,11 +601,11 @@ def profile_check(names: tuple[str, ...]) -> None:
     from sbatchgen.search import Places
 
     problems: list[Problem] = []
-    places = Places(Path.cwd(), os.environ)
+    places = Places(_here(), os.environ)
     for name in names:
         try:
             checked(places.profile(name))
-            click.echo(f"{name}: fine")
+            _print(visible(f"{name}: fine"))
         except DocumentError as error:
             problems += error.problems
     if problems:

@@ -1,18 +1,21 @@
 """The history of a run: what its folder tells of losses, accuracies and speed, and of stops and restarts.
 
 The training package writes events.jsonl, one JSON object a line, config.json and status.json; a trainer of
-one's own may write the same. A run that is still going on is read as far as it is.
+one's own may write the same. A run that is still going on is read as far as it is. Others may write to the
+folder: only regular files are read, what is too long or nested too deep is
+no event, and numbers are bounded.
 """
 
 from __future__ import annotations
 
+import io
 import json
-import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sbatchgen import files
 from sbatchgen.errors import DocumentError
 
 EVENTS, CONFIG, STATUS = "events.jsonl", "config.json", "status.json"
@@ -21,6 +24,11 @@ CURVES = {
     "epoch": ("loss", "accuracy"),
 }
 ENDS = {"preempted": "stopped", "done": "done"}
+MAX_BYTES = 256 << 20  # of events
+MAX_EVENTS = 2_000_000
+MAX_LINE = 1 << 16
+MAX_STEP = 1 << 53
+MAX_VALUE = 1e100  # a picture of more is one of numbers that overflowed
 
 
 @dataclass(kw_only=True)
@@ -65,11 +73,11 @@ def read_history(folder: Path) -> History:
     return history
 
 
-def _events(folder: Path) -> list[dict[str, Any]]:
+def _events(folder: Path) -> Iterator[dict[str, Any]]:
     """The events; what is no whole line, as the last one of a run that is writing, is passed over."""
     path = folder / EVENTS
     try:
-        lines = path.read_bytes().splitlines()
+        data = files.read(path, MAX_BYTES + 1)
     except OSError as error:
         if not folder.is_dir():
             fix = "name the folder of a run, such as runs/ddp"
@@ -79,34 +87,38 @@ def _events(folder: Path) -> list[dict[str, Any]]:
         )
         what = f"can't read the events of the run: {error.strerror}"
         raise DocumentError.of(what, at=str(path), fix=fix) from error
-    return [event for event in map(_parsed, lines) if event.get("event")]
+    if len(data) > MAX_BYTES or data.count(b"\n") > MAX_EVENTS:
+        what = f"more than {MAX_BYTES >> 20} MiB or {MAX_EVENTS:,} lines of events"
+        raise DocumentError.of(what, at=str(path), fix="train with a larger --log-every")
+    return (event for event in map(_parsed, io.BytesIO(data)) if isinstance(event.get("event"), str))
 
 
 def _object(path: Path) -> dict[str, Any]:
     try:
-        return _parsed(path.read_bytes())
+        return _parsed(files.read(path, MAX_LINE))
     except OSError:
         return {}
 
 
 def _parsed(text: bytes) -> dict[str, Any]:
+    """The object in a text; an empty one if there is none, or one that is too long or nested too deep."""
     try:
-        value = json.loads(text)
-    except ValueError:
+        value = json.loads(text) if len(text) <= MAX_LINE else None
+    except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 
 
 def _add(history: History, event: Mapping[str, Any]) -> None:
     kind, step = event["event"], event.get("step")
-    if type(step) is not int:
+    if type(step) is not int or not 0 <= step < MAX_STEP:
         return
     if kind == "start":
         _go_back(history, step)
     elif kind in CURVES:
         for name in CURVES[kind]:
             value = event.get(name)
-            if isinstance(value, (int, float)) and math.isfinite(value):
+            if isinstance(value, (int, float)) and -MAX_VALUE < value < MAX_VALUE:  # NaN is not
                 history.curves.setdefault(f"{kind} {name}", []).append((step, float(value)))
     elif kind in ENDS:
         history.end = ENDS[kind]
@@ -117,9 +129,11 @@ def _add(history: History, event: Mapping[str, Any]) -> None:
 
 def _go_back(history: History, step: int) -> None:
     """A start from `step`: what was later than that will be done again."""
-    for name, points in history.curves.items():
-        history.curves[name] = [point for point in points if point[0] <= step]
-    history.restarts = [one for one in history.restarts if one <= step]
+    for points in history.curves.values():
+        while points and points[-1][0] > step:
+            points.pop()
+    while history.restarts and history.restarts[-1] > step:
+        history.restarts.pop()
     if step:
         history.restarts.append(step)
     history.end = ""

@@ -6,11 +6,13 @@
     |- FitError           4  the job does not fit the cluster
     `- SlurmError         5  Slurm refused, or cannot be reached
 
-A traceback (exit status 1) is always a bug of sbatchgen.
+What the system says of a file ends with 3 as well. A traceback (exit status 1) is always a bug of sbatchgen.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -62,6 +64,26 @@ class SlurmError(SbatchgenError):
     """Slurm refused, or cannot be reached."""
 
     exit_status = 5
+
+
+_FIXES = {
+    errno.EACCES: "see who may use it: ls -ld {}",
+    errno.EPERM: "see who may use it: ls -ld {}",
+    errno.ENOSPC: "make room there",
+    errno.EDQUOT: "make room there",
+    errno.EROFS: "use a folder that you can write into",
+}
+
+
+def of_file(error: OSError) -> Problem | None:
+    """What the system says of a file; None of an error that names none."""
+    if not isinstance(error.filename, (str, bytes)):
+        return None
+    import shlex
+
+    name = os.fsdecode(error.filename)
+    fix = _FIXES.get(error.errno or 0, "")
+    return Problem(f"{name}: {error.strerror}", fix=fix.format(shlex.quote(name)))
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

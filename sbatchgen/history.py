@@ -6,12 +6,15 @@ is that of the submission. No file is ever written into: bash reads a script whi
 
 from __future__ import annotations
 
-import os
+import contextlib
 import re
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
+from sbatchgen import files
+
+MAX_BYTES = 4 << 20  # slurmctld takes no larger script by default
 _PROVENANCE = re.compile(r"^# (?:Rendered by )?sbatchgen \d.*$", re.MULTILINE)
 
 
@@ -38,36 +41,40 @@ def put(file: Path, script: bytes) -> None:
     Raises:
         OSError: It can't be written.
     """
-    new = file.with_name(f".{file.name}-{os.getpid()}")
-    try:
-        new.write_bytes(script)
-        new.replace(file)
-    except OSError:
-        new.unlink(missing_ok=True)
-        raise
+    files.put(file, script)
 
 
-def keep(run_dir: Path, job: str, script: bytes) -> None:
-    """Note what was submitted.
+def keep(run_dir: Path, job: str, script: bytes) -> Path:
+    """Note what was submitted, and give the file that it is in.
 
     Raises:
         OSError: It can't be written.
     """
-    put(run_dir / f"job-{job}.slurm", script)
+    file = run_dir / f"job-{job}.slurm"
+    put(file, script)
+    return file
 
 
 def last(run_dir: Path) -> Submitted | None:
     """The newest script that was submitted in a run folder, if there is one that can be read."""
-    try:
-        files = [(file.stat().st_mtime, file) for file in run_dir.glob("job-*.slurm")]
-        if not files:
-            return None
-        time, file = max(files)
-        script = file.read_bytes().decode("utf-8", "replace")
-    except OSError:
-        return None
-    stamp = datetime.fromtimestamp(time, timezone.utc).astimezone().strftime("%Y-%m-%d %H:%M")
-    return Submitted(file.stem.removeprefix("job-"), stamp, file, script)
+    for time, file in sorted(_kept(run_dir), reverse=True):
+        try:
+            script = files.read(file, MAX_BYTES).decode("utf-8", "replace")
+            when = datetime.fromtimestamp(time, timezone.utc).astimezone()
+        except (OSError, ValueError, OverflowError):  # the latter two: a time of no year that there is
+            continue
+        return Submitted(file.stem.removeprefix("job-"), when.strftime("%Y-%m-%d %H:%M"), file, script)
+    return None
+
+
+def _kept(run_dir: Path) -> list[tuple[float, Path]]:
+    """The scripts of a run folder with their times; none of a folder that can't be read."""
+    found = []
+    with contextlib.suppress(OSError):
+        for file in run_dir.glob("job-*.slurm"):
+            with contextlib.suppress(OSError):
+                found.append((file.lstat().st_mtime, file))
+    return found
 
 
 def difference(before: Submitted, script: str) -> str:

@@ -12,8 +12,10 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sbatchgen import files
 from sbatchgen.curves import CURVES, History, read_history
 from sbatchgen.errors import CommandLineError, DocumentError
+from sbatchgen.quoting import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,6 +28,8 @@ SHAPES = "os^Dv"  # of the validation's points: told apart without colours too
 PANELS = (("loss", "Loss"), ("accuracy", "Accuracy (%)"), ("samples_per_s", "Throughput (samples/s)"))
 TOLD_APART = ("dataset", "model", "global_batch_size", "optimizer", "lr", "precision", "processes", "seed")
 LOG_FROM = 50  # a loss that falls by more than this factor is shown on a logarithmic scale
+MOST_RESTARTS = 200  # that are drawn, the last ones
+MOST_LETTERS = 60  # of a name or a setting
 ENDS = {"stopped": "8", "failed": "X"}
 STYLE: dict[Any, Any] = {
     "figure.dpi": 150,
@@ -59,12 +63,14 @@ def plot(folders: Sequence[Path], output: Path | None) -> Path:
         raise CommandLineError.of(f"can't draw a '{path.suffix}'", at="--output", fix="name a .png or a .svg")
     histories = [read_history(folder) for folder in folders]
     picture = _drawn(histories, suffix)
+    if output:
+        files.write(path, picture)
+        return path
     try:
-        path.write_bytes(picture)
+        files.put(path, picture)  # a run folder may hold a link of this name that somebody has planted
     except OSError as error:
-        raise DocumentError.of(
-            f"can't write {path}: {error.strerror}", fix="name another file: --output FILE"
-        ) from error
+        what = f"can't write {path}: {error.strerror}"
+        raise DocumentError.of(what, fix="name another file: --output FILE") from error
     return path
 
 
@@ -77,6 +83,8 @@ def _drawn(histories: Sequence[History], suffix: str) -> bytes:
         raise DocumentError.of(
             f"plot needs matplotlib ({error})", fix="pip install 'sbatchgen[plot]'"
         ) from error
+    except OSError as error:  # neither its own folder nor one for temporary files can be written
+        raise DocumentError.of(f"matplotlib: {error}", fix="export MPLCONFIGDIR=FOLDER of yours") from error
     with mpl.rc_context():
         mpl.rcdefaults()  # not what a file of the user or the site says
         mpl.rcParams.update(STYLE)
@@ -128,7 +136,7 @@ def _curves(axes: Axes, history: History, name: str, color: str, shape: str) -> 
 
 def _marks(axes: Axes, history: History, color: str) -> None:
     """Restarts as dotted lines from top to bottom; the end, if it came early, on the lower edge."""
-    for step in history.restarts:
+    for step in history.restarts[-MOST_RESTARTS:]:
         axes.axvline(step, color=color, linewidth=0.9, linestyle=":", alpha=0.8, zorder=1)
     if history.end in ENDS:
         where = axes.get_xaxis_transform()
@@ -204,21 +212,26 @@ def _labels(histories: Sequence[History]) -> list[str]:
     ]
     names = [_name(history) for history in histories]
     if len(set(names)) < len(names):
-        names = [str(history.folder) for history in histories]
+        names = [_short(history.folder) for history in histories]
     facts = [_facts(history, differ) for history in histories]
     return [f"{name} ({fact})" if fact else name for name, fact in zip(names, facts, strict=True)]
 
 
 def _name(history: History) -> str:
-    name = history.folder.resolve().name
+    name = _short(history.folder.resolve().name)
     return f" {name}" if name.startswith("_") else name  # matplotlib keeps such a name out of a legend
+
+
+def _short(value: object) -> str:
+    """A name or a setting that others may have chosen, fit to be drawn."""
+    return visible(str(value)).replace("\n", " ")[:MOST_LETTERS]
 
 
 def _facts(history: History, names: Sequence[str]) -> str:
     """Settings in words, those that config.json has."""
     words = {"global_batch_size": "batch", "lr": "lr", "seed": "seed"}
-    found = {name: history.config[name] for name in names if name in history.config}
+    found = {name: _short(history.config[name]) for name in names if name in history.config}
     said = [f"{words.get(name, '')} {value}".strip() for name, value in found.items() if name != "processes"]
     if "processes" in found:
-        said.append(f"{found['processes']} process{'es' * (found['processes'] != 1)}")
+        said.append(f"{found['processes']} process{'es' * (found['processes'] != '1')}")
     return ", ".join(said)

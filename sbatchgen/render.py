@@ -9,11 +9,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-from collections.abc import Mapping, Sequence
+import marshal
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from typing import Any
 
 import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from sbatchgen import __version__, exports, launch, quoting
 from sbatchgen.directive import directives
@@ -56,7 +61,11 @@ def render(
     Raises:
         DocumentError: A template is missing or broken.
     """
-    return finish(fill(environment_of(tuple(folders), cache), plan, code=code), rerun)
+    environment = environment_of(tuple(folders), cache)
+    text = fill(environment, plan, code=code)
+    if isinstance(environment.bytecode_cache, _Cache):
+        environment.bytecode_cache.save()
+    return finish(text, rerun)
 
 
 def fill(environment: jinja2.Environment, plan: Plan, *, code: Path) -> str:
@@ -81,31 +90,114 @@ def digest(script: str) -> str:
     return hashlib.sha256((head + body).encode()).hexdigest()[:12]
 
 
-class _Cache(jinja2.FileSystemBytecodeCache):
-    """Jinja's own cache, which stays silent where it can't write."""
+class _Cache(jinja2.BytecodeCache):
+    """Compiled templates, all of an environment in one file.
+
+    They are code that is run, so neither the file nor its folder may be writable by others, and a checksum
+    keeps what is damaged from Python's `marshal`, which believes anything. If something is wrong with the
+    file, templates are compiled as if there was none, and it is written anew.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder
+        self._name = name
+        self._changed = False
+        self._compiled: dict[str, tuple[str, bytes]] = {}
+        data = _read(folder, name)
+        payload = data[len(_sealed(b"")) :]
+        if data == _sealed(payload):
+            self._compiled = marshal.loads(payload)  # noqa: S302 - the user's own, and as it was written
+
+    def load_bytecode(self, bucket: jinja2.bccache.Bucket) -> None:
+        """Jinja asks for a template; its checksum is that of the template's text."""
+        checksum, code = self._compiled.get(bucket.key, ("", b""))
+        if checksum == bucket.checksum:
+            bucket.code = marshal.loads(code)  # noqa: S302 - see above
 
     def dump_bytecode(self, bucket: jinja2.bccache.Bucket) -> None:
-        with contextlib.suppress(OSError):
-            super().dump_bytecode(bucket)
+        """Jinja has compiled a template."""
+        self._compiled[bucket.key] = bucket.checksum, marshal.dumps(bucket.code)
+        self._changed = True
+
+    def save(self) -> None:
+        """Write the file, if there is something new; stay silent where that can't be."""
+        if self._changed:
+            self._changed = False
+            payload = marshal.dumps(self._compiled)
+            with contextlib.suppress(OSError):
+                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                _write(self._folder, self._name, _sealed(payload))
 
 
-def _cache(folder: Path | None) -> _Cache | None:
-    if folder is None:
-        return None
+def _sealed(payload: bytes) -> bytes:
+    """Compiled templates as they stand in a file: after what they were made by, and a checksum."""
+    jinja = getattr(jinja2, "__version__", "")  # other Pallets projects are giving theirs up
+    made_by = f"sbatchgen {__version__}, jinja2 {jinja}, python {MAGIC_NUMBER.hex()}\n"
+    return made_by.encode() + hashlib.sha256(payload).digest() + payload
+
+
+def _read(folder: Path, name: str) -> bytes:
+    """What is in a file that only the user can write, as its folder; nothing where there is none."""
+    with contextlib.suppress(OSError), _own(os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)) as inside:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a named pipe would wait for a writer
+        with _own(os.open(name, flags, dir_fd=inside)) as file:
+            return os.read(file, os.fstat(file).st_size)
+    return b""
+
+
+def _write(folder: Path, name: str, data: bytes) -> None:
+    """Put a file in the place of another, in a folder that only the user can write.
+
+    Raises:
+        OSError: It can't be written, or the folder is not such a one.
+    """
+    with _own(os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)) as inside:
+        new = f"{name}.{os.urandom(8).hex()}"
+        file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=inside)
+        try:
+            with os.fdopen(file, "wb") as stream:
+                stream.write(data)
+            os.replace(new, name, src_dir_fd=inside, dst_dir_fd=inside)
+        except BaseException:
+            os.unlink(new, dir_fd=inside)
+            raise
+
+
+@contextlib.contextmanager
+def _own(descriptor: int) -> Iterator[int]:
+    """An open file or folder, closed at the end, that is the user's own and that nobody else can write.
+
+    Raises:
+        OSError: It is not.
+    """
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError:
+        found = os.fstat(descriptor)
+        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            raise PermissionError
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _cache(folders: Sequence[Path], cache: Path | None) -> _Cache | None:
+    """The compiled templates of these folders, for this Python."""
+    if cache is None:
         return None
-    return _Cache(str(folder))
+    name = hashlib.sha256("\0".join(map(str, folders)).encode()).hexdigest()[:16]
+    return _Cache(cache, f"templates-{sys.implementation.cache_tag}-{name}")
 
 
 @functools.cache
 def environment_of(folders: tuple[Path, ...], cache: Path | None) -> jinja2.Environment:
-    """Jinja, set up for templates of bash, with the folders that they lie in."""
+    """Jinja, set up for templates of bash, with the folders that they lie in.
+
+    In its sandbox, for a template may come with somebody's repository: it can write a script, and not run
+    Python while that is made.
+    """
     loaders = [jinja2.FileSystemLoader(folder) for folder in folders]
-    environment = jinja2.Environment(
+    environment = ImmutableSandboxedEnvironment(
         loader=jinja2.ChoiceLoader([*loaders, jinja2.PrefixLoader({"bundled": loaders[-1]}, ":")]),
-        bytecode_cache=_cache(cache),
+        bytecode_cache=_cache(folders, cache),
         auto_reload=False,  # a template does not change while a command runs
         undefined=jinja2.StrictUndefined,
         finalize=_refuse_none,
@@ -114,7 +206,7 @@ def environment_of(folders: tuple[Path, ...], cache: Path | None) -> jinja2.Envi
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - shell text, not HTML: each value passes a quoting filter
+        autoescape=False,  # shell text, not HTML: each value passes a quoting filter
     )
     environment.filters |= FILTERS
     return environment
@@ -137,8 +229,12 @@ def _render(environment: jinja2.Environment, template: str, values: Mapping[str,
         raise DocumentError.of(
             f"no template '{error.name}'", fix="put it into .sbatchgen/templates/ beside sbatchgen.yaml"
         ) from error
-    except jinja2.UndefinedError as error:
-        raise DocumentError.of(f"template: {error.message}", at=_template_line(error)) from error
+    except jinja2.TemplateError as error:  # the sandbox's SecurityError among them
+        what = str(error.message).removesuffix(".")
+        raise DocumentError.of(f"template: {what}", at=_template_line(error) or template) from error
+    except Exception as error:  # a template can divide by zero, include itself, or not be UTF-8
+        what = f"template: {type(error).__name__}: {error}"
+        raise DocumentError.of(what, at=_template_line(error) or template) from error
 
 
 def _template_line(error: BaseException) -> str:

@@ -6,7 +6,9 @@ ENVIRONMENT VARIABLES" (SBATCH_* beats the script) and "filename pattern" (no fo
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,18 +20,19 @@ from typing import IO, Any
 
 from sbatchgen import history, review
 from sbatchgen.check import check
-from sbatchgen.errors import CommandLineError, DocumentError, FitError, SlurmError
+from sbatchgen.errors import CommandLineError, DocumentError, FitError, SbatchgenError, SlurmError
 from sbatchgen.lint.linter import read_closely
 from sbatchgen.lint.settings import findings_of, settings_of
 from sbatchgen.lint.source import whole
 from sbatchgen.plan import Source
+from sbatchgen.quoting import word
 from sbatchgen.refusal import Answer, Asked, Refusal, asked_by, asked_in, reasons, understand
 from sbatchgen.request import Resolved, with_log
 from sbatchgen.rules.ask import DEFAULT_SLURM
 from sbatchgen.rules.subject import Subject
 from sbatchgen.script import Script, read
 from sbatchgen.search import Places
-from sbatchgen.units import ShellPath
+from sbatchgen.units import ShellPath, Text
 
 SUBMIT_TIMEOUT_S = 60
 Note = Callable[[str], None]
@@ -75,7 +78,7 @@ def _of_plan(resolved: Resolved, folder: Path, run_dir: Path | None) -> Submissi
     plan = resolved.plan
     if run_dir and plan.slurm and plan.origin("options.output").source is Source.DEFAULT:
         pattern = str(plan.options.output or "%x-%j.out")
-        resolved = with_log(resolved, f"{str(run_dir).replace('%', '%%')}/{pattern}")
+        resolved = with_log(resolved, f"{_in_directive(run_dir)}/{pattern}")
     findings = check(resolved.plan, log_folders_made=True)
     broken = any(finding.severity == "error" for finding in findings)
     script = "" if broken else resolved.script()
@@ -109,11 +112,24 @@ def _of_plan(resolved: Resolved, folder: Path, run_dir: Path | None) -> Submissi
     )
 
 
+def _in_directive(run_dir: Path) -> str:
+    """The run folder as the start of a log's name.
+
+    Raises:
+        DocumentError: No directive can hold it: there is a line break in it, or it is not UTF-8.
+    """
+    try:
+        return Text.parse(str(run_dir)).replace("%", "%%")
+    except ValueError as error:
+        fix = "submit from a folder with another name, or give --output"
+        raise DocumentError.of(f"the log can't lie in the run folder: {error}", fix=fix) from error
+
+
 def _own_lines(resolved: Resolved, script: str) -> list[int] | None:
     """The lines with a value in them; None where a site's template can't be traced."""
     try:
         places = resolved.trace(script) if script else []
-    except DocumentError:
+    except (DocumentError, LookupError, ValueError):
         return None
     return [number for number, place in enumerate(places, 1) if place.value]
 
@@ -123,6 +139,7 @@ def of_script(
     given: Mapping[str, Any],
     args: tuple[str, ...],
     environment: Mapping[str, str],
+    folder: Path,
     *,
     keep: bool = False,
 ) -> Submission:
@@ -133,6 +150,7 @@ def of_script(
         given: The options of a job.
         args: Arguments of a trainer.
         environment: For SBATCHGEN_PROFILE and the search paths.
+        folder: The current folder.
         keep: Whether SBATCH_ variables of the environment will count.
 
     Raises:
@@ -145,7 +163,7 @@ def of_script(
         raise CommandLineError.of(what, fix="edit the script, or render the job again with these options")
     source = whole(str(path))
     settings = replace(
-        settings_of(Places(Path.cwd(), environment), given.get("profile")),
+        settings_of(Places(folder, environment), given.get("profile")),
         environment=environment if keep else {},
         makes_log_folders=True,
     )
@@ -157,7 +175,7 @@ def of_script(
         script=script,
         name=path.name,
         asked=asked_in(parsed, str(path)),
-        log_folders=log_folders(parsed, path.cwd(), (name.value if name else None) or path.name),
+        log_folders=log_folders(parsed, folder, (name.value if name else None) or path.name),
         run_dir=None,
         local=False,
         review=review.of_script(text, Subject(file=str(path), text=text).job, found),
@@ -209,40 +227,68 @@ def clean_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], l
     return {name: value for name, value in environment.items() if name not in leaks}, sorted(leaks)
 
 
-def _make_folders(submission: Submission) -> None:
+def _make_folders(submission: Submission, note: Note) -> None:
+    """Make the folders of the logs and of the run."""
+    fix = "name a folder that you can write into: --run-dir, or --output for the log"
     for folder in (*submission.log_folders, *([submission.run_dir] if submission.run_dir else [])):
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise DocumentError.of(f"can't make the folder {folder}: {error.strerror}") from error
+            what = f"can't make the folder {folder}: {error.strerror}"
+            raise DocumentError.of(what, fix=fix) from error
+        if folder != Path("/dev") and not os.access(folder, os.W_OK | os.X_OK):  # a log may be /dev/null
+            note(f"note: can't write into {folder}: a job that can't write its log dies without a word")
 
 
-def submit_to_slurm(submission: Submission, environment: Mapping[str, str], *, keep: bool, note: Note) -> str:
-    """Submit, and return the job id, as `sbatch --parsable` prints it.
+@dataclass(frozen=True)
+class Accepted:
+    """A job that Slurm has taken.
+
+    Attributes:
+        job: Its id, with its cluster if there are several, as `sbatch --parsable` prints it.
+        says: What sbatch said besides.
+    """
+
+    job: str
+    says: str
+
+
+def submit_to_slurm(
+    submission: Submission, environment: Mapping[str, str], *, keep: bool, note: Note
+) -> Accepted:
+    """Submit. Tell the id before anything else can fail, then `record` it.
 
     Raises:
         SlurmError: Slurm refused, or there is none.
-        DocumentError: A folder can't be made.
+        DocumentError: A folder can't be made or written into.
     """
     env, leaks = (dict(environment), []) if keep else clean_environment(environment)
     if leaks:
         note(f"note: left out of the environment, where they would change the job: {', '.join(leaks)}")
-    _make_folders(submission)
-    # A new file with the bytes that were shown: the one they came from may have changed since.
-    with tempfile.TemporaryDirectory(prefix="sbatchgen-") as folder:
-        path = (submission.run_dir or Path(folder)) / submission.name
-        history.put(path, submission.script)
-        status, out, err = _sbatch(["--parsable", str(path)], env)
-    if status:
-        raise SlurmError(refusal.problem for refusal in reasons(status, err or out, submission.asked))
-    if err.strip():
-        note(err.strip())
-    match = re.search(r"^(\d+)(;.*)?$", out, re.MULTILINE)
-    if match is None:
-        raise SlurmError.of(f"sbatch gave no job id, but: {out.strip() or 'nothing'}")
+    _make_folders(submission, note)
     if submission.run_dir:
-        _keep(submission, submission.run_dir, match[1], note)
-    return match[0]
+        history.put(submission.run_dir / submission.name, submission.script)
+    answer = _sbatch("--parsable", submission, env)
+    match = re.search(r"^(\d+)(;.*)?$", answer.out, re.MULTILINE)
+    if match and answer.ended:  # sbatch waits for the job where the script says --wait
+        return Accepted(match[0], "\n".join(line for line in (answer.err.strip(), answer.ended) if line))
+    if answer.status is None:
+        fix = "see with squeue --me whether the job is there before trying again"
+        raise SlurmError.of(answer.ended, fix=fix)
+    if answer.status:
+        refusals = reasons(answer.status, answer.err or answer.out, submission.asked)
+        raise SlurmError(refusal.problem for refusal in refusals)
+    if match is None:
+        raise SlurmError.of(f"sbatch gave no job id, but: {answer.out.strip() or 'nothing'}")
+    return Accepted(match[0], answer.err.strip())
+
+
+def record(submission: Submission, accepted: Accepted, *, note: Note) -> None:
+    """Keep what was submitted in the run folder, and tell what sbatch said."""
+    if submission.run_dir:
+        _keep(submission, submission.run_dir, accepted.job.partition(";")[0], note)
+    if accepted.says:
+        note(accepted.says)
 
 
 def _keep(submission: Submission, run_dir: Path, job: str, note: Note) -> None:
@@ -259,35 +305,84 @@ def ask_slurm(submission: Submission, environment: Mapping[str, str], *, keep: b
     Slurm uses up a job id for that.
     """
     env = dict(environment) if keep else clean_environment(environment)[0]
-    with tempfile.TemporaryDirectory(prefix="sbatchgen-") as folder:
-        path = Path(folder) / submission.name
-        path.write_bytes(submission.script)
-        try:
-            status, out, err = _sbatch(["--test-only", str(path)], env)
-        except SlurmError as error:
-            problem = error.problems[0]
-            return Answer(accepted=False, says="", refusals=(Refusal(says=problem.what, fix=problem.fix),))
-    return understand(status, err or out, submission.asked)
-
-
-def _sbatch(arguments: list[str], env: Mapping[str, str]) -> tuple[int, str, str]:
-    """Exit status, stdout and stderr of sbatch."""
     try:
-        done = subprocess.run(
-            ["sbatch", *arguments],
-            env=env,
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=SUBMIT_TIMEOUT_S,
-        )
-    except FileNotFoundError as error:
-        fix = "submit on a node that has Slurm's commands, or run here with --profile local"
-        raise SlurmError.of("there is no sbatch here", fix=fix) from error
-    except subprocess.TimeoutExpired as error:
-        fix = "see with squeue --me whether the job is there before trying again"
-        raise SlurmError.of(f"sbatch did not answer in {SUBMIT_TIMEOUT_S} s", fix=fix) from error
-    return done.returncode, done.stdout, done.stderr
+        answer = _sbatch("--test-only", submission, env)
+        if answer.status is None:
+            raise SlurmError.of(answer.ended, fix="try again later")
+    except SlurmError as error:
+        problem = error.problems[0]
+        return Answer(accepted=False, says="", refusals=(Refusal(says=problem.what, fix=problem.fix),))
+    return understand(answer.status, answer.err or answer.out, submission.asked)
+
+
+@dataclass(frozen=True)
+class _Said:
+    """What sbatch gave; its exit status is None if it was still running after SUBMIT_TIMEOUT_S."""
+
+    status: int | None
+    out: str
+    err: str
+
+    @property
+    def ended(self) -> str:
+        """How it ended, if not well."""
+        if self.status is None:
+            return f"sbatch did not end within {SUBMIT_TIMEOUT_S} s"
+        return f"sbatch ended with exit status {self.status}" if self.status else ""
+
+
+def _sbatch(option: str, submission: Submission, env: Mapping[str, str]) -> _Said:
+    """Give sbatch the script, in a folder that only this user can enter.
+
+    Others may write to the run folder, or submit from it at the same moment, and sbatch opens the script by
+    its name. That stays the file's own: a job without a name is called after it.
+
+    Raises:
+        SlurmError: sbatch can't be started.
+        DocumentError: There is no room for the file.
+    """
+    try:
+        private = tempfile.TemporaryDirectory(prefix="sbatchgen-")
+    except OSError as error:
+        what = f"can't make a folder for temporary files: {error.strerror}"
+        raise DocumentError.of(what, fix="export TMPDIR=FOLDER, one that you can write into") from error
+    with private as folder:
+        path = Path(folder) / submission.name
+        history.put(path, submission.script)
+        try:
+            done = subprocess.run(
+                ["sbatch", option, str(path)],
+                env=env,
+                check=False,
+                capture_output=True,
+                timeout=SUBMIT_TIMEOUT_S,
+            )
+        except subprocess.TimeoutExpired as error:
+            return _Said(None, _text(error.stdout), _text(error.stderr))
+        except OSError as error:
+            raise _no_sbatch(error, env) from error
+    return _Said(_as_in_shell(done.returncode), _text(done.stdout), _text(done.stderr))
+
+
+def _as_in_shell(returncode: int) -> int:
+    """The exit status as a shell has it, where a process may also be ended by a signal."""
+    return returncode if returncode >= 0 else 128 - returncode
+
+
+def _text(said: bytes | None) -> str:
+    """What a command of Slurm wrote; a plugin of the site may write anything, in any encoding."""
+    return (said or b"").decode("utf-8", "replace")
+
+
+def _no_sbatch(error: OSError, env: Mapping[str, str]) -> SbatchgenError:
+    """Why sbatch can't be started."""
+    found = shutil.which("sbatch", mode=os.F_OK, path=env.get("PATH"))
+    fix = "submit on a node that has Slurm's commands, or run here with --profile local"
+    if found is None:
+        return SlurmError.of("there is no sbatch here", fix=fix)
+    return SlurmError.of(
+        f"can't start {found}: {error.strerror}", fix="see what it is: ls -lL " + word(found)
+    )
 
 
 def run_locally(submission: Submission, environment: Mapping[str, str], *, note: Note) -> int:
@@ -295,14 +390,13 @@ def run_locally(submission: Submission, environment: Mapping[str, str], *, note:
 
     It runs in a session of its own: an interrupt ends the following, not the training.
     """
-    _make_folders(submission)
+    _make_folders(submission, note)
     run_dir = submission.run_dir or Path.cwd()
-    script = run_dir / submission.name
-    history.put(script, submission.script)
-    started = time.strftime("%Y%m%d-%H%M%S")
-    log = run_dir / f"{run_dir.name}-{started}.out"
+    history.put(run_dir / submission.name, submission.script)
+    output, started = _new_log(run_dir)
+    script = history.keep(run_dir, started, submission.script)  # nobody writes another one of this name
     env, _ = clean_environment(environment)
-    with log.open("wb") as output:
+    with output:
         process = subprocess.Popen(
             ["bash", str(script)],
             env=env,
@@ -311,18 +405,36 @@ def run_locally(submission: Submission, environment: Mapping[str, str], *, note:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    note(f"note: process {process.pid}, log {log}")
-    _keep(submission, run_dir, started, note)
+    note(f"note: process {process.pid}, log {output.name}")
     try:
-        with log.open("rb") as stream:
-            while process.poll() is None:
-                _copy(stream)
-                time.sleep(0.1)
-            _copy(stream)
+        _follow(process, Path(output.name))
     except KeyboardInterrupt:
         note(f"note: still running; to stop it with a checkpoint: touch {run_dir}/stop")
         return 130
-    return process.returncode
+    except OSError:  # nobody reads what is printed here
+        note(f"note: still running; to stop it with a checkpoint: touch {run_dir}/stop")
+        raise
+    return _as_in_shell(process.returncode)
+
+
+def _new_log(run_dir: Path) -> tuple[IO[bytes], str]:
+    """A log that was not there before, and the time of the start that is in its name."""
+    started, count = time.strftime("%Y%m%d-%H%M%S"), 1
+    while True:
+        name = started if count == 1 else f"{started}-{count}"
+        try:
+            return (run_dir / f"{run_dir.name}-{name}.out").open("xb"), name
+        except FileExistsError:  # another start in the same second
+            count += 1
+
+
+def _follow(process: subprocess.Popen[bytes], log: Path) -> None:
+    """Copy a log to stdout until the process that writes it has ended."""
+    with log.open("rb") as stream:
+        while process.poll() is None:
+            _copy(stream)
+            time.sleep(0.1)
+        _copy(stream)
 
 
 def _copy(stream: IO[bytes]) -> None:

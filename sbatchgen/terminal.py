@@ -27,23 +27,26 @@ COLOURS = {
 THEME = "ansi_dark"  # the sixteen colours that the terminal's user has chosen
 
 
-def show(review: Review, stream: IO[str], folder: Path) -> None:
+def show(review: Review, stream: IO[str], folder: Path, *, width: int | None = None) -> None:
     """Write a review to a terminal.
 
     Args:
         review: The review.
         stream: The terminal.
         folder: The current folder, from which paths are shown.
+        width: Of the terminal, where that is known.
     """
-    console = Console(file=stream, force_terminal=True, highlight=False, emoji=False, markup=False)
+    console = Console(
+        file=stream, force_terminal=True, highlight=False, emoji=False, markup=False, width=width
+    )
     console.print(Group(*_blocks(review, folder)))
 
 
-def show_markdown(text: str, stream: IO[str]) -> None:
+def show_markdown(text: str, stream: IO[str], *, width: int | None = None) -> None:
     """Write a page to a terminal."""
     from rich.markdown import Markdown
 
-    Console(file=stream, force_terminal=True, emoji=False, markup=False).print(
+    Console(file=stream, force_terminal=True, emoji=False, markup=False, width=width).print(
         Markdown(text, code_theme=THEME)
     )
 

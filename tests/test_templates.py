@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import jinja2
@@ -11,6 +12,7 @@ from jinja2 import nodes
 from sbatchgen.errors import DocumentError
 from sbatchgen.render import FILTERS, context, render
 from sbatchgen.search import bundled
+from sbatchgen.trace import trace
 from tests.scripts import CODE, plan, script
 
 TEMPLATES = sorted(bundled("templates").rglob("*.j2"))
@@ -81,6 +83,48 @@ def test_a_broken_template_is_named_with_its_line(tmp_path: Path, text: str, wor
     problem = caught.value.problems[0]
     assert words in problem.what
     assert problem.at == (f"{tmp_path}/job.sh.j2:{line}" if line else "")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{{ ''.__class__.__mro__ }}", "'__class__' of 'str' object is unsafe"),
+        (
+            "{{ cycler.__init__.__globals__.os.system('touch pwned') }}",
+            "'__init__' of 'type' object is unsafe",
+        ),
+        (
+            "{{ lipsum.__globals__['os'].popen('touch pwned') }}",
+            "'__globals__' of 'function' object is unsafe",
+        ),
+        ("{{ ''|attr('__class__') }}", "'__class__' of 'str' object is unsafe"),
+        ("{{ setup.__class__ }}", "'__class__' of 'tuple' object is unsafe"),
+        ("{{ '{0.__class__}'.format(setup) }}", "'__class__' of 'tuple' object is unsafe"),
+        ("{{ ('{0.__class__}'|attr('format'))(setup) }}", "'__class__' of 'tuple' object is unsafe"),
+        ("{{ self._TemplateReference__context }}", "'_TemplateReference__context' of"),
+        ("{{ [].append(1) }}", "'append' of 'list' object is unsafe"),
+        ("{{ range(9 ** 9) }}", "OverflowError: Range too big"),
+        ("{{ 1 / 0 }}", "ZeroDivisionError"),
+        ("{{ run_dir() }}", "object is not callable"),
+        ("{% include 'job.sh.j2' %}", "RecursionError"),
+    ],
+)
+def test_a_template_can_not_run_python(folder: Path, text: str, words: str) -> None:
+    (folder / "job.sh.j2").write_text(f"a\n\n{text}\n")
+    folders, of = [folder, bundled("templates")], plan("ddp")
+    for fill in (render, functools.partial(trace, script="")):
+        with pytest.raises(DocumentError) as caught:
+            fill(of, code=CODE, rerun=("x",), folders=folders)
+        assert words in caught.value.problems[0].what
+        assert caught.value.problems[0].at == f"{folder}/job.sh.j2:3"
+    assert not (folder / "pwned").exists()
+
+
+def test_a_template_that_can_not_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "job.sh.j2").write_bytes(b"\xff")
+    with pytest.raises(DocumentError, match="UnicodeDecodeError") as caught:
+        render(plan("ddp"), code=CODE, rerun=("x",), folders=[tmp_path, bundled("templates")])
+    assert caught.value.problems[0].at == "job.sh.j2"
 
 
 def test_a_value_that_is_not_set_never_becomes_text(tmp_path: Path) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from sbatchgen.errors import DocumentError
+from sbatchgen import files
 from sbatchgen.finding import Edit, Finding
 
 _PASSES = 10  # more than any chain of fixes needs; two that undo each other end here
@@ -92,30 +90,15 @@ def _lines(data: bytes) -> Iterator[bytes]:
         yield parts[-1]
 
 
-def write(path: Path, data: bytes) -> None:
-    """Replace a file, its mode and its owner kept: all of it, or nothing.
+def write(path: Path, data: bytes, *, before: bytes | None = None) -> None:
+    """Replace a file, its mode, owner and attributes kept: all of it, or nothing.
+
+    Args:
+        path: The file.
+        data: Its new contents.
+        before: What was read in it: an edit since then is not written over.
 
     Raises:
-        DocumentError: It can't be written.
+        DocumentError: It can't be written, or has changed.
     """
-    try:
-        target = path.resolve()  # a link stays one
-        status = target.stat()
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
-            temporary = Path(file.name)
-            try:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-                with contextlib.suppress(PermissionError):  # only root may give files away
-                    os.chown(temporary, status.st_uid, status.st_gid)
-                temporary.chmod(status.st_mode & 0o7777)
-                temporary.replace(target)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
-    except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
-        why = error.strerror if isinstance(error, OSError) else error
-        raise DocumentError.of(
-            f"can't write {path}: {why}", fix="give it and its folder the right to write"
-        ) from error
+    files.write(path, data, before=before)

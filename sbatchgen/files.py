@@ -1,0 +1,174 @@
+"""Files that are read and written in folders which others may write to, and on disks that may be full.
+
+A file is never written into: a new one is written beside it, flushed to the disk, and renamed. So the old one
+or the new one is there at any time, whole. Nobody can guess the new one's name, or plant a link there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from sbatchgen.errors import DocumentError
+from sbatchgen.quoting import word
+
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # to open a FIFO without O_NONBLOCK may take for ever
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def read(path: Path, most: int) -> bytes:
+    """What is in a regular file, the first `most` bytes of it.
+
+    Raises:
+        OSError: It can't be read, or is a FIFO, a device or a folder.
+    """
+    descriptor = os.open(path, _READ)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(most)
+    finally:
+        os.close(descriptor)
+
+
+def put(path: Path, data: bytes) -> None:
+    """Write a file of ours. What had its name is replaced, also a link: nothing is written to where it leads.
+
+    Raises:
+        OSError: It can't be written.
+    """
+    try:
+        with _beside(path, data, 0o666) as new:
+            new.replace(path)
+    except OSError as error:  # of a full disk it names no file
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def write(path: Path, data: bytes, *, before: bytes | None = None) -> None:
+    """Write a file of the user's: an old one keeps its mode, owner, group and extended attributes.
+
+    Of a link, the file that it leads to is replaced. Into a pipe or a device the data are written.
+
+    Args:
+        path: The file.
+        data: Its new contents.
+        before: What was read in it; if it holds something else by now, it is not replaced.
+
+    Raises:
+        DocumentError: It can't be written, has changed since it was read, is read-only or has hard links, or
+            its owner or its attributes can't be kept.
+    """
+    with _told(path):
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            put(path.resolve(), data)
+            return
+        if not stat.S_ISREG(status.st_mode) and before is None:
+            _pour(path, data)
+            return
+        target = path.resolve()
+        _refuse(path, target, status)
+        with _beside(target, data, 0o600) as new:
+            _dress(path, target, new, status)
+            if not _is_still(target, status, before):
+                what = f"{path} has changed since it was read: nothing was written"
+                raise DocumentError.of(what, fix="try again")
+            new.replace(target)
+
+
+@contextlib.contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """An OSError as an error that names the file which was meant."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
+        why = error.strerror if isinstance(error, OSError) else error
+        full = isinstance(error, OSError) and error.errno in _FULL
+        fix = "make room there" if full else "name another file, or give it and its folder the right to write"
+        raise DocumentError.of(f"can't write {path}: {why}", fix=fix) from error
+
+
+@contextlib.contextmanager
+def _beside(path: Path, data: bytes, mode: int) -> Iterator[Path]:
+    """A new file on the disk, in the folder of another; it is removed unless it is renamed."""
+    new = path.with_name(f".sbatchgen-{os.urandom(8).hex()}")
+    descriptor = os.open(new, _NEW, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        yield new
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _pour(path: Path, data: bytes) -> None:
+    descriptor = os.open(
+        path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    )  # a FIFO that nobody reads: an error
+    os.set_blocking(descriptor, True)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+
+
+def _refuse(path: Path, target: Path, status: os.stat_result) -> None:
+    """Say so if a new file in place of an old one would take something away from somebody."""
+    name = word(str(path))
+    if not status.st_mode & 0o222:
+        raise DocumentError.of(f"{path} is read-only", fix=f"chmod u+w {name}")
+    if not os.access(target, os.W_OK):
+        raise DocumentError.of(f"you may not write {path}", fix=f"work on a copy: cp {name} NEW")
+    if status.st_nlink > 1:
+        what = f"{path} is one of {status.st_nlink} names of a file (hard links): a new file would part them"
+        raise DocumentError.of(what, fix=f"if they may part: cp -p {name} NEW && mv NEW {name}")
+
+
+def _dress(path: Path, target: Path, new: Path, status: os.stat_result) -> None:
+    """Give a new file the owner, group, mode and attributes of the old one."""
+    import shutil
+
+    mine, fix = new.stat(), f"work on a copy: cp {word(str(path))} NEW"
+    if (mine.st_uid, mine.st_gid) != (status.st_uid, status.st_gid):
+        try:
+            os.chown(new, status.st_uid, status.st_gid)
+        except PermissionError as error:
+            owner = f"user {status.st_uid} and group {status.st_gid}"
+            what = f"{path} belongs to {owner}: you can't make them the owners of a new file"
+            raise DocumentError.of(what, fix=fix) from error
+    for name in _attributes(new).keys() - _attributes(target).keys():  # from a default ACL of the folder
+        os.removexattr(new, name)
+    shutil.copystat(target, new)
+    os.utime(new)
+    if lost := [name for name, value in _attributes(target).items() if _attributes(new).get(name) != value]:
+        raise DocumentError.of(f"the attribute {lost[0]} of {path} can't be kept", fix=fix)
+
+
+def _attributes(file: Path) -> dict[str, bytes]:
+    """The extended attributes that are somebody's: those of users, and the access list."""
+    try:
+        names = os.listxattr(file)
+    except OSError:  # a file system without
+        return {}
+    return {
+        name: os.getxattr(file, name)
+        for name in names
+        if name.startswith("user.") or name == "system.posix_acl_access"
+    }
+
+
+def _is_still(target: Path, status: os.stat_result, before: bytes | None) -> bool:
+    """Whether a file is the one that was looked at, and holds what was read."""
+    now = target.lstat()
+    if any(
+        getattr(now, name) != getattr(status, name) for name in ("st_dev", "st_ino", "st_size", "st_mtime_ns")
+    ):
+        return False
+    return before is None or read(target, len(before) + 1) == before

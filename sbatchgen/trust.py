@@ -1,0 +1,89 @@
+"""Who can write a file that was found, and so decide what runs as this user (as git's safe.directory)."""
+
+from __future__ import annotations
+
+import functools
+import os
+import stat
+from pathlib import Path
+
+
+def doubt(path: Path) -> str:
+    """Who else can write a file or folder; empty if it is only the user and root, or nothing is there."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return ""
+    if found.st_uid not in (0, os.geteuid()):
+        return f"belongs to another user ({_user(found.st_uid)})"
+    if stat.S_ISLNK(found.st_mode):
+        return _doubt_of_link(path)
+    if found.st_mode & stat.S_IWOTH:
+        return "can be written by everybody"
+    return _doubt_of_group(path, found.st_gid) if found.st_mode & stat.S_IWGRP else ""
+
+
+def _doubt_of_group(path: Path, group: int) -> str:
+    """The doubt about what a group can write."""
+    if not _is_private(group):
+        return f"can be written by the group {_group(group)}"
+    return "can be written by those whom its access list names" if _has_acl(path) else ""
+
+
+def _doubt_of_link(path: Path) -> str:
+    """The doubt about what a link leads to, or about the folder which that lies in."""
+    target = Path(os.path.realpath(path))
+    if target.is_symlink():  # in a circle: there is nothing to read
+        return ""
+    if told := doubt(target.parent):
+        return f"is a link into {target.parent}, which {told}"
+    told = doubt(target)
+    return f"is a link to {target}, which {told}" if told else ""
+
+
+def can_mend(path: Path) -> bool:
+    """Whether chmod is what helps: the user's own, and no folder for all like /tmp."""
+    found = path.lstat()
+    sticky = found.st_mode & stat.S_ISVTX
+    return found.st_uid == os.geteuid() and not sticky and not path.is_symlink()
+
+
+@functools.cache
+def _is_private(group: int) -> bool:
+    """Whether a group is the user's or root's own, as most systems make one for each user."""
+    import grp
+    import pwd
+
+    try:
+        about = grp.getgrgid(group)
+        owner = pwd.getpwnam(about.gr_name)
+    except KeyError:
+        return False
+    mine = owner.pw_uid in (0, os.geteuid()) and owner.pw_gid == group
+    return mine and set(about.gr_mem) <= {owner.pw_name}
+
+
+def _has_acl(path: Path) -> bool:
+    """Whether an access list speaks for others: the group's bits are then the most that it may allow."""
+    try:
+        return "system.posix_acl_access" in os.listxattr(path)
+    except (AttributeError, OSError):  # no Linux, or a file system without
+        return False
+
+
+def _user(number: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"uid {number}"
+
+
+def _group(number: int) -> str:
+    import grp
+
+    try:
+        return grp.getgrgid(number).gr_name
+    except KeyError:
+        return f"gid {number}"
