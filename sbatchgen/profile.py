@@ -4,13 +4,13 @@ The records of this module, of `job` and of `options` are not frozen, and have n
 generates for that would be a fifth of what `render` takes beyond its libraries. Nobody changes them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from sbatchgen.job import GpuRequest, Launcher, RuntimeName
 from sbatchgen.options import SbatchOptions
-from sbatchgen.units import Duration, EnvName, Memory, ShellPath, Text, Word
+from sbatchgen.units import Count, Duration, EnvName, Memory, Port, Release, ShellPath, Text, Word
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -53,8 +53,15 @@ class Network:
     nccl_socket_ifname: Text | None = None
     gloo_socket_ifname: Text | None = None
     nccl_ib_hca: Text | None = None
-    port_base: int = 20000  # below the ephemeral ports, which start at 32768
-    port_count: int = 10000
+    port_base: Port = field(default_factory=lambda: Port(20000))  # ephemeral ports start at 32768
+    port_count: Count = field(default_factory=lambda: Count(10000))
+
+    def faults(self) -> Iterator[tuple[str, str, str]]:
+        """What is wrong with values that are right one by one: the key, what, and a fix."""
+        most = Port.LAST - self.port_base + 1
+        if self.port_count > most:
+            what = f"{self.port_count} ports from {self.port_base} on go beyond the last one, {Port.LAST}"
+            yield "port_count", what, f"write port_count: {most}, or less"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -142,7 +149,7 @@ class Profile:
     checked: Text
     contact: Text | None = None
     description: Text | None = None
-    slurm: Text | None = None
+    slurm: Release | None = None
     scheduler: Literal["slurm", "none", "env"] = "slurm"
     partitions: Mapping[Text, Partition] = field(default_factory=dict)
     default_partition: Text | None = None

@@ -12,6 +12,54 @@ _CLOCK = re.compile(r"(?:(?P<days>\d+)-)?(?P<hours>\d+):(?P<minutes>\d+):(?P<sec
 _DAYS = re.compile(r"(?P<days>\d+)-(?P<hours>\d+)(?::(?P<minutes>\d+))?")
 _MEMORY = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
 _KIB = {"K": 1, "M": 1024, "G": 1024**2, "T": 1024**3}
+COUNT_MAX = 2**31 - 1  # Slurm keeps counts and seconds in C's int
+_MEMORY_MAX = 1 << 40  # MiB
+
+
+def whole_number(text: str) -> int:
+    """A count as Slurm can keep it; it may be negative.
+
+    Raises:
+        ValueError: It is no whole number, or too large.
+    """
+    if re.fullmatch("-?[0-9]+", text) is None:
+        raise ValueError(f"'{text}' is not a whole number")
+    value = _number(text.removeprefix("-"))
+    if value > COUNT_MAX:
+        raise ValueError(f"'{text}' is out of range: counts go up to {COUNT_MAX}")
+    return -value if text.startswith("-") else value
+
+
+def _number(digits: str) -> int:
+    """The number of these digits; of very many, one that is too large for everything."""
+    digits = digits.lstrip("0")
+    return int(digits or "0") if len(digits) < 20 else 10**20
+
+
+class Port(int):
+    """A port that a job may listen on."""
+
+    FIRST, LAST = 1024, 65535
+
+    @classmethod
+    def parse(cls, text: str) -> Port:
+        """Refuses those of the system, and what is none."""
+        value = whole_number(text)
+        if not cls.FIRST <= value <= cls.LAST:
+            raise ValueError(f"'{text}' is no port for jobs: these are {cls.FIRST} to {cls.LAST}")
+        return cls(value)
+
+
+class Count(int):
+    """A number of things, at least one."""
+
+    @classmethod
+    def parse(cls, text: str) -> Count:
+        """Refuses zero and less."""
+        value = whole_number(text)
+        if value < 1:
+            raise ValueError(f"'{text}' must be 1 or more")
+        return cls(value)
 
 
 class Duration(int):
@@ -21,7 +69,7 @@ class Duration(int):
     def parse(cls, text: str) -> Duration:
         """Accepts minutes, H:M:S and the days forms. MM:SS is refused: most people mean hours."""
         if text.isdecimal() and text.isascii():
-            return cls(60 * int(text))
+            return cls._checked(60 * _number(text), text)
         match = _CLOCK.fullmatch(text) or _DAYS.fullmatch(text)
         if match is None:
             if re.fullmatch(r"\d+:\d+", text):
@@ -31,11 +79,19 @@ class Duration(int):
                     f"write {text}:00 or 00:{text}"
                 )
             raise ValueError(f"'{text}' is not a time; write HH:MM:SS or D-HH:MM:SS")
-        parts = {name: int(value) for name, value in match.groupdict().items() if value}
+        parts = {name: _number(value) for name, value in match.groupdict().items() if value}
         if parts.get("minutes", 0) > 59 or parts.get("seconds", 0) > 59:
             raise ValueError(f"'{text}' has more than 59 minutes or seconds in its field")
         seconds = 86400 * parts.get("days", 0) + 3600 * parts["hours"]
-        return cls(seconds + 60 * parts.get("minutes", 0) + parts.get("seconds", 0))
+        return cls._checked(seconds + 60 * parts.get("minutes", 0) + parts.get("seconds", 0), text)
+
+    @classmethod
+    def _checked(cls, seconds: int, text: str) -> Duration:
+        if seconds > COUNT_MAX:
+            raise ValueError(
+                f"time '{text}' is longer than {COUNT_MAX // 86400} days, and Slurm counts no further"
+            )
+        return cls(seconds)
 
     def __str__(self) -> str:
         days, rest = divmod(int(self), 86400)
@@ -51,8 +107,10 @@ class Memory(int):
         match = _MEMORY.fullmatch(text)
         if match is None:
             raise ValueError(f"'{text}' is not a memory size; write an integer with K, M, G or T, as 64G")
-        kib = int(match[1]) * _KIB[(match[2] or "M").upper()]
-        return cls(-(-kib // 1024))
+        mib = -(-_number(match[1]) * _KIB[(match[2] or "M").upper()] // 1024)
+        if mib > _MEMORY_MAX:
+            raise ValueError(f"'{text}' is more memory than the {cls(_MEMORY_MAX)} that are counted here")
+        return cls(mib)
 
     def __str__(self) -> str:
         for unit, mib in (("T", 1024**2), ("G", 1024)):
@@ -88,6 +146,21 @@ class Word(str):
             raise ValueError(f"{text!r} holds a NUL character")
         if not text.isascii() and re.search(r"[\ud800-\udfff]", text):
             raise ValueError(f"{text!r} is not valid UTF-8")
+        return cls(text)
+
+
+class Release(Text):
+    """A release of Slurm, as 24.05 or 24.05.3."""
+
+    __slots__ = ()
+
+    KNOWN = ("20.11", "21.08", "22.05", "23.02", "23.11", "24.05", "24.11", "25.05", "25.11", "26.05")
+
+    @classmethod
+    def parse(cls, text: str) -> Release:
+        """Refuses what is none of those that are known here."""
+        if re.fullmatch(r"[0-9]{2}\.[0-9]{2}(?:\.[0-9]+)?", text) is None or text[:5] not in cls.KNOWN:
+            raise ValueError(f"'{text}' is no release of Slurm that is known here: {', '.join(cls.KNOWN)}")
         return cls(text)
 
 
@@ -202,6 +275,8 @@ class Gres(Text):
         item = r"[A-Za-z_][\w.-]*(?::[A-Za-z_0-9][\w.-]*)?(?::\d+[KMGTPkmgtp]?)?"
         if re.fullmatch(rf"{item}(?:,{item})*", text) is None or text.startswith("gres:"):
             raise ValueError(f"'{text}' is not a gres request; write gpu:4, gpu:a100:4 or shard:16")
+        if re.search(":0*[1-9][0-9]{9,}[KMGTP]?(?:,|$)", text, re.IGNORECASE):
+            raise ValueError(f"'{text}' has a count of more than nine digits")
         return cls(text)
 
     def amount(self, name: str) -> int:

@@ -164,25 +164,14 @@ def _shellcheck(count: int, *, wanted: bool | None) -> str:
 
 
 def _all(names: Sequence[str], task: Task) -> Iterable[Checked]:
-    """What is found in each file; many are spread over the CPUs."""
-    cpus = len(os.sched_getaffinity(0))
-    if (len(names) < MANY or cpus == 1) and not task.shellcheck:
-        return map(partial(check, task=task), names)
-    if task.shellcheck:  # the waiting is for processes
-        from concurrent.futures import ThreadPoolExecutor
+    """What is found in each file; many are spread over the CPUs, and so are all that shellcheck reads."""
+    processes = min(len(os.sched_getaffinity(0)), len(names))
+    work = partial(check, task=task)
+    if processes < 2 or (len(names) < MANY and not task.shellcheck):
+        return map(work, names)
+    from sbatchgen.lint.workers import spread
 
-        with ThreadPoolExecutor(cpus) as threads:
-            return list(threads.map(partial(check, task=task), names))
-    from concurrent.futures import ProcessPoolExecutor
-    from concurrent.futures.process import BrokenProcessPool
-
-    try:
-        with ProcessPoolExecutor(cpus) as processes:
-            return list(processes.map(partial(check, task=task), names, chunksize=MANY // 4))
-    except BrokenProcessPool as error:
-        raise DocumentError.of(
-            "a process that read files was killed", fix="name fewer files at once"
-        ) from error
+    return spread(work, names, processes)
 
 
 def check(name: str, task: Task) -> Checked:
@@ -199,7 +188,7 @@ def check(name: str, task: Task) -> Checked:
 def _mended(name: str, source: Source, task: Task) -> Checked:
     new = fix.mended(source.data, lambda data: findings_of(replace(source, data=data), task.settings))
     if task.mend == "fix" and new != source.data:
-        fix.write(Path(name), new)
+        fix.write(Path(name), new, before=source.data)
     rest = replace(source, data=new) if task.mend == "fix" else source
     change = fix.difference(source.file, source.data, new)
     return Checked(found=tuple(_found([rest], task)), change=change, scripts=1)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, partial
 from itertools import chain
 from typing import Any
 
+from sbatchgen.errors import Problem
 from sbatchgen.finding import Finding
 from sbatchgen.lint import suppression
 from sbatchgen.profile import Profile
@@ -28,6 +29,7 @@ from sbatchgen.rules.subject import Subject
 from sbatchgen.units import Text
 
 GROUPS = (directives, launch, rendezvous, steps, environment, containers, survival, safety, submission)
+_LONGEST = 200  # characters of what an exception says
 NO_CLUSTER = Profile(name=Text("unknown"), url=Text(""), checked=Text(""))
 
 
@@ -49,16 +51,10 @@ def lint(subject: Subject, others: Sequence[Finding] = ()) -> list[Finding]:
         subject: The script.
         others: Findings of other tools in it, which comments turn off as well.
     """
-    cluster = Ask(
-        job=subject.job,
-        profile=subject.profile or NO_CLUSTER,
-        slurm=subject.slurm,
-        known=subject.profile is not None,
-        script=True,
-        folder=subject.folder,
-        makes_log_folders=subject.makes_log_folders,
-    )
-    found = [*read_closely(subject), *judge.judge(cluster), *others]
+    failures = _Failures(subject)
+    checks = chain(_of_script(subject), _of_job(subject))
+    found = [finding for rule, check in checks for finding in failures.kept(rule, check)]
+    found = [*found, *others, *failures.findings()]
     if "sbatchgen:" in subject.text:
         known = subject.profile is not None
         found = suppression.settled(found, subject.file, subject.lines, rules=[*rules()], certain=known)
@@ -67,16 +63,68 @@ def lint(subject: Subject, others: Sequence[Finding] = ()) -> list[Finding]:
 
 def read_closely(subject: Subject) -> list[Finding]:
     """The findings of a script, without those about what its options ask for."""
-    policies = subject.profile.policies if subject.profile else {}
-    found = [
-        finding
-        for group in GROUPS
-        for rule in group.RULES
-        for finding in rule.findings(subject, subject.at_option)
-    ]
-    return _sorted(
-        judge.with_policy(finding, policies) for finding in found if policies.get(finding.rule) != "off"
-    )
+    return _sorted(finding for _, check in _of_script(subject) for finding in check())
+
+
+_Check = Callable[[], Iterable[Finding]]
+
+
+def _of_script(subject: Subject) -> Iterator[tuple[str, _Check]]:
+    """Each rule about a script's text, and what gives its findings."""
+    policies = (subject.profile or NO_CLUSTER).policies
+    for rule in judge.wanted((group.RULES for group in GROUPS), policies):
+        yield rule.id, partial(judge.findings, rule, subject, subject.at_option, policies)
+
+
+def _of_job(subject: Subject) -> Iterator[tuple[str, _Check]]:
+    """The same of the rules about what its options ask for."""
+    profile = subject.profile or NO_CLUSTER
+
+    @cache
+    def ask() -> Ask:
+        return Ask(
+            job=subject.job,
+            profile=profile,
+            slurm=subject.slurm,
+            known=subject.profile is not None,
+            script=True,
+            folder=subject.folder,
+            makes_log_folders=subject.makes_log_folders,
+        )
+
+    def check(rule: Rule[Ask]) -> Iterable[Finding]:
+        return judge.findings(rule, ask(), ask().job.place, profile.policies)
+
+    for rule in judge.wanted((group.RULES for group in judge.GROUPS), profile.policies):
+        yield rule.id, partial(check, rule)
+
+
+class _Failures:
+    """Rules that raised, as no rule should: the other rules and the other files are judged all the same."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        self.rules: dict[str, list[str]] = {}  # by what happened: one mistake in a reader ends many rules
+
+    def kept(self, rule: str, check: _Check) -> Iterator[Finding]:
+        """What a rule finds, up to where it raises."""
+        try:
+            yield from check()
+        except Exception as error:  # noqa: BLE001 - any of them is a bug of ours
+            import traceback
+
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            cause = f"{type(error).__name__}: {str(error)[:_LONGEST]}"
+            where = f"{last.filename.rpartition('/')[2]}:{last.lineno}"
+            self.rules.setdefault(f"{cause}, {where}", []).append(rule)
+
+    def findings(self) -> Iterator[Finding]:
+        """One for each cause, of the first rule that it ended."""
+        place = self.subject.at(1)
+        for cause, rules in self.rules.items():
+            who = f"rule {rules[0]}" if len(rules) == 1 else f"rule {rules[0]} and {len(rules) - 1} more"
+            what = f"{who} failed on this script ({cause}): please report it"
+            yield Finding("warning", Problem(what, place.text), rule=rules[0], place=place)
 
 
 def _sorted(findings: Iterable[Finding]) -> list[Finding]:

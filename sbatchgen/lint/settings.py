@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sbatchgen.document import Document, read
+from sbatchgen.document import MAX_SHOWN, Document, read
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, did_you_mean
 from sbatchgen.finding import Finding, Severity
 from sbatchgen.job import JobSpec
@@ -18,6 +18,8 @@ from sbatchgen.rules.ask import DEFAULT_SLURM
 from sbatchgen.rules.subject import Subject
 from sbatchgen.script.releases import RELEASES, line_of
 from sbatchgen.search import Places
+
+LONGEST_ID = 40  # characters that are shown of one that no rule has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +87,7 @@ def settings_of(
     """
     project = read(places.project, JobSpec) if places.project else Document(JobSpec(), {})
     said = project.value.lint
-    off = tuple(one.upper() for one in said.disable)
+    off = tuple(dict.fromkeys(one.upper() for one in said.disable))
     severity = {start.upper(): value for start, value in said.severity.items()}
     _known(off, project.places.get("lint.disable", ""))
     for start in said.severity:
@@ -124,13 +126,8 @@ def checked(file: Path) -> Profile:
         DocumentError: It is wrong.
     """
     document = read(file, Profile)
-    unknown = [
-        Problem(f"no rule '{rule}'", document.places.get(f"policies.{rule}", ""), did_you_mean(rule, rules()))
-        for rule in document.value.policies
-        if rule not in rules()
-    ]
-    if unknown:
-        raise DocumentError(unknown)
+    named = document.value.policies
+    _refuse([(rule, document.places.get(f"policies.{rule}", "")) for rule in named if rule not in rules()])
     return document.value
 
 
@@ -148,11 +145,20 @@ def ids(texts: Iterable[str], flag: str) -> tuple[str, ...]:
 
 
 def _known(starts: Iterable[str], at: str) -> None:
-    unknown = [
-        Problem(f"no rule '{one}'", at, did_you_mean(one, rules())) for one in starts if not _is_rule(one)
+    _refuse([(one, at) for one in starts if not _is_rule(one)])
+
+
+def _refuse(unknown: Sequence[tuple[str, str]]) -> None:
+    """Complain of ids that no rule has, each with its place; of very many, the first."""
+    shown = unknown[:MAX_SHOWN]
+    problems = [
+        Problem(f"no rule '{one[:LONGEST_ID]}'", at, did_you_mean(one[:LONGEST_ID], rules()))
+        for one, at in shown
     ]
-    if unknown:
-        raise DocumentError(unknown)
+    if more := len(unknown) - len(shown):
+        problems.append(Problem(f"and {more} more ids that no rule has"))
+    if problems:
+        raise DocumentError(problems)
 
 
 def _is_rule(start: str) -> bool:

@@ -442,6 +442,21 @@ def _hetjob(script: Subject) -> Iterator[Hit]:
             yield Hit(
                 script.at(line.line), what, "write --option=value for values, and hetjob in a line of its own"
             )
+    yield from _unread(script)
+
+
+def _unread(script: Subject) -> Iterator[Hit]:
+    """The components that the reader leaves out, told once."""
+    read, rest = len(script.script.components), script.script.unread
+    if rest:
+        lines = (line for line in script.script.directives if line.kind is Kind.SEPARATOR)
+        first = next((line for line in lines if line.component == read), None)
+        what = f"a job of {read + rest} components: from number {read + 1} on, they are not looked at here"
+        yield Hit(
+            script.at(first.line if first else 1),
+            what,
+            "make it several jobs, or look at the others yourself",
+        )
 
 
 @RULES.add("SB135", "error", "a combination that sbatch refuses")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from sbatchgen.finding import Finding
+from sbatchgen.finding import Finding, Place
 from sbatchgen.rules import options, placement, resources
 from sbatchgen.rules.ask import Ask
+from sbatchgen.rules.rule import Rule, S
 
 GROUPS = (placement, resources, options)
 
@@ -16,11 +17,20 @@ GROUPS = (placement, resources, options)
 def judge(ask: Ask) -> Iterator[Finding]:
     """What they say, with the severities that the cluster's policies give them."""
     policies = ask.profile.policies
-    for group in GROUPS:
-        for rule in group.RULES:
-            if policies.get(rule.id) != "off":
-                for hit in rule.check(ask):
-                    yield with_policy(rule.finding(hit, ask.job.place), policies)
+    for rule in wanted((group.RULES for group in GROUPS), policies):
+        yield from findings(rule, ask, ask.job.place, policies)
+
+
+def wanted(groups: Iterable[Iterable[Rule[S]]], policies: Mapping[Any, Any]) -> Iterator[Rule[S]]:
+    """The rules of these groups that the cluster has not turned off."""
+    return (rule for rules in groups for rule in rules if policies.get(rule.id) != "off")
+
+
+def findings(
+    rule: Rule[S], subject: S, place: Callable[[str], Place], policies: Mapping[Any, Any]
+) -> Iterator[Finding]:
+    """What a rule says, with the severity that the cluster gives it."""
+    return (with_policy(finding, policies) for finding in rule.findings(subject, place))
 
 
 def with_policy(finding: Finding, policies: Mapping[Any, Any]) -> Finding:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 import time
 
-from sbatchgen.script.grammar import fold, leading_number, wrapped
+from sbatchgen.script.grammar import LONG_MAX, fold, leading_number, wrapped
 
 _DAY_S = 86400
+_LATEST = 67 * 10**15  # seconds; soon after, the C library has no year. What is beyond counts as this
 _CLOCK_WORDS = {"midnight": 0, "noon": 12, "fika": 15, "teatime": 16}
 _LATER_WORDS = {"elevenses": 11}
 _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": _DAY_S, "week": 7 * _DAY_S}
@@ -31,7 +32,7 @@ def moment(text: str, *, now: float, slurm: str) -> float:
     """
     if fold(text).startswith("uts"):
         value, rest = leading_number(text[3:])
-        if value is None or rest or value < 1000000:
+        if value is None or rest or not 1000000 <= value < LONG_MAX:
             raise _wrong(text, 0)
         return value
     clock, date = _fields(text, now, slurm)
@@ -41,8 +42,12 @@ def moment(text: str, *, now: float, slurm: str) -> float:
 
 
 def show(seconds: float) -> str:
-    """The time as sbatch prints it."""
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(seconds))
+    """The time as sbatch prints it; beyond the years that the C library has, it prints what it finds."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", _local(seconds))
+
+
+def _local(seconds: float) -> time.struct_time:
+    return time.localtime(max(-_LATEST, min(seconds, _LATEST)))
 
 
 _Clock = tuple[int, int, int]
@@ -65,7 +70,7 @@ def _fields(text: str, now: float, slurm: str) -> tuple[_Clock | None, _Date | N
             date, at = _day(now + _DAY_S * (word == "tomorrow")), at + len(word)
         elif folded.startswith("now", at):
             delta, at = _delta(text, at)
-            clock, date = tuple(time.localtime(now + delta)[3:6]), _day(now + delta)  # type: ignore[assignment]
+            clock, date = tuple(_local(now + delta)[3:6]), _day(now + delta)  # type: ignore[assignment]
         elif not "0" <= text[at] <= "9":
             raise _wrong(text, at)
         elif ":" in text[at + 1 : at + 3]:
@@ -76,7 +81,7 @@ def _fields(text: str, now: float, slurm: str) -> tuple[_Clock | None, _Date | N
 
 
 def _day(seconds: float) -> _Date:
-    local = time.localtime(seconds)
+    local = _local(seconds)
     return local.tm_year, local.tm_mon, local.tm_mday
 
 
@@ -172,7 +177,7 @@ def _read_date(text: str, at: int) -> tuple[_Date, int]:
 
 
 def _seconds(clock: _Clock | None, date: _Date | None, now: float) -> float:
-    today = time.localtime(now)
+    today = _local(now)
     hour, minute, second = clock or (0, 0, 0)
     if date is None:
         later = (hour, minute) > (today.tm_hour, today.tm_min)

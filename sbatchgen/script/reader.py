@@ -29,6 +29,11 @@ from sbatchgen.script.releases import ALIASES, Argument, Spec, line_of, specs, v
 from sbatchgen.script.setting import put
 from sbatchgen.script.translation import Dialect, dialect, translate, uses
 
+# sbatch reads all directives anew for each component of a job. Here that is done for so many components, and
+# for fewer where these many bytes of directives have been read: time squared is for nobody.
+MAX_COMPONENTS = 128
+MAX_READ = 6 << 20
+
 __all__ = ["Component", "Directive", "Kind", "Message", "Option", "Script", "Word", "read"]
 
 
@@ -103,6 +108,7 @@ class Script:
     Attributes:
         directives: The lines that are directives, and those that look like some.
         components: The components of the job; the last may be incomplete.
+        unread: How many components follow that are not read here, though sbatch would.
         messages: What sbatch says, in order.
         returncode: Its exit status if it ends before it asks slurmctld, else None.
     """
@@ -111,6 +117,7 @@ class Script:
     components: tuple[Component, ...]
     messages: tuple[Message, ...]
     returncode: int | None
+    unread: int = 0
 
     @property
     def options(self) -> Mapping[str, Option]:
@@ -164,10 +171,12 @@ def read(
         ),
     )
     components: list[Component] = []
+    count = _components(call.directives)
+    most = min(count, _most(call.directives))
     try:
         _first_pass(call)
         _admit(call, script)
-        components.extend(_component(call, index) for index in range(_components(call.directives)))
+        components.extend(_component(call, index) for index in range(most))
         returncode = None
     except _EndError as end:
         returncode = end.status
@@ -177,6 +186,7 @@ def read(
         components=tuple(components),
         messages=tuple(call.messages),
         returncode=returncode,
+        unread=count - most if returncode is None else 0,
     )
 
 
@@ -246,6 +256,12 @@ def _admit(call: _Call, script: bytes) -> None:
 
 def _components(lines: Sequence[Directive]) -> int:
     return 1 + max((line.component for line in lines if line.kind in READ), default=0)
+
+
+def _most(lines: Sequence[Directive]) -> int:
+    """How many components are read of a job with these directives."""
+    size = sum(len(line.text) for line in lines)
+    return max(1, min(MAX_COMPONENTS, MAX_READ // max(size, 1)))
 
 
 def _component(call: _Call, index: int) -> Component:
