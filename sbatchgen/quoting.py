@@ -6,6 +6,7 @@ so what quotes a word for bash would change a value in a directive (read in Slur
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 
@@ -38,6 +39,7 @@ def inside_quotes(text: str) -> str:
     return _SPECIAL.sub(r"\\\g<0>", text)
 
 
+@functools.lru_cache(maxsize=256)
 def path(text: str) -> str:
     """One word of bash in which ${USER} and its like are expanded, and nothing else."""
     if _PLAIN_WORD.fullmatch(text):

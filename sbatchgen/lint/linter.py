@@ -38,7 +38,7 @@ def rules() -> dict[str, Rule[Any]]:
     """Every rule by its id, in the order of the ids."""
     groups: list[Iterable[Rule[Any]]] = [
         suppression.RULES,
-        *(group.RULES for group in judge.GROUPS),
+        judge.ALL,
         *(group.RULES for group in GROUPS),
     ]
     return {rule.id: rule for rule in sorted(chain.from_iterable(groups), key=lambda rule: rule.id)}
@@ -72,7 +72,7 @@ _Check = Callable[[], Iterable[Finding]]
 def _of_script(subject: Subject) -> Iterator[tuple[str, _Check]]:
     """Each rule about a script's text, and what gives its findings."""
     policies = (subject.profile or NO_CLUSTER).policies
-    for rule in judge.wanted((group.RULES for group in GROUPS), policies):
+    for rule in judge.wanted((rule for group in GROUPS for rule in group.RULES), policies):
         yield rule.id, partial(judge.findings, rule, subject, subject.at_option, policies)
 
 
@@ -95,7 +95,7 @@ def _of_job(subject: Subject) -> Iterator[tuple[str, _Check]]:
     def check(rule: Rule[Ask]) -> Iterable[Finding]:
         return judge.findings(rule, ask(), ask().job.place, profile.policies)
 
-    for rule in judge.wanted((group.RULES for group in judge.GROUPS), profile.policies):
+    for rule in judge.wanted(judge.ALL, profile.policies):
         yield rule.id, partial(check, rule)
 
 

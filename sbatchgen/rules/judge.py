@@ -11,19 +11,22 @@ from sbatchgen.rules import options, placement, resources
 from sbatchgen.rules.ask import Ask
 from sbatchgen.rules.rule import Rule, S
 
-GROUPS = (placement, resources, options)
+ALL = (*placement.RULES, *resources.RULES, *options.RULES)
 
 
 def judge(ask: Ask) -> Iterator[Finding]:
     """What they say, with the severities that the cluster's policies give them."""
     policies = ask.profile.policies
-    for rule in wanted((group.RULES for group in GROUPS), policies):
-        yield from findings(rule, ask, ask.job.place, policies)
+    for rule in wanted(ALL, policies) if policies else ALL:
+        for hit in rule.check(
+            ask
+        ):  # not by `findings`: a plan is judged in each render, and most rules say nothing
+            yield with_policy(rule.finding(hit, ask.job.place), policies)
 
 
-def wanted(groups: Iterable[Iterable[Rule[S]]], policies: Mapping[Any, Any]) -> Iterator[Rule[S]]:
-    """The rules of these groups that the cluster has not turned off."""
-    return (rule for rules in groups for rule in rules if policies.get(rule.id) != "off")
+def wanted(rules: Iterable[Rule[S]], policies: Mapping[Any, Any]) -> Iterator[Rule[S]]:
+    """The rules that the cluster has not turned off."""
+    return (rule for rule in rules if policies.get(rule.id) != "off")
 
 
 def findings(
