@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import io
 import os
 import stat
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from sbatchgen.trace import TemplateLine
 
 INTERRUPTED, READER_GONE = 130, 141  # as of shells: 128 and the number of the signal
+OF_STREAMS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 MOST_COLUMNS = 10_000
 
 
@@ -101,25 +103,18 @@ def _of_system(error: OSError) -> int:
         return READER_GONE
     problem = of_file(error)
     if problem is None:
-        stream = next((name for name in ("stdout", "stderr") if not _flushed(getattr(sys, name))), None)
-        if stream is None:
+        if error.errno not in OF_STREAMS:
             raise error
-        problem = Problem(f"{stream}: {error.strerror}")
+        problem = Problem(f"stdout: {error.strerror}")  # click's own, as of --help
     _say(problem, "error")
     return DocumentError.exit_status
 
 
-def _flushed(stream: TextIO) -> bool:
-    try:
-        stream.flush()
-    except OSError:
-        return False
-    return True
-
-
 def _leave(status: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
-        if not _flushed(stream):  # the interpreter would try again, and exit with a status of its own
+        try:
+            stream.flush()
+        except OSError:  # the interpreter would try again, and exit with a status of its own
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     sys.exit(status)
 

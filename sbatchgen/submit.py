@@ -268,7 +268,11 @@ def submit_to_slurm(
     _make_folders(submission, note)
     if submission.run_dir:
         history.put(submission.run_dir / submission.name, submission.script)
-    answer = _sbatch("--parsable", submission, env)
+    try:
+        answer = _sbatch("--parsable", submission, env)
+    except KeyboardInterrupt:
+        note("note: see with squeue --me whether the job is there")
+        raise
     match = re.search(r"^(\d+)(;.*)?$", answer.out, re.MULTILINE)
     if match and answer.ended:  # sbatch waits for the job where the script says --wait
         return Accepted(match[0], "\n".join(line for line in (answer.err.strip(), answer.ended) if line))

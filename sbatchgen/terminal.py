@@ -36,18 +36,26 @@ def show(review: Review, stream: IO[str], folder: Path, *, width: int | None = N
         folder: The current folder, from which paths are shown.
         width: Of the terminal, where that is known.
     """
-    console = Console(
-        file=stream, force_terminal=True, highlight=False, emoji=False, markup=False, width=width
-    )
-    console.print(Group(*_blocks(review, folder)))
+    _console(stream, width, highlight=False).print(Group(*_blocks(review, folder)))
 
 
 def show_markdown(text: str, stream: IO[str], *, width: int | None = None) -> None:
     """Write a page to a terminal."""
     from rich.markdown import Markdown
 
-    Console(file=stream, force_terminal=True, emoji=False, markup=False, width=width).print(
-        Markdown(text, code_theme=THEME)
+    _console(stream, width).print(Markdown(text, code_theme=THEME))
+
+
+def _console(stream: IO[str], width: int | None, *, highlight: bool = True) -> Console:
+    """A terminal of this width, which scrolls: without a height, Rich would look at COLUMNS all the same."""
+    return Console(
+        file=stream,
+        force_terminal=True,
+        highlight=highlight,
+        emoji=False,
+        markup=False,
+        width=width,
+        height=25 if width else None,
     )
 
 

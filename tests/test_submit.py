@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from sbatchgen import submit
 from sbatchgen.render import digest
 from sbatchgen.script import read
 from sbatchgen.submit import log_folders
@@ -152,6 +154,94 @@ def test_no_sbatch_ends_with_5(folder: Path, command: Command, monkeypatch: pyte
     result = command("submit", "single", "--profile", "troila", "--yes")
     assert result.status == 5
     assert "there is no sbatch here" in result.err
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda path: path.chmod(0o644), "Permission denied"),
+        (lambda path: path.write_bytes(b"\x7fELF\x02\x01\x01"), "Exec format error"),
+        (lambda path: path.write_text("#!/no/such/shell\n"), "No such file or directory"),
+    ],
+)
+def test_an_sbatch_that_can_not_be_started_ends_with_5(
+    record: Path, folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch,
+    make: Callable[[Path], object], words: str,
+) -> None:  # fmt: skip
+    make(folder / "bin/sbatch")
+    monkeypatch.setenv("PATH", f"{folder}/bin")
+    result = command("submit", "single", "--profile", "troila", "--yes")
+    assert (result.status, result.out) == (5, "")
+    assert f"error: can't start {folder}/bin/sbatch: {words}\n  fix: see what it is: ls -lL " in result.err
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("printf 'plac\\xe9 \\xff\\n' >&2; echo 4711", "plac\ufffd \ufffd\n"),
+        ("printf '\\xff\\n4711\\n'", ""),
+        ("echo 4711; exit 3", "sbatch ended with exit status 3\n"),  # --wait: that of the job
+        ("echo 4711; kill -KILL $$", "sbatch ended with exit status 137\n"),
+        ("echo 4711; sleep 20", "sbatch did not end within 1 s\n"),
+    ],
+)
+def test_the_id_of_a_job_is_never_lost(
+    record: Path, folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch, body: str, said: str
+) -> None:
+    (folder / "bin/sbatch").write_text(f"#!/bin/bash\n{body}\n")
+    monkeypatch.setattr(submit, "SUBMIT_TIMEOUT_S", 1)
+    result = command("submit", "single", "--profile", "troila", "--yes")
+    assert (result.status, result.out) == (0, "4711\n")
+    assert result.err.endswith(said)
+    assert (folder / "runs/single/job-4711.slurm").is_file()
+
+
+def test_an_sbatch_that_does_not_answer_ends_with_5(
+    record: Path, folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "bin/sbatch").write_text("#!/bin/bash\nsleep 20\n")
+    monkeypatch.setattr(submit, "SUBMIT_TIMEOUT_S", 1)
+    result = command("submit", "single", "--profile", "troila", "--yes")
+    assert (result.status, result.out) == (5, "")
+    assert "sbatch did not end within 1 s\n  fix: see with squeue --me" in result.err
+    asked = command("review", "single", "--profile", "troila", "--test-only")
+    assert asked.status == 5
+    assert "sbatch did not end within 1 s" in asked.out
+
+
+def test_an_id_that_stdout_can_not_take_is_on_stderr(record: Path, folder: Path) -> None:
+    call = [sys.executable, "-m", "sbatchgen", "submit", "single", "--profile", "troila", "--yes"]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 3
+    assert "note: job 4711 is submitted\n" in done.stderr
+    assert "error: stdout: No space left on device\n" in done.stderr
+    assert (folder / "runs/single/job-4711.slurm").read_text() == (record / "script").read_text()
+
+
+def test_sbatch_gets_the_bytes_shown_whatever_others_write(
+    record: Path, folder: Path, command: Command
+) -> None:
+    """The run folder may belong to a group; the copy that sbatch is given does not, and is removed."""
+    evil = "for file in $(find runs -name '*.slurm'); do echo evil >$file; done\n"
+    (folder / "bin/sbatch").write_text(FAKE.replace("#!/bin/bash\n", f"#!/bin/bash\n{evil}"))
+    result = command("submit", "ddp", "--profile", "torchrun", "--yes")
+    script = (record / "script").read_text()
+    assert script == script_shown(result.err)
+    assert (folder / "runs/ddp/job-4711.slurm").read_text() == script
+    given = Path((record / "argv").read_text().splitlines()[1])
+    assert given.name == "job.slurm"
+    assert not given.parent.exists()
+
+
+def test_an_interrupt_while_sbatch_runs_tells_where_to_look(record: Path, folder: Path) -> None:
+    (folder / "bin/sbatch").write_text('#!/bin/bash\ntouch "$RECORD/began"\nsleep 20\n')
+    process = local(folder, "--profile", "troila")
+    wait_for(record / "began")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert err.endswith("note: see with squeue --me whether the job is there\n")
 
 
 def test_a_job_id_with_its_cluster_is_printed_whole(record: Path, folder: Path, command: Command) -> None:
