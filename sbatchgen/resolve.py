@@ -202,7 +202,7 @@ def _gpus(values: _Values, partition: Partition, mode: Mode) -> tuple[int, int]:
     if gres.amount("gpu") or gres.amount("shard"):
         return gres.amount("gpu"), gres.amount("shard")
     if per_task := values.get("options.gpus_per_task"):
-        each, here = gpu_count(per_task), partition.gpus_per_node
+        each, here = max(1, gpu_count(per_task)), partition.gpus_per_node  # `check` refuses 0
         fitting = here // each if here and values.get("launcher") == "srun" and mode == "ddp" else 1
         return each * (values.get("options.ntasks_per_node") or max(1, fitting)), 0
     if total := values.get("options.gpus"):
@@ -216,7 +216,7 @@ def _derive_tasks(values: _Values, gpus: int, shards: int, mode: Mode) -> int:
     nproc = 1
     if mode == "ddp":
         given = values.get("nproc_per_node") or (values.get("options.ntasks_per_node") if by_srun else None)
-        each = gpu_count(values.get("options.gpus_per_task") or "1") if by_srun else 1
+        each = max(1, gpu_count(values.get("options.gpus_per_task") or "1")) if by_srun else 1
         nproc = given or gpus // each or (1 if shards else 2)
         values.derive("nproc_per_node", nproc, "one process a GPU" if gpus else "no whole GPUs")
     why = "one task a process" if by_srun else "one task a node"

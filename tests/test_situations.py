@@ -491,10 +491,7 @@ def test_a_terminal_without_a_width_has_80_columns(folder: Path, columns: str) -
     [
         *((flag, value + "9" * 40) for flag, value in NUMBERS),
         ("--gpus-per-task", "0"),
-        pytest.param(
-            ("--gpus-per-task", "0", "--launcher", "srun"),
-            marks=pytest.mark.xfail(reason="sbatchgen/resolve.py divides by it", raises=ZeroDivisionError),
-        ),
+        ("--gpus-per-task", "0", "--launcher", "srun"),
     ],
     ids=" ".join,
 )
