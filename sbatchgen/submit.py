@@ -276,14 +276,14 @@ def submit_to_slurm(
     match = re.search(r"^(\d+)(;.*)?$", answer.out, re.MULTILINE)
     if match and answer.ended:  # sbatch waits for the job where the script says --wait
         return Accepted(match[0], "\n".join(line for line in (answer.err.strip(), answer.ended) if line))
+    fix = "see with squeue --me whether the job is there before trying again"
     if answer.status is None:
-        fix = "see with squeue --me whether the job is there before trying again"
         raise SlurmError.of(answer.ended, fix=fix)
     if answer.status:
         refusals = reasons(answer.status, answer.err or answer.out, submission.asked)
         raise SlurmError(refusal.problem for refusal in refusals)
     if match is None:
-        raise SlurmError.of(f"sbatch gave no job id, but: {answer.out.strip() or 'nothing'}")
+        raise SlurmError.of(f"sbatch gave no job id, but: {answer.out.strip() or 'nothing'}", fix=fix)
     return Accepted(match[0], answer.err.strip())
 
 
