@@ -14,6 +14,7 @@ _MEMORY = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
 _KIB = {"K": 1, "M": 1024, "G": 1024**2, "T": 1024**3}
 COUNT_MAX = 2**31 - 1  # Slurm keeps counts and seconds in C's int
 _MEMORY_MAX = 1 << 40  # MiB
+_DIGITS_MAX = 1000  # Python reads numbers of up to 4300
 
 
 def whole_number(text: str) -> int:
@@ -126,11 +127,13 @@ class Text(str):
 
     @classmethod
     def parse(cls, text: str) -> Text:
-        """Refuses control characters and what is not Unicode text."""
+        """Refuses control characters, what is not Unicode text, and numbers that nothing can count."""
         if re.search(r"[\x00-\x1f\x7f\x85\u2028\u2029]", text):
             raise ValueError(f"{text!r} holds a control character")
         if not text.isascii() and re.search(r"[\ud800-\udfff]", text):
             raise ValueError(f"{text!r} is not valid UTF-8")
+        if len(text) > _DIGITS_MAX and re.search(f"[0-9]{{{_DIGITS_MAX}}}", text):
+            raise ValueError(f"'{text}' holds a number of {_DIGITS_MAX} digits or more")
         return cls(text)
 
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from sbatchgen.shell import Body, Command, read
@@ -148,6 +148,7 @@ QUOTED = st.lists(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(QUOTED, min_size=1, max_size=20))
+@example(["'$'$'\\\\'", "0"])
 def test_values_are_those_of_bash(texts: list[str]) -> None:
     script = "".join(f"printf '%s\\0' X{text}\n" for text in texts)
     result = subprocess.run(

@@ -54,11 +54,13 @@ def lint(subject: Subject, others: Sequence[Finding] = ()) -> list[Finding]:
     failures = _Failures(subject)
     checks = chain(_of_script(subject), _of_job(subject))
     found = [finding for rule, check in checks for finding in failures.kept(rule, check)]
-    found = [*found, *others, *failures.findings()]
+    found += others
     if "sbatchgen:" in subject.text:
-        known = subject.profile is not None
-        found = suppression.settled(found, subject.file, subject.lines, rules=[*rules()], certain=known)
-    return _sorted(found)
+        known, ids = subject.profile is not None, [*rules()]
+        found = suppression.settled(
+            found, subject.file, subject.lines, rules=ids, certain=known, kept=failures.kept
+        )
+    return _sorted([*found, *failures.findings()])
 
 
 def read_closely(subject: Subject) -> list[Finding]:

@@ -8,8 +8,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from sbatchgen.errors import did_you_mean
 from sbatchgen.finding import Finding, Place
@@ -122,8 +124,19 @@ def _following(lines: Sequence[str], number: int) -> tuple[int, int]:
     return first, last
 
 
+def _what(one: Suppression) -> tuple[int, int, str]:
+    """What a comment turns off: the first line, the last, and the rule."""
+    return one.first, one.last, one.rule
+
+
 def settled(
-    findings: Sequence[Finding], file: str, lines: Sequence[str], *, rules: Sequence[str], certain: bool
+    findings: Sequence[Finding],
+    file: str,
+    lines: Sequence[str],
+    *,
+    rules: Sequence[str],
+    certain: bool,
+    kept: Callable[[str, Callable[[], Iterable[Finding]]], Iterable[Finding]],
 ) -> list[Finding]:
     """The findings that no comment turns off, and what is wrong with the comments.
 
@@ -134,25 +147,28 @@ def settled(
         rules: The ids of all rules.
         certain: Whether a comment that turns nothing off has no use: not where the cluster is unknown, for a
             rule that compares with it is silent then.
+        kept: Gives what a rule finds, by its id and a function, also where it raises.
     """
     comments = tuple(suppressions(file, lines))
     if not comments:
         return list(findings)
-    by_line: dict[int, list[Suppression]] = {}
-    for comment in comments:
-        if comment.kind in KINDS and comment.rule:
-            for number in range(comment.first, comment.last + 1):
-                by_line.setdefault(number, []).append(comment)
-    used: set[Suppression] = set()
+    known = {_what(one) for one in comments if one.kind in KINDS and one.rule}
+    spans = sorted({(first, last) for first, last, _ in known if first < last})  # none meets another
+    used: set[tuple[int, int, str]] = set()
 
     def is_kept(finding: Finding) -> bool:
-        here = [*by_line.get(finding.place.line, ()), *by_line.get(0, ())]
-        covering = [comment for comment in here if finding.rule.startswith(comment.rule)]
+        line, rule = finding.place.line, finding.rule
+        around = spans[max(0, bisect_right(spans, (line + 1,)) - 1) :][:1]
+        places = [(0, 0), (line, line), *(span for span in around if span[0] <= line <= span[1])]
+        starts = [rule[:end] for end in range(1, len(rule) + 1)]
+        covering = {(*place, start) for place in places for start in starts} & known
         used.update(covering)
         return not covering
 
     left = [finding for finding in findings if is_kept(finding)]
-    idle = [one for one in comments if certain and one not in used and _is_of(one.rule, rules)]
+    idle = [one for one in comments if certain and _what(one) not in used and _is_of(one.rule, rules)]
     applied = Applied(comments=comments, idle=tuple(idle), rules=tuple(rules))
-    about = [finding for rule in RULES for finding in rule.findings(applied, lambda _: Place())]
+    about = [
+        one for rule in RULES for one in kept(rule.id, partial(rule.findings, applied, lambda _: Place()))
+    ]
     return [*left, *filter(is_kept, about)]

@@ -72,7 +72,8 @@ def _started(work: Callable[[str], T], names: Sequence[str]) -> _Worker:
     status = 1
     try:  # here is the new process, which must not get out of this block
         os.close(reading)
-        signal.signal(signal.SIGINT, _interrupted)
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(signal.SIGINT, _interrupted)
         signal.signal(signal.SIGTERM, _interrupted)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         with os.fdopen(writing, "wb") as pipe:

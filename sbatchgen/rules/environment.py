@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sbatchgen.finding import Edit
@@ -287,7 +288,7 @@ def _programs_found(script: Subject) -> Iterator[Hit]:
         if step and {"chdir", "container-image", "container-name"} & step.options.keys():
             continue
         path = launch.program.body.value(launch.program.words[0]) or name
-        if not path.startswith("/") and not (folder / path).is_file():
+        if not path.startswith("/") and not _is_file(folder / path):
             what = f"{path} is looked for in the folder of sbatch: there is none in {folder}"
             yield Hit(
                 script.at_word(launch.program.words[0]),
@@ -295,6 +296,14 @@ def _programs_found(script: Subject) -> Iterator[Hit]:
                 "cd FOLDER before it, or add --chdir=FOLDER",
             )
             return
+
+
+def _is_file(path: Path) -> bool:
+    """Whether it is there; no name that is too long for a file is."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 @RULES.add("SB414", "info", "the old name of a variable")

@@ -232,7 +232,7 @@ def _leaves_the_job(script: Subject) -> Iterator[Hit]:
         if command.name == "docker" and first not in ("run", "exec"):
             continue
         if command.name == "ssh" and any(
-            re.fullmatch(r"-\w*[LRDNV]\w*", word.text) for word in command.words[1:]
+            re.fullmatch(r"-\w+", word.text) and re.search("[LRDNV]", word.text) for word in command.words[1:]
         ):
             continue
         what, fix = _LEAVING[command.name]

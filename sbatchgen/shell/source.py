@@ -206,7 +206,10 @@ _MATCH = re.compile(
     rb"""(=~[ \t]+)((?:\\.|"(?:\\.|[^"\\])*"|'[^']*'|\((?:\\.|[^()\\\n])*\)|\$\{[^}]*\}|[^\s\\"'(])+)""",
     re.DOTALL,
 )
-_ANSI = re.compile(rb"\$'(?:\\.|[^'\\])*'", re.DOTALL)
+# $'...', or what may hold its two characters and is none: a comment, "...", '...$'
+_ANSI = re.compile(
+    rb"""\$'(?:\\.|[^'\\])*'|\\.|(?<![^\s;])\#[^\n]*|"(?:\\.|[^"\\$`]|\$(?!\())*"|'[^'\n]*'""", re.DOTALL
+)
 _ESCAPED = re.compile(rb"\\[^\n]")
 _KEPT = re.compile(rb"\$\{[^}]*\}|\$\w+|\w+|.", re.DOTALL)
 _VALUE = (
@@ -229,7 +232,7 @@ def _spared(text: str) -> bytes:
     if b" =~" in data:  # regular expressions with quotes
         data = _MATCH.sub(_plain_match, data)
     if b"$'" in data:  # backslashes in $'...'
-        data = _ANSI.sub(lambda match: _ESCAPED.sub(b"..", match[0]), data)
+        data = _ANSI.sub(_without_escapes, data)
     if b";&" in data:
         data = data.replace(b";;&", b";; ").replace(b";&", b";;")
     if b"<>" in data:
@@ -239,6 +242,10 @@ def _spared(text: str) -> bytes:
     if b"\\\n" in data:  # a line that goes on in an empty one
         data = _END.sub(b" ", data)
     return data
+
+
+def _without_escapes(match: re.Match[bytes]) -> bytes:
+    return _ESCAPED.sub(b"..", match[0]) if match[0].startswith(b"$") else match[0]
 
 
 def _plain_match(match: re.Match[bytes]) -> bytes:

@@ -120,6 +120,8 @@ def scan(source: Source, at: int, stop: int | None = None) -> Word | None:
     else:
         pieces = []
     while at < stop and (text[at] not in _ENDS or _is_inside(text, at, start)):
+        if text[at] == "`" and at not in source.spans:  # it ends the substitution that the word stands in
+            break
         found, end = _piece(source, at, stop, first=at == start)
         if not found and end <= at:
             break
@@ -242,7 +244,7 @@ def expansion(text: str, at: int, *, quoted: bool) -> Piece:
     """The piece that $NAME or ${...} is."""
     if simple := _SIMPLE.fullmatch(text):
         return Piece("variable", text, quoted=quoted, at=at, name=simple[1] or simple[2])
-    match = _EXPANSION.fullmatch(text)
+    match = _EXPANSION.fullmatch(text) if text.endswith("}") else None
     if not match:
         return Piece("variable", text, quoted=quoted, at=at, operator="?")
     before, name, subscript, after, operand = match.groups()
