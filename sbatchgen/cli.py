@@ -7,7 +7,6 @@ import dataclasses
 import errno
 import io
 import os
-import stat
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -413,23 +412,15 @@ def _submit_to_slurm(submission: Submission, *, keep: bool) -> None:
 
 
 def _is_script(job: str) -> bool:
-    """A file that starts like a script, whatever its name.
-
-    Raises:
-        DocumentError: Its name is that of a script, and it is a FIFO, say, which may never end.
-    """
+    """Whether it is there and has a script's name, or starts like a script."""
     from sbatchgen.files import read
 
-    path, named = Path(job), job.endswith((".slurm", ".sbatch", ".sh", ".job"))
-    try:
-        mode = path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError):
+    path = Path(job)
+    if job.endswith((".yaml", ".yml")) or not path.exists():
         return False
-    if job.endswith((".yaml", ".yml")) or not (named or stat.S_ISREG(mode)):
-        return False
-    if not stat.S_ISREG(mode):
-        raise DocumentError.of(f"{job} is no regular file", fix="give a script")
-    return named or read(path, 2) == b"#!"
+    if job.endswith((".slurm", ".sbatch", ".sh", ".job")):
+        return True
+    return path.is_file() and read(path, 2) == b"#!"
 
 
 @cli.command()

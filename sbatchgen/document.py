@@ -10,7 +10,6 @@ with those that aliases stand for, have limits. Tags, merge keys and directives 
 from __future__ import annotations
 
 import re
-import stat
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -20,6 +19,7 @@ from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
 
+from sbatchgen import files
 from sbatchgen.errors import DocumentError, Problem, did_you_mean
 from sbatchgen.units import whole_number
 
@@ -55,12 +55,9 @@ def read(path: Path, kind: type[T]) -> Document[T]:
 
 
 def _text(path: Path) -> str:
-    """The text of a regular file; a FIFO may never end, and some devices do not."""
+    """The text of a regular file."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise DocumentError.of(f"can't read {path}: it is no regular file", fix="name a YAML file")
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = files.read(path, MAX_BYTES + 1)
     except OSError as error:
         raise DocumentError.of(f"can't read {path}: {error.strerror or error}") from error
     if len(data) > MAX_BYTES:

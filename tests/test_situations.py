@@ -444,7 +444,7 @@ def shell(line: str, folder: Path, **environment: str) -> subprocess.CompletedPr
         (
             "mkfifo job.slurm; sbatchgen submit job.slurm --yes",
             3,
-            "error: job.slurm is no regular file\n  fix: give a script\n",
+            "error: can't read job.slurm: not a regular file\n",
         ),
     ],
 )

@@ -1,6 +1,6 @@
 """Where scripts come from: files, folders, stdin, and the examples of Markdown documents.
 
-Nothing larger than MAX_BYTES is read, and nothing that is no regular file is opened: a pipe may never end.
+Nothing larger than MAX_BYTES is read, and only regular files are: a pipe may never end.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sbatchgen.errors import DocumentError, Problem
+from sbatchgen.files import read
 from sbatchgen.finding import Finding, Place
 
 MAX_BYTES = 4 << 20  # slurmctld takes no larger script, unless max_script_size says so (slurm.conf(5))
@@ -100,10 +101,7 @@ def _scripts(folder: str, complain: Callable[[Problem], None]) -> Iterator[str]:
 
 def _has_directives(path: str) -> bool:
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
-            return False
-        with open(path, "rb") as file:  # noqa: PTH123
-            return _DIRECTIVE.search(file.read(1 << 16)) is not None
+        return _DIRECTIVE.search(read(Path(path), 1 << 16)) is not None
     except OSError:
         return False
 
@@ -112,7 +110,7 @@ def sources(name: str) -> list[Source]:
     """The scripts of a file: one, or those of a Markdown document.
 
     Raises:
-        DocumentError: It can't be read, is no regular file, or is too large for a script.
+        DocumentError: It can't be read, is not a regular file, or is too large for a script.
     """
     source = whole(name)
     return list(_examples(source)) if name.endswith(DOCUMENTS) else [source]
@@ -122,7 +120,7 @@ def whole(name: str) -> Source:
     """A file as a script, whatever its name.
 
     Raises:
-        DocumentError: It can't be read, is no regular file, or is too large for a script.
+        DocumentError: It can't be read, is not a regular file, or is too large for a script.
     """
     if name == STDIN:
         return Source(file="<stdin>", data=_stdin())
@@ -136,12 +134,8 @@ def _stdin() -> bytes:
 
 
 def _content(name: str) -> bytes:
-    path = Path(name)
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise DocumentError.of(f"{name} is no regular file", fix="give a script")
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = read(Path(name), MAX_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         why = error.strerror if isinstance(error, OSError) else error
         raise DocumentError.of(f"can't read {name}: {why}") from error
