@@ -382,7 +382,7 @@ def submit(
         submission = of_script(Path(job), given, args, os.environ, _here(), keep=keep_sbatch_env)
     else:
         resolved = _resolve(job, args, given)
-        submission = of_job(resolved, os.environ, _here())
+        submission = of_job(resolved, os.environ, _here(), ask=True)
     _show(submission.review, sys.stderr)
     if failure := _failure(submission.review.findings):
         sys.exit(failure.exit_status)

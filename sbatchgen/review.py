@@ -18,6 +18,7 @@ from sbatchgen.plan import Origin, Plan
 from sbatchgen.profile import Partition
 from sbatchgen.refusal import Answer
 from sbatchgen.resources import Resources
+from sbatchgen.start import Start
 
 SCHEMA = 1
 
@@ -131,6 +132,7 @@ class Review:
     """All of it. What is None is not known or does not apply.
 
     Attributes:
+        start: What the job will find in its run folder, where that can be seen from here.
         surprises: The values that the user may not expect: see `origins.surprises`.
         findings: Everything that `check` says.
         last: What is new since the last submission, if there was one.
@@ -146,6 +148,7 @@ class Review:
     cluster: Cluster | None = None
     request: Request | None = None
     cost: Cost | None = None
+    start: Start | None = None
     surprises: tuple[Setting, ...] = ()
     findings: tuple[Finding, ...] = ()
     last: Change | None = None
@@ -161,6 +164,7 @@ def of_plan(
     findings: Sequence[Finding],
     *,
     profile_by: Origin,
+    start: Start | None = None,
     last: Submitted | None = None,
     own_lines: Sequence[int] | None = None,
 ) -> Review:
@@ -171,6 +175,7 @@ def of_plan(
         script: Its script, if it could be rendered.
         findings: What `check` says.
         profile_by: Who named the profile.
+        start: What it will find in its run folder.
         last: What was submitted last in its run folder.
         own_lines: The lines of the script with a value in them, if they could be told.
     """
@@ -180,6 +185,7 @@ def of_plan(
         cluster=_cluster(plan),
         request=(request := _request_of_plan(plan)),
         cost=_cost(request) if plan.slurm else None,
+        start=start,
         surprises=tuple(surprises(plan, profile_by)),
         findings=tuple(findings),
         last=_change(last, script) if last and script is not None else None,

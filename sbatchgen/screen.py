@@ -99,7 +99,8 @@ def rows(review: Review) -> list[tuple[str, str]]:
         lines += [("each node", _node(request)), ("time", limit), ("cost", _cost(cost, request))]
     if job:
         resume = {"auto": "the newest checkpoint, if any", "off": "off: starts from nothing"}
-        lines += [("run folder", job.run_dir), ("data", job.data)]
+        says = f": {review.start.says}" if review.start and review.start.says else ""
+        lines += [("run folder", f"{job.run_dir}{says}"), ("data", job.data)]
         lines.append(("resume", resume.get(job.resume, job.resume)))
     return lines
 

@@ -1,7 +1,8 @@
 """From a script to a running job: log folders first, a clean environment, and the very bytes shown.
 
-Only this module starts processes, but for shellcheck. Slurm's behaviour relied on: sbatch(1), "INPUT
-ENVIRONMENT VARIABLES" (SBATCH_* beats the script) and "filename pattern" (no folder is made for a log).
+Only this module and `start` start processes, but for shellcheck. Slurm's behaviour relied on: sbatch(1),
+"INPUT ENVIRONMENT VARIABLES" (SBATCH_* beats the script) and
+"filename pattern" (no folder is made for a log).
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from sbatchgen import history, review
+from sbatchgen import history, review, start
 from sbatchgen.check import check
 from sbatchgen.errors import CommandLineError, DocumentError, FitError, SbatchgenError, SlurmError
+from sbatchgen.finding import Finding
 from sbatchgen.lint.linter import read_closely
 from sbatchgen.lint.settings import findings_of, settings_of
 from sbatchgen.lint.source import whole
@@ -51,8 +53,12 @@ class Submission:
     review: review.Review
 
 
-def of_job(resolved: Resolved, environment: Mapping[str, str], folder: Path) -> Submission:
+def of_job(
+    resolved: Resolved, environment: Mapping[str, str], folder: Path, *, ask: bool = False
+) -> Submission:
     """The submission of a job; its log goes into the run folder, unless the job says where.
+
+    With `ask`, squeue says whether earlier jobs of the run folder are still there.
 
     Raises:
         DocumentError: The run folder holds a variable that is not set here.
@@ -61,25 +67,36 @@ def of_job(resolved: Resolved, environment: Mapping[str, str], folder: Path) -> 
         name = resolved.plan.profile.name
         what = f"profile '{name}' has no scheduler to submit to: its platform starts the script"
         raise FitError.of(what, fix="render it, and give the script to the platform")
-    run_dir = folder / expand(resolved.plan.run_dir, environment)
-    return _of_plan(resolved, folder, run_dir)
+    run_dir = folder / expand(_known_here(resolved.plan.run_dir), environment)
+    return _of_plan(resolved, environment, folder, run_dir, ask=ask)
 
 
 def look(resolved: Resolved, environment: Mapping[str, str], folder: Path) -> Submission:
     """Like `of_job`, but also for a job that can't be submitted from here; that one has no run folder."""
     plan = resolved.plan
-    names = ShellPath.VARIABLE.findall(plan.run_dir)
+    names = ShellPath.VARIABLE.findall(_known_here(plan.run_dir))
     if plan.profile.scheduler == "env" or not all(environment.get(name) for name in names):
-        return _of_plan(resolved, folder, None)
+        return _of_plan(resolved, environment, folder, None)
     return of_job(resolved, environment, folder)
 
 
-def _of_plan(resolved: Resolved, folder: Path, run_dir: Path | None) -> Submission:
+def _of_plan(
+    resolved: Resolved,
+    environment: Mapping[str, str],
+    folder: Path,
+    run_dir: Path | None,
+    *,
+    ask: bool = False,
+) -> Submission:
     plan = resolved.plan
     if run_dir and plan.slurm and plan.origin("options.output").source is Source.DEFAULT:
         pattern = str(plan.options.output or "%x-%j.out")
         resolved = with_log(resolved, f"{_in_directive(run_dir)}/{pattern}")
     findings = check(resolved.plan, log_folders_made=True)
+    begins, about_start = _start(resolved, environment, folder, run_dir)
+    findings += about_start
+    if ask and run_dir and plan.slurm:
+        findings += start.queued(run_dir, plan, environment)
     broken = any(finding.severity == "error" for finding in findings)
     script = "" if broken else resolved.script()
     if script and plan.slurm:  # what a template, the profile's setup or extra_options brought in
@@ -98,6 +115,7 @@ def _of_plan(resolved: Resolved, folder: Path, run_dir: Path | None) -> Submissi
         None if broken else script,
         findings,
         profile_by=resolved.profile_by,
+        start=begins,
         last=history.last(run_dir) if run_dir else None,
         own_lines=_own_lines(resolved, script),
     )
@@ -110,6 +128,32 @@ def _of_plan(resolved: Resolved, folder: Path, run_dir: Path | None) -> Submissi
         local=not plan.slurm,
         review=shown,
     )
+
+
+def _start(
+    resolved: Resolved, environment: Mapping[str, str], folder: Path, run_dir: Path | None
+) -> tuple[start.Start | None, list[Finding]]:
+    """What the job will find in its run folder, and what is wrong with that."""
+    plan = resolved.plan
+    code = plan.profile.paths.code
+    paths = (plan.resume, *([code] if code else []))
+    if (
+        plan.trainer
+        or plan.options.array  # each element has a folder of its own
+        or "${SLURM_" in plan.run_dir
+        or not run_dir
+        or not all(environment.get(name) for path in paths for name in ShellPath.VARIABLE.findall(path))
+    ):
+        return None, []
+    here = folder / expand(code, environment) if code else resolved.code
+    resume = plan.resume if plan.resume in ("auto", "off") else expand(ShellPath(plan.resume), environment)
+    return start.look(plan, run_dir, here, resume)
+
+
+def _known_here(run_dir: ShellPath) -> ShellPath:
+    """The folder, or of one that only the running job can name, the folder around it."""
+    before, variable, _ = run_dir.partition("${SLURM_")
+    return ShellPath(before.rpartition("/")[0] or ".") if variable else run_dir
 
 
 def _in_directive(run_dir: Path) -> str:

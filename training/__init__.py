@@ -46,4 +46,4 @@ Exit status: 0 done, 75 stopped and saved, 3 the loss is not finite, 1 failed.
 #     data, idx, cifar, digits             data sets and their files
 #     models, optim, recomputation         what is trained, and how
 #     log, bar, curves, lock, errors       what is told, to whom; one job a folder
-#     files                                reading and writing where others may write too
+#     runfolder, files                     what lies where; reading and writing where others may write too

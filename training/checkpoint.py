@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import os
 import pickle
-import re
 import shutil
 import warnings
 import zipfile
@@ -24,16 +23,15 @@ import torch
 
 from . import files
 from .errors import UserError, one_line
+from .runfolder import BEST, STEP_NAME, steps
 
 FORMAT = 1
-BEST = "best.pt"
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # what a full disk, a quota and an NFS server say
 SAID_OF_BROKEN = {
     errno.EINVAL,
     None,
 }  # by a seek to where a broken archive points, which is no fault of the disk
 COPY_BYTES = 1 << 20
-STEP_NAME = re.compile(r"step-(\d{8,})\.pt")
 
 State = dict[str, Any]
 Tell = Callable[[str], None]
@@ -137,7 +135,7 @@ def check_room(folder: Path, size: int, *, keep: int, tell: Tell) -> None:
     disk = shutil.disk_usage(folder)
     if not disk.total:
         return  # what some network file systems say where they do not know
-    known = _steps(folder)
+    known = steps(folder)
     held = {path: path.stat() for path in (*known, folder / BEST) if path.exists()}
     # all but the newest make way for a new one, which gives room unless the best is the same file
     make_way = sum(held[path].st_size for path in known[1:] if held[path].st_nlink == 1)
@@ -187,7 +185,7 @@ def find(folder: Path, resume: str, tell: Tell) -> tuple[Path, State] | None:
         return None
     if resume != "auto":
         return _chosen(folder, Path(resume))
-    for path in _steps(folder):
+    for path in steps(folder):
         try:
             state = decode(path)
         except CorruptError as error:
@@ -205,8 +203,8 @@ def find(folder: Path, resume: str, tell: Tell) -> tuple[Path, State] | None:
 
 def drop_after(folder: Path, step: int, tell: Tell) -> None:
     """Set later checkpoints aside when an earlier one was asked for: "auto" would go on from the latest."""
-    for path in _steps(folder):
-        if int(STEP_NAME.fullmatch(path.name)[1]) > step:  # type: ignore[index] # _steps matched it
+    for path in steps(folder):
+        if int(STEP_NAME.fullmatch(path.name)[1]) > step:  # type: ignore[index] # `steps` matched it
             path.replace(path.with_name(f"{path.name}.abandoned"))
             tell(f"Checkpoint {path.name} is later than the one asked for: renamed to {path.name}.abandoned")
 
@@ -228,16 +226,8 @@ def _chosen(folder: Path, wanted: Path) -> tuple[Path, State]:
         raise UserError(f"the checkpoint is corrupt ({error})", at=str(path), fix="--resume auto") from error
 
 
-def _steps(folder: Path) -> list[Path]:
-    """The checkpoints by step, newest first. The folder itself is the only record of what is there."""
-    if not folder.is_dir():
-        return []
-    found = [(int(match[1]), path) for path in folder.iterdir() if (match := STEP_NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(found, reverse=True)]
-
-
 def _drop(folder: Path, keep: int) -> None:
-    for old in _steps(folder)[keep:]:
+    for old in steps(folder)[keep:]:
         old.unlink(missing_ok=True)
 
 

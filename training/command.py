@@ -5,6 +5,7 @@ How to start it in each way, and what it leaves where, stands in __init__.py; --
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 import traceback
@@ -17,6 +18,7 @@ from .errors import DONE, FAILED, NOT_FINITE, PREEMPTED, FolderError, NotFiniteE
 from .jobscript import PARENT, leave_status, reads_status
 from .launch import detect
 from .log import complain, mark_failed
+from .runfolder import look
 from .stop import Stop, end_with_parent
 
 
@@ -26,6 +28,8 @@ def main(argv: list[str]) -> int:
     config: Config | None = None
     try:
         config = parse(argv)
+        if config.look:
+            return _looked(config)
         if config.launcher == "spawn":
             processes = config.nproc_per_node or _gpus(config) or 1
             return _told(spawn.run(argv, processes, nodes=config.nnodes, node=config.node_rank))
@@ -55,6 +59,14 @@ def main(argv: list[str]) -> int:
         return _failed(config, error, FAILED)
 
 
+def _looked(config: Config) -> int:
+    """Print what a start would find, for a program to read."""
+    import json
+
+    print(json.dumps(dataclasses.asdict(look(config, _number("WORLD_SIZE") or 1))))
+    return DONE
+
+
 def _told(status: int) -> int:
     """The exit status, which the job script is told too.
 
@@ -69,7 +81,7 @@ def _failed(config: Config | None, error: Exception, status: int) -> int:
     """Leave reason and status where people and the job script look, unless the folder is another job's."""
     if isinstance(error, FolderError):
         return status
-    if config is not None and not config.evaluate:
+    if config is not None and not (config.evaluate or config.look):
         mark_failed(Path(config.run_dir), one_line(error), status)
     leave_status(status)
     return status

@@ -105,6 +105,9 @@ class Config:
         "auto", "auto: from the newest checkpoint; off; or a file, or a name in RUN_DIR/checkpoints"
     )
     allow_config_change: bool = _option(False, "go on from a checkpoint that was made with other settings")
+    look: bool = _option(
+        False, "print as JSON what a start would find in the run folder, and exit; needs no torch"
+    )
     evaluate: bool = _option(False, "measure the newest (or --resume's or --init-from's) weights and exit")
     save_every: int = _option(0, "steps between checkpoints, besides the one after each epoch")
     keep: int = _option(3, "checkpoints to keep, besides the best")

@@ -21,6 +21,7 @@ from .lock import RunLock
 from .log import Log, duration, read_status
 from .loop import Score, StoppedError, evaluate, synchronise, time_left_s, train_epoch, try_out, warm_up
 from .resume import folder, restore, save, tell
+from .runfolder import saved, steps
 from .session import Meter, Progress, Session
 from .stop import OUT_OF_TIME, STOP_FILE_REASON, Stop, end_of
 from .world import World, broadcast_bytes, copy_from_rank0, gather_text, join, leave, together
@@ -170,14 +171,15 @@ def _train(session: Session) -> int:
     )
     progress = restore(session)
     if progress.epoch >= config.epochs:
-        log.say(f"Nothing left to do: {progress.epoch} of {config.epochs} epochs are done")
+        log.say(f"Nothing left to do: {progress.epoch} of {config.epochs} epochs are done{_by_whom(session)}")
         _conclude(session, progress, "done")
         return DONE
     together(world, lambda: _check_room(session) if world.rank == 0 else None)
     if config.tensorboard == "auto":
         log.draw(step=progress.step)
     job = os.environ.get("SLURM_JOB_ID", "")
-    log.event("start", step=progress.step, epoch=progress.epoch, job=job, **_surroundings(session))
+    facts = _surroundings(session) | {"settings": session.settings}
+    log.event("start", step=progress.step, epoch=progress.epoch, job=job, **facts)
     _conclude(session, progress, "running")
     session = dataclasses.replace(session, trained=_wrapped(session))  # not before the weights are in
     if world.size > 1:
@@ -187,6 +189,17 @@ def _train(session: Session) -> int:
         return _train_on(session, progress)
     finally:
         session.writer.wait()  # also where the run fails: what is being saved is good
+
+
+def _by_whom(session: Session) -> str:
+    """The job that trained last in this folder, if it is another one, and what to do then."""
+    if not session.log.speaks:
+        return ""
+    run_dir = Path(session.config.run_dir)
+    job = next((saved(run_dir, path).job for path in steps(folder(session.config))), "")
+    if job in {"", os.environ.get("SLURM_JOB_ID", "")}:
+        return ""
+    return f" by job {job}: another run needs another --run-dir, or --resume off; more of this one --epochs"
 
 
 def _check_room(session: Session) -> None:

@@ -160,6 +160,20 @@ class RunLock:
                     os.utime(self.path)
 
 
+def holder(run_dir: Path) -> str:
+    """Who has the folder and lives, as far as can be seen from here without a wait; "" if nobody does."""
+    try:
+        with os.fdopen(opened(run_dir / LOCK, os.O_RDONLY), "rb") as file:
+            age = time.time() - os.fstat(file.fileno()).st_mtime
+            found = _parsed(file.read(SMALL))
+    except OSError:
+        return ""
+    if found.get("machine") == _machine():
+        born = _born(found.get("pid"))
+        return _name(found) if born is not None and born == found.get("born") else ""
+    return _name(found) if age <= STALE_S else ""
+
+
 def _myself(environ: Mapping[str, str]) -> Holder:
     return {
         "host": environ.get("SLURMD_NODENAME") or socket.gethostname(),

@@ -7,14 +7,14 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from . import checkpoint
 from .checkpoint import State
-from .config import Config, trajectory_defaults
+from .config import Config
 from .errors import UserError
 from .log import Log, read_events
 from .models import load_weights
+from .runfolder import CHECKPOINTS, changes
 from .session import Progress, Session
 from .world import broadcast_bytes, together
 
@@ -24,7 +24,7 @@ SAME_SAMPLES = ("dataset", "train_samples", "seed")
 
 def folder(config: Config) -> Path:
     """Where the run's checkpoints are."""
-    return Path(config.run_dir) / "checkpoints"
+    return Path(config.run_dir) / CHECKPOINTS
 
 
 def tell(log: Log) -> Callable[[str], None]:
@@ -176,7 +176,7 @@ def _apply(session: Session, state: State, name: str) -> Progress:
     if config.evaluate:
         load_weights(session.model, state["model"] | means, name)
         return Progress(step=state["step"], epoch=state["epoch"])
-    changed = _changes(session.settings, state["config"])
+    changed = changes(session.settings, state["config"])
     if changed and not config.allow_config_change:
         what = "; ".join(f"{key} is {new}, but was {old}" for key, (old, new) in changed.items())
         raise UserError(
@@ -201,13 +201,3 @@ def _apply(session: Session, state: State, name: str) -> Progress:
     if changed.keys() & set(SAME_SAMPLES):
         progress.consumed, progress.sums = 0, [0.0, 0.0, 0.0]
     return progress
-
-
-def _changes(now: dict[str, Any], then: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The settings which differ, as (then, now)."""
-    then = trajectory_defaults() | then
-    return {
-        key: (then.get(key), now.get(key))
-        for key in now.keys() | then.keys()
-        if then.get(key) != now.get(key)
-    }

@@ -1,0 +1,232 @@
+"""What a job will find in its run folder: told before it queues, and the same as the trainer then does."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.slurm import Cluster
+from tests.conftest import REPOSITORY, Command
+from tests.jobs import site_on
+
+TRAINING = REPOSITORY / "training"
+ARGS = ("--dataset", "fake", "--fake-samples", "200", "--epochs", "2")
+PROFILE = "name: here\nurl: x\nchecked: 2026-11-20\noptions: {time: 01:00:00}\n"
+
+
+def train(folder: Path, *args: str, job: str = "") -> subprocess.CompletedProcess[str]:
+    """A training in runs/ddp, as one process, as if Slurm job `job` did it."""
+    command = [sys.executable, str(TRAINING), "--run-dir", str(folder / "runs/ddp"), "--device", "cpu", *args]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+    environment |= {"SLURM_JOB_ID": job} if job else {}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run of 2 epochs, trained by job 4711."""
+    folder = tmp_path_factory.mktemp("trained")
+    done = train(folder, *ARGS, job="4711")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture
+def copy(trained: Path, folder: Path) -> Path:
+    shutil.copytree(trained / "runs", folder / "runs")
+    Path("here.yaml").write_text(PROFILE)
+    return folder
+
+
+def review(command: Command, *args: str, flags: tuple[str, ...] = ()) -> tuple[dict[str, object], list[str]]:
+    """What review says of the start, and its errors."""
+    one = ("--nodes", "1", "--nproc-per-node", "1", *flags)
+    done = command("review", "ddp", "--profile", "local", *one, "--format", "json", "--", *args)
+    shown = json.loads(done.out)
+    errors = [one["what"] for one in shown["findings"] if one["severity"] == "error"]
+    assert done.status == (3 if errors else 0)
+    return shown["start"] or {}, errors
+
+
+def test_a_new_run_is_new(command: Command) -> None:
+    start, errors = review(command, *ARGS)
+    assert (start["state"], errors) == ("new", [])
+
+
+def test_a_run_that_is_done_is_refused_with_its_job(command: Command, copy: Path) -> None:
+    start, errors = review(command, *ARGS)
+    assert start["state"] == "done"
+    assert errors == [f"nothing left to do in {copy}/runs/ddp: 2 of 2 epochs are done, trained by job 4711"]
+
+
+def test_what_the_trainer_says_of_a_run_that_is_done(copy: Path) -> None:
+    done = train(copy, *ARGS, job="4712")
+    assert done.returncode == 0
+    assert "Nothing left to do: 2 of 2 epochs are done by job 4711" in done.stdout
+    again = train(copy, *ARGS, job="4711")  # its own, as after a requeue
+    assert "Nothing left to do: 2 of 2 epochs are done\n" in again.stdout
+
+
+def test_more_epochs_go_on_where_the_trainer_does(command: Command, copy: Path) -> None:
+    start, errors = review(command, *ARGS[:-1], "3")
+    assert errors == []
+    assert (start["state"], start["step"], start["steps"]) == ("resume", 8, 12)
+    assert (start["epoch"], start["epochs"], start["job"]) == (2, 3, "4711")
+    done = train(copy, *ARGS[:-1], "3")
+    assert "Resuming from checkpoints/step-00000008.pt: epoch 3, step 8" in done.stdout
+    events = [json.loads(line) for line in (copy / "runs/ddp/events.jsonl").read_text().splitlines()]
+    assert max(event["step"] for event in events) == 12
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        (("--batch-size", "32"), "--batch-size was 64, is 32"),
+        (("--optimizer", "sgd"), "--optimizer was adadelta, is sgd"),
+        (("--seed", "7", "--precision", "bf16"), "--precision was fp32, is bf16; --seed was 1, is 7"),
+    ],
+)
+def test_other_settings_are_refused_here_if_the_trainer_refuses_them(
+    command: Command, copy: Path, changed: tuple[str, ...], says: str
+) -> None:
+    start, errors = review(command, *ARGS, *changed)
+    assert start["state"] == "changed"
+    (error,) = errors
+    for part in says.split("; "):
+        assert part in error
+    assert error.startswith(f"the checkpoint in {copy}/runs/ddp has other settings: ")
+    assert "other settings than the checkpoint's" in train(copy, *ARGS, *changed).stderr
+    start, errors = review(command, *ARGS[:-1], "3", *changed, "--allow-config-change")
+    assert (start["state"], errors) == ("resume", [])
+
+
+def test_the_same_batch_by_more_processes_is_no_change(command: Command, copy: Path) -> None:
+    start, errors = review(command, *ARGS[:-1], "3", flags=("--nproc-per-node", "2"))
+    assert (start["state"], errors) == ("resume", [])
+    start, _ = review(command, *ARGS[:-1], "3", "--batch-size-per-gpu", "64", flags=("--nproc-per-node", "2"))
+    assert start["changed"] == {"batch_size": [64, 128]}
+
+
+def test_resume_off_and_another_name_start_afresh(command: Command, copy: Path) -> None:
+    assert review(command, *ARGS, flags=("--resume", "off"))[0]["state"] == "afresh"
+    start, errors = review(command, *ARGS, flags=("--job-name", "other"))
+    assert (start["state"], errors) == ("new", [])
+
+
+def test_a_named_checkpoint_is_looked_for(command: Command, copy: Path) -> None:
+    start, errors = review(command, *ARGS, flags=("--resume", "step-00000004.pt"))
+    assert (start["state"], start["step"], start["epoch"], errors) == ("resume", 4, 1, [])
+    start, errors = review(command, *ARGS, flags=("--resume", "step-00000005.pt"))
+    assert (start["state"], errors) == ("missing", ["there is no checkpoint step-00000005.pt"])
+    assert (
+        "--resume step-00000005.pt is not there" in train(copy, *ARGS, "--resume", "step-00000005.pt").stderr
+    )
+    _, errors = review(command, *ARGS, flags=("--resume", "/nowhere/of/this/machine/x.pt"))
+    assert errors == []  # a folder that may be seen from the nodes only
+
+
+def test_a_folder_in_use_is_refused_as_the_trainer_refuses_it(command: Command, copy: Path) -> None:
+    slow = ("--epochs", "200", "--step-delay", "0.05")
+    run = [sys.executable, str(TRAINING), "--run-dir", "runs/ddp", *ARGS, *slow]
+    process = subprocess.Popen(run, stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    try:
+        for line in process.stdout:
+            if line.startswith("Resuming"):
+                break
+        start, errors = review(command, *ARGS, *slow)
+        assert start["state"] == "used"
+        assert errors == [f"{copy}/runs/ddp is in use by {start['holder']}"]
+        assert f"process {process.pid} on " in str(start["holder"])
+        refused = train(copy, *ARGS)
+        assert f"another job is running in this folder: {start['holder']}" in refused.stderr
+    finally:
+        process.kill()
+        process.communicate()
+    assert review(command, *ARGS, *slow)[0]["state"] == "resume"  # the lock of the dead is none
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("--epochz", "3"), "the trainer refuses its arguments: unrecognized arguments: --epochz 3"),
+        (("--epochs", "0"), "the trainer refuses its arguments: --epochs is 0, but must be at least 1"),
+        (("--batch-size", "33"), "--batch-size 33 cannot be shared by 2 processes"),
+    ],
+)
+def test_arguments_that_the_trainer_refuses_are_refused_before_the_queue(
+    command: Command, args: tuple[str, ...], says: str
+) -> None:
+    start, errors = review(command, *args, flags=("--nproc-per-node", "2"))
+    assert start == {}
+    assert [error for error in errors if says in error] == errors != []
+
+
+def test_damaged_events_are_no_reason_to_fail(command: Command, copy: Path) -> None:
+    for text in (b"", b"\xff\n[1]\n{", b'{"event": "save", "checkpoint": 5, "epoch": []}\n', b"[" * 100_000):
+        Path("runs/ddp/events.jsonl").write_bytes(text)
+        start, errors = review(command, *ARGS)
+        assert (start["state"], start["step"], start["epoch"], errors) == ("resume", 8, None, [])
+
+
+def test_an_own_trainer_is_not_asked(command: Command) -> None:
+    Path("train.py").touch()
+    assert review(command, "--epochz", flags=("--trainer", "train.py")) == ({}, [])
+
+
+def squeue(folder: Path, answer: str) -> None:
+    """A squeue that gives this answer."""
+    (folder / "bin").mkdir(exist_ok=True)
+    (folder / "bin/squeue").write_text(f"#!/bin/sh\nprintf '%s' '{answer}'\n")
+    (folder / "bin/squeue").chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        ("4711 PENDING\n", "job 4711 has this run folder too, and is pending: {}/runs/ddp"),
+        (
+            "4711 RUNNING\n4712 REQUEUE_HOLD\n",
+            "job 4712 has this run folder too, and is requeue hold: {}/runs/ddp",
+        ),
+        ("4713 RUNNING\n", ""),
+        ("slurm_load_jobs error: Invalid job id specified\n", ""),
+        ("", ""),
+    ],
+)
+def test_a_job_in_the_queue_with_the_same_folder(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, answer: str, error: str
+) -> None:
+    Path("here.yaml").write_text(PROFILE)
+    Path("runs/ddp").mkdir(parents=True)
+    for job in (4711, 4712):
+        Path(f"runs/ddp/job-{job}.slurm").touch()
+    squeue(folder, answer)
+    monkeypatch.setenv("PATH", str(folder / "bin"), prepend=os.pathsep)
+    flags = ("--profile", "./here.yaml", "--gpus-per-node", "1", "--dry-run")
+    done = command("submit", "ddp", *flags, "--", *ARGS)
+    assert (error.format(folder) in done.err) if error else done.status == 0
+    assert ("this run folder too" in done.err) == bool(error)
+    waiting = command("submit", "ddp", *flags, "--dependency", "afterany:4712", "--", *ARGS)
+    assert waiting.status == 0, waiting.err
+
+
+def test_on_a_real_slurm_the_second_job_of_a_folder_is_refused_while_the_first_is_there(
+    cluster: Cluster,
+) -> None:
+    site = site_on(cluster)
+    first = site.submit("meet", "single", "--begin", "now+1hour")
+    second = site.sbatchgen("submit", "single", "--job-name", "meet", "--yes", check=False)
+    assert second.returncode == 3
+    assert f"job {first} has this run folder too, and is pending" in second.stderr
+    cluster.run(["scancel", str(first)])
+    cluster.wait(first, {"CANCELLED"})
+    third = site.submit("meet", "single", "--begin", "now+1hour")
+    assert third > first
+    cluster.run(["scancel", str(third)])
