@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from sbatchgen.directive import option_line
-from sbatchgen.errors import Problem, did_you_mean
+from sbatchgen.errors import Problem
 from sbatchgen.finding import Finding
 from sbatchgen.options import GPU_OPTIONS, NAMES, POSITIVE
 from sbatchgen.plan import Plan, Source
@@ -45,18 +45,6 @@ def _error(plan: Plan, key: str, what: str, fix: str, *, fit: bool = False) -> F
 
 def _warning(plan: Plan, key: str, what: str, fix: str) -> Finding:
     return Finding("warning", Problem(what, written(plan.origin(key)), fix))
-
-
-def _profile_is_sound(plan: Plan) -> Iterator[Finding]:
-    for key in ("required", "omit"):
-        for name in getattr(plan.profile, key):
-            if name not in NAMES:
-                fix = did_you_mean(name, NAMES)
-                yield _error(plan, "", f"profile '{plan.profile.name}': '{name}' in {key} is no option", fix)
-    default = plan.profile.default_partition
-    if default and default not in plan.profile.partitions:
-        fix = did_you_mean(default, plan.profile.partitions)
-        yield _error(plan, "", f"the profile's default_partition '{default}' is not in its partitions", fix)
 
 
 def _counts(plan: Plan) -> Iterator[Finding]:
@@ -262,6 +250,23 @@ def _env_leaves_paths_alone(plan: Plan) -> Iterator[Finding]:
             )
 
 
+def _requeue_on_timeout(plan: Plan) -> Iterator[Finding]:
+    if not plan.requeue_on_timeout:
+        return
+    key, flag = "requeue_on_timeout", "requeue_on_timeout"
+    if plan.trainer is None:
+        what = f"{flag} is for trainers that resume by themselves: the bundled one asks for its restarts"
+        yield _error(plan, key, what, f"remove {flag}")
+    elif plan.slurm and not plan.restartable:
+        what = f"{flag} needs restarts, but " + (
+            "resume is off" if not plan.stoppable else "max_restarts is 0"
+        )
+        yield _error(plan, key, what, "remove one of the two")
+    if plan.requeue_on_node_fail:
+        what = f"{flag} and requeue_on_node_fail exclude each other"
+        yield _error(plan, key, what, "remove one of them")
+
+
 def _trainer_can_start(plan: Plan) -> Iterator[Finding]:
     trainer = plan.trainer
     if trainer is not None and (not trainer or trainer.startswith("-")):
@@ -279,7 +284,6 @@ def _trainer_can_start(plan: Plan) -> Iterator[Finding]:
 
 
 RULES: tuple[Callable[[Plan], Iterator[Finding]], ...] = (
-    _profile_is_sound,
     _counts,
     _mode_shape,
     _gpus_known,
@@ -290,5 +294,6 @@ RULES: tuple[Callable[[Plan], Iterator[Finding]], ...] = (
     _options_are_words,
     _extra_options,
     _env_leaves_paths_alone,
+    _requeue_on_timeout,
     _trainer_can_start,
 )

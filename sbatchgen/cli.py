@@ -582,17 +582,21 @@ def profile_show(name: str) -> None:
 @profile.command("check")
 @click.argument("names", nargs=-1, required=True)
 def profile_check(names: tuple[str, ...]) -> None:
-    """Read profiles and report everything that is wrong with them."""
-    from sbatchgen.lint.settings import checked
+    """Read profiles, render every mode in every partition, and report what is wrong with them."""
+    from sbatchgen.finding import Finding
+    from sbatchgen.profile_check import findings
     from sbatchgen.search import Places
 
-    problems: list[Problem] = []
+    found: list[Finding] = []
     places = Places(_here(), os.environ)
     for name in names:
         try:
-            checked(places.profile(name))
-            _print(visible(f"{name}: fine"))
+            file = places.profile(name)
+            about = findings(file, places)
         except DocumentError as error:
-            problems += error.problems
-    if problems:
-        raise DocumentError(problems)
+            found += [Finding("error", problem) for problem in error.problems]
+            continue
+        found += about
+        if not any(finding.severity == "error" for finding in about):
+            _print(visible(f"{name}: fine"))
+    _report(found)

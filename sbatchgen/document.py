@@ -331,7 +331,7 @@ class _Decoder:
         """What is wrong with values that are right one by one: `faults` of a record names a key for each."""
         keys = {key.text: key for key, _ in node.pairs if isinstance(key, _Scalar)}
         for key, what, fix in made.faults():
-            self.fail(keys.get(key, node), f"{path}.{key}: {what}", fix)
+            self.fail(keys.get(key, node), f"{path}.{key}: {what}" if path else f"{key}: {what}", fix)
 
     def sequence(self, node: _Node, kind: Any, path: str) -> tuple[Any, ...]:
         if not isinstance(node, _List):

@@ -19,8 +19,7 @@ def variables(plan: Plan) -> dict[str, str]:
 
 def names(plan: Plan) -> tuple[str, ...]:
     """The variables that must arrive in a container, whatever its image sets."""
-    own = ("RUN_DIR",) if plan.trainer else ()
-    return (*(launch.MEETING if launch.meets(plan) else ()), *variables(plan), *own)
+    return (*(launch.MEETING if launch.meets(plan) else ()), *variables(plan), *launch.own_folders(plan))
 
 
 def lines(plan: Plan) -> Iterator[str]:
@@ -52,8 +51,8 @@ def _common(plan: Plan) -> dict[str, str]:
 
 def _files(plan: Plan) -> Iterator[str]:
     """Where script and trainer leave word for each other; see `launch.files`."""
-    if plan.trainer:
-        yield "RUN_DIR"
+    for name in launch.own_folders(plan):
+        yield f"RESUME={launch.resume_word(plan)}" if name == "RESUME" else name
     for name in launch.files(plan):
         if plan.trainer or name != "stop":  # the bundled trainer knows where it is
             yield f"SBATCHGEN_{name.upper()}_FILE=$RUN_DIR/{name}"

@@ -45,6 +45,7 @@ class JobSpec:
     run_dir: ShellPath | None = None
     resume: Resume | None = None
     max_restarts: int | None = None
+    requeue_on_timeout: bool | None = None
     requeue_on_node_fail: bool | None = None
     image: ShellPath | None = None
     conda_env: ShellPath | None = None

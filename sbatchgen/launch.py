@@ -39,7 +39,10 @@ def files(plan: Plan) -> tuple[str, ...]:
     """
     if not plan.stoppable:
         return ()
-    return ("stop", *(["again"] if plan.restartable else []), *(["exit"] if plan.mode == "ddp" else []))
+    exit_file = ["exit"] if plan.mode == "ddp" else []
+    if not plan.asks_to_stop:
+        return tuple(exit_file)
+    return ("stop", *(["again"] if plan.restartable else []), *exit_file)
 
 
 def container(plan: Plan) -> bool:
@@ -66,8 +69,26 @@ def uses_data(plan: Plan) -> bool:
     """Whether the data folder is named in the script."""
     if any("{data_dir}" in word for word in plan.args):
         return True
-    told = plan.origin("data").source > Source.DEFAULT
-    return plan.trainer is None and (told or _dataset(plan.args) in FILES_NEEDED)
+    by = plan.origin("data").source
+    if plan.trainer:  # the profile's data are those of the bundled trainer
+        return by >= Source.PROJECT
+    return by > Source.DEFAULT or _dataset(plan.args) in FILES_NEEDED
+
+
+def own_folders(plan: Plan) -> tuple[str, ...]:
+    """The variables that tell an own trainer where it is to read and write."""
+    if not plan.trainer:
+        return ()
+    return (
+        "RUN_DIR",
+        *(["DATA_DIR"] if uses_data(plan) else []),
+        *(["RESUME"] if gives_resume(plan) else []),
+    )
+
+
+def gives_resume(plan: Plan) -> bool:
+    """Whether an own trainer is told what to go on from."""
+    return plan.resume not in ("auto", "off") or any("{resume}" in word for word in plan.args)
 
 
 def resume_word(plan: Plan) -> str:
@@ -143,7 +164,7 @@ def _trainer(plan: Plan) -> Iterator[str]:
     # srun may look for any program but env on the node, not in the image
     python = "env python3" if plan.runtime == "enroot" else "python3"
     ours = '"$CODE_DIR/training"'
-    own, module = plan.trainer, _is_module(plan.trainer)
+    own, module = plan.trainer, plan.trainer is not None and not is_file(plan.trainer)
     started = " ".join([*(["-m"] if module else []), quoting.word(own or "")])
     if plan.launcher == "torchrun":
         end = "-m --" if module else "--"  # its own options: it takes a trainer's --n for short forms of them
@@ -157,9 +178,9 @@ def _trainer(plan: Plan) -> Iterator[str]:
         yield from pack([f"{python} {ours}", *_flags(plan)])
 
 
-def _is_module(trainer: str | None) -> bool:
-    """Whether an own trainer is a module, and not a file."""
-    return trainer is not None and "/" not in trainer and not trainer.endswith(".py")
+def is_file(trainer: str) -> bool:
+    """Whether an own trainer is a file, and not a module."""
+    return "/" in trainer or trainer.endswith(".py")
 
 
 def _may_bring_a_rank(plan: Plan) -> bool:

@@ -25,6 +25,7 @@ OWN = (
     "run_dir",
     "resume",
     "max_restarts",
+    "requeue_on_timeout",
     "requeue_on_node_fail",
     "template",
 )

@@ -66,6 +66,7 @@ class Plan:
     run_dir: ShellPath
     resume: Resume
     max_restarts: int
+    requeue_on_timeout: bool
     requeue_on_node_fail: bool
     image: ShellPath | None
     conda_env: ShellPath | None
@@ -87,8 +88,13 @@ class Plan:
 
     @property
     def stoppable(self) -> bool:
-        """Whether the script asks the trainer to stop and save before the job ends."""
+        """Whether the job may end before the training does, which then goes on in a later one."""
         return self.resume != "off"
+
+    @property
+    def asks_to_stop(self) -> bool:
+        """Whether the script asks the trainer to stop and save before the job ends."""
+        return self.stoppable and not (self.requeue_on_timeout and self.slurm)
 
     @property
     def restartable(self) -> bool:

@@ -4,13 +4,17 @@ The records of this module, of `job` and of `options` are not frozen, and have n
 generates for that would be a fifth of what `render` takes beyond its libraries. Nobody changes them.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from sbatchgen.errors import did_you_mean
 from sbatchgen.job import GpuRequest, Launcher, RuntimeName
-from sbatchgen.options import SbatchOptions
+from sbatchgen.options import NAMES, SbatchOptions
 from sbatchgen.units import Count, Duration, EnvName, Memory, Port, Release, ShellPath, Text, Word
+
+_INTERFACE = re.compile(r"[^\s/,^=]{1,15}")  # of Linux: IFNAMSIZ
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -20,11 +24,11 @@ class Partition:
     time_max: Duration | None = None
     time_default: Duration | None = None
     nodes: Text | None = None  # host names, as n[1-16]
-    nodes_max: int | None = None
-    nodes_min: int | None = None
-    cpus_per_node: int | None = None
-    cpus_per_gpu: int | None = None
-    threads_per_core: int | None = None
+    nodes_max: Count | None = None
+    nodes_min: Count | None = None
+    cpus_per_node: Count | None = None
+    cpus_per_gpu: Count | None = None
+    threads_per_core: Count | None = None
     gpus_per_node: int | None = None
     gpu_type: Text | None = None
     gpu_types: Mapping[Text, int] = field(
@@ -36,7 +40,7 @@ class Partition:
     mem_per_node: Memory | None = None
     mem_per_cpu_default: Memory | None = None
     mem_per_cpu_max: Memory | None = None
-    shards_per_gpu: int | None = None
+    shards_per_gpu: Count | None = None
     features: tuple[Text, ...] = ()
     accounts: tuple[Text, ...] = ()  # that may use it; empty: any
     qos: tuple[Text, ...] = ()
@@ -44,6 +48,26 @@ class Partition:
     exclusive: bool = False  # OverSubscribe=EXCLUSIVE: whole nodes, whatever was asked for
     reservation_only: bool = False
     options: SbatchOptions = field(default_factory=SbatchOptions)
+
+    def faults(self) -> Iterator[tuple[str, str, str]]:
+        """What is wrong with values that are right one by one: the key, what, and a fix."""
+        gpus, types = self.gpus_per_node, self.gpu_types
+        if gpus is not None and gpus < 0:
+            yield "gpus_per_node", f"{gpus} GPUs on a node", "write 0 or more"
+        elif gpus is not None and types and sum(types.values()) != gpus:
+            what = f"gpu_types name {sum(types.values())} GPUs, gpus_per_node {gpus}"
+            yield "gpu_types", what, "make the two agree"
+        for low, high in (
+            ("time_default", "time_max"),
+            ("nodes_min", "nodes_max"),
+            ("mem_per_cpu_default", "mem_per_cpu_max"),
+        ):
+            least, most = getattr(self, low), getattr(self, high)
+            if least is not None and most is not None and least > most:
+                yield low, f"{least} is more than {high} {most}", f"write {low}: {most}, or less"
+        time, most = self.options.time, self.time_max
+        if time is not None and most is not None and time > most:
+            yield "options", f"time {time} is more than time_max {most}", f"write time: {most}, or less"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -62,6 +86,10 @@ class Network:
         if self.port_count > most:
             what = f"{self.port_count} ports from {self.port_base} on go beyond the last one, {Port.LAST}"
             yield "port_count", what, f"write port_count: {most}, or less"
+        for name in (self.gloo_socket_ifname or "").split(","):  # NCCL alone knows ^ and =
+            if name and not _INTERFACE.fullmatch(name):
+                what = f"gloo takes names of interfaces, and '{name}' is none"
+                yield "gloo_socket_ifname", what, "name them, as ib0 or ib0,ib1"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -176,3 +204,14 @@ class Profile:
     required: tuple[Text, ...] = ()
     omit: tuple[Text, ...] = ()
     extra_options: Mapping[Text, Text] = field(default_factory=dict)
+
+    def faults(self) -> Iterator[tuple[str, str, str]]:
+        """What is wrong with values that are right one by one: the key, what, and a fix."""
+        for key in ("required", "omit"):
+            for name in getattr(self, key):
+                if name not in NAMES:
+                    yield key, f"'{name}' is no option", did_you_mean(name, NAMES)
+        default = self.default_partition
+        if default and self.partitions and default not in self.partitions:
+            fix = did_you_mean(default, self.partitions)
+            yield "default_partition", f"there is no partition '{default}' here", fix

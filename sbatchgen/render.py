@@ -251,6 +251,7 @@ def _template_line(error: BaseException) -> str:
 def context(plan: Plan, *, code: Path) -> dict[str, Any]:
     """The variables of the templates."""
     array = (plan.options.array if plan.slurm else None) or ""
+    element = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
     here = "SLURM_SUBMIT_DIR" if plan.slurm else "PWD"
     exported = exports.names(plan)
     mounted = launch.mounts(plan, here)
@@ -260,10 +261,12 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
         "slurm": plan.slurm,
         "stoppable": plan.stoppable,
         "restartable": plan.restartable,
+        "requeue_on_timeout": plan.stoppable and not plan.asks_to_stop,
         "requeue_on_node_fail": plan.requeue_on_node_fail and plan.restartable and plan.nodes > 1,
+        "asks_again": "again" in files,
         "reads_exit": "exit" in files,
         "leftovers": files,
-        "array": bool(array),
+        "job_id": element if array else "$SLURM_JOB_ID",
         "array_element": bool(array) and not shares_run(array),
         "run_dir": launch.absolute(plan.run_dir, here),
         "uses_data": launch.uses_data(plan),

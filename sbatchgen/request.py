@@ -89,6 +89,14 @@ def parameters() -> tuple[click.Option, ...]:
     made.append(click.Option(["--env"], multiple=True, metavar="NAME=VALUE", help="Variable of the job."))
     made.append(
         click.Option(
+            ["--requeue-on-timeout"],
+            is_flag=True,
+            default=None,
+            help="Restart the job at its time limit; for a trainer that resumes by itself.",
+        )
+    )
+    made.append(
+        click.Option(
             ["--requeue-on-node-fail"],
             is_flag=True,
             default=None,

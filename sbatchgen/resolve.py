@@ -19,6 +19,7 @@ from sbatchgen.units import Duration, Gres, JobName, Memory, Resume, ShellPath, 
 DEFAULT_TIME = Duration(3600)
 DEFAULT_CPUS = 4  # per process, where nothing is known of the node
 LONGEST_WARNING_S = 300
+REQUEUE_S = 120  # slurmctld looks at time limits every half minute
 DEFAULT_ARGS = ("--dataset", "mnist", "--epochs", "10")
 
 
@@ -42,7 +43,7 @@ def resolve(profile: Document[Profile], layers: Sequence[Layer], *, mode: Mode, 
     _derive_job(values, cluster, mode, name)
     alone = mode != "ddp" or cluster.scheduler == "none" or partition.nodes_max == 1
     values.derive("options.nodes", 1 if alone else 2, f"mode {mode}")
-    gpus, shards = _gpus(values, partition, mode)
+    gpus, shards = _gpus(values, cluster, partition, mode)
     nproc = _derive_tasks(values, gpus, shards, mode)
     _derive_cpus(values, partition, gpus, shards, mode)
     _derive_limits(values, cluster, partition, gpus)
@@ -166,6 +167,7 @@ def _derive_job(values: _Values, profile: Profile, mode: Mode, name: str) -> Non
     values.derive("options.job_name", JobName(name), "the job's own name")
     values.derive("resume", Resume("auto"), "goes on from the newest checkpoint, if there is one")
     values.derive("max_restarts", 10, "default")
+    values.derive("requeue_on_timeout", False, "default")
     values.derive("requeue_on_node_fail", False, "default")
     values.derive("template", "job.sh.j2", "bundled")
     values.derive("data", ShellPath("data"), "in the folder of submission")
@@ -184,7 +186,7 @@ def _derive_job(values: _Values, profile: Profile, mode: Mode, name: str) -> Non
             values.derive(f"env.{variable}", fact, "network of the profile")
 
 
-def _gpus(values: _Values, partition: Partition, mode: Mode) -> tuple[int, int]:
+def _gpus(values: _Values, profile: Profile, partition: Partition, mode: Mode) -> tuple[int, int]:
     """GPUs and shards of the job on each node; at most one layer's GPU options survive."""
     given = {
         name: values.origins[f"options.{name}"] for name in GPU_OPTIONS if f"options.{name}" in values.origins
@@ -207,7 +209,10 @@ def _gpus(values: _Values, partition: Partition, mode: Mode) -> tuple[int, int]:
         return each * (values.get("options.ntasks_per_node") or max(1, fitting)), 0
     if total := values.get("options.gpus"):
         return gpu_count(total) // max(1, values.get("options.nodes")), 0
-    return (1 if mode == "single" else partition.gpus_per_node or 0), 0
+    here = partition.gpus_per_node or 0
+    if profile.scheduler == "env":  # its platform hands out what was asked for there
+        here = values.get("nproc_per_node") or here
+    return (1 if mode == "single" else here), 0
 
 
 def _derive_tasks(values: _Values, gpus: int, shards: int, mode: Mode) -> int:
@@ -257,8 +262,10 @@ def _derive_limits(values: _Values, profile: Profile, partition: Partition, gpus
     values.derive("options.open_mode", Text("append") if restart else None, "a requeue keeps the log")
     values.derive("options.requeue", restart, "resume" if restart else "no resume")
     if restart and profile.scheduler == "slurm":
-        lead = max(1, min(LONGEST_WARNING_S, int(values.get("options.time")) // 4))
-        values.derive("options.signal", Text(f"B:USR1@{lead}"), "time to save before the limit")
+        saves = not values.get("requeue_on_timeout")
+        most, why = (LONGEST_WARNING_S, "time to save") if saves else (REQUEUE_S, "time to requeue")
+        lead = max(1, min(most, int(values.get("options.time")) // 4))
+        values.derive("options.signal", Text(f"B:USR1@{lead}"), f"{why} before the limit")
 
 
 def _emit_gpus(values: _Values, gpus: int) -> None:
@@ -309,6 +316,7 @@ def _plan(
         run_dir=values.get("run_dir"),
         resume=values.get("resume"),
         max_restarts=values.get("max_restarts"),
+        requeue_on_timeout=values.get("requeue_on_timeout"),
         requeue_on_node_fail=values.get("requeue_on_node_fail"),
         image=values.get("image"),
         conda_env=values.get("conda_env"),

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from sbatchgen import resources
+from sbatchgen import launch, resources
 from sbatchgen.finding import Finding
 from sbatchgen.history import Submitted, difference
 from sbatchgen.origins import Setting, surprises
@@ -42,7 +42,7 @@ class Request:
 
     Attributes:
         nodes: Number of nodes.
-        processes: Processes of the training on all nodes; None is not known.
+        processes: Processes that the job starts on all nodes; None is not known.
         gpus: GPUs of each node.
         shards: Shards of a GPU of each node.
         cpus: CPUs of each node.
@@ -101,7 +101,7 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What runs, and where it keeps its things."""
+    """What runs, and where it keeps its things; data and resume are None where an own trainer is not told."""
 
     name: str
     mode: str
@@ -110,8 +110,8 @@ class Job:
     trainer: str
     args: tuple[str, ...]
     run_dir: str
-    data: str
-    resume: str
+    data: str | None
+    resume: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,8 +214,8 @@ def _job(plan: Plan) -> Job:
         trainer=plan.trainer or "training",
         args=tuple(map(str, plan.args)),
         run_dir=str(plan.run_dir),
-        data=str(plan.data),
-        resume=str(plan.resume),
+        data=str(plan.data) if plan.trainer is None or launch.uses_data(plan) else None,
+        resume=str(plan.resume) if plan.trainer is None or launch.gives_resume(plan) else None,
     )
 
 
@@ -234,7 +234,8 @@ def _cluster(plan: Plan) -> Cluster:
 def _request_of_plan(plan: Plan) -> Request:
     request = _request(resources.of_plan(plan), plan.partition, gpus=plan.gpus_per_node)
     restarts = plan.max_restarts if plan.restartable else 0
-    return replace(request, processes=plan.nodes * plan.nproc_per_node, restarts=restarts)
+    each = 1 if plan.trainer and plan.launcher == "spawn" else plan.nproc_per_node  # it starts the others
+    return replace(request, processes=plan.nodes * each, restarts=restarts)
 
 
 def _request(job: Resources, node: Partition, *, gpus: int) -> Request:

@@ -93,23 +93,29 @@ def rows(review: Review) -> list[tuple[str, str]]:
     if cluster:
         lines.append(("cluster", ", ".join(_cluster(cluster))))
     if request:
-        lines.append(_size(request))
+        lines.append(
+            _size(request, spawns=bool(job and job.launcher == "spawn" and job.trainer != "training"))
+        )
     if request and cost:
         limit = "that of the partition" if request.time_s is None else str(Duration(request.time_s))
         lines += [("each node", _node(request)), ("time", limit), ("cost", _cost(cost, request))]
     if job:
         resume = {"auto": "the newest checkpoint, if any", "off": "off: starts from nothing"}
         says = f": {review.start.says}" if review.start and review.start.says else ""
-        lines += [("run folder", f"{job.run_dir}{says}"), ("data", job.data)]
-        lines.append(("resume", resume.get(job.resume, job.resume)))
+        lines.append(("run folder", f"{job.run_dir}{says}"))
+        if job.data is not None:
+            lines.append(("data", job.data))
+        if job.resume is not None:
+            lines.append(("resume", resume.get(job.resume, job.resume)))
     return lines
 
 
-def _size(request: Request) -> tuple[str, str]:
+def _size(request: Request, *, spawns: bool) -> tuple[str, str]:
     jobs = f", in each of {request.jobs} jobs of an array" if request.jobs > 1 else ""
     if request.processes is None:
         return "nodes", f"{request.nodes}{jobs}"
-    return "processes", f"{request.processes} on {plural(request.nodes, 'node')}{jobs}"
+    others = "; your trainer starts the others" if spawns else ""
+    return "processes", f"{request.processes} on {plural(request.nodes, 'node')}{jobs}{others}"
 
 
 def _cluster(cluster: Cluster) -> Iterator[str]:

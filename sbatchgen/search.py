@@ -184,7 +184,9 @@ class Places:
         for folder in self.folders("profiles") if name else ():
             if self._is_profile(file := folder / f"{name}.yaml"):
                 return file
-        raise DocumentError.of(f"no profile '{name}'", fix=did_you_mean(name, dict(self.profiles())))
+        folders = ", ".join(map(str, self.folders("profiles")))
+        what = f"no profile '{name}' in {folders}"
+        raise DocumentError.of(what, fix=did_you_mean(name, dict(self.profiles())))
 
 
 def _is(kind: Callable[[int], bool], path: Path) -> bool:

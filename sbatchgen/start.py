@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sbatchgen.errors import Problem
+from sbatchgen import launch, quoting
+from sbatchgen.errors import Problem, did_you_mean
 from sbatchgen.finding import Finding
 from sbatchgen.plan import Plan
 from sbatchgen.resources import written
+from sbatchgen.units import ShellPath
 
 LOOK_TIMEOUT_S = 30
 SQUEUE_TIMEOUT_S = 20
@@ -96,6 +99,8 @@ def look(plan: Plan, run_dir: Path, code: Path, resume: str) -> tuple[Start | No
     if isinstance(answer, str):
         return None, [_error(plan, "args", *_parts(answer))]
     start = Start(**{name: answer[name] for name in Start.__annotations__ if name in answer})
+    if start.state == "new" and not any(folder.is_dir() for folder in run_dir.parents[:-1]):
+        return None, []  # a file system of the nodes
     return start, list(_findings(plan, run_dir, start))
 
 
@@ -159,6 +164,55 @@ def _is_seen(run_dir: Path, checkpoint: str) -> bool:
 def flag(name: str) -> str:
     """The trainer's flag of a setting."""
     return f"--{name.replace('_', '-')}"
+
+
+def files_there(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """What the job needs and is not there, where that can be seen from here.
+
+    A file whose folder is not here either may be there on the nodes. Where there is no sbatch, the job will
+    be submitted elsewhere, and nothing is certain.
+
+    Args:
+        plan: The job.
+        folder: The folder of submission.
+        environment: For the variables of paths.
+    """
+    submits = plan.slurm and shutil.which("sbatch", path=environment.get("PATH")) is not None
+    certain = submits or plan.profile.scheduler == "none"
+    for finding in _missing(plan, folder, environment):
+        yield finding if certain else replace(finding, severity="warning")
+
+
+def _missing(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
+    chdir = _here(plan.options.chdir, folder, environment) if plan.options.chdir else folder
+    if chdir and chdir.parent.is_dir() and not chdir.is_dir():
+        what = f"there is no working folder {chdir}: Slurm would start the job in /tmp"
+        yield _error(plan, "options.chdir", what, f"mkdir {quoting.word(str(chdir))}, or another --chdir")
+    elif chdir and plan.trainer and launch.is_file(plan.trainer):
+        yield from _trainer_there(plan, plan.trainer, chdir)
+    data = _here(plan.data, folder, environment) if launch.uses_data(plan) else None
+    if data and data.parent.is_dir() and not data.exists() and not plan.options.dependency:
+        fix = "make it (see sbatchgen data), or name another: --data-dir"
+        finding = _error(plan, "data", f"there is no data folder {data}", fix)
+        local = plan.profile.scheduler == "none"
+        yield finding if local else replace(finding, severity="warning")  # another job may make it
+
+
+def _trainer_there(plan: Plan, trainer: str, chdir: Path) -> Iterator[Finding]:
+    """An error where the trainer's file is missing; in an image any absolute path may be one of its own."""
+    path = chdir / trainer
+    if path.exists() or (trainer.startswith("/") and (launch.container(plan) or not path.parent.is_dir())):
+        return
+    siblings = [one.name for one in path.parent.glob("*.py")]
+    fix = did_you_mean(path.name, siblings) if siblings else "name a file, from the folder of submission on"
+    yield _error(plan, "trainer", f"there is no trainer {path}", fix)
+
+
+def _here(path: ShellPath, folder: Path, environment: Mapping[str, str]) -> Path | None:
+    """The path with its variables filled in; None where one is not known here."""
+    if not all(environment.get(name) for name in path.VARIABLE.findall(path)):
+        return None
+    return folder / path.VARIABLE.sub(lambda match: environment[match[1]], path)
 
 
 def queued(run_dir: Path, plan: Plan, environment: Mapping[str, str]) -> list[Finding]:

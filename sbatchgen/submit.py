@@ -94,7 +94,7 @@ def _of_plan(
         resolved = with_log(resolved, f"{_in_directive(run_dir)}/{pattern}")
     findings = check(resolved.plan, log_folders_made=True)
     begins, about_start = _start(resolved, environment, folder, run_dir)
-    findings += about_start
+    findings += [*about_start, *start.files_there(plan, folder, environment)]
     if ask and run_dir and plan.slurm:
         findings += start.queued(run_dir, plan, environment)
     broken = any(finding.severity == "error" for finding in findings)

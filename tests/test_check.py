@@ -147,19 +147,6 @@ def test_gpus_of_an_unknown_cluster_must_be_said(tmp_path: Path) -> None:
     assert errors(plan("single", path)) == []
 
 
-def test_a_profile_is_checked_too(tmp_path: Path) -> None:
-    path = tmp_path / "bad.yaml"
-    path.write_text(
-        "name: bad\nurl: x\nchecked: x\nrequired: [acount]\nomit: [foo]\ndefault_partition: gpu\n"
-        "partitions: {cpu: {}}\n"
-    )
-    found = [finding.problem for finding in errors(plan("single", path))]
-    assert ("profile 'bad': 'acount' in required is no option", "did you mean 'account'?") in [
-        (problem.what, problem.fix) for problem in found
-    ]
-    assert len(found) == 4
-
-
 def test_an_error_reads_what_where_and_how_to_fix(here: Path, command: Command) -> None:
     result = command("render", "ddp", "--profile", str(here), "--gpus-per-node", "8", "--account", "a")
     assert (result.status, result.out) == (4, "")

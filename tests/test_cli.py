@@ -118,7 +118,7 @@ def test_a_broken_profile_is_checked_with_all_its_lines(folder: Path, command: C
 def test_review_shows_what_is_asked_for_and_the_script(command: Command) -> None:
     result = command("review", "ddp", "--profile", "msu")
     assert "processes   8 on 2 nodes\n" in result.out
-    assert "each node   4 of 4 GPUs, 16 CPUs, memory as the cluster gives by default\n" in result.out
+    assert "each node   4 GPUs, 16 CPUs, memory as the cluster gives by default\n" in result.out
     assert "time        0-02:00:00\n" in result.out
     assert "cost        16 GPU-hours, 64 CPU-hours at the time limit; " in result.out
 

@@ -182,7 +182,7 @@ def test_json_holds_the_same(here: Path, command: Command) -> None:
     data = json.loads(result.out)
     assert (data["schema"], result.status) == (1, 0)
     assert sorted(data) == sorted(
-        "schema job cluster request cost surprises findings last script parts own_lines slurm".split()
+        "schema job cluster request cost start surprises findings last script parts own_lines slurm".split()
     )
     assert data["request"]["gpus"] == {"given": 8, "of": 8}
     assert sorted(data["request"]) == sorted(
@@ -385,7 +385,7 @@ def test_slurm_is_asked_only_where_there_is_one_and_the_job_is_sound(
     assert "#!/bin/bash" in result.out
     result = command("review", "single", "--profile", "troila", "--gres", "shard:65", "--test-only")
     assert result.status == 4
-    assert "sbatch" not in result.out
+    assert "sbatch here" not in result.out
 
 
 @pytest.fixture(scope="module")

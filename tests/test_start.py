@@ -163,7 +163,7 @@ def test_a_folder_in_use_is_refused_as_the_trainer_refuses_it(command: Command, 
 def test_arguments_that_the_trainer_refuses_are_refused_before_the_queue(
     command: Command, args: tuple[str, ...], says: str
 ) -> None:
-    start, errors = review(command, *args, flags=("--nproc-per-node", "2"))
+    start, errors = review(command, "--dataset", "fake", *args, flags=("--nproc-per-node", "2"))
     assert start == {}
     assert [error for error in errors if says in error] == errors != []
 
@@ -230,3 +230,186 @@ def test_on_a_real_slurm_the_second_job_of_a_folder_is_refused_while_the_first_i
     third = site.submit("meet", "single", "--begin", "now+1hour")
     assert third > first
     cluster.run(["scancel", str(third)])
+
+
+# --- files
+
+
+def missing(command: Command, *flags: str) -> tuple[list[str], list[str]]:
+    """The errors and the warnings about files that are not there."""
+    done = command("review", "single", "--format", "json", *flags)
+    found = json.loads(done.out)["findings"]
+    about = [one for one in found if one["what"].startswith("there is no ")]
+    return tuple([one["what"] for one in about if one["severity"] == kind] for kind in ("error", "warning"))  # type: ignore[return-value]
+
+
+@pytest.fixture
+def submits_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An sbatch in PATH."""
+    (folder / "bin").mkdir()
+    (folder / "bin/sbatch").write_text("#!/bin/sh\n")
+    (folder / "bin/sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder / "bin"), prepend=os.pathsep)
+
+
+@pytest.mark.usefixtures("submits_here")
+def test_a_trainer_that_is_not_there_is_an_error(command: Command, folder: Path) -> None:
+    Path("here.yaml").write_text(PROFILE)
+    Path("train.py").touch()
+    for profile in ("local", "./here.yaml"):
+        flags = ("--profile", profile)
+        assert missing(command, *flags, "--trainer", "train.py") == ([], [])
+        assert missing(command, *flags, "--trainer", "trian.py") == (
+            [f"there is no trainer {folder}/trian.py"],
+            [],
+        )
+        assert missing(command, *flags, "--trainer", "src/a.py") == (
+            [f"there is no trainer {folder}/src/a.py"],
+            [],
+        )
+        assert missing(command, *flags, "--trainer", "own.trainer") == ([], [])  # a module
+        assert missing(command, *flags, "--trainer", "/not/of/this/machine/a.py") == ([], [])
+    done = command("review", "single", "--trainer", "trian.py")
+    assert "fix: did you mean 'train.py'?" in done.out
+
+
+def test_where_there_is_no_sbatch_it_is_a_warning(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("here.yaml").write_text(PROFILE)
+    monkeypatch.setenv("PATH", str(folder))
+    says = [f"there is no trainer {folder}/trian.py"]
+    assert missing(command, "--profile", "./here.yaml", "--trainer", "trian.py") == ([], says)
+
+
+@pytest.mark.usefixtures("submits_here")
+def test_a_working_folder_that_is_not_there_is_an_error(command: Command, folder: Path) -> None:
+    Path("here.yaml").write_text(PROFILE)
+    Path("code").mkdir()
+    Path("code/train.py").touch()
+    flags = ("--profile", "./here.yaml", "--trainer", "train.py", "--chdir")
+    assert missing(command, *flags, "code") == ([], [])
+    what = f"there is no working folder {folder}/cod: Slurm would start the job in /tmp"
+    assert missing(command, *flags, "cod") == ([what], [])
+    assert missing(command, *flags, "${SCRATCH}/nowhere") == ([], [])
+
+
+@pytest.mark.usefixtures("submits_here")
+def test_data_that_are_not_there_may_come_under_slurm_and_not_here(command: Command, folder: Path) -> None:
+    Path("here.yaml").write_text(PROFILE)
+    says = [f"there is no data folder {folder}/data"]
+    assert missing(command) == (says, [])
+    assert missing(command, "--profile", "./here.yaml") == ([], says)
+    assert missing(command, "--profile", "./here.yaml", "--dependency", "afterok:1") == ([], [])
+    Path("data").mkdir()
+    assert missing(command) == ([], [])
+
+
+# --- own trainers
+
+
+def test_review_shows_what_an_own_trainer_is_told_and_nothing_else(command: Command) -> None:
+    Path("train.py").touch()
+    Path("d").mkdir()
+
+    def shown(*args: str) -> str:
+        done = command("review", "ddp", "--nproc-per-node", "2", "--trainer", "train.py", *args)
+        assert done.status == 0, done.err + done.out
+        return done.out
+
+    plain = shown()
+    assert "\ndata " not in plain
+    assert "\nresume " not in plain
+    assert "DATA_DIR" not in plain
+    told = shown("--data-dir", "d", "--resume", "old.pt")
+    assert "\ndata         d\n" in told or "\ndata        d\n" in told
+    assert "export RUN_DIR DATA_DIR RESUME=" in told
+    assert "processes   2 on 1 node\n" in plain
+    assert "processes   1 on 1 node; your trainer starts the others\n" in shown("--launcher", "spawn")
+
+
+def test_what_an_own_trainer_is_told_arrives(command: Command, folder: Path) -> None:
+    Path("train.py").write_text(
+        "import json, os, sys\n"
+        "names = ('RUN_DIR', 'DATA_DIR', 'RESUME')\n"
+        "print('told', json.dumps([sys.argv[1:], [os.environ.get(name) for name in names]]))\n"
+    )
+    Path("d").mkdir()
+    flags = ("--trainer", "train.py", "--data-dir", "d", "--resume", "x y.pt")
+    script = command("render", "single", *flags, "--", "{run_dir}", "{data_dir}", "--from={resume}").out
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    args, variables = json.loads(done.stdout.partition("told ")[2])
+    assert args == [f"{folder}/runs/single", f"{folder}/d", "--from=x y.pt"]
+    assert variables == [f"{folder}/runs/single", f"{folder}/d", "x y.pt"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (
+            (),
+            "requeue_on_timeout is for trainers that resume by themselves: the bundled one asks for its restarts",
+        ),
+        (
+            ("--trainer", "train.py", "--resume", "off"),
+            "requeue_on_timeout needs restarts, but resume is off",
+        ),
+        (
+            ("--trainer", "train.py", "--max-restarts", "0"),
+            "requeue_on_timeout needs restarts, but max_restarts is 0",
+        ),
+        (
+            ("--trainer", "train.py", "--requeue-on-node-fail"),
+            "requeue_on_timeout and requeue_on_node_fail exclude each other",
+        ),
+    ],
+)
+def test_a_requeue_at_the_time_limit_that_can_not_work_is_refused(
+    command: Command, flags: tuple[str, ...], says: str
+) -> None:
+    done = command("render", "ddp", "--profile", "torchrun", "--requeue-on-timeout", *flags)
+    assert done.status == 3
+    assert f"error: {says}" in done.err
+
+
+BLIND = """
+import pathlib, os, time
+state = pathlib.Path(os.environ["RUN_DIR"], "steps-" + os.environ.get("RANK", "0"))
+step = int(state.read_text()) if state.exists() else 0
+print("from step", step, flush=True)
+end = 10 if step else 600
+while step < end:
+    step += 1
+    state.with_suffix(".new").write_text(str(step))
+    state.with_suffix(".new").replace(state)
+    time.sleep(0.1 if end == 600 else 0)
+print("complete at", step, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "flags", [("single",), ("single", "--array", "3-3"), ("ddp", "--nodes", "2", "--gpus-per-node", "1")]
+)
+def test_on_a_real_slurm_a_trainer_that_knows_nothing_is_requeued_at_its_limit(
+    cluster: Cluster, flags: tuple[str, ...]
+) -> None:
+    site = site_on(cluster)
+    cluster.put("work/blind.py", BLIND)
+    name = f"blind-{len(flags)}"
+    done = site.sbatchgen(
+        *("submit", flags[0], "--yes", "--job-name", name, *flags[1:], "--trainer", "blind.py"),
+        *("--requeue-on-timeout", "--max-restarts", "1"),
+        check=True,
+    )
+    job = int(done.stdout)
+    cluster.until(lambda: "from step 0" in site.log(name), 60, "the first start")
+    ranks = 2 if flags[0] == "ddp" else 1
+    run_dir = site.folder / "runs" / name
+    cluster.until(lambda: len({*run_dir.rglob("steps-[01]")}) == ranks, 60, "a step of each rank")
+    cluster.run(["scancel", "--batch", "--signal=USR1", str(job)], check=True)
+    record = cluster.wait(job, {"COMPLETED"}, timeout=180)
+    assert (record["Restarts"], record["ExitCode"]) == ("1", "0:0")
+    log = site.log(name)
+    assert "Requeueing: restart 1 of at most 1" in log
+    assert "complete at" in log
+    assert "from step 0" not in log.partition("Requeueing")[2]

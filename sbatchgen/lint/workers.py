@@ -93,8 +93,8 @@ def _started(work: Callable[[str], T], names: Sequence[str]) -> _Worker:
 
 def _interrupted(*_: object) -> None:
     """Unwind, once: Ctrl-C at a terminal is followed by the SIGTERM of the parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)  # SIG_IGN: Python complains of one that has come already
     raise KeyboardInterrupt
 
 
