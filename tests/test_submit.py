@@ -312,7 +312,11 @@ def test_a_python_without_torch_is_told_in_a_line(
 
 def test_an_interrupt_ends_the_following_not_the_training(folder: Path) -> None:
     (folder / "train.py").write_text(
-        "import pathlib, time\npathlib.Path('began').touch()\ntime.sleep(1.5)\npathlib.Path('ended').touch()\n"
+        "import pathlib, time\n"
+        "pathlib.Path('began').touch()\n"
+        "while not pathlib.Path('end').exists():\n"
+        "    time.sleep(0.05)\n"
+        "pathlib.Path('ended').touch()\n"
     )
     process = local(folder, "--trainer", "train.py")
     wait_for(folder / "began")
@@ -321,6 +325,7 @@ def test_an_interrupt_ends_the_following_not_the_training(folder: Path) -> None:
     assert process.returncode == 130
     assert "still running" in err
     assert "touch" in err
+    (folder / "end").touch()
     wait_for(folder / "ended")
 
 
