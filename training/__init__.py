@@ -21,7 +21,8 @@ with all that belongs around it. The run folder (--run-dir) is the interface:
     config.json     what this start was asked for
     status.json     one line: {"state": "running|preempted|done|failed", "step", "epoch", "checkpoint", ...}
     events.jsonl    one JSON object a line: starts, losses, epochs, saves, stops
-    checkpoints/    step-00001200.pt ... and best.pt
+    checkpoints/    step-00001200.pt ... and best.pt; with --keep-epochs checkpoint_epoch_1.pt ... too
+    model.pt        the weights alone, once the training is done: model.load_state_dict(torch.load(...))
     tensorboard/    the curves for TensorBoard, where that is installed
     lock.json       which job has the folder; what a dead one left is taken over
     stop            touch it to stop the run; remove it before the next start
@@ -45,5 +46,6 @@ Exit status: 0 done, 75 stopped and saved, 3 the loss is not finite, 1 failed.
 #     torchrun, task, spawn, jobscript     the ways to start, and the job script
 #     data, idx, cifar, digits             data sets and their files
 #     models, optim, recomputation         what is trained, and how
+#     export, processor                    the weights alone, for others; what the CPU can do
 #     log, bar, curves, lock, errors       what is told, to whom; one job a folder
 #     runfolder, files                     what lies where; reading and writing where others may write too

@@ -26,6 +26,7 @@ from .errors import UserError, one_line
 from .runfolder import BEST, STEP_NAME, steps
 
 FORMAT = 1
+EPOCH_NAME = "checkpoint_epoch_{}.pt"
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # what a full disk, a quota and an NFS server say
 SAID_OF_BROKEN = {
     errno.EINVAL,
@@ -47,11 +48,17 @@ def encode(state: State, file: IO[bytes]) -> None:
     Raises:
         OSError: As the file raised it. torch.save makes a RuntimeError of it that has no number.
     """
-    watched = _Watched(file)
-    try:
-        torch.save({"format": FORMAT, **state}, cast("IO[bytes]", watched))  # it needs no more of one
-    except Exception as error:
-        raise watched.error or error from error
+    _dump({"format": FORMAT, **state}, file)
+
+
+def export(path: Path, weights: dict[str, torch.Tensor]) -> None:
+    """Replace a file by one with the weights alone: `model.load_state_dict(torch.load(PATH))` takes it.
+
+    Raises:
+        OSError: If it cannot be written; an older one is untouched then.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _write(path, lambda file: _dump(weights, file))
 
 
 def decode(source: Path | IO[bytes]) -> State:
@@ -93,8 +100,10 @@ def decode_weights(path: Path) -> dict[str, torch.Tensor]:
     return state
 
 
-def save(folder: Path, state: State, *, step: int, keep: int, best: bool) -> tuple[str, int]:
-    """Write step-STEP.pt, also as best.pt if it is the best; drop all but the `keep` newest.
+def save(folder: Path, state: State, *, step: int, keep: int, best: bool, epoch: int = 0) -> tuple[str, int]:
+    """Write step-STEP.pt, also as best.pt if it is the best, and under the name of its epoch if given.
+
+    All but the `keep` newest are dropped; best.pt and those with the name of an epoch stay.
 
     Where there is no room, all but the newest older one make way for it.
 
@@ -112,8 +121,8 @@ def save(folder: Path, state: State, *, step: int, keep: int, best: bool) -> tup
             raise
         _drop(folder, keep=1)
         size = _write(path, lambda file: encode(state, file))
-    if best:
-        _also(path, folder / BEST)
+    for other in [BEST] * best + [EPOCH_NAME.format(epoch)] * bool(epoch):
+        _also(path, folder / other)
     _drop(folder, keep)
     return path.name, size
 
@@ -223,7 +232,8 @@ def _chosen(folder: Path, wanted: Path) -> tuple[Path, State]:
     try:
         return path, decode(path)
     except CorruptError as error:
-        raise UserError(f"the checkpoint is corrupt ({error})", at=str(path), fix="--resume auto") from error
+        fix = f"--resume auto; weights of another trainer: --init-from {path}"
+        raise UserError(f"the checkpoint is corrupt ({error})", at=str(path), fix=fix) from error
 
 
 def _drop(folder: Path, keep: int) -> None:
@@ -292,6 +302,14 @@ def _write(path: Path, fill: Callable[[IO[bytes]], None]) -> int:
         raise
     _sync_folder(path.parent)
     return size
+
+
+def _dump(value: Any, file: IO[bytes]) -> None:
+    watched = _Watched(file)
+    try:
+        torch.save(value, cast("IO[bytes]", watched))  # it needs no more of one
+    except Exception as error:
+        raise watched.error or error from error
 
 
 @dataclass

@@ -14,14 +14,37 @@ from .stop import end_of
 T = TypeVar("T")
 
 DEFAULT_BATCH = 64
-DEFAULT_LR = {"sgd": 0.01, "adamw": 0.001, "adadelta": 1.0}
+# What people expect of an optimizer. sgd and adamw: the usual rates and decays, and no schedule unless one is
+# asked for; StepLR is then that of pytorch/examples/imagenet, StepLR(30, 0.1). adadelta: what
+# pytorch/examples/mnist does, with its StepLR(1, 0.7).
+BY_OPTIMIZER: dict[str, dict[str, Any]] = {
+    "sgd": {"lr": 0.01, "weight_decay": 0.0, "weight_decay_on": "all", "schedule": "constant"},
+    "adamw": {"lr": 0.001, "weight_decay": 0.01, "weight_decay_on": "matrices", "schedule": "constant"},
+    "adadelta": {"lr": 1.0, "weight_decay": 0.0, "weight_decay_on": "all", "schedule": "step"},
+}
+STEP_LR = {"sgd": (30, 0.1), "adamw": (30, 0.1), "adadelta": (1, 0.7)}  # --step-size, --gamma
+# Settings that count only with a value of another one.
+ONLY_WITH = {
+    "step_size": ("schedule", "step"),
+    "gamma": ("schedule", "step"),
+    "momentum": ("optimizer", "sgd"),
+}
 
 
-def _option(default: T, text: str, *, choices: tuple[str, ...] = (), critical: bool = False) -> T:
-    """A field which is also a flag. `critical`: a checkpoint made with another value is refused."""
-    return dataclasses.field(
-        default=default, metadata={"help": text, "choices": choices, "critical": critical}
-    )
+def _option(
+    default: T, text: str, *, choices: tuple[str, ...] = (), critical: bool = False, decided: bool = False
+) -> T:
+    """A field which is also a flag.
+
+    Args:
+        default: The flag's; of a `decided` one, what the setting was before it could be chosen.
+        text: For --help.
+        choices: The only values.
+        critical: A checkpoint made with another value is refused.
+        decided: Without the flag, --optimizer decides (BY_OPTIMIZER, STEP_LR).
+    """
+    facts = {"help": text, "choices": choices, "critical": critical, "decided": decided}
+    return dataclasses.field(default=default, metadata=facts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,13 +78,35 @@ class Config:
     )
     batch_size_per_gpu: int = _option(0, "images per step and process, instead of --batch-size")
     optimizer: str = _option("adadelta", "", choices=("sgd", "adamw", "adadelta"), critical=True)
-    lr: float = _option(0.0, "learning rate (default: sgd 0.01, adamw 0.001, adadelta 1.0)", critical=True)
-    momentum: float = _option(0.9, "of sgd", critical=True)
-    weight_decay: float = _option(0.0, "of weights; never of biases and norms", critical=True)
-    schedule: str = _option(
-        "step", "step: times gamma each epoch", choices=("constant", "step", "cosine"), critical=True
+    lr: float = _option(
+        1.0, "learning rate (default: sgd 0.01, adamw 0.001, adadelta 1.0)", critical=True, decided=True
     )
-    gamma: float = _option(0.7, "factor of --schedule step", critical=True)
+    momentum: float = _option(0.9, "of sgd", critical=True)
+    weight_decay: float = _option(
+        0.0, "weight decay (default: adamw 0.01, else 0)", critical=True, decided=True
+    )
+    weight_decay_on: str = _option(
+        "matrices",
+        "what decays: all weights, or matrices, which leaves out biases and norms (default: adamw matrices, "
+        "else all)",
+        choices=("all", "matrices"),
+        critical=True,
+        decided=True,
+    )
+    schedule: str = _option(
+        "step",
+        "step: times GAMMA each STEP_SIZE epochs (default: adadelta step, else constant; step where one of "
+        "the two is given)",
+        choices=("constant", "step", "cosine"),
+        critical=True,
+        decided=True,
+    )
+    step_size: int = _option(
+        1, "epochs, of --schedule step (default: adadelta 1, else 30)", critical=True, decided=True
+    )
+    gamma: float = _option(
+        0.7, "factor, of --schedule step (default: adadelta 0.7, else 0.1)", critical=True, decided=True
+    )
     warmup_epochs: float = _option(0.0, "linear warm-up; part of an epoch will do", critical=True)
     seed: int = _option(
         1, "of the weights, the order of the samples and all else that is random", critical=True
@@ -111,6 +156,12 @@ class Config:
     evaluate: bool = _option(False, "measure the newest (or --resume's or --init-from's) weights and exit")
     save_every: int = _option(0, "steps between checkpoints, besides the one after each epoch")
     keep: int = _option(3, "checkpoints to keep, besides the best")
+    keep_epochs: bool = _option(False, "keep that of each epoch too, as checkpoint_epoch_1.pt and so on")
+    export: str = _option(
+        "",
+        "file for the weights alone, a state_dict, when the training is done, or with --evaluate those that "
+        "were measured; a bare name is one in RUN_DIR (default: model.pt, with --evaluate off)",
+    )
     deadline: str = _option(
         "auto",
         "stop and save before: auto (the end of the Slurm job), off, or seconds from the start or since 1970",
@@ -149,21 +200,37 @@ def parse(argv: list[str]) -> Config:
         text = field.metadata["help"]
         if field.default and "default:" not in text and text != argparse.SUPPRESS:
             text = f"{text} (default: {field.default})".strip()
-        how: dict[str, Any] = {"default": field.default, "help": text}
+        default = None if field.metadata["decided"] else field.default
+        how: dict[str, Any] = {"default": default, "help": text}
         if types[field.name] is bool:
             how["action"] = "store_true"
         else:
             how |= {"type": types[field.name], "choices": field.metadata["choices"] or None}
             how["metavar"] = None if field.metadata["choices"] else field.name.upper()
         parser.add_argument(flag, **how)
-    config = Config(**vars(parser.parse_args(argv)))
+    said = vars(parser.parse_args(argv))
+    config = Config(**_decided(said))
     _check(config)
-    return dataclasses.replace(config, lr=config.lr or DEFAULT_LR[config.optimizer])
+    return config
+
+
+def _decided(said: dict[str, Any]) -> dict[str, Any]:
+    """The settings, those that nobody chose as --optimizer has them."""
+    step = [f"--{name.replace('_', '-')}" for name in ("step_size", "gamma") if said[name] is not None]
+    if step and said["schedule"] not in {None, "step"}:
+        what = f"{step[0]} is of --schedule step, this is --schedule {said['schedule']}"
+        raise UserError(what, fix="leave one of them out")
+    optimizer = said["optimizer"]
+    decided = dict(zip(("step_size", "gamma"), STEP_LR[optimizer], strict=True)) | BY_OPTIMIZER[optimizer]
+    if step:
+        decided["schedule"] = "step"
+    return said | {name: value for name, value in decided.items() if said[name] is None}
 
 
 def _check(config: Config) -> None:
     """Refuse values that cannot be meant."""
     least = {"epochs": 1, "keep": 1, "sync_every": 1, "log_every": 1, "fake_samples": 1, "accumulate": 1}
+    least |= {"step_size": 1}
     least |= dict.fromkeys(
         (
             "batch_size",
@@ -254,3 +321,9 @@ def trajectory_defaults() -> dict[str, int | float | str]:
     fields = dataclasses.fields(Config)
     defaults: dict[str, Any] = {field.name: field.default for field in fields if field.metadata["critical"]}
     return defaults
+
+
+def idle(settings: dict[str, Any]) -> set[str]:
+    """The settings that play no part beside the others."""
+    names = {name for name, (other, value) in ONLY_WITH.items() if settings.get(other) != value}
+    return names if settings.get("weight_decay") else names | {"weight_decay_on"}

@@ -23,7 +23,7 @@ TAGS = {
         "lr": "lr",
         "samples_per_s": "samples_per_s",
     },
-    "epoch": {"loss": "loss/validation", "accuracy": "accuracy/validation"},
+    "epoch": {"loss": "loss/validation", "accuracy": "accuracy/validation", "top5": "top5/validation"},
 }
 
 
@@ -65,7 +65,9 @@ class Curves:
         if not self.name or kind not in TAGS:
             return b""
         summary = self._api[1](
-            value=[{"tag": tag, "simple_value": facts[name]} for name, tag in TAGS[kind].items()]
+            value=[
+                {"tag": tag, "simple_value": facts[name]} for name, tag in TAGS[kind].items() if name in facts
+            ]
         )
         return self._record(step=facts["step"], summary=summary)
 

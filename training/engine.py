@@ -15,11 +15,13 @@ from torch.nn.parallel import DistributedDataParallel
 from . import checkpoint, data, models, optim
 from .config import Config, global_batch, trajectory
 from .errors import DONE, PREEMPTED, FolderError, UserError, one_line
+from .export import export
 from .jobscript import STOP, ask_again, may_ask_again
 from .launch import Place
 from .lock import RunLock
 from .log import Log, duration, read_status
 from .loop import Score, StoppedError, evaluate, synchronise, time_left_s, train_epoch, try_out, warm_up
+from .processor import warn_of_bf16
 from .resume import folder, restore, save, tell
 from .runfolder import saved, steps
 from .session import Meter, Progress, Session
@@ -106,6 +108,8 @@ def _announce(config: Config, world: World, log: Log) -> None:
     log.say(f"Master node: {world.host if master in ('localhost', '127.0.0.1') else master}")
     if config.dataparallel and not gpus:
         log.say("No GPU is visible: --dataparallel runs as one process on the CPU")
+    if config.precision == "bf16" and world.device.type == "cpu" and (warning := warn_of_bf16()):
+        log.say(warning)
     mine = f"rank {world.rank} of {world.size} on {world.host}, local rank {world.local_rank}"
     for line in gather_text(world, f"{mine}, device {world.device}, {world.threads} threads"):
         log.say(line)
@@ -172,6 +176,7 @@ def _train(session: Session) -> int:
     progress = restore(session)
     if progress.epoch >= config.epochs:
         log.say(f"Nothing left to do: {progress.epoch} of {config.epochs} epochs are done{_by_whom(session)}")
+        export(session)  # which a start that was killed at its end may not have done
         _conclude(session, progress, "done")
         return DONE
     together(world, lambda: _check_room(session) if world.rank == 0 else None)
@@ -229,6 +234,7 @@ def _train_on(session: Session, progress: Progress) -> int:
         if str(stopped) in OUT_OF_TIME and log.speaks and may_ask_again():
             _ask_again(session, gained=progress.step - began)
         return PREEMPTED
+    export(session)
     log.say(f"Training completed: {config.epochs} epochs, best accuracy {100 * progress.best:.2f}%")
     _conclude(session, progress, "done")
     return DONE
@@ -254,20 +260,13 @@ def _finish_epoch(session: Session, progress: Progress) -> None:
     progress.best = max(progress.best, score.accuracy)
     rate = session.meter.rate()
     session.log.say(
-        f"Epoch {progress.epoch} - Avg Loss: {score.loss:.6f}, Accuracy: {100 * score.accuracy:.2f}%, "
+        f"Epoch {progress.epoch} - {score}, "
         f"{rate:.0f} samples/s, {duration(time_left_s(session, progress))} left "
         f"(validation of {score.samples}; training loss {loss / max(samples, 1):.6f})"
     )
-    session.log.event(
-        "epoch",
-        epoch=progress.epoch,
-        step=progress.step,
-        loss=score.loss,
-        accuracy=score.accuracy,
-        samples=score.samples,
-        train_loss=loss / max(samples, 1),
-        samples_per_s=round(rate, 1),
-    )
+    facts = {name: value for name, value in dataclasses.asdict(score).items() if value is not None}
+    facts |= {"train_loss": loss / max(samples, 1), "samples_per_s": round(rate, 1)}
+    session.log.event("epoch", epoch=progress.epoch, step=progress.step, **facts)
     save(session, progress, best=best, must=progress.epoch >= session.config.epochs)
     session.meter.restart()
 
@@ -318,8 +317,6 @@ def _evaluate_only(session: Session) -> int:
     except StoppedError as stopped:
         session.log.say(f"Stopped by {stopped} during the evaluation")
         return PREEMPTED
-    session.log.say(
-        f"Evaluation of {origin} - Avg Loss: {score.loss:.6f}, Accuracy: {100 * score.accuracy:.2f}% "
-        f"(validation of {score.samples})"
-    )
+    session.log.say(f"Evaluation of {origin} - {score} (validation of {score.samples})")
+    export(session)
     return DONE

@@ -26,6 +26,7 @@ from .stop import reason
 from .world import copy_from_rank0, reduce_sum, together
 
 EVALUATION_BATCH = 256  # images at a time and process
+TOP = 5  # likeliest classes, for the top-5 accuracy; it is told where there are more than twice as many
 
 
 class StoppedError(Exception):
@@ -39,6 +40,11 @@ class Score:
     loss: float  # cross entropy, in nats
     accuracy: float  # 0..1
     samples: int
+    top5: float | None  # 0..1; None where so few classes make it say nothing
+
+    def __str__(self) -> str:
+        more = f", Top-5: {100 * self.top5:.2f}%" if self.top5 is not None else ""
+        return f"Avg Loss: {self.loss:.6f}, Accuracy: {100 * self.accuracy:.2f}%{more}"
 
 
 def train_epoch(session: Session, progress: Progress) -> None:
@@ -200,7 +206,7 @@ def evaluate(session: Session) -> Score:
     copy_from_rank0(world, model.buffers())
     lists = evaluation_share(split.samples, chunk=EVALUATION_BATCH, rank=world.rank, size=world.size)
     lists = [index_B.to(split.index_device) for index_B in lists]
-    sums = torch.zeros(3, dtype=torch.float64, device=world.device)
+    sums = torch.zeros(4, dtype=torch.float64, device=world.device)  # those of `_sums`, and of `_among`
     began = time.perf_counter()
     model.eval()
     with (
@@ -211,16 +217,18 @@ def evaluate(session: Session) -> Score:
         for done, (x_BCHW, y_B) in enumerate(_batches(session, split, lists, 0), start=1):
             if len(y_B):
                 logits_BK = model(_laid_out(session, x_BCHW)).float()
-                sums += _sums(functional.cross_entropy(logits_BK, y_B, reduction="none"), logits_BK, y_B)
+                losses_B = functional.cross_entropy(logits_BK, y_B, reduction="none")
+                sums += torch.cat((_sums(losses_B, logits_BK, y_B), _among(logits_BK, y_B)))
             if done % session.config.sync_every == 0:
-                (loss, correct, samples), why = _agree(session, sums)
+                (loss, correct, samples, _), why = _agree(session, sums)
                 if why:
                     raise StoppedError(why)
                 rate = samples / max(time.perf_counter() - began, 1e-9)
                 told = f"loss {loss / samples:.4f}, accuracy {100 * correct / samples:.2f}%"
                 session.log.bar.show(round(samples), f"{told}, {rate:.0f} samples/s")
-    loss, correct, samples = _total(session, sums)
-    return Score(loss=loss / samples, accuracy=correct / samples, samples=round(samples))
+    loss, correct, samples, among = _total(session, sums)
+    top5 = among / samples if session.data.classes > 2 * TOP else None
+    return Score(loss=loss / samples, accuracy=correct / samples, samples=round(samples), top5=top5)
 
 
 def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, *, saves: bool) -> None:
@@ -320,6 +328,12 @@ def _sums(losses_B: torch.Tensor, logits_BK: torch.Tensor, y_B: torch.Tensor) ->
     return torch.stack(
         (losses_B.sum(dtype=torch.float64), correct.double(), torch.full_like(correct, len(y_B)).double())
     )
+
+
+def _among(logits_BK: torch.Tensor, y_B: torch.Tensor) -> torch.Tensor:
+    """How many have their class among the TOP likeliest; float64 (1,)."""
+    likeliest_BT = logits_BK.topk(min(TOP, logits_BK.shape[1]), dim=1).indices
+    return (likeliest_BT == y_B.unsqueeze(1)).any(dim=1).sum(dtype=torch.float64).unsqueeze(0)
 
 
 def _seed(device: torch.device, key: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import torch
 from torch import nn
 
@@ -11,6 +13,8 @@ from .errors import UserError
 from .order import mix
 from .recomputation import recomputed
 
+# Names of convnet's layers in pytorch/examples/mnist; in our checkpoints they were their places before.
+CONVNET_NAMES = {"0": "conv1", "2": "conv2", "7": "fc1", "10": "fc2"}
 CONVNET_SIDE = 6  # pixels: two lines are lost to each convolution, then two become one
 
 
@@ -41,12 +45,23 @@ def load_weights(model: nn.Module, weights: dict[str, torch.Tensor], origin: str
         UserError: If they belong to another model.
     """
     try:
-        model.load_state_dict({name.removeprefix("module."): value for name, value in weights.items()})
+        model.load_state_dict(named_for(model, weights))
     except RuntimeError as error:
         first = str(error).splitlines()[1:2] or [str(error)]
         raise UserError(
             f"the weights are of another model: {first[0].strip()[:300]}", at=origin, fix="the same --model"
         ) from error
+
+
+def named_for(model: nn.Module, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights by the names that they have in the model alone, and in this version of convnet."""
+    bare = {name.removeprefix("module."): value for name, value in weights.items()}
+    if "0.weight" not in bare or not hasattr(model, "conv1"):
+        return bare
+    parts = {name: name.partition(".") for name in bare}
+    return {
+        f"{CONVNET_NAMES.get(place, place)}.{what}": bare[name] for name, (place, _, what) in parts.items()
+    }
 
 
 def _convnet(shape_CHW: tuple[int, int, int], classes: int) -> nn.Module:
@@ -55,19 +70,20 @@ def _convnet(shape_CHW: tuple[int, int, int], classes: int) -> nn.Module:
     if min(height, width) < CONVNET_SIDE:
         what = f"--model convnet wants images of {CONVNET_SIDE}x{CONVNET_SIDE} or larger"
         raise UserError(f"{what}, these are {height}x{width}", fix="another --model")
-    return nn.Sequential(
-        nn.Conv2d(channels, 32, 3),
-        nn.ReLU(),
-        nn.Conv2d(32, 64, 3),
-        nn.MaxPool2d(2),  # before the ReLU: the same values, for a quarter of the work
-        nn.ReLU(),
-        nn.Dropout(0.25),
-        nn.Flatten(),
-        nn.Linear(64 * ((height - 4) // 2) * ((width - 4) // 2), 128),
-        nn.ReLU(),
-        nn.Dropout(0.5),
-        nn.Linear(128, classes),
-    )
+    layers: dict[str, nn.Module] = {
+        "conv1": nn.Conv2d(channels, 32, 3),
+        "relu1": nn.ReLU(),
+        "conv2": nn.Conv2d(32, 64, 3),
+        "pool": nn.MaxPool2d(2),  # before the ReLU: the same values, for a quarter of the work
+        "relu2": nn.ReLU(),
+        "dropout1": nn.Dropout(0.25),
+        "flatten": nn.Flatten(),
+        "fc1": nn.Linear(64 * ((height - 4) // 2) * ((width - 4) // 2), 128),
+        "relu3": nn.ReLU(),
+        "dropout2": nn.Dropout(0.5),
+        "fc2": nn.Linear(128, classes),
+    }
+    return nn.Sequential(OrderedDict(layers))
 
 
 def _from_torchvision(name: str, data: Data) -> nn.Module:

@@ -20,11 +20,14 @@ EMA_WARM_UP = 10  # steps: a mean that begins with random weights has to forget 
 
 
 def build(config: Config, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer of a model which is already on its device. Biases and norms (1-D) are not decayed."""
+    """The optimizer of a model which is already on its device; biases and norms (1-D) are a group apart."""
     weights = [p for p in model.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in weights if p.ndim > 1], "weight_decay": config.weight_decay},
-        {"params": [p for p in weights if p.ndim <= 1], "weight_decay": 0.0},
+        {
+            "params": [p for p in weights if p.ndim <= 1],
+            "weight_decay": config.weight_decay if config.weight_decay_on == "all" else 0.0,
+        },
     ]
     if config.optimizer == "sgd":
         return _fused(torch.optim.SGD, groups, lr=config.lr, momentum=config.momentum)
@@ -60,7 +63,7 @@ def lr_at(config: Config, step: int, *, steps_per_epoch: int) -> float:
     if step < warmup:
         return config.lr * (step + 1) / (warmup + 1)
     if config.schedule == "step":
-        return float(config.lr * config.gamma ** (step // steps_per_epoch))
+        return float(config.lr * config.gamma ** (step // steps_per_epoch // config.step_size))
     if config.schedule == "cosine":
         total = config.epochs * steps_per_epoch - warmup
         return config.lr * 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(total, 1))))

@@ -13,7 +13,7 @@ from .checkpoint import State
 from .config import Config
 from .errors import UserError
 from .log import Log, read_events
-from .models import load_weights
+from .models import load_weights, named_for
 from .runfolder import CHECKPOINTS, changes
 from .session import Progress, Session
 from .world import broadcast_bytes, together
@@ -79,7 +79,10 @@ def _write(
     session.lock.check()  # here: a file system that answers late must not hold up the training
     place, step, epoch = folder(session.config), state["step"], state["epoch"]
     try:
-        name, size = checkpoint.save(place, state, step=step, keep=session.config.keep, best=best)
+        named = epoch if session.config.keep_epochs and not state["consumed"] else 0
+        name, size = checkpoint.save(
+            place, state, step=step, keep=session.config.keep, best=best, epoch=named
+        )
     except OSError as error:
         session.log.event("save_failed", step=step, reason=str(error))
         if must:
@@ -172,9 +175,9 @@ def _apply(session: Session, state: State, name: str) -> Progress:
     """Fill model and optimizer from a checkpoint."""
     config = session.config
     load_weights(session.model, state["model"], name)
-    means = state.get("ema") or {}
+    means = named_for(session.model, state.get("ema") or {})
     if config.evaluate:
-        load_weights(session.model, state["model"] | means, name)
+        load_weights(session.model, named_for(session.model, state["model"]) | means, name)
         return Progress(step=state["step"], epoch=state["epoch"])
     changed = changes(session.settings, state["config"])
     if changed and not config.allow_config_change:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .config import Config, global_batch, trajectory, trajectory_defaults
+from .config import Config, global_batch, idle, trajectory, trajectory_defaults
 from .lock import holder
 from .log import read_events
 
@@ -156,10 +156,7 @@ def _of_events(known: Saved, start: dict[str, Any], save: dict[str, Any]) -> Sav
 
 
 def changes(now: dict[str, Any], then: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The settings which differ, as (then, now)."""
+    """The settings which differ and play a part, as (then, now)."""
     then = trajectory_defaults() | then
-    return {
-        key: (then.get(key), now.get(key))
-        for key in now.keys() | then.keys()
-        if then.get(key) != now.get(key)
-    }
+    names = [name for name in then | now if name not in idle(then) | idle(now)]
+    return {name: (then.get(name), now.get(name)) for name in names if then.get(name) != now.get(name)}

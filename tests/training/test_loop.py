@@ -112,7 +112,7 @@ def test_an_evaluation_is_exact(
     monkeypatch.setattr(loop, "reduce_sum", keep)
     for rank in range(size):
         loop.evaluate(session(tmp_path, rank=rank, size=size, samples=samples))
-    loss, correct, count, problems = torch.stack(parts).sum(dim=0).tolist()
+    loss, correct, count, _, problems = torch.stack(parts).sum(dim=0).tolist()
     whole = session(tmp_path, rank=0, size=1, samples=samples)
     x, y = batch(whole, torch.arange(samples))
     logits = whole.model(x).float()
@@ -120,6 +120,24 @@ def test_an_evaluation_is_exact(
     assert (count, problems) == (samples, 0)
     assert correct == (logits.argmax(dim=1) == y).sum()
     assert loss == pytest.approx(nn.functional.cross_entropy(logits, y, reduction="sum").item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("classes", [10, 11, 40])
+def test_the_top_5_accuracy_is_told_of_more_than_10_classes(tmp_path: Path, classes: int) -> None:
+    made = session(tmp_path, rank=0, size=1, samples=300)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, classes)).double()
+    split = made.data.validation
+    assert isinstance(split, Held)
+    split = replace(split, labels_N=torch.arange(300) % classes)
+    score = loop.evaluate(
+        replace(made, model=model, data=replace(made.data, validation=split, classes=classes))
+    )
+    logits = model(split.images_NCHW.flatten(1)).tolist()
+    first_5 = [sorted(range(classes), key=row.__getitem__)[-5:] for row in logits]
+    share = sum(int(label) in best for label, best in zip(split.labels_N, first_5, strict=True)) / 300
+
+    assert score.top5 == (share if classes > 10 else None)
+    assert str(score).partition("%")[2] == (f", Top-5: {100 * share:.2f}%" if classes > 10 else "")
 
 
 @pytest.mark.parametrize("count", [1, 3, 4, 6])
@@ -202,6 +220,7 @@ def test_a_weight_that_is_not_finite_is_not_saved(tmp_path: Path) -> None:
     [
         (["--schedule", "constant"], [1, 1, 1, 1]),
         (["--schedule", "step", "--gamma", "0.5"], [1, 1, 0.5, 0.5]),
+        (["--optimizer", "sgd", "--gamma", "0.5", "--step-size", "2"], [1, 1, 1, 1]),
         (["--schedule", "cosine"], [1, 0.8536, 0.5, 0.1464]),
         (["--schedule", "constant", "--warmup-epochs", "1"], [1 / 3, 2 / 3, 1, 1]),
     ],

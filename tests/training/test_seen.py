@@ -103,7 +103,9 @@ def test_a_terminal_has_one_live_line_and_nothing_of_it_stays(small_digits: Path
     assert len(seen) > 8
     assert not PLAIN.search(text)
     assert "\x1b" not in text  # no colour, no cursor keys: NO_COLOR has nothing to ask for
-    assert [line.split()[0] for line in left] == ["Starting", "Master", "rank", "Epoch", "Epoch", "Training"]
+    assert [line.split()[0] for line in left] == [
+        *("Starting", "Master", "rank", "Epoch", "Epoch", "Weights", "Training")
+    ]
     assert all(re.fullmatch(r"Epoch \d - Avg Loss: .* training loss [\d.]+\)", line) for line in left[3:5])
     assert [event["step"] for event in events(tmp_path, "train")] == [4, 12]  # as in a log
 
@@ -132,10 +134,11 @@ def test_each_process_of_several_may_be_on_the_terminal_but_one_line_is(
 
     assert code == 0, text
     assert LIVE.search(text)
-    assert [line.split()[0] for line in left if not line.startswith("*")][-4:] == [
+    assert [line.split()[0] for line in left if not line.startswith("*")][-5:] == [
         "rank",
         "Epoch",
         "Epoch",
+        "Weights",
         "Training",
     ]
 

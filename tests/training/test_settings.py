@@ -1,0 +1,195 @@
+"""What a run is without flags, by its optimizer: as torch's own optimizers and schedulers have it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+
+from training import optim
+from training.config import Config, idle, parse
+from training.errors import UserError
+
+from .conftest import Here
+
+Scheduler = lr_scheduler.LRScheduler
+EPOCHS, STEPS = 90, 7  # of the curves, and steps an epoch
+
+
+def rates(config: Config) -> list[float]:
+    """The learning rate of the first step of each epoch."""
+    return [optim.lr_at(config, epoch * STEPS, steps_per_epoch=STEPS) for epoch in range(config.epochs)]
+
+
+def rates_of_torch(lr: float, schedule: str, **how: float) -> list[float]:
+    """The same by torch's own scheduler, called once an epoch as the examples do."""
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=lr)
+    kinds = {"step": lr_scheduler.StepLR, "constant": lr_scheduler.ConstantLR}
+    scheduler = kinds[schedule](optimizer, **how)
+    found = []
+    for _ in range(EPOCHS):
+        found.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("flags", "lr", "schedule", "how"),
+    [
+        (["--optimizer", "adadelta"], 1.0, "step", {"step_size": 1, "gamma": 0.7}),
+        (["--optimizer", "sgd"], 0.01, "constant", {"factor": 1}),
+        (["--optimizer", "adamw"], 0.001, "constant", {"factor": 1}),
+        (["--optimizer", "sgd", "--schedule", "step"], 0.01, "step", {"step_size": 30, "gamma": 0.1}),
+        (["--optimizer", "sgd", "--step-size", "30"], 0.01, "step", {"step_size": 30, "gamma": 0.1}),
+        (
+            ["--optimizer", "sgd", "--lr", "0.4", "--gamma", "0.5"],
+            0.4,
+            "step",
+            {"step_size": 30, "gamma": 0.5},
+        ),
+        (["--step-size", "4"], 1.0, "step", {"step_size": 4, "gamma": 0.7}),
+        (["--schedule", "constant"], 1.0, "constant", {"factor": 1}),
+    ],
+)
+def test_the_learning_rates_are_those_of_torch(
+    flags: list[str], lr: float, schedule: str, how: dict[str, float]
+) -> None:
+    config = parse(["--epochs", str(EPOCHS), *flags])
+
+    assert rates(config) == pytest.approx(rates_of_torch(lr, schedule, **how), rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adamw", "adadelta"])
+def test_rates_and_decays_without_flags_are_usual(kind: str) -> None:
+    """AdamW's are torch's own, Adadelta's those of the MNIST example, which gives no decay."""
+    config = parse(["--optimizer", kind])
+    usual = {"sgd": (0.01, 0.9, 0), "adamw": (None, None, None), "adadelta": (1.0, None, 0)}[kind]
+    model = nn.Linear(2, 2)
+    group = optim.build(config, model).param_groups[0]
+    torchs = torch.optim.AdamW(model.parameters()).param_groups[0]
+
+    assert group["lr"] == (usual[0] or torchs["lr"])
+    assert group["weight_decay"] == (torchs["weight_decay"] if usual[2] is None else usual[2])
+    assert group.get("momentum") == usual[1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "decayed"),
+    [
+        (["--optimizer", "sgd"], {"matrices", "biases and norms"}),
+        (["--optimizer", "adadelta"], {"matrices", "biases and norms"}),
+        (["--optimizer", "adamw"], {"matrices"}),
+        (["--optimizer", "sgd", "--weight-decay-on", "matrices"], {"matrices"}),
+        (["--optimizer", "adamw", "--weight-decay-on", "all"], {"matrices", "biases and norms"}),
+    ],
+)
+def test_what_decays(flags: list[str], decayed: set[str]) -> None:
+    """Without a gradient a step of SGD or AdamW changes the weights by their decay alone."""
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 3))
+    optimizer = optim.build(parse([*flags, "--weight-decay", "0.5"]), model)
+    groups = optimizer.param_groups
+    found = {
+        "matrices" if parameter.ndim > 1 else "biases and norms"
+        for group in groups
+        for parameter in group["params"]
+        if group["weight_decay"] == 0.5
+    }
+
+    assert found == decayed
+    assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
+
+
+def test_with_decay_on_all_a_step_is_that_of_torch() -> None:
+    ours, theirs = (nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)) for _ in range(2))
+    theirs.load_state_dict(ours.state_dict())
+    flags = ["--optimizer", "sgd", "--lr", "0.1", "--weight-decay", "1e-4"]
+    optimizers = (
+        optim.build(parse(flags), ours),
+        torch.optim.SGD(theirs.parameters(), 0.1, momentum=0.9, weight_decay=1e-4),
+    )
+    images = torch.randn(5, 1, 6, 6, generator=torch.Generator().manual_seed(1))
+    for model, optimizer in zip((ours, theirs), optimizers, strict=True):
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(images).square().sum().backward()
+            optimizer.step()
+
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.allclose(one, other, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--gamma", "0.5"), ("--step-size", "3")])
+@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+def test_a_step_without_a_schedule_of_steps_is_refused(flag: str, value: str, schedule: str) -> None:
+    with pytest.raises(UserError, match=f"{flag} is of --schedule step, this is --schedule {schedule}"):
+        parse([flag, value, "--schedule", schedule])
+
+
+def test_a_step_size_is_whole_epochs() -> None:
+    with pytest.raises(UserError, match="--step-size is 0, but must be at least 1"):
+        parse(["--step-size", "0"])
+
+
+def test_settings_that_play_no_part_are_not_compared() -> None:
+    settings = {"optimizer": "adamw", "schedule": "cosine", "weight_decay": 0.0, "lr": 0.1}
+
+    assert idle(settings) == {"momentum", "step_size", "gamma", "weight_decay_on"}
+    assert idle({"optimizer": "sgd", "schedule": "step", "weight_decay": 0.1, "lr": 0.1}) == set()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--step-size", "2"), "step_size is 2, but was 1"),
+        (("--gamma", "0.5"), "gamma is 0.5, but was 0.7"),
+        (("--schedule", "constant"), "schedule is constant, but was step"),
+        (("--weight-decay", "0.1"), "weight_decay is 0.1, but was 0.0"),
+    ],
+)
+def test_another_schedule_or_decay_is_refused_at_resume(
+    here: Here, tmp_path: Path, flags: tuple[str, ...], said: str
+) -> None:
+    assert here(tmp_path).code == 0
+    ended = here(tmp_path, "--epochs", "2", *flags)
+
+    assert ended.code == 1
+    assert f"other settings than the checkpoint's: {said}" in ended.err
+    assert here(tmp_path, "--epochs", "2", *flags, "--allow-config-change").code == 0
+
+
+def test_a_checkpoint_made_before_these_settings_goes_on(here: Here, tmp_path: Path) -> None:
+    """Its decay was of matrices alone; with another one it is refused."""
+    sgd = ("--optimizer", "sgd", "--weight-decay", "0.01")
+    before = (
+        *sgd,
+        "--schedule",
+        "step",
+        "--gamma",
+        "0.7",
+        "--step-size",
+        "1",
+        "--weight-decay-on",
+        "matrices",
+    )
+    assert here(tmp_path, *before).code == 0
+    (path,) = (tmp_path / "checkpoints").glob("step-*")
+    state = torch.load(path, weights_only=True)
+    for name in ("step_size", "weight_decay_on"):
+        del state["config"][name]
+    torch.save(state, path)
+
+    refused = here(tmp_path, *before, "--epochs", "2", "--weight-decay-on", "all")
+    assert "weight_decay_on is all, but was matrices" in refused.err
+    assert here(tmp_path, *before, "--epochs", "2").code == 0
+
+
+def test_the_curve_of_the_longest_tutorial_ends_where_it_should() -> None:
+    """90 epochs of StepLR(30, 0.1) from 0.1, as pytorch/examples/imagenet: 0.001 at the end, not 3e-15."""
+    flags = ["--optimizer", "sgd", "--lr", "0.1", "--step-size", "30", "--epochs", "90"]
+    last = rates(parse(flags))[-1]
+    assert math.isclose(last, 0.001)

@@ -1,0 +1,307 @@
+"""Weights in and out: what the tutorials' code saves is taken, and what a run leaves is taken by their code."""
+
+from __future__ import annotations
+
+import copy
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+from torch.nn import functional
+from torch.nn.parallel import DataParallel
+
+from training import checkpoint, processor
+from training.config import parse
+from training.idx import read_mnist
+from training.models import build, load_weights
+
+from . import vision
+from .conftest import Here, Trainers, events, status
+from .test_exact import equal, everything
+
+CLASSES = 12
+
+
+class Net(nn.Module):
+    """The network of pytorch/examples/mnist, by its layers' names; all five tutorials on MNIST have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(1, 32, 3), nn.Conv2d(32, 64, 3)
+        self.dropout1, self.dropout2 = nn.Dropout(0.25), nn.Dropout(0.5)
+        self.fc1, self.fc2 = nn.Linear(9216, 128), nn.Linear(128, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = functional.relu(self.conv2(functional.relu(self.conv1(x))))
+        x = self.dropout1(functional.max_pool2d(x, 2)).flatten(1)
+        x = self.dropout2(functional.relu(self.fc1(x)))
+        return functional.log_softmax(self.fc2(x), dim=1)
+
+
+def digits_test(folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """The test images as the tutorials' transforms make them, and the labels."""
+    images, labels = read_mnist(folder, "test")
+    return (images.float() / 255 - 0.1307) / 0.3081, labels.long()
+
+
+def score(model: nn.Module, folder: Path) -> tuple[float, float]:
+    """Loss and accuracy as the tutorials' test functions count them."""
+    x_BCHW, y_B = digits_test(folder)
+    with torch.no_grad():
+        log_p = model.eval()(x_BCHW)
+    return functional.nll_loss(log_p, y_B).item(), (log_p.argmax(1) == y_B).float().mean().item()
+
+
+def test_their_net_takes_what_a_run_leaves(here: Here, small_digits: Path, tmp_path: Path) -> None:
+    ended = here(tmp_path)
+    net = Net()
+    net.load_state_dict(torch.load(tmp_path / "model.pt"))
+    (epoch,) = events(tmp_path, "epoch")
+
+    assert f"Weights saved to {tmp_path / 'model.pt'}" in ended.out
+    assert score(net, small_digits) == pytest.approx((epoch["loss"], epoch["accuracy"]), rel=1e-5)
+
+
+FORMS: dict[str, Any] = {
+    "state_dict alone": lambda model: model.state_dict(),
+    "model_state_dict and more": lambda model: {
+        "epoch": 3,
+        "model_state_dict": DataParallel(model).state_dict(),  # names with "module.", as of DDP
+        "optimizer_state_dict": torch.optim.Adadelta(model.parameters()).state_dict(),
+        "best_accuracy": 97.5,
+    },
+    "state_dict and a scheduler": lambda model: {
+        "epoch": 3,
+        "arch": "net",
+        "state_dict": DataParallel(model).state_dict(),
+        "best_acc1": torch.tensor(97.5),
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1).state_dict(),
+        "scheduler": torch.optim.lr_scheduler.StepLR(
+            torch.optim.SGD(model.parameters(), lr=0.1), step_size=30
+        ).state_dict(),
+    },
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_their_code_saves_is_taken(here: Here, small_digits: Path, tmp_path: Path, form: str) -> None:
+    torch.manual_seed(5)
+    net = Net()
+    torch.save(FORMS[form](net), tmp_path / "theirs.pt")
+    flags = ("--evaluate", "--init-from", str(tmp_path / "theirs.pt"), "--export", str(tmp_path / "back.pt"))
+    ended = here(tmp_path / "run", *flags)
+    loss, accuracy = score(net, small_digits)
+    back = torch.load(tmp_path / "back.pt")
+
+    assert f" - Avg Loss: {loss:.6f}, Accuracy: {100 * accuracy:.2f}% " in ended.out
+    assert back.keys() == net.state_dict().keys()
+    assert all(torch.equal(value, back[name]) for name, value in net.state_dict().items())
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_checkpoint_of_theirs_is_no_state_to_resume(here: Here, tmp_path: Path) -> None:
+    theirs = tmp_path / "checkpoint_epoch_10.pt"
+    torch.save({"epoch": 10, "model_state_dict": Net().state_dict()}, theirs)
+    ended = here(tmp_path / "run", "--resume", str(theirs))
+
+    assert ended.code == 1
+    assert "it holds no training state" in ended.err
+    assert f"weights of another trainer: --init-from {theirs}" in ended.err
+    assert here(tmp_path / "run", "--init-from", str(theirs)).code == 0
+
+
+def test_a_resnet_of_torchvision_goes_there_and_back(here: Here, tmp_path: Path) -> None:
+    """Torchvision's own model takes the export of a run, and a run takes a whole checkpoint of it."""
+    vision.fit()
+    from torchvision.models import (  # type: ignore[import-not-found,import-untyped,unused-ignore]
+        resnet18,
+    )
+
+    for number in range(CLASSES):
+        for part in ("train", "val"):
+            place = tmp_path / "images" / part / f"c{number:02}"
+            place.mkdir(parents=True)
+            Image.new("RGB", (24, 24), (20 * number, 255 - 20 * number, 99)).save(place / "0.png")
+    flags: tuple[str, ...] = (
+        "--dataset",
+        "imagefolder",
+        "--data-dir",
+        str(tmp_path / "images"),
+        "--workers",
+        "0",
+    )
+    flags = (*flags, "--model", "resnet18", "--optimizer", "sgd", "--lr", "0.1")
+    assert here(tmp_path / "run", *flags).code == 0
+    model = resnet18(num_classes=CLASSES)
+    model.load_state_dict(torch.load(tmp_path / "run/model.pt"))
+    state = {"arch": "resnet18", "state_dict": DataParallel(model).state_dict(), "best_acc1": 1.0}
+    torch.save(state, tmp_path / "model_best.pth.tar")
+    ended = here(
+        tmp_path / "again", *flags, "--evaluate", "--init-from", str(tmp_path / "model_best.pth.tar")
+    )
+    (epoch,) = events(tmp_path / "run", "epoch")
+
+    said = (
+        f"Avg Loss: {epoch['loss']:.6f}, Accuracy: {100 * epoch['accuracy']:.2f}%, "
+        f"Top-5: {100 * epoch['top5']:.2f}%"
+    )
+    assert said in ended.out
+
+
+def test_each_epoch_is_kept_by_its_name(here: Here, tmp_path: Path) -> None:
+    assert here(tmp_path, "--epochs", "3", "--keep", "1", "--keep-epochs").code == 0
+    folder = tmp_path / "checkpoints"
+    names = {path.name for path in folder.iterdir()}
+
+    assert names == {
+        "best.pt",
+        "step-00000024.pt",
+        *(f"checkpoint_epoch_{epoch}.pt" for epoch in (1, 2, 3)),
+    }
+    kept = [torch.load(folder / f"checkpoint_epoch_{epoch}.pt") for epoch in (1, 2, 3)]
+    assert [(state["epoch"], state["step"]) for state in kept] == [(1, 8), (2, 16), (3, 24)]
+    assert (folder / "checkpoint_epoch_3.pt").samefile(folder / "step-00000024.pt")
+
+    whole = everything(tmp_path)
+    ended = here(tmp_path, "--epochs", "3", "--resume", "checkpoint_epoch_2.pt")
+    assert "Resuming from checkpoints/checkpoint_epoch_2.pt: epoch 3, step 16" in ended.out
+    assert equal(everything(tmp_path), whole)
+
+
+def test_without_the_flag_no_epoch_has_a_name(here: Here, tmp_path: Path) -> None:
+    assert here(tmp_path, "--save-every", "3").code == 0
+    names = {path.name for path in (tmp_path / "checkpoints").iterdir()}
+    assert names == {"best.pt", "step-00000003.pt", "step-00000006.pt", "step-00000008.pt"}
+
+
+def test_the_running_mean_is_what_is_exported(here: Here, tmp_path: Path) -> None:
+    assert here(tmp_path, "--ema", "0.9").code == 0
+    exported, state = torch.load(tmp_path / "model.pt"), everything(tmp_path)
+
+    assert equal(exported, state["model"] | state["ema"])
+    assert not equal(exported, state["model"])
+
+
+def test_the_export_is_on_the_cpu_and_laid_out_plainly(here: Here, tmp_path: Path) -> None:
+    assert here(tmp_path, "--channels-last").code == 0
+    exported = torch.load(tmp_path / "model.pt")
+    assert {(value.device.type, value.is_contiguous()) for value in exported.values()} == {("cpu", True)}
+
+
+@pytest.mark.parametrize(
+    ("flags", "there"),
+    [
+        (("--export", "off"), set()),
+        (("--export", "mnist_cnn.pt"), {"run/mnist_cnn.pt"}),
+        (("--export", "new/mnist_cnn.pt"), {"new/mnist_cnn.pt"}),
+    ],
+)
+def test_where_the_export_goes(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], there: set[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert here(Path("run"), *flags).code == 0
+    found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.pt")}
+    assert {path for path in found if "checkpoints" not in path} == there
+
+
+def test_an_export_that_cannot_be_written_is_told(here: Here, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    ended = here(tmp_path / "run", "--export", str(tmp_path / "file/model.pt"))
+
+    assert ended.code == 1
+    assert "cannot write the weights (" in ended.err
+    assert status(tmp_path / "run")["state"] == "failed"
+    again = here(tmp_path / "run", "--export", "model.pt")  # the training is done, and its weights are there
+    assert "Nothing left to do: 1 of 1 epochs are done" in again.out
+    assert (tmp_path / "run/model.pt").is_file()
+
+
+def test_two_processes_export_once(trainers: Trainers, tmp_path: Path) -> None:
+    flags = ("--launcher", "spawn", "--nproc-per-node", "2", "--epochs", "1")
+    ended = trainers.run(tmp_path, *flags)
+
+    assert ended.out.count("Weights saved to") == 1, ended.err
+    assert equal(torch.load(tmp_path / "model.pt"), everything(tmp_path)["model"])
+
+
+def test_convnets_of_older_checkpoints_are_known(here: Here, tmp_path: Path) -> None:
+    """Their layers were called by their places. Such a run goes on as it would have."""
+    places = {"conv1": "0", "conv2": "2", "fc1": "7", "fc2": "10"}
+
+    def older(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {".".join((places[name.split(".")[0]], name.split(".")[1])): w for name, w in weights.items()}
+
+    flags = ("--ema", "0.9", "--epochs", "2")
+    assert here(tmp_path / "whole", *flags).code == 0
+    assert here(tmp_path / "parts", *flags[:2]).code == 0
+    (path,) = (tmp_path / "parts/checkpoints").glob("step-*")
+    state = torch.load(path, weights_only=True)
+    torch.save(state | {name: older(state[name]) for name in ("model", "ema")}, path)
+    assert here(tmp_path / "parts", *flags).code == 0
+
+    assert equal(everything(tmp_path / "parts"), everything(tmp_path / "whole"))
+
+
+def test_a_convnet_is_their_net(small_digits: Path) -> None:
+    """The same weights give the same logits, and gradients, without dropout."""
+    from training import data
+
+    config = parse(["--data-dir", str(small_digits)])
+    ours, net = build(config, data.load(config, torch.device("cpu"))), Net()
+    load_weights(ours, copy.deepcopy(net.state_dict()), "theirs")
+    x_BCHW, y_B = digits_test(small_digits)
+    torch.autograd.backward(functional.cross_entropy(ours.eval()(x_BCHW), y_B))
+    torch.autograd.backward(functional.nll_loss(net.eval()(x_BCHW), y_B))
+
+    for (name, one), (other_name, other) in zip(ours.named_parameters(), net.named_parameters(), strict=True):
+        assert name == other_name
+        assert one.grad is not None
+        assert other.grad is not None
+        assert torch.allclose(one.grad, other.grad, rtol=1e-4, atol=1e-7)
+
+
+def test_a_file_that_is_replaced_stays_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.pt"
+    checkpoint.export(path, {"a": torch.ones(3)})
+    before = path.read_bytes()
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        checkpoint.export(path, {"a": torch.zeros(3)})
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "warnings"),
+    [
+        ("flags\t\t: fpu sse4_2 avx2 avx512f avx512_vnni", 1),
+        ("flags\t\t: fpu avx512f avx512_bf16 avx512_vnni", 0),
+        ("flags\t\t: fpu avx2 amx_bf16 amx_tile", 0),
+        ("Features\t: fp asimd bf16 i8mm", 0),
+        ("Features\t: fp asimd i8mm", 1),
+        ("isa\t\t: rv64imafdc", 0),  # not known
+        (None, 0),
+    ],
+)
+def test_bf16_on_a_processor_without_it_is_told(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpuinfo: str | None, warnings: int
+) -> None:
+    file = tmp_path / "cpuinfo"
+    if cpuinfo is not None:
+        file.write_text(f"processor\t: 0\n{cpuinfo}\n\nprocessor\t: 1\n{cpuinfo}\n")
+    monkeypatch.setattr(processor, "CPUINFO", file)
+    line = (
+        "Warning: this processor has neither amx_bf16 nor avx512_bf16: --precision bf16 is slower than fp32"
+    )
+
+    assert here(tmp_path / "bf16", "--precision", "bf16").out.count(line) == warnings
+    assert line not in here(tmp_path / "fp32").out

@@ -1,0 +1,38 @@
+"""The weights alone, as the code of others loads them."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from . import checkpoint
+from .errors import UserError, one_line
+from .session import Session
+from .world import together
+
+NAME = "model.pt"
+
+
+def export(session: Session) -> None:
+    """Write the weights that were evaluated where --export says.
+
+    Raises:
+        UserError: If they cannot be written.
+    """
+    config = session.config
+    name = config.export or ("off" if config.evaluate else NAME)
+    if name == "off":
+        return
+    path = Path(config.run_dir) / name if Path(name).name == name else Path(name)
+    together(session.world, lambda: _write(session, path) if session.world.rank == 0 else None)
+    session.log.say(f"Weights saved to {path}")
+
+
+def _write(session: Session, path: Path) -> None:
+    with session.ema.in_place() if session.ema else contextlib.nullcontext():
+        weights = {name: value.cpu().contiguous() for name, value in session.model.state_dict().items()}
+        try:
+            checkpoint.export(path, weights)
+        except OSError as error:
+            what = f"cannot write the weights ({one_line(error)})"
+            raise UserError(what, at=str(path), fix="make room, another --export, or --export off") from error
