@@ -206,10 +206,15 @@ def _machine(options: argparse.Namespace) -> str:
     import torch
 
     known = Path("/proc/cpuinfo")
-    models = re.findall(r"model name\s*: (.*)", known.read_text(encoding="utf-8") if known.exists() else "")
+    said = known.read_text(encoding="utf-8") if known.exists() else ""
+    models = re.findall(r"model name\s*: (.*)", said)
     processor = models[0] if models else platform.machine()
+    features = (
+        ", ".join(sorted(set(re.findall(r"\b(?:amx|avx512)_bf16\b", said))))
+        or "neither amx_bf16 nor avx512_bf16"
+    )
     return (
-        f"{processor}, {len(os.sched_getaffinity(0))} CPUs, {options.threads} threads, "
+        f"{processor} ({features}), {len(os.sched_getaffinity(0))} CPUs, {options.threads} threads, "
         f"Python {platform.python_version()}, torch {torch.__version__}, load average {_load()}"
     )
 

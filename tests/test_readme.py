@@ -16,20 +16,23 @@ from tests.conftest import REPOSITORY, Command
 from tests.scripts import PROFILES
 
 README = (REPOSITORY / "README.md").read_text()
+TUTORIALS = "".join(path.read_text() for path in sorted((REPOSITORY / "docs" / "tutorials").glob("*.md")))
 COMMANDS = [line.strip() for line in README.splitlines() if line.startswith("    sbatchgen ")]
+IN_TABLES = re.findall(r"^\|.* `(sbatchgen submit [^`]*)` \|$", README, re.MULTILINE)
 
 
-@pytest.mark.parametrize("line", [line for line in COMMANDS if line.split()[1] == "render"])
+@pytest.mark.parametrize("line", [line for line in COMMANDS if line.split()[1] == "render"] + IN_TABLES)
 def test_each_render_line_gives_a_script(command: Command, line: str) -> None:
     words = shlex.split(line.partition(">")[0])
-    result = command(*words[1:])
+    result = command("render", *words[2:])
     assert result.status == 0, result.err
     assert result.out.startswith("#!/bin/bash\n")
     assert "error" not in result.err
 
 
 def test_every_profile_and_every_command_is_shown() -> None:
-    assert {line.split("--profile ")[1].split()[0] for line in COMMANDS if "--profile" in line} == {*PROFILES}
+    assert len(IN_TABLES) == 5
+    assert set(re.findall(r"--profile (\w+)", README + TUTORIALS)) == {*PROFILES}
     assert all(
         f"sbatchgen {name}" in README
         for name in ("render", "review", "submit", "explain", "lint", "data", "profile")
