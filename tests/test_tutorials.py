@@ -12,6 +12,7 @@ import math
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from PIL import Image
 from torch import nn
 from torch.optim import lr_scheduler
 
+from tests.cluster.slurm import Cluster
 from tests.conftest import REPOSITORY, Command
 from tests.training import vision
 from training import data, digits, models, optim
@@ -477,3 +479,46 @@ def test_a_page_tells_all_differences(request: pytest.FixtureRequest, page: str)
         path.write_text(text)
         pytest.fail(f"{path} was written anew: read the change")
     assert path.read_text() == text
+
+
+RUNNING = (FOLDER / "running.md").read_text()
+ADVICE = [
+    line
+    for line in re.findall(r"^    (\w.*)$", RUNNING, re.MULTILINE)
+    if line.split()[0]
+    in {"squeue", "scontrol", "srun", "sstat", "sacct", "scancel", "sinfo", "tail", "touch"}
+]
+
+
+def test_the_advice_works_on_a_real_slurm(cluster: Cluster) -> None:
+    """While a job is on two nodes; that cluster keeps no account, so of sacct and sstat the columns are looked up."""
+    cluster.put("bin/nvidia-smi", "#!/bin/sh\nhostname\n", mode=0o755)
+    script = "#!/bin/bash\nsrun sleep 600\n"
+    job = str(cluster.sbatch("--nodes=2", "--ntasks-per-node=1", script=script))
+    cluster.put(f"runs/NAME/advice-{job}.out", "a line\n")
+    cluster.wait(job, {"RUNNING"})
+    node = cluster.job(job)["BatchHost"]
+    path = {"PATH": f"{cluster.home}/bin:{os.environ['PATH']}"}
+    printed: dict[str, str] = {}
+    for line in ADVICE:
+        typed = (
+            line.replace("JOBID", job)
+            .replace("show node NODE", f"show node {node}")
+            .replace("tail -f", "tail")
+        )
+        words = shlex.split(typed)
+        if words[0] in {"sacct", "sstat"}:
+            (columns,) = [word.partition("=")[2].split(",") for word in words if word.startswith("--format")]
+            program = Path(str(shutil.which(words[0]))).read_bytes()  # it lists none without accounting
+            assert [column for column in columns if b"%s\0" % column.encode() not in program] == []
+            continue
+        ended = cluster.run(["bash", "-c", typed], env=path, input="hostname\n")
+        assert ended.returncode == 0, f"{line}: {ended.stderr}"
+        printed[line] = ended.stdout
+
+    assert len(printed) >= 10
+    assert sorted(printed["srun --jobid=JOBID --overlap nvidia-smi"].split()) == ["n1", "n2"]
+    assert job in printed["squeue --me"]
+    assert f"JobId={job} " in printed["scontrol show job JOBID"]
+    assert "GRES_USED" in printed["sinfo --all --Node --Format=NodeList,Gres:60,GresUsed:100"]
+    cluster.wait(job, {"CANCELLED"})

@@ -16,7 +16,6 @@ from training.errors import UserError
 
 from .conftest import Here
 
-Scheduler = lr_scheduler.LRScheduler
 EPOCHS, STEPS = 90, 7  # of the curves, and steps an epoch
 
 
