@@ -63,7 +63,7 @@ class Page:
 
     @cached_property
     def text(self) -> str:
-        return (FOLDER / f"{self.name}.md").read_text()
+        return (FOLDER / f"{self.name}.md").read_text().replace("\\\n", " ")  # commands on several lines
 
     @property
     def lines(self) -> list[str]:
@@ -458,9 +458,9 @@ def differences(page: str) -> Iterator[str]:
         jobs = "all" if len(names) == len(TUTORIALS[page]["jobs"]) > 1 else "; ".join(names)
         yield f"| {jobs} | {cell} | {one} | {other} | {why} |\n"
     yield (
-        "\nAll else is equal: nodes, processes, images of a process and step, optimizer, learning rate of each epoch, weight"
-        "\ndecay, epochs, precision, checkpoints, what is told and evaluated. `tests/test_tutorials.py` computes it of the"
-        "\ncommands above, beside [what the originals do](../../tests/fixtures/tutorials.yaml).\n"
+        "\nAll else is equal: nodes, processes, images of a process and step, optimizer, learning rate of each epoch,"
+        "\nweight decay, epochs, precision, checkpoints, what is told and evaluated. `tests/test_tutorials.py` computes"
+        "\nit from the commands above, beside [what the originals do](../../tests/fixtures/tutorials.yaml).\n"
     )
 
 
@@ -522,3 +522,14 @@ def test_the_advice_works_on_a_real_slurm(cluster: Cluster) -> None:
     assert f"JobId={job} " in printed["scontrol show job JOBID"]
     assert "GRES_USED" in printed["sinfo --all --Node --Format=NodeList,Gres:60,GresUsed:100"]
     cluster.wait(job, {"CANCELLED"})
+
+
+def test_the_readme_links_to_every_page_and_counts_its_jobs() -> None:
+    readme = (REPOSITORY / "README.md").read_text()
+    rows = re.findall(r"^\| \[.*?\]\(docs/tutorials/(\w+)\.md\).*? \| (\d+) \| ", readme, re.MULTILINE)
+
+    assert {page: int(count) for page, count in rows} == {
+        page: len(tutorial["jobs"]) for page, tutorial in TUTORIALS.items()
+    }
+    assert "(docs/tutorials/running.md)" in readme
+    assert all("(running.md)" in page.text for page in PAGES.values())
