@@ -12,6 +12,7 @@ from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.subject import Subject
 from sbatchgen.rules.vocabulary import PYXIS, PYXIS_NAMES, RENAMED, SRUN_ONLY, releases, table
 from sbatchgen.script import Kind, read
+from sbatchgen.script.array import indices
 from sbatchgen.script.getopt import Stop, Use
 from sbatchgen.script.header import READ
 from sbatchgen.script.releases import RELEASES, Argument
@@ -30,7 +31,6 @@ NONE BEGIN END FAIL REQUEUE ALL INVALID_DEPEND STAGE_OUT TIME_LIMIT TIME_LIMIT_9
 ARRAY_TASKS
 """
 _EVENTS = frozenset(_NAMES_OF_EVENTS.split())
-_ARRAY = re.compile(r"\[?\d+(?:-\d+(?::\d+)?)?(?:%\d*)?(?:,\d+(?:-\d+(?::\d+)?)?(?:%\d*)?)*\]?")
 EXAMPLES = {
     "array": "--array=0-9%2",
     "begin": "--begin=2026-01-31T20:00",
@@ -358,7 +358,7 @@ def _typographic(script: Subject) -> Iterator[Hit]:
 @RULES.add("SB126", "error", "a value that Slurm does not take")
 def _bad_value(script: Subject) -> Iterator[Hit]:
     array = script.options.get("array")
-    if array and not _ARRAY.fullmatch(array.value or ""):
+    if array and indices(array.value or "") is None:
         what = f"'{array.value}' is no list of indices: Slurm refuses the job"
         yield Hit(script.at_value("array"), what, f"as in {EXAMPLES['array']}")
     if script.script.returncode is None:

@@ -13,6 +13,7 @@ from sbatchgen.options import NAMES
 from sbatchgen.resources import UNLIMITED
 from sbatchgen.rules.ask import Ask
 from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.script.array import indices
 from sbatchgen.units import Duration
 
 RULES: Rules[Ask] = Rules()
@@ -224,13 +225,5 @@ def _some(names: list[str]) -> str:
 
 def _array(text: str) -> tuple[int, int]:
     """The largest index of an array and the number of its tasks; (-1, 0) for what is no array."""
-    largest, count = -1, 0
-    for item in text.partition("%")[0].strip("[]").split(","):
-        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", item)
-        if match is None:
-            return -1, 0
-        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
-        if step:
-            steps = max(0, (last - first) // step)
-            largest, count = max(largest, first + steps * step), count + steps + 1
-    return largest, count
+    ranges = indices(text) or ()
+    return max((each[-1] for each in ranges), default=-1), sum(map(len, ranges))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tests.array_values import REFUSED, TAKEN
+
 from .controller import Controller
 from .oracle import Reading
 
@@ -27,6 +29,17 @@ def test_controller_judges_for_a_cluster_that_does_not_exist(
     assert "time limit is invalid" in controller.test_only(script, "--time=2-00:00:00").stderr
     assert controller.test_only(BASH + "#SBATCH --gres=shard:9\n").returncode == 1
     assert controller.test_only(BASH + "#SBATCH --gres=shard:8\n").returncode == 0
+
+
+def test_controller_reads_arrays_as_the_table_says(controller_factory: Callable[..., Controller]) -> None:
+    controller = controller_factory(
+        nodes="NodeName=n1 CPUs=8", partitions="PartitionName=a Nodes=ALL Default=YES"
+    )
+    said = {
+        value: controller.test_only(f'{BASH}#SBATCH --array="{value}"\n').returncode
+        for value in (*TAKEN, *REFUSED)
+    }
+    assert said == dict.fromkeys(TAKEN, 0) | dict.fromkeys(REFUSED, 1)
 
 
 def test_oracle_reads_directives(oracle: Callable[..., Reading]) -> None:
