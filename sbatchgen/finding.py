@@ -53,6 +53,7 @@ class Finding:
         rule: The rule's id, as SB204.
         place: Where in a script.
         edits: A safe fix of a script, all of it or nothing.
+        pedantic: True and mostly harmless: told only where somebody asks for it.
     """
 
     severity: Severity
@@ -61,3 +62,4 @@ class Finding:
     rule: str = ""
     place: Place = NOWHERE
     edits: tuple[Edit, ...] = ()
+    pedantic: bool = False

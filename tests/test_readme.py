@@ -61,7 +61,7 @@ def test_the_findings_shown_are_what_lint_prints(command: Command) -> None:
 def test_the_settings_of_lint_shown_are_sound(command: Command) -> None:
     (settings,) = re.findall(r"```yaml\n(lint: .*?)```", README, re.DOTALL)
     Path("sbatchgen.yaml").write_text(settings)
-    Path("job.slurm").write_text("#!/bin/bash\nhostname\n")
+    Path("job.slurm").write_text("#!/bin/bash\n#SBATCH --nodes=1\nhostname\n")
     result = command("lint", "--no-shellcheck", "job.slurm")
     assert "error SB205" in result.out
     assert result.status == 3

@@ -34,6 +34,7 @@ def subject(page: Page, example: Example, folder: Path) -> Subject:
         text=example.text,
         slurm=settings.pop("slurm", DEFAULT_SLURM),
         profile=profile.value,
+        makes_log_folders=settings.pop("submitted", "") == "yes",
         environment=settings,
         folder=folder,
     )
@@ -109,7 +110,7 @@ def test_what_a_container_needs_is_looked_for_where_its_folder_is_here(tmp_path:
     text = f"#!/bin/bash\n{launch.format(tmp_path)}\n"
 
     def missing() -> set[str]:
-        found = lint(Subject(file="job.slurm", text=text, folder=tmp_path))
+        found = lint(Subject(file="job.slurm", text=text, folder=tmp_path, makes_log_folders=True))
         return {one.rule for one in found if one.problem.what.startswith("there is no")}
 
     assert missing() == set()

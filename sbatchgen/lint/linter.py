@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from itertools import chain
 from typing import Any
@@ -17,18 +18,34 @@ from sbatchgen.rules import (
     environment,
     judge,
     launch,
+    names,
     rendezvous,
     safety,
     steps,
     submission,
     survival,
+    syntax,
 )
 from sbatchgen.rules.ask import Ask
+from sbatchgen.rules.directives import OLD
 from sbatchgen.rules.rule import Rule
 from sbatchgen.rules.subject import Subject
+from sbatchgen.script.releases import RELEASES
 from sbatchgen.units import Text
 
-GROUPS = (directives, launch, rendezvous, steps, environment, containers, survival, safety, submission)
+GROUPS = (
+    directives,
+    launch,
+    rendezvous,
+    steps,
+    environment,
+    names,
+    containers,
+    survival,
+    safety,
+    submission,
+    syntax,
+)
 _LONGEST = 200  # characters of what an exception says
 NO_CLUSTER = Profile(name=Text("unknown"), url=Text(""), checked=Text(""))
 
@@ -54,6 +71,7 @@ def lint(subject: Subject, others: Sequence[Finding] = ()) -> list[Finding]:
     failures = _Failures(subject)
     checks = chain(_of_script(subject), _of_job(subject))
     found = [finding for rule, check in checks for finding in failures.kept(rule, check)]
+    found = _without_template(subject, _dated(subject, found))
     found += others
     if "sbatchgen:" in subject.text:
         known, ids = subject.profile is not None, [*rules()]
@@ -63,9 +81,58 @@ def lint(subject: Subject, others: Sequence[Finding] = ()) -> list[Finding]:
     return _sorted([*found, *failures.findings()])
 
 
+def _dated(subject: Subject, found: list[Finding]) -> list[Finding]:
+    """The findings; what a later release alone refuses is a warning where nobody has named the release."""
+    lines = {one.place.line for one in found if one.severity == "error"}
+    if not subject.assumed or not lines:
+        return found
+    takes: dict[int, str] = {}  # a line -> the newest release that has no error in it
+    for release in (OLD, *reversed(RELEASES[RELEASES.index(OLD) + 1 : RELEASES.index(subject.release)])):
+        if release != OLD and not takes:
+            break  # the oldest refuses it as well
+        errors = {one.place.line for one in _errors(replace(subject, slurm=release, assumed=False))}
+        if release == OLD:
+            takes = dict.fromkeys(lines - errors, OLD)
+        else:
+            takes |= {line: release for line in takes if takes[line] == OLD and line not in errors}
+    return [_dated_finding(one, takes.get(one.place.line, "")) for one in found]
+
+
+def _dated_finding(finding: Finding, release: str) -> Finding:
+    if not release or finding.severity != "error":
+        return finding
+    what = f"{finding.problem.what} (Slurm {release} and older take it)"
+    return replace(finding, severity="warning", problem=replace(finding.problem, what=what))
+
+
+def _errors(subject: Subject) -> list[Finding]:
+    failures = _Failures(subject)
+    checks = chain(_of_script(subject), _of_job(subject))
+    found = (finding for rule, check in checks for finding in failures.kept(rule, check))
+    return [finding for finding in found if finding.severity == "error"]
+
+
+# What follows from a placeholder in another line: the script as a whole is not read as it will be.
+_OF_WHOLE = frozenset(("SB135", "SB814"))
+_OF_PLACEHOLDERS = frozenset(("SB129", "SB136", "SB812"))
+
+
+def _without_template(subject: Subject, found: list[Finding]) -> list[Finding]:
+    """The findings without those about lines that a program has yet to fill in."""
+    lines = subject.placeholders if found else {}
+    if not lines:
+        return found
+    return [
+        one
+        for one in found
+        if one.rule in _OF_PLACEHOLDERS or (one.place.line not in lines and one.rule not in _OF_WHOLE)
+    ]
+
+
 def read_closely(subject: Subject) -> list[Finding]:
     """The findings of a script, without those about what its options ask for."""
-    return _sorted(finding for _, check in _of_script(subject) for finding in check())
+    found = (finding for _, check in _of_script(subject) for finding in check())
+    return _sorted(finding for finding in found if not finding.pedantic)
 
 
 _Check = Callable[[], Iterable[Finding]]
@@ -88,6 +155,7 @@ def _of_job(subject: Subject) -> Iterator[tuple[str, _Check]]:
             job=subject.job,
             profile=profile,
             slurm=subject.slurm,
+            assumed=subject.assumed,
             known=subject.profile is not None,
             script=True,
             folder=subject.folder,

@@ -19,6 +19,7 @@ from sbatchgen.rules.subject import Subject
 from sbatchgen.script.releases import RELEASES, line_of
 from sbatchgen.search import Places
 
+ALL = "ALL"
 LONGEST_ID = 40  # characters that are shown of one that no rule has
 
 
@@ -29,8 +30,10 @@ class Settings:
     Attributes:
         profile: The cluster; None if nobody names one.
         slurm: The release that reads the scripts.
+        assumed: Whether nobody has named it.
         folder: Where they would be submitted.
-        selected: The starts of ids of the rules that are wanted; none for all.
+        selected: The starts of ids of the rules that are wanted; none for all but the pedantic ones, which
+            their whole id or ALL asks for.
         disabled: The starts of ids of those that are not.
         severity: Other severities, by the starts of ids.
         environment: That of the submission, where there is one.
@@ -40,6 +43,7 @@ class Settings:
     profile: Profile | None
     slurm: str
     folder: Path
+    assumed: bool = False
     selected: tuple[str, ...] = ()
     disabled: tuple[str, ...] = ()
     severity: Mapping[str, Severity] = field(default_factory=dict)
@@ -48,9 +52,11 @@ class Settings:
 
     def judged(self, finding: Finding) -> Finding | None:
         """The finding with the severity that it has here; None if it is not wanted."""
-        if self.selected and not finding.rule.startswith(self.selected):
+        if self.selected and ALL not in self.selected and not finding.rule.startswith(self.selected):
             return None
         if finding.rule.startswith(self.disabled):
+            return None
+        if finding.pedantic and not {ALL, finding.rule} & {*self.selected, *self.severity}:
             return None
         starts = [start for start in self.severity if finding.rule.startswith(start)]
         return replace(finding, severity=self.severity[max(starts, key=len)]) if starts else finding
@@ -62,6 +68,7 @@ def findings_of(source: Source, settings: Settings, others: Sequence[Finding] = 
         file=source.file,
         text=source.text,
         slurm=settings.slurm,
+        assumed=settings.assumed,
         profile=settings.profile,
         environment=settings.environment,
         folder=settings.folder,
@@ -103,7 +110,8 @@ def settings_of(
         profile=cluster,
         slurm=release,
         folder=places.folder,
-        selected=ids(select, "--select"),
+        assumed=not (slurm or (cluster and cluster.slurm)),
+        selected=ids(select, "--select", also=ALL),
         disabled=(*off, *ids(disable, "--disable")),
         severity=severity,
     )
@@ -131,15 +139,15 @@ def checked(file: Path) -> Profile:
     return document.value
 
 
-def ids(texts: Iterable[str], flag: str) -> tuple[str, ...]:
-    """The starts of ids in the values of a flag.
+def ids(texts: Iterable[str], flag: str, *, also: str = "") -> tuple[str, ...]:
+    """The starts of ids in the values of a flag, which may be the word `also`.
 
     Raises:
         CommandLineError: No rule's id starts so.
     """
     found = tuple(one.strip().upper() for text in texts for one in text.split(",") if one.strip())
     for one in found:
-        if not _is_rule(one):
+        if one != also and not _is_rule(one):
             raise CommandLineError.of(f"no rule '{one}'", at=flag, fix=did_you_mean(one, rules()))
     return found
 

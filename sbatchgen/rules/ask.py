@@ -9,7 +9,7 @@ from pathlib import Path
 from sbatchgen.profile import Partition, Profile
 from sbatchgen.resources import Resources
 
-DEFAULT_SLURM = "22.05"
+DEFAULT_SLURM = "26.05"  # the current release, where nobody names one
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -20,6 +20,7 @@ class Ask:
         job: What the job asks for.
         profile: Its cluster; one without facts where it is not known.
         slurm: The release that reads the script.
+        assumed: Whether nobody has named it.
         known: Whether the profile is that of a cluster, and no stand-in for an unknown one.
         script: Whether it is a script of somebody's; else it is a plan.
         folder: Where it would be submitted; None where that is not known.
@@ -29,6 +30,7 @@ class Ask:
     job: Resources
     profile: Profile
     slurm: str
+    assumed: bool = False
     known: bool = True
     script: bool = False
     folder: Path | None = None

@@ -26,6 +26,8 @@ CACHES = frozenset(("APPTAINER_CACHEDIR", "SINGULARITY_CACHEDIR"))
 NODE_DISKS = ("/tmp/", "/var/tmp/", "/dev/shm/")  # noqa: S108 - that is what is warned of
 SHARED = ("/scratch", "/data", "/datasets", "/lustre", "/gpfs", "/project", "/projects", "/work", "/nfs")
 MANAGED = frozenset(("srun", "scontrol", "sbatch", "squeue", "sacct", "sinfo", "scancel"))
+_AMD = re.compile(r"\b(?:rocm|ROCR_|HIP_|MIOPEN|HSA_|MI[123]\d\dX?\b|lumi)", re.IGNORECASE)
+_EXPANSION = re.compile(r"\$\{[^{}]*\}")
 _BRACES = re.compile(r"\$\{(\w+)\}")
 
 
@@ -41,8 +43,8 @@ def _sets(script: Subject) -> set[str]:
 
 def _is_missing(script: Subject, path: str) -> bool:
     """Whether a file is not here, though its folder is: a path of another machine is not judged."""
-    if script.folder is None or not path.startswith("/") or "$" in path:
-        return False
+    if not script.makes_log_folders or not path.startswith("/") or "$" in path:
+        return False  # only where it is submitted
     try:
         return Path(path).parent.is_dir() and not Path(path).exists()
     except (OSError, ValueError):
@@ -91,6 +93,8 @@ def _sees_gpus(script: Subject) -> Iterator[Hit]:
         return
     containers = [one for one in script.containers if not one.pyxis]
     if any(GPU_FLAGS & one.options.keys() for one in containers) or GPU_VARIABLES & _sets(script):
+        return
+    if _AMD.search(script.text):  # whose devices are those of /dev, which containers have
         return
     for container in containers:
         if container.trains:
@@ -174,11 +178,18 @@ def _mounts(script: Subject) -> Iterator[Hit]:
         for value in container.several.get(name, ()):
             if "$(" in value or "`" in value:
                 continue
+            if "${" in value:
+                value = _EXPANSION.sub(_without_marks, value)  # noqa: PLW2901
             for item in value.split(","):
                 why = _of_pyxis(item) if container.pyxis else _of_apptainer(item)
                 if why:
                     what = f"'{item}' in --{name}: {why}; a comma or a colon in a path can't be escaped"
                     yield Hit(container.options[name][1], what, "SRC:DST, by a symbolic link without them")
+
+
+def _without_marks(match: re.Match[str]) -> str:
+    """An expansion such as ${DATA:-/data}, without what would divide a list of mounts."""
+    return re.sub(r"[:,/-].*\}", "}", match[0])
 
 
 def _of_pyxis(item: str) -> str:
@@ -248,7 +259,7 @@ def _hands_over(script: Subject) -> bool:
     return "APPTAINERENV_" in script.text or "SINGULARITYENV_" in script.text
 
 
-@RULES.add("SB510", "warning", "a container without the environment of its task")
+@RULES.add("SB510", "warning", "a container without the environment of its task", pedantic=True)
 def _environment(script: Subject) -> Iterator[Hit]:
     if not (script.job.gpu_count or _tasks(script) > 1) or _hands_over(script):
         return

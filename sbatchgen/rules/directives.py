@@ -7,19 +7,22 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from sbatchgen.errors import did_you_mean
-from sbatchgen.finding import Edit
+from sbatchgen.finding import Edit, Severity
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.subject import Subject
 from sbatchgen.rules.vocabulary import PYXIS, PYXIS_NAMES, RENAMED, SRUN_ONLY, releases, table
-from sbatchgen.script import Kind, read
+from sbatchgen.script import Directive, Kind, read
 from sbatchgen.script.array import indices
 from sbatchgen.script.getopt import Stop, Use
 from sbatchgen.script.header import READ
 from sbatchgen.script.releases import RELEASES, Argument
+from sbatchgen.shell.body import SHELLS
 
 RULES: Rules[Subject] = Rules()
 
+MAIL_TYPES_REPLACE = "25.05"  # until then, several --mail-type add up
 PLAIN_HOURS = 96  # a bare number up to this one, and no multiple of five, is most often meant as hours
+FULL_HOURS = frozenset((100, 120))  # minutes of a --time=N:00 which is mostly meant as hours
 _MISSPELT = re.compile(r"[ \t]*#[ \t]*([A-Za-z]{4,8})[ \t]+-{1,2}[A-Za-z]")
 _OPTION_FOLLOWS = re.compile(r"SBATCH[ \t]*-", re.IGNORECASE)
 _NO_DIRECTIVES = {"SBATCH", "SLURM", "BSUB"}
@@ -88,18 +91,21 @@ def _content(script: Subject) -> Iterator[Hit]:
 
 @RULES.add("SB104", "warning", "a directive after the first command is ignored")
 def _late(script: Subject) -> Iterator[Hit]:
+    comments = {number for number, _ in script.body.comments} if script.body.language in SHELLS else None
     for line in script.script.directives:
-        if line.kind is Kind.LATE:
+        if line.kind is Kind.LATE and (comments is None or line.line in comments):  # else a script writes it
             what = "this directive comes after the first command: Slurm ignores it without a word"
             yield Hit(script.at(line.line), what, "move it above the first command")
 
 
 @RULES.add("SB105", "warning", "a comment that looks like a directive")
 def _lookalike(script: Subject) -> Iterator[Hit]:
+    none = not any(line.kind in READ for line in script.script.directives)
     for line in script.script.directives:
         if line.kind is Kind.LOOKALIKE and _OPTION_FOLLOWS.search(line.text):
             what = "this looks like a directive, but is a comment to Slurm"
-            yield Hit(script.at(line.line), what, "write #SBATCH at the start of the line")
+            fix = "write #SBATCH at the start of the line"
+            yield Hit(script.at(line.line), what, fix, None if none or _is_slip(script, line) else "info")
     for number, text in _header(script):
         match = _MISSPELT.match(text)
         if match and match[1].upper() not in _NO_DIRECTIVES and _is_near(match[1].upper()):
@@ -149,7 +155,7 @@ def _fault(script: Subject) -> Iterator[Hit]:
                 yield Hit(at, what, "separate the components of a heterogeneous job by a line #SBATCH hetjob")
 
 
-@RULES.add("SB109", "warning", "a # that cuts a value")
+@RULES.add("SB109", "warning", "a # that cuts a value", pedantic=True)
 def _cut_value(script: Subject) -> Iterator[Hit]:
     for use in _uses(script):
         word = use.value_word
@@ -160,7 +166,9 @@ def _cut_value(script: Subject) -> Iterator[Hit]:
                 f"the # starts a comment: the value of --{use.spec.name} is '{use.value}', without '{rest}'"
             )
             fix = f'quote it: --{use.spec.name}="{use.value}{rest}"'
-            yield Hit(script.at(word.line, word.end, word.end + len(rest)), what, fix)
+            loss = use.spec.name in PYXIS_NAMES  # as in nvcr.io#nvidia/pytorch
+            at = script.at(word.line, word.end, word.end + len(rest))
+            yield Hit(at, what, fix, pedantic=None if not loss else False)
 
 
 @RULES.add("SB110", "warning", "an option that takes its value from the next line")
@@ -172,7 +180,7 @@ def _value_from_next_line(script: Subject) -> Iterator[Hit]:
             yield Hit(script.at_use(use), what, "write the value in the same line")
 
 
-@RULES.add("SB111", "error", "a short option with an equals sign")
+@RULES.add("SB111", "warning", "a short option with an equals sign")
 def _short_equals(script: Subject) -> Iterator[Hit]:
     for use in _uses(script):
         text = use.word.text
@@ -185,7 +193,12 @@ def _short_equals(script: Subject) -> Iterator[Hit]:
             edits = (
                 (Edit(word.line, word.column, word.end, f"--{name}={value}"),) if plain and word.line else ()
             )
-            yield Hit(script.at_use(use), what, f"write --{name}={value}", edits=edits)
+            refused = name in NAMES_OF_CLUSTER or _refusal(script, use)  # by slurmctld, or by sbatch
+            severity: Severity | None = "error" if refused else None
+            yield Hit(script.at_use(use), what, f"write --{name}={value}", severity, edits)
+
+
+NAMES_OF_CLUSTER = frozenset(("partition", "clusters", "reservation", "constraint", "nodelist"))
 
 
 @RULES.add("SB112", "error", "blanks in a value")
@@ -219,8 +232,15 @@ def _unknown(script: Subject) -> Iterator[Hit]:
             what += "sbatch refuses it"
             yield Hit(at, what, f"write -{stop.word.text}")
         else:
-            what = f"sbatch {script.slurm} has no option {stop.word.text.partition('=')[0]}: it refuses "
-            what += "the script"
+            given = stop.word.text.partition("=")[0]
+            if script.may_be_of_plugin(name):
+                what = (
+                    f"{given} is none of sbatch's own: where no plugin of the site adds it, sbatch refuses "
+                )
+                what += "the script"
+                yield Hit(at, what, f"sbatch --help | grep -e {given}, on the cluster", "warning")
+                continue
+            what = f"sbatch {script.slurm} has no option {given}: it refuses the script"
             fix = (
                 f"write --{RENAMED[name]}"
                 if name in RENAMED
@@ -238,7 +258,7 @@ def _of_srun(script: Subject) -> Iterator[Hit]:
             yield Hit(script.at_use(stop), what, f"give it to srun: srun {stop.word.text} ...")
 
 
-@RULES.add("SB115", "warning", "a shortened option")
+@RULES.add("SB115", "warning", "a shortened option", pedantic=True)
 def _shortened(script: Subject) -> Iterator[Hit]:
     for use in _uses(script):
         given, equals, _ = use.word.text.partition("=")
@@ -266,7 +286,7 @@ def _ambiguous(script: Subject) -> Iterator[Hit]:
             yield Hit(script.at_use(stop), what, "write the option out")
 
 
-@RULES.add("SB118", "warning", "a directive that goes on in the next line")
+@RULES.add("SB118", "warning", "a directive that goes on in the next line", pedantic=True)
 def _continued(script: Subject) -> Iterator[Hit]:
     for line in script.script.directives:
         if line.kind in READ and re.search(r"\\[ \t]*$", line.text) and "#" not in line.text[1:]:
@@ -282,13 +302,24 @@ def _repeated(script: Subject) -> Iterator[Hit]:
     first: dict[str, Use] = {}
     for use in _uses(script):
         before = first.setdefault(use.spec.name, use)
-        if before is not use and before.value != use.value:
+        if before is use or before.value == use.value:
+            continue
+        severity: Severity | None = None
+        if use.spec.name == "mail-type":
+            if script.release < MAIL_TYPES_REPLACE:
+                continue
+            what = f"since Slurm {MAIL_TYPES_REPLACE} the last --mail-type counts alone; before, they add up"
+            severity = "info" if script.assumed else None
+        else:
             what = f"--{use.spec.name} is given before, in line {before.word.line}: the last one counts, "
             what += f"'{use.value}'"
-            yield Hit(script.at_use(use), what, "keep one of them")
+        one = (
+            f"--mail-type={before.value},{use.value}" if use.spec.name == "mail-type" else "keep one of them"
+        )
+        yield Hit(script.at_use(use), what, one, severity)
 
 
-@RULES.add("SB120", "warning", "an option that does nothing in a script")
+@RULES.add("SB120", "warning", "an option that does nothing in a script", pedantic=True)
 def _early(script: Subject) -> Iterator[Hit]:
     for use in _uses(script):
         if use.spec.early and use.spec.name != "test-only":
@@ -328,7 +359,7 @@ def _glued(script: Subject) -> Iterator[Hit]:
             )
 
 
-@RULES.add("SB124", "warning", "an empty value")
+@RULES.add("SB124", "warning", "an empty value", pedantic=True)
 def _empty(script: Subject) -> Iterator[Hit]:
     for use in _uses(script):
         if use.value == "":
@@ -348,8 +379,9 @@ def _empty(script: Subject) -> Iterator[Hit]:
 @RULES.add("SB125", "warning", "a typographic character in a directive")
 def _typographic(script: Subject) -> Iterator[Hit]:
     for line in script.script.directives:
-        match = _TYPOGRAPHIC.search(line.text) if line.kind in READ and not line.text.isascii() else None
-        if match:
+        odd = line.kind in READ and not line.text.isascii()
+        match = _TYPOGRAPHIC.search(line.text) if odd else None
+        if match and (line.fault or (line.words and match.start() + 1 < line.words[-1].end)):
             code = f"U+{ord(match[0]):04X}"
             what = f"{code} looks like a plain {_plain_name(match[0])}, and is an ordinary letter to sbatch"
             yield Hit(script.at(line.line, match.start() + 1, match.end() + 1), what, "type it again")
@@ -365,7 +397,7 @@ def _bad_value(script: Subject) -> Iterator[Hit]:
         return
     for use in _uses(script):
         said = _refusal(script, use)
-        if said:
+        if said and not (use.value or "").startswith("="):  # SB111
             given = f"'{use.value}' is no value of --{use.spec.name}"
             example = EXAMPLES.get(use.spec.name)
             yield Hit(
@@ -384,6 +416,8 @@ def _minutes(script: Subject) -> Iterator[Hit]:
             continue
         minutes = int(match[1])
         if match[2] is not None:
+            if int(match[2]) == 0 and minutes and minutes % 5 == 0 and minutes not in FULL_HOURS:
+                continue  # 30:00 is half an hour, and meant so
             what = f"--{name}={value} is {minutes} minutes and {match[2]} seconds"
             yield Hit(script.at_value(name), what, f"write {value}:00 for hours, or 00:{value}")
         elif 1 < minutes <= PLAIN_HOURS and minutes % 5:
@@ -395,7 +429,11 @@ def _minutes(script: Subject) -> Iterator[Hit]:
 def _strange_time(script: Subject) -> Iterator[Hit]:
     for name in ("time", "time-min"):
         value = script.value(name) or ""
-        if value.startswith("-") and value != "-1":
+        use = script.options.get(name)
+        apart = (
+            use is not None and use.value_word is not None and use.value_word.line != use.word.line
+        )  # SB110
+        if value.startswith("-") and value != "-1" and not apart:
             what = (
                 f"--{name}={value}: Slurm takes a negative time, and makes something of it that nobody meant"
             )
@@ -416,8 +454,16 @@ def _mail(script: Subject) -> Iterator[Hit]:
         yield Hit(script.at_value("mail-user"), f"'{user}' is a placeholder", "write your address")
 
 
+OLD = "22.05"  # still in wide use: what came later is told of where nobody names a release
+
+
 @RULES.add("SB130", "warning", "an option of another release")
 def _release(script: Subject) -> Iterator[Hit]:
+    for use in _uses(script) if script.assumed else ():
+        since = use.word.line and releases(use.spec.name)[:1]
+        if since and RELEASES.index(since[0]) > RELEASES.index(OLD):
+            what = f"--{use.spec.name} came with Slurm {since[0]}: an older sbatch refuses the script"
+            yield Hit(script.at_use(use), what, "name your release: lint --slurm RELEASE", "info")
     for stop in _complaints(script):
         known = releases(_long_name(stop.word.text))
         if not known or "unrecognized" not in stop.complaint:
@@ -425,7 +471,8 @@ def _release(script: Subject) -> Iterator[Hit]:
         newer = RELEASES.index(known[0]) > RELEASES.index(script.release)
         when = f"came with Slurm {known[0]}" if newer else f"is gone since Slurm {known[-1]}"
         what = f"{stop.word.text.partition('=')[0]} {when}: sbatch {script.slurm} refuses the script"
-        yield Hit(script.at_use(stop), what, "remove it, or name your release: lint --slurm RELEASE")
+        fix = "remove it" if not script.assumed else "remove it, or name your release: lint --slurm RELEASE"
+        yield Hit(script.at_use(stop), what, fix, "warning" if script.assumed else "error")
 
 
 @RULES.add("SB134", "warning", "the old name of hetjob, or hetjob among options")
@@ -471,8 +518,8 @@ def _combination(script: Subject) -> Iterator[Hit]:
         job.gpu_count or job.gpu_option != "gres"
     )
     text = [message.text for message in said.messages if message.level in ("fatal", "error")]
-    if told or shared or not text or "mutually exclusive" in text[-1]:
-        return
+    if told or shared or not text or "mutually exclusive" in text[-1] or _needs_gpus(script, text[-1]):
+        return  # SB131
     if any(_refusal(script, use) for use in _uses(script)):
         return
     yield Hit(
@@ -480,6 +527,83 @@ def _combination(script: Subject) -> Iterator[Hit]:
         f'sbatch refuses the job: "{"; ".join(text)}"',
         "see sbatch(1)",
     )
+
+
+_SLIP = re.compile(r"[ \t]+#SBATCH[ \t]|#(?:sbatch|Sbatch)[ \t]+-|#SBATCH(?=-)")
+
+
+@RULES.add("SB136", "info", "a template")
+def _template(script: Subject) -> Iterator[Hit]:
+    from sbatchgen.rules.safety import UNFILLED
+
+    lines = script.placeholders
+    told = (number for number in lines if not UNFILLED.search(script.lines[number - 1]))
+    first = next(told, None)
+    if first is not None:
+        match = lines[first]
+        what = f"{match[0]} is a placeholder: {_many(len(lines), 'line')} that a program fills in "
+        what += f"{'are' if len(lines) > 1 else 'is'} not judged"
+        at = script.at(first, match.start() + 1, match.end() + 1)
+        yield Hit(at, what, "lint what the template gives")
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count > 1)}"
+
+
+@RULES.add("SB137", "warning", "a hint that is dropped")
+def _hint(script: Subject) -> Iterator[Hit]:
+    rivals = [name for name in HINT_RIVALS if name in script.options]
+    if script.release >= "25.11":
+        rivals += [name for name in ("cores-per-socket", "sockets-per-node") if name in script.options]
+    if "hint" in script.options and rivals:
+        what = f"--hint is dropped beside --{rivals[0]}, and sbatch says so only with -v"
+        yield Hit("hint", what, "keep one of them")
+
+
+HINT_RIVALS = ("ntasks-per-core", "threads-per-core", "extra-node-info")
+
+
+@RULES.add("SB138", "warning", "memory in megabytes")
+def _megabytes(script: Subject) -> Iterator[Hit]:
+    for name in ("mem", "mem-per-cpu", "mem-per-gpu"):
+        value = script.value(name) or ""
+        if re.fullmatch(r"0*[1-9]\d{0,2}", value) and int(value) <= (
+            FEW_MIB if name == "mem" else FEW_MIB // 4
+        ):
+            what = f"--{name}={value} is {value} megabytes"
+            yield Hit(script.at_value(name), what, f"write {value}G for gigabytes, or {value}M")
+
+
+FEW_MIB = 128  # a plain number up to this one is most often meant as gigabytes
+
+
+@RULES.add("SB139", "warning", "a pattern in the name of the job")
+def _pattern_in_name(script: Subject) -> Iterator[Hit]:
+    match = re.search(r"%\d*[jJAaxNu](?![A-Za-z0-9])", script.value("job-name") or "")
+    if match:
+        what = f"{match[0]} in --job-name stays as it is: patterns count in --output, --error and --input"
+        yield Hit(script.at_value("job-name"), what, "a name without it; squeue shows the id beside the name")
+
+
+def _is_slip(script: Subject, line: Directive) -> bool:
+    """Whether a line is no directive by mistake: # and word stand together, and no line says the same.
+
+    With a blank between them it is mostly switched off on purpose.
+    """
+    match = _SLIP.match(line.text)
+    option = re.search(r"-{1,2}([A-Za-z][\w-]*)", line.text)
+    if match is None or option is None:
+        return False
+    name = option[1]
+    given = {use.spec.short for use in _uses(script)} | {use.spec.name for use in _uses(script)}
+    words = line.text[match.end() :].split("#")[0].split()
+    usage = bool(words) and not words[-1].startswith("-") and "=" not in words[-1] and len(words) > 2
+    return name not in given and not usage
+
+
+def _needs_gpus(script: Subject, said: str) -> bool:
+    return "cpus-per-gpu" in script.options and not script.job.gpu_option and "gpu" in said
 
 
 def _header(script: Subject) -> Iterator[tuple[int, str]]:
@@ -514,7 +638,11 @@ def _strays(script: Subject) -> Iterator[tuple[Use | None, Stop]]:
     for use in script.uses:
         if isinstance(use, Use):
             before, last = use, None
-        elif not use.complaint:
+        elif use.complaint:
+            is_plugin = "unrecognized" in use.complaint and "=" not in use.word.text
+            if is_plugin and script.may_be_of_plugin(_long_name(use.word.text)):
+                last = use  # what follows in its line is its value
+        else:
             if last is None or last.word.line != use.word.line:
                 same = before is not None and before.word.line == use.word.line
                 yield before if same else None, use
@@ -522,7 +650,7 @@ def _strays(script: Subject) -> Iterator[tuple[Use | None, Stop]]:
 
 
 def _long_name(text: str) -> str:
-    return text.partition("=")[0].lstrip("-")
+    return text.partition("=")[0].removeprefix("--")
 
 
 def _source(script: Subject, use: Use) -> str:

@@ -24,16 +24,11 @@ if TYPE_CHECKING:
 
 RULES: Rules[Subject] = Rules()
 
+LONG_S = 3600  # from here on somebody waits for what a program says
 FEW_FILES = 1024
 LITTLE_LOCKED_KIB = 65536
 _PATHS = frozenset(("dirname", "realpath", "readlink", "cd"))
 _NEEDED = {
-    "SLURM_ARRAY_JOB_ID": ("array",),
-    "SLURM_ARRAY_TASK_COUNT": ("array",),
-    "SLURM_ARRAY_TASK_ID": ("array",),
-    "SLURM_ARRAY_TASK_MAX": ("array",),
-    "SLURM_ARRAY_TASK_MIN": ("array",),
-    "SLURM_ARRAY_TASK_STEP": ("array",),
     "SLURM_CPUS_PER_TASK": ("cpus-per-task",),
     "SLURM_CPUS_PER_GPU": ("cpus-per-gpu",),
     "SLURM_NTASKS_PER_NODE": ("ntasks-per-node",),
@@ -56,9 +51,7 @@ _SLOW = {
 }
 _OF_BASH = frozenset(("source", "declare", "mapfile", "readarray", "shopt", "typeset", "let"))
 _WORKERS = re.compile(r"--(?:data-?loader[-_])?(?:num[-_])?workers|-j")
-_KEPT = re.compile(
-    r"--(?:ckpt|checkpoint|checkpoints|output|save|run|results?|work)[-_]?(?:dir|path|folder)?"
-)
+_KEPT = re.compile(r"--(?:ckpt|checkpoint|checkpoints|output|save|results?)[-_]?(?:dir|path|folder)?")
 _LOCAL = re.compile(r"/(?:tmp|dev/shm|var/tmp)(?:/|$)|\$\{?(?:SLURM_)?TMPDIR\b")
 _COPIES = frozenset(("cp", "rsync", "mv", "tar", "scp", "rclone", "sgather", "zip"))
 _ITEM_OF_LIST = re.compile(r"[A-Z_][A-Z0-9_]*\*?", re.ASCII)
@@ -80,7 +73,7 @@ def _own_folder(script: Subject) -> Iterator[Hit]:
             yield Hit(script.at(use.line, use.column), what, fix)
 
 
-@RULES.add("SB402", "info", "modules on top of those of the shell that submits")
+@RULES.add("SB402", "info", "modules on top of those of the shell that submits", pedantic=True)
 def _modules_purged(script: Subject) -> Iterator[Hit]:
     for command, names in _module_calls(script):
         verb = names[0] if names else ""
@@ -88,12 +81,11 @@ def _modules_purged(script: Subject) -> Iterator[Hit]:
             return
         if verb == "load":
             what = "sbatch hands the modules of its shell on: what is loaded here comes on top of them"
-            fix, edits = "module purge, before it", line_before(script, command, "module purge")
-            yield Hit(script.at_word(command), what, fix, edits=edits)
+            yield Hit(script.at_word(command), what, "module purge, before it")
             return
 
 
-@RULES.add("SB403", "info", "a module without a version")
+@RULES.add("SB403", "info", "a module without a version", pedantic=True)
 def _modules_pinned(script: Subject) -> Iterator[Hit]:
     for command, names in _module_calls(script):
         loose = [
@@ -113,6 +105,9 @@ def _environment_of_steps(script: Subject) -> Iterator[Hit]:
         return
     if any(one.name == "SLURM_EXPORT_ENV" for one in script.body.sets):
         return
+    given = any(one.exported for one in script.body.sets) or script.named(*_PREPARES, "conda", "spack")
+    if not given:
+        return  # the script sets nothing that could be lost
     for launch in script.processes.steps:
         if launch.step is None or launch.step.option("export"):
             continue
@@ -128,11 +123,14 @@ def _environment_of_steps(script: Subject) -> Iterator[Hit]:
 def _conda_known(script: Subject) -> Iterator[Hit]:
     if "l" in script.body.flags or "i" in script.body.flags:
         return
-    for command in script.named("conda", "mamba", "micromamba", *_PREPARES):
+    for command in script.named("conda", "mamba", "micromamba", "\\.", *_PREPARES):
         second = (command.words[1].value or "") if len(command.words) > 1 else ""
-        if command.name in ("source", ".", "module", "ml") or (
-            command.name == "eval" and "hook" in command.text
-        ):
+        knows = command.name in ("source", ".", "\\.", "module", "ml")
+        if command.name in ("source", ".") and len(command.words) > 1:
+            sourced = script.body.text_of(command.words[1])
+            if re.search(r"/\.bashrc$", sourced) and not _is_prepared(script, command):
+                yield from _conda_after_bashrc(script, command)
+        if knows or (command.name == "eval" and re.search("hook|conda|mamba", command.text)):
             return
         if command.name in ("conda", "mamba", "micromamba") and second == "activate":
             what = f"a batch shell reads no ~/.bashrc: {command.name} activate is not set up in it"
@@ -148,6 +146,23 @@ def _conda_known(script: Subject) -> Iterator[Hit]:
             return
 
 
+def _is_prepared(script: Subject, after: Command) -> bool:
+    """Whether something else than ~/.bashrc tells the shell of conda."""
+    others = script.named("source", ".", "module", "ml", "eval")
+    return any(one is not after for one in others)
+
+
+def _conda_after_bashrc(script: Subject, command: Command) -> Iterator[Hit]:
+    for one in script.named("conda", "mamba"):
+        if len(one.words) > 1 and one.words[1].value == "activate" and one.at > command.at:
+            what = (
+                "where ~/.bashrc returns early in a shell that is not interactive, as in Debian and Ubuntu, "
+            )
+            what += "conda stays unknown"
+            yield Hit(script.at_word(command), what, 'eval "$(conda shell.bash hook)"', "info")
+            return
+
+
 _PREPARES = ("source", ".", "module", "ml", "eval")
 
 
@@ -160,7 +175,13 @@ def _unset_variables(script: Subject) -> Iterator[Hit]:
         is_read = bool(re.search(r"(?:conda\.sh|bashrc|/etc/profile)$|conda.*/activate$", second))
         if (second == "activate" or is_read) and script.body.option_at("nounset", command.line):
             what = "what is read here uses variables that are not set: set -u ends the job (unbound variable)"
-            yield Hit(script.at_word(command), what, "set +u, before it, and set -u after it")
+            rc = re.search(r"(?:bashrc|/etc/profile)$", second) is not None  # newer conda takes most of it
+            yield Hit(
+                script.at_word(command),
+                what,
+                "set +u, before it, and set -u after it",
+                None if rc else "info",
+            )
             return
 
 
@@ -168,8 +189,8 @@ def _unset_variables(script: Subject) -> Iterator[Hit]:
 def _threads_fit(script: Subject) -> Iterator[Hit]:
     for launch in script.processes.trainings:
         cpus = _cpus(launch, script.job)
-        if not cpus:
-            continue
+        if not cpus or (launch.step is None and script.job.tasks_per_node > 1):
+            continue  # the batch shell has the CPUs of all tasks of its node
         has = f"a task has {cpus} {'CPU' if cpus == 1 else 'CPUs'}"
         given = [
             one for one in script.body.sets if one.name == "OMP_NUM_THREADS" and one.at < launch.command.end
@@ -230,13 +251,17 @@ def _interfaces_known(script: Subject) -> Iterator[Hit]:
 @RULES.add("SB410", "warning", "a setting for debugging that makes training slow")
 def _debugging(script: Subject) -> Iterator[Hit]:
     site = {str(name): str(value) for name, value in script.profile.env.items()} if script.profile else {}
+    of_aws = "FI_PROVIDER" in script.text or "efa" in script.text.lower()  # which uses no InfiniBand
     for one, value in _settings(script, _SLOW):
+        if not (one.exported or one.prefix) or (of_aws and one.name.startswith("NCCL_IB")):
+            continue
         if value.upper() in _SLOW[one.name] and site.get(one.name) != value:
             what = f"{one.name}={value} is for finding errors, and slows training down"
-            yield Hit(script.at(one.line, one.column), what, "remove it when the error is found")
+            often = "info" if one.name.endswith("_DISABLE") else None  # some machines need it
+            yield Hit(script.at(one.line, one.column), what, "remove it when the error is found", often)  # type: ignore[arg-type]
 
 
-@RULES.add("SB411", "warning", "the first line names a shell that can't read the script")
+@RULES.add("SB411", "warning", "the first line names a shell that can't read the script", pedantic=True)
 def _shell_of_script(script: Subject) -> Iterator[Hit]:
     first = script.lines[0].rstrip("\r")
     words = first.removeprefix("#!").split()
@@ -277,7 +302,7 @@ def _results_kept(script: Subject) -> Iterator[Hit]:
 
 @RULES.add("SB413", "info", "a program that is not where the script looks for it")
 def _programs_found(script: Subject) -> Iterator[Hit]:
-    folder = script.folder
+    folder = script.folder if script.makes_log_folders else None  # only who submits knows from where
     moved = script.named("cd", "pushd")
     if folder is None or moved or "chdir" in script.options:
         return
@@ -344,6 +369,8 @@ def _own_variables(script: Subject) -> Iterator[Hit]:
         kept = one.word is not None and one.name in one.word.variables  # as in NAME=${NAME:-1}
         if option is None or one.by == "unset" or one.context.branch or kept:
             continue
+        if not one.exported and option not in script.options:  # else Slurm has exported it
+            continue
         if option == "cpus-per-task":
             what = (
                 f"{one.name} is Slurm's: srun of 22.05 and 23.02 does not read it, and that of 23.11 may end "
@@ -399,6 +426,8 @@ def _adapter_prefix(script: Subject) -> Iterator[Hit]:
 def _unbuffered(script: Subject) -> Iterator[Hit]:
     site = script.profile.env if script.profile else {}
     if script.processes.unseen or any(str(name) == "PYTHONUNBUFFERED" for name in site):
+        return
+    if script.job.time is None or script.job.time < LONG_S:
         return
     if any(one.name == "PYTHONUNBUFFERED" for one in script.body.sets):
         return

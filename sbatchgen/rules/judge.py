@@ -21,7 +21,9 @@ def judge(ask: Ask) -> Iterator[Finding]:
         for hit in rule.check(
             ask
         ):  # not by `findings`: a plan is judged in each render, and most rules say nothing
-            yield with_policy(rule.finding(hit, ask.job.place), policies)
+            finding = rule.finding(hit, ask.job.place)
+            if not finding.pedantic or rule.id in policies:
+                yield with_policy(finding, policies)
 
 
 def wanted(rules: Iterable[Rule[S]], policies: Mapping[Any, Any]) -> Iterator[Rule[S]]:
@@ -39,4 +41,4 @@ def findings(
 def with_policy(finding: Finding, policies: Mapping[Any, Any]) -> Finding:
     """The finding with the severity that a cluster gives its rule."""
     severity = policies.get(finding.rule)
-    return replace(finding, severity=severity) if severity else finding
+    return replace(finding, severity=severity, pedantic=False) if severity else finding

@@ -19,6 +19,21 @@ if TYPE_CHECKING:
 
 RULES: Rules[Subject] = Rules()
 
+# Options of mpirun by which there may be more processes than Slurm's tasks.
+SLOTS = frozenset(
+    (
+        "oversubscribe",
+        "map-by",
+        "host",
+        "H",
+        "hostfile",
+        "machinefile",
+        "f",
+        "use-hwthread-cpus",
+        "bind-to",
+        "ppn",
+    )
+)
 NO_INHERITANCE = ("22.05", "23.02")  # releases in which srun does not take --cpus-per-task over
 OTHER_LAUNCHERS = frozenset(
     (
@@ -41,18 +56,18 @@ OTHER_LAUNCHERS = frozenset(
 @RULES.add("SB301", "warning", "several tasks, and nothing that starts them")
 def _tasks_started(script: Subject) -> Iterator[Hit]:
     tasks = _asked_tasks(script)
-    if tasks < 2 or script.processes.steps or script.processes.unseen:
-        return
+    if script.job.nodes < 2 or tasks < 2 or script.processes.steps or script.processes.unseen:
+        return  # one process on one node has the CPUs of all tasks
     trainings = script.processes.trainings
     if any(launch.mpi or launch.launcher for launch in trainings) or script.named(*OTHER_LAUNCHERS):
         return
-    for launch in trainings[:1]:
+    for launch in [one for one in trainings if not {"V", "version"} & set(_flags(one))][:1]:
         what = (
             f"{tasks} tasks are asked for, but the script runs once, on the first node: {tasks - 1} of them "
         )
         what += "stay idle"
         word = launch.tools[0].words[0]
-        yield Hit(script.at_word(word), what, f"srun {_head(launch)}", edits=before(script, word, "srun "))
+        yield Hit(script.at_word(word), what, f"srun {_head(launch)}")
 
 
 @RULES.add("SB302", "warning", "several launchers on a node")
@@ -189,9 +204,12 @@ def _mpi_tasks(script: Subject) -> Iterator[Hit]:
         option = next((one for name in ("np", "n", "c") if (one := mpi.option(name))), None)
         count, asked = number(option, mpi, script.job), _asked_tasks(script)
         given = {"ntasks", "ntasks-per-node"} & script.job.options.keys()
-        if option and count and given and count != asked:
-            fate = "it ends for lack of slots" if count > asked else f"{asked - count} stay idle"
-            what = f"{mpi.name} starts {count} processes, but the job has {asked} tasks: {fate}"
+        elsewhere = SLOTS & mpi.options.keys() or "exclusive" in script.job
+        if option and count and given and count > asked and not elsewhere:
+            what = (
+                f"{mpi.name} starts {count} processes, but the job has {asked} tasks: Open MPI ends for lack "
+            )
+            what += "of slots"
             yield Hit(value_place(script, option), what, f'{mpi.name} -np "$SLURM_NTASKS"')
 
 
@@ -235,7 +253,7 @@ def _typed_variable(script: Subject) -> Iterator[Hit]:
             yield Hit(value_place(script, option), what, "--nproc-per-node=$SLURM_GPUS_ON_NODE")
 
 
-@RULES.add("SB321", "warning", "Slurm spreads the tasks as it likes")
+@RULES.add("SB321", "warning", "Slurm spreads the tasks as it likes", pedantic=True)
 def _uneven(script: Subject) -> Iterator[Hit]:
     job = script.job
     nodes, tasks = job.nodes, job.ntasks
@@ -253,7 +271,7 @@ def _uneven(script: Subject) -> Iterator[Hit]:
             return
 
 
-@RULES.add("SB322", "warning", "another number of tasks on a node than of GPUs")
+@RULES.add("SB322", "info", "another number of tasks on a node than of GPUs")
 def _rank_for_each_gpu(script: Subject) -> Iterator[Hit]:
     job = script.job
     gpus = job.gpu_count
@@ -278,6 +296,11 @@ def _cpu_workers(script: Subject) -> Iterator[Hit]:
             cpus = script.job.cpus_on_node
             what = f"--nproc-per-node=cpu counts all CPUs of the node, but the job has {cpus}"
             yield Hit(value_place(script, option), what, "--nproc-per-node=$SLURM_CPUS_ON_NODE")
+
+
+def _flags(launch: Launch) -> list[str]:
+    """The letters and names of the options of its first tool."""
+    return [option.name for option in launch.tools[0].given]
 
 
 def _asked_tasks(script: Subject) -> int:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from sbatchgen.finding import Severity
 from sbatchgen.resources import UNLIMITED
 from sbatchgen.rules.ask import Ask
 from sbatchgen.rules.rule import Hit, Rules
@@ -65,7 +66,7 @@ def _signal_leaves_time(ask: Ask) -> Iterator[Hit]:
     elif lead < DEFAULT_LEAD_S:
         what = f"the signal comes {lead} s before the end, and Slurm may send it up to 60 s early or as "
         what += "late as it looks"
-        yield Hit("signal", what, f"leave time to save: {match['name']}@300", "warning")
+        yield Hit("signal", what, f"leave time to save: {match['name']}@300", "warning", pedantic=ask.script)
 
 
 @RULES.add("SB606", "warning", "a restart that erases the log")
@@ -82,10 +83,14 @@ def _requeue_keeps_log(ask: Ask) -> Iterator[Hit]:
 def _log_folder_exists(ask: Ask) -> Iterator[Hit]:
     if ask.makes_log_folders:
         return
+    told = set()
     for name in LOGS:
         folder = ask.job.options.get(name, "").rpartition("/")[0]
-        if not folder or folder == "/dev" or _is_there(ask, folder):
+        if not folder or folder.strip("./") == "" or folder in told or _is_there(ask, folder):
             continue
+        if ask.script and (folder.startswith("/") or _SHELL.search(folder)):
+            continue  # a folder of the cluster, not of this machine; SB117
+        told.add(folder)
         what = f"the log folder '{folder}' must be there before the job starts, or it dies without a word"
         yield Hit(name, what, f"mkdir -p {folder} first; sbatchgen submit does")
 
@@ -97,12 +102,16 @@ def _log_varies(ask: Ask) -> Iterator[Hit]:
         kept = ask.job.options.get("open-mode", "").startswith("a")
         if path and path != "none" and not path.startswith("/dev/") and not re.search(r"%\d*[jAsJ]", path):
             does = "they write into each other" if kept else "they write over each other"
-            yield Hit(name, f"{name} '{path}' is the same for every job: {does}", "put %j into it")
+            if _tasks_of_array(ask) > 1 and not re.search(r"%\d*a", path):
+                what, severity = f"{name} '{path}' is the same for all tasks of the array: {does}", None
+            else:
+                what, severity = f"{name} '{path}' is the same for every job: {does}", _in_script(ask)
+            yield Hit(name, what, "put %j into it", severity)
 
 
 @RULES.add("SB703", "warning", "one log for all tasks of an array")
 def _log_of_each_task(ask: Ask) -> Iterator[Hit]:
-    for name in LOGS if "array" in ask.job else ():
+    for name in LOGS if _tasks_of_array(ask) > 1 else ():
         path = ask.job.options.get(name, "")
         if re.search(r"%\d*A", path) and not re.search(r"%\d*[ajJ]", path):
             what = f"{name} '{path}' is the same for all tasks of the array: they write over each other"
@@ -114,10 +123,10 @@ def _log_of_no_array(ask: Ask) -> Iterator[Hit]:
     for name in LOGS if "array" not in ask.job else ():
         if re.search(r"(?<!%)(?:%%)*%\d*a", ask.job.options.get(name, "")):
             what = f"%a in {name} is 4294967294 in a job that is no array"
-            yield Hit(name, what, "remove it, or add --array")
+            yield Hit(name, what, "remove it, or add --array", _in_script(ask))  # sbatch --array may be meant
 
 
-@RULES.add("SB705", "warning", "a log for each node, where there is one")
+@RULES.add("SB705", "warning", "a log for each node, where there is one", pedantic=True)
 def _log_of_node(ask: Ask) -> Iterator[Hit]:
     for name in LOGS:
         match = re.search(r"(?<!%)(?:%%)*(%\d*[Nnt])", ask.job.options.get(name, ""))
@@ -171,6 +180,20 @@ def _log_is_kept(ask: Ask) -> Iterator[Hit]:
     path = ask.job.options.get("output", "")
     if path in ("none", "/dev/null"):
         yield Hit("output", f"--output={path}: nothing that the job says is kept", "use %x-%j.out")
+
+
+def _tasks_of_array(ask: Ask) -> int:
+    array = ask.job.options.get("array")
+    if not array:
+        return 0
+    from sbatchgen.script.array import indices  # only jobs with an array need the reader
+
+    return sum(map(len, indices(array) or ()))
+
+
+def _in_script(ask: Ask) -> Severity | None:
+    """What is meant in many scripts of others, and would be a mistake in a plan, is worth knowing there."""
+    return "info" if ask.script else None
 
 
 def _is_there(ask: Ask, folder: str) -> bool:

@@ -2,9 +2,10 @@
 
 Pages are Markdown, one file a group, beside this module. A rule's part starts with `## SB104 Title`; its
 examples are fenced blocks that begin with ```bash bad or ```bash good. What follows these words are words
-NAME=VALUE: `slurm=23.02` for the release that reads it (else the default), others for the environment of the
-submission; with `escapes=yes` the texts of _ESCAPES in the script are these characters. An example is for the
-cluster of example.yaml, unless the part has a block ```yaml profile.
+NAME=VALUE: `slurm=23.02` for the release that reads it (else the default), `submitted=yes` for a script that
+is about to be submitted, others for the environment of the submission; with `escapes=yes` the texts of
+_ESCAPES in the script are these characters. An example is for the cluster of example.yaml, unless the part
+has a block ```yaml profile.
 """
 
 from __future__ import annotations

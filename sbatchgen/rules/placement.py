@@ -13,7 +13,6 @@ from sbatchgen.options import NAMES
 from sbatchgen.resources import UNLIMITED
 from sbatchgen.rules.ask import Ask
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.script.array import indices
 from sbatchgen.units import Duration
 
 RULES: Rules[Ask] = Rules()
@@ -64,8 +63,8 @@ def _time_within_limit(ask: Ask) -> Iterator[Hit]:
 
 @RULES.add("SB205", "warning", "no time limit is asked for")
 def _time_given(ask: Ask) -> Iterator[Hit]:
-    if "time" in ask.job or ask.profile.scheduler != "slurm":
-        return
+    if "time" in ask.job or ask.profile.scheduler != "slurm" or (ask.script and not ask.job.options):
+        return  # a script without directives has its options elsewhere, or writes another
     limits = [partition.time_default or partition.time_max for partition in ask.partitions.values()]
     given = f"the partition's {limits[0]}" if limits and limits[0] else "the partition's default"
     what = f"no --time: the job gets {given}, and a limit that is longer than needed starts later"
@@ -162,7 +161,7 @@ def _nodes_known(ask: Ask) -> Iterator[Hit]:
         yield Hit("exclude", what, "name each node once")
 
 
-@RULES.add("SB227", "warning", "the job waits for certain nodes")
+@RULES.add("SB227", "warning", "the job waits for certain nodes", pedantic=True)
 def _nodes_pinned(ask: Ask) -> Iterator[Hit]:
     nodes = ask.job.options.get("nodelist")
     if nodes:
@@ -178,7 +177,7 @@ def _reservation_given(ask: Ask) -> Iterator[Hit]:
             yield Hit("partition", what, "add --reservation=NAME, or use another partition")
 
 
-@RULES.add("SB232", "error", "an array that is larger than the cluster takes", about_fit=True)
+@RULES.add("SB232", "error", "an array that is larger than the cluster takes", about_fit=True, pedantic=True)
 def _array_within_limit(ask: Ask) -> Iterator[Hit]:
     array, limits = ask.job.options.get("array"), ask.profile.limits
     largest, count = _array(array or "")
@@ -225,5 +224,9 @@ def _some(names: list[str]) -> str:
 
 def _array(text: str) -> tuple[int, int]:
     """The largest index of an array and the number of its tasks; (-1, 0) for what is no array."""
+    if not text:
+        return -1, 0
+    from sbatchgen.script.array import indices  # only jobs with an array need the reader
+
     ranges = indices(text) or ()
     return max((each[-1] for each in ranges), default=-1), sum(map(len, ranges))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 RULES: Rules[Subject] = Rules()
 
+MANY_GPUS = 4  # a job that has so many on a node mostly has it alone
 LOOPBACK = re.compile(r"(?:localhost|127\.\d+\.\d+\.\d+|\[?::1\]?)(?=:|$)")
 _ADDRESSES = {"torchrun": ("rdzv-endpoint", "master-addr"), "accelerate launch": ("main-process-ip",)}
 _PORTS = {"torchrun": "master-port", "accelerate launch": "main-process-port", "deepspeed": "master-port"}
@@ -39,12 +40,14 @@ def _port_of_the_job(script: Subject) -> Iterator[Hit]:
     job = script.job
     if "exclusive" in job or not script.processes.trainings or _has_whole_nodes(script):
         return
+    often = "info" if job.gpu_count >= MANY_GPUS else None
     for place, port in _ports(script):
         if re.fullmatch(r"[1-9]\d{0,4}", port, re.ASCII):
             what = (
                 f"port {port} is the same for every job: two that share a node collide, or become one group"
             )
-            yield Hit(place, what, "MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))")
+            fix = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))"
+            yield Hit(place, what, fix, often)  # type: ignore[arg-type]
 
 
 @RULES.add("SB307", "warning", "an address at which each node finds itself")
@@ -90,7 +93,7 @@ def _rendezvous_id(script: Subject) -> Iterator[Hit]:
             yield Hit(value_place(script, option), what, "--rdzv-id=$SLURM_JOB_ID", "info")
 
 
-@RULES.add("SB324", "error", "--standalone on several nodes")
+@RULES.add("SB324", "warning", "--standalone on several nodes")
 def _standalone(script: Subject) -> Iterator[Hit]:
     for launch in script.processes.trainings:
         option = launch.launcher.option("standalone") if launch.launcher else None
@@ -103,7 +106,7 @@ def _standalone(script: Subject) -> Iterator[Hit]:
             yield Hit(script.at_word(option.word), what, fix)
 
 
-@RULES.add("SB326", "error", "an option of the trainer that torchrun takes for its own")
+@RULES.add("SB326", "warning", "an option of the trainer that torchrun takes for its own")
 def _ambiguous(script: Subject) -> Iterator[Hit]:
     for launch in script.processes.trainings:
         launcher = launch.launcher
@@ -211,7 +214,7 @@ def _doubtful_addresses(script: Subject) -> Iterator[tuple[Place, str]]:
                 f"{values[0]} in place of the first node hides that it was not found: every node trains alone"
             )
             yield script.at_word(words[0]), what
-        elif name == "hostname" and _ADDRESS_OPTIONS & set(values):
+        elif name == "hostname" and id(command) in started and _ADDRESS_OPTIONS & set(values):
             what = (
                 f"{' '.join(['hostname', *values])} may be 127.0.1.1, or several addresses: then every node "
             )

@@ -159,7 +159,8 @@ def _shards_for_one(ask: Ask) -> Iterator[Hit]:
         what = "shards lie on one GPU, but several ranks or replicas want one each (NCCL: duplicate GPU)"
         known = job.processes_per_node is not None
         fix = "use one process a node, or whole GPUs"
-        yield Hit("gres", what, fix, "error" if known else None)
+        # The tasks of a script may be meant as its CPUs.
+        yield Hit("gres", what, fix, "error" if known else None, pedantic=ask.script)
 
 
 @RULES.add("SB214", "info", "shards do not divide the memory of a GPU")
@@ -301,9 +302,6 @@ def _whole_cores(ask: Ask) -> Iterator[Hit]:
         what = f"cores here have {threads} threads, and Slurm gives whole cores: {cpus} CPUs become "
         what += f"{-(-cpus // threads) * threads}"
         yield Hit("cpus-per-task", what, f"ask for a multiple of {threads}")
-    if "hint" in ask.job and "threads-per-core" in ask.job:
-        what = "--hint is ignored beside --threads-per-core"
-        yield Hit("hint", what, "keep one of them")
 
 
 @RULES.add("SB236", "error", "shards on nodes of one's own")

@@ -58,6 +58,19 @@ _ALWAYS_SET = """
 EUID HOME HOSTNAME LOGNAME OLDPWD OSTYPE PPID PWD SECONDS SHELL SLURM_JOBID SLURM_JOB_ID SLURM_JOB_NAME
 SLURM_SUBMIT_DIR UID USER
 """
+OF_SITES = frozenset(
+    [
+        "TMPDIR",
+        "SCRATCH",
+        "WORK",
+        "SLURM_TMPDIR",
+        "PROJECT",
+        "LOCAL_SCRATCH",
+        "TMP",
+        "LSCRATCH",
+        "SLURM_SCRATCH",
+    ]
+)
 ALWAYS_SET = frozenset(_ALWAYS_SET.split())
 _WRITABLE = re.compile(r"0*[0-7]{0,2}[2367]|[ugo]{0,3}[ao][ugo]{0,3}[+=][rxXst]{0,5}w[rwxXst]{0,5}")
 _RUNNERS = SHELLS | {"eval", "source", "."}
@@ -66,10 +79,15 @@ _IPV4 = re.compile(r"(?!127\.|0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?")
 _ADDRESS = re.compile(r"(?:^|_)(?:ADDR|HOST|IP|NODE|ENDPOINT)$", re.IGNORECASE)
 _HOME = re.compile(r"/home/([a-z_][\w.-]*)/")
 _OPTION_LINE = re.compile(r"\n[ \t]*-")
-_UNFILLED = re.compile(r"/path/to\b[\w./-]*|\bCHANGE_?ME\b|<your[-_ ][\w -]+>", re.IGNORECASE)
+UNFILLED = re.compile(
+    r"/path/to\b[\w./-]*|\bCHANGE_?ME\b|<your[\w -]+>"
+    r"|(?<![\w$/{])your[-_](?:\w+[-_])*(?:account|project|partition|allocation|email|key|token|username|netid)(?!\w)",
+    re.IGNORECASE,
+)
+_UNFILLED_WORDS = ("/path/to", "<your", "changeme", "change_me", "your_", "your-")
 
 
-@RULES.add("SB801", "warning", "characters that hide what the script says")
+@RULES.add("SB801", "warning", "characters that hide what the script says", pedantic=True)
 def _hidden(script: Subject) -> Iterator[Hit]:
     if not script.text.encode("utf-8", "surrogateescape").translate(None, _PRINTED):
         return
@@ -77,7 +95,8 @@ def _hidden(script: Subject) -> Iterator[Hit]:
         match = _HIDDEN.search(line) if not line.isprintable() else None
         if match:
             what = f"the character U+{ord(match[0]):04X}: a terminal shows another line than bash reads"
-            yield Hit(script.at(number, match.start() + 1, match.end() + 1), what, _remove(match[0]))
+            at = script.at(number, match.start() + 1, match.end() + 1)
+            yield Hit(at, what, _remove(match[0]), pedantic=match[0] < "\x80")
 
 
 def _remove(character: str) -> str:
@@ -100,10 +119,22 @@ def _named(script: Subject) -> Iterator[Hit]:
             len(words) > 1
             and words[1].source.text.startswith("=", words[1].at)
             and _NAME.fullmatch(command.path)
-            and command.path != "test"
+            and _is_assignment(script, command)
         ):
             what = f"a blank before =: bash runs a command '{command.path}' and sets nothing"
             yield Hit(script.at_word(command), what, f"{command.path}=..., without blanks")
+
+
+def _is_assignment(script: Subject, command: Command) -> bool:
+    """Whether NAME = VALUE is meant: the = stands alone or before a value, and NAME is no program."""
+    second = command.words[1].text
+    if second.startswith(("==", "=~")) or command.name in NO_VARIABLES:
+        return False
+    used = any(use.name == command.path for use in script.body.uses)
+    return used or re.fullmatch(r"[A-Z][A-Z0-9_]*", command.path) is not None
+
+
+NO_VARIABLES = frozenset(("echo", "printf", "print", "test", "expr", "figlet", "banner", "awk", "let", "set"))
 
 
 def _misnamed(script: Subject, command: Command) -> Iterator[Hit]:
@@ -120,7 +151,7 @@ def _valid(name: str) -> str:
     return f"_{name}" if name[:1].isdigit() else name
 
 
-@RULES.add("SB803", "warning", "a variable that changes the shell or the loader")
+@RULES.add("SB803", "warning", "a variable that changes the shell or the loader", pedantic=True)
 def _of_others(script: Subject) -> Iterator[Hit]:
     for made in script.body.sets:
         if not made.name.startswith(_WATCHED):
@@ -134,7 +165,7 @@ def _of_others(script: Subject) -> Iterator[Hit]:
             yield Hit(at, f"{made.name}: {_LOADED[made.name]}", fix, severity)  # type: ignore[arg-type]
         elif made.name == "PATH" and _replaces_path(made):
             what = f"PATH is now {made.value} alone: srun, scontrol and the like are not found any more"
-            yield Hit(at, what, f"PATH={made.value}:$PATH")
+            yield Hit(at, what, f"PATH={made.value}:$PATH", pedantic=False)
         elif made.name.startswith("SBATCH_") and "sbatch " not in script.text:
             what = f"{made.name} is read by sbatch when a job is submitted: here it does nothing"
             yield Hit(at, what, "write a directive")
@@ -163,6 +194,8 @@ def _removes(script: Subject) -> Iterator[Hit]:
             if not rest or not rest[0].text.startswith("/") or script.body.option_at("nounset", command.line):
                 continue
             left = "".join(part.text for part in rest)
+            if piece.name in OF_SITES or left not in ("/", "/*", "/.", "/**"):
+                continue
             what = f"the script does not set {piece.name}: where nobody has, this removes {left}"
             yield Hit(script.at_word(word), what, f'rm -r -- "${{{piece.name}:?}}"{left}')
 
@@ -172,7 +205,7 @@ def _is_recursive(script: Subject, command: Command) -> bool:
     return any(flag == "--recursive" or (flag[1:2] != "-" and set("rR") & set(flag)) for flag in flags)
 
 
-@RULES.add("SB805", "warning", "text that is run as commands")
+@RULES.add("SB805", "warning", "text that is run as commands", pedantic=True)
 def _evaluated(script: Subject) -> Iterator[Hit]:
     if "eval" not in script.text and " -c" not in script.text:
         return
@@ -370,24 +403,28 @@ def _fixed_address(at: Place, value: str) -> Hit:
 
 @RULES.add("SB812", "warning", "a placeholder that nobody has filled in")
 def _unfilled(script: Subject) -> Iterator[Hit]:
-    if not any(word in script.text for word in ("/path/to", "<your", "<YOUR", "CHANGEME", "CHANGE_ME")):
+    text = script.text.lower()
+    if not any(word in text for word in _UNFILLED_WORDS):
         return
-    comments = {line for line, _ in script.body.comments} - {
-        line.line for line in script.script.directives if line.kind in READ
-    }
+    read = {line.line: line for line in script.script.directives if line.kind in READ}
+    comments = {line: text for line, text in script.body.comments if line not in read}
     for number, line in enumerate(script.lines, start=1):
-        match = _UNFILLED.search(line) if number not in comments else None
-        if match:
+        end = len(line) - len(comments.get(number, ""))
+        if number in read and read[number].words:
+            end = read[number].words[-1].end - 1
+        match = UNFILLED.search(line, 0, end)
+        if match and "echo" not in line[: match.start()]:
             what = f"'{match[0]}' is a placeholder"
             yield Hit(script.at(number, match.start() + 1, match.end() + 1), what, "write what belongs there")
 
 
 @RULES.add("SB813", "error", "a line of options that bash takes for a command")
 def _not_continued(script: Subject) -> Iterator[Hit]:
-    for match in _OPTION_LINE.finditer(script.text):
-        if not _is_command(script, match.end() - 1):
+    for match in _OPTION_LINE.finditer(script.text) if script.body.language in SHELLS else ():
+        at = match.end() - 1
+        if at >= script.body.end or not _is_command(script, at):
             continue
-        number, column = script.body.source.position(match.end() - 1)
+        number, column = script.body.source.position(at)
         before, line = script.lines[number - 2 : number]
         kept = before.rstrip(" \t")
         what = f"bash takes '{line.split()[0]}' for a command: the line before "
@@ -396,8 +433,18 @@ def _not_continued(script: Subject) -> Iterator[Hit]:
             what += "ends in a blank after its backslash, and is not continued"
             edits = (Edit(number - 1, len(kept) + 1, 0, ""),)
             yield Hit(place, what, "remove the blank", edits=edits)
-        else:
+        elif not before.endswith("\\") and _starts_command(script, number - 1):
             yield Hit(place, f"{what}is not continued", "end the line before in a backslash")
+
+
+def _starts_command(script: Subject, number: int) -> bool:
+    """Whether options may belong to the command of a line; a comment may be between."""
+    if script.body.faults:
+        return False
+    line = script.lines[number - 1].strip()
+    if line.startswith("#"):  # which ends what the line before continues
+        return number > 1 and script.lines[number - 2].endswith("\\")
+    return any(one.line <= number <= one.end_line and not one.test for one in script.body.commands)
 
 
 def _is_command(script: Subject, at: int) -> bool:

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from sbatchgen.finding import Edit
 from sbatchgen.rules.edits import line_after, line_before
 from sbatchgen.rules.launchers import first_word
 from sbatchgen.rules.rule import Hit, Rules
@@ -70,6 +69,12 @@ def _expanded_in_the_task(script: Subject) -> Iterator[Hit]:
             continue
         names = OF_A_TASK if nodes != 1 else OF_A_TASK - {"SLURM_NODEID"}
         for word, name in _expanded_early(script, launch, names):
+            if (
+                launch.launcher
+                and launch.launcher.option("rdzv-backend")
+                and "node_rank" in launch.command.text
+            ):
+                continue  # with c10d the agents number themselves
             what = f"${name} is expanded before srun starts: all {tasks} tasks get the batch script's value"
             fix = f"single quotes: srun bash -c '... ${name} ...'"
             yield Hit(script.at_word(word), what, fix)
@@ -90,14 +95,20 @@ def _background_awaited(script: Subject) -> Iterator[Hit]:
     last = [
         launch for launch in script.processes.launches if launch.command.background and not launch.is_helper
     ]
-    if not last or last[-1].command.context.function or last[-1].command.context.substitution:
+    if not last or not last[-1].command.background:
         return
     command = last[-1].command
+    context = command.context
+    alone = not command.pipe or len(command.pipe.stages) == 1
+    if context.function or context.substitution or context.trap or not _is_plain(script):
+        return
+    if context.branch and not context.loop:
+        return
     same = {id(one) for stage in command.pipe.stages for one in stage} if command.pipe else set()
     rest = [
         one for one in commands if one.at > command.at and id(one) not in same and not one.context.function
     ]
-    if any(one.name in KEEPERS or one.context.loop for one in rest if not _same_loop(one, command)):
+    if not all(_is_quick(one) for one in rest if not _same_loop(one, command)) or (rest and not alone):
         return
     if any(launch.command.at > command.at and not launch.is_helper for launch in script.processes.launches):
         return
@@ -110,6 +121,21 @@ def _background_awaited(script: Subject) -> Iterator[Hit]:
     )
 
 
+QUICK = frozenset(
+    ("echo", "date", "printf", "true", ":", "ls", "hostname", "exit", "cd", "export", "unset", "mkdir")
+)
+
+
+def _is_quick(command: Command) -> bool:
+    """Whether a command ends at once, so that the script ends behind it."""
+    return (command.name in QUICK or command.test) and not command.context.loop
+
+
+def _is_plain(script: Subject) -> bool:
+    """Whether the script's own commands are all that it runs."""
+    return not script.body.traps and not script.named("source", ".", "eval", "wait", "coproc", "fg", "exec")
+
+
 @RULES.add("SB310", "warning", "steps that wait for each other")
 def _steps_share(script: Subject) -> Iterator[Hit]:
     waiting = [
@@ -118,6 +144,8 @@ def _steps_share(script: Subject) -> Iterator[Hit]:
         if launch.command.background and _takes_all(launch, script)
     ]
     count = sum(2 if launch.command.context.loop else 1 for launch in waiting)
+    if count == 1:
+        yield from _waits_in_front(script, waiting[0])
     if count < 2:
         return
     step = waiting[0].step
@@ -126,6 +154,21 @@ def _steps_share(script: Subject) -> Iterator[Hit]:
         yield Hit(
             script.at_word(step.words[0]), what, "srun --exact --ntasks=1 --cpus-per-task=N --gpus=N --mem=N"
         )
+
+
+def _waits_in_front(script: Subject, first: Launch) -> Iterator[Hit]:
+    """A step in the foreground that needs what one in the background holds."""
+    ends = [one.at for one in script.named("wait", "kill", "scancel") if one.at > first.command.at]
+    for launch in script.processes.steps:
+        command = launch.command
+        later = command.at > first.command.at and not command.background and not command.context.substitution
+        if not later or any(at < command.at for at in ends) or not _takes_all(launch, script):
+            continue
+        if launch.step is not None and not command.context.branch and not first.command.context.branch:
+            what = f"the srun in line {first.command.line} holds all CPUs of its nodes while it runs in the "
+            what += "background: this one waits for its end"
+            yield Hit(script.at_word(launch.step.words[0]), what, "srun --overlap, or --exact for both")
+            return
 
 
 @RULES.add("SB311", "warning", "a pipe that hides how the training ended")
@@ -151,7 +194,8 @@ def _pipe_status(script: Subject) -> Iterator[Hit]:
             f"the status of the pipe is that of {behind or 'its last command'}: Slurm shows a failed job as "
         )
         what += "COMPLETED"
-        edits = line_before(script, command, "set -o pipefail") if body.language == "bash" else ()
+        safe = body.language == "bash" and not body.option_at("errexit", command.line)
+        edits = line_before(script, command, "set -o pipefail") if safe else ()
         yield Hit(script.at_word(first_word(command)), what, "set -o pipefail, before it", edits=edits)
 
 
@@ -191,16 +235,17 @@ def _gpus_chosen(script: Subject) -> Iterator[Hit]:
         if one.name != "CUDA_VISIBLE_DEVICES" or one.prefix or not script.job.gpu_count:
             continue
         value = one.value or ""
-        if re.fullmatch(r"\d+(?:,\d+)*", value, re.ASCII):
-            what = f"CUDA_VISIBLE_DEVICES={value} replaces what Slurm set: without cgroups these GPUs may be "
-            what += "another job's"
-            line = script.lines[one.line - 1] if one.line <= len(script.lines) else ""
-            alone = line.strip() in (f"export CUDA_VISIBLE_DEVICES={value}", f"CUDA_VISIBLE_DEVICES={value}")
-            edits = (Edit(one.line, 0, 0, ""),) if alone and one.context.top else ()
-            yield Hit(script.at(one.line, one.column), what, "remove it", edits=edits)
+        gpus = script.job.gpu_count
+        if re.fullmatch(r"\d{1,3}(?:,\d{1,3})*", value, re.ASCII) and max(map(int, value.split(","))) >= gpus:
+            has = "one GPU, number 0" if gpus == 1 else f"{gpus} GPUs, numbers 0 to {gpus - 1}"
+            what = (
+                f"CUDA_VISIBLE_DEVICES={value}, and the job has {has} on a node: the others are not there, "
+            )
+            what += "or another job's"
+            yield Hit(script.at(one.line, one.column), what, "remove it: Slurm sets it")
 
 
-@RULES.add("SB317", "warning", "the script asks Slurm again and again")
+@RULES.add("SB317", "warning", "the script asks Slurm again and again", pedantic=True)
 def _polls(script: Subject) -> Iterator[Hit]:
     for command in script.named("watch", *POLLS):
         name = command.name
@@ -225,6 +270,15 @@ def _polls(script: Subject) -> Iterator[Hit]:
 
 @RULES.add("SB318", "warning", "a command that leaves the job")
 def _leaves_the_job(script: Subject) -> Iterator[Hit]:
+    for launch in script.processes.steps:
+        program = (
+            launch.tools[min(launch.tools.index(launch.step) + 1, len(launch.tools) - 1)]
+            if launch.step
+            else None
+        )
+        name = program.name.split()[0] if program and program.name else ""
+        if program and name in ("sudo", "docker"):
+            yield Hit(script.at_word(program.words[0]), f"{name}: {_LEAVING[name][0]}", _LEAVING[name][1])
     for command in script.named(*_LEAVING):
         if not command.words:
             continue
@@ -275,6 +329,8 @@ def _reads_stdin(script: Subject) -> Iterator[Hit]:
             loop = command
         elif loop is not None and id(command) in readers:
             step = readers[id(command)].step
+            if command.background:
+                continue  # it has no stdin
             fed = any(one.operator in ("<", "<<<", "<<", "<<-") for one in command.redirects)
             if step and not fed and not (command.pipe and command.stage) and step.option("input") is None:
                 what = "srun reads the input of the loop: only the first line is worked on"
@@ -331,3 +387,42 @@ def _sleeps(words: list[str]) -> float:
         if match := re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhd]?)", word, re.ASCII):
             total += float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
     return total
+
+
+@RULES.add("SB328", "warning", "a serial program under srun, once for each task")
+def _serial_step(script: Subject) -> Iterator[Hit]:
+    for launch in script.processes.steps:
+        tasks, program = launch.tasks(script.job), launch.program
+        name = program.name.rpartition("/")[2]
+        if launch.step and tasks and tasks > 1 and name in SERIAL and not launch.mpi:
+            what = f"srun starts {name} {tasks} times, all with the same arguments: they write the same files"
+            yield Hit(script.at_word(launch.step.words[0]), what, f"srun --ntasks=1 {name} ...")
+
+
+_SERIAL = """
+wget curl tar gzip gunzip unzip cp mv rsync pip git cmake make conda mamba samtools bcftools bwa bowtie
+bowtie2 fastqc STAR hisat2 cutadapt trimmomatic fastp salmon kallisto featureCounts bedtools blastn blastp
+makeblastdb plink plink2 picard gatk minimap2 quast multiqc snakemake nextflow cellranger
+"""
+SERIAL = frozenset(_SERIAL.split())
+
+
+@RULES.add("SB329", "warning", "a pipe that hides a failure from ||")
+def _pipe_and_or(script: Subject) -> Iterator[Hit]:
+    body = script.body
+    for command in script.named(*PASSES_ON):
+        pipe = command.pipe
+        if pipe is None or command.stage == 0 or command.stage != len(pipe.stages) - 1:
+            continue
+        if not command.context.condition or body.option_at("pipefail", command.line):
+            continue
+        rest = body.source.text[command.end : command.end + 40]
+        if re.match(r"[ \t]*\|\|[ \t]*(?:exit|\{[ \t]*echo[^;}]*;[ \t]*exit)\b", rest):
+            first = next((one.name for one in pipe.stages[0] if one.name), "")
+            if first in ("echo", "printf", "cat", "ls", ""):
+                continue
+            what = f"the status is that of {command.name}, so the exit is never reached when {first} fails"
+            yield Hit(script.at_word(first_word(command)), what, "set -o pipefail, before it")
+
+
+PASSES_ON = ("tail", "head", "tee", "cat", "sort")

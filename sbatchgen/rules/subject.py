@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,7 +13,7 @@ from sbatchgen.finding import Place
 from sbatchgen.profile import Profile
 from sbatchgen.resources import UNLIMITED, Resources, amounts, gres_items
 from sbatchgen.rules.ask import DEFAULT_SLURM
-from sbatchgen.rules.vocabulary import PYXIS, of_plugins, table
+from sbatchgen.rules.vocabulary import PYXIS, RENAMED, is_near, known_plugins, of_plugins, table
 from sbatchgen.script import Option, Script, read
 from sbatchgen.script.getopt import Stop, Use, scan
 from sbatchgen.script.grammar import INFINITE, RefusedError, integer, mebibytes, node_range, seconds
@@ -26,6 +27,16 @@ if TYPE_CHECKING:
     from sbatchgen.shell import Word as WordOfBody
 
 
+_MARKS = ("{", "<", "@", "%", "__")
+_IN_BODY = re.compile(
+    r"\{\{-?[ \t]*[A-Za-z_][^{}$\n]*\}\}|\{%-?[ \t]*\w[^%\n]*%\}|(?<![\w@])@[A-Z][A-Z0-9_]+@"
+)
+_IN_DIRECTIVE = re.compile(
+    _IN_BODY.pattern + r"|\{\{[^\n]*?\}\}|(?<![$\w])\{[A-Za-z_][\w.]*\}|(?<![\w%])%[A-Z]{2}[A-Z0-9_]*%"
+    r"|(?<![\w$<])<[A-Za-z][^<>@\n]*>|(?<![A-Za-z0-9])__[A-Z][A-Z0-9_]*__(?![A-Za-z0-9])"
+)
+
+
 @dataclass(kw_only=True)
 class Subject:
     """A script, and what is known of where it will run.
@@ -34,6 +45,7 @@ class Subject:
         file: Its name, for messages.
         text: The script; bytes that are no UTF-8 are surrogates.
         slurm: The release that will read it.
+        assumed: Whether nobody has named it: what it alone refuses is a warning then.
         profile: Its cluster, if that is known.
         environment: That of the submission, for SBATCH_ variables; empty where nobody submits.
         folder: Where it would be submitted; None where that is not known.
@@ -44,6 +56,7 @@ class Subject:
     file: str
     text: str
     slurm: str = DEFAULT_SLURM
+    assumed: bool = False
     profile: Profile | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     folder: Path | None = None
@@ -62,9 +75,27 @@ class Subject:
 
     @cached_property
     def plugins(self) -> tuple[Spec, ...]:
-        """Options of sbatch that the site's plugins add."""
+        """Options of sbatch that the site's plugins add; without a list of them, those that are known."""
         named = self.profile.plugin_options if self.profile else ()
-        return of_plugins((*named, *self.known_options))
+        known = () if named else (spec for spec in known_plugins() if f"--{spec.name}" in self.text)
+        return (*known, *of_plugins((*named, *self.known_options)))
+
+    @cached_property
+    def placeholders(self) -> dict[int, re.Match[str]]:
+        """The lines in which a program has yet to put something, as {{ nodes }} or @NODES@, by number."""
+        found = {}
+        if any(mark in self.text for mark in _MARKS):
+            lines = {line.line for line in self.script.directives if line.kind in READ}
+            for number, text in enumerate(self.lines, start=1):
+                shape = _IN_DIRECTIVE if number in lines else _IN_BODY
+                if match := shape.search(text):
+                    found[number] = match
+        return found
+
+    def may_be_of_plugin(self, name: str) -> bool:
+        """Whether an unknown option may be one of a plugin: it is no slip, and no list says no."""
+        listed = self.profile is not None and self.profile.plugin_options
+        return not listed and name not in RENAMED and not is_near(name, self.slurm)
 
     @cached_property
     def script(self) -> Script:

@@ -100,6 +100,8 @@ def _has_trap(script: Subject) -> Iterator[Hit]:
     if signal is None or not signal[0] or signal[1] in HARMLESS:
         return
     name = signal[1]
+    if name == "INT":
+        return  # a bash that waits for a child does not die of it
     if {name, "?"} & _trapped(script).keys() or not _is_whole(script):
         return
     if not any(_name(word.text) == name for one in script.commands for word in one.words[1:]):
@@ -144,7 +146,7 @@ def _reaches(script: Subject) -> Iterator[Hit]:
         yield Hit("signal", what, f"srun {processes.trainings[0].program.name}, or B: and a trap")
 
 
-@RULES.add("SB605", "warning", "a restart from the beginning")
+@RULES.add("SB605", "warning", "a restart from the beginning", pedantic=True)
 def _resumes(script: Subject) -> Iterator[Hit]:
     processes = script.processes
     if "requeue" not in script.options or not processes.trainings or processes.unseen:
@@ -181,6 +183,8 @@ def _own_successor(script: Subject) -> Iterator[Hit]:
     for command in script.named("sbatch"):
         for word in command.words[1:]:
             if {"0", "BASH_SOURCE"} & set(word.variables):
+                if command.context.branch or command.context.function:
+                    continue  # mostly: if [ -z "$SLURM_JOB_ID" ]; then sbatch "$0"
                 what = f"{word.text} is Slurm's copy of the script, on the disk of the node: it is gone when "
                 what += "the job ends, and jobs that submit each other end only by scancel"
                 yield Hit(script.at_word(word), what, _SUCCESSOR)
@@ -267,7 +271,7 @@ def _is_end(command: Command, tool: Tool) -> bool:
     return command.context.top and command.pipe is None and command.at == tool.words[0].at
 
 
-@RULES.add("SB616", "warning", "requeues without a bound")
+@RULES.add("SB616", "warning", "requeues without a bound", pedantic=True)
 def _bounded(script: Subject) -> Iterator[Hit]:
     requeues = _requeues(script)
     if not requeues or "SLURM_RESTART_COUNT" in script.text:
@@ -298,7 +302,7 @@ def _fails_together(script: Subject) -> Iterator[Hit]:
             yield Hit(script.at_word(step.words[0]), what, "srun --kill-on-bad-exit=1")
 
 
-@RULES.add("SB618", "warning", "a requeue of the whole array")
+@RULES.add("SB618", "warning", "a requeue of the whole array", pedantic=True)
 def _element(script: Subject) -> Iterator[Hit]:
     for command in _requeues(script) if "array" in script.options else ():
         text = " ".join(script.body.text_of(word) for word in command.words[1:])

@@ -44,7 +44,12 @@ class Body:
 
     @cached_property
     def _walk(self) -> Walk:
-        return walk(self.source, self.context)
+        return _up_to_exit(walk(self.source, self.context))
+
+    @cached_property
+    def end(self) -> int:
+        """Where the script ends for sure, in characters from 0: after an exit or exec, or with its text."""
+        return min(self._walk.end, len(self.source.text))
 
     @property
     def commands(self) -> tuple[Command, ...]:
@@ -83,7 +88,7 @@ class Body:
     @cached_property
     def uses(self) -> tuple[Use, ...]:
         """Each expansion of a variable, in the order of the text."""
-        return tuple(_uses(self.source))
+        return tuple(use for use in _uses(self.source) if use.at < self.end)
 
     @cached_property
     def traps(self) -> tuple[tuple[Command, Body], ...]:
@@ -125,6 +130,21 @@ class Body:
     def text_of(self, word: Word) -> str:
         """The string that a word is, in which expansions that can't be followed stay as they are written."""
         return self._values.text_of(word)
+
+
+def _up_to_exit(found: Walk) -> Walk:
+    """What a script can run: nothing behind an exit or an exec that it always comes to."""
+    for command in found.commands:
+        leaves = command.name == "exit" or (command.name == "exec" and len(command.words) > 1)
+        if leaves and command.context.top and not command.background and command.pipe is None:
+            end = command.end
+            command.last = True
+            return found._replace(
+                commands=tuple(one for one in found.commands if one.at < end),
+                standing=tuple(one for one in found.standing if one[0] < end),
+                end=end,
+            )
+    return found
 
 
 def read(text: str) -> Body:

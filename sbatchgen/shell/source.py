@@ -54,6 +54,10 @@ class Source:
     def __init__(self, text: str, origin: tuple[int, int] = (1, 1), *, fixed: bool = False) -> None:
         if "\r" in text:
             text = text.replace("\\\r\n", " \\\n").replace("\r\n", " \n")
+        if "`#" in text:
+            text = _BACKQUOTED.sub(_blanked, text)
+        if "<<" in text:
+            text = _without_block_comments(text)
         self.text = text
         self._origin = origin
         self._fixed = fixed
@@ -143,6 +147,31 @@ class Source:
             while not cursor.goto_next_sibling():
                 if not cursor.goto_parent():
                     return
+
+
+_BACKQUOTED = re.compile(r"`#[^`\n]*`")  # a comment within a line: it runs nothing and is no word
+_BLOCK = re.compile(r"[ \t]*(?::[ \t]*)?<<(-?)[ \t]*(?:'([^'\n]+)'|\"([^\"\n]+)\"|\\?([\w!#@%.-]+))[ \t]*")
+_VISIBLE = re.compile(r"[^\n]")
+
+
+def _blanked(match: re.Match[str]) -> str:
+    return _VISIBLE.sub(" ", match[0])
+
+
+def _without_block_comments(text: str) -> str:
+    """The text with blanks for here-documents that no command reads, which serve as comments."""
+    lines = text.split("\n")
+    end: re.Match[str] | None = None
+    for number, line in enumerate(lines):
+        opened = _BLOCK.fullmatch(line) if end is None and "<<" in line else None
+        if opened is None and end is None:
+            continue
+        lines[number] = " " * len(line)
+        if opened is not None:
+            end = opened
+        elif end is not None and (line.lstrip("\t") if end[1] else line) == (end[2] or end[3] or end[4]):
+            end = None
+    return "\n".join(lines)
 
 
 EXPANSIONS = frozenset(("command_substitution", "process_substitution", "expansion", "arithmetic_expansion"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ class Walk(NamedTuple):
         timeless: Where functions and loops start and end: in them the order of the text is not that of time.
         function_spans: Those of them that are functions.
         source: The text.
+        end: Where the script ends, if that is before its text does.
     """
 
     commands: tuple[Command, ...]
@@ -29,6 +31,7 @@ class Walk(NamedTuple):
     timeless: tuple[tuple[int, int], ...]
     function_spans: frozenset[tuple[int, int]]
     source: Source
+    end: int = sys.maxsize
 
 
 def walk(source: Source, context: Context) -> Walk:

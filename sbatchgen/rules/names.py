@@ -1,0 +1,183 @@
+"""Variables that scripts read by the wrong name, or do not hand on: SB421 to SB425.
+
+Sources: sbatch(1) and srun(1) of Slurm 20.11 to 26.05, INPUT and OUTPUT ENVIRONMENT VARIABLES; qsub(1B) of
+PBS and qsub(1) of Grid Engine for theirs; `conda init --help`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+
+from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.rules.subject import Subject
+from sbatchgen.rules.vocabulary import distance
+
+RULES: Rules[Subject] = Rules()
+
+# Without SLURM_ before them: what a batch script or a task of srun finds, in one release or another.
+_OF_SLURM = """
+ARRAY_JOB_ID ARRAY_TASK_COUNT ARRAY_TASK_ID ARRAY_TASK_MAX ARRAY_TASK_MIN ARRAY_TASK_STEP CLUSTER_NAME
+CLUSTERS CONF CONTAINER CONTAINER_ID CPUS_ON_NODE CPUS_PER_GPU CPUS_PER_TASK CPU_BIND CPU_BIND_LIST
+CPU_BIND_TYPE CPU_BIND_VERBOSE CPU_FREQ_REQ DEBUG DISTRIBUTION DIST_PLANESIZE DIST_LLLP EXPORT_ENV EXACT
+EXCLUSIVE GPUS GPUS_ON_NODE GPUS_PER_NODE GPUS_PER_SOCKET GPUS_PER_TASK GPU_BIND GPU_FREQ GTIDS GRES
+HET_SIZE HINT HOSTFILE IMMEDIATE JOBID JOB_ACCOUNT JOB_CONSTRAINTS JOB_CPUS_PER_NODE JOB_DEPENDENCY
+JOB_END_TIME JOB_EXIT_CODE JOB_GID JOB_GPUS JOB_GROUP JOB_ID JOB_LICENSES JOB_NAME JOB_NODELIST
+JOB_NUM_NODES JOB_PARTITION JOB_QOS JOB_RESERVATION JOB_RESTART_COUNT JOB_SEGMENT_SIZE JOB_START_TIME
+JOB_STDERR JOB_STDIN JOB_STDOUT JOB_UID JOB_USER JOB_CPUS_PER_NODE_PACK_GROUP KILL_BAD_EXIT
+LAUNCH_NODE_IPADDR LOCALID MEM_BIND MEM_BIND_LIST MEM_BIND_PREFER MEM_BIND_SORT MEM_BIND_TYPE
+MEM_BIND_VERBOSE MEM_PER_CPU MEM_PER_GPU MEM_PER_NODE MPI_TYPE NETWORK NNODES NODEID NODELIST NODE_ALIASES
+NPROCS NTASKS NTASKS_PER_CORE NTASKS_PER_GPU NTASKS_PER_NODE NTASKS_PER_SOCKET OPEN_MODE OVERCOMMIT OVERLAP
+PACK_SIZE PARTITION PRIO_PROCESS PROCID PROFILE PTY_PORT PTY_WIN_COL PTY_WIN_ROW QOS RESERVATION
+RESTART_COUNT RESV_PORTS SCRIPT_CONTEXT SHARDS_ON_NODE SPANK SRUN_COMM_HOST SRUN_COMM_PORT STEPID STEPMGR
+STEP_GPUS STEP_ID STEP_LAUNCHER_PORT STEP_NODELIST STEP_NUM_NODES STEP_NUM_TASKS STEP_RESV_PORTS
+STEP_TASKS_PER_NODE SUBMIT_DIR SUBMIT_HOST TASKS_PER_NODE TASK_PID THREADS_PER_CORE THREAD_SPEC CORE_SPEC
+TIMELIMIT TIME_LIMIT TMPDIR TOPOLOGY_ADDR TOPOLOGY_ADDR_PATTERN TRES_BIND TRES_FREQ TRES_PER_TASK UMASK
+UNBUFFEREDIO USER WAIT WCKEY WORKING_CLUSTER WORKING_DIR ACCOUNT EXIT_ERROR ERROR_MODE STDOUTMODE
+STDERRMODE STDINMODE REMOTE_CWD TASK_EPILOG TASK_PROLOG COMPRESS JOB_COMMENT NODEFILE
+"""
+OF_SLURM = frozenset(f"SLURM_{name}" for name in _OF_SLURM.split())
+_GROUPED = re.compile(r"_(?:HET|PACK)_GROUP_\d+$")
+
+# Variables of other schedulers, and what Slurm has in their place.
+OF_OTHERS = {
+    "PBS_O_WORKDIR": "SLURM_SUBMIT_DIR",
+    "PBS_O_HOST": "SLURM_SUBMIT_HOST",
+    "PBS_JOBID": "SLURM_JOB_ID",
+    "PBS_JOBNAME": "SLURM_JOB_NAME",
+    "PBS_ARRAYID": "SLURM_ARRAY_TASK_ID",
+    "PBS_ARRAY_INDEX": "SLURM_ARRAY_TASK_ID",
+    "PBS_NODEFILE": "SLURM_JOB_NODELIST",
+    "PBS_NP": "SLURM_NTASKS",
+    "PBS_NUM_PPN": "SLURM_CPUS_ON_NODE",
+    "PBS_NUM_NODES": "SLURM_NNODES",
+    "PBS_QUEUE": "SLURM_JOB_PARTITION",
+    "SGE_TASK_ID": "SLURM_ARRAY_TASK_ID",
+    "SGE_O_WORKDIR": "SLURM_SUBMIT_DIR",
+    "NSLOTS": "SLURM_CPUS_PER_TASK",
+    "PE_HOSTFILE": "SLURM_JOB_NODELIST",
+    "LSB_JOBID": "SLURM_JOB_ID",
+    "LSB_JOBINDEX": "SLURM_ARRAY_TASK_ID",
+    "LSB_DJOB_NUMPROC": "SLURM_NTASKS",
+    "LS_SUBCWD": "SLURM_SUBMIT_DIR",
+}
+
+# What other processes read, and nobody exports for the script.
+_READ_BY_CHILDREN = """
+MASTER_ADDR MASTER_PORT WORLD_SIZE OMP_NUM_THREADS MKL_NUM_THREADS OPENBLAS_NUM_THREADS NUMEXPR_NUM_THREADS
+OMP_PROC_BIND OMP_PLACES NCCL_DEBUG NCCL_SOCKET_IFNAME NCCL_IB_DISABLE NCCL_P2P_DISABLE HF_HOME TORCH_HOME
+TRANSFORMERS_CACHE HF_DATASETS_CACHE WANDB_MODE WANDB_API_KEY TOKENIZERS_PARALLELISM PYTHONUNBUFFERED
+TF_CPP_MIN_LOG_LEVEL XLA_FLAGS JULIA_NUM_THREADS KMP_AFFINITY
+"""
+READ_BY_CHILDREN = frozenset(_READ_BY_CHILDREN.split())
+
+
+@RULES.add("SB421", "warning", "a variable that Slurm never sets")
+def _misnamed(script: Subject) -> Iterator[Hit]:
+    own = {one.name for one in script.body.sets}
+    seen = set()
+    for use in script.body.uses:
+        name = use.name
+        if not name.startswith("SLURM") or name in own or name in seen or use.operator[:1] in (*":-=+?",):
+            continue
+        meant = _meant(name)
+        if meant:
+            seen.add(name)
+            what = f"Slurm sets no {name}: it is empty"
+            yield Hit(script.at(use.line, use.column), what, meant)
+
+
+@cache
+def _meant(name: str) -> str:
+    """What to write in place of a name that is none of Slurm's; "" where it is one, or may be a site's."""
+    if name in OF_SLURM or _GROUPED.sub("", name) in OF_SLURM:
+        return ""
+    for end in range(len(name) - 1, len("SLURM_"), -1):
+        if name[end] == "_" and name[:end] in OF_SLURM:
+            rest = name[end:]
+            if rest == "_":  # glued to what follows
+                return f"${{{name[:end]}}}{rest}"
+            break
+    near = [one for one in OF_SLURM if distance(name, one) <= 1 + (len(name) > 12)]
+    swapped = [one for one in OF_SLURM if sorted(one.split("_")) == sorted(name.split("_"))]
+    found = sorted(swapped) or sorted(near, key=lambda one: (distance(name, one), one))
+    return f"${found[0]}" if found else ""
+
+
+@RULES.add("SB422", "warning", "conda init in a job")
+def _conda_init(script: Subject) -> Iterator[Hit]:
+    for command in script.named("conda", "mamba"):
+        words = [word.value or "" for word in command.words[1:]]
+        if words[:1] == ["init"] and not {"--dry-run", "-d", "--help"} & set(words):
+            what = f"{command.name} init writes into ~/.bashrc each time, and does nothing for this shell"
+            yield Hit(script.at_word(command), what, f'eval "$({command.name} shell.bash hook)"')
+
+
+@RULES.add("SB423", "warning", "a variable that is set and not exported")
+def _unexported(script: Subject) -> Iterator[Hit]:
+    body = script.body
+    if any(one.name == "allexport" and one.on for one in body.settings):
+        return
+    exported = {one.name for one in body.sets if one.exported}
+    exported |= {
+        word.value or "" for command in script.named("export", "declare") for word in command.words[1:]
+    }
+    used = {use.name for use in body.uses}
+    started = [one.command.at for one in script.processes.launches if not one.is_helper]
+    for one in body.sets:
+        silent = one.exported or one.prefix or one.by or one.context.function or one.context.substitution
+        if one.name not in READ_BY_CHILDREN or silent or one.name in exported or one.name in used:
+            continue
+        if any(at > one.at for at in started):
+            exported.add(one.name)
+            what = f"{one.name} stays in this shell: no program that it starts sees it"
+            yield Hit(script.at(one.line, one.column), what, f"export {one.name}={_shown(one.value)}")
+
+
+def _shown(value: str | None) -> str:
+    return value if value and re.fullmatch(r"[\w./:-]{1,40}", value) else "..."
+
+
+@RULES.add("SB424", "warning", "a variable of another scheduler")
+def _of_others(script: Subject) -> Iterator[Hit]:
+    own = {one.name for one in script.body.sets} | _asked_for(script)
+    seen = set()
+    for use in script.body.uses:
+        if (
+            use.name not in OF_OTHERS
+            or use.name in own
+            or use.name in seen
+            or use.operator[:1] in (*":-=+?",)
+        ):
+            continue
+        seen.add(use.name)
+        what = f"Slurm sets no {use.name}: it is empty"
+        if use.name in ("PBS_O_WORKDIR", "SGE_O_WORKDIR", "LS_SUBCWD"):
+            what += ", and cd goes to the home folder"
+        yield Hit(script.at(use.line, use.column), what, f"${OF_OTHERS[use.name]}")
+
+
+def _asked_for(script: Subject) -> set[str]:
+    """The variables that a test asks for: the script is for several schedulers."""
+    tests = (command for command in script.body.commands if command.test or command.name == "test")
+    return {name for command in tests for word in command.words for name in word.variables}
+
+
+@RULES.add("SB425", "warning", "a WORLD_SIZE that is not the number of processes")
+def _world_size(script: Subject) -> Iterator[Hit]:
+    for launch in script.processes.trainings:
+        tasks = launch.tasks(script.job)
+        if not launch.is_native or not tasks:
+            continue
+        given = [
+            one
+            for one in (*script.body.sets, *launch.command.prefix)
+            if one.name == "WORLD_SIZE" and (one.exported or one.prefix) and one.at < launch.command.end
+        ]
+        value = (given[-1].value or "") if given else ""
+        if re.fullmatch(r"\d{1,5}", value) and int(value) != tasks and not given[-1].context.branch:
+            what = f"WORLD_SIZE={value}, and srun starts {tasks} processes"
+            what += ": they wait for more" if int(value) > tasks else ""
+            yield Hit(script.at(given[-1].line, given[-1].column), what, "WORLD_SIZE=$SLURM_NTASKS")
+        return

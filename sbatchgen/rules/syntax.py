@@ -1,0 +1,99 @@
+"""What bash can't read: SB814 and SB815. bash itself has the word, by `bash -n`, which runs nothing.
+
+Source: bash(1), the option -n. Without a bash here, nothing is said: the grammar of `sbatchgen.shell` takes a
+little less than bash.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from functools import cache, lru_cache
+
+from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.rules.subject import Subject
+
+RULES: Rules[Subject] = Rules()
+
+SECONDS_MAX = 10.0
+BYTES_MAX = 1 << 20
+_SAID = re.compile(r"^\S*bash: line (\d+): (.*)$", re.MULTILINE)
+_HERE = re.compile(r"here-document at line (\d+) delimited by end-of-file \(wanted `(.*)'\)")
+_PAIRS = (("if", "fi"), ("do", "done"), ("case", "esac"))
+_WORD = re.compile(r"(?<![\w$./-])(if|fi|do|done|case|esac)(?![\w./-])")
+_NO_TARGET = re.compile(r"[<>][ \t]*(?:$|[|;&)])", re.MULTILINE)
+_HEREDOC = re.compile(r"<<-?[ \t]*\\?['\"]?([\w.!-]+)")
+
+
+@RULES.add("SB814", "error", "no bash")
+def _syntax(script: Subject) -> Iterator[Hit]:
+    for line, said in _faults(script):
+        if "here-document" not in said:
+            what = f"bash can't read this, and runs nothing from here on: {said}"
+            yield Hit(script.at(line), what, "close what is open before it: a quote, if, do, { or (")
+
+
+@RULES.add("SB815", "warning", "a here-document without its end")
+def _heredoc(script: Subject) -> Iterator[Hit]:
+    for line, said in _faults(script):
+        match = _HERE.search(said)
+        if match:
+            what = f"the here-document has no line {match[2]}: the rest of the script is part of it"
+            yield Hit(script.at(line), what, f"{match[2]} alone in a line, without blanks around it")
+
+
+def _faults(script: Subject) -> list[tuple[int, str]]:
+    """What bash says of the script up to where it ends for sure, with the lines."""
+    text = script.body.source.text if script.body.language in ("bash", "sh") else ""
+    if not text or len(text) > BYTES_MAX or not _is_doubtful(script):
+        return []
+    last = script.text.count("\n") + 1
+    text = text[: script.body.end].partition("\0")[0]
+    found = [(min(line, last), said) for line, said in _asked(text)]
+    return found[:1]
+
+
+def _is_doubtful(script: Subject) -> bool:
+    """Whether bash may find a fault: a look at the text, to spare the others a process."""
+    text, body = script.text, script.body
+    if body.faults or _NO_TARGET.search(text) or text.count('"') % 2 or text.count("'") % 2:
+        return True
+    words = _WORD.findall(text)
+    if any(words.count(start) != words.count(end) for start, end in _PAIRS):
+        return True
+    ends = {line.lstrip("\t") for line in script.lines} if "<<" in text else set()
+    return any(match[1] not in ends for match in _HEREDOC.finditer(text))
+
+
+@cache
+def _bash() -> str:
+    return shutil.which("bash", path="/bin:/usr/bin:/usr/local/bin") or ""
+
+
+@lru_cache(maxsize=4)
+def _asked(text: str) -> list[tuple[int, str]]:
+    """What bash says, with the lines; nothing where there is no bash, or it takes too long."""
+    if not _bash():
+        return []
+    options = ["-O", "extglob"] if "extglob" in text else []
+    try:
+        done = subprocess.run(
+            [_bash(), "--norc", "--noprofile", *options, "-n"],
+            input=text.encode("utf-8", "surrogateescape"),
+            capture_output=True,
+            env={"LC_ALL": "C", "PATH": "/bin:/usr/bin"},  # no BASH_ENV, which bash would run
+            timeout=SECONDS_MAX,
+            check=False,
+            close_fds=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    said = done.stderr.decode("ascii", "replace")
+    found = [(int(match[1]), match[2]) for match in _SAID.finditer(said)]
+    here = [(int(match[1]), match[0]) for _, text in found if (match := _HERE.search(text))]
+    wrong = [(line, text) for line, text in found if "here-document" not in text]
+    if done.returncode and wrong:
+        return wrong
+    return here
