@@ -179,7 +179,7 @@ def _mounts(script: Subject) -> Iterator[Hit]:
             if "$(" in value or "`" in value:
                 continue
             if "${" in value:
-                value = _EXPANSION.sub(_without_marks, value)  # noqa: PLW2901
+                value = _plain_expansions(value)  # noqa: PLW2901
             for item in value.split(","):
                 why = _of_pyxis(item) if container.pyxis else _of_apptainer(item)
                 if why:
@@ -187,9 +187,12 @@ def _mounts(script: Subject) -> Iterator[Hit]:
                     yield Hit(container.options[name][1], what, "SRC:DST, by a symbolic link without them")
 
 
-def _without_marks(match: re.Match[str]) -> str:
-    """An expansion such as ${DATA:-/data}, without what would divide a list of mounts."""
-    return re.sub(r"[:,/-].*\}", "}", match[0])
+def _plain_expansions(value: str) -> str:
+    """A value in which ${DATA:-/data} and the like hold nothing that would divide a list of mounts."""
+    before = ""
+    while before != value:
+        before, value = value, _EXPANSION.sub("$X", value)
+    return value
 
 
 def _of_pyxis(item: str) -> str:

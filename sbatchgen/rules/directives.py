@@ -101,8 +101,10 @@ def _late(script: Subject) -> Iterator[Hit]:
 @RULES.add("SB105", "warning", "a comment that looks like a directive")
 def _lookalike(script: Subject) -> Iterator[Hit]:
     none = not any(line.kind in READ for line in script.script.directives)
+    header = {number for number, _ in _header(script)}
     for line in script.script.directives:
-        if line.kind is Kind.LOOKALIKE and _OPTION_FOLLOWS.search(line.text):
+        is_one = line.kind is Kind.LOOKALIKE and line.line in header
+        if is_one and _OPTION_FOLLOWS.search(line.text) and not _USAGE.match(line.text):
             what = "this looks like a directive, but is a comment to Slurm"
             fix = "write #SBATCH at the start of the line"
             yield Hit(script.at(line.line), what, fix, None if none or _is_slip(script, line) else "info")
@@ -529,6 +531,7 @@ def _combination(script: Subject) -> Iterator[Hit]:
     )
 
 
+_USAGE = re.compile(r"[ \t]*#+[ \t]+sbatch\b")  # how the script is called
 _SLIP = re.compile(r"[ \t]+#SBATCH[ \t]|#(?:sbatch|Sbatch)[ \t]+-|#SBATCH(?=-)")
 
 

@@ -97,6 +97,7 @@ def _log_folder_exists(ask: Ask) -> Iterator[Hit]:
 
 @RULES.add("SB702", "warning", "a log that every run writes over")
 def _log_varies(ask: Ask) -> Iterator[Hit]:
+    told = False
     for name in LOGS:
         path = ask.job.options.get(name, "")
         kept = ask.job.options.get("open-mode", "").startswith("a")
@@ -106,7 +107,9 @@ def _log_varies(ask: Ask) -> Iterator[Hit]:
                 what, severity = f"{name} '{path}' is the same for all tasks of the array: {does}", None
             else:
                 what, severity = f"{name} '{path}' is the same for every job: {does}", _in_script(ask)
-            yield Hit(name, what, "put %j into it", severity)
+            if not (told and ask.script):
+                yield Hit(name, what, "put %j into it", severity)
+            told = True
 
 
 @RULES.add("SB703", "warning", "one log for all tasks of an array")

@@ -40,7 +40,7 @@ def _port_of_the_job(script: Subject) -> Iterator[Hit]:
     job = script.job
     if "exclusive" in job or not script.processes.trainings or _has_whole_nodes(script):
         return
-    often = "info" if job.gpu_count >= MANY_GPUS else None
+    often = None if 0 < job.gpu_count < MANY_GPUS else "info"
     for place, port in _ports(script):
         if re.fullmatch(r"[1-9]\d{0,4}", port, re.ASCII):
             what = (
