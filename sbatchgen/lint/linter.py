@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -71,7 +72,7 @@ def lint(subject: Subject, others: Sequence[Finding] = ()) -> list[Finding]:
     failures = _Failures(subject)
     checks = chain(_of_script(subject), _of_job(subject))
     found = [finding for rule, check in checks for finding in failures.kept(rule, check)]
-    found = _without_template(subject, _dated(subject, found))
+    found = _without_template(subject, _dated(subject, _without_consequences(subject, found)))
     found += others
     if "sbatchgen:" in subject.text:
         known, ids = subject.profile is not None, [*rules()]
@@ -79,6 +80,17 @@ def lint(subject: Subject, others: Sequence[Finding] = ()) -> list[Finding]:
             found, subject.file, subject.lines, rules=ids, certain=known, kept=failures.kept
         )
     return _sorted([*found, *failures.findings()])
+
+
+_NAMES_A_TIME = re.compile(r"--?(?:wall)?time\b|[ \t]-t[ \t=]?\d")
+
+
+def _without_consequences(subject: Subject, found: list[Finding]) -> list[Finding]:
+    """The findings; where a directive for the time is not read, this is all there is to say."""
+    lines = {one.place.line for one in found if one.rule in ("SB104", "SB105", "SB113")}
+    if not any(_NAMES_A_TIME.search(subject.lines[line - 1]) for line in lines):
+        return found
+    return [one for one in found if one.rule != "SB205"]
 
 
 def _dated(subject: Subject, found: list[Finding]) -> list[Finding]:

@@ -145,8 +145,9 @@ def _stray(script: Subject) -> Iterator[Hit]:
 
 @RULES.add("SB108", "error", "a quote that is not closed, or a colon that starts a word")
 def _fault(script: Subject) -> Iterator[Hit]:
+    foreign = () if "ignore-pbs" in script.options else (Kind.PBS, Kind.BSUB)
     for line in script.script.directives:
-        if line.kind in READ and line.fault:
+        if line.kind in (*READ, *foreign) and line.fault:
             at = script.at(line.line, line.fault.column)
             if "Unmatched" in line.fault.text:
                 yield Hit(
@@ -520,7 +521,8 @@ def _combination(script: Subject) -> Iterator[Hit]:
         job.gpu_count or job.gpu_option != "gres"
     )
     text = [message.text for message in said.messages if message.level in ("fatal", "error")]
-    if told or shared or not text or "mutually exclusive" in text[-1] or _needs_gpus(script, text[-1]):
+    alone = len(said.components) == 1 and text and "mutually exclusive" in text[-1]
+    if told or shared or not text or alone or _needs_gpus(script, text[0]):
         return  # SB131
     if any(_refusal(script, use) for use in _uses(script)):
         return
@@ -606,7 +608,7 @@ def _is_slip(script: Subject, line: Directive) -> bool:
 
 
 def _needs_gpus(script: Subject, said: str) -> bool:
-    return "cpus-per-gpu" in script.options and not script.job.gpu_option and "gpu" in said
+    return "cpus-per-gpu" in script.options and not script.job.gpu_option and "any GPU" in said
 
 
 def _header(script: Subject) -> Iterator[tuple[int, str]]:

@@ -36,9 +36,6 @@ _NEEDED = {
     "SLURM_GPUS": ("gpus",),
     "SLURM_GPUS_PER_NODE": ("gpus-per-node",),
     "SLURM_GPUS_PER_TASK": ("gpus-per-task",),
-    "SLURM_MEM_PER_NODE": ("mem",),
-    "SLURM_MEM_PER_CPU": ("mem-per-cpu",),
-    "SLURM_MEM_PER_GPU": ("mem-per-gpu",),
 }  # fmt: skip
 _OLD = {"SLURM_NPROCS": "SLURM_NTASKS", "SLURM_JOBID": "SLURM_JOB_ID", "SLURM_NODELIST": "SLURM_JOB_NODELIST"}
 _SLOW = {

@@ -41,8 +41,10 @@ def _port_of_the_job(script: Subject) -> Iterator[Hit]:
     if "exclusive" in job or not script.processes.trainings or _has_whole_nodes(script):
         return
     often = None if 0 < job.gpu_count < MANY_GPUS else "info"
+    told = set()
     for place, port in _ports(script):
-        if re.fullmatch(r"[1-9]\d{0,4}", port, re.ASCII):
+        if re.fullmatch(r"[1-9]\d{0,4}", port, re.ASCII) and port not in told:
+            told.add(port)
             what = (
                 f"port {port} is the same for every job: two that share a node collide, or become one group"
             )

@@ -81,7 +81,7 @@ _HOME = re.compile(r"/home/([a-z_][\w.-]*)/")
 _OPTION_LINE = re.compile(r"\n[ \t]*-")
 UNFILLED = re.compile(
     r"/path/to\b[\w./-]*|\bCHANGE_?ME\b|<your[\w -]+>"
-    r"|(?<![\w$/{])your[-_](?:\w+[-_])*(?:account|project|partition|allocation|email|key|token|username|netid)(?!\w)",
+    r"|(?<![\w$/{])your[-_](?:\w+[-_])*(?:account|project|partition|allocation|email|key|token|username|netid)(?:[-_]here)?(?!\w)",
     re.IGNORECASE,
 )
 _UNFILLED_WORDS = ("/path/to", "<your", "changeme", "change_me", "your_", "your-")
@@ -111,6 +111,8 @@ def _named(script: Subject) -> Iterator[Hit]:
             if match and not _NAME.fullmatch(match[1]) and word.text[0] != "-":
                 what = f"'{match[1]}' is no name of a variable: bash refuses this"
                 yield Hit(script.at_word(word), what, f"{_valid(match[1])}=...")
+    if script.body.faults:
+        return  # what looks like a command may be text
     for command in script.commands:
         words = command.words
         if "=" in command.path:

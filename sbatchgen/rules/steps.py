@@ -14,6 +14,7 @@ from sbatchgen.rules.edits import line_after, line_before
 from sbatchgen.rules.launchers import first_word
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.subject import Subject
+from sbatchgen.rules.survival import OF_ENVIRONMENT
 
 if TYPE_CHECKING:
     from sbatchgen.rules.processes import Launch
@@ -133,7 +134,10 @@ def _is_quick(command: Command) -> bool:
 
 def _is_plain(script: Subject) -> bool:
     """Whether the script's own commands are all that it runs."""
-    return not script.body.traps and not script.named("source", ".", "eval", "wait", "coproc", "fg", "exec")
+    if script.body.traps or script.named("eval", "wait", "coproc", "fg", "exec"):
+        return False
+    sourced = [one.words[1] for one in script.named("source", ".") if len(one.words) > 1]
+    return all(OF_ENVIRONMENT.search(script.body.text_of(word)) for word in sourced)
 
 
 @RULES.add("SB310", "warning", "steps that wait for each other")
@@ -368,13 +372,26 @@ def _same_loop(one: Command, command: Command) -> bool:
     return one.context.loop and one.background and command.context.loop and one.name not in KEEPERS
 
 
+# Options by which a step shares its nodes, has others, or is a job of its own.
+OF_ITS_OWN = frozenset(
+    (
+        "exact",
+        "overlap",
+        "exclusive",
+        "cpus-per-task",
+        "nodelist",
+        "relative",
+        "het-group",
+        "partition",
+        "account",
+    )
+)
+
+
 def _takes_all(launch: Launch, script: Subject) -> bool:
     """Whether a step takes all CPUs of the job's nodes."""
     step = launch.step
-    if (
-        step is None
-        or {"exact", "overlap", "exclusive", "cpus-per-task", "nodelist", "relative"} & step.options.keys()
-    ):
+    if step is None or OF_ITS_OWN & step.options.keys():
         return False
     nodes = launch.nodes(script.job)
     return nodes is None or nodes >= script.job.nodes

@@ -25,7 +25,7 @@ NUMBERS = {"1": "HUP", "2": "INT", "10": "USR1", "12": "USR2", "15": "TERM"}
 _SIGNAL = re.compile(r"(?:(?P<to>[RB]{1,2}):)?(?P<name>[A-Za-z]\w*|\d+)(?:@\d+)?")
 RESUMES = ("resum", "restart", "checkpoint", "ckpt", "snapshot", "latest", "last.pt", "continue")
 SAVES = ("resum", "checkpoint", "ckpt", "snapshot", "save", "saving")
-_OF_ENVIRONMENT = re.compile(
+OF_ENVIRONMENT = re.compile(
     r"(?:activate|rc|profile|conda\.sh|mamba\.sh|env|modules?\.sh|lmod\.sh|/init/\w+)$"
 )
 _AFTER_OK = re.compile(r"(?:^|[,?=])(?:afterok|aftercorr)\b")
@@ -61,7 +61,7 @@ def _is_whole(script: Subject) -> bool:
     if any(len(command.words) > 1 and command.context.top for command in script.named("exec")):
         return False
     sourced = [command.words[1] for command in script.named("source", ".") if len(command.words) > 1]
-    return all(_OF_ENVIRONMENT.search(script.body.text_of(word)) for word in sourced)
+    return all(OF_ENVIRONMENT.search(script.body.text_of(word)) for word in sourced)
 
 
 def _requeues(script: Subject) -> list[Command]:
@@ -183,7 +183,7 @@ def _own_successor(script: Subject) -> Iterator[Hit]:
     for command in script.named("sbatch"):
         for word in command.words[1:]:
             if {"0", "BASH_SOURCE"} & set(word.variables):
-                if command.context.branch or command.context.function:
+                if command.context.branch or command.context.function or "depend" in command.text:
                     continue  # mostly: if [ -z "$SLURM_JOB_ID" ]; then sbatch "$0"
                 what = f"{word.text} is Slurm's copy of the script, on the disk of the node: it is gone when "
                 what += "the job ends, and jobs that submit each other end only by scancel"

@@ -24,6 +24,7 @@ _HERE = re.compile(r"here-document at line (\d+) delimited by end-of-file \(want
 _PAIRS = (("if", "fi"), ("do", "done"), ("case", "esac"))
 _WORD = re.compile(r"(?<![\w$./-])(if|fi|do|done|case|esac)(?![\w./-])")
 _NO_TARGET = re.compile(r"[<>][ \t]*(?:$|[|;&)])", re.MULTILINE)
+_EXIT = re.compile(r"exit(?:[ \t]+\S+)?[ \t]*(?:#.*)?")
 _HEREDOC = re.compile(r"<<-?[ \t]*\\?['\"]?([\w.!-]+)")
 
 
@@ -52,7 +53,17 @@ def _faults(script: Subject) -> list[tuple[int, str]]:
     last = script.text.count("\n") + 1
     text = text[: script.body.end].partition("\0")[0]
     found = [(min(line, last), said) for line, said in _asked(text)]
-    return found[:1]
+    return found[:1] if found and not _ends_before(text, found[0][0]) else []
+
+
+def _ends_before(text: str, line: int) -> bool:
+    """Whether a line that is an exit ends the script before bash comes to that line."""
+    start = 0
+    for number, one in enumerate(text.split("\n")[: line - 1], start=1):
+        start += len(one) + 1
+        if _EXIT.fullmatch(one) and number < line and not _asked(text[:start]):
+            return True
+    return False
 
 
 def _is_doubtful(script: Subject) -> bool:
@@ -74,7 +85,7 @@ def _bash() -> str:
 
 @lru_cache(maxsize=4)
 def _asked(text: str) -> list[tuple[int, str]]:
-    """What bash says, with the lines; nothing where there is no bash, or it takes too long."""
+    """What bash says, with the lines; nothing where there is none, or it takes too long."""
     if not _bash():
         return []
     options = ["-O", "extglob"] if "extglob" in text else []

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
+import pytest
+
+from sbatchgen.lint.settings import findings_of, settings_of
+from sbatchgen.lint.source import whole
+from sbatchgen.rules.subject import Subject
+from sbatchgen.search import Places
 from tests.array_values import REFUSED, TAKEN
+from tests.test_corpus import FOLDER, SCRIPTS
 
 from .controller import Controller
 from .oracle import Reading
@@ -66,3 +74,24 @@ def test_oracle_keeps_the_components_of_a_heterogeneous_job_apart(
 ) -> None:
     reading = oracle(BASH + "#SBATCH -N1\n#SBATCH hetjob\n#SBATCH -N2\n")
     assert reading.components == [{"nodes": "1"}, {"nodes": "2"}]
+
+
+# Errors of lint that are not of sbatch: slurmctld, bash or a container refuses, or nothing waits.
+NOT_OF_SBATCH = ("SB309", "SB411", "SB505", "SB508", "SB802", "SB813", "SB814")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_sbatch_refuses_what_lint_says_it_refuses(name: str, oracle: Callable[..., Reading]) -> None:
+    """Of each script of the corpus, with the release of this sbatch named; options of plugins are not there."""
+    source = whole(str(FOLDER / f"{name}.sh"))
+    subject = Subject(file=source.file, text=source.text, slurm="22.05")
+    found = findings_of(source, settings_of(Places(Path("/nonexistent"), {}), None, "22.05"))
+    if (
+        subject.plugins
+        or subject.placeholders
+        or "none of sbatch's own" in str([one.problem.what for one in found])
+    ):
+        return
+    by_controller = name.startswith("array-") or name == "short-with-equals-partition"
+    refused = any(one.severity == "error" and one.rule not in NOT_OF_SBATCH for one in found)
+    assert (oracle(source.data.decode()).returncode is not None) == (refused and not by_controller)
