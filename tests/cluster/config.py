@@ -71,14 +71,15 @@ PrivateData=cloud
 
 # 22.05 starts this plugin whatever else is chosen, and v1 is the one that asks nothing of the machine
 CGROUP = "CgroupPlugin=cgroup/v1\n"
+NO_CGROUP = "CgroupPlugin=disabled\n"  # since 23.02
 
 
-def write(folder: Path, *, slurm: str, gres: str, plugstack: str = "") -> None:
+def write(folder: Path, *, slurm: str, gres: str, plugstack: str = "", cgroup: str = CGROUP) -> None:
     """Write the configuration files of a cluster into a folder."""
     for name, text in {
         "slurm.conf": slurm,
         "gres.conf": f"AutoDetect=off\n{gres}",
-        "cgroup.conf": CGROUP,
+        "cgroup.conf": cgroup,
         "plugstack.conf": plugstack,
     }.items():
         (folder / name).write_text(text)

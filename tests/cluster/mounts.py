@@ -13,6 +13,28 @@ def bind(source: Path, target: Path) -> str:
     return shlex.join(["mount", "--bind", str(source), str(target)])
 
 
+def move_into(root: Path, *, keep: Path) -> list[str]:
+    """Lines that make another system's folder the root of all that runs after them; nothing in it is changed.
+
+    Args:
+        keep: A folder below /tmp that stays where it is.
+    """
+    inside = shlex.quote(f"{root}{keep}")
+    place = shlex.quote(str(root))
+    return [
+        f"mount --bind {place} {place}",
+        f"mount -t proc none {place}/proc",
+        f"mount --rbind /dev {place}/dev",
+        f"mount --rbind /sys {place}/sys",
+        f"mount -t tmpfs -o mode=1777 none {place}/tmp",
+        f"mkdir -p {inside}",
+        f"mount --bind {shlex.quote(str(keep))} {inside}",
+        f"cd {place}",
+        "pivot_root . mnt",
+        "umount -l /mnt",
+    ]
+
+
 def cover(folder: Path, *, keep: Iterable[Path], mode: str, stage: Path) -> list[str]:
     """Lines that show a folder as an empty one in which only some paths remain, each where it was.
 
