@@ -213,11 +213,43 @@ class JobCommand(click.Command):
         from sbatchgen.request import parameters
 
         own = super().get_params(ctx)
-        return [click.Argument(["job"], metavar="JOB"), *own[:-1], *parameters(), own[-1]]
+        every = click.Option(
+            ["--help-all"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_help_all,
+            help="Show all options.",
+        )
+        return [click.Argument(["job"], metavar="JOB"), *own[:-1], *parameters(), every, own[-1]]
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's own shape
         """The order in which people write it."""
         return ["JOB", "[OPTIONS]", "[-- TRAINER ARGS]"]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The command's own options, then those of a job by groups; without --help-all the common ones."""
+        from sbatchgen.request import GROUPS, JobOption
+
+        shown: dict[str, list[tuple[str, str]]] = {group: [] for group in ("Options", *GROUPS)}
+        for one in self.get_params(ctx):
+            of_job = one if isinstance(one, JobOption) else None
+            is_shown = of_job is None or of_job.common or ctx.meta.get(_ALL)
+            if is_shown and isinstance(one, click.Option) and (record := one.get_help_record(ctx)):
+                shown[of_job.group if of_job else "Options"].append(record)
+        for group, records in shown.items():
+            with formatter.section(group):
+                formatter.write_dl(records)
+
+
+_ALL = "sbatchgen.all"
+
+
+def _help_all(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's shape
+    if value:
+        ctx.meta[_ALL] = True
+        _print(ctx.get_help())
+        ctx.exit()
 
 
 def _resolve(job: str, args: tuple[str, ...], given: dict[str, Any]) -> Resolved:

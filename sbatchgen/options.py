@@ -10,57 +10,66 @@ from typing import Any
 from sbatchgen.units import Duration, Gres, JobName, Memory, ShellPath, Text
 
 
-def _opt(help_text: str) -> Any:
-    return field(default=None, metadata={"help": help_text})
+def described(help_text: str, *, make: Any = None, **more: Any) -> Any:
+    """A field with its help, from which flags, schema and documentation come.
+
+    Args:
+        help_text: One line.
+        make: Makes the default; without it that is None.
+        more: Of a key that is a flag too: `group` of the help, `common` if the short help shows it,
+            `metavar`, and `flag` where it has another name.
+    """
+    metadata = {"help": help_text, **more}
+    return field(default_factory=make, metadata=metadata) if make else field(default=None, metadata=metadata)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class SbatchOptions:
     """Slurm's options of a job; None is "not set", and gives no directive."""
 
-    job_name: JobName | None = _opt("Name shown by squeue; also names the run folder.")
-    output: ShellPath | None = _opt("Log file; %x is the job's name, %j its id.")
-    error: ShellPath | None = _opt("Separate file for stderr; by default it joins the log.")
-    open_mode: Text | None = _opt("append or truncate: what a requeue does to the log.")
-    chdir: ShellPath | None = _opt("Working folder of the job.")
-    account: Text | None = _opt("Account that is charged.")
-    partition: Text | None = _opt("Partition, or several separated by commas.")
-    qos: Text | None = _opt("Quality of service.")
-    reservation: Text | None = _opt("Reservation to use.")
-    wckey: Text | None = _opt("Workload characterization key.")
-    comment: Text | None = _opt("Comment; some sites charge by it.")
-    nodes: int | None = _opt("Number of nodes.")
-    ntasks: int | None = _opt("Tasks in all; ntasks-per-node is safer.")
-    ntasks_per_node: int | None = _opt("Tasks on each node.")
-    cpus_per_task: int | None = _opt("CPUs for each task.")
-    gpus: Text | None = _opt("GPUs in all, [type:]count; gpus-per-node is safer.")
-    gpus_per_node: Text | None = _opt("GPUs on each node, [type:]count.")
-    gpus_per_task: Text | None = _opt("GPUs for each task, [type:]count; hides them from other tasks.")
-    gres: Gres | None = _opt("Generic resources on each node, as gpu:a100:4 or shard:16.")
-    mem: Memory | None = _opt("Memory on each node; 0 is all of it.")
-    mem_per_cpu: Memory | None = _opt("Memory for each CPU.")
-    mem_per_gpu: Memory | None = _opt("Memory for each GPU.")
-    tmp: Memory | None = _opt("Local disk on each node.")
-    exclusive: bool | None = _opt("Whole nodes, shared with no other job.")
-    constraint: Text | None = _opt("Features that the nodes must have.")
-    nodelist: Text | None = _opt("Nodes to run on.")
-    exclude: Text | None = _opt("Nodes not to run on.")
-    switches: Text | None = _opt("Most leaf switches, count[@time].")
-    licenses: Text | None = _opt("Licenses, name[:count].")
-    distribution: Text | None = _opt("How tasks are laid over nodes.")
-    hint: Text | None = _opt("Use of cores and threads, as nomultithread.")
-    time: Duration | None = _opt("Time limit, HH:MM:SS or D-HH:MM:SS.")
-    time_min: Duration | None = _opt("Shortest time limit that backfill may choose.")
-    begin: Text | None = _opt("Earliest start.")
-    deadline: Text | None = _opt("Latest end.")
-    nice: int | None = _opt("Lower the priority by this much.")
-    array: Text | None = _opt("Array of jobs, as 0-9%2.")
-    dependency: Text | None = _opt("Other jobs to wait for, as afterok:123.")
-    requeue: bool | None = _opt("Whether Slurm may start the job again.")
-    signal: Text | None = _opt("Signal before the time limit, as B:USR1@300.")
-    mail_type: Text | None = _opt("Events to mail, as END,FAIL.")
-    mail_user: Text | None = _opt("Where to mail.")
-    export: Text | None = _opt("Variables of the submitting shell that the job gets.")
+    job_name: JobName | None = described("Name shown by squeue; also names the run folder.", common=True)
+    output: ShellPath | None = described("Log file; %x is the job's name, %j its id.")
+    error: ShellPath | None = described("Separate file for stderr; by default it joins the log.")
+    open_mode: Text | None = described("append or truncate: what a requeue does to the log.")
+    chdir: ShellPath | None = described("Working folder of the job.")
+    account: Text | None = described("Account that is charged.", common=True)
+    partition: Text | None = described("Partition, or several separated by commas.", common=True)
+    qos: Text | None = described("Quality of service.", common=True)
+    reservation: Text | None = described("Reservation to use.")
+    wckey: Text | None = described("Workload characterization key.")
+    comment: Text | None = described("Comment; some sites charge by it.")
+    nodes: int | None = described("Number of nodes.", common=True)
+    ntasks: int | None = described("Tasks in all; ntasks-per-node is safer.")
+    ntasks_per_node: int | None = described("Tasks on each node.")
+    cpus_per_task: int | None = described("CPUs for each task.", common=True)
+    gpus: Text | None = described("GPUs in all, [type:]count; gpus-per-node is safer.")
+    gpus_per_node: Text | None = described("GPUs on each node, [type:]count.", common=True)
+    gpus_per_task: Text | None = described("GPUs for each task, [type:]count; hides them from other tasks.")
+    gres: Gres | None = described("Generic resources on each node, as gpu:a100:4 or shard:16.")
+    mem: Memory | None = described("Memory on each node; 0 is all of it.", common=True)
+    mem_per_cpu: Memory | None = described("Memory for each CPU.")
+    mem_per_gpu: Memory | None = described("Memory for each GPU.")
+    tmp: Memory | None = described("Local disk on each node.")
+    exclusive: bool | None = described("Whole nodes, shared with no other job.")
+    constraint: Text | None = described("Features that the nodes must have.")
+    nodelist: Text | None = described("Nodes to run on.")
+    exclude: Text | None = described("Nodes not to run on.")
+    switches: Text | None = described("Most leaf switches, count[@time].")
+    licenses: Text | None = described("Licenses, name[:count].")
+    distribution: Text | None = described("How tasks are laid over nodes.")
+    hint: Text | None = described("Use of cores and threads, as nomultithread.")
+    time: Duration | None = described("Time limit, HH:MM:SS or D-HH:MM:SS.", common=True)
+    time_min: Duration | None = described("Shortest time limit that backfill may choose.")
+    begin: Text | None = described("Earliest start.")
+    deadline: Text | None = described("Latest end.")
+    nice: int | None = described("Lower the priority by this much.")
+    array: Text | None = described("Array of jobs, as 0-9%2.", common=True)
+    dependency: Text | None = described("Other jobs to wait for, as afterok:123.")
+    requeue: bool | None = described("Whether Slurm may start the job again.")
+    signal: Text | None = described("Signal before the time limit, as B:USR1@300.")
+    mail_type: Text | None = described("Events to mail, as END,FAIL.")
+    mail_user: Text | None = described("Where to mail.")
+    export: Text | None = described("Variables of the submitting shell that the job gets.")
 
 
 NAMES = tuple(option.name for option in fields(SbatchOptions))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, Field, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import click
 
@@ -24,23 +24,6 @@ if TYPE_CHECKING:
     from sbatchgen.trace import TemplateLine
 
 FLAGS = {"exclusive": "--exclusive", "requeue": "--requeue/--no-requeue"}
-
-# Flag, key of the job, help. Slurm's options come from SbatchOptions.
-OWN_OPTIONS = (
-    ("launcher", "launcher", "How the processes of mode ddp start: torchrun, srun or spawn."),
-    ("runtime", "runtime", "Where Python is from: host, venv, conda, apptainer or enroot."),
-    ("image", "image", "Image of the container, a file or an address."),
-    ("conda-env", "conda_env", "Conda environment, by name or path."),
-    ("venv", "venv", "Virtual environment."),
-    ("gpu-request", "gpu_request", "Form of the GPU request: gpus_per_node, gres, gpus_per_task or none."),
-    ("nproc-per-node", "nproc_per_node", "Processes on each node (mode ddp)."),
-    ("run-dir", "run_dir", "Run folder: checkpoints, status, log. [default: runs/NAME]"),
-    ("data-dir", "data", "Data set."),
-    ("resume", "resume", "auto, off, or a checkpoint."),
-    ("max-restarts", "max_restarts", "How often the job may be requeued before its time limit."),
-    ("trainer", "trainer", "Your own training script or module, in place of the bundled one."),
-    ("template", "template", "Template of the script."),
-)
 
 
 @dataclass(frozen=True)
@@ -74,51 +57,61 @@ class Resolved:
         return trace(self.plan, script, code=self.code, rerun=self.rerun, folders=folders)
 
 
+GROUPS = ("Job", "Launch", "Runtime", "Training", "Slurm")
+
+
+class JobOption(click.Option):
+    """An option of a job: the group of the help that it is in, and whether the short help shows it."""
+
+    def __init__(self, names: list[str], *, group: str, common: bool, **more: Any) -> None:
+        super().__init__(names, default=None, **more)
+        self.group, self.common = group, common
+
+
 @functools.cache
-def parameters() -> tuple[click.Option, ...]:
+def parameters() -> tuple[JobOption, ...]:
     """The options of every command that takes a JOB."""
-    made: list[click.Option] = []
-    made.append(click.Option(["--profile"], metavar="NAME|FILE", help="Cluster."))
-    for flag, key, help_text in OWN_OPTIONS:
-        made.append(click.Option([f"--{flag}", key], metavar=flag.upper(), help=help_text))
-    made.append(
-        click.Option(
-            ["--bind", "binds"], multiple=True, metavar="SRC[:DST]", help="Folder for the container."
-        )
+    of_job = (_of_job(one) for one in fields(JobSpec) if "group" in one.metadata)
+    any_key = JobOption(
+        ["--set", "settings"],
+        group="Job",
+        common=False,
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Any key of a job.",
     )
-    made.append(click.Option(["--env"], multiple=True, metavar="NAME=VALUE", help="Variable of the job."))
-    made.append(
-        click.Option(
-            ["--requeue-on-timeout"],
-            is_flag=True,
-            default=None,
-            help="Restart the job at its time limit; for a trainer that resumes by itself.",
-        )
+    return (*of_job, any_key, *map(_of_sbatch, fields(SbatchOptions)))
+
+
+def _of_job(key: Field[Any]) -> JobOption:
+    """The flag of a job's key."""
+    about, kind = key.metadata, _of_optional(_hints()[key.name])
+    return JobOption(
+        [_flag(key), key.name],
+        group=about["group"],
+        common=about.get("common", False),
+        help=about["help"],
+        metavar=about.get("metavar"),
+        is_flag=kind is bool,
+        multiple=get_origin(kind) in (tuple, Mapping),
     )
-    made.append(
-        click.Option(
-            ["--requeue-on-node-fail"],
-            is_flag=True,
-            default=None,
-            help="When a node dies, wait until Slurm notices and restarts the job.",
-        )
+
+
+def _of_sbatch(option: Field[Any]) -> JobOption:
+    """The flag of an option of sbatch, which has its name."""
+    is_flag = option.name in FLAGS
+    return JobOption(
+        [FLAGS.get(option.name, _flag(option)), option.name],
+        group="Slurm",
+        common=option.metadata.get("common", False),
+        help=option.metadata["help"],
+        metavar=None if is_flag else "VALUE",
+        is_flag=is_flag,
     )
-    made.append(
-        click.Option(["--set", "settings"], multiple=True, metavar="KEY=VALUE", help="Any key of a job.")
-    )
-    for field in fields(SbatchOptions):
-        flag = FLAGS.get(field.name, f"--{field.name.replace('_', '-')}")
-        is_flag = field.name in FLAGS
-        made.append(
-            click.Option(
-                [flag, field.name],
-                help=f"Slurm: {field.metadata['help']}",
-                is_flag=is_flag,
-                default=None,
-                metavar=None if is_flag else "VALUE",
-            )
-        )
-    return tuple(made)
+
+
+def _flag(key: Field[Any]) -> str:
+    return str(key.metadata.get("flag", f"--{key.name.replace('_', '-')}"))
 
 
 def resolve_request(
@@ -232,7 +225,7 @@ def _flags(args: tuple[str, ...], given: Mapping[str, Any]) -> Layer:
 
 def _said(given: Mapping[str, Any], problems: list[Problem]) -> Iterator[tuple[str, Any, str]]:
     """Key, value and flag of everything that was given; what has no key goes to `problems`."""
-    flag_of = {key: f"--{flag}" for flag, key, _ in OWN_OPTIONS}
+    flag_of = {one.name: _flag(one) for one in fields(JobSpec)}
     for key, value in given.items():
         if value is not None and key not in ("profile", "env", "settings", "binds"):
             flag = flag_of.get(key, f"--{key.replace('_', '-')}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from sbatchgen.cli import cli
@@ -121,6 +123,26 @@ def test_review_shows_what_is_asked_for_and_the_script(command: Command) -> None
     assert "each node   4 GPUs, 16 CPUs, memory as the cluster gives by default\n" in result.out
     assert "time        0-02:00:00\n" in result.out
     assert "cost        16 GPU-hours, 64 CPU-hours at the time limit; " in result.out
+
+
+def test_the_help_of_a_job_is_short_and_grouped(command: Command) -> None:
+    short, whole = command("render", "--help").out, command("render", "--help-all").out
+    groups = ["Options", "Job", "Launch", "Runtime", "Training", "Slurm"]
+    for text in (short, whole):
+        assert re.findall(r"^(\w+):$", text, re.MULTILINE) == groups
+    flags = {
+        name: set(re.findall(r"^  (--[a-z-]+)", text, re.MULTILINE))
+        for name, text in (("short", short), ("whole", whole))
+    }
+    every = {parameter.opts[0] for parameter in cli.commands["render"].get_params(click.Context(cli))} - {
+        "job"
+    }
+    assert flags["whole"] == every - {"-h"}
+    assert flags["short"] < flags["whole"]
+    assert len(short.splitlines()) <= 50
+    for flag in ("--profile", "--nodes", "--gpus-per-node", "--time", "--partition", "--resume", "--trainer"):
+        assert flag in flags["short"]
+    assert "Slurm:" not in whole.replace("\nSlurm:\n", "")
 
 
 def test_every_command_and_every_option_has_help() -> None:

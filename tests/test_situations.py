@@ -81,6 +81,7 @@ class World:
         profile = (REPOSITORY / "profiles/torchrun.yaml").read_text()
         (self.work / "here.yaml").write_text(profile)
         (self.work / "job.yaml").write_text("mode: ddp\nprofile: ./here.yaml\ntrainer: train.py\n")
+        (self.work / "train.py").touch()
         (self.work / "job.slurm").write_text(SCRIPT)
         (self.work / "bad.slurm").write_text(SCRIPT.replace("--time", "-t"))
         (self.work / "job.md").write_text(f"```bash\n{SCRIPT}```\n")

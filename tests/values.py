@@ -15,7 +15,9 @@ NODES = "NodeName=n[1-8] Sockets=2 CoresPerSocket=8 ThreadsPerCore=1 RealMemory=
 PARTITIONS = "PartitionName=gpu Nodes=ALL Default=YES MaxTime=7-00:00:00\nPartitionName=cpu Nodes=ALL MaxTime=7-00:00:00"
 GRES = "Name=gpu Type=a100 File=/dev/nvidia[0-3]"
 EXTRA = "EnforcePartLimits=ALL\nLicenses=matlab:8,ansys:20"
-RESERVATION = "ReservationName=maint StartTime=now Duration=365-00:00:00 Nodes=ALL Users=alice Flags=IGNORE_JOBS"
+RESERVATION = (
+    "ReservationName=maint StartTime=now Duration=365-00:00:00 Nodes=ALL Users=alice Flags=IGNORE_JOBS"
+)
 # What slurmctld says where the cluster has not what a sound request names, or not enough of it.
 UNKNOWN = ("nowhere", "99")
 
@@ -86,10 +88,16 @@ _GRES = (
     "gres:gpu gres/gpu gres/gpu=2 gres:gpu=2 gpu:a100:2:x GPU:2 gpu:2,gpu:2 gpu;2 gpu:1.5 gpu:2x help:1 gpu/2 gpu*2 "
     "craynetwork:0 gpu:a100,gpu:2 gpu:2:a100 gres/gpu:a100:2 gpu:2,none none,gpu:2 0 2 :2 gpu:a100:-1 gpu:99999999999999999999"
 ).split(" ") + ["gpu: 2", "gpu :2", "gpu 2"]
-_SWITCHES = "1 1@10:00 2@5 x 1@ 0 1@x 1@INFINITE @5 -1 1@-1 1@1-0 1@0 99 1:5 1@5m 1@5@6 1.5 4294967295 4294967296 1,2".split(" ")
+_SWITCHES = "1 1@10:00 2@5 x 1@ 0 1@x 1@INFINITE @5 -1 1@-1 1@1-0 1@0 99 1:5 1@5m 1@5@6 1.5 4294967295 4294967296 1,2".split(
+    " "
+)
 _COUNTS = "1 2 4 8 16 04 +3 0 -1 1.5 2x 4294967297 99999999999999999999 1k x 17".split(" ")
-_SIZES = "0 1 16 1G 16g 16GB 1500K 1k 100000 4096M 16Gi 1.5G 10P -1 +5 100B 1024 64000 64001 mem G 63G".split(" ")
-_NODES = "1 2 8 9 1-4 2-2 2-4 4-2 2- -2 0 0-0 2,4 1-4:2 x 1-x -1 3 - 1k 2k 0-2 4,2 1-8:3 8-1:2 1,,2 1-".split(" ")
+_SIZES = "0 1 16 1G 16g 16GB 1500K 1k 100000 4096M 16Gi 1.5G 10P -1 +5 100B 1024 64000 64001 mem G 63G".split(
+    " "
+)
+_NODES = "1 2 8 9 1-4 2-2 2-4 4-2 2- -2 0 0-0 2,4 1-4:2 x 1-x -1 3 - 1k 2k 0-2 4,2 1-8:3 8-1:2 1,,2 1-".split(
+    " "
+)
 _TEXT = ("x", "x" * 1024, "x" * 1025, "a b", "a,b", "", "é", "%j", "a/b", "-x", "0", "x:y")
 
 VALUES: dict[str, Sequence[str]] = {
@@ -136,7 +144,7 @@ VALUES: dict[str, Sequence[str]] = {
     "kill-on-invalid-dep": "yes no foo YES".split(),
     "delay-boot": _TIMES,
     "distribution": "block cyclic block:cyclic plane=4 plane plane=x arbitrary foo Block pack *".split(),
-    "export": ("ALL", "NONE", "NIL", "A=1", "ALL,A=1", "A", "A=1,B", "=", ",", "A='1,2'", "A=\"1", "all", ""),
+    "export": ("ALL", "NONE", "NIL", "A=1", "ALL,A=1", "A", "A=1,B", "=", ",", "A='1,2'", 'A="1', "all", ""),
     "mcs-label": ("x", "foo", ""),
     "network": ("x", "MPI", "instances=4", ""),
     "bb": ("x", "capacity=1G", ""),

@@ -63,7 +63,9 @@ class Controller:
 
     def __enter__(self) -> Controller:
         with ExitStack() as stack:
-            self._site = stack.enter_context(site.prepared(slurm=self._slurm, gres=self._gres, root=self._root))
+            self._site = stack.enter_context(
+                site.prepared(slurm=self._slurm, gres=self._gres, root=self._root)
+            )
             self._site.start()
             self._stack = stack.pop_all()
         return self
