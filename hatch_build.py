@@ -1,4 +1,4 @@
-"""Puts the templates, the profiles and the training package into the wheel as data of sbatchgen."""
+"""Puts the templates, the profiles, their schemas and the training package into the wheel as data of sbatchgen."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 PLACES = {
     "templates": "sbatchgen/templates",
     "profiles": "sbatchgen/profiles",
+    "schemas": "sbatchgen/schemas",
     "training": "sbatchgen/code/training",
 }
 

@@ -210,7 +210,7 @@ class JobCommand(click.Command):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """JOB, the command's own options, and those of every job."""
-        from sbatchgen.request import parameters
+        from sbatchgen.request import completed, parameters
 
         own = super().get_params(ctx)
         every = click.Option(
@@ -221,7 +221,8 @@ class JobCommand(click.Command):
             callback=_help_all,
             help="Show all options.",
         )
-        return [click.Argument(["job"], metavar="JOB"), *own[:-1], *parameters(), every, own[-1]]
+        job = click.Argument(["job"], metavar="JOB", shell_complete=completed("jobs"))
+        return [job, *own[:-1], *parameters(), every, own[-1]]
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's own shape
         """The order in which people write it."""
@@ -530,8 +531,21 @@ def _print_bytes(data: bytes) -> None:
     _print(visible(data.decode("utf-8", "surrogateescape")) if sys.stdout.isatty() else data, nl=False)
 
 
+def _runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from sbatchgen.completion import runs
+
+    return runs(ctx, param, incomplete)
+
+
 @cli.command()
-@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument(
+    "runs",
+    metavar="RUN...",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path),
+    shell_complete=_runs,
+)
 @click.option(
     "--output",
     metavar="FILE",
@@ -632,3 +646,25 @@ def profile_check(names: tuple[str, ...]) -> None:
         if not any(finding.severity == "error" for finding in about):
             _print(visible(f"{name}: fine"))
     _report(found)
+
+
+@cli.command("schema")
+@click.argument("name", metavar="profile|job", type=click.Choice(["profile", "job"]))
+def show_schema(name: str) -> None:
+    """Print the JSON schema of a profile, or of a job and sbatchgen.yaml, for an editor."""
+    import json
+
+    from sbatchgen.schema import schema
+
+    _print(json.dumps(schema(name), indent=2))
+
+
+@cli.command("completion")
+@click.argument("shell", metavar="bash|zsh|fish", type=click.Choice(["bash", "zsh", "fish"]))
+def show_completion(shell: str) -> None:
+    """Print what makes a shell complete: eval "$(sbatchgen completion bash)"."""
+    from click.shell_completion import get_completion_class
+
+    made = get_completion_class(shell)
+    assert made is not None  # noqa: S101 - click knows these three
+    _print(made(cli, {}, "sbatchgen", "_SBATCHGEN_COMPLETE").source())

@@ -10,17 +10,25 @@ from typing import Any
 from sbatchgen.units import Duration, Gres, JobName, Memory, ShellPath, Text
 
 
-def described(help_text: str, *, make: Any = None, **more: Any) -> Any:
+def described(help_text: str, default: Any = None, *, make: Any = None, **more: Any) -> Any:
     """A field with its help, from which flags, schema and documentation come.
 
     Args:
         help_text: One line.
-        make: Makes the default; without it that is None.
+        default: Its default.
+        make: Makes the default, where it can't be shared.
         more: Of a key that is a flag too: `group` of the help, `common` if the short help shows it,
             `metavar`, and `flag` where it has another name.
     """
     metadata = {"help": help_text, **more}
-    return field(default_factory=make, metadata=metadata) if make else field(default=None, metadata=metadata)
+    return (
+        field(default_factory=make, metadata=metadata) if make else field(default=default, metadata=metadata)
+    )
+
+
+def required(help_text: str) -> Any:
+    """A field that must be given, with its help."""
+    return field(metadata={"help": help_text})
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

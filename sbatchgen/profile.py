@@ -6,12 +6,12 @@ generates for that would be a fifth of what `render` takes beyond its libraries.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from sbatchgen.errors import did_you_mean
 from sbatchgen.job import GpuRequest, Launcher, RuntimeName
-from sbatchgen.options import NAMES, SbatchOptions
+from sbatchgen.options import NAMES, SbatchOptions, described, required
 from sbatchgen.units import Count, Duration, EnvName, Memory, Port, Release, ShellPath, Text, Word
 
 _INTERFACE = re.compile(r"[^\s/,^=]{1,15}")  # of Linux: IFNAMSIZ
@@ -21,33 +21,31 @@ _INTERFACE = re.compile(r"[^\s/,^=]{1,15}")  # of Linux: IFNAMSIZ
 class Partition:
     """What a job may ask for in one partition, per node where a name says so; None is "not known"."""
 
-    time_max: Duration | None = None
-    time_default: Duration | None = None
-    nodes: Text | None = None  # host names, as n[1-16]
-    nodes_max: Count | None = None
-    nodes_min: Count | None = None
-    cpus_per_node: Count | None = None
-    cpus_per_gpu: Count | None = None
-    threads_per_core: Count | None = None
-    gpus_per_node: int | None = None
-    gpu_type: Text | None = None
-    gpu_types: Mapping[Text, int] = field(
-        default_factory=dict
-    )  # GPUs of a node by type, where there are several
-    gpus_typed: bool = (
-        True  # False: gres.conf gives the GPUs no type, so that a job that names one never fits
+    time_max: Duration | None = described("Longest time limit (MaxTime).")
+    time_default: Duration | None = described("Time limit of a job that names none (DefaultTime).")
+    nodes: Text | None = described("Host names, as n[1-16].")
+    nodes_max: Count | None = described("Most nodes of a job (MaxNodes).")
+    nodes_min: Count | None = described("Fewest nodes of a job (MinNodes).")
+    cpus_per_node: Count | None = described("CPUs of a node.")
+    cpus_per_gpu: Count | None = described("CPUs that go with a GPU.")
+    threads_per_core: Count | None = described("Hardware threads of a core.")
+    gpus_per_node: int | None = described("GPUs of a node.")
+    gpu_type: Text | None = described("Type of the GPUs, as a100.")
+    gpu_types: Mapping[Text, int] = described("GPUs of a node by type, where there are several.", make=dict)
+    gpus_typed: bool = described(
+        "false: gres.conf gives the GPUs no type, so a job that names one never fits.", True
     )
-    mem_per_node: Memory | None = None
-    mem_per_cpu_default: Memory | None = None
-    mem_per_cpu_max: Memory | None = None
-    shards_per_gpu: Count | None = None
-    features: tuple[Text, ...] = ()
-    accounts: tuple[Text, ...] = ()  # that may use it; empty: any
-    qos: tuple[Text, ...] = ()
-    state: Literal["up", "down", "drain", "inactive"] = "up"
-    exclusive: bool = False  # OverSubscribe=EXCLUSIVE: whole nodes, whatever was asked for
-    reservation_only: bool = False
-    options: SbatchOptions = field(default_factory=SbatchOptions)
+    mem_per_node: Memory | None = described("Memory of a node (RealMemory).")
+    mem_per_cpu_default: Memory | None = described("Memory of a CPU where a job names none (DefMemPerCPU).")
+    mem_per_cpu_max: Memory | None = described("Most memory of a CPU (MaxMemPerCPU).")
+    shards_per_gpu: Count | None = described("Shards of a GPU.")
+    features: tuple[Text, ...] = described("Features that its nodes have, for --constraint.", ())
+    accounts: tuple[Text, ...] = described("Accounts that may use it; empty: any.", ())
+    qos: tuple[Text, ...] = described("Qualities of service that may use it; empty: any.", ())
+    state: Literal["up", "down", "drain", "inactive"] = described("Whether it takes jobs.", "up")
+    exclusive: bool = described("Whole nodes, whatever was asked for (OverSubscribe=EXCLUSIVE).", False)
+    reservation_only: bool = described("Only for jobs with a reservation (ReqResv).", False)
+    options: SbatchOptions = described("Options of sbatch for its jobs.", make=SbatchOptions)
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """What is wrong with values that are right one by one: the key, what, and a fix."""
@@ -74,11 +72,13 @@ class Partition:
 class Network:
     """How processes on several nodes find each other."""
 
-    nccl_socket_ifname: Text | None = None
-    gloo_socket_ifname: Text | None = None
-    nccl_ib_hca: Text | None = None
-    port_base: Port = field(default_factory=lambda: Port(20000))  # ephemeral ports start at 32768
-    port_count: Count = field(default_factory=lambda: Count(10000))
+    nccl_socket_ifname: Text | None = described(
+        "NCCL_SOCKET_IFNAME: interface for NCCL, or ^docker,lo for all but these."
+    )
+    gloo_socket_ifname: Text | None = described("GLOO_SOCKET_IFNAME: interface for gloo.")
+    nccl_ib_hca: Text | None = described("NCCL_IB_HCA: InfiniBand adapters for NCCL.")
+    port_base: Port = described("First port for jobs.", make=lambda: Port(20000))
+    port_count: Count = described("How many ports jobs share.", make=lambda: Count(10000))
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """What is wrong with values that are right one by one: the key, what, and a fix."""
@@ -96,73 +96,79 @@ class Network:
 class Conda:
     """A conda installation (`root`) and the environment to activate, by name or by path."""
 
-    root: ShellPath | None = None
-    env: ShellPath | None = None
+    root: ShellPath | None = described("The installation, as ${HOME}/miniconda3.")
+    env: ShellPath | None = described("The environment, by name or path.")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Venv:
     """A virtual environment."""
 
-    path: ShellPath | None = None
+    path: ShellPath | None = described("The virtual environment.")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Apptainer:
     """An image, what is bound into it (SRC or SRC:DST), and the flag that gives it the GPUs."""
 
-    image: ShellPath | None = None
-    binds: tuple[ShellPath, ...] = ()
-    gpu_flag: Text = field(default_factory=lambda: Text("--nv"))
+    image: ShellPath | None = described("The image, a .sif file or an address.")
+    binds: tuple[ShellPath, ...] = described("What is bound into it, SRC or SRC:DST.", ())
+    gpu_flag: Text = described("The flag that gives it the GPUs.", make=lambda: Text("--nv"))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Enroot:
     """An image for Enroot through pyxis, what is mounted into it, and the folder to start in."""
 
-    image: ShellPath | None = None
-    mounts: tuple[ShellPath, ...] = ()
-    workdir: ShellPath | None = None
+    image: ShellPath | None = described("The image, a .sqsh file or an address.")
+    mounts: tuple[ShellPath, ...] = described("What is mounted into it, SRC or SRC:DST.", ())
+    workdir: ShellPath | None = described("The folder to start in; by default that of submission.")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Runtimes:
     """The ways to bring a Python with torch; each may be set up or not."""
 
-    conda: Conda = field(default_factory=Conda)
-    venv: Venv = field(default_factory=Venv)
-    apptainer: Apptainer = field(default_factory=Apptainer)
-    enroot: Enroot = field(default_factory=Enroot)
+    conda: Conda = described("Conda.", make=Conda)
+    venv: Venv = described("A virtual environment.", make=Venv)
+    apptainer: Apptainer = described("Apptainer.", make=Apptainer)
+    enroot: Enroot = described("Enroot, through pyxis.", make=Enroot)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Paths:
     """Where data sets, run folders and the bundled training package lie on this cluster."""
 
-    data: ShellPath | None = None
-    runs: ShellPath | None = None
-    code: ShellPath | None = None
+    data: ShellPath | None = described("Data set.")
+    runs: ShellPath | None = described("Folder of all run folders.")
+    code: ShellPath | None = described(
+        "Folder that holds the training package; by default the one of sbatchgen."
+    )
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Qos:
     """Limits of a quality of service on one job."""
 
-    time_max: Duration | None = None
-    nodes_max: int | None = None
-    gpus_max: int | None = None
-    cpus_max: int | None = None
-    deny_on_limit: bool = False  # refused at once, where other jobs would wait for ever
+    time_max: Duration | None = described("Longest time limit.")
+    nodes_max: int | None = described("Most nodes of a job.")
+    gpus_max: int | None = described("Most GPUs of a job.")
+    cpus_max: int | None = described("Most CPUs of a job.")
+    deny_on_limit: bool = described(
+        "Over the limit a job is refused at once (DenyOnLimit); without it, it waits.", False
+    )
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Limits:
     """What slurm.conf says for all partitions; None is "not known"."""
 
-    enforce_part_limits: Literal["no", "any", "all"] | None = None
-    max_array_size: int | None = None
-    max_array_tasks: int | None = None
-    several_gpus_per_sharing_job: bool = False  # SelectTypeParameters=MULTIPLE_SHARING_GRES_PJ
+    enforce_part_limits: Literal["no", "any", "all"] | None = described("EnforcePartLimits of slurm.conf.")
+    max_array_size: int | None = described("MaxArraySize of slurm.conf.")
+    max_array_tasks: int | None = described("max_array_tasks of SchedulerParameters.")
+    several_gpus_per_sharing_job: bool = described(
+        "SelectTypeParameters has MULTIPLE_SHARING_GRES_PJ.", False
+    )
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -172,38 +178,46 @@ class Profile:
     `policies` gives rules the severity that they have here, by their ids, as SB228: error.
     """
 
-    name: Text
-    url: Text
-    checked: Text
-    contact: Text | None = None
-    description: Text | None = None
-    slurm: Release | None = None
-    scheduler: Literal["slurm", "none", "env"] = "slurm"
-    partitions: Mapping[Text, Partition] = field(default_factory=dict)
-    default_partition: Text | None = None
-    limits: Limits = field(default_factory=Limits)
-    qos: Mapping[Text, Qos] = field(default_factory=dict)
-    gres_types: tuple[Text, ...] = ()
-    licenses: tuple[Text, ...] = ()
-    plugin_options: tuple[Text, ...] = ()  # of sbatch, from the site's plugins; name= for one with a value
-    policies: Mapping[Text, Literal["error", "warning", "info", "off"]] = field(default_factory=dict)
-    gpu_request: GpuRequest = "gpus_per_node"
-    modules: tuple[Text, ...] = ()
-    setup: tuple[Text, ...] = ()
-    env: Mapping[EnvName, Word] = field(default_factory=dict)
-    network: Network = field(default_factory=Network)
-    runtime: RuntimeName = "host"
-    launcher: Launcher = "torchrun"
-    runtimes: Runtimes = field(default_factory=Runtimes)
-    paths: Paths = field(default_factory=Paths)
-    options: SbatchOptions = field(default_factory=SbatchOptions)
-    modes: Mapping[Literal["cpu", "single", "dataparallel", "ddp"], SbatchOptions] = field(
-        default_factory=dict
+    name: Text = required("The name of the cluster.")
+    url: Text = required("Where its facts are from.")
+    checked: Text = required("The day on which they were last compared with that, as 2026-01-31.")
+    contact: Text | None = described("Whom to ask.")
+    description: Text | None = described("One line.")
+    slurm: Release | None = described("Release of Slurm, as 24.05.")
+    scheduler: Literal["slurm", "none", "env"] = described(
+        "slurm; none: this machine; env: a platform that starts the script on each node.", "slurm"
     )
-    template: Text | None = None
-    required: tuple[Text, ...] = ()
-    omit: tuple[Text, ...] = ()
-    extra_options: Mapping[Text, Text] = field(default_factory=dict)
+    partitions: Mapping[Text, Partition] = described("Partitions by name.", make=dict)
+    default_partition: Text | None = described("The partition of a job that names none.")
+    limits: Limits = described("Limits of slurm.conf.", make=Limits)
+    qos: Mapping[Text, Qos] = described("Limits of qualities of service, by name.", make=dict)
+    gres_types: tuple[Text, ...] = described("Names that --gres may ask for, besides gpu and shard.", ())
+    licenses: tuple[Text, ...] = described("Licenses that there are.", ())
+    plugin_options: tuple[Text, ...] = described(
+        "Options of sbatch from the site's plugins; with = at the end if they take a value.", ()
+    )
+    policies: Mapping[Text, Literal["error", "warning", "info", "off"]] = described(
+        "Severity of rules here, by their ids: error, warning, info or off.", make=dict
+    )
+    gpu_request: GpuRequest = described("How jobs ask for GPUs.", "gpus_per_node")
+    modules: tuple[Text, ...] = described("Modules to load, after module purge.", ())
+    setup: tuple[Text, ...] = described("Lines of shell, run as they stand before the runtime.", ())
+    env: Mapping[EnvName, Word] = described("Variables of every job.", make=dict)
+    network: Network = described("How processes on several nodes find each other.", make=Network)
+    runtime: RuntimeName = described("Where Python is from, unless the job says otherwise.", "host")
+    launcher: Launcher = described("How processes start, unless the job says otherwise.", "torchrun")
+    runtimes: Runtimes = described("Ways to bring a Python with torch.", make=Runtimes)
+    paths: Paths = described("Where things lie.", make=Paths)
+    options: SbatchOptions = described("Options of sbatch for every job.", make=SbatchOptions)
+    modes: Mapping[Literal["cpu", "single", "dataparallel", "ddp"], SbatchOptions] = described(
+        "Options of sbatch by mode.", make=dict
+    )
+    template: Text | None = described("Template of the script.")
+    required: tuple[Text, ...] = described("Options that every job must name, as account.", ())
+    omit: tuple[Text, ...] = described("Options that no script names, as partition.", ())
+    extra_options: Mapping[Text, Text] = described(
+        "Options of sbatch that are not among these, by their long names.", make=dict
+    )
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """What is wrong with values that are right one by one: the key, what, and a fix."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_origin
@@ -94,6 +94,7 @@ def _of_job(key: Field[Any]) -> JobOption:
         metavar=about.get("metavar"),
         is_flag=kind is bool,
         multiple=get_origin(kind) in (tuple, Mapping),
+        shell_complete=completed("profiles") if key.name == "profile" else None,
     )
 
 
@@ -107,7 +108,19 @@ def _of_sbatch(option: Field[Any]) -> JobOption:
         help=option.metadata["help"],
         metavar=None if is_flag else "VALUE",
         is_flag=is_flag,
+        shell_complete=completed("partitions") if option.name == "partition" else None,
     )
+
+
+def completed(what: str) -> Callable[..., Any]:
+    """A function of `completion`, which is loaded once a shell asks."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> Any:
+        from sbatchgen import completion
+
+        return getattr(completion, what)(ctx, param, incomplete)
+
+    return complete
 
 
 def _flag(key: Field[Any]) -> str:

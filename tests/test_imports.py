@@ -80,8 +80,8 @@ def test_every_library_is_declared(folder: Path, declared: set[str]) -> None:
 
 ORDER = (
     "errors units quoting files options job profile document plan launch exports resolve finding resources script shell rules "
-    "directive check render trace trust search request origins history reasons refusal start review screen terminal "
-    "lint submit profile_check dataset curves plot cli"
+    "directive check render trace trust search completion request origins history reasons refusal start review screen terminal "
+    "lint submit profile_check dataset curves plot schema cli"
 ).split()
 SCRIPT_ORDER = (
     "releases header getopt grammar binding frequency moment hostlist tres fields setting display task combination "

@@ -16,6 +16,7 @@ FOLDERS = {
     "sbatchgen": "sbatchgen",
     "templates": "sbatchgen/templates",
     "profiles": "sbatchgen/profiles",
+    "schemas": "sbatchgen/schemas",
     "training": "sbatchgen/code/training",
 }
 
