@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -413,3 +414,18 @@ def test_on_a_real_slurm_a_trainer_that_knows_nothing_is_requeued_at_its_limit(
     assert "Requeueing: restart 1 of at most 1" in log
     assert "complete at" in log
     assert "from step 0" not in log.partition("Requeueing")[2]
+
+
+@pytest.mark.parametrize("name", ["best.pt", "checkpoint_epoch_1.pt"])
+def test_a_checkpoint_by_another_name_is_told_as_the_trainer_takes_it(
+    command: Command, folder: Path, name: str
+) -> None:
+    longer = (*ARGS[:-1], "3")
+    assert train(folder, *ARGS, "--keep-epochs").returncode == 0
+    start, errors = review(command, *longer, flags=("--resume", name))
+    done = train(folder, *longer, "--resume", name)
+    epoch = int(re.findall(r"Resuming from checkpoints/\S+: epoch (\d+), ", done.stdout)[0]) - 1
+
+    assert errors == []
+    assert (start["state"], start["checkpoint"]) == ("resume", f"checkpoints/{name}")
+    assert (start["epoch"], start["step"], start["steps"]) == (epoch, 4 * epoch, 12)

@@ -94,6 +94,8 @@ def _write(
     session.stop.save_s = time.monotonic() - began
     progress.checkpoint = f"{place.name}/{name}"
     facts = {"checkpoint": progress.checkpoint, "bytes": size, "best": best}
+    if named:
+        facts["also"] = checkpoint.EPOCH_NAME.format(named)
     session.log.event("save", step=step, epoch=epoch, **facts)
     session.log.status("running", step=step, epoch=epoch, checkpoint=progress.checkpoint)
 

@@ -32,7 +32,7 @@ class Saved:
     """
 
     name: str
-    step: int
+    step: int | None = None
     epoch: int | None = None
     job: str = ""
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -129,30 +129,40 @@ def saved(run_dir: Path, path: Path) -> Saved:
     """What the events tell of a checkpoint in the run folder; of another file, its name."""
     name = f"{CHECKPOINTS}/{path.name}"
     match = STEP_NAME.fullmatch(path.name)
-    known = Saved(
-        name=name if path.parent == run_dir / CHECKPOINTS else str(path), step=int(match[1]) if match else 0
-    )
-    if known.name != name:
-        return known
+    if path.parent != run_dir / CHECKPOINTS:
+        return Saved(name=str(path), step=int(match[1]) if match else None)
+    known = Saved(name=name, step=int(match[1]) if match else None)
     start: dict[str, Any] = {}
     for event in read_events(run_dir):
         if event.get("event") == "start":
             start = event
-        elif event.get("event") == "save" and event.get("checkpoint") == name:
+        elif event.get("event") == "save" and _is_of(event, name):
             known = _of_events(known, start, event)
     return known
 
 
+def _is_of(save: dict[str, Any], name: str) -> bool:
+    """Whether a save made the file, under one of its names."""
+    if name == f"{CHECKPOINTS}/{BEST}":
+        return save.get("best") is True
+    return name in {save.get("checkpoint"), f"{CHECKPOINTS}/{save.get('also')}"}
+
+
 def _of_events(known: Saved, start: dict[str, Any], save: dict[str, Any]) -> Saved:
     """Events may be anything that somebody wrote there."""
-    epoch, samples, settings = save.get("epoch"), start.get("train_samples"), start.get("settings")
+    samples, settings = start.get("train_samples"), start.get("settings")
     return dataclasses.replace(
         known,
-        epoch=epoch if isinstance(epoch, int) else None,
+        step=known.step if known.step is not None else _whole(save.get("step")),
+        epoch=_whole(save.get("epoch")),
         job=str(start.get("job") or ""),
         settings=settings if isinstance(settings, dict) else {},
         samples=samples if isinstance(samples, int) and 0 < samples < 1 << 53 else None,
     )
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) else None
 
 
 def changes(now: dict[str, Any], then: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
