@@ -64,10 +64,19 @@ def _own_folder(script: Subject) -> Iterator[Hit]:
         command = _command_at(script, use.at)
         inside = command is not None and command.at <= use.at < command.end
         by_command = inside and command is not None and command.name in _PATHS and not command.context.branch
+        if inside and _is_fallback(script, use.at):
+            continue
         if (by_command or use.operator in ("%", "%%")) and use.line not in seen:
             seen.add(use.line)
             what = "Slurm runs a copy of the script in its spool folder: this is not where the script was"
             yield Hit(script.at(use.line, use.column), what, fix)
+
+
+def _is_fallback(script: Subject, at: int) -> bool:
+    """Whether it stands in ${NAME:-...}: what is taken where nobody says better."""
+    text = script.body.source.text
+    before = text[max(0, text.rfind("\n", 0, at)) : at]
+    return re.search(r"\$\{\w+:?-[^}]*$", before) is not None
 
 
 @RULES.add("SB402", "info", "modules on top of those of the shell that submits", pedantic=True)

@@ -19,6 +19,7 @@ RULES: Rules[Subject] = Rules()
 
 SECONDS_MAX = 10.0
 BYTES_MAX = 1 << 20
+EXITS_MAX = 5  # lines with an exit that bash is asked about
 _SAID = re.compile(r"^\S*bash: line (\d+): (.*)$", re.MULTILINE)
 _HERE = re.compile(r"here-document at line (\d+) delimited by end-of-file \(wanted `(.*)'\)")
 _PAIRS = (("if", "fi"), ("do", "done"), ("case", "esac"))
@@ -58,11 +59,13 @@ def _faults(script: Subject) -> list[tuple[int, str]]:
 
 def _ends_before(text: str, line: int) -> bool:
     """Whether a line that is an exit ends the script before bash comes to that line."""
-    start = 0
-    for number, one in enumerate(text.split("\n")[: line - 1], start=1):
+    start, tries = 0, EXITS_MAX
+    for one in text.split("\n")[: line - 1]:
         start += len(one) + 1
-        if _EXIT.fullmatch(one) and number < line and not _asked(text[:start]):
-            return True
+        if _EXIT.fullmatch(one) and tries:
+            tries -= 1
+            if not _asked(text[:start]):
+                return True
     return False
 
 
