@@ -156,7 +156,7 @@ def test_every_command_and_every_option_has_help() -> None:
 
     walk(cli)
     assert set(cli.commands) == set(
-        "render review explain lint submit plot data profile schema completion".split()  # noqa: SIM905
+        "render review explain lint submit plot data profile schema completion".split()
     )
 
 
