@@ -153,7 +153,7 @@ def _of_events(known: Saved, start: dict[str, Any], save: dict[str, Any]) -> Sav
     samples, settings = start.get("train_samples"), start.get("settings")
     return dataclasses.replace(
         known,
-        step=known.step if known.step is not None else _whole(save.get("step")),
+        step=_whole(save.get("step")) or known.step,
         epoch=_whole(save.get("epoch")),
         job=str(start.get("job") or ""),
         settings=settings if isinstance(settings, dict) else {},
