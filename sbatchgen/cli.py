@@ -468,7 +468,12 @@ def _is_script(job: str) -> bool:
     show_default=True,
     help="Text for people, or JSON, SARIF or annotations of GitHub.",
 )
-@click.option("--select", multiple=True, metavar="RULES", help="Only these rules, as SB204 or SB3,SB4.")
+@click.option(
+    "--select",
+    multiple=True,
+    metavar="RULES",
+    help="Only these rules, as SB204 or SB3,SB4; 'all' for the pedantic ones too.",
+)
 @click.option("--disable", multiple=True, metavar="RULES", help="Not these rules.")
 @click.option(
     "--fail-on",

@@ -84,7 +84,7 @@ def _list_of_rules() -> Iterator[str]:
         yield f"\n## {text.splitlines()[0].removeprefix('# ')}\n\n| rule | severity | what |\n|---|---|---|\n"
         for rule, title in re.findall(r"^## (SB\d{3}) (.+)$", text, re.MULTILINE):
             anchor = re.sub(r"[^\w -]", "", f"{rule} {title}".lower()).replace(" ", "-")
-            yield f"| [{rule}](../sbatchgen/rules/pages/{file.name}#{anchor}) | {rules()[rule].severity} | {title} |\n"
+            yield f"| [{rule}](../sbatchgen/rules/pages/{file.name}#{anchor}) | {rules()[rule].severity}{', pedantic' * rules()[rule].pedantic} | {title} |\n"
 
 
 def test_the_refusal_shown_is_what_a_refused_submission_prints(

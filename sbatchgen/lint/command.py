@@ -85,8 +85,11 @@ def _of_shellcheck(rule: str) -> str:
 
 
 def table() -> str:
-    """Every rule: its id, its severity and its title."""
-    return "".join(f"{rule.id}  {rule.severity:<7}  {rule.title}\n" for rule in rules().values())
+    """Every rule: its id, its severity and its title; of those that are off by default, that they are."""
+    return "".join(
+        f"{rule.id}  {rule.severity:<7}  {rule.title}{' (pedantic)' * rule.pedantic}\n"
+        for rule in rules().values()
+    )
 
 
 def run(
@@ -114,7 +117,8 @@ def run(
         profile: The cluster, by name or file.
         slurm: The release of Slurm; by default the profile's.
         form: text, json, sarif or github.
-        select: Rules that are wanted, by the starts of their ids; all if there are none.
+        select: Rules that are wanted, by the starts of their ids, or "all"; all but the pedantic ones if
+            there are none.
         disable: Rules that are not.
         fail_on: The least severity of a finding that fails.
         mend: "fix" to change the files, "diff" to show the change only, or "".

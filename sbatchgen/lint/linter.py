@@ -95,19 +95,31 @@ def _without_consequences(subject: Subject, found: list[Finding]) -> list[Findin
 
 def _dated(subject: Subject, found: list[Finding]) -> list[Finding]:
     """The findings; what a later release alone refuses is a warning where nobody has named the release."""
-    lines = {one.place.line for one in found if one.severity == "error"}
-    if not subject.assumed or not lines:
+    lines = {one.place.line for one in found if one.severity == "error" and one.rule in _OF_SBATCH}
+    if not subject.assumed or not lines or not _differs(subject):
         return found
-    takes: dict[int, str] = {}  # a line -> the newest release that has no error in it
-    for release in (OLD, *reversed(RELEASES[RELEASES.index(OLD) + 1 : RELEASES.index(subject.release)])):
-        if release != OLD and not takes:
-            break  # the oldest refuses it as well
-        errors = {one.place.line for one in _errors(replace(subject, slurm=release, assumed=False))}
-        if release == OLD:
-            takes = dict.fromkeys(lines - errors, OLD)
-        else:
-            takes |= {line: release for line in takes if takes[line] == OLD and line not in errors}
+    takes = dict.fromkeys(lines - _refused(subject, OLD), OLD)  # a line -> the newest release that takes it
+    for release in RELEASES[RELEASES.index(OLD) + 1 : RELEASES.index(subject.release)] if takes else ():
+        takes |= dict.fromkeys(takes.keys() - _refused(subject, release), release)
     return [_dated_finding(one, takes.get(one.place.line, "")) for one in found]
+
+
+_OF_SBATCH = frozenset(rule.id for rule in (*directives.RULES, *judge.ALL))
+
+
+def _differs(subject: Subject) -> bool:
+    """Whether an older sbatch says something else."""
+    old, new = replace(subject, slurm=OLD).script, subject.script
+    return (old.returncode, old.messages) != (new.returncode, new.messages)
+
+
+def _refused(subject: Subject, release: str) -> set[int]:
+    """The lines of the errors that rules about directives and options have, in a release."""
+    other = replace(subject, slurm=release, assumed=False)
+    failures = _Failures(other)
+    checks = chain(_of_script(other), _of_job(other))
+    found = (one for rule, check in checks if rule in _OF_SBATCH for one in failures.kept(rule, check))
+    return {one.place.line for one in found if one.severity == "error"}
 
 
 def _dated_finding(finding: Finding, release: str) -> Finding:
@@ -115,13 +127,6 @@ def _dated_finding(finding: Finding, release: str) -> Finding:
         return finding
     what = f"{finding.problem.what} (Slurm {release} and older take it)"
     return replace(finding, severity="warning", problem=replace(finding.problem, what=what))
-
-
-def _errors(subject: Subject) -> list[Finding]:
-    failures = _Failures(subject)
-    checks = chain(_of_script(subject), _of_job(subject))
-    found = (finding for rule, check in checks for finding in failures.kept(rule, check))
-    return [finding for finding in found if finding.severity == "error"]
 
 
 # What follows from a placeholder in another line: the script as a whole is not read as it will be.
