@@ -21,6 +21,17 @@ from sbatchgen.rules.judge import judge
 # sbatch obeys or ignores these in a directive, never as a job's author means it.
 NOT_IN_A_SCRIPT = ("help", "parsable", "quiet", "test-only", "usage", "verbose", "version", "wait", "wrap")
 
+# Options whose values are texts here, and more than that to sbatch.
+JUDGED_BY_SBATCH = (
+    "begin",
+    "deadline",
+    "distribution",
+    "hint",
+    "mail_type",
+    "nodelist",
+    "signal",
+    "switches",
+)
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
@@ -167,13 +178,15 @@ def _signal_is_served(plan: Plan) -> Iterator[Finding]:
     signal = plan.options.signal
     if not signal or not plan.options.time or not plan.slurm:
         return
-    match = re.fullmatch(r"(?:[RB]+:)?\w+(?:@(\d+))?", signal)
-    if match is None:
-        yield _error(plan, "options.signal", f"'{signal}' is not a signal", "write B:USR1@300")
-        return
-    if plan.restartable and not re.match(r"R?B:(SIG)?USR1(@|$)", signal, re.IGNORECASE):
-        what = f"the script waits for USR1 to the batch shell, not for '{signal}'"
-        yield _warning(plan, "options.signal", what, f"write B:USR1@{match[1] or 300}")
+    if plan.restartable and plan.origin("options.signal").source > Source.DEFAULT:
+        from signal import SIGUSR1
+
+        from sbatchgen.script.grammar import signal as read  # our own needs no reader
+
+        found = read(signal, slurm=plan.profile.slurm or DEFAULT_SLURM)
+        if found and ("B" not in found[0] or found[1] != SIGUSR1):
+            what = f"the script waits for USR1 to the batch shell, not for '{signal}'"
+            yield _warning(plan, "options.signal", what, f"write B:USR1@{found[2]}")
     if plan.options.requeue is False and plan.restartable:
         what = "requeue is off, so the job can't be started again before its time limit"
         yield _warning(plan, "options.requeue", what, "remove it, or set --max-restarts 0")
@@ -185,17 +198,24 @@ def _options_are_words(plan: Plan) -> Iterator[Finding]:
         if value is not None and not re.fullmatch(r"(?:[\w.-]+:)?[1-9]\d*", value):
             what = f"{name} '{value}' is not [type:]count"
             yield _error(plan, f"options.{name}", what, "write 4, or a100:4")
-    if plan.options.array and not re.fullmatch(
-        r"\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%\d+)?", plan.options.array
-    ):
-        what = f"array '{plan.options.array}' is not a list of indices"
-        yield _error(plan, "options.array", what, "write 0-9, 1,3,5 or 0-99%8")
     if plan.options.open_mode not in (None, "append", "truncate"):
         what = f"open_mode '{plan.options.open_mode}' is not append or truncate"
         yield _error(plan, "options.open_mode", what, "remove it: append is the default here")
     for name in NAMES:
         if str(getattr(plan.options, name)) == "":
             yield _error(plan, f"options.{name}", f"{name} is empty", f"remove {name}")
+
+
+def _values_are_taken(plan: Plan) -> Iterator[Finding]:
+    """What sbatch says of the values that somebody wrote, as it would of those in a script."""
+    for name in JUDGED_BY_SBATCH if plan.slurm else ():
+        value, origin = getattr(plan.options, name), plan.origin(f"options.{name}")
+        if value and origin.source > Source.DEFAULT:
+            from sbatchgen.rules.values import refused
+
+            found = refused(name.replace("_", "-"), str(value), plan.profile.slurm or DEFAULT_SLURM)
+            if found:
+                yield Finding("error", Problem(found[0], written(origin), found[1]), rule="SB126")
 
 
 def _extra_options(plan: Plan) -> Iterator[Finding]:
@@ -292,6 +312,7 @@ RULES: tuple[Callable[[Plan], Iterator[Finding]], ...] = (
     _launcher_possible,
     _signal_is_served,
     _options_are_words,
+    _values_are_taken,
     _extra_options,
     _env_leaves_paths_alone,
     _requeue_on_timeout,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sbatchgen.finding import Place
 from sbatchgen.plan import Origin, Plan, Source
@@ -62,8 +62,9 @@ class Resources:
     @property
     def partitions(self) -> tuple[str, ...]:
         """Those that the job may run in: as asked for, else the cluster's default."""
-        asked = self.options.get("partition") or self.default_partition
-        return tuple(name for name in asked.split(",") if name) if asked else ()
+        asked = self.options.get("partition") or self.default_partition or ""
+        named = tuple(name for name in asked.split(",") if name)
+        return named or ((self.default_partition,) if self.default_partition else ())
 
     @property
     def nodes(self) -> int:
@@ -73,6 +74,14 @@ class Resources:
         if self.ntasks and self.ntasks_per_node:
             return -(-self.ntasks // self.ntasks_per_node)
         return 1
+
+    def spread(self, most: int | None) -> Resources:
+        """The job on as many nodes as it may have, of which its cluster gives `most`."""
+        if self.nodes_min is not None:
+            nodes = self.nodes_max or self.nodes_min
+        else:
+            nodes = most or max(self.ntasks or 1, *(count for _, count in self.gpus or ()), 1)
+        return replace(self, nodes_min=nodes)
 
     @property
     def tasks_per_node(self) -> int:
@@ -94,6 +103,18 @@ class Resources:
         if self.gpus:
             return tuple((kind, -(-count // max(self.nodes, 1))) for kind, count in self.gpus)
         return ()
+
+    @property
+    def gpu_types(self) -> dict[str, str]:
+        """The types of GPU that are asked for, with the option that does; Slurm wants each of them."""
+        items = [("gres", kind) for name, kind, count in self.gres if name == "gpu" and count]
+        for option, amounts in (
+            ("gpus-per-node", self.gpus_per_node),
+            ("gpus-per-task", self.gpus_per_task),
+            ("gpus", self.gpus),
+        ):
+            items += [(option, kind) for kind, _ in amounts or ()]
+        return {kind: option for option, kind in items if kind}
 
     @property
     def gpu_option(self) -> str:

@@ -264,14 +264,9 @@ def _request(job: Resources, node: Partition, *, gpus: int) -> Request:
 
 def elements(array: str) -> int:
     """How many jobs an array is, as in 0-9:2,20%4 (sbatch(1), --array); 1 for what is no list of indices."""
-    count = 0
-    for item in array.partition("%")[0].split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+)(?::([1-9]\d*))?)?", item)
-        if match is None:
-            return 1
-        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
-        count += max(0, last - first) // step + 1
-    return count
+    from sbatchgen.script.array import indices
+
+    return sum(map(len, indices(array) or ())) or 1
 
 
 def _cost(request: Request) -> Cost:

@@ -84,7 +84,7 @@ ORDER = (
     "lint submit profile_check dataset curves plot schema cli"
 ).split()
 SCRIPT_ORDER = (
-    "releases header getopt grammar binding frequency moment hostlist tres fields setting display task combination "
+    "releases header getopt grammar array binding dependency features frequency licenses moment hostlist tres fields setting display task combination "
     "consistency demand translation reader"
 ).split()
 SHELL_ORDER = "source word command walk values body tools launch".split()

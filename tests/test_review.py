@@ -423,7 +423,6 @@ def test_the_live_slurm_is_asked_and_its_answer_is_the_one_of_a_submission(site:
         (("--constraint", "fast"), "no node has this feature", "--constraint=fast (--constraint)"),
         (("--reservation", "none"), "there is no such reservation", "--reservation=none (--reservation)"),
         (("--set", "extra_options.foo=1"), "this Slurm has no --foo", "--foo=1 (--set extra_options.foo)"),
-        (("--dependency", "foo"), "a job that this one waits for", "--dependency=foo (--dependency)"),
     ],
 )
 def test_what_the_live_slurm_refuses_is_explained_by_review_and_by_submit(

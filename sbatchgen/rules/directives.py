@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache
 
 from sbatchgen.errors import did_you_mean
 from sbatchgen.finding import Edit, Severity
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.subject import Subject
-from sbatchgen.rules.vocabulary import PYXIS, PYXIS_NAMES, RENAMED, SRUN_ONLY, releases, table
-from sbatchgen.script import Directive, Kind, read
-from sbatchgen.script.array import indices
+from sbatchgen.rules.values import EXAMPLES, refused
+from sbatchgen.rules.vocabulary import PYXIS_NAMES, RENAMED, SRUN_ONLY, releases, table
+from sbatchgen.script import Directive, Kind
 from sbatchgen.script.getopt import Stop, Use
 from sbatchgen.script.header import READ
 from sbatchgen.script.releases import RELEASES, Argument
@@ -34,22 +33,6 @@ NONE BEGIN END FAIL REQUEUE ALL INVALID_DEPEND STAGE_OUT TIME_LIMIT TIME_LIMIT_9
 ARRAY_TASKS
 """
 _EVENTS = frozenset(_NAMES_OF_EVENTS.split())
-EXAMPLES = {
-    "array": "--array=0-9%2",
-    "begin": "--begin=2026-01-31T20:00",
-    "cpus-per-task": "--cpus-per-task=8",
-    "dependency": "--dependency=afterok:123",
-    "gpus": "--gpus=8, or --gpus=a100:8",
-    "gpus-per-node": "--gpus-per-node=4, or --gpus-per-node=a100:4",
-    "gres": "--gres=gpu:4, or --gres=gpu:a100:4",
-    "mem": "--mem=64G",
-    "mem-per-cpu": "--mem-per-cpu=4G",
-    "mem-per-gpu": "--mem-per-gpu=64G",
-    "nodes": "--nodes=2",
-    "signal": "--signal=B:USR1@300",
-    "time": "--time=24:00:00",
-    "mail-type": "--mail-type=END,FAIL",
-}
 
 
 @RULES.add("SB101", "error", "the first line does not start with #!")
@@ -392,22 +375,12 @@ def _typographic(script: Subject) -> Iterator[Hit]:
 
 @RULES.add("SB126", "error", "a value that Slurm does not take")
 def _bad_value(script: Subject) -> Iterator[Hit]:
-    array = script.options.get("array")
-    if array and indices(array.value or "") is None:
-        what = f"'{array.value}' is no list of indices: Slurm refuses the job"
-        yield Hit(script.at_value("array"), what, f"as in {EXAMPLES['array']}")
     if script.script.returncode is None:
         return
     for use in _uses(script):
-        said = _refusal(script, use)
-        if said and not (use.value or "").startswith("="):  # SB111
-            given = f"'{use.value}' is no value of --{use.spec.name}"
-            example = EXAMPLES.get(use.spec.name)
-            yield Hit(
-                script.at_use(use),
-                f'{given}: sbatch says "{said}"',
-                f"as in {example}" if example else "see sbatch(1)",
-            )
+        found = _refusal(script, use)
+        if found and not (use.value or "").startswith("="):  # SB111
+            yield Hit(script.at_use(use), *found)
 
 
 @RULES.add("SB127", "warning", "a time that is read in minutes")
@@ -472,7 +445,7 @@ def _release(script: Subject) -> Iterator[Hit]:
         if not known or "unrecognized" not in stop.complaint:
             continue
         newer = RELEASES.index(known[0]) > RELEASES.index(script.release)
-        when = f"came with Slurm {known[0]}" if newer else f"is gone since Slurm {known[-1]}"
+        when = f"came with Slurm {known[0]}" if newer else f"is not in any Slurm after {known[-1]}"
         what = f"{stop.word.text.partition('=')[0]} {when}: sbatch {script.slurm} refuses the script"
         fix = "remove it" if not script.assumed else "remove it, or name your release: lint --slurm RELEASE"
         yield Hit(script.at_use(stop), what, fix, "warning" if script.assumed else "error")
@@ -663,20 +636,11 @@ def _source(script: Subject, use: Use) -> str:
     return script.lines[use.word.line - 1][use.word.column - 1 :] if use.word.line else ""
 
 
-def _refusal(script: Subject, use: Use) -> str:
-    """What sbatch says of an option alone, if it ends there."""
+def _refusal(script: Subject, use: Use) -> tuple[str, str] | None:
+    """What sbatch says of an option alone, if it ends there, and a fix."""
     if use.value is None or use.spec.name in PYXIS_NAMES or any(char in use.value for char in "\n\r\0"):
-        return ""
-    return _refusal_of(use.spec.name, use.value, script.slurm)
-
-
-@lru_cache(maxsize=256)
-def _refusal_of(name: str, value: str, slurm: str) -> str:
-    value = value.replace("\\", "\\\\").replace('"', '\\"')
-    answer = read(f'#!/bin/sh\n#SBATCH --{name}="{value}"\n', slurm=slurm, plugin_options=PYXIS, folder="/")
-    if answer.returncode is None or (answer.components and answer.components[-1].settled):
-        return ""
-    return answer.messages[-1].text if answer.messages else ""
+        return None
+    return refused(use.spec.name, use.value, script.slurm)
 
 
 def _plain_name(char: str) -> str:

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from sbatchgen.finding import Finding, Place
-from sbatchgen.rules import options, placement, resources
+from sbatchgen.rules import options, placement, resources, values
 from sbatchgen.rules.ask import Ask
 from sbatchgen.rules.rule import Rule, S
 
-ALL = (*placement.RULES, *resources.RULES, *options.RULES)
+ALL = (*placement.RULES, *resources.RULES, *options.RULES, *values.RULES)
 
 
 def judge(ask: Ask) -> Iterator[Finding]:

@@ -33,7 +33,6 @@ LITERAL_OPTIONS = (
     "time",
 )
 _SHELL = re.compile(r"\$\{?[A-Za-z_]\w*\}?|\$\(|`|^~(?=/|$)")
-_SIGNAL = re.compile(r"(?P<to>[RB]*):?(?P<name>[A-Za-z]+\d*|\d+)(?:@(?P<lead>\d{1,9}))?")
 _PATTERN = re.compile(r"%(\d*)(.)")
 
 
@@ -54,19 +53,18 @@ def _not_expanded(ask: Ask) -> Iterator[Hit]:
 @RULES.add("SB604", "error", "a signal that comes when the job has hardly begun")
 def _signal_leaves_time(ask: Ask) -> Iterator[Hit]:
     signal, time = ask.job.options.get("signal"), ask.job.time
-    match = _SIGNAL.fullmatch(signal or "")
-    if signal is None or match is None:
-        return
-    lead = int(match["lead"] or DEFAULT_LEAD_S)
+    to, at, seconds = (signal or "").partition("@")
+    if not to or (at and not re.fullmatch("[0-9]{1,9}", seconds)):
+        return  # none, or one that sbatch refuses: SB126
+    lead = int(seconds) if at else DEFAULT_LEAD_S
     if time and time < UNLIMITED and (2 * lead > time or lead > MAX_LEAD_S):
         what = f"the signal comes {lead} s before the end of {time} s: the job would hardly begin"
-        fix = f"set {match['to'] + ':' * bool(match['to'])}{match['name']}@{max(1, time // 4)}, or a "
-        fix += "longer time"
+        fix = f"set {to}@{max(1, time // 4)}, or a longer time"
         yield Hit("signal", what, fix, None if lead >= time or not ask.script else "warning")
     elif lead < DEFAULT_LEAD_S:
         what = f"the signal comes {lead} s before the end, and Slurm may send it up to 60 s early or as "
         what += "late as it looks"
-        yield Hit("signal", what, f"leave time to save: {match['name']}@300", "warning", pedantic=ask.script)
+        yield Hit("signal", what, f"leave time to save: {to}@300", "warning", pedantic=ask.script)
 
 
 @RULES.add("SB606", "warning", "a restart that erases the log")

@@ -5,7 +5,6 @@ A fact that the profile does not give is not judged. Sources: sbatch(1), slurm.c
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from sbatchgen.errors import did_you_mean
@@ -19,7 +18,6 @@ RULES: Rules[Ask] = Rules()
 
 MAX_ARRAY_SIZE = 1001  # MaxArraySize, unless slurm.conf says another
 MANY_TASKS = 500  # of an array: from here on a limit of how many run at once is a courtesy
-_FEATURE = re.compile(r"[\w.+-]+")
 
 
 @RULES.add("SB201", "error", "the cluster has no such partition", about_fit=True)
@@ -59,6 +57,11 @@ def _time_within_limit(ask: Ask) -> Iterator[Hit]:
             what = f"time {_time(time)} is over the limit {partition.time_max} of partition '{name}'"
             fix = f"set --time {partition.time_max} or less"
             yield Hit("time", f"{what}: {ask.consequence('PartitionTimeLimit')}", fix)
+        least = ask.job.time_min
+        if least is not None and partition.time_max and least > partition.time_max:
+            what = f"the shortest time {_time(least)} is over the limit {partition.time_max} of partition "
+            fix = f"set --time-min {partition.time_max} or less"
+            yield Hit("time-min", f"{what}'{name}': Slurm refuses the job", fix)
 
 
 @RULES.add("SB205", "warning", "no time limit is asked for")
@@ -130,12 +133,12 @@ def _within_qos(ask: Ask) -> Iterator[Hit]:
 @RULES.add("SB225", "error", "a feature that no node has", about_fit=True)
 def _features_known(ask: Ask) -> Iterator[Hit]:
     known = {str(feature) for partition in ask.partitions.values() for feature in partition.features}
-    asked = re.sub(r"\*\d+", "", ask.job.options.get("constraint", ""))
-    for feature in _FEATURE.findall(asked) if known else ():
-        if feature not in known:
-            names = " or ".join(f"'{name}'" for name in ask.partitions)
-            what = f"no node of partition {names} has the feature '{feature}': Slurm refuses the job"
-            yield Hit("constraint", what, did_you_mean(feature, known))
+    for option in ("constraint", "prefer") if known else ():
+        for feature in _features(ask.job.options.get(option, ""), ask.slurm):
+            if feature not in known:
+                names = " or ".join(f"'{name}'" for name in ask.partitions)
+                what = f"no node of partition {names} has the feature '{feature}': Slurm refuses the job"
+                yield Hit(option, what, did_you_mean(feature, known))
 
 
 @RULES.add("SB226", "error", "nodes that are not in the partition", about_fit=True)
@@ -143,22 +146,16 @@ def _nodes_known(ask: Ask) -> Iterator[Hit]:
     lists = {option: text for option in ("nodelist", "exclude") if (text := ask.job.options.get(option))}
     if not lists or not all(partition.nodes for partition in ask.partitions.values()) or not ask.partitions:
         return
-    from sbatchgen.script.hostlist import expanded  # only jobs that name nodes need it
-
-    known = {host for partition in ask.partitions.values() for host in expanded(str(partition.nodes))}
-    named = {option: expanded(text) for option, text in lists.items() if "/" not in text}
-    for option, hosts in named.items():
+    known = {
+        host for partition in ask.partitions.values() for host in _hosts(str(partition.nodes), ask.slurm)
+    }
+    for option, text in lists.items():
+        hosts = _hosts(text, ask.slurm, passed_on=option == "nodelist")
         strange = [host for host in hosts if host not in known]
         if strange:
             names = " or ".join(f"'{name}'" for name in ask.partitions)
             what = f"partition {names} has no node {_some(strange)}"
             yield Hit(option, what, "name nodes of the partition, or remove the option")
-    both = sorted(set(named.get("nodelist", ())) & set(named.get("exclude", ())))
-    if both:
-        what = (
-            f"{_some(both)} {'are' if len(both) > 1 else 'is'} asked for and excluded: Slurm refuses the job"
-        )
-        yield Hit("exclude", what, "name each node once")
 
 
 @RULES.add("SB227", "warning", "the job waits for certain nodes", pedantic=True)
@@ -207,9 +204,8 @@ def _array_throttled(ask: Ask) -> Iterator[Hit]:
 @RULES.add("SB234", "error", "a licence that the cluster does not have", about_fit=True)
 def _licenses_known(ask: Ask) -> Iterator[Hit]:
     known = ask.profile.licenses
-    for item in re.split(r"[,|;]", ask.job.options.get("licenses", "")) if known else ():
-        name = item.partition(":")[0].strip()
-        if name and name not in known:
+    for name in _licenses(ask.job.options.get("licenses", ""), ask.slurm) if known else ():
+        if name not in known:
             what = f"cluster '{ask.profile.name}' has no licence '{name}': Slurm refuses the job"
             yield Hit("licenses", what, did_you_mean(name, known))
 
@@ -218,15 +214,52 @@ def _time(seconds: int) -> str:
     return "UNLIMITED" if seconds >= UNLIMITED else str(Duration(seconds))
 
 
+def _features(text: str, slurm: str) -> tuple[str, ...]:
+    """The names in a list of features; none of what is no list (SB140)."""
+    if not text:
+        return ()
+    from sbatchgen.script.features import names  # only jobs that name features need it
+
+    try:
+        return tuple(dict.fromkeys(names(text, slurm=slurm)))
+    except ValueError:
+        return ()
+
+
+def _licenses(text: str, slurm: str) -> tuple[str, ...]:
+    """The names in a list of licences; none of what is no list (SB140)."""
+    if not text:
+        return ()
+    from sbatchgen.script.licenses import counts  # only jobs that name licences need it
+
+    try:
+        found = counts(text, slurm=slurm)
+    except ValueError:
+        return ()
+    return tuple(name for name, count in found.items() if count or slurm < "26.05")
+
+
+def _hosts(text: str, slurm: str, *, passed_on: bool = False) -> list[str]:
+    """The names of a list of hosts; none of what is no list (SB140), or the name of a file."""
+    from sbatchgen.script import hostlist  # only jobs that name nodes need it
+    from sbatchgen.script.grammar import RefusedError
+
+    read = hostlist.passed_on if passed_on else hostlist.expanded
+    try:
+        return [] if "/" in text else read(text, slurm=slurm)
+    except RefusedError:
+        return []
+
+
 def _some(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _array(text: str) -> tuple[int, int]:
-    """The largest index of an array and the number of its tasks; (-1, 0) for what is no array."""
+    """The largest index or step of an array and the number of its tasks; (-1, 0) for what is no array."""
     if not text:
         return -1, 0
-    from sbatchgen.script.array import indices  # only jobs with an array need the reader
+    from sbatchgen.script.array import indices  # only arrays need it
 
     ranges = indices(text) or ()
-    return max((each[-1] for each in ranges), default=-1), sum(map(len, ranges))
+    return max((max(each[-1], each.step) for each in ranges), default=-1), sum(map(len, ranges))

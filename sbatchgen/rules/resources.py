@@ -26,6 +26,7 @@ EXCLUSIVE = (
     ("cpus-per-gpu", "cpus-per-task", "21.08", ""),
     ("exclusive", "oversubscribe", "23.02", "the last one counts"),
     ("ntasks-per-gpu", "gpus-per-task", "20.11", ""),
+    ("ntasks-per-gpu", "tres-per-task", "23.02", ""),
     ("ntasks-per-gpu", "gpus-per-socket", "20.11", ""),
     ("ntasks-per-gpu", "ntasks-per-node", "20.11", ""),
     ("core-spec", "thread-spec", "21.08", "the last one counts"),
@@ -37,7 +38,7 @@ EXCLUSIVE = (
 def _exclusive_options(ask: Ask) -> Iterator[Hit]:
     job = ask.job
     pairs = [pair for pair in EXCLUSIVE if pair[0] in job and pair[1] in job]
-    if "gpus-per-node" in job and any(name == "gpu" for name, _, _ in job.gres):
+    if "gpus-per-node" in job and any(_is_gpu(name, ask.slurm) for name, _, _ in job.gres):
         pairs.append(("gpus-per-node", "gres", "26.05", "--gres counts and --gpus-per-node is ignored"))
     for one, other, since, before in pairs:
         refused = ask.slurm >= since
@@ -53,7 +54,13 @@ def _exclusive_options(ask: Ask) -> Iterator[Hit]:
         what = "--gpus-per-socket needs --sockets-per-node: Slurm refuses the job"
         yield Hit("gpus-per-socket", what, "add --sockets-per-node=N, or use --gpus-per-node")
     for name in ("mem-per-gpu", "cpus-per-gpu"):
-        if name in job and not job.gpu_option and (name == "mem-per-gpu" or ask.slurm >= "23.02"):
+        none = name == "mem-per-gpu" and job.mem_per_gpu == 0  # which asks for nothing
+        if (
+            name in job
+            and not none
+            and not job.gpu_option
+            and (name == "mem-per-gpu" or ask.slurm >= "23.02")
+        ):
             yield Hit(
                 name, f"--{name} needs GPUs, and the job asks for none: Slurm refuses it", f"remove --{name}"
             )
@@ -80,9 +87,8 @@ def _nodes_have_tasks(ask: Ask) -> Iterator[Hit]:
 
 @RULES.add("SB207", "error", "more GPUs on a node than it has", about_fit=True)
 def _gpus_within_node(ask: Ask) -> Iterator[Hit]:
-    job = ask.job
     for name, partition in ask.partitions.items():
-        most = partition.gpus_per_node
+        job, most = ask.job.spread(partition.nodes_max), partition.gpus_per_node
         if most is not None and job.gpu_count > most:
             what = f"partition '{name}' has {most} GPUs a node, but {job.gpu_count} were asked for"
             fix = "use a partition with GPUs, or ask for none"
@@ -104,13 +110,13 @@ def _gpus_within_node(ask: Ask) -> Iterator[Hit]:
 def _gpu_type_known(ask: Ask) -> Iterator[Hit]:
     for name, partition in ask.partitions.items():
         here = _types(partition)
-        if not partition.gpus_typed and any(kind for kind, _ in ask.job.gpus_on_node):
+        if not partition.gpus_typed and ask.job.gpu_types:
             what = f"the GPUs of partition '{name}' have no type, so that none is of the one asked for"
             yield Hit(ask.job.gpu_option, what, "ask for a number of GPUs only")
-        for kind, _ in ask.job.gpus_on_node if here else ():
-            if kind and kind not in here:
+        for kind, option in ask.job.gpu_types.items() if here else ():
+            if kind not in here:
                 what = f"partition '{name}' has GPUs of type '{', '.join(here)}', not '{kind}'"
-                yield Hit(ask.job.gpu_option, what, f"ask for {' or '.join(here)}")
+                yield Hit(option, what, f"ask for {' or '.join(here)}")
 
 
 @RULES.add("SB209", "warning", "any type of GPU will do, where there are several")
@@ -172,8 +178,8 @@ def _shards_share_memory(ask: Ask) -> Iterator[Hit]:
 
 @RULES.add("SB215", "error", "more CPUs on a node than it has", about_fit=True)
 def _cpus_within_node(ask: Ask) -> Iterator[Hit]:
-    job = ask.job
     for name, partition in ask.partitions.items():
+        job = ask.job.spread(partition.nodes_max)
         if partition.cpus_per_node is not None and job.cpus_on_node > partition.cpus_per_node:
             what = f"partition '{name}' has {partition.cpus_per_node} CPUs a node, but "
             what += f"{job.cpus_on_node} were asked for"
@@ -192,16 +198,19 @@ def _cpus_within_node(ask: Ask) -> Iterator[Hit]:
 
 @RULES.add("SB216", "error", "more memory on a node than it has", about_fit=True)
 def _memory_within_node(ask: Ask) -> Iterator[Hit]:
-    job = ask.job
-    asked = job.mem_on_node
     for name, partition in ask.partitions.items():
-        if partition.mem_per_node and asked and asked > partition.mem_per_node:
+        job = ask.job.spread(partition.nodes_max)
+        cpus, gpus = job.cpus_on_node, job.gpu_count
+        if job.options.get("exclusive") in ("", "exclusive"):  # all that a node has is the job's
+            cpus, gpus = max(cpus, partition.cpus_per_node or 0), max(gpus, partition.gpus_per_node or 0)
+        asked = job.mem or (job.mem_per_cpu or 0) * cpus or (job.mem_per_gpu or 0) * gpus
+        if partition.mem_per_node and asked > partition.mem_per_node:
             what = f"a node of partition '{name}' has {partition.mem_per_node} of memory, but "
             what += f"{Memory(asked)} were asked for"
             if job.mem_per_cpu:
-                what += f": {job.cpus_on_node} CPUs with {Memory(job.mem_per_cpu)} each"
+                what += f": {cpus} CPUs with {Memory(job.mem_per_cpu)} each"
             elif job.mem_per_gpu:
-                what += f": {job.gpu_count} GPUs with {Memory(job.mem_per_gpu)} each"
+                what += f": {gpus} GPUs with {Memory(job.mem_per_gpu)} each"
             yield Hit(_memory_option(ask), what, f"set --mem {partition.mem_per_node} or less")
 
 
@@ -309,6 +318,11 @@ def _shards_shared(ask: Ask) -> Iterator[Hit]:
     if ask.job.shards and "exclusive" in ask.job:
         what = "--exclusive with shards waits for ever, even on an idle cluster"
         yield Hit("exclusive", what, "remove --exclusive")
+
+
+def _is_gpu(name: str, slurm: str) -> bool:
+    """Whether sbatch takes it for one beside --gpus-per-node; since 26.05 it compares the start only."""
+    return name == "gpu" or (slurm >= "26.05" and name.startswith("gpu"))
 
 
 def _types(partition: Partition) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,12 +12,21 @@ from typing import TYPE_CHECKING
 
 from sbatchgen.finding import Place
 from sbatchgen.profile import Profile
-from sbatchgen.resources import UNLIMITED, Resources, amounts, gres_items
+from sbatchgen.resources import UNLIMITED, Amounts, Resources
 from sbatchgen.rules.ask import DEFAULT_SLURM
 from sbatchgen.rules.vocabulary import PYXIS, RENAMED, is_near, known_plugins, of_plugins, table
-from sbatchgen.script import Option, Script, read
+from sbatchgen.script import Option, Script, read, task, tres
 from sbatchgen.script.getopt import Stop, Use, scan
-from sbatchgen.script.grammar import INFINITE, RefusedError, integer, mebibytes, node_range, seconds
+from sbatchgen.script.grammar import (
+    INFINITE,
+    RefusedError,
+    fold,
+    integer,
+    mebibytes,
+    minutes,
+    node_range,
+    with_prefix,
+)
 from sbatchgen.script.header import READ, Word
 from sbatchgen.script.releases import ALIASES, Spec, line_of
 
@@ -236,10 +246,10 @@ def _resources(subject: Subject) -> Resources:
         ntasks_per_node=count["ntasks-per-node"],
         cpus_per_task=count["cpus-per-task"],
         cpus_per_gpu=count["cpus-per-gpu"],
-        gpus=amounts(text["gpus"]) if "gpus" in text else None,
-        gpus_per_node=amounts(text["gpus-per-node"]) if "gpus-per-node" in text else None,
-        gpus_per_task=amounts(text["gpus-per-task"]) if "gpus-per-task" in text else None,
-        gres=gres_items(text.get("gres", "none")),
+        gpus=_gpus(text.get("gpus"), subject.slurm),
+        gpus_per_node=_gpus(text.get("gpus-per-node"), subject.slurm),
+        gpus_per_task=_gpus(text.get("gpus-per-task"), subject.slurm, per_task=True),
+        gres=_gres(text.get("gres", "none"), subject.slurm),
         mem=mebibytes(text["mem"]) if "mem" in text else None,
         mem_per_cpu=mebibytes(text["mem-per-cpu"]) if "mem-per-cpu" in text else None,
         mem_per_gpu=mebibytes(text["mem-per-gpu"]) if "mem-per-gpu" in text else None,
@@ -259,6 +269,26 @@ def _count(name: str, text: str | None, slurm: str) -> int | None:
         return None
 
 
+def _gpus(text: str | None, slurm: str, *, per_task: bool = False) -> Amounts | None:
+    """Types and counts in the value of a --gpus option."""
+    if text is None:
+        return None
+    if per_task and slurm >= "24.05":  # sbatch reads these on its own
+        return tuple((kind or "", count) for kind, count in task.per_task(text) if count > 0)
+    found = _gres(",".join(f"gpu:{item}" for item in text.split(",") if item), slurm)
+    return tuple((kind, count) for _, kind, count in found)
+
+
+def _gres(text: str, slurm: str) -> tuple[tuple[str, str, int], ...]:
+    """Name, type and count of each item of --gres, up to the first that is wrong."""
+    found: dict[tuple[str, str], int] = {}  # of what is given twice, the last counts
+    if text and fold(text) != "none":
+        with suppress(tres.BadItemError):
+            for item in tres.items(with_prefix(text, slurm=slurm), slurm=slurm):
+                found[item.name, item.type or ""] = item.count
+    return tuple((name, kind, count) for (name, kind), count in found.items())
+
+
 def _nodes(text: str | None, slurm: str) -> tuple[int | None, int | None]:
     try:
         return (None, None) if text is None else node_range(text, slurm=slurm)
@@ -268,7 +298,8 @@ def _nodes(text: str | None, slurm: str) -> tuple[int | None, int | None]:
 
 def _time(text: str | None) -> int | None:
     """Seconds, in whole minutes as Slurm counts them; UNLIMITED for no limit."""
-    found = None if text is None else seconds(text)
-    if found is None or found < 0:
+    found = None if text is None else minutes(text)
+    if found is None:
         return None
-    return UNLIMITED if found in (0, INFINITE) else -(-found // 60) * 60
+    # Slurm takes a negative time for a very long one
+    return UNLIMITED if found in (0, INFINITE) else 60 * (found % 2**32)

@@ -6,10 +6,8 @@ slurmctld 22.05.8.
 
 from __future__ import annotations
 
-import re
+from sbatchgen.script.grammar import leading_number
 
-_NUMBER = r"(?:\s*([+-]?\d+))?"  # strtol: nothing is 0
-_ITEM = re.compile(rf"\[?{_NUMBER}\]?(?:-{_NUMBER}\]?(?::{_NUMBER}\]?)?)?(?:%.*)?", re.ASCII | re.DOTALL)
 _LARGEST = 10**18  # about what a long holds
 
 
@@ -18,28 +16,23 @@ def indices(text: str) -> tuple[range, ...] | None:
 
     MaxArraySize is not judged.
     """
-    found = []
-    for item in filter(None, text.split(",")):
-        match = _ITEM.fullmatch(item)
-        if match is None:
-            return None
-        first, step = _number(match[1]), 1
-        last = _number(match[2]) if _has_end(item, match) else first
-        if match[3] is not None or ":" in item.partition("%")[0]:
-            step = _number(match[3])
-        if first < 0 or last < first or step <= 0:
-            return None
-        found.append(range(first, last + 1, step))
-    return tuple(found)
+    found = [_indices(item) for item in text.split(",") if item]
+    return None if None in found else tuple(one for one in found if one is not None)
 
 
-def _has_end(item: str, match: re.Match[str]) -> bool:
-    """Whether the item is FIRST-LAST; a - before FIRST is its sign."""
-    return "-" in item[match.end(1) if match[1] else 0 :].partition("%")[0]
+def _indices(item: str) -> range | None:
+    """The indices of an item, as 3, 1-9 or 1-9:2%4; a bracket may stand at each number."""
+    first, rest = _number(item.removeprefix("["))
+    last, step = first, 1
+    if rest.startswith("-"):
+        last, rest = _number(rest[1:])
+        if rest.startswith(":"):
+            step, rest = _number(rest[1:])
+    wrong = first < 0 or last < first or step <= 0 or (rest and not rest.startswith("%"))
+    return None if wrong else range(first, last + 1, step)
 
 
-def _number(text: str | None) -> int:
-    if not text:
-        return 0
-    value = int(text[:20])
-    return max(-_LARGEST, min(value, _LARGEST))
+def _number(text: str) -> tuple[int, str]:
+    """The number that a text starts with, 0 if there is none, and what follows it and its bracket."""
+    value, rest = leading_number(text)
+    return max(-_LARGEST, min(value or 0, _LARGEST)), rest.removeprefix("]")

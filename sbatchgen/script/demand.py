@@ -6,6 +6,8 @@ is counted is what the options say, not what a node has.
 
 from __future__ import annotations
 
+import re
+
 from sbatchgen.script import tres
 from sbatchgen.script.consistency import CHECKS, Counts, Demand
 from sbatchgen.script.fields import Fields
@@ -15,6 +17,7 @@ INVALID = "Invalid generic resource (gres) specification"
 UNREADABLE = "Invalid Trackable RESource (TRES) specification"
 MIXED = "Invalid GRES specification (with and without type identification)"
 _SHARED = ("mps", "shard")
+_NAME = re.compile(r"(?!(?:gres|none)$)[\w.+-]+")  # of a resource that some cluster may have
 Demands = dict[tuple[str, str], Demand]  # by name and type, "" for none
 
 
@@ -111,7 +114,7 @@ def _collect(kind: str, text: str, demands: Demands, counts: Counts, known: froz
         for item in tres.items(text, slurm=slurm):
             if not item.name and slurm >= "23.02":
                 return ""
-            if known is not None and item.name not in known:
+            if item.name not in known if known is not None else not _NAME.fullmatch(item.name):
                 return INVALID
             demand = _demand(demands, item.name, item.type)
             setattr(demand, kind, item.count if kind != "cpus" else item.count % 2**16)

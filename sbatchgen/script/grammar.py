@@ -23,7 +23,6 @@ NICE_LIMIT = 2**31 - 3
 THREAD_SPEC = 0x8000
 
 _NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
-_STEPS = re.compile("([0-9]+)-([0-9]+):([0-9]+)")
 _LARGEST_JOB = 64 * 1024  # nodes of a --nodes that is a list
 _SIGNALS = (
     "HUP",
@@ -230,22 +229,41 @@ def node_range(text: str, *, slurm: str) -> tuple[int, int]:
 
 
 def _listed_nodes(text: str) -> tuple[int, int]:
+    """The least and the most of a list; -1 where it names none."""
+    largest = 0
     for item in filter(None, re.split("[,:-]", text)):
         number, rest = leading_number(item)
         if number is None or rest or number >= _LARGEST_JOB:
             raise RefusedError(f'"{item}" is not a valid node count')
-    if ":" in text:  # of a single range; its end is not counted
-        match = _STEPS.fullmatch(text)
-        low, high, step = map(int, match.groups()) if match else (0, 0, 0)
-        counts = range(low, high, step or 1)
-    else:
-        pairs = [item.split("-") for item in text.split(",")]
-        if any("" in pair for pair in pairs) or any(int(pair[0]) > int(pair[-1]) for pair in pairs):
-            raise RefusedError(f'"{text}" is not a valid node count')
-        counts = range(min(int(pair[0]) for pair in pairs), max(int(pair[-1]) for pair in pairs) + 1)
-    if not counts:
+        largest = max(largest, number)
+    found = runs(text)
+    if found is None or any(run.start > largest or run.stop > largest + 1 for run in found):
         raise RefusedError(f'"{text}" is not a valid node count')
-    return counts[0], counts[-1]
+    sizes = [run for run in found if run]
+    return min((run[0] for run in sizes), default=-1), max((run[-1] for run in sizes), default=-1)
+
+
+def runs(text: str) -> tuple[range, ...] | None:
+    """The numbers of a list, as 1,3-5 or 1-15:4; None for what is none. A range that goes down has none.
+
+    What is no digit, comma or dash is passed over, and a number that is missing is 0. Of a range with a step
+    the end does not count. C: bitfmt2int.
+    """
+    if ":" in text:  # only one range has a step
+        first, rest = leading_number(text)
+        last, end = leading_number(rest[1:])
+        step, over = leading_number(end[1:])
+        low, high = first or 0, last or 0
+        if rest[:1] != "-" or end[:1] != ":" or over or high < low or (step or 0) <= 0:
+            return None
+        return (range(low, high, step or 1),)
+    found: list[range] = []
+    for place, item in enumerate(text.split(",")):
+        if not item and not place:
+            break
+        numbers = [int(number[:18] or 0) for number in re.sub("[^0-9-]", "", item).split("-")]
+        found.append(range(numbers[-2:][0], numbers[-1] + 1))
+    return tuple(found)
 
 
 def _nodes(text: str, slurm: str) -> int:

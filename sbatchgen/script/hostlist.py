@@ -92,7 +92,7 @@ def _parsed(text: str, slurm: str) -> tuple[list[_Hosts], int]:
     """The runs of a list, and how many hosts its other parts name."""
     runs: list[_Hosts] = []
     uncompared = 0
-    for item in _items(text):
+    for item in items(text):
         found = _runs(item, slurm)
         if isinstance(found, int):
             uncompared += found
@@ -101,11 +101,11 @@ def _parsed(text: str, slurm: str) -> tuple[list[_Hosts], int]:
     return runs, uncompared
 
 
-def _items(text: str) -> Iterator[str]:
-    """The parts of a list; a comma in brackets does not part."""
+def items(text: str) -> Iterator[str]:
+    """The parts of a list; a comma or a blank in brackets does not part."""
     start = at = 0
     last = text.rfind("]")
-    for separator in re.finditer(r"[\[,]|\Z", text):
+    for separator in re.finditer(r"[\[, \t]|\Z", text):
         if separator.start() < at:
             continue
         at = separator.start()
@@ -296,27 +296,26 @@ def _join(one: _Hosts, other: _Hosts) -> bool:
     return True
 
 
-def expanded(text: str, most: int = 65536) -> list[str]:
-    """The names of the hosts in a list; of one that is broken, or names more than `most`, none."""
-    names: list[str] = []
-    for item in _items(text):
-        parts = re.split(r"\[([^\]]*)\]", item)
-        made = [parts[0]]
-        for at in range(1, len(parts), 2):
-            numbers = _numbers(parts[at], most)
-            if not numbers or len(made) * len(numbers) + len(names) > most:
-                return []
-            made = [f"{name}{number}{parts[at + 1]}" for name in made for number in numbers]
-        names += [name for name in made if name]
-    return names
+def expanded(text: str, *, slurm: str, most: int = _RANGE_LIMIT) -> list[str]:
+    """The names of the hosts in a list; none if there are more than `most`.
+
+    Raises:
+        RefusedError: It is no list of hosts.
+    """
+    found, uncompared = _parsed(text, slurm)
+    if uncompared or sum(run.count for run in found) > most:
+        return []
+    return [
+        run.prefix if run.width < 0 else f"{run.prefix}{number:0{run.width}}"
+        for run in found
+        for number in range(run.low, run.high + 1)
+    ]
 
 
-def _numbers(text: str, most: int) -> list[str]:
-    """The numbers in a pair of brackets, with their zeros."""
-    numbers: list[str] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part)
-        if match is None or int(match[2] or match[1]) - int(match[1]) > most:
-            return []
-        numbers += [str(n).zfill(len(match[1])) for n in range(int(match[1]), int(match[2] or match[1]) + 1)]
-    return numbers
+def passed_on(text: str, *, slurm: str) -> list[str]:
+    """The hosts of --nodelist as slurmctld finds them: sbatch has written the list anew before.
+
+    Raises:
+        RefusedError: One of them takes it for no list.
+    """
+    return expanded(",".join(expanded(text, slurm=slurm)), slurm=slurm)

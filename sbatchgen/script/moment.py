@@ -76,7 +76,8 @@ def _fields(text: str, now: float, slurm: str) -> tuple[_Clock | None, _Date | N
         elif ":" in text[at + 1 : at + 3]:
             clock, at = _read_clock(text, at)
         else:
-            date, at = _read_date(text, at)
+            (year, month, day), at = _read_date(text, at)
+            date = (year or (date[0] if date else None), month, day)
     return clock, date
 
 

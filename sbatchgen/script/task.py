@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Iterator
 
 from sbatchgen.script import tres
 from sbatchgen.script.fields import Fields
@@ -74,17 +75,27 @@ def _with_slash(text: str | None, kind: str) -> str | None:
 
 
 def _settle_gpus(job: Fields) -> None:
-    rest = job["gpus-per-task"]
-    while rest:
-        mark = ":" if ":" in rest else "="
-        kind, found, count = rest.partition(mark)
-        name, count = (f"{_GPU}:{kind}", count) if found else (_GPU, rest)
-        _join(job, "gpus-per-task", name, wrapped(leading_number(count)[0] or 0))
-        rest = rest.partition(",")[2] if found else ""
+    for kind, count in per_task(job["gpus-per-task"] or ""):
+        _join(job, "gpus-per-task", _GPU if kind is None else f"{_GPU}:{kind}", count)
     counts = (
         f"{item.type}:{item.count}" if item.type is not None else str(item.count) for item in _gres(job)
     )
     job["gpus-per-task"] = ",".join(counts) or None
+
+
+def per_task(text: str) -> Iterator[tuple[str | None, int]]:
+    """Type and count of each item of --gpus-per-task, as sbatch since 24.05 reads them; no number is 0."""
+    while text:
+        kind, found, count = text.partition(":" if ":" in text else "=")
+        yield (
+            (kind, wrapped(leading_number(count)[0] or 0))
+            if found
+            else (
+                None,
+                wrapped(leading_number(text)[0] or 0),
+            )
+        )
+        text = text.partition(",")[2] if found else ""
 
 
 def _settle_cpus(job: Fields) -> None:

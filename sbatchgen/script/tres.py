@@ -57,6 +57,24 @@ def items(text: str, *, slurm: str) -> Iterator[Item]:
             yield read
 
 
+def check(text: str, *, slurm: str) -> None:
+    """Refuse a list in which slurmctld does not read the items that sbatch lets pass.
+
+    Names of resources are not looked up; one that no plugin can have is refused by sbatch itself.
+
+    Raises:
+        ValueError: An item is none; the text says which.
+    """
+    for item in filter(None, text.split(",")):
+        _, mark, last = item.rpartition(":")
+        if slurm < "23.11":
+            counted = "0" <= last[:1] <= "9"
+            if not mark or not last or (counted and (number(last) is None or item.count(":") < 2)):
+                raise ValueError(f"'{item}' has no count")
+        elif number(item.removeprefix("gres/")) or (item[5:6] in (":", "=") and number(item[6:]) != 0):
+            raise ValueError(f"'{item.removeprefix('gres/')}' is of no resource")
+
+
 def _old_item(item: str) -> Item:
     """An item as Slurm up to 22.05 reads it."""
     name, *rest = item.split(":", 2)

@@ -85,6 +85,12 @@ class Controller:
         )
         return Verdict(done.returncode, done.stderr)
 
+    def reserve(self, settings: str) -> None:
+        """Make a reservation, with the settings of scontrol(1)."""
+        self._site.host.run(
+            ["scontrol", "create", "reservation", *settings.split()], env=self._site.environment()
+        )
+
     def ask(self, scripts: Sequence[str]) -> Iterator[Verdict]:
         """Whether Slurm would take each of these scripts, submitted by an ordinary user: 3 to 5 ms each."""
         user = self._site.user

@@ -70,6 +70,15 @@ def later_root() -> Path:
     return root
 
 
+@pytest.fixture(scope="session")
+def later_slurmctld(later_root: Path) -> Path:
+    """The same folder, where its slurmctld can run."""
+    _need(site.why_not(), what=JOBS)
+    if not (later_root / "usr/sbin/slurmctld").exists():
+        pytest.skip("left out: values judged by the slurmctld of 26.05: needs `make sid` once more")
+    return later_root
+
+
 def _need(lacking: str | None, *, what: str) -> None:
     """Skip what this machine cannot do; on CI, where it must be able to, fail."""
     if lacking:

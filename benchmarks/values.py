@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""How often lint says of an option's value what a real slurmctld says, and why where it does not.
+
+    python benchmarks/values.py                             # 8000 requests, about a minute
+    python benchmarks/values.py --seed 7 --singles 20000    # others
+    make sid && python benchmarks/values.py --root build/sid    # Debian unstable's slurmctld
+    python benchmarks/values.py --record tests/fixtures/controller_22.05.json.gz
+    python benchmarks/values.py --recorded tests/fixtures/controller_26.05.json.gz    # without a Slurm
+
+The requests of tests/values.py are asked of a slurmctld with imaginary nodes, by `sbatch --test-only` as an
+ordinary user, and of lint twice: as one who knows nothing of the cluster, and with the profile of that
+cluster. Each difference must have one of the reasons of tests/values.py. Needs root and the Debian packages
+slurm-wlm, munge and iproute2.
+
+Exit status: 1 where a difference has no reason, 2 where there is no such Slurm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from sbatchgen.script.releases import line_of
+from tests import values
+from tests.cluster import oracle, site
+from tests.values import Answers, Difference, Request
+
+FEW = 20  # requests; options with fewer share a line of the table
+LAST = ("other options", "several")
+
+
+def main() -> int:
+    """Ask, compare, and print the table."""
+    parser = argparse.ArgumentParser(description="compare lint's verdicts on values with a real slurmctld")
+    parser.add_argument("--singles", type=int, default=4500, help="requests with one option")
+    parser.add_argument("--combined", type=int, default=3500, help="requests with several")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--root", type=Path, help="the folder of another system, whose Slurm is asked")
+    parser.add_argument("--record", type=Path, help="write the requests and the answers, for the tests")
+    parser.add_argument("--recorded", type=Path, help="ask nobody: take the answers of such a file")
+    parser.add_argument("--show", type=int, default=3, help="how many requests to print for each difference")
+    args = parser.parse_args()
+    if args.recorded:
+        answers = Answers.read(args.recorded)
+        print(f"slurmctld {answers.slurm}, {len(answers.requests)} recorded requests")
+        return show(answers, args.show)
+    if lacking := site.why_not():
+        print(f"error: {lacking}", file=sys.stderr)
+        return 2
+    root = args.root and args.root.resolve()
+    requests = [*values.single(args.seed, args.singles), *values.combined(args.seed, args.combined)]
+    started = time.monotonic()
+    answers = values.asked(requests, release=line_of(oracle.version(root).split()[-1]), root=root)
+    took = time.monotonic() - started
+    print(f"slurmctld {answers.slurm}, seed {args.seed}, {len(requests)} requests, {took:.0f} s")
+    if args.record:
+        answers.write(args.record)
+    return show(answers, args.show)
+
+
+def show(answers: Answers, most: int) -> int:
+    """Print the agreement by option, and the differences by reason; 1 where one has none."""
+    differences = list(values.differences(answers))
+    print_table(answers, differences)
+    kinds: dict[tuple[str, str], list[Difference]] = defaultdict(list)
+    for one in differences:
+        kinds[one.kind, one.reason].append(one)
+    for (kind, reason), found in sorted(kinds.items()):
+        print(f"\n{kind}: {len(found)}; {reason or 'NO REASON'}")
+        for one in found if not reason else found[:most]:
+            print(f"    {one.request.shown:60.60}  {', '.join(one.rules) or one.said[-70:]}")
+    return int(any(not one.reason for one in differences))
+
+
+def print_table(answers: Answers, differences: list[Difference]) -> None:
+    """Requests, refusals and agreement by option; those with few requests on one line."""
+    often = {name for name, count in Counter(one.name for one in answers.requests).items() if count >= FEW}
+
+    def row(request: Request) -> str:
+        return request.name if request.name in often else "other options"
+
+    asked = Counter(map(row, answers.requests))
+    judged = zip(answers.requests, answers.said, strict=True)
+    refused = Counter(row(request) for request, said in judged if said)
+    apart = {
+        kind: Counter(row(one.request) for one in differences if one.kind == kind)
+        for kind in (values.BLIND, values.INFORMED)
+    }
+    unexplained = Counter(row(one.request) for one in differences if not one.reason)
+    print(f"\n{'option':16} {'requests':>8} {'refused':>8} {'blind':>8} {'profile':>8} {'unexplained':>12}")
+    names = [*sorted({*asked} - {*LAST}), *LAST]
+    for name in names:
+        agreed = (asked[name] - apart[kind][name] for kind in apart)
+        print(
+            "{:16} {:8} {:8} {:8} {:8} {:12}".format(
+                name, asked[name], refused[name], *agreed, unexplained[name]
+            )
+        )
+    agreed = (asked.total() - apart[kind].total() for kind in apart)
+    print(
+        "{:16} {:8} {:8} {:8} {:8} {:12}".format(
+            "all", asked.total(), refused.total(), *agreed, unexplained.total()
+        )
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

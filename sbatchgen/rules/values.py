@@ -1,0 +1,292 @@
+"""Values that sbatch refuses, or passes on and slurmctld refuses, whatever the cluster has: SB140 and SB141.
+
+What only the cluster decides, such as whether a node or a licence is there, is left to the rules about its
+profile. Each verdict is compared with a real slurmctld by benchmarks/values.py. Sources: slurmctld 22.05 to
+26.05, as named in the readers of `script`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+
+from sbatchgen.resources import UNLIMITED
+from sbatchgen.rules.ask import Ask
+from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.units import Duration
+
+RULES: Rules[Ask] = Rules()
+
+EXAMPLES = {
+    "begin": "--begin=2026-01-31T20:00",
+    "cpus-per-task": "--cpus-per-task=8",
+    "gpus": "--gpus=8, or --gpus=a100:8",
+    "gpus-per-node": "--gpus-per-node=4, or --gpus-per-node=a100:4",
+    "gres": "--gres=gpu:4, or --gres=gpu:a100:4",
+    "mem": "--mem=64G",
+    "mem-per-cpu": "--mem-per-cpu=4G",
+    "mem-per-gpu": "--mem-per-gpu=64G",
+    "nodes": "--nodes=2",
+    "signal": "--signal=B:USR1@300",
+    "time": "--time=24:00:00",
+    "mail-type": "--mail-type=END,FAIL",
+}
+MAX_ARRAY_SIZE = 4000001  # the largest MaxArraySize, slurm.conf(5)
+# The longest values, in bytes; job_mgr.c of slurmctld, the same in all releases.
+_KIB = """
+account cluster-constraint comment constraint extra job-name licenses mail-user mcs-label network partition
+prefer qos reservation tres-bind wckey
+"""
+_PATHS = ("chdir", "error", "input", "output")
+LONGEST = {"array": 4096, "bb": 8192, "dependency": 131072}
+LONGEST |= dict.fromkeys(_KIB.split(), 1024) | dict.fromkeys(_PATHS, 4096)
+_FIX = {
+    "array": "write --array=0-9%2, or 1,3,5",
+    "batch": "name features of --constraint, as --constraint=a&b --batch=a",
+    "constraint": 'write --constraint=a, "a&b", "a|b" or "[a*2&b*4]"',
+    "dependency": "write --dependency=afterok:123, afterany:123:124 or singleton",
+    "exclude": "write --exclude=n1,n[3-5]",
+    "gres": "write --gres=gpu:4, or --gres=gpu:a100:4",
+    "licenses": "write --licenses=NAME:2,OTHER",
+    "nodelist": "write --nodelist=n1,n[3-5]",
+    "prefer": 'write --prefer=a, "a&b" or "a|b"',
+    "tres-bind": "write --tres-bind=gres/gpu:closest",
+    "tres-per-task": "write --tres-per-task=cpu=4,gres/gpu=1",
+}
+_GPUS = ("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task")
+_TRES = ("bb", "billing", "cpu", "energy", "fs", "gres", "ic", "license", "mem", "node", "pages", "vmem")
+_DAY_S = 86400
+# A deadline such as 16:00 is another one at another time: an error is one whenever the job is submitted.
+_LATER_S = (*range(0, _DAY_S + 1, 3600), *range(2 * _DAY_S, 366 * _DAY_S, 7 * _DAY_S))
+
+
+def refused(name: str, value: str, slurm: str) -> tuple[str, str] | None:
+    """What sbatch itself says of an option with this value, and a fix; None where it takes it. SB126."""
+    said = _said(name, value, slurm)
+    if not said:
+        return None
+    example = EXAMPLES.get(name)
+    return (
+        f"'{value}' is no value of --{name}: sbatch says \"{said}\"",
+        f"as in {example}" if example else "see sbatch(1)",
+    )
+
+
+@lru_cache(maxsize=256)
+def _said(name: str, value: str, slurm: str) -> str:
+    from sbatchgen.rules.vocabulary import PYXIS
+    from sbatchgen.script import read
+
+    value = value.replace("\\", "\\\\").replace('"', '\\"')
+    answer = read(f'#!/bin/sh\n#SBATCH --{name}="{value}"\n', slurm=slurm, plugin_options=PYXIS, folder="/")
+    if answer.returncode is None or (answer.components and answer.components[-1].settled):
+        return ""
+    return answer.messages[-1].text if answer.messages else ""
+
+
+@RULES.add("SB140", "error", "a value that slurmctld refuses")
+def _refused_value(ask: Ask) -> Iterator[Hit]:
+    options = ask.job.options
+    for option, text in options.items():
+        check = _CHECKS.get(option)
+        try:
+            if check:
+                check(text, ask)
+        except ValueError as error:
+            what = f"--{option}={text[:80]}: {error}: Slurm refuses the job"
+            yield Hit(option, what, _FIX.get(option, "see sbatch(1)"))
+        longest = LONGEST.get(option)
+        if longest and (size := len(text.encode("utf-8", "surrogateescape"))) > longest:
+            what = f"--{option} has {size} bytes, and Slurm takes {longest}: it refuses the job"
+            yield Hit(option, what, "make it shorter")
+    if "array" in options and options["array"] and ask.job.nodes_min == 0:
+        yield Hit("nodes", "an array with no nodes: Slurm refuses the job", "set --nodes=1 or more")
+    if "external" in options:
+        what = "--external is for jobs without a script: Slurm refuses this one"
+        yield Hit("external", what, "remove it")
+
+
+@RULES.add("SB141", "error", "times that contradict each other")
+def _contradicting_times(ask: Ask) -> Iterator[Hit]:
+    job = ask.job
+    if job.time is not None and job.time_min is not None and job.time_min > job.time:
+        what = f"the shortest time limit, {_time(job.time_min)}, is longer than --time, {_time(job.time)}: "
+        yield Hit("time-min", f"{what}Slurm refuses the job", f"set --time-min {_time(job.time)} or less")
+    elif "deadline" in job:
+        now = int(time.time())
+        reasons = [_late(ask, now + later) for later in _LATER_S]
+        if all(reasons):
+            yield Hit("deadline", f"{reasons[0]}: Slurm refuses the job", "set a later --deadline")
+
+
+def _late(ask: Ask, now: float) -> str:
+    """Why a job that is submitted now can't keep its deadline; "" if it can."""
+    from sbatchgen.script.moment import MomentError, moment  # only jobs with a deadline need it
+
+    job, begin = ask.job, 0.0
+    try:
+        deadline = moment(job.options["deadline"], now=now, slurm=ask.slurm)
+        if "begin" in job:
+            begin = moment(job.options["begin"], now=now, slurm=ask.slurm)
+    except MomentError:
+        return ""  # SB126
+    if deadline and begin and deadline < begin:
+        return "" if ask.script else "the job may begin only after its deadline"  # SB135
+    start = max(now, begin) if ask.slurm >= "23.02" else now
+    least = job.time_min if job.time_min or ask.slurm < "23.02" else job.time
+    if deadline and deadline < start:
+        return "the deadline has passed"
+    if deadline and least and deadline < start + least:
+        return f"the deadline is less than {_time(least)} after the start"
+    return ""
+
+
+def _time(seconds: int) -> str:
+    return "UNLIMITED" if seconds >= UNLIMITED else str(Duration(seconds))
+
+
+def _array(text: str, _: Ask) -> None:
+    from sbatchgen.script.array import indices
+
+    found = indices(text)
+    if found is None:
+        raise ValueError("no list of indices")
+    if any(one[-1] >= MAX_ARRAY_SIZE or one.step >= MAX_ARRAY_SIZE for one in found):
+        raise ValueError(f"no cluster has arrays of more than {MAX_ARRAY_SIZE}")
+
+
+def _dependency(text: str, ask: Ask) -> None:
+    from sbatchgen.script.dependency import check
+
+    check(text, slurm=ask.slurm)
+
+
+def _features(text: str, ask: Ask) -> None:
+    from sbatchgen.script.features import names
+
+    names(text, slurm=ask.slurm)
+
+
+def _batch(text: str, ask: Ask) -> None:
+    from sbatchgen.script.features import batch_names, names
+
+    lists = [ask.job.options[name] for name in ("constraint", "prefer") if name in ask.job]
+    if not lists:
+        raise ValueError("there is no --constraint that has it")
+    asked = batch_names(text)
+    for one in lists:
+        try:
+            known = names(one, slurm=ask.slurm)
+        except ValueError:
+            return  # told there
+        missing = next((name for name in asked if name not in known), None)
+        if missing is not None and ("|" not in text or missing == asked[0]):
+            raise ValueError(f"'{missing}' is not in --constraint")
+
+
+def _licenses(text: str, ask: Ask) -> None:
+    from sbatchgen.script.licenses import counts
+
+    counts(text, slurm=ask.slurm)
+
+
+def _hosts(option: str) -> Callable[[str, Ask], None]:
+    def check(text: str, ask: Ask) -> None:
+        from sbatchgen.script.grammar import RefusedError
+        from sbatchgen.script.hostlist import expanded, items, passed_on
+
+        if "/" in text or (ask.slurm >= "24.11" and "{" in text):
+            return  # a file, or what slurmctld expands
+        if option == "exclude" and ask.slurm >= "23.11" and any(one.count("[") > 1 for one in items(text)):
+            return  # of several brackets in a name, slurmctld takes some that sbatch refuses
+        try:
+            hosts = (passed_on if option == "nodelist" else expanded)(text, slurm=ask.slurm)
+        except RefusedError as error:
+            if option == "nodelist" and ask.script and not _sbatch_takes(text, ask.slurm):
+                return  # SB126
+            raise ValueError("no list of nodes") from error
+        if any("[" in host or "]" in host for host in hosts):
+            raise ValueError("a bracket is not closed, or not opened")
+        if option == "exclude" and (both := set(hosts) & _asked_for(ask)):
+            raise ValueError(f"{', '.join(sorted(both)[:3])} in --nodelist too")
+
+    return check
+
+
+def _sbatch_takes(text: str, slurm: str) -> bool:
+    from sbatchgen.script.grammar import RefusedError
+    from sbatchgen.script.hostlist import hosts
+
+    try:
+        hosts(text, slurm=slurm)
+    except RefusedError:
+        return False
+    return True
+
+
+def _asked_for(ask: Ask) -> set[str]:
+    """The nodes of --nodelist; none where Slurm may leave some of them out."""
+    from sbatchgen.script.grammar import RefusedError
+    from sbatchgen.script.hostlist import passed_on
+
+    text, job = ask.job.options.get("nodelist", ""), ask.job
+    try:
+        hosts = passed_on(text, slurm=ask.slurm) if "/" not in text else []
+    except RefusedError:
+        return set()
+    if ask.slurm < "23.02":
+        return set(hosts[: job.ntasks])  # of more nodes than tasks, the last ones are left out
+    return (
+        set(hosts)
+        if all(size is None or size >= len(hosts) for size in (job.ntasks, job.nodes_min))
+        else set()
+    )
+
+
+def _resources(text: str, ask: Ask) -> None:
+    if not ask.script:
+        return  # a plan holds nothing but words and counts
+    from sbatchgen.script import tres
+    from sbatchgen.script.grammar import fold, with_prefix
+
+    if fold(text) != "none":
+        tres.check(with_prefix(text, slurm=ask.slurm), slurm=ask.slurm)
+
+
+def _gpus(text: str, ask: Ask) -> None:
+    if items := [f"gpu:{item}" for item in text.split(",") if item]:
+        _resources(",".join(items), ask)
+
+
+def _tres_per_task(text: str, ask: Ask) -> None:
+    for item in filter(None, text.split(",") if ask.slurm >= "24.05" else ()):
+        kind = re.split("[/:=]", item, maxsplit=1)[0]
+        if kind not in _TRES:
+            raise ValueError(
+                f"'{kind}' is no kind of resource" + (": write gres/gpu" if kind == "gpu" else "")
+            )
+
+
+def _tres_bind(text: str, _: Ask) -> None:
+    from sbatchgen.script.binding import bad_resource_binding
+
+    if bad_resource_binding(text) is not None:
+        raise ValueError("no binding of a resource")
+
+
+_CHECKS: dict[str, Callable[[str, Ask], None]] = {
+    "array": _array,
+    "batch": _batch,
+    "constraint": _features,
+    "dependency": _dependency,
+    "exclude": _hosts("exclude"),
+    "gres": _resources,
+    "licenses": _licenses,
+    "nodelist": _hosts("nodelist"),
+    "prefer": _features,
+    "tres-bind": _tres_bind,
+    "tres-per-task": _tres_per_task,
+    **dict.fromkeys(_GPUS, _gpus),
+}
