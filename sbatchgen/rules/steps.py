@@ -300,7 +300,7 @@ def _leaves_the_job(script: Subject) -> Iterator[Hit]:
             script.at_word(first_word(command)),
             f"{command.name}: {what}",
             fix,
-            "info" if command.name == "nohup" else None,
+            "info" if command.name in ("nohup", "sudo") else None,  # some sites let everybody use sudo
         )
 
 
