@@ -160,7 +160,7 @@ def _show(read: Read, what: str, sample: int, chance: random.Random) -> None:
         chosen = sorted(chance.sample(chosen, sample), key=lambda one: (one.finding.rule, one.file))
     for one in chosen:
         print(f"{one.finding.severity} {one.finding.rule}\n{one}")
-    print(f"{len(chosen)} findings")
+    print(f"{len(chosen)} finding{'s' * (len(chosen) != 1)}")
 
 
 def _plain(text: str) -> str:
