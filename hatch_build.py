@@ -1,4 +1,4 @@
-"""Puts the templates, the profiles, their schemas and the training package into the wheel as data of sbatchgen."""
+"""Puts templates, profiles, schemas and the training package into the wheel as data of sbatchgen."""
 
 from __future__ import annotations
 

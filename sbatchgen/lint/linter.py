@@ -104,7 +104,7 @@ def _dated(subject: Subject, found: list[Finding]) -> list[Finding]:
     return [_dated_finding(one, takes.get(one.place.line, "")) for one in found]
 
 
-_OF_SBATCH = frozenset(rule.id for rule in (*directives.RULES, *judge.ALL))
+_OF_SBATCH = frozenset(rule.id for rules_of in (directives.RULES, judge.ALL) for rule in rules_of)
 
 
 def _differs(subject: Subject) -> bool:
