@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from sbatchgen.lint.fix import mended
 from sbatchgen.lint.settings import Settings, findings_of, settings_of
 from sbatchgen.lint.source import Source, whole
 from sbatchgen.rules.subject import Subject
@@ -195,6 +196,30 @@ def test_pedantic_rules_are_told_to_those_who_ask() -> None:
     assert ids("SB4") == set()
     assert ids("SB403") == {"SB403"}
     assert ids("all") == {"SB402", "SB403"}
+
+
+# --- Fixes ---
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_fix_leaves_what_the_script_does(name: str) -> None:
+    """No line goes but by a change within it, no modules are purged, and what bash could read it still can."""
+    source = whole(str(FOLDER / f"{name}.sh"))
+    new = mended(source.data, lambda data: findings_of(Source(file=source.file, data=data), nobody()))
+    before, after = source.data.splitlines(), new.splitlines()
+    assert len(after) >= len(before)
+    assert b"module purge" not in set(after) - set(before)
+    assert [line for line in before if b"CUDA_VISIBLE_DEVICES" in line] == [
+        line for line in after if b"CUDA_VISIBLE_DEVICES" in line
+    ]
+    if source.data.startswith(b"#!/bin/bash"):
+        read = [
+            subprocess.run(
+                ["bash", "-O", "extglob", "-n"], input=one, check=False, capture_output=True
+            ).returncode
+            for one in (source.data, new)
+        ]
+        assert read[0] == read[1]
 
 
 # --- A look at a folder ---

@@ -173,7 +173,7 @@ def _log_is_shared(ask: Ask) -> Iterator[Hit]:
             what = (
                 f"{name} '{path}' is on the node's own disk: nobody sees it from where the job was submitted"
             )
-            yield Hit(name, what, "use a folder that all nodes share")
+            yield Hit(name, what, "use a folder that all nodes share", _in_script(ask))
 
 
 @RULES.add("SB711", "info", "a job without a log")

@@ -57,6 +57,8 @@ _LEAVING = {
     "tmux": _ENDS_ALONE,
     "nohup": ("a batch job has no terminal that could hang up", "remove it"),
 }
+MOSTLY_MEANT = frozenset(("nohup", "sudo", "ssh"))  # some sites allow sudo; ssh may go to another machine
+_NODES = re.compile(r"show hostnames|SLURM_(?:JOB_)?NODELIST|SLURM_LAUNCH_NODE")
 _WAITING = frozenset(("sleep", "tail", "jupyter", "jupyter-lab", "jupyter-notebook", "code-server"))
 
 
@@ -300,8 +302,16 @@ def _leaves_the_job(script: Subject) -> Iterator[Hit]:
             script.at_word(first_word(command)),
             f"{command.name}: {what}",
             fix,
-            "info" if command.name in ("nohup", "sudo") else None,  # some sites let everybody use sudo
+            "info" if command.name in MOSTLY_MEANT and not _to_a_node(script, command) else None,
         )
+
+
+def _to_a_node(script: Subject, command: Command) -> bool:
+    """Whether an ssh goes to a node of the job, as far as the text tells."""
+    if command.name != "ssh" or not _NODES.search(script.text):
+        return False
+    host = next((word for word in command.words[1:] if not word.text.startswith("-")), None)
+    return host is not None and bool(host.variables)
 
 
 @RULES.add("SB319", "info", "GPUs that wait for somebody")
