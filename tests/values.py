@@ -540,6 +540,7 @@ REASONS = (
     ("Node count specification", "--gpus=", "a number of nodes that follows from GPUs"),
     ("More processors requested", "--gpus=", "a number of nodes that follows from GPUs"),
     ("Task count specification", "--gpus=", "a number of nodes that follows from GPUs"),
+    ("", "@[A-Z]+@", "taken for a template, in which something else will stand"),
     ("time limit is invalid", "--deadline=", "a deadline that is another one at another hour"),
     ("Invalid time-min", "--deadline=", "a deadline that is another one at another hour"),
 )

@@ -379,7 +379,7 @@ def _bad_value(script: Subject) -> Iterator[Hit]:
         return
     for use in _uses(script):
         found = _refusal(script, use)
-        if found and not (use.value or "").startswith("="):  # SB111
+        if found and not re.match(r"-\w=", use.word.text):  # SB111
             yield Hit(script.at_use(use), *found)
 
 
