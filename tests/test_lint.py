@@ -472,9 +472,9 @@ def test_comments_turn_rules_off(command: Command, script: str, left: set[str]) 
 
 
 def test_a_comment_covers_the_lines_that_a_command_goes_on_in(command: Command) -> None:
-    text = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --time=1:00:00\n# sbatchgen: disable=SB104\necho \\\n#SBATCH -n 1\n#SBATCH -n 1\n"
+    text = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --time=1:00:00\n# sbatchgen: disable=SB414\necho \\\n$SLURM_JOBID\necho $SLURM_JOBID\n"
     put("job.slurm", text)
-    assert [line for _, line, _, rule in found(command, "job.slurm") if rule == "SB104"] == [7]
+    assert [line for _, line, _, rule in found(command, "job.slurm") if rule == "SB414"] == [7]
 
 
 # --- Rules ---

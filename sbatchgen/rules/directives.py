@@ -75,10 +75,19 @@ def _content(script: Subject) -> Iterator[Hit]:
 @RULES.add("SB104", "warning", "a directive after the first command is ignored")
 def _late(script: Subject) -> Iterator[Hit]:
     comments = {number for number, _ in script.body.comments} if script.body.language in SHELLS else None
-    for line in script.script.directives:
-        if line.kind is Kind.LATE and (comments is None or line.line in comments):  # else a script writes it
-            what = "this directive comes after the first command: Slurm ignores it without a word"
-            yield Hit(script.at(line.line), what, "move it above the first command")
+    late = [
+        line.line
+        for line in script.script.directives
+        if line.kind is Kind.LATE and (comments is None or line.line in comments)  # else a script writes it
+    ]
+    if late:
+        what = "this directive comes after the first command: Slurm ignores it without a word"
+        if len(late) > 1:
+            what = (
+                f"this directive and {len(late) - 1} more come after the first command: Slurm ignores them "
+            )
+            what += "without a word"
+        yield Hit(script.at(late[0]), what, "move it above the first command")
 
 
 @RULES.add("SB105", "warning", "a comment that looks like a directive")
