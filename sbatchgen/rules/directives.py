@@ -387,8 +387,9 @@ def _bad_value(script: Subject) -> Iterator[Hit]:
     if script.script.returncode is None:
         return
     for use in _uses(script):
+        apart = use.value == "=" and use.value_word is not use.word  # SB112
         found = _refusal(script, use)
-        if found and not re.match(r"-\w=", use.word.text):  # SB111
+        if found and not apart and not re.match(r"-\w=", use.word.text):  # SB111
             yield Hit(script.at_use(use), *found)
 
 
