@@ -93,10 +93,13 @@ def _without_consequences(subject: Subject, found: list[Finding]) -> list[Findin
     return [one for one in found if one.rule != "SB205"]
 
 
+LONG = 1 << 17  # characters of a script that is not read for other releases as well
+
+
 def _dated(subject: Subject, found: list[Finding]) -> list[Finding]:
     """The findings; what a later release alone refuses is a warning where nobody has named the release."""
     lines = {one.place.line for one in found if one.severity == "error" and one.rule in _OF_SBATCH}
-    if not subject.assumed or not lines or not _differs(subject):
+    if not subject.assumed or not lines or len(subject.text) > LONG or not _differs(subject):
         return found
     takes = dict.fromkeys(lines - _refused(subject, OLD), OLD)  # a line -> the newest release that takes it
     for release in RELEASES[RELEASES.index(OLD) + 1 : RELEASES.index(subject.release)] if takes else ():

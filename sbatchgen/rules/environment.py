@@ -75,7 +75,7 @@ def _own_folder(script: Subject) -> Iterator[Hit]:
 def _is_fallback(script: Subject, at: int) -> bool:
     """Whether it stands in ${NAME:-...}: what is taken where nobody says better."""
     text = script.body.source.text
-    before = text[max(0, text.rfind("\n", 0, at)) : at]
+    before = text[max(0, text.rfind("\n", 0, at), at - 300) : at]
     return re.search(r"\$\{\w+:?-[^}]*$", before) is not None
 
 

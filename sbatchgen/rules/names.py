@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import cache
+from functools import lru_cache
 
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.subject import Subject
@@ -38,6 +38,8 @@ UNBUFFEREDIO USER WAIT WCKEY WORKING_CLUSTER ACCOUNT EXIT_ERROR ERROR_MODE STDOU
 STDERRMODE STDINMODE REMOTE_CWD TASK_EPILOG TASK_PROLOG COMPRESS JOB_COMMENT
 """
 OF_SLURM = frozenset(f"SLURM_{name}" for name in _OF_SLURM.split())
+NAMES_MAX = 200  # of a script, which are compared with Slurm's
+LONGEST = 60
 OF_SITES = frozenset(("SLURMTMPDIR", "SLURMNODEFILE", "SLURMWORKINGDIR", "SLURMSCRATCH", "SLURMSCRATCHDIR"))
 _GROUPED = re.compile(r"_(?:HET|PACK)_GROUP_\d+$")
 
@@ -80,19 +82,26 @@ def _misnamed(script: Subject) -> Iterator[Hit]:
     seen = set()
     for use in script.body.uses:
         name = use.name
+        if len(seen) > NAMES_MAX:
+            return
         if not name.startswith("SLURM") or name in own or name in seen or use.operator[:1] in (*":-=+?",):
             continue
+        seen.add(name)
         meant = _meant(name)
         if meant:
-            seen.add(name)
             what = f"Slurm sets no {name}: it is empty"
             yield Hit(script.at(use.line, use.column), what, meant)
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _meant(name: str) -> str:
     """What to write in place of a name that is none of Slurm's; "" where it is one, or may be a site's."""
-    if name in OF_SLURM or name.replace("_", "") in OF_SITES or _GROUPED.sub("", name) in OF_SLURM:
+    if (
+        len(name) > LONGEST
+        or name in OF_SLURM
+        or name.replace("_", "") in OF_SITES
+        or _GROUPED.sub("", name) in OF_SLURM
+    ):
         return ""
     for end in range(len(name) - 1, len("SLURM_"), -1):
         if name[end] == "_" and name[:end] in OF_SLURM:
@@ -130,7 +139,7 @@ def _unexported(script: Subject) -> Iterator[Hit]:
         silent = one.exported or one.prefix or one.by or one.context.function or one.context.substitution
         if one.name not in READ_BY_CHILDREN or silent or one.name in exported or one.name in used:
             continue
-        if any(at > one.at for at in started):
+        if started and started[-1] > one.at:
             exported.add(one.name)
             what = f"{one.name} stays in this shell: no program that it starts sees it"
             yield Hit(script.at(one.line, one.column), what, f"export {one.name}={_shown(one.value)}")

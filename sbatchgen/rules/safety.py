@@ -81,7 +81,7 @@ _HOME = re.compile(r"/home/([a-z_][\w.-]*)/")
 _OPTION_LINE = re.compile(r"\n[ \t]*-")
 UNFILLED = re.compile(
     r"/path/to\b[\w./-]*|\bCHANGE_?ME\b|<your[\w -]+>"
-    r"|(?<![\w$/{])your[-_](?:\w+[-_])*(?:account|project|partition|allocation|email|key|token|username|netid)(?:[-_]here)?(?!\w)",
+    r"|(?<![\w$/{])your[-_](?:[a-z0-9]{1,20}[-_]){0,4}(?:account|project|partition|allocation|email|key|token|username|netid)(?:[-_]here)?(?!\w)",
     re.IGNORECASE,
 )
 _UNFILLED_WORDS = ("/path/to", "<your", "changeme", "change_me", "your_", "your-")
@@ -422,6 +422,7 @@ def _unfilled(script: Subject) -> Iterator[Hit]:
 
 @RULES.add("SB813", "error", "a line of options that bash takes for a command")
 def _not_continued(script: Subject) -> Iterator[Hit]:
+    ends: set[int] = set()
     for match in _OPTION_LINE.finditer(script.text) if script.body.language in SHELLS else ():
         at = match.end() - 1
         if at >= script.body.end or not _is_command(script, at):
@@ -435,18 +436,19 @@ def _not_continued(script: Subject) -> Iterator[Hit]:
             what += "ends in a blank after its backslash, and is not continued"
             edits = (Edit(number - 1, len(kept) + 1, 0, ""),)
             yield Hit(place, what, "remove the blank", edits=edits)
-        elif not before.endswith("\\") and _starts_command(script, number - 1):
+        elif not before.endswith("\\") and not script.body.faults:
+            ends = ends or {one.end_line for one in script.body.commands if not one.test}
+            if not _starts_command(script, number - 1, ends):
+                continue
             yield Hit(place, f"{what}is not continued", "end the line before in a backslash")
 
 
-def _starts_command(script: Subject, number: int) -> bool:
+def _starts_command(script: Subject, number: int, ends: set[int]) -> bool:
     """Whether options may belong to the command of a line; a comment may be between."""
-    if script.body.faults:
-        return False
     line = script.lines[number - 1].strip()
     if line.startswith("#"):  # which ends what the line before continues
         return number > 1 and script.lines[number - 2].endswith("\\")
-    return any(one.line <= number <= one.end_line and not one.test for one in script.body.commands)
+    return number in ends
 
 
 def _is_command(script: Subject, at: int) -> bool:

@@ -168,7 +168,7 @@ def _waits_in_front(script: Subject, first: Launch) -> Iterator[Hit]:
     for launch in script.processes.steps:
         command = launch.command
         later = command.at > first.command.at and not command.background and not command.context.substitution
-        if not later or any(at < command.at for at in ends) or not _takes_all(launch, script):
+        if not later or (ends and ends[0] < command.at) or not _takes_all(launch, script):
             continue
         if launch.step is not None and not command.context.branch and not first.command.context.branch:
             what = f"the srun in line {first.command.line} holds all CPUs of its nodes while it runs in the "

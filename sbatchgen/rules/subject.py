@@ -37,12 +37,13 @@ if TYPE_CHECKING:
     from sbatchgen.shell import Word as WordOfBody
 
 
+NAMES_MAX = 100  # of options that sbatch does not have, which are compared with its own
 _MARKS = ("{", "<", "@", "%", "__")
 _IN_BODY = re.compile(
     r"\{\{-?[ \t]*[A-Za-z_][^{}$\n]*\}\}|\{%-?[ \t]*\w[^%\n]*%\}|(?<![\w@])@[A-Z][A-Z0-9_]+@"
 )
 _IN_DIRECTIVE = re.compile(
-    _IN_BODY.pattern + r"|\{\{[^\n]*?\}\}|(?<![$\w])\{[A-Za-z_][\w.]*\}|(?<![\w%])%[A-Z]{2}[A-Z0-9_]*%"
+    _IN_BODY.pattern + r"|\{\{[^\n]{0,200}?\}\}|(?<![$\w])\{[A-Za-z_][\w.]*\}|(?<![\w%])%[A-Z]{2}[A-Z0-9_]*%"
     r"|(?<![\w$<])<[A-Za-z][^<>@\n]*>|(?<![A-Za-z0-9])__[A-Z][A-Z0-9_]*__(?![A-Za-z0-9])"
 )
 
@@ -104,8 +105,16 @@ class Subject:
 
     def may_be_of_plugin(self, name: str) -> bool:
         """Whether an unknown option may be one of a plugin: it is no slip, and no list says no."""
-        listed = self.profile is not None and self.profile.plugin_options
-        return not listed and name not in RENAMED and not is_near(name, self.slurm)
+        if self.profile is not None and self.profile.plugin_options:
+            return False
+        known = self._unknown_names
+        if name not in known and len(known) < NAMES_MAX:
+            known[name] = name not in RENAMED and not is_near(name, self.slurm)
+        return known.get(name, True)
+
+    @cached_property
+    def _unknown_names(self) -> dict[str, bool]:
+        return {}
 
     @cached_property
     def script(self) -> Script:
