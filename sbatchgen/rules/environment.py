@@ -59,7 +59,7 @@ def _own_folder(script: Subject) -> Iterator[Hit]:
     fix = '"$SLURM_SUBMIT_DIR", the folder of sbatch, or the path written out'
     seen = set()
     for use in script.body.uses:
-        if use.name not in ("0", "BASH_SOURCE"):
+        if use.name not in ("0", "BASH_SOURCE") or use.line in seen:
             continue
         command = _command_at(script, use.at)
         inside = command is not None and command.at <= use.at < command.end

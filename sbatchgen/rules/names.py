@@ -79,7 +79,7 @@ READ_BY_CHILDREN = frozenset(_READ_BY_CHILDREN.split())
 @RULES.add("SB421", "warning", "a variable that Slurm never sets")
 def _misnamed(script: Subject) -> Iterator[Hit]:
     own = {one.name for one in script.body.sets}
-    seen = set()
+    seen: set[str] = set()
     for use in script.body.uses:
         name = use.name
         if len(seen) > NAMES_MAX:
@@ -152,7 +152,7 @@ def _shown(value: str | None) -> str:
 @RULES.add("SB424", "warning", "a variable of another scheduler")
 def _of_others(script: Subject) -> Iterator[Hit]:
     own = {one.name for one in script.body.sets} | _asked_for(script)
-    seen = set()
+    seen: set[str] = set()
     for use in script.body.uses:
         if (
             use.name not in OF_OTHERS
