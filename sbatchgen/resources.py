@@ -76,12 +76,11 @@ class Resources:
         return 1
 
     def spread(self, most: int | None) -> Resources:
-        """The job on as many nodes as it may have, of which its cluster gives `most`."""
+        """The job on as many nodes as it may have: those of its cluster, `most`, and no more than it has tasks."""
         if self.nodes_min is not None:
-            nodes = self.nodes_max or self.nodes_min
-        else:
-            nodes = most or max(self.ntasks or 1, *(count for _, count in self.gpus or ()), 1)
-        return replace(self, nodes_min=nodes)
+            return replace(self, nodes_min=self.nodes_max or self.nodes_min)
+        wanted = max(self.ntasks or 1, *(count for _, count in self.gpus or ()), 1)
+        return replace(self, nodes_min=min(most or wanted, self.ntasks or wanted))
 
     @property
     def tasks_per_node(self) -> int:

@@ -378,7 +378,7 @@ partitions:
   cpu: *gpu
 """
 # Errors of lint about what Slurm takes, and what then goes wrong.
-NOT_REFUSED = frozenset({"SB111", "SB121", "SB604"})
+NOT_REFUSED = frozenset({"SB121", "SB604"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -516,7 +516,7 @@ REASONS = (
     ),
     (
         "Invalid node name",
-        r'--exclude="[^"]*\[[^",]*\[',
+        r'--exclude="[^"]*\[[^"]*\[',
         "several brackets: slurmctld takes some, and refuses others",
     ),
     (

@@ -131,10 +131,25 @@ def _gpu_type_given(ask: Ask) -> Iterator[Hit]:
 @RULES.add("SB210", "error", "a generic resource that the cluster does not have", about_fit=True)
 def _gres_known(ask: Ask) -> Iterator[Hit]:
     known = ask.profile.gres_types
-    for name, _, _ in ask.job.gres if known else ():
+    asked = [("gres", name) for name, _, _ in ask.job.gres]
+    asked += [("tres-per-task", name) for name in _gres_of_tasks(ask)]
+    for option, name in asked if known else ():
         if name not in known:
             what = f"cluster '{ask.profile.name}' has no generic resource '{name}'"
-            yield Hit("gres", what, did_you_mean(name, known))
+            yield Hit(option, what, did_you_mean(name, known))
+
+
+def _gres_of_tasks(ask: Ask) -> list[str]:
+    """The names of generic resources in --tres-per-task; none of what sbatch can't read."""
+    text = ask.job.options.get("tres-per-task")
+    if not text:
+        return []
+    from sbatchgen.script import tres  # few jobs have it
+
+    try:
+        return [item.name for item in tres.items(text, slurm=ask.slurm) if item.name]
+    except tres.BadItemError:
+        return []
 
 
 @RULES.add("SB211", "error", "shards together with whole GPUs")
