@@ -76,7 +76,7 @@ class Resources:
         return 1
 
     def spread(self, most: int | None) -> Resources:
-        """The job on as many nodes as it may have: those of its cluster, `most`, and no more than it has tasks."""
+        """The job on as many nodes as it may have: `most` in its cluster, and no more than it has tasks."""
         if self.nodes_min is not None:
             return replace(self, nodes_min=self.nodes_max or self.nodes_min)
         wanted = max(self.ntasks or 1, *(count for _, count in self.gpus or ()), 1)
