@@ -167,7 +167,7 @@ def _launcher_possible(plan: Plan) -> Iterator[Finding]:
         yield _error(plan, "launcher", what, "use --launcher torchrun or spawn")
     given = plan.origin("launcher")
     if plan.mode != "ddp" and given.source >= Source.PROJECT:
-        what = f"mode '{plan.mode}' starts one process: the launcher has no say"
+        what = f"mode '{plan.mode}' starts one process: the launcher is ignored"
         yield Finding("warning", Problem(what, given.where, "remove the launcher, or use mode ddp"))
     if plan.profile.scheduler == "none" and plan.nodes > 1:
         what = f"profile '{plan.profile.name}' is one machine, but {plan.nodes} nodes were asked for"

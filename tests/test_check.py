@@ -135,7 +135,7 @@ WARNS: list[tuple[str, dict[str, Any], str]] = [
     ("ddp", {"output": ShellPath("train.log")}, "the same for every job"),
     ("ddp", {"signal": Text("USR2@60")}, "waits for USR1"),
     ("ddp", {"requeue": False}, "requeue is off"),
-    ("single", {"launcher": "spawn"}, "has no say"),
+    ("single", {"launcher": "spawn"}, "is ignored"),
     ("ddp", {"runtime": "apptainer", "image": ShellPath("docker://a/b")}, "each of 2 nodes fetches"),
 ]
 

@@ -411,7 +411,7 @@ def _minutes(script: Subject) -> Iterator[Hit]:
             yield Hit(script.at_value(name), what, f"write {minutes}:00:00 for hours, or 00:{minutes:02}:00")
 
 
-@RULES.add("SB128", "warning", "a time that is none")
+@RULES.add("SB128", "warning", "a negative time limit")
 def _strange_time(script: Subject) -> Iterator[Hit]:
     for name in ("time", "time-min"):
         value = script.value(name) or ""
@@ -420,9 +420,7 @@ def _strange_time(script: Subject) -> Iterator[Hit]:
             use is not None and use.value_word is not None and use.value_word.line != use.word.line
         )  # SB110
         if value.startswith("-") and value != "-1" and not apart:
-            what = (
-                f"--{name}={value}: Slurm takes a negative time, and makes something of it that nobody meant"
-            )
+            what = f"--{name}={value} is negative: Slurm takes it, and reads it as thousands of years"
             yield Hit(script.at_value(name), what, f"as in {EXAMPLES['time']}")
 
 

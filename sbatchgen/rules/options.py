@@ -119,7 +119,7 @@ def _log_of_each_task(ask: Ask) -> Iterator[Hit]:
             yield Hit(name, what, "put %a into it, as %A_%a")
 
 
-@RULES.add("SB704", "warning", "the index of an array in a job that is none")
+@RULES.add("SB704", "warning", "the index of an array in a job that is not an array")
 def _log_of_no_array(ask: Ask) -> Iterator[Hit]:
     for name in LOGS if "array" not in ask.job else ():
         if re.search(r"(?<!%)(?:%%)*%\d*a", ask.job.options.get(name, "")):

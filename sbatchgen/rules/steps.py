@@ -314,7 +314,7 @@ def _to_a_node(script: Subject, command: Command) -> bool:
     return host is not None and bool(host.variables)
 
 
-@RULES.add("SB319", "info", "GPUs that wait for somebody")
+@RULES.add("SB319", "info", "idle GPUs")
 def _idle_gpus(script: Subject) -> Iterator[Hit]:
     if not script.job.gpu_count:
         return
