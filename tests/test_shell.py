@@ -149,6 +149,7 @@ QUOTED = st.lists(
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(QUOTED, min_size=1, max_size=20))
 @example(["'$'$'\\\\'", "0"])
+@example(["'\n'$'\\\\'", '$"a b"'])
 def test_values_are_those_of_bash(texts: list[str]) -> None:
     script = "".join(f"printf '%s\\0' X{text}\n" for text in texts)
     result = subprocess.run(

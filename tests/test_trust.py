@@ -322,7 +322,7 @@ def test_the_warning_comes_with_errors_and_from_every_command(project: Path, com
 
 def test_submit_warns_before_it_asks(project: Path, command: Command) -> None:
     everybody(project / "sbatchgen.yaml")
-    result = command("submit", "cpu", "--profile", "local", "--dry-run")
+    result = command("submit", "cpu", "--profile", "local", "--dry-run", "--", "--dataset", "fake")
     assert result.err.startswith("warning: left out sbatchgen.yaml: it ")
     assert "echo" in result.err
     assert result.err.count("left out") == 1

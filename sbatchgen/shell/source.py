@@ -237,7 +237,7 @@ _MATCH = re.compile(
 )
 # $'...', or what may hold its two characters and is none: a comment, "...", '...$'
 _ANSI = re.compile(
-    rb"""\$'(?:\\.|[^'\\])*'|\\.|(?<![^\s;])\#[^\n]*|"(?:\\.|[^"\\$`]|\$(?!\())*"|'[^'\n]*'""", re.DOTALL
+    rb"""\$'(?:\\.|[^'\\])*'|\\.|(?<![^\s;])\#[^\n]*|"(?:\\.|[^"\\$`]|\$(?!\())*"|'[^']*'""", re.DOTALL
 )
 _ESCAPED = re.compile(rb"\\[^\n]")
 _KEPT = re.compile(rb"\$\{[^}]*\}|\$\w+|\w+|.", re.DOTALL)
