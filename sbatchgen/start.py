@@ -25,6 +25,10 @@ from sbatchgen.units import ShellPath
 
 LOOK_TIMEOUT_S = 30
 SQUEUE_TIMEOUT_S = 20
+# States of squeue(1), "JOB STATE CODES", in which a job needs its run folder no more, or hardly.
+ENDED = frozenset(
+    "BOOT_FAIL CANCELLED COMPLETED COMPLETING DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY REVOKED TIMEOUT".split()
+)
 OTHER_RUN = "another run: --job-name NAME"
 AFRESH = "from the start: --resume off"
 
@@ -240,7 +244,11 @@ def queued(run_dir: Path, plan: Plan, environment: Mapping[str, str]) -> list[Fi
     except (OSError, subprocess.TimeoutExpired):
         return []
     said = re.findall(r"^(\d+) ([A-Z_]+)$", done.stdout.decode("utf-8", "replace"), re.MULTILINE)
-    live = {int(job): state.lower().replace("_", " ") for job, state in said if int(job) in jobs}
+    live = {
+        int(job): state.lower().replace("_", " ")
+        for job, state in said
+        if int(job) in jobs and state not in ENDED
+    }
     if not live:
         return []
     job = max(live)

@@ -197,6 +197,7 @@ def squeue(folder: Path, answer: str) -> None:
             "job 4712 has this run folder too, and is requeue hold: {}/runs/ddp",
         ),
         ("4713 RUNNING\n", ""),
+        ("4711 COMPLETING\n4712 CANCELLED\n", ""),
         ("slurm_load_jobs error: Invalid job id specified\n", ""),
         ("", ""),
     ],
