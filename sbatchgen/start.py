@@ -27,7 +27,7 @@ LOOK_TIMEOUT_S = 30
 SQUEUE_TIMEOUT_S = 20
 # States of squeue(1), "JOB STATE CODES", in which a job needs its run folder no more, or hardly.
 ENDED = frozenset(
-    "BOOT_FAIL CANCELLED COMPLETED COMPLETING DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY REVOKED TIMEOUT".split()
+    "BOOT_FAIL CANCELLED COMPLETED COMPLETING DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY REVOKED TIMEOUT".split()  # noqa: SIM905
 )
 OTHER_RUN = "another run: --job-name NAME"
 AFRESH = "from the start: --resume off"
