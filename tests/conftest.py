@@ -26,9 +26,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Let what the tests start hear SIGHUP, under nohup too: what is ignored here would be ignored there."""
+    """Let what the tests start hear SIGHUP under nohup too, and SIGINT in the background of a shell.
+
+    What is ignored here would be ignored there. Programs that are started get the default back.
+    """
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, lambda *_: None)  # programs that are started get the default back
+        signal.signal(signal.SIGHUP, lambda *_: None)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
