@@ -314,7 +314,8 @@ def test_an_interrupt_ends_the_following_not_the_training(folder: Path) -> None:
     (folder / "train.py").write_text(
         "import pathlib, time\n"
         "pathlib.Path('began').touch()\n"
-        "while not pathlib.Path('end').exists():\n"
+        "late = time.monotonic() + 60\n"
+        "while not pathlib.Path('end').exists() and time.monotonic() < late:\n"
         "    time.sleep(0.05)\n"
         "pathlib.Path('ended').touch()\n"
     )
