@@ -60,6 +60,8 @@ def test_what_lies_in_the_run_folder_is_no_trap(
     run_dir.mkdir()
     secret.write_text("mine")
     plant(run_dir / name, secret)
+    if name == "lock.json" and (run_dir / name).is_file() and not (run_dir / name).is_symlink():
+        os.utime(run_dir / name, (0, 0))  # no beat for long: a fresh one is waited for, a minute
     ended = here(run_dir)
 
     assert secret.read_text() == "mine"
