@@ -309,7 +309,8 @@ def interrupts(place: Place) -> Iterator[str]:
             yield "it hangs"
             continue
         fine = process.returncode in {0, 3, 130} and b"Traceback" not in err
-        yield "" if fine else f"{process.returncode} {err[-300:]!r}"
+        early = process.returncode in {1, -signal.SIGINT} and b"/sbatchgen/" not in err  # Python's own start
+        yield "" if fine or early else f"{process.returncode} {err[-300:]!r}"
 
 
 def situations(place: Place) -> Iterator[str]:
