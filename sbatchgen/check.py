@@ -50,7 +50,8 @@ def check(plan: Plan, *, log_folders_made: bool = False) -> list[Finding]:
     return sorted(findings, key=lambda finding: finding.severity != "error")
 
 
-def _error(plan: Plan, key: str, what: str, fix: str, *, fit: bool = False) -> Finding:
+def error(plan: Plan, key: str, what: str, fix: str, *, fit: bool = False) -> Finding:
+    """What is wrong with a key of a job, where it was written, and how to mend it."""
     return Finding("error", Problem(what, written(plan.origin(key)), fix), fit)
 
 
@@ -62,45 +63,43 @@ def _counts(plan: Plan) -> Iterator[Finding]:
     for name in POSITIVE:
         value = getattr(plan.options, name)
         if value is not None and value < 1:
-            yield _error(plan, f"options.{name}", f"{name} is {value}", f"set {name} to at least 1")
+            yield error(plan, f"options.{name}", f"{name} is {value}", f"set {name} to at least 1")
     if plan.nproc_per_node < 1:
-        yield _error(
-            plan, "nproc_per_node", f"nproc_per_node is {plan.nproc_per_node}", "set it to 1 or more"
-        )
+        yield error(plan, "nproc_per_node", f"nproc_per_node is {plan.nproc_per_node}", "set it to 1 or more")
     if plan.max_restarts < 0:
-        yield _error(plan, "max_restarts", "max_restarts is negative", "0 means: never start again")
+        yield error(plan, "max_restarts", "max_restarts is negative", "0 means: never start again")
     time = plan.options.time
     if time is not None and time < 60:
-        yield _error(plan, "options.time", f"time {time} is no limit to Slurm", "set at least 00:01:00")
+        yield error(plan, "options.time", f"time {time} is no limit to Slurm", "set at least 00:01:00")
 
 
 def _mode_shape(plan: Plan) -> Iterator[Finding]:
     nodes, tasks = plan.nodes, plan.options.ntasks_per_node
     if plan.mode != "ddp" and nodes > 1:
         what = f"mode '{plan.mode}' runs on one node, but {nodes} were asked for"
-        yield _error(plan, "options.nodes", what, "use mode ddp, or --nodes 1")
+        yield error(plan, "options.nodes", what, "use mode ddp, or --nodes 1")
     if plan.options.ntasks is not None:
         what = "ntasks leaves it to Slurm how many tasks each node gets, 3 and 1 as well as 2 and 2"
-        yield _error(plan, "options.ntasks", what, "use --nodes and --ntasks-per-node")
+        yield error(plan, "options.ntasks", what, "use --nodes and --ntasks-per-node")
     wanted = plan.nproc_per_node if plan.launcher == "srun" else 1
     if tasks is not None and tasks != wanted:
         who = f"launcher {plan.launcher}" if plan.launcher else f"mode {plan.mode}"
         what = f"{who} wants {wanted} task{'s' * (wanted > 1)} a node, but ntasks_per_node is {tasks}"
-        yield _error(plan, "options.ntasks_per_node", what, f"remove it, or set it to {wanted}")
+        yield error(plan, "options.ntasks_per_node", what, f"remove it, or set it to {wanted}")
     if plan.mode == "single" and plan.gpus_per_node > 1:
         what = f"mode 'single' uses one GPU, but {plan.gpus_per_node} were asked for"
-        yield _error(plan, _gpu_key(plan), what, "ask for 1, or use mode ddp")
+        yield error(plan, _gpu_key(plan), what, "ask for 1, or use mode ddp")
     if plan.mode == "cpu":
         for name in GPU_OPTIONS:
             if getattr(plan.options, name) is not None:
-                yield _error(plan, f"options.{name}", "mode 'cpu' uses no GPU", f"remove {name}")
+                yield error(plan, f"options.{name}", "mode 'cpu' uses no GPU", f"remove {name}")
     gpus = plan.gpus_per_node
     if plan.mode == "ddp" and gpus and plan.nproc_per_node != gpus:
         what = f"{plan.nproc_per_node} processes a node for {gpus} GPUs a node"
         fix = (
             f"set --nproc-per-node {gpus}" if plan.nproc_per_node < gpus else "NCCL wants a GPU for each rank"
         )
-        kind = _warning if plan.nproc_per_node < gpus else _error
+        kind = _warning if plan.nproc_per_node < gpus else error
         yield kind(plan, "nproc_per_node", what, fix)
     if plan.mode == "dataparallel":
         what = "DataParallel is slower than DDP, also on one node"
@@ -117,7 +116,7 @@ def _gpus_known(plan: Plan) -> Iterator[Finding]:
     told = plan.origin("nproc_per_node").source > Source.DEFAULT
     if plan.mode in ("dataparallel", "ddp") and unknown and not told:
         what = f"how many GPUs a node has is not known for profile '{plan.profile.name}'"
-        yield _error(plan, "", what, "add --gpus-per-node N (or, on CPUs, --nproc-per-node N)")
+        yield error(plan, "", what, "add --gpus-per-node N (or, on CPUs, --nproc-per-node N)")
 
 
 def _shards(plan: Plan) -> Iterator[Finding]:
@@ -125,7 +124,7 @@ def _shards(plan: Plan) -> Iterator[Finding]:
     if plan.shards and plan.mode == "dataparallel":
         what = "shards lie on one GPU, but several ranks or replicas want one each (NCCL: duplicate GPU)"
         fix = "use mode single, or ddp with --nproc-per-node 1, or whole GPUs"
-        yield _error(plan, "options.gres", what, fix)
+        yield error(plan, "options.gres", what, fix)
     if plan.shards and plan.slurm and not plan.partition.shards_per_gpu and plan.profile.partitions:
         what = f"profile '{plan.profile.name}' knows of no shards in this partition"
         fix = "set shards_per_gpu in the profile if the cluster has them"
@@ -142,15 +141,15 @@ def _runtime_ready(plan: Plan) -> Iterator[Finding]:
     if plan.runtime in needs:
         value, what, fix = needs[plan.runtime]
         if not value:
-            yield _error(plan, "runtime", f"runtime '{plan.runtime}' needs {what}", f"add {fix}")
+            yield error(plan, "runtime", f"runtime '{plan.runtime}' needs {what}", f"add {fix}")
     if plan.runtime == "enroot":
         if not plan.slurm:
             what = "runtime 'enroot' is started by pyxis, a plugin of Slurm, and there is no Slurm here"
-            yield _error(plan, "runtime", what, "use --runtime host, venv, conda or apptainer")
+            yield error(plan, "runtime", what, "use --runtime host, venv, conda or apptainer")
         image = plan.image or ""
         if image.endswith(".sqsh") and not image.startswith(("/", ".", "${")):
             what = f"pyxis takes '{image}' for the address of a registry, not for a file"
-            yield _error(plan, "image", what, f"write ./{image}, or the absolute path")
+            yield error(plan, "image", what, f"write ./{image}, or the absolute path")
     registry = bool(plan.image) and ("://" in str(plan.image))
     if plan.runtime in ("apptainer", "enroot") and registry and plan.nodes > 1:
         what = f"each of {plan.nodes} nodes fetches {plan.image} from its registry"
@@ -158,20 +157,20 @@ def _runtime_ready(plan: Plan) -> Iterator[Finding]:
     for bind in plan.binds:
         if bind.count(":") > 1 or "," in bind:
             what = f"'{bind}' can't be bound: a comma or a second colon would be split"
-            yield _error(plan, "binds", what, "bind a link without them")
+            yield error(plan, "binds", what, "bind a link without them")
 
 
 def _launcher_possible(plan: Plan) -> Iterator[Finding]:
     if plan.launcher == "srun" and not plan.slurm:
         what = f"launcher 'srun' needs Slurm, which profile '{plan.profile.name}' does not have"
-        yield _error(plan, "launcher", what, "use --launcher torchrun or spawn")
+        yield error(plan, "launcher", what, "use --launcher torchrun or spawn")
     given = plan.origin("launcher")
     if plan.mode != "ddp" and given.source >= Source.PROJECT:
         what = f"mode '{plan.mode}' starts one process: the launcher is ignored"
         yield Finding("warning", Problem(what, given.where, "remove the launcher, or use mode ddp"))
     if plan.profile.scheduler == "none" and plan.nodes > 1:
         what = f"profile '{plan.profile.name}' is one machine, but {plan.nodes} nodes were asked for"
-        yield _error(plan, "options.nodes", what, "use --nodes 1, or --profile with a cluster", fit=True)
+        yield error(plan, "options.nodes", what, "use --nodes 1, or --profile with a cluster", fit=True)
 
 
 def _signal_is_served(plan: Plan) -> Iterator[Finding]:
@@ -197,13 +196,13 @@ def _options_are_words(plan: Plan) -> Iterator[Finding]:
         value = getattr(plan.options, name)
         if value is not None and not re.fullmatch(r"(?:[\w.-]+:)?[1-9]\d*", value):
             what = f"{name} '{value}' is not [type:]count"
-            yield _error(plan, f"options.{name}", what, "write 4, or a100:4")
+            yield error(plan, f"options.{name}", what, "write 4, or a100:4")
     if plan.options.open_mode not in (None, "append", "truncate"):
         what = f"open_mode '{plan.options.open_mode}' is not append or truncate"
-        yield _error(plan, "options.open_mode", what, "remove it: append is the default here")
+        yield error(plan, "options.open_mode", what, "remove it: append is the default here")
     for name in NAMES:
         if str(getattr(plan.options, name)) == "":
-            yield _error(plan, f"options.{name}", f"{name} is empty", f"remove {name}")
+            yield error(plan, f"options.{name}", f"{name} is empty", f"remove {name}")
 
 
 def _values_are_taken(plan: Plan) -> Iterator[Finding]:
@@ -222,15 +221,15 @@ def _extra_options(plan: Plan) -> Iterator[Finding]:
     for name, value in plan.extra_options.items():
         key = f"extra_options.{name}"
         if not re.fullmatch(r"[a-z][a-z0-9-]*[a-z0-9]", name):
-            yield _error(plan, key, f"'{name}' is not the long name of an option", "write it without dashes")
+            yield error(plan, key, f"'{name}' is not the long name of an option", "write it without dashes")
         elif name in NOT_IN_A_SCRIPT:
-            yield _error(plan, key, f"--{name} has no place in a script", "give it to sbatch itself")
+            yield error(plan, key, f"--{name} has no place in a script", "give it to sbatch itself")
         elif name.replace("-", "_") in NAMES:
-            yield _error(plan, key, f"--{name} is an option that sbatchgen knows", f"set options.{name}")
+            yield error(plan, key, f"--{name} is an option that sbatchgen knows", f"set options.{name}")
         elif value == "":
-            yield _error(plan, key, f"--{name} has no value", "write true for an option that takes none")
+            yield error(plan, key, f"--{name} has no value", "write true for an option that takes none")
         elif plan.slurm and (what := _read_otherwise(plan, name, value)):
-            yield _error(plan, key, what, f"write what sbatch(1) says of --{name}: a value, or true for none")
+            yield error(plan, key, what, f"write what sbatch(1) says of --{name}: a value, or true for none")
 
 
 def _read_otherwise(plan: Plan, name: str, value: str) -> str:
@@ -265,7 +264,7 @@ def _env_leaves_paths_alone(plan: Plan) -> Iterator[Finding]:
         holding = [path for path in (*paths, *places) if path and f"${{{name}}}" in path]
         if holding:
             what = f"{name} is set by the job, but a path of it holds ${{{name}}}: {holding[0]}"
-            yield _error(
+            yield error(
                 plan, f"env.{name}", what, f"write the path without ${{{name}}}, or set another variable"
             )
 
@@ -273,34 +272,34 @@ def _env_leaves_paths_alone(plan: Plan) -> Iterator[Finding]:
 def _requeue_on_timeout(plan: Plan) -> Iterator[Finding]:
     if not plan.requeue_on_timeout:
         return
-    key, flag = "requeue_on_timeout", "requeue_on_timeout"
+    key = "requeue_on_timeout"
     if plan.trainer is None:
-        what = f"{flag} is for trainers that resume by themselves: the bundled one asks for its restarts"
-        yield _error(plan, key, what, f"remove {flag}")
+        what = f"{key} is for trainers that resume by themselves: the bundled one asks for its restarts"
+        yield error(plan, key, what, f"remove {key}")
     elif plan.slurm and not plan.restartable:
-        what = f"{flag} needs restarts, but " + (
+        what = f"{key} needs restarts, but " + (
             "resume is off" if not plan.stoppable else "max_restarts is 0"
         )
-        yield _error(plan, key, what, "remove one of the two")
+        yield error(plan, key, what, "remove one of the two")
     if plan.requeue_on_node_fail:
-        what = f"{flag} and requeue_on_node_fail exclude each other"
-        yield _error(plan, key, what, "remove one of them")
+        what = f"{key} and requeue_on_node_fail exclude each other"
+        yield error(plan, key, what, "remove one of them")
 
 
 def _trainer_can_start(plan: Plan) -> Iterator[Finding]:
     trainer = plan.trainer
     if trainer is not None and (not trainer or trainer.startswith("-")):
-        yield _error(plan, "trainer", f"'{trainer}' can't be a trainer", "give a file, or a module's name")
+        yield error(plan, "trainer", f"'{trainer}' can't be a trainer", "give a file, or a module's name")
     elif trainer is not None and not (
         "/" in trainer or trainer.endswith(".py") or _MODULE.fullmatch(trainer)
     ):
-        yield _error(plan, "trainer", f"'{trainer}' is neither a file nor a module", f"write ./{trainer}")
+        yield error(plan, "trainer", f"'{trainer}' is neither a file nor a module", f"write ./{trainer}")
     if trainer is None:
         taken = [arg for arg in plan.args if arg.split("=")[0] in ("--run-dir", "--data-dir", "--resume")]
         for arg in taken:
             option = arg.split("=")[0]
             what = f"{option} of the trainer is set by sbatchgen, which has to know it too"
-            yield _error(plan, "args", what, f"give {option} to sbatchgen, before the --")
+            yield error(plan, "args", what, f"give {option} to sbatchgen, before the --")
 
 
 RULES: tuple[Callable[[Plan], Iterator[Finding]], ...] = (

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sbatchgen.check import check
-from sbatchgen.document import Document, parse_scalar, read
+from sbatchgen.document import Document, parse_scalar
 from sbatchgen.errors import Problem, SbatchgenError
 from sbatchgen.finding import NOWHERE, Finding
 from sbatchgen.job import MODES, Mode
@@ -36,8 +36,7 @@ def findings(file: Path, places: Places) -> list[Finding]:
     Raises:
         DocumentError: It can't be read.
     """
-    checked(file)
-    profile = read(file, Profile)
+    profile = checked(file)
     found = [*_name(profile, file), *_setup(profile)]
     for mode in MODES:
         for partition in (*profile.value.partitions,) or (None,):

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sbatchgen import launch, quoting
-from sbatchgen.errors import Problem, did_you_mean
+from sbatchgen import history, launch, quoting
+from sbatchgen.check import error
+from sbatchgen.errors import did_you_mean
 from sbatchgen.finding import Finding
 from sbatchgen.plan import Plan
-from sbatchgen.resources import written
 from sbatchgen.units import ShellPath
 
 LOOK_TIMEOUT_S = 30
@@ -101,7 +101,7 @@ def look(plan: Plan, run_dir: Path, code: Path, resume: str) -> tuple[Start | No
     if answer is None:
         return None, []
     if isinstance(answer, str):
-        return None, [_error(plan, "args", *_parts(answer))]
+        return None, [error(plan, "args", *_parts(answer))]
     start = Start(**{name: answer[name] for name in Start.__annotations__ if name in answer})
     if start.state == "new" and not any(folder.is_dir() for folder in run_dir.parents[:-1]):
         return None, []  # a file system of the nodes
@@ -146,18 +146,18 @@ def _findings(plan: Plan, run_dir: Path, start: Start) -> Iterator[Finding]:
     folder, by = str(run_dir), f", trained by job {start.job}" if start.job else ""
     if start.state == "done":
         what = f"nothing left to do in {folder}: {start.epoch} of {start.epochs} epochs are done{by}"
-        yield _error(plan, "run_dir", what, f"train longer: -- --epochs N; {OTHER_RUN}; {AFRESH}")
+        yield error(plan, "run_dir", what, f"train longer: -- --epochs N; {OTHER_RUN}; {AFRESH}")
     elif start.state == "changed":
         listed = "; ".join(f"{flag(name)} was {old}, is {new}" for name, (old, new) in start.changed.items())
         what = f"the checkpoint in {folder} has other settings: {listed}{by}"
         fix = f"the old settings; {OTHER_RUN}; {AFRESH}; or go on all the same: -- --allow-config-change"
-        yield _error(plan, "run_dir", what, fix)
+        yield error(plan, "run_dir", what, fix)
     elif start.state == "used" and not plan.options.dependency:
         what = f"{folder} is in use by {start.holder}"
-        yield _error(plan, "run_dir", what, f"wait for it; {OTHER_RUN}")
+        yield error(plan, "run_dir", what, f"wait for it; {OTHER_RUN}")
     elif start.state == "missing" and _is_seen(run_dir, start.checkpoint):
         what = f"there is no checkpoint {start.checkpoint}"
-        yield _error(plan, "resume", what, "a checkpoint, or --resume auto for the newest")
+        yield error(plan, "resume", what, "a checkpoint, or --resume auto for the newest")
 
 
 def _is_seen(run_dir: Path, checkpoint: str) -> bool:
@@ -191,13 +191,13 @@ def _missing(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Iterat
     chdir = _here(plan.options.chdir, folder, environment) if plan.options.chdir else folder
     if chdir and chdir.parent.is_dir() and not chdir.is_dir():
         what = f"there is no working folder {chdir}: Slurm would start the job in /tmp"
-        yield _error(plan, "options.chdir", what, f"mkdir {quoting.word(str(chdir))}, or another --chdir")
+        yield error(plan, "options.chdir", what, f"mkdir {quoting.word(str(chdir))}, or another --chdir")
     elif chdir and plan.trainer and launch.is_file(plan.trainer):
         yield from _trainer_there(plan, plan.trainer, chdir)
     data = _here(plan.data, folder, environment) if launch.uses_data(plan) else None
     if data and data.parent.is_dir() and not data.exists() and not plan.options.dependency:
         fix = "make it (see sbatchgen data), or name another: --data-dir"
-        finding = _error(plan, "data", f"there is no data folder {data}", fix)
+        finding = error(plan, "data", f"there is no data folder {data}", fix)
         local = plan.profile.scheduler == "none"
         yield finding if local else replace(finding, severity="warning")  # another job may make it
 
@@ -209,14 +209,12 @@ def _trainer_there(plan: Plan, trainer: str, chdir: Path) -> Iterator[Finding]:
         return
     siblings = [one.name for one in path.parent.glob("*.py")]
     fix = did_you_mean(path.name, siblings) if siblings else "name a file, from the folder of submission on"
-    yield _error(plan, "trainer", f"there is no trainer {path}", fix)
+    yield error(plan, "trainer", f"there is no trainer {path}", fix)
 
 
 def _here(path: ShellPath, folder: Path, environment: Mapping[str, str]) -> Path | None:
     """The path with its variables filled in; None where one is not known here."""
-    if not all(environment.get(name) for name in path.VARIABLE.findall(path)):
-        return None
-    return folder / path.VARIABLE.sub(lambda match: environment[match[1]], path)
+    return None if path.unset(environment) else folder / path.filled(environment)
 
 
 def queued(run_dir: Path, plan: Plan, environment: Mapping[str, str]) -> list[Finding]:
@@ -224,11 +222,7 @@ def queued(run_dir: Path, plan: Plan, environment: Mapping[str, str]) -> list[Fi
 
     squeue(1) is asked only if there was one, and only once. What it does not say is no finding.
     """
-    jobs = sorted(
-        int(match[1])
-        for file in run_dir.glob("job-*.slurm")
-        if (match := re.fullmatch(r"job-(\d+)\.slurm", file.name))
-    )
+    jobs = history.jobs(run_dir)
     if not jobs or plan.options.dependency:
         return []
     ids = ",".join(map(str, jobs[-100:]))
@@ -254,11 +248,7 @@ def queued(run_dir: Path, plan: Plan, environment: Mapping[str, str]) -> list[Fi
     job = max(live)
     what = f"job {job} has this run folder too, and is {live[job]}: {run_dir}"
     return [
-        _error(
+        error(
             plan, "run_dir", what, f"{OTHER_RUN}; after that job: --dependency afterany:{job}; scancel {job}"
         )
     ]
-
-
-def _error(plan: Plan, key: str, what: str, fix: str) -> Finding:
-    return Finding("error", Problem(what, written(plan.origin(key)), fix))

@@ -74,8 +74,7 @@ def of_job(
 def look(resolved: Resolved, environment: Mapping[str, str], folder: Path) -> Submission:
     """Like `of_job`, but also for a job that can't be submitted from here; that one has no run folder."""
     plan = resolved.plan
-    names = ShellPath.VARIABLE.findall(_known_here(plan.run_dir))
-    if plan.profile.scheduler == "env" or not all(environment.get(name) for name in names):
+    if plan.profile.scheduler == "env" or _known_here(plan.run_dir).unset(environment):
         return _of_plan(resolved, environment, folder, None)
     return of_job(resolved, environment, folder)
 
@@ -95,7 +94,7 @@ def _of_plan(
     findings = check(resolved.plan, log_folders_made=True)
     begins, about_start = _start(resolved, environment, folder, run_dir)
     findings += [*about_start, *start.files_there(plan, folder, environment)]
-    if ask and run_dir and plan.slurm:
+    if ask and run_dir and plan.slurm and _known_here(plan.run_dir) == plan.run_dir:
         findings += start.queued(run_dir, plan, environment)
     broken = any(finding.severity == "error" for finding in findings)
     script = "" if broken else resolved.script()
@@ -136,18 +135,16 @@ def _start(
     """What the job will find in its run folder, and what is wrong with that."""
     plan = resolved.plan
     code = plan.profile.paths.code
-    paths = (plan.resume, *([code] if code else []))
     if (
         plan.trainer
         or plan.options.array  # each element has a folder of its own
-        or "${SLURM_" in plan.run_dir
         or not run_dir
-        or not all(environment.get(name) for path in paths for name in ShellPath.VARIABLE.findall(path))
+        or _known_here(plan.run_dir) != plan.run_dir
+        or any(ShellPath(path).unset(environment) for path in (plan.resume, code or ""))
     ):
         return None, []
-    here = folder / expand(code, environment) if code else resolved.code
-    resume = plan.resume if plan.resume in ("auto", "off") else expand(ShellPath(plan.resume), environment)
-    return start.look(plan, run_dir, here, resume)
+    here = folder / code.filled(environment) if code else resolved.code
+    return start.look(plan, run_dir, here, ShellPath(plan.resume).filled(environment))
 
 
 def _known_here(run_dir: ShellPath) -> ShellPath:
@@ -232,14 +229,10 @@ def expand(path: ShellPath, environment: Mapping[str, str]) -> str:
     Raises:
         DocumentError: A variable is not set here, or is known only to the running job.
     """
-
-    def value(match: re.Match[str]) -> str:
-        if not environment.get(match[1]):
-            what = f"run folder '{path}': {match[1]} is not set here, so its log folder can't be made"
-            raise DocumentError.of(what, fix=f"export {match[1]}, or give --run-dir")
-        return environment[match[1]]
-
-    return ShellPath.VARIABLE.sub(value, path)
+    if missing := path.unset(environment):
+        what = f"run folder '{path}': {missing[0]} is not set here, so its log folder can't be made"
+        raise DocumentError.of(what, fix=f"export {missing[0]}, or give --run-dir")
+    return path.filled(environment)
 
 
 def log_folders(script: Script, folder: Path, name: str) -> tuple[Path, ...]:

@@ -7,6 +7,7 @@ Time and memory: sbatch(1), options --time and --mem.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 _CLOCK = re.compile(r"(?:(?P<days>\d+)-)?(?P<hours>\d+):(?P<minutes>\d+):(?P<seconds>\d+)")
 _DAYS = re.compile(r"(?P<days>\d+)-(?P<hours>\d+)(?::(?P<minutes>\d+))?")
@@ -191,6 +192,14 @@ class ShellPath(Text):
                 "${SCRATCH}, ${WORK}, ${TMPDIR} and ${SLURM_...}, written with braces"
             )
         return cls(text)
+
+    def unset(self, environment: Mapping[str, str]) -> list[str]:
+        """The variables in it that have no value in an environment."""
+        return [name for name in self.VARIABLE.findall(self) if not environment.get(name)]
+
+    def filled(self, environment: Mapping[str, str]) -> str:
+        """The path with the values of its variables, all of which are set."""
+        return self.VARIABLE.sub(lambda match: environment[match[1]], self)
 
     @property
     def expands(self) -> bool:

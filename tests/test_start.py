@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+import training.runfolder
+from sbatchgen.start import Start
 from tests.cluster.slurm import Cluster
 from tests.conftest import REPOSITORY, Command
 from tests.jobs import site_on
@@ -217,6 +220,25 @@ def test_a_job_in_the_queue_with_the_same_folder(
     assert ("this run folder too" in done.err) == bool(error)
     waiting = command("submit", "ddp", *flags, "--dependency", "afterany:4712", "--", *ARGS)
     assert waiting.status == 0, waiting.err
+
+
+def test_jobs_whose_folders_only_they_can_name_do_not_meet(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their scripts are kept in the folder around."""
+    Path("here.yaml").write_text(PROFILE)
+    Path("runs").mkdir()
+    Path("runs/job-4711.slurm").touch()
+    squeue(folder, "4711 RUNNING\n")
+    monkeypatch.setenv("PATH", str(folder / "bin"), prepend=os.pathsep)
+    flags = ("--profile", "./here.yaml", "--run-dir", "runs/${SLURM_JOB_ID}", "--dry-run")
+    done = command("submit", "single", *flags, "--", *ARGS)
+    assert (done.status, "this run folder too" in done.err) == (0, False), done.err
+
+
+def test_the_command_and_the_package_mean_the_same_by_a_start() -> None:
+    theirs = {one.name for one in dataclasses.fields(training.runfolder.Start)}
+    assert {one.name for one in dataclasses.fields(Start)} == theirs
 
 
 def test_on_a_real_slurm_the_second_job_of_a_folder_is_refused_while_the_first_is_there(

@@ -99,28 +99,24 @@ LONG = 1 << 17  # characters of a script that is not read for other releases as 
 def _dated(subject: Subject, found: list[Finding]) -> list[Finding]:
     """The findings; what a later release alone refuses is a warning where nobody has named the release."""
     lines = {one.place.line for one in found if one.severity == "error" and one.rule in _OF_SBATCH}
-    if not subject.assumed or not lines or len(subject.text) > LONG or not _differs(subject):
+    if not subject.assumed or not lines or len(subject.text) > LONG:
         return found
-    takes = dict.fromkeys(lines - _refused(subject, OLD), OLD)  # a line -> the newest release that takes it
+    old = subject.read_by(OLD)
+    if (old.script.returncode, old.script.messages) == (subject.script.returncode, subject.script.messages):
+        return found
+    takes = dict.fromkeys(lines - _refused(old), OLD)  # a line -> the newest release that takes it
     for release in RELEASES[RELEASES.index(OLD) + 1 : RELEASES.index(subject.release)] if takes else ():
-        takes |= dict.fromkeys(takes.keys() - _refused(subject, release), release)
+        takes |= dict.fromkeys(takes.keys() - _refused(subject.read_by(release)), release)
     return [_dated_finding(one, takes.get(one.place.line, "")) for one in found]
 
 
 _OF_SBATCH = frozenset(rule.id for rules_of in (directives.RULES, judge.ALL) for rule in rules_of)
 
 
-def _differs(subject: Subject) -> bool:
-    """Whether an older sbatch says something else."""
-    old, new = replace(subject, slurm=OLD).script, subject.script
-    return (old.returncode, old.messages) != (new.returncode, new.messages)
-
-
-def _refused(subject: Subject, release: str) -> set[int]:
-    """The lines of the errors that rules about directives and options have, in a release."""
-    other = replace(subject, slurm=release, assumed=False)
-    failures = _Failures(other)
-    checks = chain(_of_script(other), _of_job(other))
+def _refused(subject: Subject) -> set[int]:
+    """The lines of the errors that rules about directives and options have."""
+    failures = _Failures(subject)
+    checks = chain(_of_script(subject), _of_job(subject))
     found = (one for rule, check in checks if rule in _OF_SBATCH for one in failures.kept(rule, check))
     return {one.place.line for one in found if one.severity == "error"}
 

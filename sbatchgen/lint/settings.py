@@ -124,10 +124,10 @@ def _profile(places: Places, named: str | None, project: JobSpec) -> Profile | N
         from sbatchgen.request import beside
 
         name = beside(places.project, project.profile)
-    return checked(places.profile(name)) if name else None
+    return checked(places.profile(name)).value if name else None
 
 
-def checked(file: Path) -> Profile:
+def checked(file: Path) -> Document[Profile]:
     """A profile whose policies name rules that there are.
 
     Raises:
@@ -136,7 +136,7 @@ def checked(file: Path) -> Profile:
     document = read(file, Profile)
     named = document.value.policies
     _refuse([(rule, document.places.get(f"policies.{rule}", "")) for rule in named if rule not in rules()])
-    return document.value
+    return document
 
 
 def ids(texts: Iterable[str], flag: str, *, also: str = "") -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 
 NAMES_MAX = 100  # of options that sbatch does not have, which are compared with its own
+# What a subject keeps that no release of Slurm changes.
+_OF_BASH = ("lines", "body", "processes", "commands", "_by_name", "containers")
 _MARKS = ("{", "<", "@", "%", "__")
 _IN_BODY = re.compile(
     r"\{\{-?[ \t]*[A-Za-z_][^{}$\n]*\}\}|\{%-?[ \t]*\w[^%\n]*%\}|(?<![\w@])@[A-Z][A-Z0-9_]+@"
@@ -135,6 +137,12 @@ class Subject:
         from sbatchgen import shell  # the parser is loaded for scripts that a rule looks into
 
         return shell.read(self.text if "\0" not in self.text else "")  # which no sbatch takes
+
+    def read_by(self, release: str) -> Subject:
+        """The script as another release reads it; what bash makes of it is the same."""
+        other = replace(self, slurm=release, assumed=False)
+        vars(other).update((name, value) for name, value in vars(self).items() if name in _OF_BASH)
+        return other
 
     @cached_property
     def processes(self) -> Processes:
