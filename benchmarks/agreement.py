@@ -6,7 +6,7 @@
     make sid && python benchmarks/agreement.py --root build/sid   # Debian unstable's, as root
 
 Hypothesis makes the scripts, their environment and their command line: sound, broken and hostile. Each is
-read by sbatchgen.script and by sbatch itself, which is ended before it can submit. Needs hypothesis, and
+read by sbatchgen.sbatch and by sbatch itself, which is ended before it can submit. Needs hypothesis, and
 Debian's slurm-client or the folder of a system that has it, 22.05 or later.
 
 Exit status: 1 where a reading differs, 2 where there is no such sbatch.
@@ -26,9 +26,9 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from sbatchgen.script.releases import RELEASES
+from sbatchgen.sbatch.releases import RELEASES
 from tests.cluster import oracle
-from tests.headers import SLURM, Answer, Case, cases, ours, theirs
+from tests.sbatch.headers import SLURM, Answer, Case, cases, ours, theirs
 
 Reading = tuple[Case, Answer, Answer]
 BATCH = 250  # after so many scripts Hypothesis starts anew: it varies what it has made

@@ -31,16 +31,16 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from sbatchgen.document import read
 from sbatchgen.errors import DocumentError
-from sbatchgen.job import JobSpec
+from sbatchgen.inputs.document import read
+from sbatchgen.inputs.job import JobSpec
+from sbatchgen.inputs.profile import Profile
 from sbatchgen.lint.linter import lint
-from sbatchgen.profile import Profile
 from sbatchgen.rules.page import PROFILE
-from sbatchgen.rules.subject import Subject
+from sbatchgen.subject.subject import Subject
 from tests.cluster import oracle, site
+from tests.lint.test_scripts import PIECES, SEEDS
 from tests.scripts import errors, plan, script
-from tests.test_lint_scripts import PIECES, SEEDS
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 SBATCHGEN = (sys.executable, "-m", "sbatchgen")

@@ -27,10 +27,10 @@ from typing import NamedTuple
 
 from sbatchgen.errors import DocumentError
 from sbatchgen.finding import Finding
+from sbatchgen.inputs.search import Places
 from sbatchgen.lint.linter import rules
 from sbatchgen.lint.settings import Settings, findings_of, settings_of
 from sbatchgen.lint.source import MAX_BYTES, whole
-from sbatchgen.search import Places
 
 DIRECTIVE = re.compile(rb"^[ \t]*#SBATCH", re.MULTILINE)
 SEVERITIES = ("error", "warning", "info")

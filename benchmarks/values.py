@@ -7,10 +7,10 @@
     python benchmarks/values.py --record tests/fixtures/controller_22.05.json.gz
     python benchmarks/values.py --recorded tests/fixtures/controller_26.05.json.gz    # without a Slurm
 
-The requests of tests/values.py are asked of a slurmctld with imaginary nodes, by `sbatch --test-only` as an
-ordinary user, and of lint twice: as one who knows nothing of the cluster, and with the profile of that
-cluster. Each difference must have one of the reasons of tests/values.py. Needs root and the Debian packages
-slurm-wlm, munge and iproute2.
+The requests of tests/rules/values.py are asked of a slurmctld with imaginary nodes, by `sbatch --test-only`
+as an ordinary user, and of lint twice: as one who knows nothing of the cluster, and with the profile of that
+cluster. Each difference must have one of the reasons of tests/rules/values.py. Needs root and the Debian
+packages slurm-wlm, munge and iproute2.
 
 Exit status: 1 where a difference has no reason, 2 where there is no such Slurm.
 """
@@ -25,10 +25,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from sbatchgen.script.releases import line_of
-from tests import values
+from sbatchgen.sbatch.releases import line_of
 from tests.cluster import oracle, site
-from tests.values import Answers, Difference, Request
+from tests.rules import values
+from tests.rules.values import Answers, Difference, Request
 
 FEW = 20  # requests; options with fewer share a line of the table
 LAST = ("other options", "several")

@@ -27,10 +27,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from sbatchgen.document import decode
+from sbatchgen.inputs.document import decode
+from sbatchgen.inputs.profile import Profile
 from sbatchgen.lint.linter import lint
-from sbatchgen.profile import Profile
-from sbatchgen.rules.subject import Subject
+from sbatchgen.subject.subject import Subject
 from tests.cluster import site
 from tests.cluster.controller import Controller
 

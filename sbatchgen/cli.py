@@ -28,10 +28,10 @@ from sbatchgen.quoting import visible
 
 if TYPE_CHECKING:
     from sbatchgen.finding import Finding
-    from sbatchgen.request import Resolved
-    from sbatchgen.review import Review
-    from sbatchgen.submit import Submission
-    from sbatchgen.trace import TemplateLine
+    from sbatchgen.plan.request import Resolved
+    from sbatchgen.render.trace import TemplateLine
+    from sbatchgen.review.review import Review
+    from sbatchgen.submit.submit import Submission
 
 INTERRUPTED, READER_GONE = 130, 141  # as of shells: 128 and the number of the signal
 OF_STREAMS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
@@ -165,7 +165,7 @@ def _note(text: str, mark: str = "") -> None:
 
 
 def _warn_of_left_out() -> None:
-    from sbatchgen.search import left_out
+    from sbatchgen.inputs.search import left_out
 
     if problem := left_out():
         _say(problem, "warning")
@@ -210,7 +210,7 @@ class JobCommand(click.Command):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """JOB, the command's own options, and those of every job."""
-        from sbatchgen.request import completed, parameters
+        from sbatchgen.inputs.flags import completed, parameters
 
         own = super().get_params(ctx)
         every = click.Option(
@@ -230,7 +230,7 @@ class JobCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The command's own options, then those of a job by groups; without --help-all the common ones."""
-        from sbatchgen.request import GROUPS, JobOption
+        from sbatchgen.inputs.flags import GROUPS, JobOption
 
         shown: dict[str, list[tuple[str, str]]] = {group: [] for group in ("Options", *GROUPS)}
         for one in self.get_params(ctx):
@@ -254,7 +254,7 @@ def _help_all(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # n
 
 
 def _resolve(job: str, args: tuple[str, ...], given: dict[str, Any]) -> Resolved:
-    from sbatchgen.request import resolve_request
+    from sbatchgen.plan.request import resolve_request
 
     resolved = resolve_request(job, args, given, environment=os.environ, folder=_here())
     for word in resolved.rerun:  # they stand in the script's first comment
@@ -283,11 +283,12 @@ def _here() -> Path:
 @click.pass_obj
 def render(args: tuple[str, ...], /, job: str, write: str | None, **given: Any) -> None:
     """Write the script to stdout, findings to stderr. Needs neither Slurm nor a network."""
-    from sbatchgen.check import check
+    from sbatchgen.render.render import render_request
+    from sbatchgen.rules.plans import check
 
     resolved = _resolve(job, args, given)
     _report(check(resolved.plan))
-    script = resolved.script().encode()
+    script = render_request(resolved).encode()
     if write is None:
         _print(script, nl=False)  # the bytes that `submit` would send, whatever the terminal's encoding is
         return
@@ -312,7 +313,7 @@ FORMAT = click.option(
 @click.pass_obj
 def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **given: Any) -> None:
     """Show what would be asked for, what it costs, the findings, and the script. Submits nothing."""
-    from sbatchgen.submit import ask_slurm, look
+    from sbatchgen.submit.submit import ask_slurm, look
 
     resolved = _resolve(job, args, given)
     submission = look(resolved, os.environ, _here())
@@ -332,13 +333,13 @@ def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **
 
 def _show(shown: Review, stream: TextIO, form: str = "text") -> None:
     """In colour and in the width of the terminal where there is one."""
-    from sbatchgen.screen import as_json, as_text
+    from sbatchgen.review.screen import as_json, as_text
 
     _warn_of_left_out()  # before anybody is asked whether to submit
     if form == "json":
         _print(as_json(shown), stream, nl=False)
     elif _is_screen(stream):
-        from sbatchgen.terminal import show
+        from sbatchgen.review.terminal import show
 
         show(shown, stream, _here(), width=_columns(stream))
     else:
@@ -366,15 +367,16 @@ def _columns(stream: TextIO) -> int:
 @click.pass_obj
 def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **given: Any) -> None:
     """Show every option: its value, where it was written, and what it overrode."""
-    from sbatchgen import screen
-    from sbatchgen.check import check
-    from sbatchgen.origins import settings
+    from sbatchgen.plan.origins import settings
+    from sbatchgen.render.render import render_request
+    from sbatchgen.review import screen
+    from sbatchgen.rules.plans import check
 
     resolved = _resolve(job, args, given)
     found = check(resolved.plan)
     values = settings(resolved.plan, profile_file=resolved.profile_file, code=resolved.code)
     traced = lines and not _failure(found)
-    script = resolved.script() if traced else None
+    script = render_request(resolved) if traced else None
     places = _traced(resolved, script) if script is not None else []
     if form == "json":
         text = screen.explanation_as_json(values, script, places)
@@ -392,8 +394,10 @@ def _traced(resolved: Resolved, script: str) -> list[TemplateLine]:
     Raises:
         DocumentError: A template does with its text what can't be followed.
     """
+    from sbatchgen.render.trace import trace_request
+
     try:
-        return resolved.trace(script)
+        return trace_request(resolved, script)
     except (LookupError, ValueError) as error:
         what = f"the lines of template '{resolved.plan.template}' can't be traced"
         raise DocumentError.of(what, fix="use explain without --lines") from error
@@ -408,8 +412,8 @@ def submit(
     args: tuple[str, ...], /, job: str, *, yes: bool, dry_run: bool, keep_sbatch_env: bool, **given: Any
 ) -> None:
     """Review JOB, or a script file, then submit the very bytes that were shown."""
-    from sbatchgen.screen import in_short
-    from sbatchgen.submit import of_job, of_script, run_locally
+    from sbatchgen.review.screen import in_short
+    from sbatchgen.submit.submit import of_job, of_script, run_locally
 
     if _is_script(job):
         submission = of_script(Path(job), given, args, os.environ, _here(), keep=keep_sbatch_env)
@@ -432,7 +436,7 @@ def submit(
 
 def _submit_to_slurm(submission: Submission, *, keep: bool) -> None:
     """Submit and print the job's id, first of all: what comes after it may fail."""
-    from sbatchgen.submit import record, submit_to_slurm
+    from sbatchgen.submit.submit import record, submit_to_slurm
 
     accepted = submit_to_slurm(submission, os.environ, keep=keep, note=_note)
     try:
@@ -524,7 +528,7 @@ def lint(
 
 def _show_markdown(text: str) -> None:
     if _is_screen(sys.stdout):
-        from sbatchgen.terminal import show_markdown
+        from sbatchgen.review.terminal import show_markdown
 
         show_markdown(text, sys.stdout, width=_columns(sys.stdout))
     else:
@@ -537,7 +541,7 @@ def _print_bytes(data: bytes) -> None:
 
 
 def _runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    from sbatchgen.completion import runs
+    from sbatchgen.inputs.completion import runs
 
     return runs(ctx, param, incomplete)
 
@@ -559,7 +563,7 @@ def _runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[s
 )
 def plot(runs: tuple[Path, ...], output: Path | None) -> None:
     """Draw loss, accuracy and throughput of run folders, going on or ended. Needs matplotlib."""
-    from sbatchgen import plot as drawing
+    from sbatchgen.runs import plot as drawing
 
     _print_bytes(os.fsencode(drawing.plot(runs, output)) + b"\n")
 
@@ -581,7 +585,7 @@ IMAGES = click.IntRange(min=1, max=1_000_000)  # they are drawn in memory
 @click.option("--mirror", help="Address that holds the four .gz files.")
 def data_mnist(folder: str, *, synthetic: bool, mirror: str | None, **drawing: int | None) -> None:
     """MNIST as IDX files."""
-    from sbatchgen.dataset import download_mnist, draw_mnist
+    from sbatchgen.runs.dataset import download_mnist, draw_mnist
 
     if synthetic:
         if mirror:
@@ -603,9 +607,9 @@ def profile() -> None:
 @profile.command("list")
 def profile_list() -> None:
     """Every profile that can be found; a later one of the same name is hidden by the first."""
-    from sbatchgen.document import read
-    from sbatchgen.profile import Profile
-    from sbatchgen.search import Places
+    from sbatchgen.inputs.document import read
+    from sbatchgen.inputs.profile import Profile
+    from sbatchgen.inputs.search import Places
 
     seen: set[str] = set()
     for name, file in Places(_here(), os.environ).profiles():
@@ -623,9 +627,9 @@ def profile_list() -> None:
 @click.argument("name")
 def profile_show(name: str) -> None:
     """The profile as it is written; NAME is a name or a file."""
-    from sbatchgen.document import MAX_BYTES
     from sbatchgen.files import read
-    from sbatchgen.search import Places
+    from sbatchgen.inputs.document import MAX_BYTES
+    from sbatchgen.inputs.search import Places
 
     _print_bytes(read(Places(_here(), os.environ).profile(name), MAX_BYTES))
 
@@ -635,8 +639,8 @@ def profile_show(name: str) -> None:
 def profile_check(names: tuple[str, ...]) -> None:
     """Read profiles, render every mode in every partition, and report what is wrong with them."""
     from sbatchgen.finding import Finding
-    from sbatchgen.profile_check import findings
-    from sbatchgen.search import Places
+    from sbatchgen.inputs.search import Places
+    from sbatchgen.lint.profile_check import findings
 
     found: list[Finding] = []
     places = Places(_here(), os.environ)
@@ -659,7 +663,7 @@ def show_schema(name: str) -> None:
     """Print the JSON schema of a profile, or of a job and sbatchgen.yaml, for an editor."""
     import json
 
-    from sbatchgen.schema import schema
+    from sbatchgen.inputs.schema import schema
 
     _print(json.dumps(schema(name), indent=2))
 

@@ -18,6 +18,7 @@ from sbatchgen.cli import main
 pytest_plugins = ["tests.cluster.fixtures"]
 
 REPOSITORY = Path(__file__).parents[1]
+FIXTURES, GOLDEN = REPOSITORY / "tests/fixtures", REPOSITORY / "tests/golden"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

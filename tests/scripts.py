@@ -8,16 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sbatchgen.check import check
-from sbatchgen.document import Document, read
 from sbatchgen.finding import Finding
-from sbatchgen.job import LAUNCHERS, MODES, RUNTIMES, JobSpec
-from sbatchgen.options import NAMES, SbatchOptions
-from sbatchgen.plan import Layer, Plan, Source, layer
-from sbatchgen.profile import Profile
-from sbatchgen.render import render
-from sbatchgen.resolve import resolve
-from sbatchgen.search import bundled
+from sbatchgen.inputs.document import Document, read
+from sbatchgen.inputs.job import LAUNCHERS, MODES, RUNTIMES, JobSpec
+from sbatchgen.inputs.layers import Layer, Source, layer
+from sbatchgen.inputs.options import NAMES, SbatchOptions
+from sbatchgen.inputs.profile import Profile
+from sbatchgen.inputs.search import bundled
+from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.resolve import resolve
+from sbatchgen.render.render import render
+from sbatchgen.rules.plans import check
 from sbatchgen.units import ShellPath, Text
 
 CODE = Path("/opt/sbatchgen/code")

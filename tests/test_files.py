@@ -15,10 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen import files, history, review
+from sbatchgen import files
 from sbatchgen.errors import DocumentError
 from sbatchgen.lint import fix
-from sbatchgen.submit import Submission, record, submit_to_slurm
+from sbatchgen.review import review
+from sbatchgen.runs import history
+from sbatchgen.submit.submit import Submission, record, submit_to_slurm
 from tests.conftest import Command
 
 BAD = b"#!/bin/bash\n#SBATCH -t=01:00:00\nhostname\n"

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "sbatchgen"
-TRAINING = Path(__file__).parents[1] / "training"
+from tests.conftest import REPOSITORY
+
+PACKAGE, TRAINING = REPOSITORY / "sbatchgen", REPOSITORY / "training"
 SCRIPT = """
 import sys
 from sbatchgen.cli import main
@@ -47,7 +49,7 @@ def test_render_loads_its_three_libraries_and_little_more() -> None:
     base = modules_of("click, jinja2.sandbox, yaml")
     modules = loaded("render", "ddp", "--profile", "msu")
     assert not modules & {"torch", "numpy", "subprocess", "rich", "urllib.request", "difflib", "training"}
-    assert len(modules) <= base + 37, len(modules)
+    assert len(modules) <= base + 43, len(modules)
 
 
 def imports(path: Path) -> set[str]:
@@ -78,46 +80,49 @@ def test_every_library_is_declared(folder: Path, declared: set[str]) -> None:
     assert used - set(sys.stdlib_module_names) - {folder.name} <= declared
 
 
-ORDER = (
-    "errors units quoting files options job profile document plan launch exports resolve finding resources script shell rules "
-    "directive check render trace trust search completion request origins history reasons refusal start review screen terminal "
-    "lint submit profile_check dataset curves plot schema cli"
-).split()
-SCRIPT_ORDER = (
-    "releases header getopt grammar array binding dependency features frequency licenses moment hostlist tres fields setting display task combination "
-    "consistency demand translation reader"
-).split()
-SHELL_ORDER = "source word command walk values body tools launch".split()
-ALONE = ("script", "shell")  # libraries of their own
-
-
-def imported(path: Path) -> Iterator[tuple[str, ...]]:
-    """The modules of the package that a module imports, each as the parts of its name after the package's."""
+def imported(path: Path) -> set[Path]:
+    """The files of the package that a module imports, wherever in it."""
+    found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "sbatchgen":
-            parts = tuple(str(node.module).split(".")[1:])
-            yield from ((*parts, alias.name) for alias in node.names)
+            base = PACKAGE.joinpath(*str(node.module).split(".")[1:])
+            for alias in node.names:
+                module = base / f"{alias.name}.py"
+                found.add(module if module.is_file() else base.with_suffix(".py"))
+    return {one if one.is_file() else one.with_suffix("") / "__init__.py" for one in found}
 
 
-def test_imports_point_one_way() -> None:
-    """Each module imports only modules that stand before it, or in its own folder."""
+def drawn() -> list[str]:
+    """The folders and modules of the package, in the order of the tree in CONTRIBUTING.md."""
+    tree = (REPOSITORY / "CONTRIBUTING.md").read_text().partition("    sbatchgen/\n")[2].partition("\n\n")[0]
+    words = [re.split("  +", line.strip())[0] for line in tree.splitlines()]
+    return [name.rstrip("/") for names in words for name in names.split(", ")]
+
+
+def test_the_tree_shows_each_folder_and_module() -> None:
+    there = {
+        path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()
+    }
+    assert sorted(drawn()) == sorted(there - {"__init__", "__main__"})
+
+
+def test_imports_point_up_the_tree() -> None:
+    """A folder imports only from those above it, and from itself."""
+    order = ["__init__", *drawn(), "__main__"]
     for path in PACKAGE.rglob("*.py"):
-        room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        if room.startswith("__"):
-            continue
-        for parts in imported(path):
-            other = parts[0]
-            assert other in ORDER or other == "__version__", f"{path} imports {other}"
-            if other != room and other in ORDER:
-                assert room not in ALONE, f"{path} imports {other}"
-                assert ORDER.index(other) < ORDER.index(room), f"{path} imports {other}"
+        room = order.index(path.relative_to(PACKAGE).parts[0].removesuffix(".py"))
+        for other in imported(path):
+            assert order.index(other.relative_to(PACKAGE).parts[0].removesuffix(".py")) <= room, (path, other)
 
 
-@pytest.mark.parametrize(("folder", "order"), [("script", SCRIPT_ORDER), ("shell", SHELL_ORDER)])
-def test_the_readers_of_scripts_are_read_in_one_direction(folder: str, order: list[str]) -> None:
-    for path in (PACKAGE / folder).glob("*.py"):
-        if path.stem.startswith("__"):
-            continue
-        for _, *rest in imported(path):
-            for other in set(rest) & set(order):
-                assert order.index(other) < order.index(path.stem), f"{path.stem} imports {other}"
+def test_the_readers_of_scripts_need_nothing_of_the_rest() -> None:
+    for reader in ("sbatch", "bash"):
+        for path in (PACKAGE / reader).glob("*.py"):
+            assert all(other.parent.name == reader for other in imported(path)), path
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    graph = {
+        path: {one for one in imported(path) if one.name != "__init__.py"} for path in PACKAGE.rglob("*.py")
+    }
+    TopologicalSorter(graph).prepare()  # raises CycleError

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from sbatchgen import launch, quoting
+from sbatchgen import quoting
+from sbatchgen.render import launch
 from sbatchgen.units import ShellPath
 
 ANY_WORD = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)

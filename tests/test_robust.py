@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.document import MAX_DEPTH, MAX_SHOWN, decode
 from sbatchgen.errors import DocumentError
-from sbatchgen.job import JobSpec
+from sbatchgen.inputs.document import MAX_DEPTH, MAX_SHOWN, decode
+from sbatchgen.inputs.job import JobSpec
+from sbatchgen.inputs.profile import Profile
 from sbatchgen.lint.workers import spread
-from sbatchgen.profile import Profile
 from sbatchgen.rules import judge
 from tests.conftest import Command
 

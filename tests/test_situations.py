@@ -28,11 +28,11 @@ from typing import Any, NoReturn
 
 import pytest
 
-from sbatchgen import curves, dataset
-from sbatchgen.curves import read_history
 from sbatchgen.errors import DocumentError
+from sbatchgen.runs import curves, dataset
+from sbatchgen.runs.curves import read_history
 from tests.conftest import REPOSITORY, Command
-from tests.test_lint import on_terminal
+from tests.lint.test_lint import on_terminal
 
 TIMEOUT_S = 60
 ANOTHER_USER = 54321
@@ -117,9 +117,9 @@ def serve() -> None:
     import matplotlib.figure  # noqa: F401
 
     import sbatchgen.lint.command
-    import sbatchgen.plot
-    import sbatchgen.submit
-    import sbatchgen.terminal  # noqa: F401
+    import sbatchgen.review.terminal
+    import sbatchgen.runs.plot
+    import sbatchgen.submit.submit  # noqa: F401
 
     gc.freeze()
     for line in sys.stdin:

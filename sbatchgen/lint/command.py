@@ -11,12 +11,12 @@ from pathlib import Path
 
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, did_you_mean
 from sbatchgen.finding import Finding
+from sbatchgen.inputs.search import Places
 from sbatchgen.lint import fix, report, shellcheck
 from sbatchgen.lint.linter import rules
 from sbatchgen.lint.settings import Settings, findings_of, settings_of
 from sbatchgen.lint.source import STDIN, Source, files, sources
 from sbatchgen.rules.page import pages
-from sbatchgen.search import Places
 
 RANK = {"info": 0, "warning": 1, "error": 2, "never": 3}
 FOUND = 3  # exit status where there are findings to fail on, or files that can't be read

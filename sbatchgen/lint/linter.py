@@ -11,8 +11,8 @@ from typing import Any
 
 from sbatchgen.errors import Problem
 from sbatchgen.finding import Finding
+from sbatchgen.inputs.profile import Profile
 from sbatchgen.lint import suppression
-from sbatchgen.profile import Profile
 from sbatchgen.rules import (
     containers,
     directives,
@@ -27,11 +27,11 @@ from sbatchgen.rules import (
     survival,
     syntax,
 )
-from sbatchgen.rules.ask import Ask
 from sbatchgen.rules.directives import OLD
 from sbatchgen.rules.rule import Rule
-from sbatchgen.rules.subject import Subject
-from sbatchgen.script.releases import RELEASES
+from sbatchgen.sbatch.releases import RELEASES
+from sbatchgen.subject.ask import Ask
+from sbatchgen.subject.subject import Subject
 from sbatchgen.units import Text
 
 GROUPS = (

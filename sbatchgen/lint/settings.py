@@ -6,18 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sbatchgen.document import MAX_SHOWN, Document, read
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, did_you_mean
 from sbatchgen.finding import Finding, Severity
-from sbatchgen.job import JobSpec
+from sbatchgen.inputs.document import MAX_SHOWN, Document, read
+from sbatchgen.inputs.job import JobSpec
+from sbatchgen.inputs.profile import Profile
+from sbatchgen.inputs.search import Places
 from sbatchgen.lint.linter import lint, rules
 from sbatchgen.lint.source import Source
 from sbatchgen.lint.suppression import SHELLCHECK
-from sbatchgen.profile import Profile
-from sbatchgen.rules.ask import DEFAULT_SLURM
-from sbatchgen.rules.subject import Subject
-from sbatchgen.script.releases import RELEASES, line_of
-from sbatchgen.search import Places
+from sbatchgen.sbatch.releases import RELEASES, line_of
+from sbatchgen.subject.ask import DEFAULT_SLURM
+from sbatchgen.subject.subject import Subject
 
 ALL = "ALL"
 LONGEST_ID = 40  # characters that are shown of one that no rule has
@@ -121,7 +121,7 @@ def _profile(places: Places, named: str | None, project: JobSpec) -> Profile | N
     """The cluster, where somebody names one; scripts need none."""
     name = named or places.environment.get("SBATCHGEN_PROFILE")
     if not name and project.profile and places.project:
-        from sbatchgen.request import beside
+        from sbatchgen.plan.request import beside
 
         name = beside(places.project, project.profile)
     return checked(places.profile(name)).value if name else None

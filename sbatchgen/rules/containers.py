@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from sbatchgen.bash.tools import SHELLS
 from sbatchgen.finding import Place
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.rules.runtimes import IMAGE_FILE, PULLED, Container
-from sbatchgen.rules.subject import Subject
-from sbatchgen.shell.tools import SHELLS
+from sbatchgen.subject.containers import IMAGE_FILE, PULLED, Container
+from sbatchgen.subject.subject import Subject
 
 RULES: Rules[Subject] = Rules()
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from sbatchgen.bash.body import SHELLS
 from sbatchgen.errors import did_you_mean
 from sbatchgen.finding import Edit, Severity
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.rules.subject import Subject
 from sbatchgen.rules.values import EXAMPLES, refused
-from sbatchgen.rules.vocabulary import PYXIS_NAMES, RENAMED, SRUN_ONLY, releases, table
-from sbatchgen.script import Directive, Kind
-from sbatchgen.script.getopt import Stop, Use
-from sbatchgen.script.header import READ
-from sbatchgen.script.releases import RELEASES, Argument
-from sbatchgen.shell.body import SHELLS
+from sbatchgen.sbatch import Directive, Kind
+from sbatchgen.sbatch.getopt import Stop, Use
+from sbatchgen.sbatch.header import READ
+from sbatchgen.sbatch.releases import RELEASES, Argument
+from sbatchgen.subject.subject import Subject
+from sbatchgen.subject.vocabulary import PYXIS_NAMES, RENAMED, SRUN_ONLY, releases, table
 
 RULES: Rules[Subject] = Rules()
 

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sbatchgen.finding import Edit
-from sbatchgen.rules.edits import line_before
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.rules.subject import Subject
+from sbatchgen.subject.edits import line_before
+from sbatchgen.subject.subject import Subject
 
 if TYPE_CHECKING:
-    from sbatchgen.resources import Resources
-    from sbatchgen.rules.processes import Launch
-    from sbatchgen.shell import Assignment, Command, Word
+    from sbatchgen.bash import Assignment, Command, Word
+    from sbatchgen.plan.resources import Resources
+    from sbatchgen.subject.processes import Launch
 
 RULES: Rules[Subject] = Rules()
 
@@ -489,7 +489,7 @@ _ML_VERBS = frozenset(
 
 def _cpus(launch: Launch, job: Resources) -> int | None:
     """The CPUs of a task; None where the text does not tell."""
-    from sbatchgen.rules.processes import number
+    from sbatchgen.subject.processes import number
 
     given = launch.step.option("cpus-per-task") if launch.step else None
     if given:

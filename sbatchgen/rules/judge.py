@@ -8,8 +8,8 @@ from typing import Any
 
 from sbatchgen.finding import Finding, Place
 from sbatchgen.rules import options, placement, resources, values
-from sbatchgen.rules.ask import Ask
 from sbatchgen.rules.rule import Rule, S
+from sbatchgen.subject.ask import Ask
 
 ALL = (*placement.RULES, *resources.RULES, *options.RULES, *values.RULES)
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from sbatchgen.rules.edits import after, before
-from sbatchgen.rules.launchers import first_word, told_nodes, value_place
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.rules.subject import Subject
+from sbatchgen.subject.edits import after, before
+from sbatchgen.subject.launchers import first_word, told_nodes, value_place
+from sbatchgen.subject.subject import Subject
 
 if TYPE_CHECKING:
-    from sbatchgen.rules.processes import Launch
+    from sbatchgen.subject.processes import Launch
 
 RULES: Rules[Subject] = Rules()
 
@@ -185,7 +185,7 @@ def _cpus_inherited(script: Subject) -> Iterator[Hit]:
 
 @RULES.add("SB313", "warning", "mpirun starts another number of processes than the job has tasks")
 def _mpi_tasks(script: Subject) -> Iterator[Hit]:
-    from sbatchgen.rules.processes import number
+    from sbatchgen.subject.processes import number
 
     for launch in script.processes.launches:
         mpi, step = launch.mpi, launch.step
@@ -235,7 +235,7 @@ def _ranks_see_all(script: Subject) -> Iterator[Hit]:
 
 @RULES.add("SB320", "warning", "a number of GPUs that is no number")
 def _typed_variable(script: Subject) -> Iterator[Hit]:
-    from sbatchgen.rules.processes import variable
+    from sbatchgen.subject.processes import variable
 
     job = script.job
     typed = {

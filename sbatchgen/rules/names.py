@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.rules.subject import Subject
-from sbatchgen.rules.vocabulary import distance
+from sbatchgen.subject.subject import Subject
+from sbatchgen.subject.vocabulary import distance
 
 RULES: Rules[Subject] = Rules()
 

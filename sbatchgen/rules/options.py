@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sbatchgen.finding import Severity
-from sbatchgen.resources import UNLIMITED
-from sbatchgen.rules.ask import Ask
+from sbatchgen.plan.resources import UNLIMITED
 from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.subject.ask import Ask
 from sbatchgen.units import ShellPath
 
 RULES: Rules[Ask] = Rules()
@@ -187,7 +187,7 @@ def _tasks_of_array(ask: Ask) -> int:
     array = ask.job.options.get("array")
     if not array:
         return 0
-    from sbatchgen.script.array import indices  # only jobs with an array need the reader
+    from sbatchgen.sbatch.array import indices  # only jobs with an array need the reader
 
     return sum(map(len, indices(array) or ()))
 

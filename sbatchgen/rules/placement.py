@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sbatchgen.errors import did_you_mean
-from sbatchgen.options import NAMES
-from sbatchgen.resources import UNLIMITED
-from sbatchgen.rules.ask import Ask
+from sbatchgen.inputs.options import NAMES
+from sbatchgen.plan.resources import UNLIMITED
 from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.subject.ask import Ask
 from sbatchgen.units import Duration
 
 RULES: Rules[Ask] = Rules()
@@ -218,7 +218,7 @@ def _features(text: str, slurm: str) -> tuple[str, ...]:
     """The names in a list of features; none of what is no list (SB140)."""
     if not text:
         return ()
-    from sbatchgen.script.features import names  # only jobs that name features need it
+    from sbatchgen.sbatch.features import names  # only jobs that name features need it
 
     try:
         return tuple(dict.fromkeys(names(text, slurm=slurm)))
@@ -230,7 +230,7 @@ def _licenses(text: str, slurm: str) -> tuple[str, ...]:
     """The names in a list of licences; none of what is no list (SB140)."""
     if not text:
         return ()
-    from sbatchgen.script.licenses import counts  # only jobs that name licences need it
+    from sbatchgen.sbatch.licenses import counts  # only jobs that name licences need it
 
     try:
         found = counts(text, slurm=slurm)
@@ -241,8 +241,8 @@ def _licenses(text: str, slurm: str) -> tuple[str, ...]:
 
 def _hosts(text: str, slurm: str, *, passed_on: bool = False) -> list[str]:
     """The names of a list of hosts; none of what is no list (SB140), or the name of a file."""
-    from sbatchgen.script import hostlist  # only jobs that name nodes need it
-    from sbatchgen.script.grammar import RefusedError
+    from sbatchgen.sbatch import hostlist  # only jobs that name nodes need it
+    from sbatchgen.sbatch.grammar import RefusedError
 
     read = hostlist.passed_on if passed_on else hostlist.expanded
     try:
@@ -259,7 +259,7 @@ def _array(text: str) -> tuple[int, int]:
     """The largest index or step of an array and the number of its tasks; (-1, 0) for what is no array."""
     if not text:
         return -1, 0
-    from sbatchgen.script.array import indices  # only arrays need it
+    from sbatchgen.sbatch.array import indices  # only arrays need it
 
     ranges = indices(text) or ()
     return max((max(each[-1], each.step) for each in ranges), default=-1), sum(map(len, ranges))

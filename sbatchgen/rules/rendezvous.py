@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from sbatchgen.finding import Place
-from sbatchgen.rules.edits import before
-from sbatchgen.rules.launchers import told_nodes, value_place
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.rules.subject import Subject
+from sbatchgen.subject.edits import before
+from sbatchgen.subject.launchers import told_nodes, value_place
+from sbatchgen.subject.subject import Subject
 
 if TYPE_CHECKING:
-    from sbatchgen.rules.processes import Launch
-    from sbatchgen.shell import Word
-    from sbatchgen.shell.launch import Option, Tool
+    from sbatchgen.bash import Word
+    from sbatchgen.bash.launch import Option, Tool
+    from sbatchgen.subject.processes import Launch
 
 RULES: Rules[Subject] = Rules()
 
@@ -139,7 +139,7 @@ def _ambiguous(script: Subject) -> Iterator[Hit]:
 
 def _torchrun_options() -> list[str]:
     """The long options of torchrun in both spellings; argparse takes any beginning of one for it."""
-    from sbatchgen.shell.tools import SYNTAX
+    from sbatchgen.bash.tools import SYNTAX
 
     names = sorted({*SYNTAX["torchrun"].values, *_FLAGS_OF_TORCHRUN})
     return [f"--{name}" for name in names] + [f"--{name.replace('-', '_')}" for name in names if "-" in name]

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sbatchgen.errors import did_you_mean
-from sbatchgen.profile import Partition
-from sbatchgen.rules.ask import Ask
+from sbatchgen.inputs.profile import Partition
 from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.subject.ask import Ask
 from sbatchgen.units import Memory
 
 RULES: Rules[Ask] = Rules()
@@ -144,7 +144,7 @@ def _gres_of_tasks(ask: Ask) -> list[str]:
     text = ask.job.options.get("tres-per-task")
     if not text:
         return []
-    from sbatchgen.script import tres  # few jobs have it
+    from sbatchgen.sbatch import tres  # few jobs have it
 
     try:
         return [item.name for item in tres.items(text, slurm=ask.slurm) if item.name]

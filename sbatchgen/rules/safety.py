@@ -10,12 +10,12 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator
 
+from sbatchgen.bash import Assignment, Command, Word
+from sbatchgen.bash.body import SHELLS
 from sbatchgen.finding import Edit, Place
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.rules.subject import Subject
-from sbatchgen.script.header import READ
-from sbatchgen.shell import Assignment, Command, Word
-from sbatchgen.shell.body import SHELLS
+from sbatchgen.sbatch.header import READ
+from sbatchgen.subject.subject import Subject
 
 RULES: Rules[Subject] = Rules()
 

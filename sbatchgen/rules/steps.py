@@ -10,15 +10,15 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from sbatchgen.rules.edits import line_after, line_before
-from sbatchgen.rules.launchers import first_word
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.rules.subject import Subject
 from sbatchgen.rules.survival import OF_ENVIRONMENT
+from sbatchgen.subject.edits import line_after, line_before
+from sbatchgen.subject.launchers import first_word
+from sbatchgen.subject.subject import Subject
 
 if TYPE_CHECKING:
-    from sbatchgen.rules.processes import Launch
-    from sbatchgen.shell import Assignment, Command, Word
+    from sbatchgen.bash import Assignment, Command, Word
+    from sbatchgen.subject.processes import Launch
 
 RULES: Rules[Subject] = Rules()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.rules.subject import Subject
+from sbatchgen.subject.subject import Subject
 
 RULES: Rules[Subject] = Rules()
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from sbatchgen.bash import Command
+from sbatchgen.bash.body import SHELLS
+from sbatchgen.bash.launch import Tool
 from sbatchgen.finding import Edit
-from sbatchgen.rules.processes import Launch
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.rules.subject import Subject
-from sbatchgen.shell import Command
-from sbatchgen.shell.body import SHELLS
-from sbatchgen.shell.launch import Tool
+from sbatchgen.subject.processes import Launch
+from sbatchgen.subject.subject import Subject
 
 RULES: Rules[Subject] = Rules()
 

@@ -1,6 +1,6 @@
 """What bash can't read: SB814 and SB815. bash itself has the word, by `bash -n`, which runs nothing.
 
-Source: bash(1), the option -n. Without a bash here, nothing is said: the grammar of `sbatchgen.shell` takes a
+Source: bash(1), the option -n. Without a bash here, nothing is said: the grammar of `sbatchgen.bash` takes a
 little less than bash.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import cache, lru_cache
 
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.rules.subject import Subject
+from sbatchgen.subject.subject import Subject
 
 RULES: Rules[Subject] = Rules()
 

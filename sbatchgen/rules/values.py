@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
-from sbatchgen.resources import UNLIMITED
-from sbatchgen.rules.ask import Ask
+from sbatchgen.plan.resources import UNLIMITED
 from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.subject.ask import Ask
 from sbatchgen.units import Duration
 
 RULES: Rules[Ask] = Rules()
@@ -76,8 +76,8 @@ def refused(name: str, value: str, slurm: str) -> tuple[str, str] | None:
 
 @lru_cache(maxsize=256)
 def _said(name: str, value: str, slurm: str) -> str:
-    from sbatchgen.rules.vocabulary import PYXIS
-    from sbatchgen.script import read
+    from sbatchgen.sbatch import read
+    from sbatchgen.subject.vocabulary import PYXIS
 
     value = value.replace("\\", "\\\\").replace('"', '\\"')
     answer = read(f'#!/bin/sh\n#SBATCH --{name}="{value}"\n', slurm=slurm, plugin_options=PYXIS, folder="/")
@@ -123,7 +123,7 @@ def _contradicting_times(ask: Ask) -> Iterator[Hit]:
 
 def _late(ask: Ask, now: float) -> str:
     """Why a job that is submitted now can't keep its deadline; "" if it can."""
-    from sbatchgen.script.moment import MomentError, moment  # only jobs with a deadline need it
+    from sbatchgen.sbatch.moment import MomentError, moment  # only jobs with a deadline need it
 
     job, begin = ask.job, 0.0
     try:
@@ -148,7 +148,7 @@ def _time(seconds: int) -> str:
 
 
 def _array(text: str, _: Ask) -> None:
-    from sbatchgen.script.array import indices
+    from sbatchgen.sbatch.array import indices
 
     found = indices(text)
     if found is None:
@@ -158,19 +158,19 @@ def _array(text: str, _: Ask) -> None:
 
 
 def _dependency(text: str, ask: Ask) -> None:
-    from sbatchgen.script.dependency import check
+    from sbatchgen.sbatch.dependency import check
 
     check(text, slurm=ask.slurm)
 
 
 def _features(text: str, ask: Ask) -> None:
-    from sbatchgen.script.features import names
+    from sbatchgen.sbatch.features import names
 
     names(text, slurm=ask.slurm)
 
 
 def _batch(text: str, ask: Ask) -> None:
-    from sbatchgen.script.features import batch_names, names
+    from sbatchgen.sbatch.features import batch_names, names
 
     lists = [ask.job.options[name] for name in ("constraint", "prefer") if name in ask.job]
     if not lists:
@@ -187,15 +187,15 @@ def _batch(text: str, ask: Ask) -> None:
 
 
 def _licenses(text: str, ask: Ask) -> None:
-    from sbatchgen.script.licenses import counts
+    from sbatchgen.sbatch.licenses import counts
 
     counts(text, slurm=ask.slurm)
 
 
 def _hosts(option: str) -> Callable[[str, Ask], None]:
     def check(text: str, ask: Ask) -> None:
-        from sbatchgen.script.grammar import RefusedError
-        from sbatchgen.script.hostlist import expanded, items, passed_on
+        from sbatchgen.sbatch.grammar import RefusedError
+        from sbatchgen.sbatch.hostlist import expanded, items, passed_on
 
         if "/" in text or (ask.slurm >= "24.11" and "{" in text):
             return  # a file, or what slurmctld expands
@@ -216,8 +216,8 @@ def _hosts(option: str) -> Callable[[str, Ask], None]:
 
 
 def _sbatch_takes(text: str, slurm: str) -> bool:
-    from sbatchgen.script.grammar import RefusedError
-    from sbatchgen.script.hostlist import hosts
+    from sbatchgen.sbatch.grammar import RefusedError
+    from sbatchgen.sbatch.hostlist import hosts
 
     try:
         hosts(text, slurm=slurm)
@@ -228,8 +228,8 @@ def _sbatch_takes(text: str, slurm: str) -> bool:
 
 def _asked_for(ask: Ask) -> set[str]:
     """The nodes of --nodelist; none where Slurm may leave some of them out."""
-    from sbatchgen.script.grammar import RefusedError
-    from sbatchgen.script.hostlist import passed_on
+    from sbatchgen.sbatch.grammar import RefusedError
+    from sbatchgen.sbatch.hostlist import passed_on
 
     text, job = ask.job.options.get("nodelist", ""), ask.job
     try:
@@ -248,8 +248,8 @@ def _asked_for(ask: Ask) -> set[str]:
 def _resources(text: str, ask: Ask) -> None:
     if not ask.script:
         return  # a plan holds nothing but words and counts
-    from sbatchgen.script import tres
-    from sbatchgen.script.grammar import fold, with_prefix
+    from sbatchgen.sbatch import tres
+    from sbatchgen.sbatch.grammar import fold, with_prefix
 
     if fold(text) != "none":
         tres.check(with_prefix(text, slurm=ask.slurm), slurm=ask.slurm)
@@ -270,7 +270,7 @@ def _tres_per_task(text: str, ask: Ask) -> None:
 
 
 def _tres_bind(text: str, _: Ask) -> None:
-    from sbatchgen.script.binding import bad_resource_binding
+    from sbatchgen.sbatch.binding import bad_resource_binding
 
     if bad_resource_binding(text) is not None:
         raise ValueError("no binding of a resource")

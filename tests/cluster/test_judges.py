@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from sbatchgen.inputs.search import Places
 from sbatchgen.lint.settings import findings_of, settings_of
 from sbatchgen.lint.source import whole
-from sbatchgen.rules.subject import Subject
-from sbatchgen.search import Places
-from tests.array_values import REFUSED, TAKEN
-from tests.test_corpus import FOLDER, SCRIPTS
+from sbatchgen.subject.subject import Subject
+from tests.rules.test_corpus import FOLDER, SCRIPTS
+from tests.sbatch.array_values import REFUSED, TAKEN
 
 from .controller import Controller
 from .oracle import Reading

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.curves import CURVES, read_history
-from sbatchgen.plot import plot
+from sbatchgen.runs.curves import CURVES, read_history
+from sbatchgen.runs.plot import plot
 from training import log, loop
 from training.bar import Bar
 

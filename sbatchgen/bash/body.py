@@ -1,0 +1,301 @@
+"""The body of a script: its commands, where they stand, what they set and what they use.
+
+    body = read(text)
+    [command.name for command in body.commands]     # "srun", "cd", ...
+    body.value(word)                                # with variables whose value the script tells
+
+Nothing is run and no file is read: what a `source`d file sets is not known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cached_property, lru_cache
+
+from sbatchgen.bash.command import Assignment, Command, Context, Function, Setting, Use
+from sbatchgen.bash.source import Fault, Source
+from sbatchgen.bash.values import Values
+from sbatchgen.bash.walk import Walk, walk
+from sbatchgen.bash.word import Word, expansion
+
+TOP = Context()
+SHELLS = frozenset(("bash", "sh", "dash", "ksh", "zsh", "ash", "rbash", "mksh"))
+
+
+class Body:
+    """The body of a script, as far as bash's grammar tells it.
+
+    Attributes:
+        language: The shell or the interpreter of the first line: "bash", "sh", "python3" and so on.
+        source: The text; empty where the language is no shell's.
+    """
+
+    def __init__(self, source: Source, language: str, context: Context, flags: str) -> None:
+        self.source = source
+        self.language = language
+        self.context = context
+        self.flags = flags
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """What is no bash to the grammar. Seldom it is bash all the same: `bash -n` has the last word."""
+        return self.source.faults
+
+    @cached_property
+    def _walk(self) -> Walk:
+        return _up_to_exit(walk(self.source, self.context))
+
+    @cached_property
+    def end(self) -> int:
+        """Where the script ends for sure, in characters from 0: after an exit or exec, or with its text."""
+        return min(self._walk.end, len(self.source.text))
+
+    @property
+    def commands(self) -> tuple[Command, ...]:
+        """All commands in the order of the text, also in functions, loops and substitutions."""
+        return self._walk.commands
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """The functions it defines."""
+        return self._walk.functions
+
+    @cached_property
+    def comments(self) -> tuple[tuple[int, str], ...]:
+        """The line and the text of each comment, with its #; directives are comments to bash."""
+        text = self.source.text
+        return tuple(
+            (self.source.position(start)[0], text[start:end].rstrip())
+            for start, end, kind in self.source.nodes
+            if kind == "comment"
+        )
+
+    @cached_property
+    def last(self) -> Command | None:
+        """The command whose status is the script's, as far as the text tells."""
+        return next((command for command in reversed(self.commands) if command.last), None)
+
+    @cached_property
+    def _values(self) -> Values:
+        return Values(self._walk, lambda: self.uses)
+
+    @property
+    def sets(self) -> tuple[Assignment, ...]:
+        """Each time that a variable gets or loses a value, in the order of the text."""
+        return self._values.sets
+
+    @cached_property
+    def uses(self) -> tuple[Use, ...]:
+        """Each expansion of a variable, in the order of the text."""
+        return tuple(use for use in _uses(self.source) if use.at < self.end)
+
+    @cached_property
+    def traps(self) -> tuple[tuple[Command, Body], ...]:
+        """The trap commands that set a string, each with the body that the string is."""
+        return tuple(_traps(self))
+
+    @cached_property
+    def settings(self) -> tuple[Setting, ...]:
+        """The options that the script sets for its shell, in the order of the text."""
+        return tuple(_settings(self))
+
+    def option_at(self, name: str, line: int) -> bool:
+        """Whether an option such as "pipefail" is on at the start of a line, as far as the text tells.
+
+        What functions, subshells and branches set is left out.
+        """
+        on = False
+        for setting in self.settings:
+            if setting.name == name and setting.line < line and setting.context.top:
+                on = setting.on
+        return on
+
+    def value(self, word: Word) -> str | None:
+        """The string that a word is, with the variables whose value the script tells; else None."""
+        literal = word.value
+        return self._values.value(word) if literal is None else literal
+
+    def expand(self, word: Word) -> tuple[Word, ...]:
+        """The words that a word becomes: "${array[@]}" and $COMMAND are followed to where they are set.
+
+        What can't be followed stays as it is.
+        """
+        return self._values.expand(word)
+
+    def followed(self, word: Word) -> Word:
+        """The word with what variables hold in their place, where the script tells it."""
+        return self._values.followed(word)
+
+    def text_of(self, word: Word) -> str:
+        """The string that a word is, in which expansions that can't be followed stay as they are written."""
+        return self._values.text_of(word)
+
+
+def _up_to_exit(found: Walk) -> Walk:
+    """What a script can run: nothing behind an exit or an exec that it always comes to."""
+    for command in found.commands:
+        leaves = command.name == "exit" or (command.name == "exec" and len(command.words) > 1)
+        if leaves and command.context.top and not command.background and command.pipe is None:
+            end = command.end
+            command.last = True
+            return found._replace(
+                commands=tuple(one for one in found.commands if one.at < end),
+                standing=tuple(one for one in found.standing if one[0] < end),
+                end=end,
+            )
+    return found
+
+
+def read(text: str) -> Body:
+    """Read a script as bash does, without running it.
+
+    Args:
+        text: The whole script, with its first line and its directives; bytes that are no UTF-8 as surrogates.
+    """
+    language, flags = _language(text)
+    source = Source(text if language in SHELLS else "")
+    return Body(source, language, TOP, flags)
+
+
+@lru_cache(maxsize=64)  # the rules of a script look into the same strings again and again
+def read_string(
+    text: str, origin: tuple[int, int], *, fixed: bool = False, context: Context | None = None
+) -> Body:
+    """Read a string that a shell is given within a script.
+
+    Args:
+        text: The string.
+        origin: The line and the column of its first character.
+        fixed: Whether every position is the origin's, because the string's own can't be told.
+        context: Where the commands in it stand.
+    """
+    return Body(Source(text, origin, fixed=fixed), "bash", context or TOP, "")
+
+
+def _language(text: str) -> tuple[str, str]:
+    """The interpreter of the first line and its flags; bash where there is none."""
+    if not text.startswith("#!"):
+        return "bash", ""
+    words = text[2 : text.find("\n") if "\n" in text else None].split()
+    if words and words[0].endswith("/env"):
+        words = [word for word in words[1:] if word != "-S" and "=" not in word]
+    if not words:
+        return "bash", ""
+    return words[0].rpartition("/")[2], " ".join(words[1:])
+
+
+_QUOTES = frozenset(("string", "heredoc_body"))
+_SUBSTITUTIONS = frozenset(("command_substitution", "process_substitution", "command", "for_statement"))
+_UNSPLIT = frozenset(("variable_assignment", "test_command", "compound_statement", "arithmetic_expansion"))
+_ARITHMETIC = re.compile(r"\$\{[^}]*\}|\$\w+|\b0[xX]\w+|([A-Za-z_]\w*)")
+
+
+def _uses(source: Source) -> Iterator[Use]:
+    stack: list[tuple[int, bool, bool]] = [(len(source.text) + 1, False, True)]  # end, quoted, splits
+    for start, end, kind in source.nodes:
+        while stack[-1][0] <= start and len(stack) > 1:
+            stack.pop()
+        _, quoted, splits = stack[-1]
+        if kind in ("simple_expansion", "expansion"):
+            yield _use(source, start, end, quoted=quoted, splits=splits)
+            stack.append((end, quoted, splits))
+        elif kind in _QUOTES:
+            stack.append((end, True, False))
+        elif kind in _SUBSTITUTIONS:
+            stack.append((end, False, True))
+        elif kind == "arithmetic_expansion" or (
+            kind == "compound_statement" and source.text.startswith("((", start)
+        ):
+            yield from _names(source, start, end)
+            stack.append((end, quoted, False))
+        elif kind in _UNSPLIT:
+            stack.append((end, quoted, splits and kind == "compound_statement"))
+
+
+def _names(source: Source, start: int, end: int) -> Iterator[Use]:
+    """The variables that an arithmetic expression names without a $."""
+    for match in _ARITHMETIC.finditer(source.text, start, end):
+        if match[1]:
+            line, column = source.position(match.start())
+            yield Use(
+                match[1], "", "", "", quoted=False, splits=False, at=match.start(), line=line, column=column
+            )
+
+
+def _use(source: Source, start: int, end: int, *, quoted: bool, splits: bool) -> Use:
+    text = source.text[start:end]
+    line, column = source.position(start)
+    piece = expansion(text, start, quoted=quoted)
+    return Use(
+        piece.name,
+        piece.subscript,
+        piece.operator,
+        piece.operand,
+        quoted,
+        splits and not quoted,
+        start,
+        line,
+        column,
+    )
+
+
+def _traps(body: Body) -> Iterator[tuple[Command, Body]]:
+    for command in body.commands:
+        if command.name != "trap" or len(command.words) < 3:
+            continue
+        words = command.words[2:] if command.words[1].text == "--" else command.words[1:]
+        if words[0].text in ("-", "''", '""') or len(words) < 2:
+            continue
+        signals = tuple((word.value or word.text).upper().removeprefix("SIG") for word in words[1:])
+        yield command, string_body(body, words[0], context=Context(trap=signals))
+
+
+def string_body(body: Body, word: Word, *, context: Context | None = None) -> Body:
+    """The body that a string is, such as a trap's or bash -c's, with the variables that can be followed.
+
+    Positions are those in the script where the string stands there as it is; else the word's own.
+    """
+    text = body.text_of(word)
+    at = word.at + 1
+    kept = len(word.pieces) == 1 and word.quoted and word.source.text[at : word.end - 1] == text
+    line, column = word.source.position(at if kept else word.at)
+    return read_string(text, (line, column), fixed=not kept, context=context)
+
+
+LETTERS = {
+    "a": "allexport", "b": "notify", "B": "braceexpand", "C": "noclobber", "e": "errexit", "E": "errtrace",
+    "f": "noglob", "h": "hashall", "H": "histexpand", "k": "keyword", "m": "monitor", "n": "noexec",
+    "p": "privileged", "P": "physical", "t": "onecmd", "T": "functrace", "u": "nounset", "v": "verbose",
+    "x": "xtrace",
+}  # fmt: skip
+
+
+def _settings(body: Body) -> Iterator[Setting]:
+    if body.flags:
+        yield from _options(body.flags.split(), 1, 1, Context())
+    for command in body.commands:
+        words = [word.value or "" for word in command.words[1:]]
+        if command.name == "set":
+            yield from _options(words, command.line, command.column, command.context)
+        elif command.name == "shopt" and words and words[0][:1] == "-" and set(words[0]) & set("su"):
+            on = "s" in words[0]
+            for name in words[1:]:
+                if not name.startswith("-"):
+                    yield Setting(name, on, command.line, command.column, command.context)
+
+
+def _options(words: list[str], line: int, column: int, context: Context) -> Iterator[Setting]:
+    """Source: bash(1), SHELL BUILTIN COMMANDS, set."""
+    at = 0
+    while at < len(words):
+        word = words[at]
+        at += 1
+        if len(word) < 2 or word[0] not in "+-" or word == "--":
+            return
+        for letter in word[1:]:
+            if letter == "o" and at < len(words):
+                yield Setting(words[at], word[0] == "-", line, column, context)
+                at += 1
+            elif letter in LETTERS:
+                yield Setting(LETTERS[letter], word[0] == "-", line, column, context)

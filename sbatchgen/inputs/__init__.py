@@ -1,0 +1,1 @@
+"""What people write: profiles and jobs, and where their files are found."""

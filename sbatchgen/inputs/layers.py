@@ -1,0 +1,66 @@
+"""Layers of input: what a profile, a file or the command line says, each value with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from typing import Any
+
+from sbatchgen.inputs.job import JobSpec
+from sbatchgen.inputs.options import NAMES, SbatchOptions
+
+
+class Source(IntEnum):
+    """Who said a value; the higher wins."""
+
+    DEFAULT = 0
+    PROFILE = 1
+    PARTITION = 2
+    PROJECT = 3
+    JOB = 4
+    COMMAND_LINE = 5
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a value was written: a layer, and a `file:line`, a flag, or the rule it follows from."""
+
+    source: Source
+    where: str
+
+
+BY_DEFAULT = Origin(Source.DEFAULT, "default")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What one source says: "options.nodes" -> 4, each with its place."""
+
+    source: Source
+    values: Mapping[str, Any]
+    places: Mapping[str, str]
+
+
+def layer(source: Source, spec: JobSpec, places: Mapping[str, str]) -> Layer:
+    """What a job spec says, flat."""
+    values: dict[str, Any] = {}
+    for field in fields(JobSpec):
+        value = getattr(spec, field.name)
+        if field.name == "options":
+            values |= option_values(value)
+        elif field.name == "lint":
+            continue  # of scripts as they stand, not of the job
+        elif isinstance(value, Mapping):
+            values |= {f"{field.name}.{key}": item for key, item in value.items()}
+        elif value is not None:
+            values[field.name] = value
+    return Layer(source, values, places)
+
+
+def option_values(options: SbatchOptions) -> dict[str, Any]:
+    """The options that are set: "options.nodes" -> 4."""
+    return {_KEYS[name]: value for name, value in vars(options).items() if value is not None}
+
+
+_KEYS = {name: f"options.{name}" for name in NAMES}

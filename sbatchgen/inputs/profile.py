@@ -1,0 +1,231 @@
+"""Facts of a cluster, owned by the people who run it: the schema of a profile.
+
+The records of this module, of `job` and of `options` are not frozen, and have no comparison: what dataclasses
+generates for that would be a fifth of what `render` takes beyond its libraries. Nobody changes them.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from sbatchgen.errors import did_you_mean
+from sbatchgen.inputs.job import GpuRequest, Launcher, RuntimeName
+from sbatchgen.inputs.options import NAMES, SbatchOptions, described, required
+from sbatchgen.units import Count, Duration, EnvName, Memory, Port, Release, ShellPath, Text, Word
+
+_INTERFACE = re.compile(r"[^\s/,^=]{1,15}")  # of Linux: IFNAMSIZ
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Partition:
+    """What a job may ask for in one partition, per node where a name says so; None is "not known"."""
+
+    time_max: Duration | None = described("Longest time limit (MaxTime).")
+    time_default: Duration | None = described("Time limit of a job that names none (DefaultTime).")
+    nodes: Text | None = described("Host names, as n[1-16].")
+    nodes_max: Count | None = described("Most nodes of a job (MaxNodes).")
+    nodes_min: Count | None = described("Fewest nodes of a job (MinNodes).")
+    cpus_per_node: Count | None = described("CPUs of a node.")
+    cpus_per_gpu: Count | None = described("CPUs that go with a GPU.")
+    threads_per_core: Count | None = described("Hardware threads of a core.")
+    gpus_per_node: int | None = described("GPUs of a node.")
+    gpu_type: Text | None = described("Type of the GPUs, as a100.")
+    gpu_types: Mapping[Text, int] = described("GPUs of a node by type, where there are several.", make=dict)
+    gpus_typed: bool = described(
+        "false: gres.conf gives the GPUs no type, so a job that names one never fits.", True
+    )
+    mem_per_node: Memory | None = described("Memory of a node (RealMemory).")
+    mem_per_cpu_default: Memory | None = described("Memory of a CPU where a job names none (DefMemPerCPU).")
+    mem_per_cpu_max: Memory | None = described("Most memory of a CPU (MaxMemPerCPU).")
+    shards_per_gpu: Count | None = described("Shards of a GPU.")
+    features: tuple[Text, ...] = described("Features that its nodes have, for --constraint.", ())
+    accounts: tuple[Text, ...] = described("Accounts that may use it; empty: any.", ())
+    qos: tuple[Text, ...] = described("Qualities of service that may use it; empty: any.", ())
+    state: Literal["up", "down", "drain", "inactive"] = described("Whether it takes jobs.", "up")
+    exclusive: bool = described("Whole nodes, whatever was asked for (OverSubscribe=EXCLUSIVE).", False)
+    reservation_only: bool = described("Only for jobs with a reservation (ReqResv).", False)
+    options: SbatchOptions = described("Options of sbatch for its jobs.", make=SbatchOptions)
+
+    def faults(self) -> Iterator[tuple[str, str, str]]:
+        """What is wrong with values that are right one by one: the key, what, and a fix."""
+        gpus, types = self.gpus_per_node, self.gpu_types
+        if gpus is not None and gpus < 0:
+            yield "gpus_per_node", f"{gpus} GPUs on a node", "write 0 or more"
+        elif gpus is not None and types and sum(types.values()) != gpus:
+            what = f"gpu_types name {sum(types.values())} GPUs, gpus_per_node {gpus}"
+            yield "gpu_types", what, "make the two agree"
+        for low, high in (
+            ("time_default", "time_max"),
+            ("nodes_min", "nodes_max"),
+            ("mem_per_cpu_default", "mem_per_cpu_max"),
+        ):
+            least, most = getattr(self, low), getattr(self, high)
+            if least is not None and most is not None and least > most:
+                yield low, f"{least} is more than {high} {most}", f"write {low}: {most}, or less"
+        time, most = self.options.time, self.time_max
+        if time is not None and most is not None and time > most:
+            yield "options", f"time {time} is more than time_max {most}", f"write time: {most}, or less"
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Network:
+    """How processes on several nodes find each other."""
+
+    nccl_socket_ifname: Text | None = described(
+        "NCCL_SOCKET_IFNAME: interface for NCCL, or ^docker,lo for all but these."
+    )
+    gloo_socket_ifname: Text | None = described("GLOO_SOCKET_IFNAME: interface for gloo.")
+    nccl_ib_hca: Text | None = described("NCCL_IB_HCA: InfiniBand adapters for NCCL.")
+    port_base: Port = described("First port for jobs.", make=lambda: Port(20000))
+    port_count: Count = described("How many ports jobs share.", make=lambda: Count(10000))
+
+    def faults(self) -> Iterator[tuple[str, str, str]]:
+        """What is wrong with values that are right one by one: the key, what, and a fix."""
+        most = Port.LAST - self.port_base + 1
+        if self.port_count > most:
+            what = f"{self.port_count} ports from {self.port_base} on go beyond the last one, {Port.LAST}"
+            yield "port_count", what, f"write port_count: {most}, or less"
+        for name in (self.gloo_socket_ifname or "").split(","):  # NCCL alone knows ^ and =
+            if name and not _INTERFACE.fullmatch(name):
+                what = f"gloo takes names of interfaces, and '{name}' is none"
+                yield "gloo_socket_ifname", what, "name them, as ib0 or ib0,ib1"
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Conda:
+    """A conda installation (`root`) and the environment to activate, by name or by path."""
+
+    root: ShellPath | None = described("The installation, as ${HOME}/miniconda3.")
+    env: ShellPath | None = described("The environment, by name or path.")
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Venv:
+    """A virtual environment."""
+
+    path: ShellPath | None = described("The virtual environment.")
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Apptainer:
+    """An image, what is bound into it (SRC or SRC:DST), and the flag that gives it the GPUs."""
+
+    image: ShellPath | None = described("The image, a .sif file or an address.")
+    binds: tuple[ShellPath, ...] = described("What is bound into it, SRC or SRC:DST.", ())
+    gpu_flag: Text = described("The flag that gives it the GPUs.", make=lambda: Text("--nv"))
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Enroot:
+    """An image for Enroot through pyxis, what is mounted into it, and the folder to start in."""
+
+    image: ShellPath | None = described("The image, a .sqsh file or an address.")
+    mounts: tuple[ShellPath, ...] = described("What is mounted into it, SRC or SRC:DST.", ())
+    workdir: ShellPath | None = described("The folder to start in; by default that of submission.")
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Runtimes:
+    """The ways to bring a Python with torch; each may be set up or not."""
+
+    conda: Conda = described("Conda.", make=Conda)
+    venv: Venv = described("A virtual environment.", make=Venv)
+    apptainer: Apptainer = described("Apptainer.", make=Apptainer)
+    enroot: Enroot = described("Enroot, through pyxis.", make=Enroot)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Paths:
+    """Where data sets, run folders and the bundled training package lie on this cluster."""
+
+    data: ShellPath | None = described("Data set.")
+    runs: ShellPath | None = described("Folder of all run folders.")
+    code: ShellPath | None = described(
+        "Folder that holds the training package; by default the one of sbatchgen."
+    )
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Qos:
+    """Limits of a quality of service on one job."""
+
+    time_max: Duration | None = described("Longest time limit.")
+    nodes_max: int | None = described("Most nodes of a job.")
+    gpus_max: int | None = described("Most GPUs of a job.")
+    cpus_max: int | None = described("Most CPUs of a job.")
+    deny_on_limit: bool = described(
+        "Over the limit a job is refused at once (DenyOnLimit); without it, it waits.", False
+    )
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Limits:
+    """What slurm.conf says for all partitions; None is "not known"."""
+
+    enforce_part_limits: Literal["no", "any", "all"] | None = described("EnforcePartLimits of slurm.conf.")
+    max_array_size: int | None = described("MaxArraySize of slurm.conf.")
+    max_array_tasks: int | None = described("max_array_tasks of SchedulerParameters.")
+    several_gpus_per_sharing_job: bool = described(
+        "SelectTypeParameters has MULTIPLE_SHARING_GRES_PJ.", False
+    )
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Profile:
+    """A cluster. `setup` lines are shell, run as they stand; everything else is data.
+
+    `policies` gives rules the severity that they have here, by their ids, as SB228: error.
+    """
+
+    name: Text = required("The name of the cluster.")
+    url: Text = required("Where its facts are from.")
+    checked: Text = required("The day on which they were last compared with that, as 2026-01-31.")
+    contact: Text | None = described("Whom to ask.")
+    description: Text | None = described("One line.")
+    slurm: Release | None = described("Release of Slurm, as 24.05.")
+    scheduler: Literal["slurm", "none", "env"] = described(
+        "slurm; none: this machine; env: a platform that starts the script on each node.", "slurm"
+    )
+    partitions: Mapping[Text, Partition] = described("Partitions by name.", make=dict)
+    default_partition: Text | None = described("The partition of a job that names none.")
+    limits: Limits = described("Limits of slurm.conf.", make=Limits)
+    qos: Mapping[Text, Qos] = described("Limits of qualities of service, by name.", make=dict)
+    gres_types: tuple[Text, ...] = described("Names that --gres may ask for, besides gpu and shard.", ())
+    licenses: tuple[Text, ...] = described("Licenses that there are.", ())
+    plugin_options: tuple[Text, ...] = described(
+        "Options of sbatch from the site's plugins; with = at the end if they take a value.", ()
+    )
+    policies: Mapping[Text, Literal["error", "warning", "info", "off"]] = described(
+        "Severity of rules here, by their ids: error, warning, info or off.", make=dict
+    )
+    gpu_request: GpuRequest = described("How jobs ask for GPUs.", "gpus_per_node")
+    modules: tuple[Text, ...] = described("Modules to load, after module purge.", ())
+    setup: tuple[Text, ...] = described("Lines of shell, run as they stand before the runtime.", ())
+    env: Mapping[EnvName, Word] = described("Variables of every job.", make=dict)
+    network: Network = described("How processes on several nodes find each other.", make=Network)
+    runtime: RuntimeName = described("Where Python is from, unless the job says otherwise.", "host")
+    launcher: Launcher = described("How processes start, unless the job says otherwise.", "torchrun")
+    runtimes: Runtimes = described("Ways to bring a Python with torch.", make=Runtimes)
+    paths: Paths = described("Where things lie.", make=Paths)
+    options: SbatchOptions = described("Options of sbatch for every job.", make=SbatchOptions)
+    modes: Mapping[Literal["cpu", "single", "dataparallel", "ddp"], SbatchOptions] = described(
+        "Options of sbatch by mode.", make=dict
+    )
+    template: Text | None = described("Template of the script.")
+    required: tuple[Text, ...] = described("Options that every job must name, as account.", ())
+    omit: tuple[Text, ...] = described("Options that no script names, as partition.", ())
+    extra_options: Mapping[Text, Text] = described(
+        "Options of sbatch that are not among these, by their long names.", make=dict
+    )
+
+    def faults(self) -> Iterator[tuple[str, str, str]]:
+        """What is wrong with values that are right one by one: the key, what, and a fix."""
+        for key in ("required", "omit"):
+            for name in getattr(self, key):
+                if name not in NAMES:
+                    yield key, f"'{name}' is no option", did_you_mean(name, NAMES)
+        default = self.default_partition
+        if default and self.partitions and default not in self.partitions:
+            fix = did_you_mean(default, self.partitions)
+            yield "default_partition", f"there is no partition '{default}' here", fix

@@ -1,0 +1,78 @@
+"""JSON schemas of profiles and jobs, for editors: made from the records that the files are read into.
+
+A schema refuses nothing that `document` reads. It knows keys, kinds of values and words to choose from;
+limits and forms are left to the reader, which says more of them.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from typing import Any, Literal, Union, get_args, get_origin
+
+from sbatchgen.inputs.job import JobSpec
+from sbatchgen.inputs.profile import Profile
+from sbatchgen.units import Count, Duration, Memory, Port
+
+DIALECT = "http://json-schema.org/draft-07/schema#"  # what editors' YAML servers know
+TITLES = {"profile": "A cluster, as sbatchgen knows it", "job": "A job of sbatchgen, or its sbatchgen.yaml"}
+_RECORDS: dict[str, type] = {"profile": Profile, "job": JobSpec}
+# YAML makes numbers and booleans of what the reader takes for text.
+_TEXT = {"type": ["string", "number", "boolean"]}
+_NUMBERS = {int: None, Count: 1, Port: Port.FIRST}  # each with the least
+
+
+def schema(name: str) -> dict[str, Any]:
+    """The schema of a "profile" or a "job"."""
+    found: dict[str, Any] = {}
+    root = _record(_RECORDS[name], found)
+    return {"$schema": DIALECT, "title": TITLES[name], **root, "definitions": dict(sorted(found.items()))}
+
+
+def _record(kind: Any, found: dict[str, Any]) -> dict[str, Any]:
+    hints = kind.__annotations__
+    keys = {key.name: _described(key, _of(hints[key.name], found)) for key in fields(kind)}
+    needed = [key.name for key in fields(kind) if key.default is MISSING and key.default_factory is MISSING]
+    made = {"type": "object", "additionalProperties": False, "properties": keys}
+    return made | ({"required": needed} if needed else {})
+
+
+def _described(key: Field[Any], made: dict[str, Any]) -> dict[str, Any]:
+    """With the help; draft 7 ignores what stands beside a $ref."""
+    text = {"description": key.metadata["help"]}
+    return text | ({"allOf": [made]} if "$ref" in made else made)
+
+
+def _of(kind: Any, found: dict[str, Any]) -> dict[str, Any]:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return _of(next(one for one in arguments if one is not type(None)), found)
+    if is_dataclass(kind):
+        name = getattr(kind, "__name__", "")
+        if name not in found:
+            found[name] = {}  # no record holds itself
+            found[name] = _record(kind, found)
+        return {"$ref": f"#/definitions/{name}"}
+    if origin is tuple:
+        return {"type": "array", "items": _of(arguments[0], found)}
+    if origin is Mapping:
+        names = {"propertyNames": _of(arguments[0], found)} if get_origin(arguments[0]) is Literal else {}
+        return {"type": "object", "additionalProperties": _of(arguments[1], found), **names}
+    return _scalar(kind)
+
+
+def _scalar(kind: Any) -> dict[str, Any]:
+    if get_origin(kind) is Literal:
+        return {"enum": [*get_args(kind)]}
+    if kind is bool:
+        return {"enum": [True, False, "true", "false"]}
+    if kind in _NUMBERS:
+        least = _NUMBERS[kind]
+        number = {"type": "integer"} | ({} if least is None else {"minimum": least})
+        return {"anyOf": [number, {"type": "string", "pattern": "^-?[0-9]+$"}]}
+    if kind is Duration:
+        return {"type": ["string", "integer"], "examples": ["02:00:00", "1-12:00:00"]}
+    if kind is Memory:
+        return {"type": ["string", "integer"], "examples": ["64G"]}
+    return dict(_TEXT)

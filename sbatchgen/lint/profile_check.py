@@ -1,0 +1,108 @@
+"""A profile tried out: every mode in every partition, as `review` would have it.
+
+Only what the profile itself says is judged. What a user has to say besides (an account, a number of GPUs) is
+made up, or left alone.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from sbatchgen.errors import Problem, SbatchgenError
+from sbatchgen.finding import NOWHERE, Finding
+from sbatchgen.inputs.document import Document, parse_scalar
+from sbatchgen.inputs.flags import key_type
+from sbatchgen.inputs.job import MODES, Mode
+from sbatchgen.inputs.layers import Layer, Origin, Source
+from sbatchgen.inputs.profile import Profile
+from sbatchgen.inputs.search import Places, bundled
+from sbatchgen.lint.linter import read_closely
+from sbatchgen.lint.settings import checked
+from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.request import Resolved
+from sbatchgen.plan.resolve import resolve
+from sbatchgen.render.render import render_request
+from sbatchgen.rules.plans import check
+from sbatchgen.subject.ask import DEFAULT_SLURM
+from sbatchgen.subject.subject import Subject
+
+_MADE_UP = ("x", "1", "gpu:1", "true")  # for what a profile requires: the first that the option takes
+
+
+def findings(file: Path, places: Places) -> list[Finding]:
+    """What is wrong with a profile, each finding once.
+
+    Raises:
+        DocumentError: It can't be read.
+    """
+    profile = checked(file)
+    found = [*_name(profile, file), *_setup(profile)]
+    for mode in MODES:
+        for partition in (*profile.value.partitions,) or (None,):
+            plan = _plan(profile, mode, partition)
+            about = check(plan, log_folders_made=True)
+            found += [one for one in about if one.problem.at.startswith(f"{file}:")]
+            found += _of_script(plan, profile, file, places)
+    return [*{one.problem: one for one in found}.values()]
+
+
+def _name(profile: Document[Profile], file: Path) -> Iterator[Finding]:
+    """A warning where it has the name of a bundled one, which reviews would show in its place."""
+    name, own = profile.value.name, bundled("profiles")
+    if (own / f"{name}.yaml").is_file() and file.resolve().parent != own.resolve() and file.stem != name:
+        what = f"name: '{name}' is the name of a bundled profile"
+        yield Finding("warning", Problem(what, profile.places["name"], "give your cluster a name of its own"))
+
+
+def _setup(profile: Document[Profile]) -> Iterator[Finding]:
+    """An error where bash can't read the lines of `setup`, which nobody executes here."""
+    if not profile.value.setup or not shutil.which("bash"):
+        return
+    text = "\n".join(profile.value.setup)
+    read_only = subprocess.run(["bash", "-n"], input=text.encode(), capture_output=True, check=False)
+    if read_only.returncode:
+        said = read_only.stderr.decode("utf-8", "replace").splitlines()
+        what = f"setup: bash can't read it: {said[0].removeprefix('bash: ') if said else 'no'}"
+        yield Finding("error", Problem(what, profile.places["setup"], "write whole commands, one a line"))
+
+
+def _plan(profile: Document[Profile], mode: Mode, partition: str | None) -> Plan:
+    """The plan of a mode in a partition, with a value for everything that the profile requires."""
+    values = {f"options.{name}": _made_up(f"options.{name}") for name in profile.value.required}
+    if partition is not None:
+        values["options.partition"] = parse_scalar(partition, key_type("options.partition"))
+    flags = Layer(Source.COMMAND_LINE, values, dict.fromkeys(values, "made up"))
+    return resolve(profile, [flags], mode=mode, name=mode)
+
+
+def _made_up(key: str) -> object:
+    """A value that an option takes."""
+    for text in _MADE_UP[:-1]:
+        try:
+            return parse_scalar(text, key_type(key))
+        except ValueError:
+            continue
+    return parse_scalar(_MADE_UP[-1], key_type(key))
+
+
+def _of_script(plan: Plan, profile: Document[Profile], file: Path, places: Places) -> Iterator[Finding]:
+    """What is wrong in the lines of the script that the profile writes: `setup`, and its template."""
+    resolved = Resolved(plan, places, file, Origin(Source.COMMAND_LINE, ""), bundled("code"), ())
+    try:
+        script = render_request(resolved)
+    except SbatchgenError as error:
+        yield from (Finding("error", problem) for problem in error.problems)
+        return
+    if not plan.slurm:
+        return
+    slurm = plan.profile.slurm or DEFAULT_SLURM
+    subject = Subject(file="job.slurm", text=script, slurm=slurm, profile=plan.profile)
+    for finding in read_closely(subject):
+        line = finding.place.line
+        if 0 < line <= len(subject.lines) and subject.lines[line - 1] in plan.profile.setup:
+            problem = replace(finding.problem, at=profile.places.get("setup", str(file)))
+            yield replace(finding, problem=problem, place=NOWHERE, edits=())

@@ -1,0 +1,1 @@
+"""From layers of input to one plan, and what it asks Slurm for."""

@@ -1,0 +1,329 @@
+"""Layers -> plan: the layers laid over each other, and what follows from them.
+
+A lower layer never beats a higher one: defaults < profile < partition < sbatchgen.yaml < job < command line.
+Nothing here reads a file or the environment, and nothing is refused: `check` judges the finished plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sbatchgen.inputs.document import Document
+from sbatchgen.inputs.job import Mode
+from sbatchgen.inputs.layers import BY_DEFAULT, Layer, Origin, Source, option_values
+from sbatchgen.inputs.options import GPU_OPTIONS, SbatchOptions
+from sbatchgen.inputs.profile import Partition, Profile
+from sbatchgen.plan.plan import Plan, gpu_count
+from sbatchgen.units import Duration, Gres, JobName, Memory, Resume, ShellPath, Text
+
+DEFAULT_TIME = Duration(3600)
+DEFAULT_CPUS = 4  # per process, where nothing is known of the node
+LONGEST_WARNING_S = 300
+REQUEUE_S = 120  # slurmctld looks at time limits every half minute
+DEFAULT_ARGS = ("--dataset", "mnist", "--epochs", "10")
+
+
+def resolve(profile: Document[Profile], layers: Sequence[Layer], *, mode: Mode, name: str) -> Plan:
+    """The plan of a job on a cluster.
+
+    Args:
+        profile: The cluster.
+        layers: sbatchgen.yaml, job and command line, the lower one first.
+        mode: The job's mode, which the profile's defaults depend on.
+        name: The job's name where nobody gives one.
+    """
+    cluster = profile.value
+    partition_name = _partition_name(cluster, layers)
+    partition = cluster.partitions.get(Text(partition_name.split(",")[0]), Partition())
+    values = _Values()
+    for one in [*_profile_layers(profile, partition_name, partition, mode), *layers]:
+        values.lay(one)
+    _join_args(values, layers)
+    _derive_runtime(values, profile)
+    _derive_job(values, cluster, mode, name)
+    alone = mode != "ddp" or cluster.scheduler == "none" or partition.nodes_max == 1
+    values.derive("options.nodes", 1 if alone else 2, f"mode {mode}")
+    gpus, shards = _gpus(values, cluster, partition, mode)
+    nproc = _derive_tasks(values, gpus, shards, mode)
+    _derive_cpus(values, partition, gpus, shards, mode)
+    _derive_limits(values, cluster, partition, gpus)
+    _emit_gpus(values, gpus)
+    return _plan(values, cluster, partition, mode, (gpus, shards, nproc))
+
+
+class _Values:
+    """The layers laid over each other; remembers origins and what was overridden."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.origins: dict[str, Origin] = {}
+        self.overridden: dict[str, tuple[tuple[Any, Origin], ...]] = {}
+
+    def lay(self, over: Layer) -> None:
+        for key, value in over.values.items():
+            place = over.places.get(key)  # none for a default of the profile's own
+            self.set(key, value, Origin(over.source, place) if place else BY_DEFAULT)
+
+    def set(self, key: str, value: Any, origin: Origin) -> None:
+        if key in self.values:
+            self.overridden[key] = ((self.values[key], self.origins[key]), *self.overridden.get(key, ()))
+        self.values[key] = value
+        self.origins[key] = origin
+
+    def derive(self, key: str, value: Any, why: str) -> None:
+        """A value that nobody gave, and the rule it follows from."""
+        if value is not None and key not in self.values:
+            self.set(key, value, Origin(Source.DEFAULT, why))
+
+    def drop(self, key: str) -> None:
+        self.values.pop(key, None)
+        self.origins.pop(key, None)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.values.get(key, default)
+
+    def grouped(self) -> dict[str, dict[str, Any]]:
+        """The values with a dot in their key, by what stands before it and after it."""
+        found: dict[str, dict[str, Any]] = {"options": {}, "extra_options": {}, "env": {}}
+        for key, value in self.values.items():
+            head, dot, rest = key.partition(".")
+            if dot:
+                found[head][rest] = value
+        return found
+
+
+def _partition_name(profile: Profile, layers: Sequence[Layer]) -> str:
+    given = [one.values["options.partition"] for one in layers if "options.partition" in one.values]
+    fallback = profile.options.partition or profile.default_partition or ""
+    return str(given[-1] if given else fallback)
+
+
+def _profile_layers(
+    profile: Document[Profile], partition_name: str, partition: Partition, mode: Mode
+) -> Iterator[Layer]:
+    """The profile's own layers: its options, those of the partition, and those of the mode."""
+    cluster, places = profile.value, profile.places
+    facts: dict[str, Any] = {
+        "runtime": cluster.runtime,
+        "launcher": cluster.launcher,
+        "gpu_request": cluster.gpu_request,
+    }
+    facts |= {f"env.{name}": value for name, value in cluster.env.items()}
+    facts |= {f"extra_options.{name}": value for name, value in cluster.extra_options.items()}
+    if cluster.template:
+        facts["template"] = cluster.template
+    if cluster.paths.data:
+        facts["data"] = cluster.paths.data
+    if cluster.default_partition:
+        facts["options.partition"] = cluster.default_partition
+    where = {"data": places.get("paths.data", ""), "options.partition": places.get("default_partition", "")}
+    yield Layer(Source.PROFILE, facts | option_values(cluster.options), {**places, **where})
+    first = partition_name.split(",", maxsplit=1)[0]
+    yield _moved(Source.PARTITION, partition.options, places, f"partitions.{first}.options")
+    if mode in cluster.modes:
+        yield _moved(Source.PARTITION, cluster.modes[mode], places, f"modes.{mode}")
+
+
+def _moved(source: Source, options: SbatchOptions, places: Mapping[str, str], prefix: str) -> Layer:
+    values = option_values(options)
+    return Layer(source, values, {k: places.get(k.replace("options", prefix, 1), prefix) for k in values})
+
+
+def _join_args(values: _Values, layers: Sequence[Layer]) -> None:
+    """Trainer arguments of the command line come after those of the job, where they win."""
+    given = [one for one in layers if "args" in one.values]
+    if len(given) > 1 and given[-1].source is Source.COMMAND_LINE:
+        values.values["args"] = (*given[-2].values["args"], *given[-1].values["args"])
+
+
+def _derive_runtime(values: _Values, profile: Document[Profile]) -> None:
+    """What the chosen runtime needs, from the profile where the job does not say it."""
+    runtime, runtimes = values.get("runtime"), profile.value.runtimes
+    facts: dict[str, tuple[str, Any]] = {
+        "venv": ("venv.path", runtimes.venv.path),
+        "conda_env": ("conda.env", runtimes.conda.env),
+    }
+    if runtime == "apptainer":
+        facts["image"] = ("apptainer.image", runtimes.apptainer.image)
+        facts["binds"] = ("apptainer.binds", runtimes.apptainer.binds)
+    if runtime == "enroot":
+        facts["image"] = ("enroot.image", runtimes.enroot.image)
+        facts["binds"] = ("enroot.mounts", runtimes.enroot.mounts)
+    wanted = {"venv": ("venv",), "conda": ("conda_env",), "host": ()}.get(runtime, ("image", "binds"))
+    for key in wanted:
+        place, value = facts[key]
+        own = values.get(key, ())
+        if key == "binds" and value:
+            values.set(key, (*value, *own), values.origins.get(key, _fact(profile, place)))
+        elif value and key not in values.values:
+            values.set(key, value, _fact(profile, place))
+
+
+def _fact(profile: Document[Profile], place: str) -> Origin:
+    return Origin(Source.PROFILE, profile.places.get(f"runtimes.{place}", "profile"))
+
+
+def _derive_job(values: _Values, profile: Profile, mode: Mode, name: str) -> None:
+    values.derive("options.job_name", JobName(name), "the job's own name")
+    values.derive("resume", Resume("auto"), "goes on from the newest checkpoint, if there is one")
+    values.derive("max_restarts", 10, "default")
+    values.derive("requeue_on_timeout", False, "default")
+    values.derive("requeue_on_node_fail", False, "default")
+    values.derive("template", "job.sh.j2", "bundled")
+    values.derive("data", ShellPath("data"), "in the folder of submission")
+    runs = profile.paths.runs or "runs"
+    job_name = str(values.get("options.job_name"))
+    values.derive("run_dir", ShellPath(f"{runs}/{job_name}"), "named after the job")
+    if not values.get("trainer"):
+        values.derive("args", DEFAULT_ARGS, "the bundled trainer")
+    network = profile.network
+    for variable, fact in (
+        ("NCCL_SOCKET_IFNAME", network.nccl_socket_ifname),
+        ("GLOO_SOCKET_IFNAME", network.gloo_socket_ifname),
+        ("NCCL_IB_HCA", network.nccl_ib_hca),
+    ):
+        if mode == "ddp":
+            values.derive(f"env.{variable}", fact, "network of the profile")
+
+
+def _gpus(values: _Values, profile: Profile, partition: Partition, mode: Mode) -> tuple[int, int]:
+    """GPUs and shards of the job on each node; at most one layer's GPU options survive."""
+    given = {
+        name: values.origins[f"options.{name}"] for name in GPU_OPTIONS if f"options.{name}" in values.origins
+    }
+    top = max((origin.source for origin in given.values()), default=Source.DEFAULT)
+    unwanted = mode == "cpu" or values.get("gpu_request") == "none"
+    for name, origin in given.items():
+        if origin.source < top or (unwanted and origin.source < Source.PROJECT):
+            values.drop(f"options.{name}")
+    if mode == "cpu":
+        return 0, 0
+    gres = Gres(values.get("options.gres", ""))
+    if per_node := values.get("options.gpus_per_node"):
+        return gpu_count(per_node), gres.amount("shard")
+    if gres.amount("gpu") or gres.amount("shard"):
+        return gres.amount("gpu"), gres.amount("shard")
+    if per_task := values.get("options.gpus_per_task"):
+        each, here = max(1, gpu_count(per_task)), partition.gpus_per_node  # `check` refuses 0
+        fitting = here // each if here and values.get("launcher") == "srun" and mode == "ddp" else 1
+        return each * (values.get("options.ntasks_per_node") or max(1, fitting)), 0
+    if total := values.get("options.gpus"):
+        return gpu_count(total) // max(1, values.get("options.nodes")), 0
+    here = partition.gpus_per_node or 0
+    if profile.scheduler == "env":  # its platform hands out what was asked for there
+        here = values.get("nproc_per_node") or here
+    return (1 if mode == "single" else here), 0
+
+
+def _derive_tasks(values: _Values, gpus: int, shards: int, mode: Mode) -> int:
+    """Processes and tasks on each node; returns the processes."""
+    by_srun = mode == "ddp" and values.get("launcher") == "srun"
+    nproc = 1
+    if mode == "ddp":
+        given = values.get("nproc_per_node") or (values.get("options.ntasks_per_node") if by_srun else None)
+        each = max(1, gpu_count(values.get("options.gpus_per_task") or "1")) if by_srun else 1
+        nproc = given or gpus // each or (1 if shards else 2)
+        values.derive("nproc_per_node", nproc, "one process a GPU" if gpus else "no whole GPUs")
+    why = "one task a process" if by_srun else "one task a node"
+    values.derive("options.ntasks_per_node", nproc if by_srun else 1, why)
+    return int(nproc)
+
+
+def _derive_cpus(values: _Values, partition: Partition, gpus: int, shards: int, mode: Mode) -> None:
+    """CPUs of a task: the share of the node that goes with its GPUs."""
+    share = partition.cpus_per_gpu or _share(partition.cpus_per_node, 1, partition.gpus_per_node)
+    if share and shards and partition.shards_per_gpu:
+        share = max(1, share * shards // partition.shards_per_gpu)
+    if share is None or mode == "cpu" or not (gpus or shards):
+        share = min(DEFAULT_CPUS, partition.cpus_per_node or DEFAULT_CPUS)
+    tasks = values.get("options.ntasks_per_node") or 1
+    processes = values.get("nproc_per_node") if mode == "ddp" else max(1, gpus)
+    cpus = share * max(1, processes // tasks)
+    if partition.cpus_per_node:
+        cpus = max(1, min(cpus, partition.cpus_per_node // tasks))
+    values.derive("options.cpus_per_task", cpus, f"{share} a process or GPU")
+
+
+def _share(whole: int | None, part: int, parts: int | None) -> int | None:
+    """What goes with `part` of a node's `parts` GPUs, if the node is known."""
+    return max(1, whole * min(part, parts) // parts) if whole and parts else None
+
+
+def _derive_limits(values: _Values, profile: Profile, partition: Partition, gpus: int) -> None:
+    """Time, memory, log, requeue and warning signal."""
+    values.derive("options.time", min(DEFAULT_TIME, partition.time_max or DEFAULT_TIME), "default")
+    asked = ("options.mem", "options.mem_per_cpu", "options.mem_per_gpu", "options.exclusive")
+    if gpus and not any(values.get(key) is not None for key in asked):
+        mem = _share(partition.mem_per_node, gpus, partition.gpus_per_node)
+        values.derive("options.mem", Memory(mem) if mem else None, "the GPUs' share of a node")
+    log = "%x-%A_%a.out" if values.get("options.array") else "%x-%j.out"
+    values.derive("options.output", ShellPath(log), "in the folder of submission")
+    restart = values.get("resume") != "off" and values.get("max_restarts") > 0
+    values.derive("options.open_mode", Text("append") if restart else None, "a requeue keeps the log")
+    values.derive("options.requeue", restart, "resume" if restart else "no resume")
+    if restart and profile.scheduler == "slurm":
+        saves = not values.get("requeue_on_timeout")
+        most, why = (LONGEST_WARNING_S, "time to save") if saves else (REQUEUE_S, "time to requeue")
+        lead = max(1, min(most, int(values.get("options.time")) // 4))
+        values.derive("options.signal", Text(f"B:USR1@{lead}"), f"{why} before the limit")
+
+
+def _emit_gpus(values: _Values, gpus: int) -> None:
+    """The one GPU option, in the form that the cluster wants; a user's own other form stays."""
+    form = values.get("gpu_request")
+    given = [name for name in GPU_OPTIONS if f"options.{name}" in values.values]
+    if not gpus or given not in ([], ["gpus_per_node"]) or (form == "none" and not given):
+        return
+    count, origin = str(gpus), Origin(Source.DEFAULT, "mode and partition")
+    if given and form != "none":
+        count, origin = values.get("options.gpus_per_node"), values.origins["options.gpus_per_node"]
+        values.drop("options.gpus_per_node")
+    if form == "gres":
+        values.set("options.gres", Gres(f"gpu:{count}"), origin)
+    elif form == "gpus_per_task":
+        kind, tasks = count.rpartition(":")[0], values.get("options.ntasks_per_node") or 1
+        per_task = str(max(1, gpus // tasks))
+        values.set("options.gpus_per_task", Text(f"{kind}:{per_task}" if kind else per_task), origin)
+    elif form == "gpus_per_node":
+        values.set("options.gpus_per_node", Text(count), origin)
+
+
+def _plan(
+    values: _Values, profile: Profile, partition: Partition, mode: Mode, shape: tuple[int, int, int]
+) -> Plan:
+    gpus, shards, nproc = shape
+    name = str(values.get("options.job_name"))
+    for option in profile.omit:
+        if values.origins.get(f"options.{option}", Origin(Source.DEFAULT, "")).source < Source.PROJECT:
+            values.drop(f"options.{option}")
+    grouped = values.grouped()
+    return Plan(
+        profile=profile,
+        partition=partition,
+        mode=mode,
+        launcher=values.get("launcher") if mode == "ddp" else None,
+        runtime=values.get("runtime"),
+        options=SbatchOptions(**grouped["options"]),
+        extra_options=grouped["extra_options"],
+        gpus_per_node=gpus,
+        shards=shards,
+        nproc_per_node=nproc,
+        name=name,
+        trainer=values.get("trainer"),
+        args=tuple(values.get("args", ())),
+        env=grouped["env"],
+        data=values.get("data"),
+        run_dir=values.get("run_dir"),
+        resume=values.get("resume"),
+        max_restarts=values.get("max_restarts"),
+        requeue_on_timeout=values.get("requeue_on_timeout"),
+        requeue_on_node_fail=values.get("requeue_on_node_fail"),
+        image=values.get("image"),
+        conda_env=values.get("conda_env"),
+        venv=values.get("venv"),
+        binds=values.get("binds", ()),
+        template=values.get("template"),
+        origins=values.origins,
+        overridden=values.overridden,
+    )

@@ -1,0 +1,220 @@
+"""What a job asks of a cluster, whoever wrote it down: a plan or a script. Rules judge this one record.
+
+Grammar of --gres and --gpus, and what counts where options meet: sbatch(1), gres.html, Slurm 22.05.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from sbatchgen.finding import Place
+from sbatchgen.inputs.layers import Origin, Source
+from sbatchgen.plan.plan import Plan
+from sbatchgen.units import Gres
+
+UNLIMITED = 1 << 40  # seconds: what --time=UNLIMITED and 0 mean
+_POWERS = {"k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+
+Amounts = tuple[tuple[str, int], ...]  # type ("" where none was named) and count
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Resources:
+    """What is asked for; None where nothing was said. Memory in MiB, times in seconds.
+
+    Attributes:
+        options: Each option that counts, by Slurm's long name, as text; flags have an empty one.
+        places: Where each option was written.
+        nowhere: The place of what was not written.
+        gres: Name, type and count of each item, per node.
+        mem: Of a node; 0 for all of it.
+    """
+
+    options: Mapping[str, str]
+    places: Mapping[str, Place]
+    nowhere: Place = field(default_factory=Place)
+    nodes_min: int | None = None
+    nodes_max: int | None = None
+    ntasks: int | None = None
+    ntasks_per_node: int | None = None
+    cpus_per_task: int | None = None
+    cpus_per_gpu: int | None = None
+    gpus: Amounts | None = None
+    gpus_per_node: Amounts | None = None
+    gpus_per_task: Amounts | None = None
+    gres: tuple[tuple[str, str, int], ...] = ()
+    mem: int | None = None
+    mem_per_cpu: int | None = None
+    mem_per_gpu: int | None = None
+    time: int | None = None
+    time_min: int | None = None
+    default_partition: str | None = None
+    processes_per_node: int | None = None  # that a launcher starts, where it is known
+
+    def place(self, option: str) -> Place:
+        """Where an option was written."""
+        return self.places.get(option, self.nowhere)
+
+    def __contains__(self, option: str) -> bool:
+        return option in self.options
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """Those that the job may run in: as asked for, else the cluster's default."""
+        asked = self.options.get("partition") or self.default_partition or ""
+        named = tuple(name for name in asked.split(",") if name)
+        return named or ((self.default_partition,) if self.default_partition else ())
+
+    @property
+    def nodes(self) -> int:
+        """The fewest nodes."""
+        if self.nodes_min is not None:
+            return self.nodes_min
+        if self.ntasks and self.ntasks_per_node:
+            return -(-self.ntasks // self.ntasks_per_node)
+        return 1
+
+    def spread(self, most: int | None) -> Resources:
+        """The job on as many nodes as it may have: `most` in its cluster, and no more than it has tasks."""
+        if self.nodes_min is not None:
+            return replace(self, nodes_min=self.nodes_max or self.nodes_min)
+        wanted = max(self.ntasks or 1, *(count for _, count in self.gpus or ()), 1)
+        return replace(self, nodes_min=min(most or wanted, self.ntasks or wanted))
+
+    @property
+    def tasks_per_node(self) -> int:
+        """Of the busiest node."""
+        if self.ntasks_per_node:
+            return self.ntasks_per_node
+        return -(-self.ntasks // max(self.nodes, 1)) if self.ntasks else 1
+
+    @property
+    def gpus_on_node(self) -> Amounts:
+        """GPUs of a node, by type; on the busiest one where Slurm deals them out."""
+        from_gres = tuple((kind, count) for name, kind, count in self.gres if name == "gpu" and count)
+        if from_gres:
+            return from_gres
+        if self.gpus_per_node:
+            return self.gpus_per_node
+        if self.gpus_per_task:
+            return tuple((kind, count * self.tasks_per_node) for kind, count in self.gpus_per_task)
+        if self.gpus:
+            return tuple((kind, -(-count // max(self.nodes, 1))) for kind, count in self.gpus)
+        return ()
+
+    @property
+    def gpu_types(self) -> dict[str, str]:
+        """The types of GPU that are asked for, with the option that does; Slurm wants each of them."""
+        items = [("gres", kind) for name, kind, count in self.gres if name == "gpu" and count]
+        for option, amounts in (
+            ("gpus-per-node", self.gpus_per_node),
+            ("gpus-per-task", self.gpus_per_task),
+            ("gpus", self.gpus),
+        ):
+            items += [(option, kind) for kind, _ in amounts or ()]
+        return {kind: option for option, kind in items if kind}
+
+    @property
+    def gpu_option(self) -> str:
+        """The option that asks for the GPUs; empty if none does."""
+        asked = ("gres", "gpus-per-node", "gpus-per-task", "gpus", "gpus-per-socket")
+        return next((name for name in asked if name in self.options), "")
+
+    @property
+    def gpu_count(self) -> int:
+        """GPUs of a node, of all types."""
+        return sum(count for _, count in self.gpus_on_node)
+
+    @property
+    def shards(self) -> int:
+        """Shards of a node."""
+        return sum(count for name, _, count in self.gres if name == "shard")
+
+    @property
+    def cpus_on_node(self) -> int:
+        """CPUs of a node, of the busiest one."""
+        if self.cpus_per_gpu and self.gpu_count:
+            return self.cpus_per_gpu * self.gpu_count
+        return self.tasks_per_node * (self.cpus_per_task or 1)
+
+    @property
+    def mem_on_node(self) -> int | None:
+        """MiB of a node; None where the cluster's default counts, 0 for all of it."""
+        if self.mem_per_cpu is not None:
+            return self.mem_per_cpu * self.cpus_on_node
+        if self.mem_per_gpu is not None:
+            return self.mem_per_gpu * self.gpu_count
+        return self.mem
+
+
+def amounts(text: str) -> Amounts:
+    """Types and counts in the value of a --gpus option: [type:]count[,...]; a word alone is a type."""
+    return tuple((kind, count) for kind, count in map(_item, text.split(",")) if kind or count)
+
+
+def gres_items(text: str) -> tuple[tuple[str, str, int], ...]:
+    """Name, type and count of each item of --gres, with or without a prefix."""
+    items = []
+    for item in text.split(","):
+        name, _, rest = item.removeprefix("gres:").removeprefix("gres/").replace("=", ":").partition(":")
+        kind, count = _item(rest) if rest else ("", 1)
+        if name and name != "none":
+            items.append((name, kind, count))
+    return tuple(items)
+
+
+def _item(text: str) -> tuple[str, int]:
+    """The type and the count of `type:count`, `count` or `type`."""
+    kind, colon, last = text.rpartition(":")
+    match = re.fullmatch(r"(\d{1,18})([kmgtpKMGTP]?)", last)
+    if match is None:
+        return (text if colon else last), 1
+    return kind, int(match[1]) * 1024 ** _POWERS.get(match[2].lower(), 0)
+
+
+def of_plan(plan: Plan) -> Resources:
+    """What a plan asks for."""
+    options = plan.options
+    said = {name: value for name, value in vars(options).items() if value is not None}
+    texts = {name.replace("_", "-"): "" if value is True else str(value) for name, value in said.items()}
+    if options.exclusive is False:
+        texts.pop("exclusive")
+    if options.requeue is not None:
+        texts.pop("requeue")
+        texts["requeue" if options.requeue else "no-requeue"] = ""
+    texts |= {name: "" if value == "true" else str(value) for name, value in plan.extra_options.items()}
+    places = {name.replace("_", "-"): Place(written(plan.origin(f"options.{name}"))) for name in said}
+    places["no-requeue"] = Place(written(plan.origin("options.requeue")))
+    return Resources(
+        options=texts,
+        places=places,
+        nodes_min=options.nodes,
+        nodes_max=options.nodes,
+        ntasks=options.ntasks,
+        ntasks_per_node=options.ntasks_per_node,
+        cpus_per_task=options.cpus_per_task,
+        gpus=_given(options.gpus),
+        gpus_per_node=_given(options.gpus_per_node),
+        gpus_per_task=_given(options.gpus_per_task),
+        gres=gres_items(options.gres or Gres("none")),
+        mem=options.mem,
+        mem_per_cpu=options.mem_per_cpu,
+        mem_per_gpu=options.mem_per_gpu,
+        time=options.time,
+        time_min=options.time_min,
+        default_partition=plan.profile.default_partition,
+        processes_per_node=plan.nproc_per_node,
+    )
+
+
+def _given(text: str | None) -> Amounts | None:
+    return None if text is None else amounts(text)
+
+
+def written(origin: Origin) -> str:
+    """Where a value was written, as errors show it."""
+    if origin.source is not Source.DEFAULT:
+        return origin.where
+    return f"follows from: {origin.where}" if origin.where != "default" else ""

@@ -1,0 +1,278 @@
+"""Plan -> the command that the script starts: step, container, launcher, trainer and its arguments.
+
+Lines of ready words of bash, to be joined into one command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from sbatchgen import quoting
+from sbatchgen.inputs.layers import Source
+from sbatchgen.inputs.options import GPU_OPTIONS
+from sbatchgen.plan.plan import Plan
+from sbatchgen.units import ShellPath
+
+WIDTH = 110  # of a line of arguments, where a single one is not longer
+# What stands for the run's own folders in the arguments of a trainer.
+PLACEHOLDERS = {"{run_dir}": '"$RUN_DIR"', "{data_dir}": '"$DATA_DIR"'}
+FOLDERS = ("$PWD", "$RUN_DIR", "$DATA_DIR", "$CODE_DIR")  # whose names are known only where the job runs
+MEETING = ("MASTER_ADDR", "MASTER_PORT")
+FILES_NEEDED = ("mnist", "cifar10", "imagefolder")  # data sets of the bundled trainer that are files
+
+
+def command(plan: Plan, exported: Sequence[str], mounted: Sequence[str]) -> tuple[str, ...]:
+    """The lines of the command.
+
+    Args:
+        plan: The job.
+        exported: The variables that must arrive in a container.
+        mounted: What the container sees of the cluster, as `mounts` has it.
+    """
+    return (*_step(plan), *_container(plan, exported, mounted), *_trainer(plan), *_arguments(plan))
+
+
+def files(plan: Plan) -> tuple[str, ...]:
+    """The files in the run folder by which script and trainer leave word for each other.
+
+    stop: asks the trainer to stop. again: the trainer asks to be started again. exit: its exit status, where
+    srun or torchrun would change it.
+    """
+    if not plan.stoppable:
+        return ()
+    exit_file = ["exit"] if plan.mode == "ddp" else []
+    if not plan.asks_to_stop:
+        return tuple(exit_file)
+    return ("stop", *(["again"] if plan.restartable else []), *exit_file)
+
+
+def container(plan: Plan) -> bool:
+    """Whether the training runs in one."""
+    return plan.runtime in ("apptainer", "enroot")
+
+
+def several_tasks(plan: Plan) -> bool:
+    """Whether the step has more than one task."""
+    return plan.nodes > 1 or plan.launcher == "srun"
+
+
+def meets(plan: Plan) -> bool:
+    """Whether processes of several tasks of Slurm have to find each other."""
+    return plan.slurm and plan.mode == "ddp" and several_tasks(plan)
+
+
+def uses_code(plan: Plan) -> bool:
+    """Whether something of the training package's folder is started."""
+    return plan.trainer is None or plan.launcher is not None or _may_bring_a_rank(plan)
+
+
+def uses_data(plan: Plan) -> bool:
+    """Whether the data folder is named in the script."""
+    if any("{data_dir}" in word for word in plan.args):
+        return True
+    by = plan.origin("data").source
+    if plan.trainer:  # the profile's data are those of the bundled trainer
+        return by >= Source.PROJECT
+    return by > Source.DEFAULT or _dataset(plan.args) in FILES_NEEDED
+
+
+def own_folders(plan: Plan) -> tuple[str, ...]:
+    """The variables that tell an own trainer where it is to read and write."""
+    if not plan.trainer:
+        return ()
+    return (
+        "RUN_DIR",
+        *(["DATA_DIR"] if uses_data(plan) else []),
+        *(["RESUME"] if gives_resume(plan) else []),
+    )
+
+
+def gives_resume(plan: Plan) -> bool:
+    """Whether an own trainer is told what to go on from."""
+    return plan.resume not in ("auto", "off") or any("{resume}" in word for word in plan.args)
+
+
+def resume_word(plan: Plan) -> str:
+    """auto, off, or the checkpoint, as a word of bash."""
+    return plan.resume if plan.resume in ("auto", "off") else quoting.path(plan.resume)
+
+
+def mounts(plan: Plan, here: str) -> tuple[str, ...]:
+    """What a container sees of the cluster, SRC or SRC:DST, each as text in double quotes.
+
+    Args:
+        plan: The job.
+        here: The variable that holds the folder of submission.
+    """
+    if not container(plan):
+        return ()
+    bound = [bind for bind in plan.binds if ":" not in bind]
+
+    def covered(path: str) -> bool:
+        return any(path == bind or path.startswith(f"{bind}/") for bind in bound)
+
+    found = ["$PWD"]
+    if not covered(plan.run_dir):
+        found.append("$RUN_DIR")
+    if uses_data(plan) and not covered(plan.data):
+        found.append("$DATA_DIR")
+    if uses_code(plan):
+        found.append("$CODE_DIR")
+    if plan.trainer and plan.trainer.startswith("/"):
+        found.append(quoting.inside_quotes(plan.trainer.rpartition("/")[0]))
+    if plan.resume.startswith(("/", "${")):
+        found.append(quoting.path(plan.resume.rpartition("/")[0])[1:-1])
+    return (*found, *(quoting.path(absolute(bind, here))[1:-1] for bind in plan.binds))
+
+
+def absolute(path: str, here: str) -> ShellPath:
+    """The path; a relative one counts from the folder that the variable `here` holds."""
+    return ShellPath(path if path.startswith(("/", "${")) else f"${{{here}}}/{path.removeprefix('./')}")
+
+
+def _step(plan: Plan) -> Iterator[str]:
+    if not plan.slurm:
+        return
+    words = ["srun"]
+    if plan.options.ntasks_per_node is None:  # a profile may leave it out of the directives
+        words.append(f"--ntasks-per-node={plan.nproc_per_node if plan.launcher == 'srun' else 1}")
+    if plan.options.cpus_per_task is not None:
+        words.append('--cpus-per-task="$SLURM_CPUS_PER_TASK"')  # 22.05 and 23.02 do not inherit it
+    if several_tasks(plan):
+        # Newer Slurm may follow the topology: rank 0 must be on the first node, where the others look for it.
+        words += ["--distribution=block", "--kill-on-bad-exit=1", "--wait=60"]
+    if plan.launcher == "srun" and plan.options.gpus_per_task:
+        words.append("--gpu-bind=none")  # else a rank sees only its own GPU and NCCL loses the others
+    yield " ".join(words)
+
+
+def _container(plan: Plan, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
+    if plan.runtime == "apptainer":
+        flag = plan.profile.runtimes.apptainer.gpu_flag if plan.mode != "cpu" else ""
+        flags = f" {quoting.word(flag)}" if flag else ""
+        yield f'apptainer exec{flags} --pwd "$PWD" --bind "{",".join(mounted)}" "$IMAGE"'
+    if plan.runtime == "enroot":
+        folder = plan.profile.runtimes.enroot.workdir
+        workdir = quoting.path(absolute(folder, "PWD")) if folder else '"$PWD"'
+        both = ",".join(one if ":" in one else f"{one}:{one}" for one in mounted)
+        yield f'--container-image="$IMAGE" --container-workdir={workdir} --no-container-mount-home'
+        yield f'--container-mounts="{both}"'
+        yield f'--container-env="{",".join(exported)}"'
+
+
+def _trainer(plan: Plan) -> Iterator[str]:
+    """The launcher and the trainer, without the trainer's arguments."""
+    # srun may look for any program but env on the node, not in the image
+    python = "env python3" if plan.runtime == "enroot" else "python3"
+    ours = '"$CODE_DIR/training"'
+    own, module = plan.trainer, plan.trainer is not None and not is_file(plan.trainer)
+    started = " ".join([*(["-m"] if module else []), quoting.word(own or "")])
+    if plan.launcher == "torchrun":
+        end = "-m --" if module else "--"  # its own options: it takes a trainer's --n for short forms of them
+        yield f'{python} "$CODE_DIR/training/torchrun.py"{_nodes(plan)} --nproc-per-node={_nproc(plan)} {end}'
+        yield from [quoting.word(own)] if own else pack([ours, *_flags(plan)])
+    elif own and (plan.launcher or _may_bring_a_rank(plan)):
+        yield f'{python} "$CODE_DIR/training/task.py" --launcher {plan.launcher or "none"} -- {started}'
+    elif own:
+        yield f"{python} {started}"
+    else:
+        yield from pack([f"{python} {ours}", *_flags(plan)])
+
+
+def is_file(trainer: str) -> bool:
+    """Whether an own trainer is a file, and not a module."""
+    return "/" in trainer or trainer.endswith(".py")
+
+
+def _may_bring_a_rank(plan: Plan) -> bool:
+    """Whether an own trainer that is alone may find a rank of others: of pyxis, an image, or the platform."""
+    alone = plan.trainer is not None and plan.mode != "ddp"
+    return alone and (container(plan) or plan.profile.scheduler == "env")
+
+
+def _nodes(plan: Plan) -> str:
+    """How many nodes there are, and which this is, where the launcher does not see it."""
+    if plan.profile.scheduler == "env":
+        return ' --nnodes="$WORLD_SIZE" --node-rank="$RANK"'  # of the platform, which counts nodes
+    return ' --nnodes="$SLURM_NNODES"' if plan.launcher == "torchrun" and plan.nodes > 1 else ""
+
+
+def _nproc(plan: Plan) -> str:
+    """Processes of a node: Slurm's count of its GPUs, where that can't differ from what is meant."""
+    count, options = str(plan.nproc_per_node), plan.options
+    asked = [name for name in GPU_OPTIONS if getattr(options, name)]
+    if not plan.slurm or plan.nproc_per_node != plan.gpus_per_node or options.exclusive or plan.shards:
+        return count
+    if not asked:  # sbatch's command line may ask for them
+        return f'"${{SLURM_GPUS_ON_NODE:-{count}}}"'
+    return '"$SLURM_GPUS_ON_NODE"' if asked[0] in ("gpus_per_node", "gres") else count
+
+
+def _flags(plan: Plan) -> Iterator[str]:
+    """The bundled trainer's flags that follow from the plan."""
+    yield '--run-dir "$RUN_DIR"'
+    if uses_data(plan):
+        yield '--data-dir "$DATA_DIR"'
+    yield f"--resume {resume_word(plan)}"
+    if device := _device(plan):
+        yield f"--device {device}"
+    if plan.mode == "dataparallel":
+        yield "--dataparallel"
+    if plan.launcher != "torchrun":
+        yield f"--launcher {plan.launcher or 'none'}"
+    if plan.launcher == "spawn":
+        yield f"--nproc-per-node={_nproc(plan)}{_nodes(plan)}"
+
+
+def _device(plan: Plan) -> str:
+    """What the trainer may not do without: no silent training on CPUs while GPUs wait."""
+    if plan.mode == "cpu":
+        return "cpu"
+    return "cuda" if plan.gpus_per_node or plan.shards else ""
+
+
+def _arguments(plan: Plan) -> Iterator[str]:
+    """The arguments, an option and its values never apart."""
+    groups: list[list[str]] = []
+    for arg in plan.args:
+        if not groups or arg.startswith("-"):
+            groups.append([])
+        groups[-1].append(_argument(arg, plan))
+    yield from pack(" ".join(group) for group in groups)
+
+
+def _argument(arg: str, plan: Plan) -> str:
+    """One argument as a word of bash, with {run_dir}, {data_dir} and {resume} filled in."""
+    if "{" not in arg:
+        return quoting.word(arg)
+    names = PLACEHOLDERS | {"{resume}": resume_word(plan)}
+    word, rest = "", arg
+    while rest:
+        place, name = min(((rest.find(name), name) for name in names if name in rest), default=(-1, ""))
+        if not name:
+            return word + quoting.word(rest)
+        word += (quoting.word(rest[:place]) if place else "") + names[name]
+        rest = rest[place + len(name) :]
+    return word
+
+
+def pack(words: Iterable[str]) -> Sequence[str]:
+    """Words on as few lines as possible, none longer than WIDTH unless it is one word."""
+    lines: list[str] = []
+    for word in words:
+        if lines and len(lines[-1]) + len(word) < WIDTH:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines
+
+
+def _dataset(args: Sequence[str]) -> str:
+    """The bundled trainer's --dataset; the last one counts, as argparse has it."""
+    found = "mnist"
+    for place, arg in enumerate(args):
+        if arg.startswith("--dataset="):
+            found = arg.partition("=")[2]
+        elif arg == "--dataset" and place + 1 < len(args):
+            found = args[place + 1]
+    return found

@@ -1,0 +1,308 @@
+"""Plan -> what a person should see before it is submitted: what is asked for, what it costs, what surprises.
+
+Plain values only, in the fields of dataclasses: `screen` shows them, and `--format json` prints them as they
+stand here. The names of the fields are that format; a change that breaks its readers raises SCHEMA.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from sbatchgen.finding import Finding
+from sbatchgen.inputs.layers import Origin
+from sbatchgen.inputs.profile import Partition
+from sbatchgen.plan import resources
+from sbatchgen.plan.origins import Setting, surprises
+from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.resources import Resources
+from sbatchgen.render import launch
+from sbatchgen.runs.history import Submitted, difference
+from sbatchgen.runs.start import Start
+from sbatchgen.slurm.refusal import Answer
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Amount:
+    """How much of a node: what the job is given there, and what the node has; None is not known."""
+
+    given: int | None
+    of: int | None = None
+
+    @property
+    def share(self) -> float | None:
+        """The part of the node's; None where one of the two is not known."""
+        return self.given / self.of if self.given is not None and self.of else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What Slurm is asked for.
+
+    Attributes:
+        nodes: Number of nodes.
+        processes: Processes that the job starts on all nodes; None is not known.
+        gpus: GPUs of each node.
+        shards: Shards of a GPU of each node.
+        cpus: CPUs of each node.
+        memory_mib: Memory of each node, in MiB.
+        exclusive: Whether no other job may run there, so that the job is given all GPUs and CPUs.
+        time_s: The time limit, in seconds; None for that of the partition.
+        share: The largest known part of a node that is given, of 1.
+        jobs: Number of jobs: that of the array's elements, else 1.
+        restarts: How often each job may be started again by its script.
+    """
+
+    nodes: int
+    processes: int | None
+    gpus: Amount
+    shards: Amount
+    cpus: Amount
+    memory_mib: Amount
+    exclusive: bool
+    time_s: int | None
+    share: float | None
+    jobs: int
+    restarts: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Hours that are used up if every job runs to its time limit once; None is not known.
+
+    Attributes:
+        gpu_hours: GPUs times hours; a shard is its part of a GPU.
+        cpu_hours: CPUs times hours.
+    """
+
+    gpu_hours: float | None
+    cpu_hours: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A part of the script: its title, and its first and last line, counted from 1."""
+
+    title: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """The last submission of the run, and what is new since then: a unified diff, "" for nothing."""
+
+    job: str
+    time: str
+    file: str
+    diff: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What runs, and where it keeps its things; data and resume are None where an own trainer is not told."""
+
+    name: str
+    mode: str
+    launcher: str | None
+    runtime: str
+    trainer: str
+    args: tuple[str, ...]
+    run_dir: str
+    data: str | None
+    resume: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Where it runs; `checked` is the day on which the profile was last compared with its source `url`."""
+
+    profile: str
+    scheduler: str
+    url: str
+    checked: str
+    partition: str | None
+    account: str | None
+    qos: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Review:
+    """All of it. What is None is not known or does not apply.
+
+    Attributes:
+        start: What the job will find in its run folder, where that can be seen from here.
+        surprises: The values that the user may not expect: see `origins.surprises`.
+        findings: Everything that `check` says.
+        last: What is new since the last submission, if there was one.
+        script: The script; None where errors were found.
+        parts: Its parts.
+        own_lines: Numbers of its lines, from 1, in which a value of the job or the profile stands; the others
+            are the same in every such script. None of a script that was not rendered.
+        slurm: What the live Slurm says, if it was asked.
+    """
+
+    schema: int = SCHEMA
+    job: Job | None = None
+    cluster: Cluster | None = None
+    request: Request | None = None
+    cost: Cost | None = None
+    start: Start | None = None
+    surprises: tuple[Setting, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    last: Change | None = None
+    script: str | None = None
+    parts: tuple[Part, ...] = ()
+    own_lines: tuple[int, ...] | None = None
+    slurm: Answer | None = None
+
+
+def of_plan(
+    plan: Plan,
+    script: str | None,
+    findings: Sequence[Finding],
+    *,
+    profile_by: Origin,
+    start: Start | None = None,
+    last: Submitted | None = None,
+    own_lines: Sequence[int] | None = None,
+) -> Review:
+    """The review of a job.
+
+    Args:
+        plan: The job.
+        script: Its script, if it could be rendered.
+        findings: What `check` says.
+        profile_by: Who named the profile.
+        start: What it will find in its run folder.
+        last: What was submitted last in its run folder.
+        own_lines: The lines of the script with a value in them, if they could be told.
+    """
+    return replace(
+        of_script(script),
+        job=_job(plan),
+        cluster=_cluster(plan),
+        request=(request := _request_of_plan(plan)),
+        cost=_cost(request) if plan.slurm else None,
+        start=start,
+        surprises=tuple(surprises(plan, profile_by)),
+        findings=tuple(findings),
+        last=_change(last, script) if last and script is not None else None,
+        own_lines=None if own_lines is None else tuple(own_lines),
+    )
+
+
+def of_script(script: str | None, job: Resources | None = None, findings: Sequence[Finding] = ()) -> Review:
+    """The review of a script that is finished already, of what it asks for and what was found in it."""
+    request = _request(job, Partition(), gpus=job.gpu_count) if job else None
+    return Review(
+        request=request,
+        cost=_cost(request) if request else None,
+        findings=tuple(findings),
+        script=script,
+        parts=tuple(_parts(script or "")),
+    )
+
+
+def _job(plan: Plan) -> Job:
+    return Job(
+        name=plan.name,
+        mode=plan.mode,
+        launcher=plan.launcher,
+        runtime=plan.runtime,
+        trainer=plan.trainer or "training",
+        args=tuple(map(str, plan.args)),
+        run_dir=str(plan.run_dir),
+        data=str(plan.data) if plan.trainer is None or launch.uses_data(plan) else None,
+        resume=str(plan.resume) if plan.trainer is None or launch.gives_resume(plan) else None,
+    )
+
+
+def _cluster(plan: Plan) -> Cluster:
+    return Cluster(
+        profile=plan.profile.name,
+        scheduler=plan.profile.scheduler,
+        url=plan.profile.url,
+        checked=plan.profile.checked,
+        partition=plan.options.partition,
+        account=plan.options.account,
+        qos=plan.options.qos,
+    )
+
+
+def _request_of_plan(plan: Plan) -> Request:
+    request = _request(resources.of_plan(plan), plan.partition, gpus=plan.gpus_per_node)
+    restarts = plan.max_restarts if plan.restartable else 0
+    each = 1 if plan.trainer and plan.launcher == "spawn" else plan.nproc_per_node  # it starts the others
+    return replace(request, processes=plan.nodes * each, restarts=restarts)
+
+
+def _request(job: Resources, node: Partition, *, gpus: int) -> Request:
+    alone = "exclusive" in job  # such a job is given all of a node but its memory: sbatch(1), --exclusive
+    whole = Amount(given=(alone and node.gpus_per_node) or gpus, of=node.gpus_per_node)
+    shards = Amount(given=job.shards, of=node.shards_per_gpu)
+    cpus = Amount(given=(alone and node.cpus_per_node) or job.cpus_on_node, of=node.cpus_per_node)
+    mem = node.mem_per_node if job.mem_on_node == 0 else job.mem_on_node
+    memory = Amount(given=mem, of=node.mem_per_node)
+    gpus_worth = job.shards / shards.of if shards.of and job.shards else whole.given or 0
+    shares = [gpus_worth / whole.of if whole.of else None, cpus.share, memory.share]
+    return Request(
+        nodes=job.nodes,
+        processes=None,
+        gpus=whole,
+        shards=shards,
+        cpus=cpus,
+        memory_mib=memory,
+        exclusive=alone,
+        time_s=None if job.time is None or job.time >= resources.UNLIMITED else int(job.time),
+        share=1.0 if alone else max((one for one in shares if one), default=None),
+        jobs=elements(job.options["array"]) if "array" in job else 1,
+        restarts=0,
+    )
+
+
+def elements(array: str) -> int:
+    """How many jobs an array is, as in 0-9:2,20%4 (sbatch(1), --array); 1 for what is no list of indices."""
+    from sbatchgen.sbatch.array import indices
+
+    return sum(map(len, indices(array) or ())) or 1
+
+
+def _cost(request: Request) -> Cost:
+    if request.time_s is None:
+        return Cost(gpu_hours=None, cpu_hours=None)
+    hours = request.jobs * request.nodes * request.time_s / 3600
+    gpus: float | None = request.gpus.given
+    if shards := request.shards.given:
+        gpus = shards / request.shards.of if request.shards.of else None
+    return Cost(
+        gpu_hours=None if gpus is None else gpus * hours,
+        cpu_hours=None if request.cpus.given is None else request.cpus.given * hours,
+    )
+
+
+def _change(last: Submitted, script: str) -> Change:
+    return Change(job=last.job, time=last.time, file=str(last.file), diff=difference(last, script))
+
+
+def lines_of(script: str) -> list[str]:
+    """The lines as bash and sbatch see them: other characters that some take for a line break are none."""
+    return script.removesuffix("\n").split("\n") if script else []
+
+
+def _parts(script: str) -> Iterator[Part]:
+    """The directives, what comes before and after them, and each `# --- Title ---`."""
+    if not (lines := lines_of(script)):
+        return
+    starts = {1: "Head"}
+    directives = [number for number, line in enumerate(lines, 1) if line.startswith("#SBATCH")]
+    if directives:
+        starts |= {directives[0]: "Directives", directives[-1] + 1: "Shell"}
+    titles = (re.fullmatch(r"# --- (.+) ---", line) for line in lines)
+    starts |= {number: title[1] for number, title in enumerate(titles, 1) if title}
+    first = sorted(number for number in starts if number <= len(lines))
+    for begin, end in zip(first, [*first[1:], len(lines) + 1], strict=True):
+        yield Part(title=starts[begin], first=begin, last=end - 1)

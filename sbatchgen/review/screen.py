@@ -1,0 +1,254 @@
+"""A review as plain text, and as JSON. `terminal` shows the same in colour."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from sbatchgen.finding import Finding
+from sbatchgen.inputs.search import short
+from sbatchgen.plan.origins import Said, Setting
+from sbatchgen.render.trace import TemplateLine
+from sbatchgen.review.review import SCHEMA, Amount, Cluster, Cost, Request, Review, lines_of
+from sbatchgen.slurm.refusal import UNCHECKED, Answer
+from sbatchgen.units import Duration, Memory
+
+
+def as_json(review: Review) -> str:
+    """The fields of Review, with a finding as severity, rule, what, at and fix."""
+    return f"{json.dumps(asdict(review) | {'findings': list(map(flat, review.findings))}, indent=2)}\n"
+
+
+def flat(finding: Finding) -> dict[str, Any]:
+    """A finding without its inner records."""
+    return {"severity": finding.severity, "rule": finding.rule, **asdict(finding.problem)}
+
+
+def as_text(review: Review, folder: Path) -> str:
+    """The review as lines, in the order in which they are read: what it asks for first, the script last.
+
+    Args:
+        review: The review.
+        folder: The current folder, from which paths are shown.
+    """
+    blocks = [table(rows(review))]
+    blocks += [f"{section.title}\n{_indented(section.text)}" for section in sections(review, folder)]
+    if review.script is not None:
+        blocks.append(script(review))
+    return "\n".join(block for block in blocks if block)
+
+
+def script(review: Review) -> str:
+    """The script, with a mark before each line that the job or the profile decides, where that is known."""
+    if review.own_lines is None or not review.script:
+        return review.script or ""
+    own = {*review.own_lines}
+    lines = enumerate(lines_of(review.script), 1)
+    return f"{of_lines(review, '|')}\n" + "".join(
+        f"{'|' if number in own else ' '} {line}".rstrip() + "\n" for number, line in lines
+    )
+
+
+def of_lines(review: Review, mark: str) -> str:
+    """How many lines of the script the job and the profile decide, shown by `mark`, and how many not."""
+    lines, own = len(lines_of(review.script or "")), len(review.own_lines or ())
+    rest = f"{lines - own} the same in every script"
+    return f"Script: {lines} lines, {own} decided by your job and profile ({mark}), {rest}"
+
+
+class Section(NamedTuple):
+    """A part of the screen between the table and the script."""
+
+    kind: Literal["surprises", "findings", "slurm", "change"]
+    title: str
+    text: str
+
+
+def sections(review: Review, folder: Path) -> Iterator[Section]:
+    """What is between the table and the script."""
+    if review.surprises:
+        lines = [(f"{one.name} {one.said.value}"[:60], origin(one, folder)) for one in review.surprises]
+        yield Section("surprises", "Not typed by you", table(lines))
+    if review.findings:
+        text = "\n".join(line for finding in review.findings for line in _finding(finding))
+        yield Section("findings", "Findings", text)
+    if review.slurm:
+        yield Section("slurm", "Slurm", "\n".join(_answer(review.slurm)))
+    if last := review.last:
+        title = f"Since job {last.job}, submitted {last.time}"
+        yield Section("change", title, last.diff or "the same script")
+
+
+def rows(review: Review) -> list[tuple[str, str]]:
+    """Name and text of what is asked for."""
+    job, cluster, request, cost = review.job, review.cluster, review.request, review.cost
+    lines = []
+    if job:
+        started = f"launcher {job.launcher}" if job.launcher else "one process"
+        trainer = "" if job.trainer == "training" else f", trainer {job.trainer}"
+        lines.append(("job", f"{job.name}: mode {job.mode}, {started}, runtime {job.runtime}{trainer}"))
+    if cluster:
+        lines.append(("cluster", ", ".join(_cluster(cluster))))
+    if request:
+        lines.append(
+            _size(request, spawns=bool(job and job.launcher == "spawn" and job.trainer != "training"))
+        )
+    if request and cost:
+        limit = "that of the partition" if request.time_s is None else str(Duration(request.time_s))
+        lines += [("each node", _node(request)), ("time", limit), ("cost", _cost(cost, request))]
+    if job:
+        resume = {"auto": "the newest checkpoint, if any", "off": "off: starts from nothing"}
+        says = f": {review.start.says}" if review.start and review.start.says else ""
+        lines.append(("run folder", f"{job.run_dir}{says}"))
+        if job.data is not None:
+            lines.append(("data", job.data))
+        if job.resume is not None:
+            lines.append(("resume", resume.get(job.resume, job.resume)))
+    return lines
+
+
+def _size(request: Request, *, spawns: bool) -> tuple[str, str]:
+    jobs = f", in each of {request.jobs} jobs of an array" if request.jobs > 1 else ""
+    if request.processes is None:
+        return "nodes", f"{request.nodes}{jobs}"
+    others = "; your trainer starts the others" if spawns else ""
+    return "processes", f"{request.processes} on {plural(request.nodes, 'node')}{jobs}{others}"
+
+
+def _cluster(cluster: Cluster) -> Iterator[str]:
+    yield cluster.profile
+    if cluster.scheduler == "slurm":
+        yield f"partition {cluster.partition}" if cluster.partition else "its default partition"
+        yield f"account {cluster.account}" if cluster.account else "your default account"
+    if cluster.qos:
+        yield f"QOS {cluster.qos}"
+    yield f"facts of {cluster.checked}"
+
+
+def in_short(review: Review) -> str:
+    """What a question about the job should name."""
+    job, request, cost = review.job, review.request, review.cost
+    text = job.name if job else "this script"
+    if request and (cost is not None or job is None):
+        text += f" on {plural(request.nodes, 'node')}"
+    return text + (f", {_number(cost.gpu_hours)} GPU-hours" if cost and cost.gpu_hours else "")
+
+
+def plural(count: int, noun: str) -> str:
+    """The count and the noun."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _node(request: Request) -> str:
+    shards, memory = request.shards, request.memory_mib
+    gpus = f"{_of(shards)} shards of a GPU" if shards.given else f"{_of(request.gpus)} GPUs"
+    amounts = [gpus, f"{_of(request.cpus)} CPUs"]
+    if memory.given is None:
+        amounts.append("memory as the cluster gives by default")
+    else:
+        of = f" of {Memory(memory.of)}" if memory.of else ""
+        amounts.append(f"{Memory(memory.given)}{of} of memory" if memory.given else "all of its memory")
+    share = f": {100 * request.share:.0f} % of it" if request.share is not None and request.share < 1 else ""
+    return ", ".join(amounts) + ("; no other job there" if request.exclusive else share)
+
+
+def _of(amount: Amount) -> str:
+    return f"{amount.given} of {amount.of}" if amount.of and amount.given else str(amount.given or "no")
+
+
+def _cost(cost: Cost, request: Request) -> str:
+    hours = [(cost.gpu_hours, "GPU-hours"), (cost.cpu_hours, "CPU-hours")]
+    text = ", ".join(f"{_number(count)} {name}" for count, name in hours if count)
+    if not text:
+        return "not known without a time limit"
+    more = (
+        f"; as much again for each of up to {plural(request.restarts, 'restart')}" if request.restarts else ""
+    )
+    return f"{text} at the time limit{more}"
+
+
+def origin(setting: Setting, folder: Path) -> str:
+    """Who said a value and where, and what it took the place of."""
+    others = [f"over {other.value} of {_by(other, folder)}" for other in setting.overrode]
+    return ", ".join([_by(setting.said, folder), *others])
+
+
+def _by(said: Said, folder: Path) -> str:
+    return short(said.at, folder)
+
+
+def _number(count: float) -> str:
+    return f"{count:,.2f}".rstrip("0").rstrip(".")
+
+
+def _finding(finding: Finding) -> Iterator[str]:
+    rule, problem = f" {finding.rule}" if finding.rule else "", finding.problem
+    yield f"{finding.severity}{rule}: {problem.what}"
+    yield from _where(problem.at, problem.fix)
+
+
+def _where(at: str, fix: str) -> Iterator[str]:
+    if at:
+        yield f"  at:  {at}"
+    if fix:
+        yield f"  fix: {fix}"
+
+
+def _answer(answer: Answer) -> Iterator[str]:
+    if answer.accepted:
+        starts = f", at {answer.start} on {answer.nodes} at the latest as things are" if answer.start else ""
+        yield f"would take the job{starts}"
+        yield from answer.warnings
+        yield f"not looked at: {'; '.join(UNCHECKED)}"
+        return
+    for refusal in answer.refusals:
+        yield f"refuses the job: {refusal.problem.what}"
+        yield from _where(refusal.problem.at, refusal.fix)
+
+
+def table(lines: list[tuple[str, str]]) -> str:
+    """Two columns."""
+    width = max((len(name) for name, _ in lines), default=0)
+    return "".join(f"{name:<{width}}  {text}\n" for name, text in lines)
+
+
+def _indented(text: str) -> str:
+    return "".join(f"  {line}\n" if line else "\n" for line in text.splitlines())
+
+
+def explanation(settings: Iterable[Setting]) -> str:
+    """Every option: its value, where it was written, and what it overrode."""
+    lines = [(one.name, one.said.value, one.said.at + _over(one)) for one in settings]
+    first, second = (max(len(line[column]) for line in lines) for column in (0, 1))
+    return "".join(f"{name:<{first}}  {value:<{min(second, 40)}}  {where}\n" for name, value, where in lines)
+
+
+def _over(setting: Setting) -> str:
+    said = [f"{other.at} said {other.value}" for other in setting.overrode]
+    return f"  ({'; '.join(said)})" if said else ""
+
+
+def blame(script: str, places: Sequence[TemplateLine], folder: Path) -> str:
+    """Each line of the script behind its number, the template that it is from, and the block there."""
+    where = [(f"{short(str(one.file), folder)}:{one.line}", one.block) for one in places]
+    first, second = (max(len(one[column]) for one in where) for column in (0, 1))
+    lines = enumerate(zip(lines_of(script), where, strict=True), 1)
+    return "".join(
+        f"{number:>4}  {at:<{first}}  {block:<{second}}  {line}".rstrip() + "\n"
+        for number, (line, (at, block)) in lines
+    )
+
+
+def explanation_as_json(
+    settings: Iterable[Setting], script: str | None, places: Sequence[TemplateLine]
+) -> str:
+    """`schema`, `settings` (name, said, overrode) and, if asked for, `lines` (text, file, line, block)."""
+    lines = [
+        {"text": text, **asdict(one), "file": str(one.file)}
+        for text, one in zip(lines_of(script or ""), places, strict=True)
+    ]
+    fields = {"schema": SCHEMA, "settings": list(map(asdict, settings))}
+    return f"{json.dumps(fields | ({'lines': lines} if script is not None else {}), indent=2)}\n"

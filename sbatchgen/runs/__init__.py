@@ -1,0 +1,1 @@
+"""Folders of runs: what a start would find there, their data and curves."""

@@ -1,0 +1,95 @@
+"""Data sets fetched or made before a job holds GPUs."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from sbatchgen import files
+from sbatchgen.errors import DocumentError
+from sbatchgen.inputs.search import bundled
+
+# Public copies of http://yann.lecun.com/exdb/mnist, and the MD5 of each file, as torchvision lists them.
+MIRRORS = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist",
+    "https://storage.googleapis.com/cvdf-datasets/mnist",
+)
+FILES = {
+    "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+    "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
+    "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
+    "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+}
+TIMEOUT_S = 30
+MAX_BYTES = 64 << 20  # several times as much as the largest file has
+
+
+def draw_mnist(folder: Path, drawing: Mapping[str, int]) -> str:
+    """Make the four files of MNIST from drawn digits, by the script that the training package brings.
+
+    Returns:
+        What it says of them.
+
+    Raises:
+        DocumentError: They can't be written there.
+    """
+    script = bundled("code") / "training" / "digits.py"
+    options = [word for name, value in drawing.items() for word in (f"--{name}", str(value))]
+    command = [sys.executable, str(script), "--to", str(folder), *options]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    said, wrong = (text.decode("utf-8", "replace").strip() for text in (done.stdout, done.stderr))
+    if done.returncode:
+        last = re.sub(r"^error: (\[Errno \d+\] )?", "", wrong.rpartition("\n")[2]).partition("; fix: ")[0]
+        why = last or f"exit status {done.returncode}"
+        raise DocumentError.of(f"no digits were written to {folder}: {why}", fix="name another folder: --to")
+    return said
+
+
+def download_mnist(folder: Path, mirror: str | None, *, note: Callable[[str], None]) -> None:
+    """Download the four files; each is checked before it gets its name, and those that are there stay.
+
+    Raises:
+        DocumentError: No mirror gave a file that is what it should be.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DocumentError.of(f"can't make the folder {folder}: {error.strerror}") from error
+    for name, md5 in FILES.items():
+        path = folder / name
+        if path.is_file() and _md5(files.read(path, MAX_BYTES)) == md5:
+            note(f"{path}: is there already")
+            continue
+        data = _fetch(name, md5, (mirror.rstrip("/"),) if mirror else MIRRORS)
+        files.put(path, data)
+        note(f"{path}: {len(data)} bytes")
+
+
+def _fetch(name: str, md5: str, mirrors: tuple[str, ...]) -> bytes:
+    said = []
+    for mirror in mirrors:
+        try:
+            with urllib.request.urlopen(f"{mirror}/{name}", timeout=TIMEOUT_S) as answer:  # noqa: S310
+                data: bytes = answer.read(MAX_BYTES)
+                left = getattr(answer, "length", 0)  # read() with a limit does not complain of an early end
+        except (OSError, ValueError, OverflowError, http.client.HTTPException) as error:
+            said.append(f"{mirror}: {error or type(error).__name__}")
+            continue
+        if left:
+            said.append(f"{mirror}: {name} ended early, {left} bytes are missing")
+            continue
+        if _md5(data) == md5:
+            return data
+        said.append(f"{mirror}: {name} is not the file it should be (MD5)")
+    fix = "try --mirror URL, copy the files there by hand, or use --synthetic"
+    raise DocumentError.of(f"can't download {name}: {'; '.join(said)}", fix=fix)
+
+
+def _md5(data: bytes) -> str:
+    return hashlib.md5(data, usedforsecurity=False).hexdigest()

@@ -1,0 +1,237 @@
+"""Runs as a picture: loss, accuracy and throughput over the steps, one colour a run.
+
+The same runs give the same bytes, whatever the machine's own settings of matplotlib are; no display is
+needed. Colours: Okabe and Ito, "Color Universal Design", https://jfly.uni-koeln.de/color/.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sbatchgen import files
+from sbatchgen.errors import CommandLineError, DocumentError
+from sbatchgen.quoting import visible
+from sbatchgen.runs.curves import CURVES, History, read_history
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FORMATS = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": None}}  # without what changes
+DEFAULT = "plot.png"
+COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#D55E00")
+SHAPES = "os^Dv"  # of the validation's points: told apart without colours too
+PANELS = (("loss", "Loss"), ("accuracy", "Accuracy (%)"), ("samples_per_s", "Throughput (samples/s)"))
+TOLD_APART = ("dataset", "model", "global_batch_size", "optimizer", "lr", "precision", "processes", "seed")
+LOG_FROM = 50  # a loss that falls by more than this factor is shown on a logarithmic scale
+MOST_RESTARTS = 200  # that are drawn, the last ones
+MOST_LETTERS = 60  # of a name or a setting
+ENDS = {"stopped": "8", "failed": "X"}
+STYLE: dict[Any, Any] = {
+    "figure.dpi": 150,
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "svg.hashsalt": "sbatchgen",
+}
+
+
+def plot(folders: Sequence[Path], output: Path | None) -> Path:
+    """Draw the runs in these folders and give the file's path.
+
+    Args:
+        folders: Run folders, at least one.
+        output: The file, whose suffix decides what it is: .png or .svg. Without it, plot.png in the run
+            folder; for several runs, in the current folder.
+
+    Raises:
+        CommandLineError: The file has another suffix.
+        DocumentError: A folder holds no run, matplotlib is not there, or the file can't be written.
+    """
+    path = output or (folders[0] / DEFAULT if len(folders) == 1 else Path(DEFAULT))
+    suffix = path.suffix.lower()
+    if suffix not in FORMATS:
+        raise CommandLineError.of(f"can't draw a '{path.suffix}'", at="--output", fix="name a .png or a .svg")
+    histories = [read_history(folder) for folder in folders]
+    picture = _drawn(histories, suffix)
+    if output:
+        files.write(path, picture)
+        return path
+    try:
+        files.put(path, picture)  # a run folder may hold a link of this name that somebody has planted
+    except OSError as error:
+        what = f"can't write {path}: {error.strerror}"
+        raise DocumentError.of(what, fix="name another file: --output FILE") from error
+    return path
+
+
+def _drawn(histories: Sequence[History], suffix: str) -> bytes:
+    """The bytes of the picture."""
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise DocumentError.of(
+            f"plot needs matplotlib ({error})", fix="pip install 'sbatchgen[plot]'"
+        ) from error
+    except OSError as error:  # neither its own folder nor one for temporary files can be written
+        raise DocumentError.of(f"matplotlib: {error}", fix="export MPLCONFIGDIR=FOLDER of yours") from error
+    with mpl.rc_context():
+        mpl.rcdefaults()  # not what a file of the user or the site says
+        mpl.rcParams.update(STYLE)
+        figure = Figure(figsize=(7.5, 7.5 + 0.2 * len(histories)), layout="constrained")
+        _fill(figure, histories)
+        data = io.BytesIO()
+        figure.savefig(data, format=suffix[1:], metadata=FORMATS[suffix])
+    return data.getvalue()
+
+
+def _fill(figure: Figure, histories: Sequence[History]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    panels: Sequence[Axes] = figure.subplots(len(PANELS), 1, sharex=True)
+    for (name, label), axes in zip(PANELS, panels, strict=True):
+        for history, color, shape in zip(histories, cycle(COLORS), cycle(SHAPES), strict=False):
+            _curves(axes, history, name, color, shape)
+        axes.set_ylabel(label)
+        axes.margins(x=0.02)
+    figure.align_ylabels(list(panels))
+    losses = [
+        value for one in histories for kind in CURVES for _, value in one.curves.get(f"{kind} loss", ())
+    ]
+    if losses and 0 < LOG_FROM * min(losses) < max(losses):
+        panels[0].set_yscale("log")
+    panels[1].set_ylim(top=min(panels[1].get_ylim()[1], 100.5))
+    panels[2].set_ylim(bottom=0)
+    panels[-1].set_xlabel("Step")
+    panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 2.5, 5, 10]))
+    for axes in panels:
+        for history, color in zip(histories, cycle(COLORS), strict=False):
+            _marks(axes, history, color)
+    _legend(figure, histories)
+
+
+def _curves(axes: Axes, history: History, name: str, color: str, shape: str) -> None:
+    """What was measured in training as a line, in validation as points with a dashed one."""
+    factor = 100 if name == "accuracy" else 1
+    for kind, style in (
+        ("train", {"linewidth": 1.3, "marker": ".", "markersize": 2}),
+        ("epoch", {"linewidth": 1, "linestyle": (0, (4, 2)), "marker": shape, "markersize": 4.5}),
+    ):
+        points = history.curves.get(f"{kind} {name}", [])
+        steps, values = [step for step, _ in points], [factor * value for _, value in points]
+        if points:
+            look: dict[str, Any] = style
+            axes.plot(steps, values, color=color, **look)
+
+
+def _marks(axes: Axes, history: History, color: str) -> None:
+    """Restarts as dotted lines from top to bottom; the end, if it came early, on the lower edge."""
+    for step in history.restarts[-MOST_RESTARTS:]:
+        axes.axvline(step, color=color, linewidth=0.9, linestyle=":", alpha=0.8, zorder=1)
+    if history.end in ENDS:
+        where = axes.get_xaxis_transform()
+        axes.plot(
+            [history.last],
+            [0.04],
+            marker=ENDS[history.end],
+            color=color,
+            markersize=8,
+            markeredgecolor="white",
+            transform=where,
+            zorder=5,
+            linestyle="",
+        )
+
+
+def _legend(figure: Figure, histories: Sequence[History]) -> None:
+    """Which colour is which run, and what the kinds of lines are; above the panels."""
+    from matplotlib.lines import Line2D
+
+    grey = "#555555"
+    entries = [
+        Line2D([], [], color=grey, linewidth=1.3, label="training"),
+        Line2D(
+            [],
+            [],
+            color=grey,
+            linewidth=1,
+            linestyle=(0, (4, 2)),
+            marker="o",
+            markersize=4,
+            label="validation",
+        ),
+    ]
+    if any(history.restarts for history in histories):
+        entries.append(Line2D([], [], color=grey, linewidth=0.9, linestyle=":", label="restart"))
+    entries += [
+        Line2D([], [], color=grey, linestyle="", marker=marker, markersize=7, label=end)
+        for end, marker in ENDS.items()
+        if any(history.end == end for history in histories)
+    ]
+    if len(histories) > 1:
+        runs = [
+            Line2D([], [], color=color, linewidth=1.5, marker=shape, markersize=4.5, label=label)
+            for label, color, shape in zip(_labels(histories), cycle(COLORS), cycle(SHAPES), strict=False)
+        ]
+        named = figure.legend(
+            handles=runs, loc="outside lower center", ncols=1 if len(runs) > 3 else len(runs)
+        )
+        for text in named.get_texts():
+            text.set_parse_math(False)  # a folder's name may have a $
+    kinds = figure.legend(
+        handles=entries, loc="outside upper center", ncols=len(entries), title=_title(histories)
+    )
+    kinds.get_title().set(fontsize=10, parse_math=False)
+
+
+def _title(histories: Sequence[History]) -> str:
+    """For one run its name and what was trained; for several what they have in common."""
+    names = [
+        name for name in TOLD_APART if len({str(history.config.get(name)) for history in histories}) == 1
+    ]
+    facts = _facts(histories[0], [name for name in names if name != "seed"])
+    if len(histories) == 1:
+        return ": ".join(part for part in (_name(histories[0]), facts) if part)
+    return facts
+
+
+def _labels(histories: Sequence[History]) -> list[str]:
+    """A name for each run, with the settings in which they differ."""
+    differ = [
+        name for name in TOLD_APART if len({str(history.config.get(name)) for history in histories}) > 1
+    ]
+    names = [_name(history) for history in histories]
+    if len(set(names)) < len(names):
+        names = [_short(history.folder) for history in histories]
+    facts = [_facts(history, differ) for history in histories]
+    return [f"{name} ({fact})" if fact else name for name, fact in zip(names, facts, strict=True)]
+
+
+def _name(history: History) -> str:
+    name = _short(history.folder.resolve().name)
+    return f" {name}" if name.startswith("_") else name  # matplotlib keeps such a name out of a legend
+
+
+def _short(value: object) -> str:
+    """A name or a setting that others may have chosen, fit to be drawn."""
+    return visible(str(value)).replace("\n", " ")[:MOST_LETTERS]
+
+
+def _facts(history: History, names: Sequence[str]) -> str:
+    """Settings in words, those that config.json has."""
+    words = {"global_batch_size": "batch", "lr": "lr", "seed": "seed"}
+    found = {name: _short(history.config[name]) for name in names if name in history.config}
+    said = [f"{words.get(name, '')} {value}".strip() for name, value in found.items() if name != "processes"]
+    if "processes" in found:
+        said.append(f"{found['processes']} process{'es' * (found['processes'] != '1')}")
+    return ", ".join(said)

@@ -1,0 +1,256 @@
+"""What a job will find in its run folder, where that can be seen from here.
+
+The training package answers that itself, without torch (`python3 training --look`): nothing of its files is
+known here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from sbatchgen import quoting
+from sbatchgen.errors import did_you_mean
+from sbatchgen.finding import Finding
+from sbatchgen.plan.plan import Plan
+from sbatchgen.render import launch
+from sbatchgen.rules.plans import error
+from sbatchgen.runs import history
+from sbatchgen.units import ShellPath
+
+LOOK_TIMEOUT_S = 30
+SQUEUE_TIMEOUT_S = 20
+# States of squeue(1), "JOB STATE CODES", in which a job needs its run folder no more, or hardly.
+ENDED = frozenset(
+    "BOOT_FAIL CANCELLED COMPLETED COMPLETING DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY REVOKED TIMEOUT".split()  # noqa: SIM905
+)
+OTHER_RUN = "another run: --job-name NAME"
+AFRESH = "from the start: --resume off"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """What the job will do when it starts; the attributes are those of training/runfolder.py.
+
+    Attributes:
+        state: "new", "afresh", "resume", "done", "changed", "missing", "used" or "evaluate".
+        checkpoint: Where it goes on from.
+        step, steps: Steps done then, of how many; None is not known.
+        epoch, epochs: The same of epochs.
+        job: The job that saved the checkpoint, or "".
+        holder: Who has the folder.
+        changed: Of each changed setting its old and its new value.
+    """
+
+    state: str
+    checkpoint: str = ""
+    step: int | None = None
+    steps: int | None = None
+    epoch: int | None = None
+    epochs: int | None = None
+    job: str = ""
+    holder: str = ""
+    changed: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+    @property
+    def says(self) -> str:
+        """In short."""
+        by = f", saved by job {self.job}" if self.job else ""
+        if self.state == "resume" and self.step is None:
+            return f"goes on from {self.checkpoint}"
+        if self.state == "resume":
+            steps = f"step {self.step}" + (f" of {self.steps}" if self.steps else "")
+            epochs = "" if self.epoch is None else f" ({self.epoch} of {self.epochs} epochs done)"
+            return f"goes on from {steps}{epochs}{by}"
+        return {
+            "new": "new",
+            "afresh": "starts afresh; the checkpoints there are set aside",
+            "done": f"nothing left to do: {self.epoch} of {self.epochs} epochs are done{by}",
+            "changed": f"the checkpoint there has other settings{by}",
+            "missing": f"no checkpoint {self.checkpoint}",
+            "used": f"in use by {self.holder}",
+        }.get(self.state, "")
+
+
+def look(plan: Plan, run_dir: Path, code: Path, resume: str) -> tuple[Start | None, list[Finding]]:
+    """What the bundled trainer would do, and what makes that pointless or impossible.
+
+    Args:
+        plan: The job, with the bundled trainer.
+        run_dir: Its run folder, as it is here.
+        code: The folder that holds the training package.
+        resume: auto, off, or the checkpoint as it is here.
+    """
+    package = code / "training"
+    if not (package / "runfolder.py").is_file():  # seen from the nodes only, or an older version
+        return None, []
+    processes = plan.nodes * plan.nproc_per_node
+    flags = [
+        "--run-dir",
+        str(run_dir),
+        "--resume",
+        resume,
+        *(["--dataparallel"] * (plan.mode == "dataparallel")),
+    ]
+    answer = _asked(package, [*flags, *plan.args], processes)
+    if answer is None:
+        return None, []
+    if isinstance(answer, str):
+        return None, [error(plan, "args", *_parts(answer))]
+    start = Start(**{name: answer[name] for name in Start.__annotations__ if name in answer})
+    if start.state == "new" and not any(folder.is_dir() for folder in run_dir.parents[:-1]):
+        return None, []  # a file system of the nodes
+    return start, list(_findings(plan, run_dir, start))
+
+
+def _asked(package: Path, args: Sequence[str], processes: int) -> dict[str, Any] | str | None:
+    """The package's answer, or its error; None where it gives neither."""
+    command = [sys.executable, "-I", "-S", str(package), "--look", *args]
+    environment = {"WORLD_SIZE": str(processes), "PYTHONUTF8": "1"}
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=LOOK_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired, ValueError):
+        return None
+    said = done.stderr.decode("utf-8", "replace").strip()
+    if done.returncode:
+        return said.removeprefix("error: ") if said.startswith("error: ") else None
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:  # --help among the arguments
+        return None
+    return answer if isinstance(answer, dict) else None
+
+
+def _parts(error: str) -> tuple[str, str]:
+    """The trainer's error as what is wrong and how to mend it."""
+    what, _, fix = error.partition("; fix: ")
+    return f"the trainer refuses its arguments: {what}", fix.replace(
+        "python -m training --help", "see its flags: python3 -m training --help"
+    )
+
+
+def _findings(plan: Plan, run_dir: Path, start: Start) -> Iterator[Finding]:
+    """The starts that can't end well."""
+    folder, by = str(run_dir), f", trained by job {start.job}" if start.job else ""
+    if start.state == "done":
+        what = f"nothing left to do in {folder}: {start.epoch} of {start.epochs} epochs are done{by}"
+        yield error(plan, "run_dir", what, f"train longer: -- --epochs N; {OTHER_RUN}; {AFRESH}")
+    elif start.state == "changed":
+        listed = "; ".join(f"{flag(name)} was {old}, is {new}" for name, (old, new) in start.changed.items())
+        what = f"the checkpoint in {folder} has other settings: {listed}{by}"
+        fix = f"the old settings; {OTHER_RUN}; {AFRESH}; or go on all the same: -- --allow-config-change"
+        yield error(plan, "run_dir", what, fix)
+    elif start.state == "used" and not plan.options.dependency:
+        what = f"{folder} is in use by {start.holder}"
+        yield error(plan, "run_dir", what, f"wait for it; {OTHER_RUN}")
+    elif start.state == "missing" and _is_seen(run_dir, start.checkpoint):
+        what = f"there is no checkpoint {start.checkpoint}"
+        yield error(plan, "resume", what, "a checkpoint, or --resume auto for the newest")
+
+
+def _is_seen(run_dir: Path, checkpoint: str) -> bool:
+    """Whether its folder is there, so that a missing file is no matter of where one looks from."""
+    return Path(checkpoint).parent.is_dir() if "/" in checkpoint else (run_dir / "checkpoints").is_dir()
+
+
+def flag(name: str) -> str:
+    """The trainer's flag of a setting."""
+    return f"--{name.replace('_', '-')}"
+
+
+def files_there(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """What the job needs and is not there, where that can be seen from here.
+
+    A file whose folder is not here either may be there on the nodes. Where there is no sbatch, the job will
+    be submitted elsewhere, and nothing is certain.
+
+    Args:
+        plan: The job.
+        folder: The folder of submission.
+        environment: For the variables of paths.
+    """
+    submits = plan.slurm and shutil.which("sbatch", path=environment.get("PATH")) is not None
+    certain = submits or plan.profile.scheduler == "none"
+    for finding in _missing(plan, folder, environment):
+        yield finding if certain else replace(finding, severity="warning")
+
+
+def _missing(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
+    chdir = _here(plan.options.chdir, folder, environment) if plan.options.chdir else folder
+    if chdir and chdir.parent.is_dir() and not chdir.is_dir():
+        what = f"there is no working folder {chdir}: Slurm would start the job in /tmp"
+        yield error(plan, "options.chdir", what, f"mkdir {quoting.word(str(chdir))}, or another --chdir")
+    elif chdir and plan.trainer and launch.is_file(plan.trainer):
+        yield from _trainer_there(plan, plan.trainer, chdir)
+    data = _here(plan.data, folder, environment) if launch.uses_data(plan) else None
+    if data and data.parent.is_dir() and not data.exists() and not plan.options.dependency:
+        fix = "make it (see sbatchgen data), or name another: --data-dir"
+        finding = error(plan, "data", f"there is no data folder {data}", fix)
+        local = plan.profile.scheduler == "none"
+        yield finding if local else replace(finding, severity="warning")  # another job may make it
+
+
+def _trainer_there(plan: Plan, trainer: str, chdir: Path) -> Iterator[Finding]:
+    """An error where the trainer's file is missing; in an image any absolute path may be one of its own."""
+    path = chdir / trainer
+    if path.exists() or (trainer.startswith("/") and (launch.container(plan) or not path.parent.is_dir())):
+        return
+    siblings = [one.name for one in path.parent.glob("*.py")]
+    fix = did_you_mean(path.name, siblings) if siblings else "name a file, from the folder of submission on"
+    yield error(plan, "trainer", f"there is no trainer {path}", fix)
+
+
+def _here(path: ShellPath, folder: Path, environment: Mapping[str, str]) -> Path | None:
+    """The path with its variables filled in; None where one is not known here."""
+    return None if path.unset(environment) else folder / path.filled(environment)
+
+
+def queued(run_dir: Path, plan: Plan, environment: Mapping[str, str]) -> list[Finding]:
+    """An error where a job that was submitted with this run folder still waits or runs.
+
+    squeue(1) is asked only if there was one, and only once. What it does not say is no finding.
+    """
+    jobs = history.jobs(run_dir)
+    if not jobs or plan.options.dependency:
+        return []
+    ids = ",".join(map(str, jobs[-100:]))
+    try:
+        done = subprocess.run(
+            ["squeue", "--noheader", "--format=%F %T", f"--jobs={ids}"],
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=SQUEUE_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    said = re.findall(r"^(\d+) ([A-Z_]+)$", done.stdout.decode("utf-8", "replace"), re.MULTILINE)
+    live = {
+        int(job): state.lower().replace("_", " ")
+        for job, state in said
+        if int(job) in jobs and state not in ENDED
+    }
+    if not live:
+        return []
+    job = max(live)
+    what = f"job {job} has this run folder too, and is {live[job]}: {run_dir}"
+    return [
+        error(
+            plan, "run_dir", what, f"{OTHER_RUN}; after that job: --dependency afterany:{job}; scancel {job}"
+        )
+    ]

@@ -1,0 +1,229 @@
+"""GPUs and other generic resources: what sbatch checks of them before it asks slurmctld.
+
+Source: Slurm's gres_job_state_validate, 22.05 to 26.05, and the behaviour of sbatch 22.05.8 and 26.05.5. What
+is counted is what the options say, not what a node has.
+"""
+
+from __future__ import annotations
+
+import re
+
+from sbatchgen.sbatch import tres
+from sbatchgen.sbatch.consistency import CHECKS, Counts, Demand
+from sbatchgen.sbatch.fields import Fields
+from sbatchgen.sbatch.grammar import NO_VAL, NO_VAL64, RefusedError, fold
+
+INVALID = "Invalid generic resource (gres) specification"
+UNREADABLE = "Invalid Trackable RESource (TRES) specification"
+MIXED = "Invalid GRES specification (with and without type identification)"
+_SHARED = ("mps", "shard")
+_NAME = re.compile(r"(?!(?:gres|none)$)[\w.+-]+")  # of a resource that some cluster may have
+Demands = dict[tuple[str, str], Demand]  # by name and type, "" for none
+
+
+def verify(job: Fields, *, known: frozenset[str] | None) -> None:
+    """Check what is asked for.
+
+    Args:
+        job: The settled fields.
+        known: The GresTypes of the cluster, None if they are unknown.
+
+    Raises:
+        RefusedError: sbatch would end.
+    """
+    if job["clusters"] is not None:  # another cluster may have other resources
+        return
+    counts = _counts(job)
+    requests = _requests(job)
+    _imply_tasks(requests, counts)
+    demands: Demands = {}
+    faults = [_collect(kind, text, demands, counts, known) for kind, text in requests]
+    counts.gpus = any(_asks_itself(demand) for demand in demands.values() if demand.name == "gpu")
+    fault = "" if _tasks_per_gpu(job, demands, counts) else INVALID
+    fault = fault or next(filter(None, reversed(faults)), "")
+    wrong = fault or _disagreement(job, demands, counts, requests)
+    if wrong:
+        raise RefusedError(wrong, status=1)
+
+
+def _counts(job: Fields) -> Counts:
+    def narrow(option: str) -> int:
+        value = int(job[option])
+        return NO_VAL if value == NO_VAL else value % 2**16
+
+    tasks, per_node = job["ntasks"], job["ntasks-per-node"]
+    low = job["min_nodes"] % 2**32 if job["nodes_set"] else NO_VAL
+    if not job["nodes_set"] and job["ntasks_set"]:
+        if tasks == 0:
+            low = 0
+        elif per_node != NO_VAL and job.slurm >= "23.11":
+            low = -(-(tasks % 2**32) // per_node)
+    tasks_per_tres = narrow("ntasks-per-tres")
+    return Counts(
+        slurm=job.slurm,
+        tasks=tasks % 2**32 if job["ntasks_set"] else NO_VAL,
+        low=low,
+        high=job["max_nodes"] % 2**32 if job["nodes_set"] and job["max_nodes"] else NO_VAL,
+        tasks_per_node=narrow("ntasks-per-node"),
+        tasks_per_socket=narrow("ntasks-per-socket"),
+        sockets=narrow("sockets-per-node"),
+        cpus_per_task=job["cpus-per-task"] % 2**16 if job["cpus_set"] else NO_VAL,
+        tasks_per_tres=narrow("ntasks-per-gpu") if tasks_per_tres == NO_VAL else tasks_per_tres,
+    )
+
+
+def _requests(job: Fields) -> list[tuple[str, str]]:
+    """Kind and text of each request, in the order they are looked at."""
+    gpu = f"{'gres:' if job.slurm < '23.11' else 'gres/'}gpu:"
+
+    def gpus(option: str) -> str | None:
+        items = [item for item in (job[option] or "").split(",") if item]
+        return ",".join(gpu + item for item in items) or None
+
+    gres = job["gres"] if fold(job["gres"] or "none") != "none" else None
+    per_task = job["tres-per-task"] if job.slurm >= "24.05" else gpus("gpus-per-task")
+    per_gpu = job["cpus-per-gpu"]
+    memory = job["mem-per-gpu"]
+    found = (
+        ("cpus", f"{gpu}{per_gpu}" if per_gpu else None),
+        ("per_job", gpus("gpus")),
+        ("per_node", ",".join(text for text in (gpus("gpus-per-node"), gres) if text is not None) or None),
+        ("per_socket", gpus("gpus-per-socket")),
+        ("per_task", per_task),
+        ("memory", f"{gpu}{memory}" if memory != NO_VAL64 else None),
+    )
+    return [(kind, text) for kind, text in found if text is not None]
+
+
+def _imply_tasks(requests: list[tuple[str, str]], counts: Counts) -> None:
+    wanted = counts.tasks_per_tres != NO_VAL or any(kind == "per_task" for kind, _ in requests)
+    if not wanted or counts.tasks != NO_VAL or counts.low == NO_VAL or counts.low != counts.high:
+        return
+    if counts.tasks_per_tres != NO_VAL:
+        counts.tasks = counts.low * counts.tasks_per_tres
+    elif counts.tasks_per_node != NO_VAL:
+        counts.tasks = counts.low * counts.tasks_per_node
+    elif counts.cpus_per_task == NO_VAL:
+        counts.tasks = counts.low
+
+
+def _collect(kind: str, text: str, demands: Demands, counts: Counts, known: frozenset[str] | None) -> str:
+    """Enter a request; what is wrong with the first bad item, which ends it."""
+    slurm = counts.slurm
+    try:
+        for item in tres.items(text, slurm=slurm):
+            if not item.name and slurm >= "23.02":
+                return ""
+            if item.name not in known if known is not None else not _NAME.fullmatch(item.name):
+                return INVALID
+            demand = _demand(demands, item.name, item.type)
+            setattr(demand, kind, item.count if kind != "cpus" else item.count % 2**16)
+            demand.tasks_per = counts.tasks_per_tres
+            if kind.startswith("per_"):
+                demand.total = max(demand.total, item.count * _copies(kind, counts))
+    except tres.BadItemError:
+        return INVALID if slurm < "23.02" else UNREADABLE
+    return ""
+
+
+def _demand(demands: Demands, name: str, variety: str | None) -> Demand:
+    """The demand for a resource; an empty type is no other than none."""
+    return demands.setdefault((name, variety or ""), Demand(name=name, type=variety))
+
+
+def _copies(kind: str, counts: Counts) -> int:
+    """How many times the job has what the request is for."""
+    nodes = 1 if counts.low == NO_VAL else counts.low
+    if kind == "per_node":
+        return nodes
+    if kind == "per_task":
+        return 1 if counts.tasks == NO_VAL else counts.tasks
+    if kind == "per_socket":
+        if NO_VAL not in (counts.low, counts.sockets):
+            return nodes * counts.sockets
+        if NO_VAL not in (counts.tasks, counts.tasks_per_socket):
+            return -(-counts.tasks // counts.tasks_per_socket)
+        if counts.sockets != NO_VAL and counts.slurm >= "24.05":
+            return counts.sockets
+    return 1
+
+
+def _tasks_per_gpu(job: Fields, demands: Demands, counts: Counts) -> bool:
+    """Tasks of GPUs, or GPUs of tasks, for --ntasks-per-gpu."""
+    here = "gres_job_state_validate"
+    if not counts.tasks_per_tres or counts.tasks_per_tres == NO_VAL:
+        return True
+    if counts.gpus:
+        gpus = sum(demand.total for demand in demands.values() if demand.name == "gpu")
+        if not gpus:
+            job.say(
+                f"{here}: Can't set num_tasks = gpus * *ntasks_per_tres because there are no allocated GPUs"
+            )
+            return False
+        counts.tasks = gpus * counts.tasks_per_tres % 2**32
+    elif counts.tasks and counts.tasks != NO_VAL:
+        gpus = counts.tasks // counts.tasks_per_tres
+        if gpus:
+            demand = _demand(demands, "gpu", None)
+            demand.tasks_per, demand.per_job = counts.tasks_per_tres, gpus
+            demand.total = max(demand.total, gpus)
+        if demands:
+            counts.gpus = True
+        else:
+            generated = f"gres{':' if job.slurm < '23.11' else '/'}gpu:{gpus}"
+            text = f"Failed to add generated GRES {generated} (via ntasks_per_tres) to gres_list"
+            job.say(f"{here}: {text}")
+    else:
+        text = "--ntasks-per-tres needs either a GRES GPU specification or a node/ntask specification"
+        job.say(f"{here}: {text}")
+        return False
+    return True
+
+
+def _disagreement(job: Fields, demands: Demands, counts: Counts, requests: list[tuple[str, str]]) -> str:
+    """What sbatch says in the end of demands that don't go together; "" if they do."""
+    if not demands:
+        return ""
+    for kind, name in (("memory", "mem"), ("cpus", "cpus")):
+        text = next((text for other, text in requests if other == kind), None)
+        if text and not counts.gpus and (kind == "memory" or job.slurm >= "23.02"):
+            job.say(f"Requested {name}_per_tres={text} but did not request any GPU.")
+            return INVALID
+    sound: list[Demand] = []
+    names = set[str]()
+    for demand in demands.values():
+        names.add(demand.name)
+        if not _is_sound(job, demand, counts) or ("gpu" in names and names & set(_SHARED)):
+            break
+        sound.append(demand)
+    shares = any(demand.name in _SHARED for demand in demands.values())
+    wrong = len(sound) < len(demands) or (shares and job["gpu-freq"] is not None)
+    typed = {demand.name for demand in sound if demand.type is not None}
+    mixed = [demand for demand in sound if demand.type is None and demand.name in typed]
+    if mixed:  # this verdict takes the place of the other
+        return MIXED if _asks_itself(mixed[0]) else ""
+    return INVALID if wrong else ""
+
+
+def _is_sound(job: Fields, demand: Demand, counts: Counts) -> bool:
+    for check in CHECKS:
+        if complaint := check(demand, counts):
+            per_node = f"--gres={demand.name}/--{demand.name}s-per-node"
+            failed = "Failed to validate job spec"
+            job.say(complaint.format(name=demand.name, per_node=per_node, failed=failed))
+            return False
+    return demand.name not in _SHARED or job.slurm >= "23.02" or _fits_one_node(demand, counts)
+
+
+def _asks_itself(demand: Demand) -> bool:
+    """Whether it is more than CPUs or memory for each."""
+    return any((demand.per_job, demand.per_node, demand.per_socket, demand.per_task))
+
+
+def _fits_one_node(demand: Demand, counts: Counts) -> bool:
+    """A part of a GPU can be asked for by the node only."""
+    return not (
+        (demand.per_job and counts.high != 1)
+        or (demand.per_socket and counts.sockets != 1)
+        or (demand.per_task and counts.tasks != 1)
+    )

@@ -1,0 +1,135 @@
+"""Words -> options, as the C library's getopt_long reads them for sbatch: it stops at the first other word.
+
+Source: glibc's getopt_long(3), with the option string "+" and the table of Slurm's release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sbatchgen.sbatch.header import Word
+from sbatchgen.sbatch.releases import Argument, Spec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Use:
+    """An option where it is given.
+
+    Attributes:
+        spec: Which one.
+        word: The word that names it.
+        value: Its argument, or None.
+        value_word: The word that the argument stands in; word itself if it is glued to the option.
+        value_start: Where in value_word's text it starts.
+    """
+
+    spec: Spec
+    word: Word
+    value: str | None = None
+    value_word: Word | None = None
+    value_start: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stop:
+    """Why getopt went no further: its complaint, or the word that is no option."""
+
+    word: Word
+    complaint: str = ""
+
+
+def scan(
+    words: Sequence[Word],
+    table: Mapping[str, Spec],
+    shorts: Mapping[str, Spec] | None = None,
+    start: int = 0,
+) -> Iterator[Use | Stop]:
+    """The options in these words; a Stop is the last, where there is one.
+
+    Args:
+        words: The words.
+        table: The options by long name.
+        shorts: The options by letter; by default those of the table.
+        start: The first word that is read.
+    """
+    if shorts is None:
+        shorts = {spec.short: spec for spec in table.values() if spec.short}
+    at = start
+    while at < len(words):
+        word = words[at]
+        at += 1
+        if word.text == "--":
+            if at < len(words):
+                yield Stop(word=words[at])
+            return
+        if len(word.text) < 2 or word.text[0] != "-":
+            yield Stop(word=word)
+            return
+        following = words[at] if at < len(words) else None
+        found = (
+            [_long(word, following, table)]
+            if word.text.startswith("--")
+            else list(_cluster(word, following, shorts))
+        )
+        yield from found
+        last = found[-1]
+        if isinstance(last, Stop):
+            return
+        at += last.value_word is not None and last.value_word is following
+
+
+def _long(word: Word, following: Word | None, table: Mapping[str, Spec]) -> Use | Stop:
+    name, equals, value = word.text[2:].partition("=")
+    exact = table.get(name)
+    matching = [exact] if exact else [spec for spec in table.values() if spec.name.startswith(name)]
+    if not matching:
+        return Stop(word=word, complaint=f"unrecognized option '{word.text}'")
+    if len(matching) > 1:
+        names = "".join(f" '--{spec.name}'" for spec in matching)
+        return Stop(word=word, complaint=f"option '{word.text}' is ambiguous; possibilities:{names}")
+    if equals:
+        return _with_value(matching[0], word, value)
+    return _without_value(matching[0], word, following)
+
+
+def _with_value(spec: Spec, word: Word, value: str) -> Use | Stop:
+    if spec.argument is Argument.NONE:
+        return Stop(word=word, complaint=f"option '--{spec.name}' doesn't allow an argument")
+    start = len(word.text) - len(value)
+    return Use(spec=spec, word=word, value=value, value_word=word, value_start=start)
+
+
+def _without_value(spec: Spec, word: Word, following: Word | None) -> Use | Stop:
+    if spec.argument is not Argument.REQUIRED:
+        return Use(spec=spec, word=word)
+    if following is None:
+        return Stop(word=word, complaint=f"option '--{spec.name}' requires an argument")
+    return Use(spec=spec, word=word, value=following.text, value_word=following)
+
+
+def _cluster(word: Word, following: Word | None, shorts: Mapping[str, Spec]) -> Iterator[Use | Stop]:
+    """The options of a word like -HO or -n4."""
+    for at in range(1, len(word.text)):
+        letter = word.text[at]
+        spec = shorts.get(letter)
+        if spec is None:
+            yield Stop(word=word, complaint=f"invalid option -- '{first_byte(letter)}'")
+            return
+        if spec.argument is Argument.NONE:
+            yield Use(spec=spec, word=word)
+            continue
+        if at + 1 < len(word.text):
+            yield Use(spec=spec, word=word, value=word.text[at + 1 :], value_word=word, value_start=at + 1)
+        elif spec.argument is Argument.OPTIONAL:
+            yield Use(spec=spec, word=word)
+        elif following is None:
+            yield Stop(word=word, complaint=f"option requires an argument -- '{letter}'")
+        else:
+            yield Use(spec=spec, word=word, value=following.text, value_word=following)
+        return
+
+
+def first_byte(letter: str) -> str:
+    """The letter as C prints a char: the first byte of its UTF-8 form."""
+    return letter.encode("utf-8", "surrogateescape")[:1].decode("utf-8", "surrogateescape")

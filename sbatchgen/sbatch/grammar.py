@@ -1,0 +1,419 @@
+"""The values of sbatch options: what Slurm makes of a text, and how it prints that.
+
+Numbers are C's: leading blanks and a sign are fine, and what does not fit wraps around. Source: sbatch(1),
+Slurm 22.05 and the behaviour of sbatch 22.05.8; what later releases changed takes the release as an argument.
+"""
+
+from __future__ import annotations
+
+import re
+import signal as signals
+from collections.abc import Iterable
+
+from sbatchgen.sbatch.getopt import first_byte
+from sbatchgen.sbatch.header import BLANKS
+
+LONG_MAX = 2**63 - 1
+INT_MAX = 2**31 - 1
+INFINITE = 0xFFFFFFFF
+NO_VAL = 0xFFFFFFFE
+NO_VAL16 = 0xFFFE
+NO_VAL64 = 2**64 - 2
+NICE_LIMIT = 2**31 - 3
+THREAD_SPEC = 0x8000
+
+_NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
+_LARGEST_JOB = 64 * 1024  # nodes of a --nodes that is a list
+_SIGNALS = (
+    "HUP",
+    "INT",
+    "QUIT",
+    "ABRT",
+    "KILL",
+    "ALRM",
+    "TERM",
+    "USR1",
+    "USR2",
+    "URG",
+    "CONT",
+    "STOP",
+    "TSTP",
+    "TTIN",
+    "TTOU",
+    "XCPU",
+)
+_ALL_EVENTS = ("INVALID_DEPEND", "BEGIN", "END", "FAIL", "REQUEUE", "STAGE_OUT")
+_LIMIT_EVENTS = ("TIME_LIMIT_50", "TIME_LIMIT_80", "TIME_LIMIT_90", "TIME_LIMIT")
+_EVENTS = ("ARRAY_TASKS", *_ALL_EVENTS, *_LIMIT_EVENTS)  # as sbatch prints them
+_UNITS = {"k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+
+
+class RefusedError(Exception):
+    """sbatch would end here.
+
+    Attributes:
+        texts: What it says.
+        status: Its exit status.
+        levels: "error", "fatal", or "" for what is printed as it is, of each text.
+    """
+
+    def __init__(
+        self, *texts: str, status: int = 255, level: str = "error", last_level: str | None = None
+    ) -> None:
+        super().__init__(*texts)
+        self.texts = texts
+        self.status = status
+        self.levels = [level] * (len(texts) - 1) + [last_level or level]
+
+
+def fold(text: str) -> str:
+    """The text with the 26 capitals of ASCII made small, all that C's strcasecmp knows."""
+    return text.lower() if text.isascii() else re.sub("[A-Z]+", lambda match: match[0].lower(), text)
+
+
+def leading_number(text: str) -> tuple[int | None, str]:
+    """The number that the text starts with, None if there is none; and the rest. C's strtoll."""
+    match = _NUMBER.match(text)
+    if match is None:
+        return None, text
+    digits = match[2].lstrip("0")
+    value = int(digits or "0") if len(digits) < 30 else 10**30
+    value = max(-value, -LONG_MAX - 1) if match[1] == "-" else min(value, LONG_MAX)
+    return value, text[match.end() :]
+
+
+def any_base(text: str) -> int:
+    """The number that the text starts with, 0 if there is none: hexadecimal after 0x, octal after 0."""
+    match = re.match(r"[ \t\n\v\f\r]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)", text)
+    if match is None:
+        return 0
+    digits = match[2][:30]
+    base = 16 if digits[:2] in ("0x", "0X") else 8 if digits[0] == "0" else 10
+    return int(f"{match[1]}{digits}", base)
+
+
+def wrapped(value: int, bits: int = 32) -> int:
+    """The value as a signed C integer of so many bits keeps it."""
+    value &= (1 << bits) - 1
+    return value - (1 << bits) if value >> (bits - 1) else value
+
+
+def integer(option: str, text: str, *, positive: bool, slurm: str) -> int:
+    """A count such as that of --ntasks.
+
+    Raises:
+        RefusedError: It is none.
+    """
+    value, rest = leading_number(text)
+    value = value or 0
+    if rest or value < 0 or (positive and not value):
+        raise RefusedError(f'Invalid numeric value "{text}" for {option}.', status=1)
+    if value >= (INT_MAX if slurm >= "23.02" else LONG_MAX):
+        raise RefusedError(_too_big(value, option, slurm), status=1)
+    return wrapped(value)
+
+
+def _too_big(value: int, option: str, slurm: str) -> str:
+    return f"Numeric argument ({value}) {'too large' if slurm >= '23.11' else 'to big'} for {option}."
+
+
+def short_integer(text: str) -> int | None:
+    """A number of 16 bits, None for what is none."""
+    value, rest = leading_number(text)
+    value = value or 0
+    return None if rest or not 0 <= value < NO_VAL16 else value
+
+
+def seconds(text: str) -> int | None:
+    """Seconds of a time; INFINITE for no limit, None for what is no time. Fields have no upper bound."""
+    if fold(text) in ("-1", "infinite", "unlimited"):
+        return INFINITE
+    if not re.fullmatch(r"[0-9:-]+", text):
+        return None
+    numbers = [leading_number(number)[0] or 0 for number in re.findall("[0-9]+", text)]
+    days, dash, _ = text.rpartition("-")
+    colons = text.count(":")
+    if (
+        not numbers
+        or "-" in days
+        or ":" in days
+        or colons > 2
+        or len(numbers) < colons + 1 + (colons and bool(dash))
+    ):
+        return None
+    fields: tuple[int, ...]
+    if dash and not days and not colons:  # "-5" is minus five days
+        fields = (-numbers[0], 0, 0, 0)
+    elif dash:
+        fields = (*numbers, 0, 0, 0)[:4]
+    elif colons == 2:
+        fields = (0, *numbers)
+    else:
+        fields = (0, 0, *numbers, 0)[:4]
+    total = sum(wrapped(count) * unit for count, unit in zip(fields, (86400, 3600, 60, 1), strict=True))
+    return wrapped(total)
+
+
+def minutes(text: str) -> int | None:
+    """Minutes of a time, rounded up; INFINITE for no limit, None for what is no time."""
+    value = seconds(text)
+    if value is None or value in (INFINITE, -1):
+        return INFINITE if value else value
+    rounded = value + 59
+    return -(-rounded // 60) if rounded < 0 else rounded // 60
+
+
+def show_seconds(value: int) -> str:
+    """A number of seconds as D-HH:MM:SS."""
+    if value in (INFINITE, -1):
+        return "UNLIMITED"
+    if value < 0:
+        return "INVALID"
+    days, rest = divmod(value, 86400)
+    clock = f"{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
+    return f"{days}-{clock}" if days else clock
+
+
+def show_minutes(value: int) -> str:
+    """A time limit as sbatch prints it."""
+    value %= 2**32
+    return "UNLIMITED" if value == INFINITE else show_seconds(60 * value)
+
+
+def mebibytes(text: str) -> int | None:
+    """MiB of a memory size, None for what is none."""
+    value, rest = leading_number(text)
+    if value is None or not 0 <= value < LONG_MAX:
+        return None
+    match = re.fullmatch("([kmgt])b?", fold(rest))
+    if rest and not match:
+        return None
+    unit = match[1] if match else "m"
+    if unit == "k":
+        return (value + 1023) // 1024
+    factor: int = 1024 ** (_UNITS[unit] - 2)
+    return value * factor % 2**64
+
+
+def show_mebibytes(value: int) -> str:
+    """A memory size as sbatch prints it: in the largest unit that divides it; "0?" is all of a node's."""
+    if value == NO_VAL64:
+        return "(null)"
+    for unit in ("", "G", "T", "P"):
+        if value % 1024:
+            return f"{value}{unit}"
+        value //= 1024
+    return f"{value}?"
+
+
+def node_range(text: str, *, slurm: str) -> tuple[int, int]:
+    """Least and most nodes; since 23.02 also of a list, such as 2,4,8 or 1-15:4.
+
+    Raises:
+        RefusedError: It is no count of nodes.
+    """
+    if slurm >= "23.02" and re.search("[,:]", text):
+        return _listed_nodes(text)
+    low_text, dash, high_text = text.partition("-")
+    low = _nodes(low_text, slurm)
+    if dash:
+        low = 1 if low < 0 else low
+        high = _nodes(high_text, slurm)
+    elif low < 0:
+        raise RefusedError(f'"{text}" is not a valid node count')
+    else:
+        high = low
+    if high and high < low:
+        raise RefusedError(f"Maximum node count {high} is less than minimum node count {low}")
+    return low, high
+
+
+def _listed_nodes(text: str) -> tuple[int, int]:
+    """The least and the most of a list; -1 where it names none."""
+    largest = 0
+    for item in filter(None, re.split("[,:-]", text)):
+        number, rest = leading_number(item)
+        if number is None or rest or number >= _LARGEST_JOB:
+            raise RefusedError(f'"{item}" is not a valid node count')
+        largest = max(largest, number)
+    found = runs(text)
+    if found is None or any(run.start > largest or run.stop > largest + 1 for run in found):
+        raise RefusedError(f'"{text}" is not a valid node count')
+    sizes = [run for run in found if run]
+    return min((run[0] for run in sizes), default=-1), max((run[-1] for run in sizes), default=-1)
+
+
+def runs(text: str) -> tuple[range, ...] | None:
+    """The numbers of a list, as 1,3-5 or 1-15:4; None for what is none. A range that goes down has none.
+
+    What is no digit, comma or dash is passed over, and a number that is missing is 0. Of a range with a step
+    the end does not count. C: bitfmt2int.
+    """
+    if ":" in text:  # only one range has a step
+        first, rest = leading_number(text)
+        last, end = leading_number(rest[1:])
+        step, over = leading_number(end[1:])
+        low, high = first or 0, last or 0
+        if rest[:1] != "-" or end[:1] != ":" or over or high < low or (step or 0) <= 0:
+            return None
+        return (range(low, high, step or 1),)
+    found: list[range] = []
+    for place, item in enumerate(text.split(",")):
+        if not item and not place:
+            break
+        numbers = [int(number[:18] or 0) for number in re.sub("[^0-9-]", "", item).split("-")]
+        found.append(range(numbers[-2:][0], numbers[-1] + 1))
+    return tuple(found)
+
+
+def _nodes(text: str, slurm: str) -> int:
+    value, rest = leading_number(text)
+    value = -1 if value is None else value
+    if value != -1 or rest != text:
+        for letter, factor in (("k", 1024), ("m", 1024**2)):
+            if rest[:1] in (letter, letter.upper()):
+                value, rest = value * factor, rest[1:]
+    if rest.strip(BLANKS):
+        raise RefusedError(f'"{text}" is not a valid node count')
+    if slurm >= "23.02" and not 0 <= value <= INT_MAX:
+        return -1
+    return wrapped(value)
+
+
+def signal(text: str, *, slurm: str) -> tuple[str, int, int] | None:
+    """Flags (of "R" and "B"), number and seconds of --signal; None for what is none."""
+    flags = ""
+    for letter in "RBR":
+        if text[:1].upper() == letter and text[:1].isascii():
+            flags, text = flags + letter, text[1:]
+    name, at, lead = text.removeprefix(":").partition("@")
+    number = _signal_number(name, slurm) % 2**16
+    if not number:
+        return None
+    if not at:
+        return flags, number, 60
+    value, rest = leading_number(lead)
+    value = value or 0
+    return None if rest or not 0 <= value <= 0xFFFF else (flags, number, value)
+
+
+def _signal_number(text: str, slurm: str) -> int:
+    value, rest = leading_number(text)
+    if value is not None:
+        return 0 if rest.strip(BLANKS) else wrapped(value)
+    name = fold(text.strip(BLANKS)).removeprefix("sig").upper()
+    return int(signals.Signals[f"SIG{name}"]) if name in _signals(slurm) else 0
+
+
+def _signals(slurm: str) -> tuple[str, ...]:
+    """The names that sbatch knows."""
+    return (*_SIGNALS, "CHLD", "PIPE") if slurm >= "23.11" else _SIGNALS
+
+
+def show_signal(flags: Iterable[str], number: int, lead: int, *, slurm: str) -> str:
+    """A signal as sbatch prints it; 60 seconds are the default, and not shown."""
+    prefix = "".join(letter for letter in "RB" if letter in flags)
+    names = {int(signals.Signals[f"SIG{name}"]): name for name in _signals(slurm)}
+    return f"{prefix}{':' * bool(prefix)}{names.get(number, number)}" + (f"@{lead}" if lead != 60 else "")
+
+
+def mail_events(text: str) -> frozenset[str] | None:
+    """The events of --mail-type: unknown ones count for nothing, unless there is no known one (None)."""
+    found: set[str] = set()
+    for item in fold(text).upper().split(","):
+        if item == "NONE":
+            return frozenset()
+        found |= set(_ALL_EVENTS) if item == "ALL" else {item} & set(_EVENTS)
+    return frozenset(found) or None
+
+
+def show_mail_events(events: Iterable[str]) -> str:
+    """Mail events in the order that sbatch prints them in."""
+    return ",".join(event for event in _EVENTS if event in events) or "NONE"
+
+
+def socket_counts(text: str, *, slurm: str) -> tuple[int, ...]:
+    """Sockets, cores and threads of --extra-node-info; NO_VAL where nothing is asked.
+
+    Raises:
+        RefusedError: One is no number, nor `*`.
+    """
+    parts = (*text.split(":", 3)[:3], "", "")
+    return tuple(
+        _least(part, place, slurm) for part, place in zip(parts, ("first", "second", "third"), strict=False)
+    )
+
+
+def _least(text: str, place: str, slurm: str) -> int:
+    if not text or text[0] == "*":
+        return NO_VAL
+    counts: list[int] = []
+    tail = text
+    for least in (0, 1):
+        value, tail = leading_number(tail)
+        value = value or 0
+        if tail[:1] in set("kKmM"):
+            value, tail = value * (1024 if tail[0] in "kK" else 1024**2), tail[1:]
+        if tail[:1] not in ("", "-") or value < least:
+            raise RefusedError(f'Invalid numeric value "{text}" for {place} arg of -B.', status=1)
+        if value > INT_MAX:
+            raise RefusedError(_too_big(value, f"{place} arg of -B", slurm), status=1)
+        counts.append(value)
+        if not tail:
+            break
+        tail = tail[1:]
+    return NO_VAL if counts == [1, INT_MAX] else counts[0]
+
+
+def profile(text: str) -> str | None:
+    """The data that --profile asks for, as sbatch prints it; None for what is none."""
+    text = fold(text)
+    if "none" in text:
+        return "None"
+    kinds = "Energy", "Lustre", "Network", "Task"
+    return ",".join(kind for kind in kinds if "all" in text or kind.lower() in text) or None
+
+
+def bad_frequencies(text: str) -> list[str]:
+    """The items of --acctg-freq that are none."""
+    return [item for item in text.split(",") if item and not _is_frequency(item)]
+
+
+def _is_frequency(item: str) -> bool:
+    names = ("energy=", "task=", "filesystem=", "network=")
+    texts = [item, *(fold(item).partition(name)[2] for name in names if name in fold(item))]
+    numbers = (leading_number(text)[0] for text in texts)
+    return any(number is not None and wrapped(number) != -1 for number in numbers)
+
+
+def bad_limit(text: str) -> str | None:
+    """The first name in --propagate that is no resource limit."""
+    if text in ("ALL", "NONE"):
+        return None
+    known = ("CPU", "FSIZE", "DATA", "STACK", "CORE", "RSS", "NPROC", "NOFILE", "MEMLOCK", "AS")
+    names = (name.removeprefix("RLIMIT_") for name in re.split("[, \t\n]+", text) if name)
+    return next((name for name in names if name not in known), None)
+
+
+def open_quote(text: str) -> str:
+    """The item of --export with a quote that is not closed, and all after it; "" if there is none."""
+    start, opened = 0, set[str]()
+    for match in re.finditer("['\",]", text):
+        if match[0] != ",":
+            opened ^= {match[0]}
+        elif not opened:
+            start = match.end()
+    return text[start:] if opened else ""
+
+
+def with_prefix(text: str, *, slurm: str) -> str:
+    """A --gres as sbatch keeps it: each item with the kind of resource before it."""
+    prefix = "gres:" if slurm < "23.11" else "gres/"
+    text = prefix + text.replace(",", "," + prefix)
+    return text.replace(prefix * 2, prefix)
+
+
+def byte_of(text: str, wrong: str) -> str | None:
+    """The first character that the pattern `wrong` finds, as C prints a char."""
+    match = re.search(wrong, text)
+    return first_byte(match[0]) if match else None

@@ -1,0 +1,265 @@
+"""The header of an sbatch script: whether sbatch takes the file, its directives, and their words.
+
+What is read here is not shell: sbatch has a quoting of its own. Source: Slurm's sbatch, releases 20.11 to
+26.05, and the behaviour of sbatch 22.05.8.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from sbatchgen.sbatch.releases import RELEASES, line_of
+
+BLANKS = " \t\n\v\f\r"
+_BLANKS = re.compile(f"[{BLANKS}]*")
+_COMMAND = re.compile(r"^[ \t\v\f\r]*[^# \t\n\v\f\r]", re.MULTILINE)
+_CANDIDATE = re.compile(r"^[ \t]*#[ \t#]*(?:SBATCH|SLURM|PBS|BSUB)[^\n]*", re.MULTILINE | re.IGNORECASE)
+_LOOKALIKE = re.compile(r"[ \t]*#+[ \t]*#*[ \t]*SBATCH(?![A-Za-z_])", re.IGNORECASE)
+_PLAIN = re.compile(r"""[^ \t\n\v\f\r\\"'#]+(?=[ \t\n\v\f\r#]|\Z)""")
+_RUNS = {
+    "": re.compile(r"""[^ \t\n\v\f\r\\"'#]+"""),
+    '"': re.compile(r'[^\\"]+'),
+    "'": re.compile(r"[^\\']+"),
+}
+_SEPARATOR = re.compile(f"(?:packjob|hetjob)(?=[{BLANKS}]|\\Z)", re.IGNORECASE | re.ASCII)
+_FOREIGN_LINES = 100  # sbatch looks for #PBS and #BSUB until it saw more lines than these without a #
+
+
+class Kind(Enum):
+    """What a line that looks like a directive is to sbatch."""
+
+    SBATCH = "directive"
+    SLURM = "directive with an old name"  # read, with a complaint
+    SEPARATOR = "start of the next component"
+    LOOKALIKE = "comment that looks like a directive"  # ` #SBATCH`, `# SBATCH`, `#sbatch`
+    DISABLED = "directive switched off"  # `##SBATCH`
+    LATE = "directive after the first command"
+    PBS = "PBS directive"
+    BSUB = "LSF directive"
+
+
+READ = (Kind.SBATCH, Kind.SLURM, Kind.SEPARATOR)
+_MAGIC = {Kind.SBATCH: 7, Kind.SLURM: 6, Kind.PBS: 4, Kind.BSUB: 5}  # how long the word is that marks them
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Word:
+    """An argument as sbatch reads it: quotes and escapes are gone. Lines and columns count from 1.
+
+    Attributes:
+        text: The argument.
+        line: The line it stands in; 0 for one of the command line or the environment.
+        offsets: Where in the text each run of characters starts that stand together in the line.
+        columns: Where in the line each of these runs starts.
+        end: The column after the word.
+    """
+
+    text: str
+    line: int = 0
+    offsets: Sequence[int] = (0,)
+    columns: Sequence[int] = (0,)
+    end: int = 0
+
+    @property
+    def column(self) -> int:
+        """Where it starts."""
+        return self.columns[0]
+
+    def span(self, start: int) -> tuple[int, int]:
+        """The columns of what follows the first `start` characters, the end exclusive."""
+        run = bisect_right(self.offsets, start) - 1
+        return min(self.columns[run] + start - self.offsets[run], self.end), self.end
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fault:
+    """What sbatch says about a line, and whether it stops there."""
+
+    level: str
+    text: str
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Directive:
+    """A line of the script that sbatch reads as a directive, or that looks like one.
+
+    Attributes:
+        kind: What it is to sbatch.
+        text: The line.
+        line: Its number.
+        column: Where the # stands.
+        component: The component of a heterogeneous job it belongs to, from 0; -1 where sbatch reads nothing,
+            and for #PBS and #BSUB, which count in each.
+        words: Its arguments; none where sbatch reads nothing.
+        fault: What ends the reading in this line, such as an open quote.
+        deprecated: It holds the old name of `hetjob`.
+    """
+
+    kind: Kind
+    text: str
+    line: int
+    column: int
+    component: int = -1
+    words: tuple[Word, ...] = ()
+    fault: Fault | None = None
+    deprecated: bool = False
+
+
+def refusal(script: bytes) -> tuple[str, ...]:
+    """What sbatch says of a file that it does not take as a script; nothing if it takes it."""
+    if not script:
+        return ("Batch script is empty!",)
+    if not script.partition(b"\0")[0].strip(BLANKS.encode()):
+        return ("Batch script contains only whitespace!",)
+    if not script.startswith(b"#!"):
+        return (
+            "This does not look like a batch script.  The first",
+            "line must start with #! followed by the path to an interpreter.",
+            "For instance: #!/bin/sh",
+        )
+    if b"\0" in script:
+        return ("The Slurm controller does not allow scripts that", "contain a NULL character '\\0'.")
+    if b"\r\n" in script:
+        return (
+            "Batch script contains DOS line breaks (\\r\\n)",
+            "instead of expected UNIX line breaks (\\n).",
+        )
+    return ()
+
+
+def directives(text: str, *, slurm: str, file: str) -> Iterator[Directive]:
+    """The directives of a script, and the lines that look like some, in order."""
+    command = _COMMAND.search(text)
+    end = command.start() if command else len(text)
+    spaces = _joins_spaces(slurm)
+    component, number, comments, at = 0, 1, 0, 0
+    for match in _CANDIDATE.finditer(text):
+        line = match[0]
+        number += text.count("\n", at, match.start())
+        comments += text.count("\n#", max(at - 1, 0), match.start())
+        at = match.start()
+        if line.startswith(("#PBS", "#BSUB")):
+            kind = Kind.PBS if line.startswith("#P") else Kind.BSUB
+            if number - comments - 2 <= _FOREIGN_LINES:
+                yield _read(line, number, -1, kind, spaces=spaces, file=file)
+        elif line.startswith(("#SBATCH", "#SLURM")):
+            if at > end:
+                yield Directive(kind=Kind.LATE, text=line, line=number, column=1)
+                continue
+            kind = Kind.SBATCH if line.startswith("#SB") else Kind.SLURM
+            separator = _SEPARATOR.match(line, _skip_blanks(line, _MAGIC[kind]))
+            component += separator is not None
+            read = _read(line, number, component, kind, spaces=spaces, file=file)
+            yield replace(read, kind=Kind.SEPARATOR) if separator else read
+        elif _LOOKALIKE.match(line):
+            yield _lookalike(line, number)
+
+
+def _lookalike(line: str, number: int) -> Directive:
+    column = line.index("#") + 1
+    kind = Kind.DISABLED if line[column - 1 :].startswith("##") else Kind.LOOKALIKE
+    return Directive(kind=kind, text=line, line=number, column=column)
+
+
+def _read(line: str, number: int, component: int, kind: Kind, *, spaces: bool, file: str) -> Directive:
+    at = _MAGIC[kind]
+    if component >= 0:
+        at = _skip_blanks(line, at)
+    words: list[Word] = []
+    fault, deprecated = None, False
+    while True:
+        start = _skip_blanks(line, at)
+        if separator := _SEPARATOR.match(line, start):
+            deprecated = separator[0][0] in "pP"
+            break
+        if line.startswith(":", start):
+            fault = _fatal(f"{file}: line {number}: Unexpected `:` in [{line[at:]}]", number, start)
+            break
+        word, end, quote = _word(line, start, number, spaces=spaces)
+        if quote:
+            fault = _fatal(f"{file}: line {number}: Unmatched `{quote}` in [{line[at:]}]", number, start)
+            break
+        if word is None:
+            break
+        words.append(word)
+        at = end
+    return Directive(
+        kind=kind,
+        text=line,
+        line=number,
+        column=1,
+        component=component,
+        words=tuple(words),
+        fault=fault,
+        deprecated=deprecated,
+    )
+
+
+def _fatal(text: str, line: int, at: int) -> Fault:
+    return Fault(level="fatal", text=text, line=line, column=at + 1)
+
+
+def _joins_spaces(slurm: str) -> bool:
+    r"""Whether `\ ` is a space within a word: since 24.05, before it ended the word."""
+    return RELEASES.index(line_of(slurm)) >= RELEASES.index("24.05")
+
+
+def _word(line: str, start: int, number: int, *, spaces: bool) -> tuple[Word | None, int, str]:
+    """The word at `start`, where it ends, and the quote that is left open.
+
+    None where there is no word: at the end, at a comment, and for quotes with nothing in them.
+    """
+    if plain := _PLAIN.match(line, start):
+        word = Word(text=plain[0], line=number, columns=(start + 1,), end=plain.end() + 1)
+        return word, plain.end(), ""
+    return _quoted_word(line, start, number, spaces=spaces)
+
+
+def _quoted_word(line: str, start: int, number: int, *, spaces: bool) -> tuple[Word | None, int, str]:
+    at, quote, length = start, "", 0
+    runs: list[str] = []
+    offsets, columns = array("Q"), array("Q")
+    while at < len(line):
+        character = line[at]
+        if not quote and character in BLANKS + "#":
+            break
+        if character == quote:
+            quote = ""
+            at += 1
+            continue
+        if not quote and character in "\"'":
+            quote = character
+            at += 1
+            continue
+        if character == "\\":
+            at += 1
+            run = line[at : at + 1]
+            if not run or (not quote and run in BLANKS and not (spaces and run == " ")):
+                break
+        else:
+            found = _RUNS[quote].match(line, at)
+            run = found[0] if found else ""
+        runs.append(run)
+        offsets.append(length)
+        columns.append(at + 1)
+        length += len(run)
+        at += len(run)
+    if not runs:
+        return None, at, quote
+    return (
+        Word(text="".join(runs), line=number, offsets=offsets, columns=columns, end=at + 1),
+        at,
+        quote,
+    )
+
+
+def _skip_blanks(line: str, at: int) -> int:
+    match = _BLANKS.match(line, at)
+    return match.end() if match else at

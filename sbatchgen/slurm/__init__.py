@@ -1,0 +1,1 @@
+"""What Slurm answers, in plain words."""

@@ -1,0 +1,1 @@
+"""A plan or a script as the rules see it."""

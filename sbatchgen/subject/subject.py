@@ -1,0 +1,325 @@
+"""A script as the rules see it: directives, body, what it asks for, and where it would be submitted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sbatchgen.finding import Place
+from sbatchgen.inputs.profile import Profile
+from sbatchgen.plan.resources import UNLIMITED, Amounts, Resources
+from sbatchgen.sbatch import Option, Script, read, task, tres
+from sbatchgen.sbatch.getopt import Stop, Use, scan
+from sbatchgen.sbatch.grammar import (
+    INFINITE,
+    RefusedError,
+    fold,
+    integer,
+    mebibytes,
+    minutes,
+    node_range,
+    with_prefix,
+)
+from sbatchgen.sbatch.header import READ, Word
+from sbatchgen.sbatch.releases import ALIASES, Spec, line_of
+from sbatchgen.subject.ask import DEFAULT_SLURM
+from sbatchgen.subject.vocabulary import PYXIS, RENAMED, is_near, known_plugins, of_plugins, table
+
+if TYPE_CHECKING:
+    from sbatchgen.bash import Body, Command
+    from sbatchgen.bash import Word as WordOfBody
+    from sbatchgen.subject.containers import Container
+    from sbatchgen.subject.processes import Processes
+
+
+NAMES_MAX = 100  # of options that sbatch does not have, which are compared with its own
+# What a subject keeps that no release of Slurm changes.
+_OF_BASH = ("lines", "body", "processes", "commands", "_by_name", "containers")
+_MARKS = ("{", "<", "@", "%", "__")
+_IN_BODY = re.compile(
+    r"\{\{-?[ \t]*[A-Za-z_][^{}$\n]*\}\}|\{%-?[ \t]*\w[^%\n]*%\}|(?<![\w@])@[A-Z][A-Z0-9_]+@"
+)
+_IN_DIRECTIVE = re.compile(
+    _IN_BODY.pattern + r"|\{\{[^\n]{0,200}?\}\}|(?<![$\w])\{[A-Za-z_][\w.]*\}|(?<![\w%])%[A-Z]{2}[A-Z0-9_]*%"
+    r"|(?<![\w$<])<[A-Za-z][^<>@\n]*>|(?<![A-Za-z0-9])__[A-Z][A-Z0-9_]*__(?![A-Za-z0-9])"
+)
+
+
+@dataclass(kw_only=True)
+class Subject:
+    """A script, and what is known of where it will run.
+
+    Attributes:
+        file: Its name, for messages.
+        text: The script; bytes that are no UTF-8 are surrogates.
+        slurm: The release that will read it.
+        assumed: Whether nobody has named it: what it alone refuses is a warning then.
+        profile: Its cluster, if that is known.
+        environment: That of the submission, for SBATCH_ variables; empty where nobody submits.
+        folder: Where it would be submitted; None where that is not known.
+        makes_log_folders: Whether the folders of its logs are made before it is submitted.
+        known_options: Options of plugins, besides those that the profile names; name= for one with a value.
+    """
+
+    file: str
+    text: str
+    slurm: str = DEFAULT_SLURM
+    assumed: bool = False
+    profile: Profile | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    folder: Path | None = None
+    makes_log_folders: bool = False
+    known_options: tuple[str, ...] = ()
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The lines, without line breaks; line 1 is the first item."""
+        return self.text.split("\n")
+
+    @property
+    def release(self) -> str:
+        """The line of the release: 22.05 of 22.05.8."""
+        return line_of(self.slurm)
+
+    @cached_property
+    def plugins(self) -> tuple[Spec, ...]:
+        """Options of sbatch that the site's plugins add; without a list of them, those that are known."""
+        named = self.profile.plugin_options if self.profile else ()
+        known = () if named else (spec for spec in known_plugins() if f"--{spec.name}" in self.text)
+        return (*known, *of_plugins((*named, *self.known_options)))
+
+    @cached_property
+    def placeholders(self) -> dict[int, re.Match[str]]:
+        """The lines in which a program has yet to put something, as {{ nodes }} or @NODES@, by number."""
+        found = {}
+        if any(mark in self.text for mark in _MARKS):
+            lines = {line.line for line in self.script.directives if line.kind in READ}
+            for number, text in enumerate(self.lines, start=1):
+                shape = _IN_DIRECTIVE if number in lines else _IN_BODY
+                if match := shape.search(text):
+                    found[number] = match
+        return found
+
+    def may_be_of_plugin(self, name: str) -> bool:
+        """Whether an unknown option may be one of a plugin: it is no slip, and no list says no."""
+        if self.profile is not None and self.profile.plugin_options:
+            return False
+        known = self._unknown_names
+        if name not in known and len(known) < NAMES_MAX:
+            known[name] = name not in RENAMED and not is_near(name, self.slurm)
+        return known.get(name, True)
+
+    @cached_property
+    def _unknown_names(self) -> dict[str, bool]:
+        return {}
+
+    @cached_property
+    def script(self) -> Script:
+        """What sbatch reads and says."""
+        folder = str(self.folder) if self.folder else "/"
+        return read(
+            self.text,
+            slurm=self.slurm,
+            environment=self.environment,
+            plugin_options=(*PYXIS, *self.plugins),
+            file=self.file,
+            folder=folder,
+        )
+
+    @cached_property
+    def body(self) -> Body:
+        """What bash makes of the script."""
+        from sbatchgen import bash  # the parser is loaded for scripts that a rule looks into
+
+        return bash.read(self.text if "\0" not in self.text else "")  # which no sbatch takes
+
+    def read_by(self, release: str) -> Subject:
+        """The script as another release reads it; what bash makes of it is the same."""
+        other = replace(self, slurm=release, assumed=False)
+        vars(other).update((name, value) for name, value in vars(self).items() if name in _OF_BASH)
+        return other
+
+    @cached_property
+    def processes(self) -> Processes:
+        """What the script starts, and how many of each."""
+        from sbatchgen.subject.processes import Processes
+
+        return Processes(self.body)
+
+    @cached_property
+    def commands(self) -> tuple[Command, ...]:
+        """The commands of the body and of the strings of its traps, tests left out."""
+        traps = [command for _, body in self.body.traps for command in body.commands]
+        return tuple(command for command in (*self.body.commands, *traps) if not command.test)
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[Command]]:
+        found: dict[str, list[Command]] = {}
+        for command in self.commands:
+            found.setdefault(command.name, []).append(command)
+        return found
+
+    def named(self, *names: str) -> list[Command]:
+        """The commands of these names, in the order of the text."""
+        found = [command for name in names for command in self._by_name.get(name, ())]
+        if len(names) > 1 and len(found) > 1:
+            found.sort(key=lambda command: (command.line, command.column))
+        return found
+
+    @cached_property
+    def containers(self) -> tuple[Container, ...]:
+        """The containers that it starts."""
+        from sbatchgen.subject.containers import containers
+
+        if not any(word in self.text for word in ("container", "apptainer", "singularity")):
+            return ()  # without reading the body
+        given = {name: (use.value or "", self.at_option(name)) for name, use in self.options.items()}
+        return tuple(containers(given, self.processes, self.at_word))
+
+    @cached_property
+    def uses(self) -> tuple[Use | Stop, ...]:
+        """Every use of an option in the directives of the first component, also after what stops sbatch."""
+        lines = [line for line in self.script.directives if line.kind in READ and line.component <= 0]
+        return tuple(_uses([word for line in lines for word in line.words], table(self.slurm, self.plugins)))
+
+    @cached_property
+    def options(self) -> dict[str, Use]:
+        """The use that counts of each option, by long name."""
+        uses = [use for use in self.uses if isinstance(use, Use)]
+        return {ALIASES.get(use.spec.name, use.spec.name): use for use in uses}
+
+    @cached_property
+    def job(self) -> Resources:
+        """What it asks for; a value that sbatch can't read counts as not given."""
+        return _resources(self)
+
+    def value(self, option: str) -> str | None:
+        """The value of an option that counts; None where it is not given or takes none."""
+        use = self.options.get(option)
+        return use.value if use else None
+
+    def at(self, line: int, column: int = 1, end: int = 0) -> Place:
+        """A place in the script."""
+        return Place(f"{self.file}:{line}:{column}", line, column, end)
+
+    def at_word(self, word: WordOfBody | Command) -> Place:
+        """Where a word or a command of the body stands; up to the line's end where it goes on in the next."""
+        end = word.end_column if word.end_line == word.line else 0
+        return self.at(word.line, word.column, end if end > word.column else 0)
+
+    def at_option(self, option: str) -> Place:
+        """Where an option that counts is given: all of it, with its value where they stand together."""
+        use = self.options.get(option)
+        return self.at_use(use) if use else self.at(1)
+
+    def at_use(self, use: Use | Stop) -> Place:
+        """Where an option is given."""
+        word = use.word
+        value = use.value_word if isinstance(use, Use) else None
+        end = value.end if value is not None and value.line == word.line else word.end
+        return self.at(word.line, word.column, end)
+
+    def at_value(self, option: str) -> Place:
+        """Where the value of an option that counts stands."""
+        use = self.options.get(option)
+        if use is None or use.value_word is None:
+            return self.at_option(option)
+        column, end = use.value_word.span(use.value_start)
+        return self.at(use.value_word.line, column, end)
+
+    def given(self, option: str) -> Option | None:
+        """The option as sbatch settles it, from the script or the environment; None if sbatch ends before."""
+        return self.script.options.get(option)
+
+
+def _uses(words: list[Word], known: Mapping[str, Spec]) -> Iterator[Use | Stop]:
+    """All options in these words; where sbatch stops, the word is left out and the rest is read."""
+    numbers = {id(word): number for number, word in enumerate(words)}
+    shorts = {spec.short: spec for spec in known.values() if spec.short}
+    start = 0
+    while start < len(words):
+        stop = None
+        for item in scan(words, known, shorts, start):
+            yield item
+            stop = item if isinstance(item, Stop) else None
+        if stop is None:
+            return
+        start = numbers[id(stop.word)] + 1
+
+
+def _resources(subject: Subject) -> Resources:
+    text = {name: use.value or "" for name, use in subject.options.items()}
+    count = {name: _count(name, text.get(name), subject.slurm) for name in _COUNTS}
+    least, most = _nodes(text.get("nodes"), subject.slurm)
+    return Resources(
+        options=text,
+        places={name: subject.at_option(name) for name in text},
+        nowhere=subject.at(1),
+        nodes_min=least,
+        nodes_max=most,
+        ntasks=count["ntasks"],
+        ntasks_per_node=count["ntasks-per-node"],
+        cpus_per_task=count["cpus-per-task"],
+        cpus_per_gpu=count["cpus-per-gpu"],
+        gpus=_gpus(text.get("gpus"), subject.slurm),
+        gpus_per_node=_gpus(text.get("gpus-per-node"), subject.slurm),
+        gpus_per_task=_gpus(text.get("gpus-per-task"), subject.slurm, per_task=True),
+        gres=_gres(text.get("gres", "none"), subject.slurm),
+        mem=mebibytes(text["mem"]) if "mem" in text else None,
+        mem_per_cpu=mebibytes(text["mem-per-cpu"]) if "mem-per-cpu" in text else None,
+        mem_per_gpu=mebibytes(text["mem-per-gpu"]) if "mem-per-gpu" in text else None,
+        time=_time(text.get("time")),
+        time_min=_time(text.get("time-min")),
+        default_partition=subject.profile.default_partition if subject.profile else None,
+    )
+
+
+_COUNTS = ("ntasks", "ntasks-per-node", "cpus-per-task", "cpus-per-gpu")
+
+
+def _count(name: str, text: str | None, slurm: str) -> int | None:
+    try:
+        return None if text is None else integer(f"--{name}", text, positive=True, slurm=slurm)
+    except RefusedError:
+        return None
+
+
+def _gpus(text: str | None, slurm: str, *, per_task: bool = False) -> Amounts | None:
+    """Types and counts in the value of a --gpus option."""
+    if text is None:
+        return None
+    if per_task and slurm >= "24.05":  # sbatch reads these on its own
+        return tuple((kind or "", count) for kind, count in task.per_task(text) if count > 0)
+    found = _gres(",".join(f"gpu:{item}" for item in text.split(",") if item), slurm)
+    return tuple((kind, count) for _, kind, count in found)
+
+
+def _gres(text: str, slurm: str) -> tuple[tuple[str, str, int], ...]:
+    """Name, type and count of each item of --gres, up to the first that is wrong."""
+    found: dict[tuple[str, str], int] = {}  # of what is given twice, the last counts
+    if text and fold(text) != "none":
+        with suppress(tres.BadItemError):
+            for item in tres.items(with_prefix(text, slurm=slurm), slurm=slurm):
+                found[item.name, item.type or ""] = item.count
+    return tuple((name, kind, count) for (name, kind), count in found.items())
+
+
+def _nodes(text: str | None, slurm: str) -> tuple[int | None, int | None]:
+    try:
+        return (None, None) if text is None else node_range(text, slurm=slurm)
+    except RefusedError:
+        return None, None
+
+
+def _time(text: str | None) -> int | None:
+    """Seconds, in whole minutes as Slurm counts them; UNLIMITED for no limit."""
+    found = None if text is None else minutes(text)
+    if found is None:
+        return None
+    # Slurm takes a negative time for a very long one
+    return UNLIMITED if found in (0, INFINITE) else 60 * (found % 2**32)

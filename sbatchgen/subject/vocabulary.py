@@ -1,0 +1,111 @@
+"""Options that are not sbatch's own, or not any more: what to say where a script uses one.
+
+Sources: srun(1) of Slurm 22.05; pyxis' README and args.c; the option tables of Slurm 16.05 to 26.05.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from itertools import chain
+
+from sbatchgen.sbatch.releases import RELEASES, Argument, Spec, specs
+
+_OF_SRUN = """
+accel-bind bcast bcast-exclude compress cpu-bind disable-status epilog exact external-launcher het-group
+immediate interactive jobid kill-on-bad-exit label mpi msg-timeout multi-prog no-allocate overlap
+preserve-env prolog pty quit-on-interrupt relative send-libs slurmd-debug task-epilog task-prolog threads
+treewidth unbuffered whole x11
+"""
+SRUN_ONLY = frozenset(_OF_SRUN.split())
+RENAMED = {
+    "workdir": "chdir",
+    "share": "oversubscribe",
+    "mem_bind": "mem-bind",
+    "minnodes": "nodes",
+    "walltime": "time",
+    "queue": "partition",
+    "project": "account",
+    "name": "job-name",
+    "cpus": "cpus-per-task",
+    "memory": "mem",
+    "gpu": "gpus",
+    "email": "mail-user",
+}
+
+_PYXIS_VALUES = ("entrypoint-log", "env", "image", "mounts", "name", "save", "workdir")
+_PYXIS_FLAGS = ("entrypoint", "mount-home", "readonly", "remap-root", "writable")
+_PYXIS_NEGATED = ("entrypoint", "mount-home", "remap-root")
+
+
+def _plugin(name: str, argument: Argument) -> Spec:
+    return Spec(name=name, short="", argument=argument, early=False, per_component=False)
+
+
+PYXIS = (
+    *(_plugin(f"container-{name}", Argument.REQUIRED) for name in _PYXIS_VALUES),
+    *(_plugin(f"container-{name}", Argument.NONE) for name in _PYXIS_FLAGS),
+    *(_plugin(f"no-container-{name}", Argument.NONE) for name in _PYXIS_NEGATED),
+)
+# Options of other plugins: where they come from, then the names; name= for one with a value.
+_KNOWN_PLUGINS = """
+shifter: image= volume= module= ccm
+CSCS: environment= uenv= uenv-file= view=
+EAR: ear= ear-policy= ear-policy-th= ear-cpufreq= ear-user-db= ear-mpi-dist= ear-verbose= ear-tag=
+Paderborn: fpgalink=
+SenseTime: quotatype=
+Stanford: gpu_cmode= gpu-cmode=
+MPS: gpu-mps cuda-mps
+BeeOND: beeond
+CEA: auks=
+Dresden: disable-perfparanoid
+"""
+PYXIS_NAMES = frozenset(spec.name for spec in PYXIS)
+
+
+def of_plugins(names: Iterable[str]) -> tuple[Spec, ...]:
+    """Options of a site's plugins; a name that ends in = has a value."""
+    kinds = {True: Argument.REQUIRED, False: Argument.NONE}
+    return tuple(_plugin(name.rstrip("="), kinds[name.endswith("=")]) for name in names)
+
+
+@cache
+def known_plugins() -> tuple[Spec, ...]:
+    """Options of plugins that several sites or a well-known one have, besides those of pyxis."""
+    lines = (line.partition(":")[2].split() for line in _KNOWN_PLUGINS.strip().split("\n"))
+    return of_plugins(chain.from_iterable(lines))
+
+
+def is_near(name: str, slurm: str) -> bool:
+    """Whether a name is one of sbatch's own options with a slip or two of the keyboard."""
+    plain = name.replace("_", "-").replace("-", "")
+    if len(plain) < 5:
+        return False
+    known = {one.replace("-", "") for one in specs(slurm)}
+    return plain in known or any(distance(plain, one) <= 1 + (len(plain) > 7) for one in known)
+
+
+def distance(one: str, other: str) -> int:
+    """How many letters are to be put in, left out, replaced or swapped with the next; 3 for more than 2."""
+    if abs(len(one) - len(other)) > 2:
+        return 3
+    rows = [list(range(len(other) + 1))]
+    for i, letter in enumerate(one, start=1):
+        row = [i]
+        for j, against in enumerate(other, start=1):
+            best = min(rows[-1][j] + 1, row[-1] + 1, rows[-1][j - 1] + (letter != against))
+            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == against:
+                best = min(best, rows[-2][j - 2] + 1)
+            row.append(best)
+        rows.append(row)
+    return min(rows[-1][-1], 3)
+
+
+def table(slurm: str, plugins: Iterable[Spec] = ()) -> dict[str, Spec]:
+    """The options that a directive may hold where pyxis is there, by long name."""
+    return specs(slurm) | {spec.name: spec for spec in (*PYXIS, *plugins)}
+
+
+def releases(name: str) -> tuple[str, ...]:
+    """The releases that know an option, oldest first; none if it never was one of those in the tables."""
+    return tuple(release for release in RELEASES if name in specs(release))

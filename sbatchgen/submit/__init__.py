@@ -1,0 +1,1 @@
+"""From the reviewed script to sbatch."""

@@ -1,0 +1,562 @@
+"""What others can write is not used: files that are found by searching, and the cache of compiled templates."""
+
+from __future__ import annotations
+
+import functools
+import grp
+import hashlib
+import marshal
+import os
+import pwd
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sbatchgen.inputs import trust
+from sbatchgen.inputs.search import bundled
+from sbatchgen.render import render as rendering
+from sbatchgen.render.render import environment_of, render
+from tests.conftest import REPOSITORY, Command
+from tests.scripts import CODE, plan, script
+
+NOBODY = 65534
+PROJECT = "profile: msu\noptions: {account: planted}\n"
+TEMPLATE = (
+    '{% extends "bundled:job.sh.j2" %}\n{% block modules %}\n{{ super() }}echo planted\n{% endblock %}\n'
+)
+PROFILE = (bundled("profiles") / "msu.yaml").read_text() + "setup: [echo planted]\n"
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
+
+
+def everybody(path: Path) -> None:
+    path.chmod(path.stat().st_mode | 0o002)
+
+
+def give_away(path: Path) -> None:
+    os.chown(path, NOBODY, -1, follow_symlinks=False)
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture
+def project(folder: Path) -> Path:
+    """A project with a template and a profile of its own, all of which show in the script."""
+    write(folder / "sbatchgen.yaml", PROJECT)
+    write(folder / ".sbatchgen/templates/job.sh.j2", TEMPLATE)
+    write(folder / ".sbatchgen/profiles/own.yaml", PROFILE.replace("name: msu", "name: own"))
+    return folder
+
+
+def test_what_is_the_users_own_is_used(project: Path, command: Command) -> None:
+    result = command("render", "ddp")
+    assert "--account=planted" in result.out
+    assert "echo planted" in result.out
+    assert (result.status, result.err) == (0, "")
+
+
+@needs_root
+def test_a_file_in_a_parent_folder_of_another_user_is_left_out(
+    folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = folder / "tmp" / "mine"
+    here.mkdir(parents=True)
+    give_away(write(here.parent / "sbatchgen.yaml", PROJECT).parent)
+    monkeypatch.chdir(here)
+    result = command("render", "ddp", "--profile", "msu")
+    assert "planted" not in result.out
+    assert result.err == (
+        f"warning: left out sbatchgen.yaml: its folder belongs to another user ({pwd.getpwuid(NOBODY).pw_name})\n"
+        f"  at:  {here.parent}/sbatchgen.yaml\n"
+        f"  fix: to use it all the same, export SBATCHGEN_TRUST={here.parent}\n"
+    )
+    assert result.status == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        (".", "sbatchgen.yaml: its folder"),
+        ("sbatchgen.yaml", "sbatchgen.yaml: it"),
+        (".sbatchgen", ".sbatchgen: it"),
+        (".sbatchgen/templates", ".sbatchgen/templates: it"),
+        (".sbatchgen/templates/job.sh.j2", ".sbatchgen/templates: job.sh.j2 in it"),
+        (".sbatchgen/templates/sub", ".sbatchgen/templates: sub in it"),
+        (".sbatchgen/templates/sub/part.j2", ".sbatchgen/templates: sub/part.j2 in it"),
+        (".sbatchgen/profiles", ".sbatchgen/profiles: it"),
+        (".sbatchgen/profiles/own.yaml", ".sbatchgen/profiles/own.yaml: it"),
+    ],
+)
+def test_what_everybody_can_write_is_left_out_and_told_once(
+    project: Path, command: Command, path: str, why: str
+) -> None:
+    write(project / ".sbatchgen/templates/sub/part.j2", "")
+    everybody(project / path)
+    result = command("review", "ddp", "--profile", "own" if "own" in path else "msu")
+    assert result.err.count("left out") == 1
+    assert result.err.startswith(f"warning: left out {why} can be written by everybody\n")
+    assert f"  fix: chmod go-w {(project / path).resolve()}, or to use it all the same, export " in result.err
+    assert f"export SBATCHGEN_TRUST={project}\n" in result.err
+    assert ("--account=planted" in result.out) == (path not in (".", "sbatchgen.yaml") and "own" not in path)
+    assert ("echo planted" in result.out) == ("profiles" in path and "own" not in path)
+
+
+@needs_root
+@pytest.mark.parametrize("path", ["sbatchgen.yaml", ".sbatchgen", ".sbatchgen/templates/job.sh.j2"])
+def test_what_belongs_to_another_user_is_left_out(project: Path, command: Command, path: str) -> None:
+    give_away(project / path)
+    result = command("render", "ddp", "--profile", "msu")
+    assert "echo planted" not in result.out
+    assert "belongs to another user" in result.err
+    assert "chmod" not in result.err
+    assert result.status == 0
+
+
+def test_a_folder_for_all_is_no_place_for_a_project(project: Path, command: Command) -> None:
+    """As in /tmp, where only its owner can remove a file, but anybody could have made the folder beside it."""
+    project.chmod(0o1777)
+    result = command("render", "ddp")
+    assert "planted" not in result.out
+    assert "sbatchgen.yaml: its folder can be written by everybody\n" in result.err
+    assert "chmod" not in result.err  # nobody should take /tmp away from the others
+
+
+def test_a_folder_of_the_users_own_in_one_for_all_is_fine(
+    project: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = project / "shared"
+    write(shared / "mine" / "sbatchgen.yaml", PROJECT)
+    shared.chmod(0o1777)
+    monkeypatch.chdir(shared / "mine")
+    result = command("render", "ddp")
+    assert "--account=planted" in result.out
+    assert result.err == ""
+
+
+@needs_root
+def test_what_a_group_can_write_is_left_out(project: Path, command: Command) -> None:
+    file = project / "sbatchgen.yaml"
+    os.chown(file, -1, NOBODY)
+    file.chmod(0o664)
+    result = command("render", "ddp")
+    name = grp.getgrgid(NOBODY).gr_name
+    assert f"sbatchgen.yaml: it can be written by the group {name}\n" in result.err
+    assert "planted" not in result.out
+
+
+def groups(monkeypatch: pytest.MonkeyPatch, name: str, members: list[str], primary: int) -> None:
+    me = pwd.struct_passwd(("alice", "x", os.geteuid(), primary, "", "/", "/bin/sh"))
+    monkeypatch.setattr(grp, "getgrgid", lambda number: grp.struct_group((name, "x", number, members)))
+    monkeypatch.setattr(pwd, "getpwnam", {"alice": me}.__getitem__)
+    trust._is_private.cache_clear()
+
+
+@pytest.fixture
+def _fresh_groups() -> Iterator[None]:
+    trust._is_private.cache_clear()
+    yield
+    trust._is_private.cache_clear()
+
+
+@pytest.mark.usefixtures("_fresh_groups")
+@pytest.mark.parametrize(
+    ("name", "members", "primary", "fine"),
+    [
+        ("alice", [], os.getegid(), True),
+        ("alice", ["alice"], os.getegid(), True),
+        ("alice", ["bob"], os.getegid(), False),
+        ("lab", [], os.getegid(), False),
+        ("alice", [], os.getegid() + 1, False),
+    ],
+)
+def test_a_private_group_of_the_user_may_write(
+    project: Path, command: Command, monkeypatch: pytest.MonkeyPatch,
+    *, name: str, members: list[str], primary: int, fine: bool,
+) -> None:  # fmt: skip
+    """The usual umask 002 is only sensible where each user has a group."""
+    groups(monkeypatch, name, members, primary)
+    (project / "sbatchgen.yaml").chmod(0o664)
+    result = command("render", "ddp", "--profile", "msu")
+    assert ("--account=planted" in result.out) == fine
+    assert (result.err == "") == fine
+
+
+@pytest.mark.usefixtures("_fresh_groups")
+def test_an_access_list_speaks_for_others(
+    project: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups(monkeypatch, "alice", [], os.getegid())
+    monkeypatch.setattr(os, "listxattr", lambda _: ["system.posix_acl_access"])
+    (project / "sbatchgen.yaml").chmod(0o664)
+    assert "sbatchgen.yaml: it can be written by those whom its access list" in command("render", "ddp").err
+
+
+@pytest.mark.parametrize("variable", ["SBATCHGEN_PATH", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS"])
+@pytest.mark.parametrize("part", ["", "profiles", "templates", "profiles/msu.yaml", "templates/job.sh.j2"])
+def test_search_folders_are_judged_too(
+    folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch, variable: str, part: str
+) -> None:
+    root = folder / "site" if variable == "SBATCHGEN_PATH" else folder / "site" / "sbatchgen"
+    write(root / "profiles/msu.yaml", PROFILE)
+    write(root / "templates/job.sh.j2", TEMPLATE.replace("echo planted", "echo template"))
+    monkeypatch.setenv(variable, str(folder / "site"))
+    assert "echo template" in command("render", "ddp", "--profile", "msu").out
+    everybody(root / part)
+    result = command("render", "ddp", "--profile", "msu")
+    assert ("echo template" in result.out) == part.startswith("p")
+    assert ("echo planted" in result.out) == part.startswith("t")
+    assert result.err.count("warning: left out") == 1
+    assert f"export SBATCHGEN_TRUST={root}\n" in result.err
+
+
+@pytest.mark.parametrize(
+    ("trust", "used"),
+    [
+        ("{}", True),
+        ("/nowhere:{}/", True),
+        ("*", True),
+        (".", True),
+        ("{}/..", False),
+        ("", False),
+        ("/", False),
+    ],
+)
+def test_a_trusted_folder_is_used_and_not_those_below_it(
+    project: Path, command: Command, monkeypatch: pytest.MonkeyPatch, *, trust: str, used: bool
+) -> None:
+    everybody(project)
+    everybody(project / ".sbatchgen" / "templates" / "job.sh.j2")
+    monkeypatch.setenv("SBATCHGEN_TRUST", trust.format(project))
+    result = command("render", "ddp", "--profile", "msu")
+    assert (result.out.count("planted"), result.err == "") == ((2, True) if used else (0, False))
+    if trust and not used:
+        assert f"export SBATCHGEN_TRUST=$SBATCHGEN_TRUST:{project}\n" in result.err
+
+
+def test_what_the_user_names_is_taken_as_it_is(project: Path, command: Command) -> None:
+    everybody(write(project / "job.yaml", "mode: single\nrun_dir: named\n"))
+    everybody(write(project / "x.yaml", PROFILE.replace("echo planted", "echo named")))
+    result = command("render", "job.yaml", "--profile", "./x.yaml")
+    assert "/named" in result.out
+    assert "echo named" in result.out
+    assert (result.status, result.err) == (0, "")
+
+
+def test_the_project_above_one_that_is_left_out_counts(
+    project: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    below = write(project / "below" / "sbatchgen.yaml", "options: {account: other}\n")
+    everybody(below)
+    monkeypatch.chdir(below.parent)
+    result = command("render", "ddp")
+    assert "--account=planted" in result.out
+    assert f"  at:  {below}\n" in result.err
+
+
+def test_all_that_was_left_out_is_one_warning(
+    project: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        root = project / f"site {number}"
+        (root / "profiles").mkdir(parents=True)
+        everybody(root)
+    monkeypatch.setenv("SBATCHGEN_PATH", ":".join(str(project / f"site {number}") for number in range(4)))
+    error = command("profile", "list").err
+    assert error.count("warning: ") == error.count("  at: ") == error.count("  fix: ") == 1
+    assert "; and 1 more\n" in error
+    assert error.count("it can be written by everybody") == 3
+    trusted = ":".join(f"'{project}/site {number}'" for number in range(4))
+    assert error.endswith(f", or to use them all the same, export SBATCHGEN_TRUST={trusted}\n")
+
+
+def test_a_link_is_as_good_as_what_it_leads_to(project: Path, command: Command) -> None:
+    file = project / "sbatchgen.yaml"
+    elsewhere = write(project / "elsewhere" / "mine.yaml", PROJECT)
+    file.unlink()
+    file.symlink_to(elsewhere)
+    assert "--account=planted" in command("render", "ddp").out
+    everybody(elsewhere)
+    error = command("render", "ddp").err
+    assert f"sbatchgen.yaml: it is a link to {elsewhere}, which can be written by everybody\n" in error
+    elsewhere.chmod(0o644)
+    everybody(elsewhere.parent)
+    error = command("render", "ddp").err
+    assert f"it is a link into {elsewhere.parent}, which can be written by everybody\n" in error
+    file.unlink()
+    file.symlink_to(file)
+    assert command("render", "ddp").err == ""
+
+
+def test_links_among_templates_may_lead_nowhere_and_in_a_circle(project: Path, command: Command) -> None:
+    templates = project / ".sbatchgen" / "templates"
+    (templates / ".#job.sh.j2").symlink_to("alice@login1.1234")  # an editor's
+    (templates / "circle").symlink_to(templates)
+    result = command("render", "ddp")
+    assert "echo planted" in result.out
+    assert result.err == ""
+    (templates / "far").symlink_to(write(project / "far" / "part.j2", "").parent)
+    everybody(project / "far" / "part.j2")
+    assert "far/part.j2 in it can be written by everybody" in command("render", "ddp").err
+
+
+def test_the_warning_comes_with_errors_and_from_every_command(project: Path, command: Command) -> None:
+    everybody(project / ".sbatchgen" / "profiles" / "own.yaml")
+    result = command("render", "ddp", "--profile", "own")
+    assert "error: no profile 'own'" in result.err
+    assert "warning: left out .sbatchgen/profiles/own.yaml" in result.err
+    assert result.status == 3
+    assert " own " not in command("profile", "list").out
+    (project / "job.sh").write_text("#!/bin/bash\n#SBATCH --nodes=1\n")
+    everybody(project / "sbatchgen.yaml")
+    for arguments in (("lint", "job.sh"), ("profile", "show", "msu"), ("explain", "cpu")):
+        assert command(*arguments).err.count("warning: left out sbatchgen.yaml: it ") == 1, arguments
+
+
+def test_submit_warns_before_it_asks(project: Path, command: Command) -> None:
+    everybody(project / "sbatchgen.yaml")
+    result = command("submit", "cpu", "--profile", "local", "--dry-run", "--", "--dataset", "fake")
+    assert result.err.startswith("warning: left out sbatchgen.yaml: it ")
+    assert "echo" in result.err
+    assert result.err.count("left out") == 1
+
+
+@pytest.mark.parametrize("what", ["folder", "pipe"])
+def test_what_is_no_file_is_no_project(folder: Path, command: Command, what: str) -> None:
+    path = folder / "sbatchgen.yaml"
+    path.mkdir() if what == "folder" else os.mkfifo(path)
+    result = command("render", "ddp", "--profile", "msu")
+    assert (result.status, result.err) == (0, "")
+
+
+# --- The cache of compiled templates ---
+
+TINY = {
+    "job.sh.j2": '#!/bin/bash\n# {{ provenance }}\n{% include "part.j2" %}\n',
+    "part.j2": "echo {{ run_dir | path }}\n",
+}
+Tiny = Callable[[], str]
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, cache: Path) -> Tiny:
+    """Renders two small templates, as a new process would."""
+    for name, text in TINY.items():
+        write(tmp_path / "templates" / name, text)
+    of = plan("ddp")
+
+    def run() -> str:
+        environment_of.cache_clear()
+        return render(of, code=CODE, rerun=("x",), folders=[tmp_path / "templates"], cache=cache)
+
+    return run
+
+
+def kept(cache: Path) -> Path:
+    """The one file that is in a cache."""
+    (file,) = cache.iterdir()
+    return file
+
+
+def sealed(file: Path) -> tuple[bytes, bytes]:
+    """What stands before the compiled templates in a file of the cache, without the checksum, and these."""
+    head, _, rest = file.read_bytes().partition(b"\n")
+    return head + b"\n", rest[hashlib.sha256().digest_size :]
+
+
+def poison(file: Path) -> None:
+    """Put code of another's making into the file, with the right checksum: only owner and mode can tell."""
+    head, payload = sealed(file)
+    code = compile(
+        "name = 'job.sh.j2'\nblocks = {}\ndebug_info = ''\ndef root(*_):\n    yield 'poisoned'\n", "x", "exec"
+    )
+    bad = marshal.dumps({key: (of, marshal.dumps(code)) for key, (of, _) in marshal.loads(payload).items()})  # noqa: S302
+    file.write_bytes(head + hashlib.sha256(bad).digest() + bad)
+
+
+def test_compiled_templates_are_kept_in_one_file_of_the_users_own(tiny: Tiny, cache: Path) -> None:
+    tiny()
+    assert cache.stat().st_mode & 0o777 == 0o700
+    assert kept(cache).stat().st_mode & 0o777 == 0o600
+    poison(kept(cache))
+    assert tiny().startswith("poisoned")  # it is read: the tests below mean something
+
+
+def test_a_changed_template_is_compiled_anew(tiny: Tiny, cache: Path, tmp_path: Path) -> None:
+    tiny()
+    (tmp_path / "templates" / "part.j2").write_text("echo changed\n")
+    assert "echo changed\n" in tiny()
+    before = kept(cache).read_bytes()
+    assert "echo changed\n" in tiny()
+    assert kept(cache).read_bytes() == before
+
+
+@pytest.mark.parametrize("mode", [0o720, 0o702, 0o1777])
+def test_a_folder_that_others_can_write_holds_no_cache(tiny: Tiny, cache: Path, mode: int) -> None:
+    right = tiny()
+    poison(kept(cache))
+    before = kept(cache).read_bytes()
+    cache.chmod(mode)
+    assert tiny() == right
+    assert kept(cache).read_bytes() == before
+    kept(cache).unlink()
+    assert tiny() == right
+    assert not list(cache.iterdir())
+
+
+@needs_root
+def test_a_folder_of_another_user_holds_no_cache(tiny: Tiny, cache: Path) -> None:
+    right = tiny()
+    poison(kept(cache))
+    give_away(cache)
+    assert tiny() == right
+    kept(cache).unlink()
+    assert tiny() == right
+    assert not list(cache.iterdir())
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda file: file.chmod(0o620),
+        lambda file: file.chmod(0o602),
+        pytest.param(give_away, marks=needs_root),
+    ],
+    ids=["group", "everybody", "another user"],
+)
+def test_a_file_that_others_can_write_is_made_anew(
+    tiny: Tiny, cache: Path, spoil: Callable[[Path], None]
+) -> None:
+    right = tiny()
+    poison(kept(cache))
+    spoil(kept(cache))
+    assert tiny() == right
+    assert (kept(cache).stat().st_uid, kept(cache).stat().st_mode & 0o777) == (os.geteuid(), 0o600)
+    assert tiny() == right
+
+
+def test_a_planted_link_is_not_followed(tiny: Tiny, cache: Path, tmp_path: Path) -> None:
+    right = tiny()
+    poison(kept(cache))
+    name, target = kept(cache).name, tmp_path / "target"
+    kept(cache).rename(target)
+    before = target.read_bytes()
+    (cache / name).symlink_to(target)
+    assert tiny() == right
+    assert target.read_bytes() == before
+    assert not (cache / name).is_symlink()
+
+
+def test_a_folder_behind_a_link_holds_no_cache(tiny: Tiny, cache: Path, tmp_path: Path) -> None:
+    right = tiny()
+    poison(kept(cache))
+    cache.rename(tmp_path / "elsewhere")
+    cache.symlink_to(tmp_path / "elsewhere")
+    assert tiny() == right
+    kept(cache).unlink()
+    assert tiny() == right
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+@pytest.mark.parametrize("what", ["pipe", "folder", "nothing in it"])
+def test_what_is_no_cache_file_is_no_cache(tiny: Tiny, cache: Path, what: str) -> None:
+    right = tiny()
+    file = kept(cache)
+    file.unlink()
+    if what == "folder":
+        file.mkdir(mode=0o700)
+    elif what == "pipe":
+        os.mkfifo(file, 0o600)
+    else:
+        file.touch(0o600)
+    assert tiny() == right
+    assert kept(cache) == file  # no temporary file is left
+
+
+@pytest.mark.parametrize("field", ["sbatchgen", "jinja2", "python"])
+def test_what_another_version_has_compiled_is_made_anew(
+    tiny: Tiny, cache: Path, monkeypatch: pytest.MonkeyPatch, field: str
+) -> None:
+    right = tiny()
+    poison(kept(cache))
+    head, _ = sealed(kept(cache))
+    with monkeypatch.context() as patch:
+        if field == "sbatchgen":
+            patch.setattr(rendering, "__version__", "9.9")
+        elif field == "jinja2":
+            patch.setattr("jinja2.__version__", "9.9")
+        else:
+            patch.setattr(rendering, "MAGIC_NUMBER", b"\1\2\3\4")
+        assert tiny().splitlines()[2:] == right.splitlines()[2:]
+        assert sealed(kept(cache))[0] != head
+    assert f"{field} ".encode() in head
+
+
+def damaged(data: bytes, flips: int, cuts: int) -> Iterator[bytes]:
+    """The data with one bit flipped, and cut short, at random places."""
+    places = random.Random(1)  # noqa: S311 - the same in each run
+    for _ in range(flips):
+        bad = bytearray(data)
+        bad[places.randrange(len(data))] ^= 1 << places.randrange(8)
+        yield bytes(bad)
+    for _ in range(cuts):
+        yield data[: places.randrange(len(data))]
+
+
+def test_damage_changes_no_script(tiny: Tiny, cache: Path) -> None:
+    right = tiny()
+    good = kept(cache).read_bytes()
+    for bad in damaged(good, 200, 50):
+        kept(cache).write_bytes(bad)
+        assert tiny() == right
+        assert kept(cache).read_bytes() != bad
+        assert tiny() == right
+
+
+def test_damage_of_the_bundled_templates_changes_no_script(cache: Path) -> None:
+    of = plan("ddp")
+
+    def run() -> str:
+        environment_of.cache_clear()
+        rerun = ("sbatchgen", "render", of.mode)
+        return render(of, code=CODE, rerun=rerun, folders=[bundled("templates")], cache=cache)
+
+    assert run() == script(of)
+    for bad in damaged(kept(cache).read_bytes(), 40, 10):
+        kept(cache).write_bytes(bad)
+        assert run() == script(of)
+
+
+def test_a_process_ends_well_whatever_the_cache_holds(folder: Path) -> None:
+    home = folder / "home"
+    home.mkdir()
+    process = functools.partial(
+        subprocess.run,
+        [sys.executable, "-m", "sbatchgen", "render", "ddp", "--profile", "msu"],
+        env={"HOME": str(home), "PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    right = process()
+    assert (right.returncode, right.stderr) == (0, "")
+    file = kept(home / ".cache" / "sbatchgen")
+    for bad in damaged(file.read_bytes(), 3, 2):
+        file.write_bytes(bad)
+        again = process()
+        assert (again.returncode, again.stdout, again.stderr) == (0, right.stdout, right.stderr)
+    shutil.rmtree(file.parent)
+    file.parent.touch()  # no folder can be made
+    assert process().stdout == right.stdout

@@ -1,0 +1,377 @@
+"""Jobs on a real Slurm, from `sbatchgen render` or `submit` to their end."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.slurm import Cluster
+from tests.jobs.jobs import EPOCH, PROFILE, TRAINING, Site, site_on
+
+
+@pytest.fixture(scope="module")
+def site(cluster: Cluster) -> Site:
+    return site_on(cluster)
+
+
+@pytest.fixture(scope="module")
+def trained(site: Site) -> dict[str, list[tuple[int, float, float]]]:
+    """The same DDP training on 2 nodes x 2 processes, by each launcher: epochs, losses and accuracies."""
+    results = {}
+    for launcher in ("torchrun", "srun", "spawn"):
+        name = f"ddp-{launcher}"
+        extra = ("--nodes", "2", "--gpus-per-node", "2", "--launcher", launcher)
+        site.cluster.wait(site.submit(name, "ddp", *extra), {"COMPLETED"}, timeout=120)
+        found = EPOCH.findall(site.log(name))
+        results[launcher] = [(int(epoch), float(loss), float(accuracy)) for epoch, loss, accuracy in found]
+    return results
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "srun", "spawn"])
+def test_ddp_trains_on_two_nodes(
+    site: Site, trained: dict[str, list[tuple[int, float, float]]], launcher: str
+) -> None:
+    name = f"ddp-{launcher}"
+    log = site.log(name)
+    assert [epoch for epoch, _, _ in trained[launcher]] == [1, 2]
+    losses = [loss for _, loss, _ in trained[launcher]]
+    assert losses[1] < losses[0] < 2.0
+    ranks = re.findall(r"rank (\d+) of (\d+) on (n\d), local rank (\d+)", log)
+    assert sorted((int(rank), int(local)) for rank, _, _, local in ranks) == [(0, 0), (1, 1), (2, 0), (3, 1)]
+    assert {size for _, size, _, _ in ranks} == {"4"}
+    assert len({node for _, _, node, _ in ranks}) == 2
+    assert len(re.findall("Starting distributed training on 4 ", log)) == 1
+    assert site.status(name)["state"] == "done"
+    checkpoints = sorted(path.name for path in (site.folder / "runs" / name / "checkpoints").iterdir())
+    assert checkpoints == ["best.pt", "step-00000025.pt", "step-00000050.pt"]
+
+
+def test_the_launchers_agree(trained: dict[str, list[tuple[int, float, float]]]) -> None:
+    assert trained["torchrun"] == trained["srun"] == trained["spawn"]
+
+
+def test_processes_meet_over_the_interface_of_the_profile(site: Site) -> None:
+    """A name that no interface has is an error, so the name in the profile is really used."""
+    job = site.submit(
+        "no-such-net", "ddp", "--nodes", "2", "--gpus-per-node", "1", "--env", "GLOO_SOCKET_IFNAME=hsn9",
+        "--launcher", "srun",
+    )  # fmt: skip
+    record = site.cluster.wait(job, {"FAILED"}, timeout=120)
+    assert "hsn9" in site.log("no-such-net")
+    assert record["ExitCode"] != "0:0"
+
+
+def test_a_failing_job_has_its_own_exit_status_and_is_not_restarted(site: Site) -> None:
+    site.cluster.put("work/fails.py", "import sys\nprint('trainer was here')\nsys.exit(7)\n")
+    job = site.submit("fails", "single", "--trainer", "fails.py")
+    record = site.cluster.wait(job, {"FAILED"})
+    assert (record["ExitCode"], record["Restarts"]) == ("7:0", "0")
+    assert "trainer was here" in site.log("fails")
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "srun", "spawn"])
+def test_a_failing_training_fails_its_job(site: Site, launcher: str) -> None:
+    """Not finite: the trainer's own status is 3, which torchrun alone would turn into 1."""
+    name = f"nan-{launcher}"
+    job = site.submit(
+        name, "ddp", "--nodes", "1", "--gpus-per-node", "2", "--launcher", launcher, "--", "--lr", "1e38",
+    )  # fmt: skip
+    record = site.cluster.wait(job, {"FAILED"}, timeout=120)
+    assert (record["ExitCode"], record["Restarts"]) == ("3:0", "0")
+    assert site.status(name)["state"] == "failed"
+
+
+def test_a_training_that_went_well_ends_without_a_stack_trace(
+    site: Site, trained: dict[str, list[tuple[int, float, float]]]
+) -> None:
+    """The node that holds torchrun's meeting point leaves last."""
+    for launcher in trained:
+        log = site.log(f"ddp-{launcher}")
+        assert log.splitlines()[-1].startswith("Training completed")
+        own_network = "The hostname of the client socket cannot be retrieved"  # the test cluster has no DNS
+        for word in ("Traceback", "frame #", "[W", "W1", "E1"):
+            lines = [line for line in log.splitlines() if line.startswith(word) and own_network not in line]
+            assert not lines, log
+
+
+OWN = """
+import json, os, pathlib, sys, time
+
+rank, mode = os.environ.get("RANK", "0"), sys.argv[1]
+run, stop = pathlib.Path(sys.argv[2]), pathlib.Path(os.environ.get("SBATCHGEN_STOP_FILE", "none"))
+assert str(run) == os.environ["RUN_DIR"]
+state = run / f"state-{os.environ['SLURM_NODEID']}-{rank}"
+begin = int(state.read_text()) if state.exists() else 0
+line = json.dumps({"rank": rank, "size": os.environ.get("WORLD_SIZE"), "begin": begin})
+os.write(1, f"{line}\\n".encode())  # in one piece: the processes share the log
+if mode == "fail":
+    last = rank == "3" or "RANK" not in os.environ and os.environ["SLURM_NODEID"] == "1"
+    time.sleep(0 if last else 120)
+    sys.exit(7)
+for step in range(begin, begin + 600):
+    state.write_text(str(step + 1))
+    if stop.exists():
+        if rank == "0":
+            pathlib.Path(os.environ["SBATCHGEN_AGAIN_FILE"]).touch()
+        sys.exit(0)
+    if begin:
+        sys.exit(0)
+    time.sleep(0.1)
+sys.exit("nobody asked for a stop")
+"""
+
+
+@pytest.fixture(scope="module")
+def own(site: Site) -> dict[tuple[str, str], int]:
+    """A trainer of somebody's own, by each launcher: to be stopped, and to fail."""
+    site.cluster.put("work/own.py", OWN)
+    shape = ("ddp", "--nodes", "2", "--gpus-per-node", "2", "--trainer", "own.py")
+    jobs = {}
+    for launcher in ("torchrun", "srun", "spawn"):
+        for mode in ("stop", "fail"):
+            name = f"own-{mode}-{launcher}"
+            flags = ("submit", *shape, "--yes", "--launcher", launcher, "--job-name", name)
+            done = site.sbatchgen(*flags, "--", mode, "{run_dir}", check=True)
+            jobs[launcher, mode] = int(done.stdout)
+    done = site.sbatchgen(
+        *("submit", *shape, "--yes", "--resume", "off", "--job-name", "own-off", "--", "fail", "{run_dir}"),
+        check=True,
+    )
+    jobs["torchrun", "off"] = int(done.stdout)
+    return jobs
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "srun", "spawn"])
+def test_an_own_trainer_is_stopped_and_started_again(
+    site: Site, own: dict[tuple[str, str], int], launcher: str
+) -> None:
+    name, job = f"own-stop-{launcher}", own[launcher, "stop"]
+    run_dir = site.folder / "runs" / name
+    ranks = 2 if launcher == "spawn" else 4
+    site.cluster.until(lambda: len(list(run_dir.glob("state-*"))) == ranks, 120, f"ranks of {name}")
+    site.cluster.run(["scancel", "--batch", "--signal=USR1", str(job)], check=True)
+    record = site.cluster.wait(job, {"COMPLETED"}, timeout=180)
+    assert (record["Restarts"], record["ExitCode"]) == ("1", "0:0")
+    told = [json.loads(line) for line in site.log(name).splitlines() if line.startswith("{")]
+    assert [one["begin"] > 0 for one in told] == [False] * ranks + [True] * ranks
+    expected = {("0", None)} if launcher == "spawn" else {(str(rank), "4") for rank in range(4)}
+    assert {(one["rank"], one["size"]) for one in told} == expected
+
+
+@pytest.mark.parametrize(
+    ("launcher", "mode"), [("torchrun", "fail"), ("srun", "fail"), ("spawn", "fail"), ("torchrun", "off")]
+)
+def test_an_own_trainers_exit_status_is_the_jobs(
+    site: Site, own: dict[tuple[str, str], int], launcher: str, mode: str
+) -> None:
+    """One process of the second node fails; the others are killed for it."""
+    record = site.cluster.wait(own[launcher, mode], {"FAILED"}, timeout=180)
+    assert (record["ExitCode"], record["Restarts"]) == ("7:0", "0")
+
+
+def test_warned_of_its_end_a_job_saves_and_is_requeued_until_it_may_not(site: Site) -> None:
+    """Warned by hand: Slurm looks at time limits only every half minute."""
+    job = site.submit(
+        "warned", "ddp", "--nodes", "2", "--gpus-per-node", "1", "--max-restarts", "1",
+        "--", "--step-delay", "0.3",
+    )  # fmt: skip
+    site.reach_step("warned", 5)
+    site.cluster.run(["scancel", "--batch", "--signal=USR1", str(job)], check=True)
+    site.cluster.until(lambda: site.cluster.job(job)["Restarts"] == "1", 60, "a restart")
+    saved = int(str(site.status("warned")["step"]))
+    site.cluster.until(
+        lambda: "restart 1 of at most 1" in site.log("warned").partition("Requeueing")[2].partition("\n")[2],
+        60,
+        "the second start",
+    )
+    site.reach_step("warned", saved + 5, timeout=90)
+    site.cluster.run(["scancel", "--batch", "--signal=USR1", str(job)], check=True)
+    record = site.cluster.wait(job, {"FAILED"}, timeout=60)
+    assert (record["ExitCode"], record["Restarts"]) == ("75:0", "1")
+    log = site.log("warned")
+    assert f"Stopped by time limit at step {saved}" in log
+    assert log.count("Requeueing: restart 1 of at most 1") == 1
+    assert len(list((site.folder / "runs/warned").glob("*.out"))) == 1
+    assert site.status("warned")["state"] == "preempted"
+
+
+def test_an_array_element_restarts_itself_only(site: Site) -> None:
+    job = site.submit("elements", "single", "--array", "0-1", "--", "--epochs", "1", "--step-delay", "0.4")
+    runs = [site.folder / "runs" / "elements" / str(element) for element in (0, 1)]
+
+    def both_train() -> bool:
+        return all(
+            (run / "events.jsonl").exists() and '"event": "train"' in (run / "events.jsonl").read_text()
+            for run in runs
+        )
+
+    site.cluster.until(both_train, 60, "two elements that train")
+    site.cluster.run(["scancel", "--batch", "--signal=USR1", f"{job}_1"], check=True)
+    site.cluster.wait(job, {"COMPLETED"}, timeout=120)
+    restarts = {record["ArrayTaskId"]: record["Restarts"] for record in site.cluster.jobs(job)}
+    assert restarts == {"0": "0", "1": "1"}
+    states = [json.loads((run / "status.json").read_text())["state"] for run in runs]
+    assert states == ["done", "done"]
+
+
+def test_two_jobs_on_the_same_nodes_do_not_meet(site: Site) -> None:
+    extra = ("ddp", "--nodes", "2", "--nodelist", "n3,n4", "--gpus-per-node", "1", "--", "--epochs", "1")
+    jobs = [site.submit(f"pair-{number}", *extra) for number in (1, 2)]
+    records = [site.cluster.wait(job, {"COMPLETED"}, timeout=120) for job in jobs]
+    starts = [record["StartTime"] for record in records]
+    ends = [record["EndTime"] for record in records]
+    assert max(starts) < min(ends), "they ran at the same time"
+    assert all(record["NodeList"] == "n[3-4]" for record in records)
+    for number in (1, 2):
+        assert len(re.findall(r"rank \d of 2 on", site.log(f"pair-{number}"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("mode", "flags", "gpus"),
+    [
+        ("cpu", (), None),
+        ("single", (), "gres:gpu:1"),
+        ("dataparallel", ("--gpus-per-node", "2"), "gres:gpu:2"),
+        ("single", ("--gres", "shard:4"), "gres:shard:4"),
+        ("ddp", ("--nodes", "2", "--gres", "shard:4"), "gres:shard:4"),
+    ],
+    ids=["cpu", "single", "dataparallel", "shard", "shard-ddp"],
+)
+def test_the_other_modes_run(site: Site, mode: str, flags: tuple[str, ...], gpus: str | None) -> None:
+    name = "-".join([mode, *(word.strip("-").replace(":", "-") for word in flags)])
+    job = site.submit(name, mode, *flags, "--", "--epochs", "1")
+    record = site.cluster.wait(job, {"COMPLETED"}, timeout=120)
+    assert record.get("TresPerNode") == gpus
+    assert len(EPOCH.findall(site.log(name))) == 1
+
+
+def test_a_missing_log_folder_can_not_happen(site: Site) -> None:
+    """Plain sbatch lets such a job die without a word; render warns, and submit makes the folder."""
+    flags = ("single", "--output", "logs/deep/%x-%j.out", "--job-name", "logged", "--trainer", "ok.py")
+    site.cluster.put("work/ok.py", "print('trained')\n")
+    rendered = site.sbatchgen("render", *flags, check=True)
+    assert "the log folder 'logs/deep' must be there before the job starts" in rendered.stderr
+    lost = site.cluster.sbatch(cwd=site.folder, script=rendered.stdout)
+    record = site.cluster.wait(lost, {"FAILED"})
+    assert not Path(record["StdOut"]).exists()
+    done = site.sbatchgen("submit", *flags, "--yes", check=True)
+    record = site.cluster.wait(int(done.stdout), {"COMPLETED"})
+    assert "trained" in (site.folder / f"logs/deep/logged-{int(done.stdout)}.out").read_text()
+    site.cluster.put("work/by-hand.slurm", rendered.stdout.replace("logs/deep", "logs/by-hand"))
+    done = site.sbatchgen("submit", "by-hand.slurm", "--yes", check=True)
+    site.cluster.wait(int(done.stdout), {"COMPLETED"})
+    assert (site.folder / f"logs/by-hand/logged-{int(done.stdout)}.out").exists()
+
+
+def test_the_environment_has_no_say(site: Site) -> None:
+    """SBATCH_* beats a script, and SLURM_* of an outer job reaches srun: submit leaves both out, and says so."""
+    site.cluster.put("work/ok.py", "import os\nprint('width', os.environ['SLURM_CPUS_PER_TASK'])\n")
+    leaks = {
+        "SBATCH_PARTITION": "nowhere",
+        "SLURM_MEM_PER_CPU": "1",
+        "SLURM_NTASKS": "9",
+        "SBATCH_TIMELIMIT": "1",
+    }
+    done = site.sbatchgen(
+        "submit", "single", "--trainer", "ok.py", "--job-name", "clean", "--yes", env=leaks, check=True
+    )
+    assert "SBATCH_PARTITION, SBATCH_TIMELIMIT, SLURM_MEM_PER_CPU, SLURM_NTASKS" in done.stderr
+    record = site.cluster.wait(int(done.stdout), {"COMPLETED"})
+    assert (record["Partition"], record["TimeLimit"]) == ("gpu", "00:10:00")
+    assert "width 2" in site.log("clean")
+    kept = site.sbatchgen("submit", "single", "--trainer", "ok.py", "--yes", "--keep-sbatch-env", env=leaks)
+    assert (kept.returncode, kept.stdout) == (5, "")
+    assert "invalid partition specified: nowhere" in kept.stderr
+
+
+def test_slurm_refusing_is_an_error_of_its_own(site: Site) -> None:
+    done = site.sbatchgen("submit", "single", "--constraint", "nothing", "--yes")
+    assert (done.returncode, done.stdout) == (5, "")
+    assert "Invalid feature specification" in done.stderr
+
+
+def test_an_allocation_that_differs_from_the_script_is_used_as_it_is(site: Site) -> None:
+    """The script has Slurm's own numbers: what sbatch's command line overrides counts."""
+    flags = ("ddp", "--nodes", "2", "--gpus-per-node", "1", "--run-dir", "runs/other", "--", *TRAINING)
+    script = site.sbatchgen("render", *flags, "--epochs", "1", check=True).stdout
+    job = site.cluster.sbatch("--nodes=1", "--gpus-per-node=2", cwd=site.folder, script=script)
+    record = site.cluster.wait(job, {"COMPLETED"}, timeout=120)
+    ranks = re.findall(r"rank (\d+) of (\d+) on (n\d)", Path(record["StdOut"]).read_text())
+    assert [rank[:2] for rank in ranks] == [("0", "2"), ("1", "2")]
+    assert len({node for _, _, node in ranks}) == 1
+
+
+def test_hostile_values_arrive_in_a_job(site: Site) -> None:
+    values = [
+        "a b",
+        "it's",
+        '"',
+        "\\",
+        "$(touch pwned)",
+        "`id`",
+        "#x",
+        "a\nb",
+        "é",
+        "%j",
+        "-x",
+        "${HOME}",
+        ",",
+        "",
+    ]
+    site.cluster.put(
+        "work/dump.py",
+        "import json, os, sys\nprint(json.dumps([sys.argv[1:], os.environ['VALUE'], os.environ['SLURM_JOB_NAME']]))\n",
+    )
+    name = "a b $(touch pwned) `id` 'q' \"q\" #x"
+    done = site.sbatchgen(
+        "submit", "single", "--trainer", "dump.py", "--job-name", name, "--env", f"VALUE={''.join(values)}", "--yes",
+        "--", *values, check=True,
+    )  # fmt: skip
+    site.cluster.wait(int(done.stdout), {"COMPLETED"})
+    lines = [line for line in site.log(name).splitlines() if line.startswith("[[")]
+    assert [json.loads(line) for line in lines] == [[values, "".join(values), name]]
+    assert not list(site.folder.rglob("pwned"))
+
+
+CONDA = """#!/bin/bash
+# The protocol of conda's shell hook: `shell.bash hook` prints a function, which sets up a prefix.
+[[ "$1 $2" == "shell.bash hook" ]] || exit 1
+cat <<'SH'
+conda() {
+    [[ $1 == activate && -x $HOME/anaconda3/envs/$2/bin/python3 ]] || return 1
+    echo "unset variables are fine here: ${PS1}"
+    export CONDA_PREFIX=$HOME/anaconda3/envs/$2
+    export PATH=$CONDA_PREFIX/bin:$PATH
+}
+SH
+"""
+
+
+def test_a_conda_environment_is_activated_in_the_batch_shell(site: Site) -> None:
+    site.cluster.put("anaconda3/bin/conda", CONDA, mode=0o755)
+    prefix = site.cluster.home / "anaconda3/envs/train"
+    site.cluster.run([Path(sys.prefix, "bin/python"), "-m", "venv", "--without-pip", str(prefix)], check=True)
+    site.cluster.put("work/where.py", "import sys\nprint('prefix', sys.prefix)\n")
+    text = PROFILE.replace("runtime: venv", "runtime: conda").partition("runtimes:")[0]
+    conda = "runtimes:\n  conda: {root: '${HOME}/anaconda3', env: train}\n"
+    site.cluster.put("work/conda.yaml", text + conda)
+    flags = ("single", "--profile", "./conda.yaml", "--trainer", "where.py", "--yes")
+    done = site.sbatchgen("submit", *flags, "--job-name", "conda", check=True)
+    site.cluster.wait(int(done.stdout), {"COMPLETED"})
+    assert f"prefix {prefix}\n" in site.log("conda")
+    done = site.sbatchgen("submit", *flags, "--job-name", "noconda", "--conda-env", "nothing", check=True)
+    record = site.cluster.wait(int(done.stdout), {"FAILED"})
+    assert record["ExitCode"] == "1:0"
+    assert "error: can't activate the conda environment nothing" in site.log("noconda")
+
+
+def test_a_virtual_environment_that_is_not_there_is_told(site: Site) -> None:
+    done = site.sbatchgen(
+        "submit", "single", "--venv", "/nowhere/venv", "--job-name", "novenv", "--yes", check=True
+    )
+    site.cluster.wait(int(done.stdout), {"FAILED"})
+    assert "error: no virtual environment at /nowhere/venv" in site.log("novenv")

@@ -1,0 +1,206 @@
+"""However Slurm ends a job before its time, it goes on, and ends with the weights of one left alone, bit for bit.
+
+The jobs run side by side, on a cluster of their own: one of its nodes dies.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.cluster import fixtures
+from tests.cluster import site as machine
+from tests.cluster.slurm import Cluster
+from tests.jobs.jobs import EPOCH, TRAINING, Site, site_on, split
+from tests.training.test_exact import equal
+
+# Slurm misses a node about so many seconds late; real sites' 300 are too long for a test.
+SLURMD_TIMEOUT_S = 30
+STEPS, SAVE_EVERY = 50, 7  # which is no divisor of an epoch's 25
+PACE = ("--step-delay", "0.3", "--sync-every", "1", "--save-every", str(SAVE_EVERY))
+# Slurm looks at time limits each half minute: this is in time for that, and the trainer's own clock is not asked.
+SLOW = ("--step-delay", "1.5", "--deadline", "off")
+# The processors of a node are 8: a job of one leaves room for all the others, and one of 5 for no second.
+SMALL, WIDE = ("--cpus-per-task", "1"), ("--cpus-per-task", "5")
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    fixtures._need(machine.why_not(), what=fixtures.JOBS)
+    visible = [Path(sys.prefix), Path(sys.base_prefix), fixtures.CHECKOUT]
+    with Cluster(visible=visible, settings=f"SlurmdTimeout={SLURMD_TIMEOUT_S}") as cluster:
+        yield site_on(cluster)
+
+
+def start(site: Site, name: str, *arguments: str) -> int:
+    flags, trainer = split(arguments)
+    return site.submit(name, "ddp", "--nodes", "2", "--gpus-per-node", "1", *flags, "--", *PACE, *trainer)
+
+
+def start_impatient(site: Site, name: str, *flags: str) -> int:
+    """With srun waiting for a node that is gone for 12 seconds, not 60: both are less than Slurm needs."""
+    arguments = (
+        "ddp",
+        "--nodes",
+        "2",
+        "--gpus-per-node",
+        "1",
+        "--job-name",
+        name,
+        "--requeue-on-node-fail",
+        *flags,
+    )
+    arguments += ("--output", f"runs/{name}/%x-%j.out")
+    script = site.sbatchgen("render", *arguments, "--", *TRAINING, *PACE, check=True).stdout
+    assert script.count("--wait=60") == 1
+    site.cluster.put(f"work/{name}.slurm", script.replace("--wait=60", "--wait=12"))
+    return int(site.sbatchgen("submit", f"{name}.slurm", "--yes", check=True).stdout)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def jobs(site: Site) -> dict[str, int]:
+    """All jobs, each interrupted once; slow things first, for Slurm looks at limits and nodes now and then."""
+    cluster = site.cluster
+    ids = {
+        "limited": start(
+            site, "limited", *SMALL, "--nodelist", "n1,n2", "--signal", "B:USR1@120", "--", *SLOW
+        ),
+        "worker-lost": start_impatient(site, "worker-lost", *SMALL, "--exclude", "n1"),
+        "host-lost": start(site, "host-lost", *SMALL, "--nodelist", "n3,n4"),
+    }
+    for name, nodes in {"worker-lost": "n[2-3]", "host-lost": "n[3-4]"}.items():
+        site.reach_step(name, 10)
+        record = cluster.job(ids[name])
+        assert (record["NodeList"], record["BatchHost"]) == (nodes, nodes[:3].replace("[", ""))
+    cluster.stop_node("n3")
+    ids |= {
+        "alone": start(site, "alone", *SMALL, "--nodelist", "n1,n2"),
+        "requeued": start(site, "requeued", *SMALL, "--nodelist", "n1,n2"),
+        "cancelled": start(site, "cancelled", *SMALL, "--nodelist", "n2,n4"),
+        "preempted": start(site, "preempted", *WIDE, "--nodelist", "n1,n4", "--partition", "low"),
+    }
+
+    def trains(name: str) -> bool:
+        return any(int(str(event["step"])) >= 10 for event in site.events(name, "train"))
+
+    def moved() -> bool:
+        record = cluster.job(ids["worker-lost"])
+        return record["Restarts"] == "1" and record["JobState"] in {"RUNNING", "COMPLETED"}
+
+    def limit() -> None:
+        """End it in one to two minutes: with its --signal that is near enough to be warned at once."""
+        hours, minutes, _ = map(int, cluster.job(limited)["RunTime"].split(":"))
+        cluster.root(["scontrol", "update", f"jobid={limited}", f"timelimit={60 * hours + minutes + 2}"])
+
+    def unlimit() -> None:
+        """For its second start, which is not to be warned."""
+        cluster.root(["scontrol", "update", f"jobid={limited}", "timelimit=60"])
+
+    def again() -> None:
+        ids["cancelled"] = start(site, "cancelled", *SMALL, "--nodelist", "n2,n4")
+
+    limited, requeued, cancelled = (str(ids[name]) for name in ("limited", "requeued", "cancelled"))
+    as_soon_as_possible(cluster, {
+        lambda: trains("limited"): limit,
+        lambda: "Stopped by time limit" in site.log("limited"): unlimit,
+        moved: lambda: cluster.start_node("n3"),
+        lambda: trains("requeued"): lambda: cluster.run(["scontrol", "requeue", requeued], check=True),
+        lambda: trains("cancelled"): lambda: cluster.run(["scancel", cancelled], check=True),
+        lambda: cluster.job(cancelled)["JobState"] == "CANCELLED": again,
+        lambda: trains("preempted"): lambda: cluster.sbatch("--partition=high", "--nodelist=n4", *WIDE, "--wrap=true"),
+    })  # fmt: skip
+    return ids
+
+
+def as_soon_as_possible(cluster: Cluster, steps: dict[Callable[[], bool], Callable[[], object]]) -> None:
+    """Do each thing once its condition holds, in whatever order that happens."""
+    waiting = dict(steps)
+
+    def nothing_left() -> bool:
+        for ready in [ready for ready in waiting if ready()]:
+            waiting.pop(ready)()
+        return not waiting
+
+    cluster.until(nothing_left, 150, "end of what is to happen to the jobs")
+
+
+def test_stopped_by_the_signal_before_its_time_limit(site: Site, jobs: dict[str, int]) -> None:
+    record = finished(site, jobs, "limited")
+    assert record["Restarts"] == "1"
+    log = site.log("limited")
+    assert re.search(r"Stopped by time limit at step \d+; checkpoint \S+ saved", log)
+    assert "Requeueing: restart 1 of at most 10" in log
+    assert set(lost(site, "limited")) == {0}
+
+
+@pytest.mark.parametrize("name", ["requeued", "preempted"])
+def test_requeued_by_hand_or_for_the_sake_of_another_job(site: Site, jobs: dict[str, int], name: str) -> None:
+    """Slurm sends SIGTERM to all processes, and starts the job again by itself."""
+    assert finished(site, jobs, name)["Restarts"] == "1"
+    assert re.search(r"Stopped by (cancelled|SIGTERM) at step \d+; checkpoint \S+ saved", site.log(name))
+    assert "Requeueing" not in site.log(name)
+    assert lost(site, name) == [0]
+
+
+def test_cancelled_and_submitted_again(site: Site, jobs: dict[str, int]) -> None:
+    assert finished(site, jobs, "cancelled")["Restarts"] == "0"
+    assert lost(site, "cancelled") == [0]
+
+
+def test_a_node_dies_before_slurm_knows(site: Site, jobs: dict[str, int]) -> None:
+    """The script of the node that is left sees its training fail, and may not take that for the job's fault."""
+    record = finished(site, jobs, "worker-lost")
+    assert (record["Restarts"], record["NodeList"]) == ("1", "n[2,4]")
+    told = "A node of n[2-3] does not answer: waiting for Slurm to start the job again"
+    assert site.log("worker-lost").count(told) == 1
+    assert max(lost(site, "worker-lost")) <= SAVE_EVERY
+
+
+def test_the_node_of_the_script_dies(site: Site, jobs: dict[str, int]) -> None:
+    """Nothing is left to clear up: Slurm finds out, and the next start finds the lock of a dead process."""
+    record = finished(site, jobs, "host-lost")
+    assert (record["Restarts"], record["NodeList"]) == ("1", "n[3-4]")
+    taken_over = (
+        r"Taking over the run folder from process \d+ on n3, job \d+: it is an earlier life of this job"
+    )
+    assert len(re.findall(taken_over, site.log("host-lost"))) == 1
+    assert max(lost(site, "host-lost")) <= SAVE_EVERY
+
+
+def finished(site: Site, jobs: dict[str, int], name: str) -> dict[str, str]:
+    """The record of a job that has ended as the one left alone did."""
+    for one in ("alone", name):
+        record = site.cluster.wait(jobs[one], {"COMPLETED"}, timeout=240)
+    log = site.log(name)
+    assert log.count("Training completed") == 1
+    assert [int(epoch) for epoch, _, _ in EPOCH.findall(log)] == [1, 2]
+    assert site.status(name)["state"] == "done"
+    assert equal(at_the_end(site, name), at_the_end(site, "alone"))
+    assert not lost(site, "alone")
+    return record
+
+
+def at_the_end(site: Site, name: str) -> Any:
+    """The weights, and the state of the optimizer."""
+    path = site.folder / "runs" / name / "checkpoints" / f"step-{STEPS:08}.pt"
+    state = torch.load(path, weights_only=True)
+    return {part: state[part] for part in ("model", "optimizer")}
+
+
+def lost(site: Site, name: str) -> list[int]:
+    """For each time that a run went on: how many of its steps had to be done again."""
+    path = site.folder / "runs" / name / "events.jsonl"
+    done, again = 0, []
+    for event in map(json.loads, path.read_text().splitlines()):
+        if event["event"] == "train":
+            done = int(event["step"])
+        elif event["event"] == "resume":
+            again.append(max(0, done - int(event["step"])))
+    return again

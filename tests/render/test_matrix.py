@@ -1,0 +1,192 @@
+"""Every mode, runtime, launcher and way of resuming, on every profile."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sbatchgen.inputs.options import NAMES
+from sbatchgen.lint.linter import lint
+from sbatchgen.plan.plan import Plan
+from sbatchgen.subject.ask import DEFAULT_SLURM
+from sbatchgen.subject.subject import Subject
+from sbatchgen.units import Duration, Memory
+from tests.scripts import errors, matrix, script
+
+
+@pytest.fixture(scope="module")
+def rendered() -> dict[str, tuple[Plan, str]]:
+    """Every plan of the matrix that can be rendered, and its script."""
+    return {name: (of, script(of)) for name, of in matrix() if not errors(of)}
+
+
+def test_only_what_can_not_run_is_refused() -> None:
+    refused = {name for name, of in matrix() if errors(of)}
+    no_slurm = {"local", "sensecore"}
+    expected = {
+        name
+        for name, of in matrix()
+        if of.profile.name in no_slurm and (of.runtime == "enroot" or of.launcher == "srun")
+    }
+    assert refused == expected
+    assert len(expected) == 10 * 5  # (3 modes + 3 launchers with enroot, srun with 4 runtimes) * resumes
+
+
+def test_bash_finds_nothing(rendered: dict[str, tuple[Plan, str]]) -> None:
+    for name, (_, text) in rendered.items():
+        result = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, check=False)
+        assert (result.returncode, result.stderr) == (0, ""), name
+
+
+def test_shellcheck_finds_nothing(rendered: dict[str, tuple[Plan, str]], tmp_path: Path) -> None:
+    """With nothing disabled, and every optional severity."""
+    shellcheck = shutil.which("shellcheck", path=str(Path(sys.executable).parent))
+    assert shellcheck, "shellcheck is one of the development requirements"
+    for name, (_, text) in rendered.items():
+        assert "shellcheck disable" not in text
+        (tmp_path / f"{name}.sh").write_text(text)
+    files = sorted(map(str, tmp_path.iterdir()))
+    halves = [
+        subprocess.Popen([shellcheck, *files[half::2]], stdout=subprocess.PIPE, text=True) for half in (0, 1)
+    ]
+    outputs = [half.communicate()[0] for half in halves]
+    assert [half.returncode for half in halves] == [0, 0], outputs[0][:3000] + outputs[1][:3000]
+
+
+def test_lint_finds_nothing(rendered: dict[str, tuple[Plan, str]]) -> None:
+    """On the cluster that each is for: two rules have something to tell, and no more than that."""
+    for name, (of, text) in rendered.items():
+        release = of.profile.slurm or DEFAULT_SLURM
+        found = lint(Subject(file="job.slurm", text=text, slurm=release, profile=of.profile))
+        enroot = of.runtime == "enroot" and of.profile.runtimes.enroot.image is None
+        known = {"SB214", *(["SB501"] if enroot else [])}  # shards do not divide a GPU's memory
+        assert {one.rule for one in found} <= known, name
+        assert {one.severity for one in found} <= {"info"}, name
+
+
+def test_scripts_are_plain(rendered: dict[str, tuple[Plan, str]]) -> None:
+    for name, (of, text) in rendered.items():
+        lines = text.splitlines()
+        assert lines[0] == "#!/bin/bash", name
+        assert "None" not in text, name
+        assert "{{" not in text, name
+        assert "{%" not in text, name
+        assert text.endswith("\n"), name
+        assert "\n\n\n" not in text, name
+        assert not any(line != line.rstrip() for line in lines), name
+        directives = [number for number, line in enumerate(lines) if line.startswith("#SBATCH")]
+        expected = list(range(2, 2 + len(directives)))
+        assert directives == expected, f"{name}: all directives stand together, after the second line"
+        assert bool(directives) == of.slurm, name
+
+
+def most_lines(of: Plan) -> int:
+    """What a person still reads in a minute."""
+    most = 40 if not of.stoppable else 75 if of.mode == "ddp" else 60
+    return most + 10 * (of.runtime in {"apptainer", "enroot"})
+
+
+def test_a_person_reads_it_in_a_minute(rendered: dict[str, tuple[Plan, str]]) -> None:
+    for name, (of, text) in rendered.items():
+        lines = text.splitlines()
+        assert len(lines) <= most_lines(of), name
+        wide = [line for line in lines if len(line) > 120 and not line.lstrip().startswith("--container-")]
+        assert not wide, name
+        functions = re.findall(r"(?m)^(\w+)\(\)", text)
+        assert functions[:1] == ["die"], name
+        assert len(functions) <= 2, name
+
+
+def test_what_was_not_asked_for_is_not_there(rendered: dict[str, tuple[Plan, str]]) -> None:
+    words = ("trap", "stop", "again", "scontrol requeue", "--requeue", "--signal", "RESTART")
+    for name, (of, text) in rendered.items():
+        found = {word for word in words if word in text}
+        if not of.stoppable:
+            assert found == set(), name
+        elif of.restartable:
+            assert found == set(words), name
+        else:
+            assert found == {"trap", "stop"}, name
+
+
+def test_nothing_in_a_script_reads_json_or_trusts_a_file_with_its_arithmetic(
+    rendered: dict[str, tuple[Plan, str]],
+) -> None:
+    for name, (_, text) in rendered.items():
+        assert "json" not in text, name
+        assert set(re.findall(r"\(\((.+?)\)\)", text)) <= {
+            "20000 + SLURM_JOB_ID % 10000",
+            "restarts < max_restarts",
+            "restarts + 1",
+        }, name
+
+
+def test_the_same_plan_gives_the_same_bytes(rendered: dict[str, tuple[Plan, str]]) -> None:
+    again = {name: script(of) for name, of in matrix() if name in rendered}
+    assert again == {name: text for name, (_, text) in rendered.items()}
+
+
+# What sbatch calls an option in its list of parsed ones, where it is not the option's own name.
+SBATCH_NAMES = {
+    "ntasks_per_node": "ntasks-per-node",
+    "cpus_per_task": "cpus-per-task",
+    "open_mode": "open-mode",
+    "job_name": "job-name",
+    "gpus_per_node": "gpus-per-node",
+    "gpus_per_task": "gpus-per-task",
+    "mail_type": "mail-type",
+}
+
+
+def test_directives_read_back_to_the_plan(
+    rendered: dict[str, tuple[Plan, str]], oracle: Callable[..., Any]
+) -> None:
+    """By the real sbatch: one script of each set of directives."""
+    headers: dict[tuple[str, ...], str] = {}
+    for name, (of, text) in rendered.items():
+        if of.slurm:
+            header = tuple(line for line in text.splitlines() if line.startswith("#SBATCH"))
+            headers.setdefault(header, name)
+    assert len(headers) > 20
+    for header, name in headers.items():
+        of, text = rendered[name]
+        reading = oracle(text)
+        assert not [line for line in reading.messages if "error" in line or "fatal" in line], (
+            name,
+            reading.messages,
+        )
+        for option in NAMES:
+            value = getattr(of.options, option)
+            if value is not None:
+                listed = (
+                    "no-requeue" if option == "requeue" and not value else SBATCH_NAMES.get(option, option)
+                )
+                read = reading.options.get(listed)
+                if option == "output":  # sbatch makes it absolute
+                    read = str(read).rpartition("/")[2]
+                assert read in accepted(option, value), (name, option, value, read, header)
+
+
+def accepted(option: str, value: Any) -> tuple[str | None, ...]:
+    """The forms in which sbatch 22.05 prints an option that it has read."""
+    text = str(value)
+    bare = text.removeprefix("gpu:")
+    forms: dict[str, tuple[str | None, ...]] = {
+        "requeue": ("requeue",) if value else ("no-requeue",),
+        "exclusive": ("exclusive",),
+        "open_mode": (text[0],),
+    }
+    if option in ("gres", "gpus_per_node", "gpus_per_task"):
+        return (text, f"gres:gpu:{bare}")
+    if isinstance(value, Duration):
+        return (text, text.removeprefix("0-"))
+    if isinstance(value, Memory):
+        return (text,)
+    return forms.get(option, (text,))

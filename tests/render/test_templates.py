@@ -1,0 +1,132 @@
+"""Templates decide lines, not numbers: what they may hold, and the variables that sites rely on."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import jinja2
+import pytest
+from jinja2 import nodes
+
+from sbatchgen.errors import DocumentError
+from sbatchgen.inputs.search import bundled
+from sbatchgen.render.render import FILTERS, context, render
+from sbatchgen.render.trace import trace
+from tests.scripts import CODE, plan, script
+
+TEMPLATES = sorted(bundled("templates").rglob("*.j2"))
+ALLOWED = (
+    nodes.Template, nodes.Output, nodes.TemplateData, nodes.Name, nodes.Filter, nodes.For, nodes.If,
+    nodes.Block, nodes.Include, nodes.Const, nodes.Tuple, nodes.Extends,
+)  # fmt: skip
+# Sites' own templates use these: a name that goes or changes its meaning breaks them.
+VARIABLES = """
+array_element asks_again code command_lines conda_env conda_root data directives export_lines image
+image_is_file job_id leftovers max_restarts meets modules mounted_text port_base port_count reads_exit
+requeue_on_node_fail requeue_on_timeout restartable run_dir runtime_part setup slurm stoppable training_title
+twin_lines uses_code uses_data venv
+""".split()
+
+
+def syntax(path: Path) -> nodes.Template:
+    environment = jinja2.Environment(comment_start_string="{##", comment_end_string="##}", autoescape=False)  # noqa: S701
+    return environment.parse(path.read_text())
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
+def test_a_template_holds_no_logic(path: Path) -> None:
+    for node in syntax(path).find_all(nodes.Node):
+        assert isinstance(node, ALLOWED), f"{path}:{node.lineno}: {type(node).__name__}"
+        if isinstance(node, nodes.If):
+            assert isinstance(node.test, nodes.Name), f"{path}:{node.lineno}: a condition is a bare name"
+        if isinstance(node, nodes.Filter):
+            assert node.name in {*FILTERS, "join"}, f"{path}:{node.lineno}: {node.name}"
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
+def test_a_template_says_what_it_is_for(path: Path) -> None:
+    assert path.read_text().startswith("{## ")
+
+
+def test_the_variables_of_templates_are_these() -> None:
+    assert sorted(context(plan("ddp"), code=CODE)) == VARIABLES
+
+
+def test_every_variable_is_used() -> None:
+    used = {name.name for path in TEMPLATES for name in syntax(path).find_all(nodes.Name)}
+    assert {*VARIABLES, "provenance"} <= used
+
+
+def test_a_site_overrides_one_block_of_a_bundled_template(tmp_path: Path) -> None:
+    (tmp_path / "job.sh.j2").write_text(
+        '{% extends "bundled:job.sh.j2" %}\n{% block modules %}\nmodule load site/1\n{% endblock %}\n'
+    )
+    of = plan("ddp")
+    text = render(of, code=CODE, rerun=("x",), folders=[tmp_path, bundled("templates")])
+    assert "module load site/1\n" in text
+    assert text.splitlines()[2:10] == script(of).splitlines()[2:10]
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "line"),
+    [
+        ("a\n{% if %}\n", "broken template", 2),
+        ("\n\n{{ nothing }}\n", "nothing", 3),
+        ("{% include 'x' %}", "'x'", 0),
+    ],
+)
+def test_a_broken_template_is_named_with_its_line(tmp_path: Path, text: str, words: str, line: int) -> None:
+    (tmp_path / "job.sh.j2").write_text(text)
+    with pytest.raises(DocumentError) as caught:
+        render(plan("ddp"), code=CODE, rerun=("x",), folders=[tmp_path, bundled("templates")])
+    problem = caught.value.problems[0]
+    assert words in problem.what
+    assert problem.at == (f"{tmp_path}/job.sh.j2:{line}" if line else "")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{{ ''.__class__.__mro__ }}", "'__class__' of 'str' object is unsafe"),
+        (
+            "{{ cycler.__init__.__globals__.os.system('touch pwned') }}",
+            "'__init__' of 'type' object is unsafe",
+        ),
+        (
+            "{{ lipsum.__globals__['os'].popen('touch pwned') }}",
+            "'__globals__' of 'function' object is unsafe",
+        ),
+        ("{{ ''|attr('__class__') }}", "'__class__' of 'str' object is unsafe"),
+        ("{{ setup.__class__ }}", "'__class__' of 'tuple' object is unsafe"),
+        ("{{ '{0.__class__}'.format(setup) }}", "'__class__' of 'tuple' object is unsafe"),
+        ("{{ ('{0.__class__}'|attr('format'))(setup) }}", "'__class__' of 'tuple' object is unsafe"),
+        ("{{ self._TemplateReference__context }}", "'_TemplateReference__context' of"),
+        ("{{ [].append(1) }}", "'append' of 'list' object is unsafe"),
+        ("{{ range(9 ** 9) }}", "OverflowError: Range too big"),
+        ("{{ 1 / 0 }}", "ZeroDivisionError"),
+        ("{{ run_dir() }}", "object is not callable"),
+        ("{% include 'job.sh.j2' %}", "RecursionError"),
+    ],
+)
+def test_a_template_can_not_run_python(folder: Path, text: str, words: str) -> None:
+    (folder / "job.sh.j2").write_text(f"a\n\n{text}\n")
+    folders, of = [folder, bundled("templates")], plan("ddp")
+    for fill in (render, functools.partial(trace, script="")):
+        with pytest.raises(DocumentError) as caught:
+            fill(of, code=CODE, rerun=("x",), folders=folders)
+        assert words in caught.value.problems[0].what
+        assert caught.value.problems[0].at == f"{folder}/job.sh.j2:3"
+    assert not (folder / "pwned").exists()
+
+
+def test_a_template_that_can_not_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "job.sh.j2").write_bytes(b"\xff")
+    with pytest.raises(DocumentError, match="UnicodeDecodeError") as caught:
+        render(plan("ddp"), code=CODE, rerun=("x",), folders=[tmp_path, bundled("templates")])
+    assert caught.value.problems[0].at == "job.sh.j2"
+
+
+def test_a_value_that_is_not_set_never_becomes_text(tmp_path: Path) -> None:
+    (tmp_path / "job.sh.j2").write_text("{% for x in setup %}{{ x }}{% endfor %}{{ port_count }}")
+    assert render(plan("ddp"), code=CODE, rerun=("x",), folders=[tmp_path]) == "10000"

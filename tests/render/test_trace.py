@@ -1,0 +1,145 @@
+"""Each line of a script is traced to the template line that it came from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sbatchgen.errors import DocumentError
+from sbatchgen.inputs.search import bundled
+from sbatchgen.plan.plan import Plan
+from sbatchgen.render.render import render
+from sbatchgen.render.trace import TemplateLine, trace
+from tests.conftest import Command
+from tests.scripts import CODE, errors, matrix, plan
+
+BUNDLED = bundled("templates")
+OUTCOME = (BUNDLED / "job.sh.j2").read_text().splitlines().index("rc=$?") + 1
+
+
+def traced(of: Plan, *folders: Path) -> list[tuple[str, TemplateLine]]:
+    where = [*folders, BUNDLED]
+    text = render(of, code=CODE, rerun=("x",), folders=where)
+    places = trace(of, text, code=CODE, rerun=("x",), folders=where)
+    return list(zip(text.splitlines(), places, strict=True))
+
+
+def test_every_line_of_every_script_has_the_line_of_a_template_that_says_it() -> None:
+    """A line without a value is written in its template as it stands in the script."""
+    sources: dict[Path, list[str]] = {}
+    seen = set()
+    for number, (name, of) in enumerate(matrix()):
+        if errors(of) or number % 7:  # a seventh of the matrix still renders every template
+            continue
+        for line, place in traced(of):
+            source = sources.setdefault(place.file, place.file.read_text().splitlines())[place.line - 1]
+            seen.add(place.file)
+            if "{{" not in source and "{%" not in source:
+                assert source == line, f"{name}: {place}"
+            elif "| join(" not in source:  # which makes several lines of one
+                assert source.partition("{")[0] == line[: len(source.partition("{")[0])], f"{name}: {place}"
+    unseen = {
+        "runtime/host.sh.j2",
+        "runtime/enroot.sh.j2",
+        "runtime/apptainer.sh.j2",
+    }  # without a line of their own
+    assert seen == {*BUNDLED.rglob("*.j2")} - {BUNDLED / name for name in unseen | {"node_fail.sh.j2"}}
+
+
+def test_a_line_knows_its_block_through_an_include() -> None:
+    blocks = dict(traced(plan("ddp", "msu")))
+    assert blocks["rc=$?"] == TemplateLine(BUNDLED / "job.sh.j2", OUTCOME, "outcome")
+    assert blocks["#SBATCH --nodes=2"].block == "directives"
+    assert blocks["# --- Paths ---"].file == BUNDLED / "job.sh.j2"
+    assert blocks["#!/bin/bash"].block == ""
+
+
+def test_a_line_with_a_value_is_told_from_one_that_is_the_same_in_every_script() -> None:
+    one, other = (
+        traced(plan("ddp", "msu", nodes=nodes, account=account)) for nodes, account in ((2, "a"), (3, "b"))
+    )
+    fixed = [[line for line, place in lines if not place.value] for lines in (one, other)]
+    assert fixed[0] == fixed[1]
+    decided = [{line for line, place in lines if place.value} for lines in (one, other)]
+    assert {"#SBATCH --nodes=2", "#SBATCH --account=a"} <= decided[0] - decided[1]
+    command = [
+        place.value for line, place in one if line.startswith(("srun", "    --container", "    --dataset"))
+    ]
+    assert command == [True] * 5
+
+
+def test_a_line_of_a_sites_template_is_its_own(tmp_path: Path) -> None:
+    own = tmp_path / "job.sh.j2"
+    own.write_text(
+        '{% extends "bundled:job.sh.j2" %}\n'
+        "{% block modules %}\n"
+        "module load site/1\n"
+        "{{ super() }}\n"
+        "{% for line in setup %}{{ line }}{% endfor %}\n"
+        "echo{% if slurm %} on {{ port_count }}{% endif %} nodes\n"
+        "{% endblock %}\n"
+        "{% block nothing required %}{% endblock %}\n"
+    )
+    of = plan("ddp", "torchrun")
+    found = dict(traced(of, tmp_path))
+    assert found["module load site/1"] == TemplateLine(own, 3, "modules")
+    assert found["echo on 10000 nodes"] == TemplateLine(own, 6, "modules", value=True)
+    assert found["module purge"].file == BUNDLED / "job.sh.j2"
+    assert found["rc=$?"] == TemplateLine(BUNDLED / "job.sh.j2", OUTCOME, "outcome")
+    assert found["#!/bin/bash"] == TemplateLine(BUNDLED / "job.sh.j2", 2)
+
+
+def test_what_can_not_be_traced_is_told_and_never_guessed(tmp_path: Path) -> None:
+    (tmp_path / "job.sh.j2").write_text("{% set x %}abc{% endset %}echo {{ x | length }}\n")
+    with pytest.raises(DocumentError, match="can't be traced"):
+        traced(plan("ddp"), tmp_path)
+
+
+def test_explain_shows_the_template_line_and_the_block_of_each_line(folder: Path, command: Command) -> None:
+    own = folder / ".sbatchgen/templates/job.sh.j2"
+    own.parent.mkdir(parents=True)
+    own.write_text(
+        '{% extends "bundled:job.sh.j2" %}\n{% block modules %}\nmodule load site/1\n{% endblock %}\n'
+    )
+    (folder / "sbatchgen.yaml").write_text("profile: torchrun\n")
+    script = command("render", "ddp").out.splitlines()
+    shown = command("explain", "ddp", "--lines").out.splitlines()
+    assert [line[5:].split(None, 1)[0] for line in shown][:2] == [
+        "templates/job.sh.j2:2",
+        "templates/job.sh.j2:3",
+    ]
+    at = script.index("module load site/1")
+    number, place, block, text = shown[at].split(None, 3)
+    assert (number, place, block) == (str(at + 1), ".sbatchgen/templates/job.sh.j2:3", "modules")
+    assert text == "module load site/1"
+    data = json.loads(command("explain", "ddp", "--lines", "--format", "json").out)
+    assert [line["text"] for line in data["lines"]] == script
+    assert data["lines"][at] == {
+        "text": script[at], "file": str(own), "line": 3, "block": "modules", "value": False,
+    }  # fmt: skip
+
+
+def test_explain_as_json_holds_every_option_with_its_origin(folder: Path, command: Command) -> None:
+    (folder / "sbatchgen.yaml").write_text("profile: torchrun\noptions: {nodes: 3}\n")
+    data = json.loads(command("explain", "ddp", "--nodes", "4", "--format", "json").out)
+    assert sorted(data) == ["schema", "settings"]
+    (nodes,) = (one for one in data["settings"] if one["name"] == "--nodes")
+    assert nodes["said"] == {"value": "4", "by": "command line", "at": "--nodes"}
+    assert [(other["value"], other["by"]) for other in nodes["overrode"]] == [
+        ("3", "project"),
+        ("2", "partition"),
+    ]
+    assert nodes["overrode"][0]["at"] == "sbatchgen.yaml:2"
+
+
+def test_explain_with_errors_shows_the_options_and_no_lines(command: Command) -> None:
+    result = command("explain", "single", "--profile", "troila", "--gres", "shard:65", "--lines")
+    assert result.status == 4
+    assert "--gres" in result.out
+    assert "job.sh.j2:" not in result.out
+    result = command(
+        "explain", "single", "--profile", "troila", "--gres", "shard:65", "--lines", "--format", "json"
+    )
+    assert (result.status, json.loads(result.out).get("lines")) == (4, None)

@@ -1,0 +1,253 @@
+"""Whole scripts in the styles that people use, with all errors and warnings that each must have, and no other.
+
+`tests/fixtures/corpus/NAME.sh` is a script, and a line of `findings.txt` says what lint has to find in it.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sbatchgen.inputs.search import Places
+from sbatchgen.lint.fix import mended
+from sbatchgen.lint.settings import Settings, findings_of, settings_of
+from sbatchgen.lint.source import Source, whole
+from sbatchgen.subject.subject import Subject
+from tests.conftest import REPOSITORY
+
+FOLDER = REPOSITORY / "tests" / "fixtures" / "corpus"
+SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.sh"))
+
+
+def _expected() -> dict[str, str]:
+    lines = (FOLDER / "findings.txt").read_text().splitlines()
+    pairs = (line.partition(":") for line in lines if line and not line.startswith("#"))
+    return {name: said.strip() for name, _, said in pairs}
+
+
+EXPECTED = _expected()
+
+
+def nobody() -> Settings:
+    """Where no cluster and no release is known, and no file of this machine is looked for."""
+    return settings_of(Places(Path("/nonexistent"), {}), None)
+
+
+def said(name: str, settings: Settings | None = None) -> str:
+    found = findings_of(whole(str(FOLDER / f"{name}.sh")), settings or nobody())
+    shown = (
+        f"{one.place.line}:{one.rule}{'!' * (one.severity == 'error')}"
+        for one in found
+        if one.severity != "info"
+    )
+    return " ".join(shown)
+
+
+def test_each_script_has_its_line() -> None:
+    assert sorted(EXPECTED) == SCRIPTS
+    assert len(SCRIPTS) >= 150
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_findings_are_those_and_no_other(name: str) -> None:
+    assert said(name) == EXPECTED[name]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_what_bash_refuses_is_an_error_and_nothing_else_is(name: str) -> None:
+    """Text behind an exit is never read by a bash that runs the script, but by bash -n."""
+    source = whole(str(FOLDER / f"{name}.sh"))
+    subject = Subject(file=source.file, text=source.text)
+    text = source.text[: subject.body.end]
+    if subject.body.language not in ("bash", "sh") or subject.placeholders:
+        return
+    extglob = ["-O", "extglob"] if "shopt -s extglob" in text else []
+    refused = (
+        subprocess.run(
+            ["bash", *extglob, "-n"], input=text.encode(), capture_output=True, check=False
+        ).returncode
+        != 0
+    )
+    assert refused == ("SB814!" in EXPECTED[name])
+
+
+# --- The shapes ---
+
+# What the field has shown to be taken for wrong where it is right, and what it is in the corpus.
+HARMLESS = {
+    "options of plugins": (
+        "shifter-directives shifter-with-blanks cscs-uenv cscs-environment ear-energy fpga-link quota-type gpu-mps-flag"
+    ),
+    "text of echo, of a here-document, behind an exit, in quotes": (
+        "bio-banner bio-heredoc-bang bio-block-comment bio-quoted-docstring bio-text-after-exit bio-backquoted-comments "
+        "exec-at-the-end heredoc-python r-heredoc python-shebang"
+    ),
+    "something else waits": (
+        "gpu-background-then-jupyter gpu-background-monitor gpu-background-waited gpu-background-no-scheduler-branch"
+    ),
+    "arrays that slurmctld takes": "array-brackets-before-percent array-one-bracketed array-empty array-of-one-log",
+    "arrays of the command line": "array-from-command-line",
+    "mail types that add up": "r-mail-twice",
+    "directives switched off": "directives-commented directive-usage-comment",
+    "a script that submits itself outside of a job": "self-submit-outside",
+    "odd characters in a comment": "directive-trailing-comments",
+    "AMD devices": "apptainer-rocm-devices",
+    "one process with all CPUs of the node": "bio-python-has-all-cpus",
+    "fewer processes on purpose": "mpi-mpirun-fewer-on-purpose mpi-serial-first-step",
+    "an order of GPUs": "gpu-cuda-visible-order",
+    "settings that another network ignores": "gpu-efa-no-ib",
+    "variables of one's own": "slurm-variable-set-for-itself slurm-name-of-the-site",
+    "a signal that bash does not die of": "signal-int",
+    "a web service": "requeue-service",
+    "a loop whose steps run in the background": "loop-background-stdin",
+    "paths of the cluster": "image-path-of-cluster log-folder-absolute",
+    "habits": (
+        "directive-shortened directive-backslash directive-verbose directive-empty-mail syntax-sh-with-bash "
+        "modules-unpinned"
+    ),
+    "half an hour": "time-30-00",
+    "steps kept apart": "mpi-steps-by-nodelist mpi-het-groups mpi-two-steps-background",
+    "conda that is set up": "conda-sourced conda-init-block conda-login-shell conda-nounset",
+    "environments that nothing needs": "export-none-undone export-none-nothing-set",
+    "scripts that write scripts": (
+        "heredoc-writes-script heredoc-writes-script-in-a-job quoted-script echo-writes-script"
+    ),
+    "templates": "template-jinja template-angle template-at template-percent template-braces not-a-template",
+    "defaults in mounts": "apptainer-nested-default",
+    "nodes of one's own": "gpu-fixed-port-whole-node",
+}
+# What lint has missed, with what it says now.
+FOUND = {
+    "bash can't read it": (
+        "SB814!",
+        "conda-placeholder-env syntax-open-loop syntax-open-quote syntax-stray-done",
+    ),
+    "a later release refuses it": ("SB113", "release-user-env"),
+    "and this": ("SB131", "release-cpus-per-gpu release-gpus-twice"),
+    "a pattern in the job's name": ("SB139", "name-with-job-id array-name-with-pattern"),
+    "a name that Slurm never sets": ("SB421", "slurm-name-with-a-slip slurm-names-glued array-name-swapped"),
+    "a hint that is dropped": ("SB137", "mpi-hint-and-core"),
+    "conda init": ("SB422", "conda-init-in-job"),
+    "placeholders before a comment": ("SB812", "placeholder-account placeholder-key placeholder-path"),
+    "not exported": ("SB423", "gpu-master-addr-not-exported mpi-hybrid-threads-not-exported"),
+    "variables of PBS and SGE": ("SB424", "pbs-workdir sge-slots"),
+    "a step that waits for one in the background": ("SB310", "mpi-steps-that-wait"),
+    "a serial tool for each task": ("SB328", "mpi-serial-tool-under-srun"),
+    "sudo under srun": ("SB318", "mpi-srun-sudo"),
+    "a pipe before ||": ("SB329", "mpi-make-tail-or-exit"),
+    "megabytes": ("SB138", "mem-64 mem-per-cpu-4"),
+    "a WORLD_SIZE by hand": ("SB425", "gpu-world-size-by-hand"),
+    "an open quote in a line of LSF": ("SB108!", "lsf-open-quote"),
+    "three dashes": ("SB113!", "three-dashes"),
+}
+
+
+@pytest.mark.parametrize("shape", HARMLESS)
+def test_what_is_harmless_is_left_alone(shape: str) -> None:
+    for name in HARMLESS[shape].split():
+        assert EXPECTED[name] == "", name
+
+
+@pytest.mark.parametrize("shape", FOUND)
+def test_what_was_missed_is_found(shape: str) -> None:
+    rule, names = FOUND[shape]
+    for name in names.split():
+        assert rule in re.findall(r"SB\d{3}!?", EXPECTED[name]), name
+
+
+# --- Releases ---
+
+
+def settings_for(release: str) -> Settings:
+    return settings_of(Places(Path("/nonexistent"), {}), None, release)
+
+
+def test_a_release_that_is_named_is_certain() -> None:
+    assert said("release-user-env", settings_for("22.05")) == ""
+    assert said("release-user-env", settings_for("25.11")) == "2:SB113!"
+    assert said("release-gpus-twice", settings_for("26.05")) == "3:SB131!"
+    assert said("release-newer-option", settings_for("22.05")) == "2:SB130!"
+    assert said("r-mail-twice", settings_for("24.11")) == ""
+    assert said("r-mail-twice", settings_for("25.05")) == "6:SB119"
+
+
+def test_a_profile_that_lists_its_plugins_knows_all_options() -> None:
+    """Then an option that it does not list is an error, also one of a plugin that is known elsewhere."""
+    from dataclasses import replace
+
+    from sbatchgen.lint.linter import NO_CLUSTER
+    from sbatchgen.units import Text
+
+    listed = replace(NO_CLUSTER, plugin_options=(Text("site-energy-tag="),))
+    assert said("unknown-plugin", replace(nobody(), profile=listed)) == ""
+    assert said("fpga-link", replace(nobody(), profile=listed)).startswith("3:SB113!")
+
+
+def test_pedantic_rules_are_told_to_those_who_ask() -> None:
+    def ids(*select: str) -> set[str]:
+        settings = settings_of(Places(Path("/nonexistent"), {}), None, select=select)
+        data = whole(str(FOLDER / "modules-unpinned.sh")).data
+        return {one.rule for one in findings_of(Source(file="a.sh", data=data), settings)}
+
+    assert ids() == set()
+    assert ids("SB4") == set()
+    assert ids("SB403") == {"SB403"}
+    assert ids("all") == {"SB402", "SB403"}
+
+
+# --- Fixes ---
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_fix_leaves_what_the_script_does(name: str) -> None:
+    """No line goes but by a change within it, no modules are purged, and what bash could read it still can."""
+    source = whole(str(FOLDER / f"{name}.sh"))
+    new = mended(source.data, lambda data: findings_of(Source(file=source.file, data=data), nobody()))
+    before, after = source.data.splitlines(), new.splitlines()
+    assert len(after) >= len(before)
+    assert b"module purge" not in set(after) - set(before)
+    assert [line for line in before if b"CUDA_VISIBLE_DEVICES" in line] == [
+        line for line in after if b"CUDA_VISIBLE_DEVICES" in line
+    ]
+    if source.data.startswith(b"#!/bin/bash"):
+        read = [
+            subprocess.run(
+                ["bash", "-O", "extglob", "-n"], input=one, check=False, capture_output=True
+            ).returncode
+            for one in (source.data, new)
+        ]
+        assert read[0] == read[1]
+
+
+# --- A look at a folder ---
+
+
+def test_the_benchmark_reads_any_folder(tmp_path: Path) -> None:
+    """Odd bytes, odd names and files that are none end nothing; each rule comes with one example."""
+    import os
+    import sys
+
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "a.txt").write_bytes(b"#!/bin/bash\n#SBATCH --time=24\n\xff\xfe\x00\n")
+    (tmp_path / os.fsdecode(b"b\xff\x1b.sh")).write_bytes(
+        b"#!/bin/bash\n#SBATCH --time=2h\n./a \xe2\x80\xae\n"
+    )
+    (tmp_path / "not-a-script").write_bytes(b"\x00" * 100)
+    (tmp_path / "link").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "pipe")
+    program = [sys.executable, str(REPOSITORY / "benchmarks" / "lint_precision.py"), str(tmp_path)]
+    done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.startswith("2 scripts\n")
+    assert "error SB126 a value that Slurm does not take: 1 in 1 scripts (50.0 %)" in done.stdout
+    assert "b\\udcff\\x1b.sh:2: #SBATCH --time=2h" in done.stdout
+    shown = subprocess.run(
+        [*program, "--show", "SB127"], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert shown.stdout.endswith("1 finding\n")
+    assert (
+        subprocess.run([*program[:2], str(tmp_path / "gone")], check=False, capture_output=True).returncode
+        == 2
+    )

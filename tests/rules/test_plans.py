@@ -1,0 +1,173 @@
+"""Each rule just inside and just outside of its limit, and the text that a user reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sbatchgen.rules.plans import check
+from sbatchgen.units import Gres, ShellPath, Text
+from tests.conftest import Command
+from tests.scripts import errors, plan
+
+PROFILE = """
+name: here
+url: https://example.org
+checked: 2026-01-01
+default_partition: gpu
+required: [account]
+partitions:
+  gpu: {time_max: 2-00:00:00, nodes_max: 4, cpus_per_node: 64, gpus_per_node: 4, gpu_type: a100,
+        mem_per_node: 240G, shards_per_gpu: 8}
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A profile that knows all limits."""
+    path = tmp_path / "here.yaml"
+    path.write_text(PROFILE)
+    return path
+
+
+FITS: list[tuple[str, dict[str, Any]]] = [
+    ("ddp", {}),
+    ("ddp", {"nodes": 4, "time": 172800, "mem": 245760}),
+    ("ddp", {"gpus_per_node": "a100:4"}),
+    ("single", {"gres": Gres("shard:8")}),
+    ("ddp", {"gres": Gres("shard:8"), "nproc_per_node": 1}),
+    ("cpu", {"cpus_per_task": 64}),
+    ("ddp", {"signal": Text("B:USR1@1800"), "time": 3600}),
+    ("ddp", {"trainer": Text("train.py")}),
+    ("ddp", {"trainer": Text("my.module")}),
+]
+
+
+@pytest.mark.parametrize(("mode", "said"), FITS)
+def test_what_fits_is_let_through(here: Path, mode: str, said: dict[str, Any]) -> None:
+    assert errors(plan(mode, here, account=Text("a"), **said)) == []
+
+
+BREAKS: list[tuple[str, dict[str, Any], str, bool]] = [
+    ("ddp", {"account": None}, "wants an account", True),
+    ("ddp", {"nodes": 5}, "has 4 nodes, but 5", True),
+    ("ddp", {"time": 172860}, "over the limit 2-00:00:00", True),
+    ("ddp", {"time": 59}, "is no limit to Slurm", False),
+    ("ddp", {"gpus_per_node": "8"}, "has 4 GPUs a node, but 8", True),
+    ("ddp", {"gpus_per_node": "v100:4"}, "type 'a100', not 'v100'", True),
+    ("ddp", {"gpus_per_node": "4", "gres": Gres("gpu:4")}, "exclude each other", False),
+    ("ddp", {"gpus_per_node": "x:y:z"}, "is not [type:]count", False),
+    ("ddp", {"mem": 245761}, "has 240G of memory", True),
+    ("ddp", {"mem": 1024, "mem_per_gpu": 1024}, "exclude each other", False),
+    ("ddp", {"cpus_per_task": 65}, "has 64 CPUs a node, but 65", True),
+    ("ddp", {"partition": Text("gpo")}, "has no partition 'gpo'", True),
+    ("ddp", {"ntasks": 8}, "leaves it to Slurm", False),
+    ("ddp", {"ntasks_per_node": 4}, "launcher torchrun wants 1 task a node", False),
+    ("ddp", {"ntasks_per_node": 2, "launcher": "srun", "nproc_per_node": 4}, "wants 4 tasks a node", False),
+    ("ddp", {"nproc_per_node": 5}, "5 processes a node for 4 GPUs", False),
+    ("ddp", {"nodes": 0}, "nodes is 0", False),
+    ("single", {"nodes": 2}, "runs on one node", False),
+    ("single", {"gpus_per_node": "2"}, "uses one GPU, but 2", False),
+    ("dataparallel", {"nodes": 2}, "runs on one node", False),
+    ("cpu", {"gpus_per_node": "1"}, "uses no GPU", False),
+    ("single", {"gres": Gres("shard:9")}, "must lie on one GPU, which has 8", True),
+    ("single", {"gres": Gres("shard:2,gpu:1")}, "not both", False),
+    ("single", {"gres": Gres("shard:2"), "gpus_per_node": "1"}, "not both", False),
+    ("single", {"gres": Gres("shard:2"), "exclusive": True}, "waits for ever", False),
+    ("dataparallel", {"gres": Gres("shard:2")}, "several ranks", False),
+    ("ddp", {"gres": Gres("shard:2"), "nproc_per_node": 2}, "several ranks", False),
+    ("ddp", {"runtime": "venv"}, "needs the path of the virtual environment", False),
+    ("ddp", {"runtime": "conda"}, "needs the conda environment", False),
+    ("ddp", {"runtime": "apptainer"}, "needs an image", False),
+    ("ddp", {"runtime": "enroot", "image": ShellPath("images/x.sqsh")}, "address of a registry", False),
+    (
+        "ddp",
+        {"runtime": "apptainer", "image": ShellPath("x.sif"), "binds": ("/a:/b:/c",)},
+        "can't be bound",
+        False,
+    ),
+    ("ddp", {"signal": Text("B:USR1@1801"), "time": 3600}, "would hardly begin", False),
+    ("ddp", {"signal": Text("now!")}, "is no value of --signal", False),
+    ("ddp", {"output": ShellPath("/scratch/${USER}/x-%j.out")}, "expands no variables", False),
+    ("ddp", {"output": ShellPath("a\\b-%j.out")}, "turns off %j", False),
+    ("ddp", {"array": Text("1..4")}, "no list of indices", False),
+    ("ddp", {"array": Text("5-1")}, "no list of indices", False),
+    ("ddp", {"dependency": Text("afterfoo:1")}, "'afterfoo' is no kind of dependency", False),
+    ("ddp", {"constraint": Text("[a")}, "'[' is not closed", False),
+    ("ddp", {"licenses": Text("matlab:-1")}, "-1 licences", False),
+    ("ddp", {"exclude": Text("n[3-1]")}, "no list of nodes", False),
+    ("ddp", {"nodelist": Text("n1"), "exclude": Text("n[1-2]")}, "n1 in --nodelist too", False),
+    ("ddp", {"begin": Text("sometime")}, "is no value of --begin", False),
+    ("ddp", {"switches": Text("x")}, "is no value of --switches", False),
+    ("ddp", {"time": 300, "time_min": 600}, "is longer than --time", False),
+    ("ddp", {"deadline": Text("2020-01-01")}, "the deadline has passed", False),
+    ("ddp", {"open_mode": Text("apend")}, "is not append or truncate", False),
+    ("ddp", {"account": Text("")}, "account is empty", False),
+    ("ddp", {"extra_options": {"wrap": "x"}}, "no place in a script", False),
+    ("ddp", {"extra_options": {"--foo": "x"}}, "not the long name", False),
+    ("ddp", {"extra_options": {"nodes": "x"}}, "sbatchgen knows", False),
+    ("ddp", {"extra_options": {"foo": ""}}, "has no value", False),
+    ("ddp", {"trainer": Text("-x")}, "can't be a trainer", False),
+    ("ddp", {"trainer": Text("my trainer")}, "neither a file nor a module", False),
+    ("ddp", {"args": ("--run-dir=x",)}, "is set by sbatchgen", False),
+    ("ddp", {"max_restarts": -1}, "max_restarts is negative", False),
+]
+
+
+@pytest.mark.parametrize(("mode", "said", "words", "about_fit"), BREAKS)
+def test_what_can_not_work_is_refused_with_a_fix(
+    here: Path, mode: str, said: dict[str, Any], words: str, *, about_fit: bool
+) -> None:
+    found = errors(plan(mode, here, **{"account": Text("a"), **said}))
+    about = [finding for finding in found if words in finding.problem.what]
+    assert len(about) == 1, [finding.problem.what for finding in found]
+    assert about[0].about_fit == about_fit
+    assert about[0].problem.fix or "partition" in words
+
+
+WARNS: list[tuple[str, dict[str, Any], str]] = [
+    ("dataparallel", {}, "slower than DDP"),
+    ("ddp", {"nproc_per_node": 2}, "2 processes a node for 4 GPUs"),
+    ("ddp", {"output": ShellPath("logs/%x-%j.out")}, "log folder 'logs' must be there"),
+    ("ddp", {"error": ShellPath("logs/%j.err")}, "log folder 'logs' must be there"),
+    ("ddp", {"output": ShellPath("train.log")}, "the same for every job"),
+    ("ddp", {"signal": Text("USR2@60")}, "waits for USR1"),
+    ("ddp", {"requeue": False}, "requeue is off"),
+    ("single", {"launcher": "spawn"}, "is ignored"),
+    ("ddp", {"runtime": "apptainer", "image": ShellPath("docker://a/b")}, "each of 2 nodes fetches"),
+]
+
+
+@pytest.mark.parametrize(("mode", "said", "words"), WARNS)
+def test_silent_surprises_are_warned_of(here: Path, mode: str, said: dict[str, Any], words: str) -> None:
+    found = check(plan(mode, here, account=Text("a"), **said))
+    assert [finding.severity for finding in found if words in finding.problem.what] == ["warning"]
+    quiet = check(plan("ddp", here, account=Text("a")))
+    assert quiet == []
+
+
+def test_gpus_of_an_unknown_cluster_must_be_said(tmp_path: Path) -> None:
+    path = tmp_path / "new.yaml"
+    path.write_text("name: new\nurl: https://example.org\nchecked: 2026-01-01\n")
+    assert "how many GPUs a node has is not known" in errors(plan("ddp", path))[0].problem.what
+    assert errors(plan("ddp", path, gpus_per_node="4")) == []
+    assert errors(plan("ddp", path, nproc_per_node=4)) == []
+    assert errors(plan("single", path)) == []
+
+
+def test_an_error_reads_what_where_and_how_to_fix(here: Path, command: Command) -> None:
+    result = command("render", "ddp", "--profile", str(here), "--gpus-per-node", "8", "--account", "a")
+    assert (result.status, result.out) == (4, "")
+    assert result.err == (
+        "error: partition 'gpu' has 4 GPUs a node, but 8 were asked for\n"
+        "  at:  --gpus-per-node\n"
+        "  fix: set --gpus-per-node 4 and --nodes 4\n"
+    )
+
+
+def test_findings_of_both_kinds_end_with_3(here: Path, command: Command) -> None:
+    both = command("render", "ddp", "--profile", str(here), "--gpus-per-node", "8", "--ntasks", "2")
+    assert both.status == 3
+    assert both.err.count("error: ") == 3

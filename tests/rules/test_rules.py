@@ -1,0 +1,121 @@
+"""Every rule has a page, and does on its page's examples what the page says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from sbatchgen.inputs.document import decode, read
+from sbatchgen.inputs.profile import Profile
+from sbatchgen.lint import suppression
+from sbatchgen.lint.fix import edited
+from sbatchgen.lint.linter import GROUPS, lint, rules
+from sbatchgen.rules import judge
+from sbatchgen.rules.page import FOLDER, PROFILE, Example, Page, pages
+from sbatchgen.subject.ask import DEFAULT_SLURM
+from sbatchgen.subject.subject import Subject
+
+PAGES = pages()
+EXAMPLES = [
+    pytest.param(page, example, id=f"{page.rule}-{'good' if example.good else 'bad'}-{number}")
+    for page in PAGES.values()
+    for number, example in enumerate(page.examples, start=1)
+]
+
+
+def subject(page: Page, example: Example, folder: Path) -> Subject:
+    profile = decode(page.profile, Profile, name=page.rule) if page.profile else read(PROFILE, Profile)
+    settings = dict(example.settings)
+    return Subject(
+        file="job.slurm",
+        text=example.text,
+        slurm=settings.pop("slurm", DEFAULT_SLURM),
+        profile=profile.value,
+        makes_log_folders=settings.pop("submitted", "") == "yes",
+        environment=settings,
+        folder=folder,
+    )
+
+
+def test_rules_and_pages_are_the_same() -> None:
+    assert {rule.id: rule.title for rule in rules().values()} == {
+        page.rule: page.title for page in PAGES.values()
+    }
+
+
+def test_no_id_is_given_twice() -> None:
+    groups = (suppression.RULES, judge.ALL, *(group.RULES for group in GROUPS))
+    ids = [rule.id for rule in chain.from_iterable(groups)]
+    assert len(ids) == len(set(ids))
+    headings = [
+        line.split()[1]
+        for file in FOLDER.glob("*.md")
+        for line in file.read_text().splitlines()
+        if line.startswith("## ")
+    ]
+    assert len(headings) == len(set(headings)) == len(PAGES)
+
+
+def test_a_page_shows_both() -> None:
+    for page in PAGES.values():
+        assert {example.good for example in page.examples} == {True, False}, page.rule
+
+
+@pytest.mark.parametrize(("page", "example"), EXAMPLES)
+def test_the_examples_are_what_they_say(page: Page, example: Example, tmp_path: Path) -> None:
+    """A bad one has a finding of the rule; a good one has none of it, and no error at all."""
+    found = lint(subject(page, example, tmp_path))
+    about = [one for one in found if one.rule == page.rule]
+    if example.good:
+        assert about == []
+        assert [one.rule for one in found if one.severity == "error"] == []
+        return
+    assert about, [one.rule for one in found]
+    for one in about:
+        assert one.problem.at.startswith("job.slurm:")
+        assert one.problem.fix
+        lines = example.text.split("\n")
+        assert 1 <= one.place.line <= len(lines)
+        assert 1 <= one.place.column <= len(lines[one.place.line - 1]) + 1
+
+
+@pytest.mark.parametrize(("page", "example"), EXAMPLES)
+def test_a_fix_removes_what_it_is_about(page: Page, example: Example, tmp_path: Path) -> None:
+    before = lint(subject(page, example, tmp_path))
+    fixes = [one for one in before if one.rule == page.rule and one.edits]
+    if not fixes:
+        return
+    text = edited(example.text.encode("utf-8", "surrogateescape"), fixes).decode("utf-8", "surrogateescape")
+    after = [one.rule for one in lint(subject(page, replace(example, text=text), tmp_path))]
+    assert after.count(page.rule) <= sum(one.rule == page.rule for one in before) - len(fixes)
+
+
+def test_a_secret_is_never_shown(tmp_path: Path) -> None:
+    page = PAGES["SB806"]
+    for example in page.examples:
+        for one in lint(subject(page, example, tmp_path)):
+            if one.rule == page.rule:
+                line = example.text.split("\n")[one.place.line - 1]
+                written = line[one.place.column - 1 : one.place.end - 1 if one.place.end else None]
+                assert written[-6:] not in one.problem.what + one.problem.fix
+                assert "..." in one.problem.what
+
+
+def test_what_a_container_needs_is_looked_for_where_its_folder_is_here(tmp_path: Path) -> None:
+    """A missing image or mount is told where the folder that should hold it is here, and else not."""
+    launch = "srun --container-image={0}/a/t.sqsh --container-mounts={0}/a/data:/data python train.py"
+    text = f"#!/bin/bash\n{launch.format(tmp_path)}\n"
+
+    def missing() -> set[str]:
+        found = lint(Subject(file="job.slurm", text=text, folder=tmp_path, makes_log_folders=True))
+        return {one.rule for one in found if one.problem.what.startswith("there is no")}
+
+    assert missing() == set()
+    (tmp_path / "a").mkdir()
+    assert missing() == {"SB505", "SB509"}
+    (tmp_path / "a" / "t.sqsh").touch()
+    (tmp_path / "a" / "data").mkdir()
+    assert missing() == set()

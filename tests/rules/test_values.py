@@ -1,0 +1,142 @@
+"""What lint says of options' values, beside what a real slurmctld said, and says, of the same requests."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from sbatchgen.lint.linter import lint
+from sbatchgen.subject.subject import Subject
+from tests.conftest import FIXTURES
+from tests.rules import values
+from tests.rules.values import Answers, Difference, Request
+
+RELEASES = ("22.05", "26.05")
+AGAIN = 400  # recorded requests that are asked once more
+NEW = 700  # others, of each kind
+
+
+@pytest.fixture(autouse=True)
+def _utc() -> Iterator[None]:
+    """Clocks are read as where the answers were recorded."""
+    before = os.environ.get("TZ")
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    yield
+    os.environ.pop("TZ")
+    if before is not None:
+        os.environ["TZ"] = before
+    time.tzset()
+
+
+@cache
+def recorded(release: str) -> Answers:
+    return Answers.read(FIXTURES / f"controller_{release}.json.gz")
+
+
+@cache
+def differences(release: str) -> tuple[Difference, ...]:
+    return tuple(values.differences(recorded(release)))
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_lint_agrees_with_what_slurmctld_said_or_it_is_known_why_not(release: str) -> None:
+    """3,000 requests with one option and 3,000 with several; a reason is never one for a false error."""
+    answers = recorded(release)
+    kinds = Counter(request.name == "several" for request in answers.requests)
+    assert min(kinds.values()) >= 3000
+    assert len(set(answers.requests)) == len(answers.requests)
+    assert 0.4 < sum(map(bool, answers.said)) / len(answers.said) < 0.8
+    assert [one for one in differences(release) if not one.reason] == []
+
+
+def test_every_reason_is_one() -> None:
+    """No reason stands there for nothing."""
+    used = {one.reason for release in RELEASES for one in differences(release)}
+    assert {reason for _, _, reason in values.REASONS} <= used
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+    answers = recorded("22.05")
+    answers.write(tmp_path / "again")
+    assert Answers.read(tmp_path / "again") == answers
+    assert (tmp_path / "again").read_bytes() == (FIXTURES / "controller_22.05.json.gz").read_bytes()
+
+
+def test_requests_are_the_same_for_the_same_seed() -> None:
+    assert [*values.single(5, 900)] == [*values.single(5, 900)]
+    assert [*values.combined(5, 90)] == [*values.combined(5, 90)] != [*values.combined(6, 90)]
+
+
+@pytest.mark.usefixtures("real_slurm")
+def test_a_slurmctld_that_runs_says_the_same() -> None:
+    check("22.05", None)
+
+
+def test_the_slurmctld_of_a_later_release_says_the_same(later_slurmctld: Path) -> None:
+    check("26.05", later_slurmctld)
+
+
+def check(release: str, root: Path | None) -> None:
+    """Ask some of the recorded requests again, and new ones."""
+    before = recorded(release)
+    step = len(before.requests) // AGAIN
+    old = before.requests[::step]
+    new = [*values.single(3, NEW), *values.combined(3, NEW)]
+    answers = values.asked([*old, *new], release=release, root=root)
+    timeless = [at for at, request in enumerate(old) if not {"begin", "deadline"} & {*dict(request.options)}]
+    assert [answers.said[at] for at in timeless] == [before.said[at * step] for at in timeless]
+    assert [one for one in values.differences(answers) if not one.reason] == []
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "release"),
+    [
+        ("array", "5-1", "22.05"),
+        ("dependency", "afterfoo:1", "22.05"),
+        ("gres", "gres/gpu:2", "22.05"),
+        ("gres", "gres:gpu:2", "26.05"),
+        ("nodelist", "n[1-", "22.05"),
+        ("constraint", "[a", "22.05"),
+        ("segment", "1", "22.05"),
+        ("power", "level", "26.05"),
+        ("licenses", "matlab|ansys,abaqus", "26.05"),
+        ("constraint", "(a)b", "26.05"),
+    ],
+)
+def test_values_that_no_cluster_takes(option: str, value: str, release: str) -> None:
+    """A profile is not needed; the release is, where others take it."""
+    assert values.errors(Request(((option, value),)), release, None) != ()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "release"),
+    [
+        ("gres", "gres:gpu:2", "22.05"),
+        ("gres", "gres/gpu:2", "26.05"),
+        ("dependency", "afterany:1,after:2?afterany:3", "22.05"),
+        ("constraint", "(a)b", "22.05"),
+        ("array", "[0-29]%10", "22.05"),
+        ("licenses", "matlab|ansys", "26.05"),
+        ("nodelist", "n[1-99]", "26.05"),
+    ],
+)
+def test_values_that_some_cluster_takes(option: str, value: str, release: str) -> None:
+    assert values.errors(Request(((option, value),)), release, None) == ()
+
+
+def test_only_a_release_that_is_named_makes_its_lack_of_an_option_an_error() -> None:
+    script = "#!/bin/bash\n#SBATCH --time=10:00:00 --segment=2\n"
+
+    def severities(subject: Subject) -> list[str]:
+        return [one.severity for one in lint(subject) if one.rule == "SB130"]
+
+    assert severities(Subject(file="a", text=script, slurm="22.05", assumed=True)) == ["warning"]
+    assert severities(Subject(file="a", text=script, slurm="22.05")) == ["error"]
+    assert severities(Subject(file="a", text=script, slurm="26.05")) == []

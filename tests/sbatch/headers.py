@@ -1,0 +1,400 @@
+"""Headers of sbatch scripts, made by Hypothesis: sound, broken and hostile; and both readings of one, to compare."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from hypothesis import strategies as st
+
+from sbatchgen.sbatch import Option, read
+from sbatchgen.sbatch.releases import Argument, specs, variables
+from tests.cluster import oracle
+
+SLURM = "22.05"
+GRES_TYPES = ("gpu", "shard")  # of the oracle's slurm.conf
+# Options whose values only sbatch itself can judge: files, users, another cluster.
+UNREAD = {"bbf", "cluster", "clusters", "export-file", "gid", "nodefile", "uid"}
+_UNNAMED = ("req-switch", "wait4switch", "umask")
+_FOLDER = "/submit"
+_COUNT = "1 2 3 4 8 16 04 +3 0 -1 1.5 2x 4294967297 99999999999999999999 1k x".split()
+_GPUS = "1 2 4 8 0 3 a100 a100:2 a100:4 v100:1 a100:1,v100:1 2,a100:1 gpu:2 -1 1k x: , a100=2 gpu:a100:x 12 6".split()
+_SIZE = "0 1 16 16g 16GB 1500K 2T 1k 100000 4096M 16Gi 1.5G 10P -1 +5 100B 1024 1048576 mem G 99999999999999999999".split()
+_TIME = (
+    "10 90 1:30 5:00 0:0:1 01:30:00 2-0 1-12:30 1-00:00:00 3-24:61:61 0 -1 INFINITE unlimited 2h 1.5 60m :: 5: :5 "
+    "1:2:3:4 1-2-3 -5 1- 00:00 9999999999 1:99999999999 =10 1-2: 1-:2 -1:2"
+).split()
+_VALUES: dict[str, Sequence[str]] = {
+    "acctg-freq": "30 task=30 energy=10,task=5 foo task=x 0 network=1 ,".split(),
+    "begin": (
+        "2030-01-01 2030-01-01T10:00 2030-1-1T10:00:30 16:00 4:00pm 12:00am 13:00pm 010130 01/02/30 1/2 noon midnight "
+        "teatime tomorrow today fika foo 25:00 10:61 2030-13-01 2030-01-32 uts1900000000 uts12 - 10 1:2:3 99/99 12:0"
+    ).split(),
+    "core-spec": _COUNT,
+    "cpu-freq": (
+        "low high medium highm1 him1 2000000 low-high low-high:performance performance ondemand powersave userspace foo "
+        "high-low 1000-2000 0 2000:perf low-2000 perf:perf low-x low-high:x -5 schedutil"
+    ).split(),
+    "deadline": "2030-01-01 2030-01-01T10:00 noon+ 16:00 foo 1/1/31".split(),
+    "delay-boot": _TIME,
+    "distribution": (
+        "block cyclic block:cyclic cyclic:block:fcyclic plane=4 plane plane=x plane=0 arbitrary * *:* block:*:* pack "
+        "block,pack cyclic,nopack block,foo foo block:block:block:block hostfile , Block"
+    ).split(),
+    "exclusive": "user mcs exclusive oversubscribe USER topo foo 1".split(),
+    "extra-node-info": "2 2:4 2:4:1 * *:2 2-4:1 2-4 1k x 0 2:x 2:-1 1:2:3:4 2:0 -1".split(),
+    "get-user-env": "10 5L 3S x 5x 0".split(),
+    "gpu-bind": (
+        "closest none map_gpu:0,1 mask_gpu:0x1,0x2 map_gpu:x single:2 per_task:1 verbose,closest foo map_gpu:0*2 single:-1 "
+        "closest;x gpu map_gpu:0*2*3 mask_gpu:3,g"
+    ).split(),
+    "gpu-freq": "low medium highm1 1000 low,memory=high verbose memory=low foo memory=x 10x mem=low , memory=".split(),
+    "gpus": _GPUS,
+    "gpus-per-node": _GPUS,
+    "gpus-per-socket": _GPUS,
+    "gpus-per-task": _GPUS,
+    "gres": (
+        "gpu gpu:1 gpu:2 gpu:4 gpu:8 gpu:a100 gpu:a100:2 gpu:a100:1,gpu:v100:1 shard:4 shard gpu:1,shard:1 gpu:a100:1,gpu:1 "
+        "gpu:0 none NONE gpu: gpu:a100: gpu:a100:x gres:gpu:2 gres/gpu:2 gpu=2 foo:1 gpu:1k gpu:2kb gpu::2 , gpu:1,,gpu:2 "
+        "gpu:-1 mps:10 shard:a100:3 gpu:k gres:gres:gpu:1"
+    ).split(),
+    "gres-flags": (
+        "disable-binding enforce-binding one-task-per-sharing disable-binding,enforce-binding multiple-tasks-per-sharing "
+        "foo DISABLE-BINDING allow-task-sharing enforce-binding,foo one-task-per-sharing,multiple-tasks-per-sharing ,"
+    ).split(),
+    "hint": "compute_bound memory_bound multithread nomultithread foo nomultithread,memory_bound NOMULTITHREAD".split(),
+    "kill-on-invalid-dep": "yes no foo YES".split(),
+    "mail-type": (
+        "ALL END FAIL,END NONE BEGIN,foo foo time_limit_80 ALL,NONE STAGE_OUT ARRAY_TASKS TIME_LIMIT,TIME_LIMIT_50 , all"
+    ).split(),
+    "mem": _SIZE,
+    "mem-bind": (
+        "local none rank verbose,local map_mem:0,1 mask_mem:0x1,f map_mem foo sort prefer,sort quiet map_mem:x map_mem:0*2 v,q "
+        "map_mem:0,1,local map_mem:1*0 map_mem:1*x mask_mem:g"
+    ).split(),
+    "mem-per-cpu": _SIZE,
+    "mem-per-gpu": _SIZE,
+    "nice": "5 -5 0 x 99999999999 2147483645".split(),
+    "no-kill": "off no set foo OFF".split(),
+    "nodelist": "x1 x[1-2] x1,x2 x[2-1] x[1-2],x3 x[01-10]y x[1 x[a] x[1-2]y, x1,x1 r[1-2]n[1-2] x[1,3-4] x[] x,,y ]".split(),
+    "nodes": "1 2 4 1-4 2-2 2k 1m 2-4 4-2 2- -2 0 0-0 2,4 1-4:2 x 1-x -1 1km 1mk 3 5 -".split(),
+    "open-mode": "append truncate a t apend x A".split(),
+    "power": "level LEVEL foo level,foo".split(),
+    "priority": "5 0 -1 TOP top x 4294967294 4294967293".split(),
+    "profile": "all none task energy,task foo Energy network,lustre".split(),
+    "propagate": "ALL NONE CORE STACK,CORE RLIMIT_AS foo CORE,foo core".split(),
+    "signal": (
+        "USR1 B:USR1@300 USR1@60 SIGTERM 10 R:USR1 RB:USR1@10 BUSR1@60 @60 B:@60 BUS@10 TERM@60s usr2@5 99 0 -1 "
+        "USR1@70000 USR1@ BR:9@1 :15 65536"
+    ).split(),
+    "switches": "1 1@10:00 2@5 x 1@ 0 1@x 1@INFINITE @5".split(),
+    "thread-spec": _COUNT,
+    "time": _TIME,
+    "time-min": _TIME,
+    "tmp": _SIZE,
+    "mem-update": "10@60 10% 10%@5 1G@10 0 x 10@ @5 10@x 110@60 10@-1".split(),
+    "oom-kill-step": "0 1 2 x -1".split(),
+    "requeue": "expedite foo EXPEDITE yes".split(),
+    "resources": "a a:2 a:2,b a=2 a:x a: :2 , a:0 a:-1".split(),
+    "resv-ports": "1 0 4 x -1 70000".split(),
+    "segment": "1 2 4 0 3 x -1 65536 65535 99999999999".split(),
+    "tres-bind": (
+        "gres/gpu:closest gres/gpu:single:2 gres/gpu:per_task:1 gres/gpu:none gres/gpu:map:0,1 gres/gpu:mask:0x1 "
+        "gres/gpu:verbose,closest gres/shard:closest gres/gpu:closest+gres/shard:single:1 gpu:closest gres/foo:closest "
+        "gres/gpu foo gres/gpu:foo gres:gpu:closest gres/gpu:map_gpu:0,1"
+    ).split(),
+    "tres-per-task": (
+        "cpu=4 gres/gpu=1 gres/gpu:1 gres/gpu:a100=1 cpu=2,gres/gpu=1 license/x=1 cpu:2 gres/shard=2 cpu=1,gres/gpu:a100:2 "
+        "gres/gpu:a100=1,gres/gpu:v100=1 gres/gpu mem=1G cpu=0 cpu cpu=x gres:gpu:1 gpu=1 node=1 gres/foo=1 energy=1 fs/x=1 , "
+        "CPU=2 license/a=1,license/b=2 gres/gpu=0 gres/gpu=x foo=1 cpu=-1 gres/gpu=1k"
+    ).split(),
+    "wait-all-nodes": "0 1 2 x 65537 -1".split(),
+}
+_VALUES |= dict.fromkeys(
+    (
+        "cores-per-socket cpus-per-gpu cpus-per-task mincpus ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node "
+        "ntasks-per-socket ntasks-per-tres sockets-per-node tasks-per-node threads-per-core"
+    ).split(),
+    _COUNT,
+)
+_PLAIN = "a b=c my%j.out x/y.log ../z none NONE ~/x $HOME/y hetjob : - -- --time é a=b= 1,2 (a|b)&c".split()
+_TEXT = st.text(st.sampled_from("ab01 =:,-%\"'\\#é\t\u2013\x0b*[]@"), max_size=8)
+# Those that later releases brought or changed.
+_LATER = (
+    "consolidate-segments container-id container-type cpus-per-gpu cpus-per-task distribution exclusive extra "
+    "get-user-env gpus-per-node gpus-per-task gres gres-flags mem-update nodes nodelist oom-kill-step oversubscribe "
+    "requeue resources resv-ports segment spread-segments stepmgr tres-bind tres-per-task"
+).split()
+# Those that are asked for together, so that they get to contradict each other.
+_TOGETHER = (
+    "gpus gpus-per-node gpus-per-task gpus-per-socket gres ntasks nodes ntasks-per-node cpus-per-gpu cpus-per-task "
+    "mem-per-gpu mem ntasks-per-gpu sockets-per-node gpu-freq ntasks-per-socket ntasks-per-tres"
+).split()
+_GOOD = {
+    "gpu-freq": ["low"],
+    "gres": "gpu:1 gpu:2 gpu:4 gpu:a100:2 shard:2 gpu:1,gpu:a100:1 gpu:a100:2,gpu:v100:2".split(),
+    "mem": ["1G"],
+    "mem-per-gpu": ["2G"],
+    "nodes": "1 2 1-2 2-4".split(),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A script with the environment and the command line it is submitted with."""
+
+    script: str
+    environment: Mapping[str, str]
+    arguments: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a reader says of a case."""
+
+    components: list[dict[str, str]]
+    messages: list[str]
+    returncode: int | None
+
+
+def _value(name: str) -> st.SearchStrategy[str]:
+    pool = _VALUES.get(name)
+    if pool is None:
+        return st.one_of(st.sampled_from(_PLAIN), st.sampled_from(["a", "b", "name"]), _TEXT)
+    sound = st.sampled_from(pool[: (len(pool) + 1) // 2])  # the pools start with what is mostly sound
+    return st.one_of(*[sound] * 30, *[st.sampled_from(pool)] * 3, _TEXT)
+
+
+@st.composite
+def _quoted(draw: st.DrawFn, text: str) -> str:
+    style = draw(st.integers(0, 9))
+    if style == 0 and "'" not in text:
+        return "'" + text + "'"
+    if style == 1:
+        return text[: len(text) // 2] + '"' + text[len(text) // 2 :] + '"'
+    if style < 7 or not text:
+        return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return text
+
+
+@cache
+def _names(slurm: str) -> st.SearchStrategy[str]:
+    table = specs(slurm)
+    return st.one_of(
+        st.sampled_from(sorted(set(table) - UNREAD)),
+        st.sampled_from(sorted(_VALUES)),
+        st.sampled_from(_TOGETHER),
+        *([st.sampled_from(_LATER)] if slurm > SLURM else []),
+    )
+
+
+@st.composite
+def _option(draw: st.DrawFn, slurm: str) -> str:
+    name = draw(_names(slurm))
+    table = specs(slurm)
+    spec = table.get(name) or table["ntasks-per-node"]
+    if spec.argument is Argument.NONE:
+        value = ""
+        glue = draw(st.sampled_from([""] * 30 + ["=x"]))
+    else:
+        value = draw(_quoted(draw(_value(name))))
+        needed = spec.argument is Argument.REQUIRED
+        glue = draw(
+            st.sampled_from(["="] * 12 + [" "] * 4 + [""] if needed else ["="] * 6 + [""] * 3 + [" "])
+        )
+        value = "" if not glue else value
+    if spec.short and draw(st.booleans()):
+        return (
+            f"-{spec.short}" + draw(st.sampled_from([""] * 6 + [" "] * 6 + ["="] if value else [""])) + value
+        )
+    cut = draw(st.sampled_from([0] * 20 + [1, 1, 2, 4]))
+    return f"--{name[: max(1, len(name) - cut)]}{glue}{value}"
+
+
+@st.composite
+def _calm_option(draw: st.DrawFn, slurm: str) -> str:
+    """An option as people write it, mostly with a value that sbatch takes."""
+    name = draw(_names(slurm))
+    spec = specs(slurm).get(name)
+    if spec is None or spec.argument is Argument.NONE:
+        return f"--{name}" if spec else "--nodes=2"
+    pool = _VALUES.get(name, ("a", "b", "name"))
+    return f"--{name}={draw(st.sampled_from(pool[: (len(pool) + 2) // 3]))}"
+
+
+@st.composite
+def _demand(draw: st.DrawFn) -> str:
+    """Sound options of one theme on a line."""
+    names = draw(st.lists(st.sampled_from(_TOGETHER), min_size=2, max_size=5, unique=True))
+    counts = st.sampled_from("1 2 4 8 3".split())
+    return " ".join(
+        f"--{name}={draw(st.sampled_from(_GOOD[name]) if name in _GOOD else counts)}" for name in names
+    )
+
+
+@cache
+def _line(slurm: str) -> st.SearchStrategy[str]:
+    option = _option(slurm)
+    return st.one_of(
+        *[option.map("#SBATCH {}".format)] * 8,
+        *[_demand().map("#SBATCH {}".format)] * 2,
+        st.lists(option, min_size=2, max_size=3).map(" ".join).map("#SBATCH {}".format),
+        option.map("#SBATCH\t{} # why".format),
+        st.tuples(
+            st.sampled_from(["#SBATCH", " #SBATCH ", "##SBATCH ", "# SBATCH ", "#sbatch ", "#SLURM "]), option
+        ).map("".join),
+        st.sampled_from(
+            [
+                "",
+                "# a comment",
+                "  # indented",
+                "#SBATCH",
+                "#SBATCH hetjob",
+                "#SBATCH packjob ",
+                "#SBATCH HetJob -n1",
+                "\t",
+                "ls",
+            ]
+        ),
+        _TEXT.map("#SBATCH {}".format),
+    )
+
+
+@cache
+def _environment(slurm: str) -> st.SearchStrategy[dict[str, str]]:
+    pairs = [pair for pair in variables(slurm) if pair[1] not in {"verbose", *UNREAD}]
+    pairs.append(("SBATCH_IGNORE_PBS", "ignore-pbs"))
+    return st.one_of(
+        st.just({}),
+        st.just({}),
+        st.dictionaries(st.sampled_from(pairs), st.none(), min_size=1, max_size=2).flatmap(
+            lambda chosen: st.fixed_dictionaries(
+                {
+                    name: st.one_of(_value(option), st.sampled_from(["", "yes", "1"]))
+                    for name, option in chosen
+                }
+            )
+        ),
+    )
+
+
+_PBS = (
+    (
+        "-a 2030-01-01 -A acct -N name -q gpu -o out -e err -j oe -m abe -m n -M me@x -V -h -I -z -c x -C y -k oe -r y -S /bin/sh "
+        "-t 1-3 -J 1-4 -p 5 -u me -v A=1 -v B -W umask=022 -W depend=afterok:1 -W umask=9999 -W group=x --join --join=oe --job x "
+        "--job_name=x --out=y -Z word -d /x -w y --error -N -l:x"
+    )
+    .removeprefix("-")
+    .split(" -")
+)
+_PBS_ITEMS = (
+    "walltime=1:00:00 cput=10 pcput=20 mem=4gb mem=x file=1G pmem=1G vmem=2gb nodes=2 nodes=2:ppn=4 nodes=n1+n2:ppn=2 "
+    "nodes=1:gpus=2 nodes=a+b+a nodes=n2+n3:ppn=1+n7 select=2:ncpus=8:mpiprocs=2 select=1:ncpus=4:mpiprocs=2:mem=1G ncpus=4 "
+    "mpiprocs=x naccelerators=2 naccelerators=0 accelerator=true ACCELERATOR=TRUE nice=3 proc=fast proc=a,b arch=x "
+    "software=y host=z opsys=linux other=1 foo=1 xmem=2G nodes=2:ppn=-4 walltime=x , nodes= mem="
+).split()
+_BSUB = (
+    "-n 4 -n 1,4 -n 1, -W 10 -W x -q gpu -J name -o out -e err -m a -m 'a b' -M 1000 -M 1G -M x -x -c /x -cwd /x -R y "
+    "--job_name=x --cwd=/x --time 5 --queue_name -Z --exclusive=1 -J"
+)
+
+
+@cache
+def _foreign(slurm: str) -> st.SearchStrategy[str]:
+    """A line of another scheduler, and what makes sbatch pass over it."""
+    words = [f"-{word}" for word in _PBS]
+    items = st.lists(st.sampled_from(_PBS_ITEMS), min_size=1, max_size=3).map(",".join)
+    lsf = st.sampled_from(re.findall("-[^-]*(?:--[^-]*)?", _BSUB))
+    return st.one_of(
+        st.lists(st.sampled_from(words), min_size=1, max_size=2).map(" ".join).map("#PBS {}".format),
+        items.map("#PBS -l {}".format),
+        items.map("#PBS -l {}".format),
+        lsf.map("#BSUB {}".format),
+        _TEXT.map("#PBS {}".format),
+        st.sampled_from(
+            ["#SBATCH --ignore-pbs", "#PBS", "#PBS hetjob", " #PBS -N x", "x\n" * 101 + "#PBS -N far"]
+        ),
+    )
+
+
+_ARGUMENTS: st.SearchStrategy[list[str]] = st.one_of(
+    st.just([]),
+    st.just([]),
+    st.lists(
+        st.one_of(
+            *[
+                st.sampled_from(
+                    "-n2 -N2 --mem=1G -pgpu --gres=gpu:2 -t5 --mem-per-cpu=1G -Jx -Jy -c1 --ignore-pbs".split()
+                )
+            ]
+            * 4,
+            st.sampled_from(
+                "--exclusive --foo --time=x --mail-type=END --export=C --signal=B:USR1@9 --gpus-per-task=2 --gres=help "
+                "--tres-per-task=cpu=2 --begin=now+x".split()
+            ),
+        ),
+        max_size=2,
+    ),
+)
+_FIRST = st.sampled_from(
+    ["#!/bin/bash\n"] * 90
+    + ["#!/usr/bin/env python3\n", "", "\n#!/bin/sh\n", " #!", "#!/bin/sh\r\n", "#!\0\n", " \n"]
+)
+
+
+@st.composite
+def cases(draw: st.DrawFn, slurm: str = SLURM) -> Case:
+    """A script, mostly one that sbatch of the release takes, and how it is submitted."""
+    calm = st.one_of(*[_calm_option(slurm)] * 3, _demand()).map("#SBATCH {}".format)
+    lines = draw(st.lists(draw(st.sampled_from([calm, _line(slurm)])), min_size=1, max_size=4))
+    if not draw(st.integers(0, 5)):
+        lines += draw(st.lists(_foreign(slurm), min_size=1, max_size=3))
+    script = draw(_FIRST) + "".join(f"{line}\n" for line in lines) + "\nhostname\n"
+    return Case(script, draw(_environment(slurm)), draw(_ARGUMENTS))
+
+
+def ours(case: Case, slurm: str = SLURM) -> Answer | None:
+    """What the reader says; None if the case needs what it does not read."""
+    script = read(
+        case.script,
+        slurm=slurm,
+        environment=case.environment,
+        arguments=case.arguments,
+        gres_types=GRES_TYPES,
+        folder=_FOLDER,
+    )
+    given = [option for component in script.components for option in component.given]
+    if any(option.name in UNREAD or _is_file(option) for option in given):
+        return None
+    components = [
+        {
+            _printed(name): option.shown or ""
+            for name, option in sorted(component.options.items(), key=lambda item: item[0] == "umask")
+            if name != "verbose"
+        }
+        for component in script.components
+        if component.settled
+    ]
+    return Answer(components, [str(message) for message in script.messages], script.returncode)
+
+
+def _is_file(option: Option) -> bool:
+    return option.name in {"exclude", "nodelist"} and "/" in (option.value or "")
+
+
+def _printed(name: str) -> str:
+    """Options that only the environment or #PBS lines know are printed without a name."""
+    return "(null)" if name in _UNNAMED else name
+
+
+def theirs(case: Case, root: Path | None = None) -> Answer:
+    """What sbatch says, that of this machine or of another system's folder."""
+    reading = oracle.read(case.script, *case.arguments, env=case.environment, root=root)
+    components = [
+        {name: re.sub(r"^/[^ ]*/oracle-[^/]*", _FOLDER, value) for name, value in component.items()}
+        for component in reading.components
+    ]
+    return Answer(components, reading.messages, reading.returncode)

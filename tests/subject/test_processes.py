@@ -1,0 +1,96 @@
+"""What a script starts, in the forms in which scripts start it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sbatchgen.subject.processes import Launch
+from sbatchgen.subject.subject import Subject
+from tests.conftest import GOLDEN
+
+HEADER = "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4 --gpus-per-node=4 --cpus-per-task=8\n"
+
+
+def launches(body: str) -> tuple[Launch, ...]:
+    return Subject(file="job.slurm", text=HEADER + body).processes.launches
+
+
+@pytest.mark.parametrize(
+    ("body", "tools", "counts"),
+    [  # counts: nodes, tasks, tasks of a node, processes of a launcher on a node
+        ("torchrun t.py", "torchrun t.py", (1, 1, 1, 1)),
+        ("srun torchrun --nproc_per_node=$SLURM_GPUS_ON_NODE t.py", "srun torchrun t.py", (2, 8, 4, 4)),
+        ("srun -N2 -n 2 torchrun --nproc-per-node 8 t.py", "srun torchrun t.py", (2, 2, 1, 8)),
+        ("srun -n1 python -m torch.distributed.run t.py", "srun python torchrun t.py", (2, 1, 1, 1)),
+        ("srun bash -c 'source x; exec torchrun t.py'", "srun bash exec torchrun t.py", (2, 8, 4, 1)),
+        ("C='torchrun t.py'\nsrun -n2 bash -c \"$C\"", "srun bash torchrun t.py", (2, 2, 1, 1)),
+        ("C='torchrun t.py'\neval \"srun -N1 $C\"", "srun torchrun t.py", (1, 4, 4, 1)),
+        ('c=(srun torchrun)\n"${c[@]}" t.py', "srun torchrun t.py", (2, 8, 4, 1)),
+        ("srun --container-image=/i.sqsh torchrun t.py", "srun torchrun t.py", (2, 8, 4, 1)),
+        ("srun apptainer exec --nv i.sif python t.py", "srun apptainer exec python t.py", (2, 8, 4, None)),
+        ("mpirun -np 8 python t.py", "mpirun python t.py", (1, 1, 1, None)),
+        ("deepspeed --num_gpus 4 t.py", "deepspeed t.py", (1, 1, 1, 4)),
+        ("accelerate launch --num_processes 8 --num_machines 2 t.py", "accelerate launch t.py", (1, 1, 1, 4)),
+        ("accelerate launch --num_processes 8 t.py", "accelerate launch t.py", (1, 1, 1, None)),
+        ("time srun --ntasks=$N python3.11 -u t.py &", "time srun python t.py", (2, None, None, None)),
+        ("run() { srun python t.py; }\nrun", "srun python t.py", (2, 8, 4, None)),
+    ],
+)
+def test_forms(body: str, tools: str, counts: tuple[int | None, ...]) -> None:
+    job = Subject(file="job.slurm", text=HEADER).job
+    (launch,) = launches(body)
+    assert " ".join(tool.name for tool in launch.tools) == tools
+    assert (launch.nodes(job), launch.tasks(job), launch.tasks_per_node(job), launch.workers(job)) == counts
+    assert launch.is_training
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "srun hostname",
+        "head=$(srun -n1 hostname)",
+        "python -c 'import torch'",
+        "python -m pip install .",
+        "srun ./a.out",
+        "bash train.sh",
+        'eval "$(conda shell.bash hook)"\nconda activate x',
+        "command -v srun torchrun",
+    ],
+)
+def test_what_is_no_training(body: str) -> None:
+    assert not any(launch.is_training for launch in launches(body))
+
+
+@pytest.mark.parametrize(
+    ("body", "unseen"),
+    [
+        ("bash train.sh", True),
+        ("srun ./run.sh", True),
+        ("source launch.bash", True),
+        ('"${command[@]}"', True),
+        ("source .venv/bin/activate\n. ~/.bashrc\nsrun python t.py", False),
+        ("srun ./a.out", False),
+    ],
+)
+def test_scripts_that_start_others(body: str, *, unseen: bool) -> None:
+    assert Subject(file="job.slurm", text=HEADER + body).processes.unseen is unseen
+
+
+def test_native_ranks() -> None:
+    assert [launch.is_native for launch in launches("srun python t.py\nsrun torchrun t.py\npython t.py")] == [
+        True,
+        False,
+        False,
+    ]
+    assert not launches("srun python `which torchrun` t.py")[0].is_native
+
+
+@pytest.mark.parametrize("file", sorted(GOLDEN.glob("*.sh")), ids=lambda file: file.stem)
+def test_rendered_scripts_start_one_training(file: Path) -> None:
+    script = Subject(file=file.name, text=file.read_text())
+    (launch,) = script.processes.trainings
+    assert (launch.step is None) == ("#SBATCH" not in script.text)
+    assert launch.command.background == ("--resume off" not in script.text)
+    assert not script.processes.unseen
