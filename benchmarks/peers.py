@@ -43,22 +43,22 @@ def is_script(text: str) -> bool:
 SBATCHGEN = """
 import os
 from pathlib import Path
-from sbatchgen.check import check
-from sbatchgen.document import read
-from sbatchgen.job import JobSpec
-from sbatchgen.options import SbatchOptions
-from sbatchgen.plan import Source, layer
-from sbatchgen.profile import Profile
-from sbatchgen.render import render
-from sbatchgen.resolve import resolve
-from sbatchgen.search import Places, bundled
+from sbatchgen.inputs.document import read
+from sbatchgen.inputs.job import JobSpec
+from sbatchgen.inputs.layers import Level, layer
+from sbatchgen.inputs.options import SbatchOptions
+from sbatchgen.inputs.profile import Profile
+from sbatchgen.inputs.search import Places, bundled
+from sbatchgen.plan.resolve import resolve
+from sbatchgen.render.render import render
+from sbatchgen.rules.plans import check
 
 places = Places(Path.cwd(), os.environ)
 profile = read(places.profile("msu"), Profile)
 
 def script(number):
     job = JobSpec(options=SbatchOptions(job_name=f"ddp{number}"))
-    plan = resolve(profile, [layer(Source.JOB, job, {})], mode="ddp", name="ddp")
+    plan = resolve(profile, [layer(Level.JOB, job, {})], mode="ddp", name="ddp")
     if any(finding.severity == "error" for finding in check(plan)):
         raise SystemExit("the plan has errors")
     folders = places.folders("templates")

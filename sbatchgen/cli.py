@@ -367,14 +367,14 @@ def _columns(stream: TextIO) -> int:
 @click.pass_obj
 def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **given: Any) -> None:
     """Show every option: its value, where it was written, and what it overrode."""
-    from sbatchgen.plan.origins import settings
+    from sbatchgen.plan.origins import explanations
     from sbatchgen.render.render import render_request
     from sbatchgen.review import screen
     from sbatchgen.rules.plans import check
 
     resolved = _resolve(job, args, given)
     found = check(resolved.plan)
-    values = settings(resolved.plan, profile_file=resolved.profile_file, code=resolved.code)
+    values = explanations(resolved.plan, profile_file=resolved.profile_file, code=resolved.code)
     traced = lines and not _failure(found)
     script = render_request(resolved) if traced else None
     places = _traced(resolved, script) if script is not None else []

@@ -138,13 +138,13 @@ class Text(str):
         return cls(text)
 
 
-class Word(str):
+class Argument(str):
     """Any text that may be an argument or a value of the environment: all but NUL and broken UTF-8."""
 
     __slots__ = ()
 
     @classmethod
-    def parse(cls, text: str) -> Word:
+    def parse(cls, text: str) -> Argument:
         """Refuses what no argument can hold."""
         if "\0" in text:
             raise ValueError(f"{text!r} holds a NUL character")

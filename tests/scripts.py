@@ -11,7 +11,7 @@ from typing import Any
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.document import Document, read
 from sbatchgen.inputs.job import LAUNCHERS, MODES, RUNTIMES, JobSpec
-from sbatchgen.inputs.layers import Layer, Source, layer
+from sbatchgen.inputs.layers import Layer, Level, layer
 from sbatchgen.inputs.options import NAMES, SbatchOptions
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import bundled
@@ -38,9 +38,9 @@ def plan(mode: str, profile: str | Path = "msu", *, args: tuple[str, ...] = (), 
     file = bundled("profiles") / f"{profile}.yaml" if isinstance(profile, str) else profile
     options = {name: said.pop(name) for name in list(said) if name in NAMES}
     spec = JobSpec(**said, options=SbatchOptions(**options), args=args or None)  # type: ignore[arg-type]
-    flags = layer(Source.COMMAND_LINE, spec, {})
+    flags = layer(Level.COMMAND_LINE, spec, {})
     places = {key: f"--{key.removeprefix('options.').replace('_', '-')}" for key in flags.values}
-    layers = [Layer(Source.COMMAND_LINE, flags.values, places)]
+    layers = [Layer(Level.COMMAND_LINE, flags.values, places)]
     return resolve(_profile(file), layers, mode=mode, name=mode)  # type: ignore[arg-type]
 
 

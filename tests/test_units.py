@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sbatchgen.units import Duration, EnvName, Gres, JobName, Memory, ShellPath, Text, Word
+from sbatchgen.units import Argument, Duration, EnvName, Gres, JobName, Memory, ShellPath, Text
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,9 @@ def test_one_line_text_refuses_control_characters(text: str) -> None:
 
 
 def test_an_argument_may_hold_a_line_break_but_no_nul() -> None:
-    assert Word.parse("a\nb") == "a\nb"
+    assert Argument.parse("a\nb") == "a\nb"
     with pytest.raises(ValueError, match="NUL"):
-        Word.parse("a\0b")
+        Argument.parse("a\0b")
 
 
 @pytest.mark.parametrize("text", ["/scratch/${USER}/x", "${HOME}/a b", "./$(id)", "a#b", "100%"])

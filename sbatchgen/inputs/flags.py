@@ -12,7 +12,7 @@ import click
 from sbatchgen.errors import CommandLineError, Problem, did_you_mean
 from sbatchgen.inputs.document import parse_scalar
 from sbatchgen.inputs.job import JobSpec
-from sbatchgen.inputs.layers import Layer, Source
+from sbatchgen.inputs.layers import Layer, Level
 from sbatchgen.inputs.options import NAMES, SbatchOptions
 
 FLAGS = {"exclusive": "--exclusive", "requeue": "--requeue/--no-requeue"}
@@ -109,7 +109,7 @@ def layer_of(args: tuple[str, ...], given: Mapping[str, Any]) -> Layer:
             problems.append(Problem(str(error), flag))
     if problems:
         raise CommandLineError(problems)
-    return Layer(Source.COMMAND_LINE, values, places)
+    return Layer(Level.COMMAND_LINE, values, places)
 
 
 def _said(given: Mapping[str, Any], problems: list[Problem]) -> Iterator[tuple[str, Any, str]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sbatchgen.inputs.options import SbatchOptions, described
-from sbatchgen.units import EnvName, Resume, ShellPath, Text, Word
+from sbatchgen.units import Argument, EnvName, Resume, ShellPath, Text
 
 Mode = Literal["cpu", "single", "dataparallel", "ddp"]
 Launcher = Literal["torchrun", "srun", "spawn"]
@@ -72,12 +72,12 @@ class JobSpec:
         group="Training",
         common=True,
     )
-    args: tuple[Word, ...] | None = described("Arguments of the trainer.")
+    args: tuple[Argument, ...] | None = described("Arguments of the trainer.")
     template: Text | None = described("Template of the script.", metavar="NAME", group="Job")
     binds: tuple[ShellPath, ...] | None = described(
         "Folder that the container sees.", flag="--bind", metavar="SRC[:DST]", group="Runtime", common=True
     )
-    env: Mapping[EnvName, Word] = described(
+    env: Mapping[EnvName, Argument] = described(
         "Variable of the job.", make=dict, metavar="NAME=VALUE", group="Training", common=True
     )
     requeue_on_timeout: bool | None = described(

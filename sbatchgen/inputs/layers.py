@@ -11,7 +11,7 @@ from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.options import NAMES, SbatchOptions
 
 
-class Source(IntEnum):
+class Level(IntEnum):
     """Who said a value; the higher wins."""
 
     DEFAULT = 0
@@ -26,23 +26,23 @@ class Source(IntEnum):
 class Origin:
     """Where a value was written: a layer, and a `file:line`, a flag, or the rule it follows from."""
 
-    source: Source
+    level: Level
     where: str
 
 
-BY_DEFAULT = Origin(Source.DEFAULT, "default")
+BY_DEFAULT = Origin(Level.DEFAULT, "default")
 
 
 @dataclass(frozen=True)
 class Layer:
-    """What one source says: "options.nodes" -> 4, each with its place."""
+    """What one level says: "options.nodes" -> 4, each with its place."""
 
-    source: Source
+    level: Level
     values: Mapping[str, Any]
     places: Mapping[str, str]
 
 
-def layer(source: Source, spec: JobSpec, places: Mapping[str, str]) -> Layer:
+def layer(level: Level, spec: JobSpec, places: Mapping[str, str]) -> Layer:
     """What a job spec says, flat."""
     values: dict[str, Any] = {}
     for field in fields(JobSpec):
@@ -55,7 +55,7 @@ def layer(source: Source, spec: JobSpec, places: Mapping[str, str]) -> Layer:
             values |= {f"{field.name}.{key}": item for key, item in value.items()}
         elif value is not None:
             values[field.name] = value
-    return Layer(source, values, places)
+    return Layer(level, values, places)
 
 
 def option_values(options: SbatchOptions) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Literal
 from sbatchgen.errors import did_you_mean
 from sbatchgen.inputs.job import GpuRequest, Launcher, RuntimeName
 from sbatchgen.inputs.options import NAMES, SbatchOptions, described, required
-from sbatchgen.units import Count, Duration, EnvName, Memory, Port, Release, ShellPath, Text, Word
+from sbatchgen.units import Argument, Count, Duration, EnvName, Memory, Port, Release, ShellPath, Text
 
 _INTERFACE = re.compile(r"[^\s/,^=]{1,15}")  # of Linux: IFNAMSIZ
 
@@ -202,7 +202,7 @@ class Profile:
     gpu_request: GpuRequest = described("How jobs ask for GPUs.", "gpus_per_node")
     modules: tuple[Text, ...] = described("Modules to load, after module purge.", ())
     setup: tuple[Text, ...] = described("Lines of shell, run as they stand before the runtime.", ())
-    env: Mapping[EnvName, Word] = described("Variables of every job.", make=dict)
+    env: Mapping[EnvName, Argument] = described("Variables of every job.", make=dict)
     network: Network = described("How processes on several nodes find each other.", make=Network)
     runtime: RuntimeName = described("Where Python is from, unless the job says otherwise.", "host")
     launcher: Launcher = described("How processes start, unless the job says otherwise.", "torchrun")

@@ -17,7 +17,7 @@ from sbatchgen.finding import NOWHERE, Finding
 from sbatchgen.inputs.document import Document, parse_scalar
 from sbatchgen.inputs.flags import key_type
 from sbatchgen.inputs.job import MODES, Mode
-from sbatchgen.inputs.layers import Layer, Origin, Source
+from sbatchgen.inputs.layers import Layer, Level, Origin
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import Places, bundled
 from sbatchgen.lint.linter import read_closely
@@ -75,7 +75,7 @@ def _plan(profile: Document[Profile], mode: Mode, partition: str | None) -> Plan
     values = {f"options.{name}": _made_up(f"options.{name}") for name in profile.value.required}
     if partition is not None:
         values["options.partition"] = parse_scalar(partition, key_type("options.partition"))
-    flags = Layer(Source.COMMAND_LINE, values, dict.fromkeys(values, "made up"))
+    flags = Layer(Level.COMMAND_LINE, values, dict.fromkeys(values, "made up"))
     return resolve(profile, [flags], mode=mode, name=mode)
 
 
@@ -91,7 +91,7 @@ def _made_up(key: str) -> object:
 
 def _of_script(plan: Plan, profile: Document[Profile], file: Path, places: Places) -> Iterator[Finding]:
     """What is wrong in the lines of the script that the profile writes: `setup`, and its template."""
-    resolved = Resolved(plan, places, file, Origin(Source.COMMAND_LINE, ""), bundled("code"), ())
+    resolved = Resolved(plan, places, file, Origin(Level.COMMAND_LINE, ""), bundled("code"), ())
     try:
         script = render_request(resolved)
     except SbatchgenError as error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sbatchgen.inputs.layers import Origin, Source
+from sbatchgen.inputs.layers import Level, Origin
 from sbatchgen.inputs.options import GPU_OPTIONS, NAMES
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.resources import written
@@ -48,7 +48,7 @@ class Said:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class Explanation:
     """An option or a key, and what it is set to.
 
     Attributes:
@@ -62,7 +62,7 @@ class Setting:
     overrode: tuple[Said, ...] = ()
 
 
-def settings(plan: Plan, *, profile_file: Path, code: Path) -> Iterator[Setting]:
+def explanations(plan: Plan, *, profile_file: Path, code: Path) -> Iterator[Explanation]:
     """Every value of a plan.
 
     Args:
@@ -70,17 +70,19 @@ def settings(plan: Plan, *, profile_file: Path, code: Path) -> Iterator[Setting]
         profile_file: The file of its profile.
         code: Where the bundled training package lies if the profile does not say.
     """
-    yield Setting(name="profile", said=Said(value=str(plan.profile.name), by="profile", at=str(profile_file)))
+    yield Explanation(
+        name="profile", said=Said(value=str(plan.profile.name), by="profile", at=str(profile_file))
+    )
     keys = [f"options.{name}" for name in NAMES] + list(OWN)
     keys += [f"env.{name}" for name in plan.env] + [f"extra_options.{name}" for name in plan.extra_options]
     for key in keys:
         value = _value(plan, key)
         if value is not None:
             others = tuple(_said(other, by) for other, by in plan.overridden.get(key, ()))
-            yield Setting(name=_name(key), said=_said(value, plan.origin(key)), overrode=others)
+            yield Explanation(name=_name(key), said=_said(value, plan.origin(key)), overrode=others)
     if plan.trainer is None:
         folder = str(plan.profile.paths.code or code)
-        yield Setting(
+        yield Explanation(
             name="code", said=Said(value=folder, by="default", at="the folder that holds `training`")
         )
 
@@ -106,15 +108,15 @@ MATTER = (
 GUESSED = ("options.time", "options.nodes", *(f"options.{name}" for name in GPU_OPTIONS))
 
 
-def surprises(plan: Plan, profile_by: Origin) -> Iterator[Setting]:
+def surprises(plan: Plan, profile_by: Origin) -> Iterator[Explanation]:
     """What a user may not expect: see MATTER; what sbatchgen.yaml says; what was written and does not count.
 
     Args:
         plan: The job.
         profile_by: Who named its profile.
     """
-    if profile_by.source < Source.JOB:
-        yield Setting(name="profile", said=_said(plan.profile.name, profile_by))
+    if profile_by.level < Level.JOB:
+        yield Explanation(name="profile", said=_said(plan.profile.name, profile_by))
     keys = dict.fromkeys([f"options.{name}" for name in MATTER] + list(plan.origins))
     for key in keys:
         origin, value = plan.origins.get(key), _value(plan, key)
@@ -128,23 +130,23 @@ def surprises(plan: Plan, profile_by: Origin) -> Iterator[Setting]:
             if _text(other) != _text(value) and _was_meant(key, by, instead=origin)
         )
         if overrode or _untyped(key, origin, _text(value)):
-            yield Setting(name=_name(key), said=_said(value, origin), overrode=overrode)
+            yield Explanation(name=_name(key), said=_said(value, origin), overrode=overrode)
 
 
 def _untyped(key: str, origin: Origin, value: str) -> bool:
     """Whether a value matters that the user did not write into the command or the job."""
-    if origin.source is Source.DEFAULT:
+    if origin.level is Level.DEFAULT:
         return key in GUESSED and value not in ("1", "gpu:1")
-    if origin.source in (Source.PROFILE, Source.PARTITION):
+    if origin.level in (Level.PROFILE, Level.PARTITION):
         return key.removeprefix("options.") in MATTER or key.startswith("extra_options.")
-    return origin.source is Source.PROJECT
+    return origin.level is Level.PROJECT
 
 
 def _was_meant(key: str, by: Origin, *, instead: Origin) -> bool:
     """Whether somebody may count on a value that another one took the place of: lists are joined instead."""
-    if key in ("args", "binds") or by.source is Source.DEFAULT:
+    if key in ("args", "binds") or by.level is Level.DEFAULT:
         return False
-    return by.source >= Source.PROJECT or instead.source in (Source.PARTITION, Source.PROJECT)
+    return by.level >= Level.PROJECT or instead.level in (Level.PARTITION, Level.PROJECT)
 
 
 def _name(key: str) -> str:
@@ -164,7 +166,7 @@ def _value(plan: Plan, key: str) -> Any:
 
 
 def _said(value: Any, origin: Origin) -> Said:
-    by = origin.source.name.lower().replace("_", " ")
+    by = origin.level.name.lower().replace("_", " ")
     return Said(value=_text(value), by=by, at=written(origin) or origin.where)
 
 

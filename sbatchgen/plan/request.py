@@ -11,7 +11,7 @@ from sbatchgen.errors import CommandLineError, did_you_mean
 from sbatchgen.inputs.document import Document, read
 from sbatchgen.inputs.flags import layer_of, parameters
 from sbatchgen.inputs.job import MODES, JobSpec
-from sbatchgen.inputs.layers import Origin, Source, layer
+from sbatchgen.inputs.layers import Level, Origin, layer
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import Places, bundled, is_file_name
 from sbatchgen.plan.plan import Plan
@@ -52,8 +52,8 @@ def resolve_request(
     project = places.project
     nearby = _short(project, folder) if project else None
     project_document = read(nearby, JobSpec) if nearby else None
-    documents = [(Source.PROJECT, project_document), (Source.JOB, job_document)]
-    layers = [layer(source, one.value, one.places) for source, one in documents if one]
+    documents = [(Level.PROJECT, project_document), (Level.JOB, job_document)]
+    layers = [layer(level, one.value, one.places) for level, one in documents if one]
     layers.append(flags)
     said = {key: value for one in layers for key, value in one.values.items()}
     profile_name, profile_by = _profile_name(
@@ -78,13 +78,13 @@ def _profile_name(
 ) -> tuple[str, Origin]:
     """The profile's name or file: by flag, by SBATCHGEN_PROFILE, by the job or by sbatchgen.yaml."""
     if named := given.get("profile"):
-        return str(named), Origin(Source.COMMAND_LINE, "--profile")
+        return str(named), Origin(Level.COMMAND_LINE, "--profile")
     if named := environment.get("SBATCHGEN_PROFILE"):
-        return named, Origin(Source.PROJECT, "SBATCHGEN_PROFILE")
-    for source, (file, document) in ((Source.JOB, job), (Source.PROJECT, project)):
+        return named, Origin(Level.PROJECT, "SBATCHGEN_PROFILE")
+    for level, (file, document) in ((Level.JOB, job), (Level.PROJECT, project)):
         if file and document and document.value.profile:
-            return beside(file, document.value.profile), Origin(source, document.places["profile"])
-    return "local", Origin(Source.DEFAULT, "nobody names one")
+            return beside(file, document.value.profile), Origin(level, document.places["profile"])
+    return "local", Origin(Level.DEFAULT, "nobody names one")
 
 
 def beside(file: str | Path, profile: str) -> str:

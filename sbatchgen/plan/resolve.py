@@ -11,7 +11,7 @@ from typing import Any
 
 from sbatchgen.inputs.document import Document
 from sbatchgen.inputs.job import Mode
-from sbatchgen.inputs.layers import BY_DEFAULT, Layer, Origin, Source, option_values
+from sbatchgen.inputs.layers import BY_DEFAULT, Layer, Level, Origin, option_values
 from sbatchgen.inputs.options import GPU_OPTIONS, SbatchOptions
 from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.plan.plan import Plan, gpu_count
@@ -63,7 +63,7 @@ class _Values:
     def lay(self, over: Layer) -> None:
         for key, value in over.values.items():
             place = over.places.get(key)  # none for a default of the profile's own
-            self.set(key, value, Origin(over.source, place) if place else BY_DEFAULT)
+            self.set(key, value, Origin(over.level, place) if place else BY_DEFAULT)
 
     def set(self, key: str, value: Any, origin: Origin) -> None:
         if key in self.values:
@@ -74,7 +74,7 @@ class _Values:
     def derive(self, key: str, value: Any, why: str) -> None:
         """A value that nobody gave, and the rule it follows from."""
         if value is not None and key not in self.values:
-            self.set(key, value, Origin(Source.DEFAULT, why))
+            self.set(key, value, Origin(Level.DEFAULT, why))
 
     def drop(self, key: str) -> None:
         self.values.pop(key, None)
@@ -118,22 +118,22 @@ def _profile_layers(
     if cluster.default_partition:
         facts["options.partition"] = cluster.default_partition
     where = {"data": places.get("paths.data", ""), "options.partition": places.get("default_partition", "")}
-    yield Layer(Source.PROFILE, facts | option_values(cluster.options), {**places, **where})
+    yield Layer(Level.PROFILE, facts | option_values(cluster.options), {**places, **where})
     first = partition_name.split(",", maxsplit=1)[0]
-    yield _moved(Source.PARTITION, partition.options, places, f"partitions.{first}.options")
+    yield _moved(Level.PARTITION, partition.options, places, f"partitions.{first}.options")
     if mode in cluster.modes:
-        yield _moved(Source.PARTITION, cluster.modes[mode], places, f"modes.{mode}")
+        yield _moved(Level.PARTITION, cluster.modes[mode], places, f"modes.{mode}")
 
 
-def _moved(source: Source, options: SbatchOptions, places: Mapping[str, str], prefix: str) -> Layer:
+def _moved(level: Level, options: SbatchOptions, places: Mapping[str, str], prefix: str) -> Layer:
     values = option_values(options)
-    return Layer(source, values, {k: places.get(k.replace("options", prefix, 1), prefix) for k in values})
+    return Layer(level, values, {k: places.get(k.replace("options", prefix, 1), prefix) for k in values})
 
 
 def _join_args(values: _Values, layers: Sequence[Layer]) -> None:
     """Trainer arguments of the command line come after those of the job, where they win."""
     given = [one for one in layers if "args" in one.values]
-    if len(given) > 1 and given[-1].source is Source.COMMAND_LINE:
+    if len(given) > 1 and given[-1].level is Level.COMMAND_LINE:
         values.values["args"] = (*given[-2].values["args"], *given[-1].values["args"])
 
 
@@ -161,7 +161,7 @@ def _derive_runtime(values: _Values, profile: Document[Profile]) -> None:
 
 
 def _fact(profile: Document[Profile], place: str) -> Origin:
-    return Origin(Source.PROFILE, profile.places.get(f"runtimes.{place}", "profile"))
+    return Origin(Level.PROFILE, profile.places.get(f"runtimes.{place}", "profile"))
 
 
 def _derive_job(values: _Values, profile: Profile, mode: Mode, name: str) -> None:
@@ -192,10 +192,10 @@ def _gpus(values: _Values, profile: Profile, partition: Partition, mode: Mode) -
     given = {
         name: values.origins[f"options.{name}"] for name in GPU_OPTIONS if f"options.{name}" in values.origins
     }
-    top = max((origin.source for origin in given.values()), default=Source.DEFAULT)
+    top = max((origin.level for origin in given.values()), default=Level.DEFAULT)
     unwanted = mode == "cpu" or values.get("gpu_request") == "none"
     for name, origin in given.items():
-        if origin.source < top or (unwanted and origin.source < Source.PROJECT):
+        if origin.level < top or (unwanted and origin.level < Level.PROJECT):
             values.drop(f"options.{name}")
     if mode == "cpu":
         return 0, 0
@@ -275,7 +275,7 @@ def _emit_gpus(values: _Values, gpus: int) -> None:
     given = [name for name in GPU_OPTIONS if f"options.{name}" in values.values]
     if not gpus or given not in ([], ["gpus_per_node"]) or (form == "none" and not given):
         return
-    count, origin = str(gpus), Origin(Source.DEFAULT, "mode and partition")
+    count, origin = str(gpus), Origin(Level.DEFAULT, "mode and partition")
     if given and form != "none":
         count, origin = values.get("options.gpus_per_node"), values.origins["options.gpus_per_node"]
         values.drop("options.gpus_per_node")
@@ -295,7 +295,7 @@ def _plan(
     gpus, shards, nproc = shape
     name = str(values.get("options.job_name"))
     for option in profile.omit:
-        if values.origins.get(f"options.{option}", Origin(Source.DEFAULT, "")).source < Source.PROJECT:
+        if values.origins.get(f"options.{option}", Origin(Level.DEFAULT, "")).level < Level.PROJECT:
             values.drop(f"options.{option}")
     grouped = values.grouped()
     return Plan(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from sbatchgen.finding import Place
-from sbatchgen.inputs.layers import Origin, Source
+from sbatchgen.inputs.layers import Level, Origin
 from sbatchgen.plan.plan import Plan
 from sbatchgen.units import Gres
 
@@ -215,6 +215,6 @@ def _given(text: str | None) -> Amounts | None:
 
 def written(origin: Origin) -> str:
     """Where a value was written, as errors show it."""
-    if origin.source is not Source.DEFAULT:
+    if origin.level is not Level.DEFAULT:
         return origin.where
     return f"follows from: {origin.where}" if origin.where != "default" else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from sbatchgen import quoting
-from sbatchgen.inputs.layers import Source
+from sbatchgen.inputs.layers import Level
 from sbatchgen.inputs.options import GPU_OPTIONS
 from sbatchgen.plan.plan import Plan
 from sbatchgen.units import ShellPath
@@ -70,10 +70,10 @@ def uses_data(plan: Plan) -> bool:
     """Whether the data folder is named in the script."""
     if any("{data_dir}" in word for word in plan.args):
         return True
-    by = plan.origin("data").source
+    by = plan.origin("data").level
     if plan.trainer:  # the profile's data are those of the bundled trainer
-        return by >= Source.PROJECT
-    return by > Source.DEFAULT or _dataset(plan.args) in FILES_NEEDED
+        return by >= Level.PROJECT
+    return by > Level.DEFAULT or _dataset(plan.args) in FILES_NEEDED
 
 
 def own_folders(plan: Plan) -> tuple[str, ...]:

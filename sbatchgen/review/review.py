@@ -14,7 +14,7 @@ from sbatchgen.finding import Finding
 from sbatchgen.inputs.layers import Origin
 from sbatchgen.inputs.profile import Partition
 from sbatchgen.plan import resources
-from sbatchgen.plan.origins import Setting, surprises
+from sbatchgen.plan.origins import Explanation, surprises
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.resources import Resources
 from sbatchgen.render import launch
@@ -151,7 +151,7 @@ class Review:
     request: Request | None = None
     cost: Cost | None = None
     start: Start | None = None
-    surprises: tuple[Setting, ...] = ()
+    surprises: tuple[Explanation, ...] = ()
     findings: tuple[Finding, ...] = ()
     last: Change | None = None
     script: str | None = None

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.search import short
-from sbatchgen.plan.origins import Said, Setting
+from sbatchgen.plan.origins import Explanation, Said
 from sbatchgen.render.trace import TemplateLine
 from sbatchgen.review.review import SCHEMA, Amount, Cluster, Cost, Request, Review, lines_of
 from sbatchgen.slurm.refusal import UNCHECKED, Answer
@@ -170,7 +170,7 @@ def _cost(cost: Cost, request: Request) -> str:
     return f"{text} at the time limit{more}"
 
 
-def origin(setting: Setting, folder: Path) -> str:
+def origin(setting: Explanation, folder: Path) -> str:
     """Who said a value and where, and what it took the place of."""
     others = [f"over {other.value} of {_by(other, folder)}" for other in setting.overrode]
     return ", ".join([_by(setting.said, folder), *others])
@@ -219,14 +219,14 @@ def _indented(text: str) -> str:
     return "".join(f"  {line}\n" if line else "\n" for line in text.splitlines())
 
 
-def explanation(settings: Iterable[Setting]) -> str:
+def explanation(settings: Iterable[Explanation]) -> str:
     """Every option: its value, where it was written, and what it overrode."""
     lines = [(one.name, one.said.value, one.said.at + _over(one)) for one in settings]
     first, second = (max(len(line[column]) for line in lines) for column in (0, 1))
     return "".join(f"{name:<{first}}  {value:<{min(second, 40)}}  {where}\n" for name, value, where in lines)
 
 
-def _over(setting: Setting) -> str:
+def _over(setting: Explanation) -> str:
     said = [f"{other.at} said {other.value}" for other in setting.overrode]
     return f"  ({'; '.join(said)})" if said else ""
 
@@ -243,7 +243,7 @@ def blame(script: str, places: Sequence[TemplateLine], folder: Path) -> str:
 
 
 def explanation_as_json(
-    settings: Iterable[Setting], script: str | None, places: Sequence[TemplateLine]
+    settings: Iterable[Explanation], script: str | None, places: Sequence[TemplateLine]
 ) -> str:
     """`schema`, `settings` (name, said, overrode) and, if asked for, `lines` (text, file, line, block)."""
     lines = [

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from sbatchgen.errors import Problem
 from sbatchgen.finding import Finding
-from sbatchgen.inputs.layers import Source
+from sbatchgen.inputs.layers import Level
 from sbatchgen.inputs.options import GPU_OPTIONS, NAMES, POSITIVE
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.resources import of_plan, written
@@ -114,7 +114,7 @@ def _gpu_key(plan: Plan) -> str:
 
 def _gpus_known(plan: Plan) -> Iterator[Finding]:
     unknown = plan.slurm and not (plan.gpus_per_node or plan.shards or plan.partition.gpus_per_node)
-    told = plan.origin("nproc_per_node").source > Source.DEFAULT
+    told = plan.origin("nproc_per_node").level > Level.DEFAULT
     if plan.mode in ("dataparallel", "ddp") and unknown and not told:
         what = f"how many GPUs a node has is not known for profile '{plan.profile.name}'"
         yield error(plan, "", what, "add --gpus-per-node N (or, on CPUs, --nproc-per-node N)")
@@ -166,7 +166,7 @@ def _launcher_possible(plan: Plan) -> Iterator[Finding]:
         what = f"launcher 'srun' needs Slurm, which profile '{plan.profile.name}' does not have"
         yield error(plan, "launcher", what, "use --launcher torchrun or spawn")
     given = plan.origin("launcher")
-    if plan.mode != "ddp" and given.source >= Source.PROJECT:
+    if plan.mode != "ddp" and given.level >= Level.PROJECT:
         what = f"mode '{plan.mode}' starts one process: the launcher is ignored"
         yield Finding("warning", Problem(what, given.where, "remove the launcher, or use mode ddp"))
     if plan.profile.scheduler == "none" and plan.nodes > 1:
@@ -178,7 +178,7 @@ def _signal_is_served(plan: Plan) -> Iterator[Finding]:
     signal = plan.options.signal
     if not signal or not plan.options.time or not plan.slurm:
         return
-    if plan.restartable and plan.origin("options.signal").source > Source.DEFAULT:
+    if plan.restartable and plan.origin("options.signal").level > Level.DEFAULT:
         from signal import SIGUSR1
 
         from sbatchgen.sbatch.grammar import signal as read  # our own needs no reader
@@ -210,7 +210,7 @@ def _values_are_taken(plan: Plan) -> Iterator[Finding]:
     """What sbatch says of the values that somebody wrote, as it would of those in a script."""
     for name in JUDGED_BY_SBATCH if plan.slurm else ():
         value, origin = getattr(plan.options, name), plan.origin(f"options.{name}")
-        if value and origin.source > Source.DEFAULT:
+        if value and origin.level > Level.DEFAULT:
             from sbatchgen.rules.values import refused
 
             found = refused(name.replace("_", "-"), str(value), plan.profile.slurm or DEFAULT_SLURM)

@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from sbatchgen.errors import CommandLineError, DocumentError, FitError, SbatchgenError, SlurmError
 from sbatchgen.finding import Finding
-from sbatchgen.inputs.layers import Source
+from sbatchgen.inputs.layers import Level
 from sbatchgen.inputs.search import Places
 from sbatchgen.lint.linter import read_closely
 from sbatchgen.lint.settings import findings_of, settings_of
@@ -91,7 +91,7 @@ def _of_plan(
     ask: bool = False,
 ) -> Submission:
     plan = resolved.plan
-    if run_dir and plan.slurm and plan.origin("options.output").source is Source.DEFAULT:
+    if run_dir and plan.slurm and plan.origin("options.output").level is Level.DEFAULT:
         pattern = str(plan.options.output or "%x-%j.out")
         resolved = with_log(resolved, f"{_in_directive(run_dir)}/{pattern}")
     findings = check(resolved.plan, log_folders_made=True)

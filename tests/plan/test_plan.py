@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.inputs.layers import Source
+from sbatchgen.inputs.layers import Level
 from tests.conftest import Command
 from tests.scripts import plan
 
@@ -195,9 +195,7 @@ def test_the_warning_leaves_time_and_goes_with_resume() -> None:
 
 
 def test_origins_are_ordered() -> None:
-    assert (
-        Source.DEFAULT < Source.PROFILE < Source.PARTITION < Source.PROJECT < Source.JOB < Source.COMMAND_LINE
-    )
+    assert Level.DEFAULT < Level.PROFILE < Level.PARTITION < Level.PROJECT < Level.JOB < Level.COMMAND_LINE
 
 
 @pytest.mark.parametrize(("profile", "values"), [

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.inputs.layers import Origin, Source
-from sbatchgen.plan.origins import Setting
+from sbatchgen.inputs.layers import Level, Origin
+from sbatchgen.plan.origins import Explanation
 from sbatchgen.plan.plan import Plan
 from sbatchgen.review.review import Review, elements, of_plan, of_script
 from sbatchgen.review.screen import as_text, rows
@@ -50,7 +50,7 @@ def here(folder: Path) -> Path:
 
 
 def review(of: Plan) -> Review:
-    by = Origin(Source.COMMAND_LINE, "--profile")
+    by = Origin(Level.COMMAND_LINE, "--profile")
     return of_plan(of, script(of), check(of, log_folders_made=True), profile_by=by)
 
 
@@ -109,7 +109,7 @@ def test_the_elements_of_an_array_are_counted(array: str, count: int) -> None:
     assert elements(array) == count
 
 
-def surprises(of: Review) -> dict[str, Setting]:
+def surprises(of: Review) -> dict[str, Explanation]:
     return {one.name: one for one in of.surprises}
 
 
