@@ -63,10 +63,12 @@ from tests.training.test_checkpoint import Evil
 from tests.training.test_exact import equal, everything
 from tests.training.test_faults import children, tasks
 from tests.training.test_runs import SPAWN_2
-from training import checkpoint, digits, loop, resume
-from training.config import trajectory_defaults
+from training import digits
+from training.config import critical_settings
 from training.errors import UserError, one_line
-from training.session import Progress, Session
+from training.run import loop, resume
+from training.run.session import Progress, Session
+from training.saving import checkpoint
 
 Weights = dict[str, torch.Tensor]
 BIG = 3200  # rows and columns of a weight of 41 MB
@@ -164,7 +166,11 @@ def big_session(folder: Path) -> Session:
     model = nn.Linear(BIG, BIG, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=1)
     return dataclasses.replace(
-        made, model=model, trained=model, optimizer=optimizer, settings=trajectory_defaults()
+        made,
+        model=model,
+        trained=model,
+        optimizer=optimizer,
+        settings=critical_settings(made.config, batch=1, train_samples=1),
     )
 
 

@@ -498,8 +498,8 @@ def part_saves(bench: Bench) -> list[Figure]:
     """Checkpoints against torch.save."""
     import torch
 
-    from training import checkpoint
-    from training.writer import Copies
+    from training.saving import checkpoint
+    from training.saving.writer import Copies
 
     plain = "torch.save, fsync"
     sync = Figure("C6 save, on the disk", "ms", 1.25, higher=False, against=plain)
@@ -582,7 +582,7 @@ def part_resume(bench: Bench) -> list[Figure]:
 
 def _load_s(path: Path) -> float:
     """Seconds to check and load a checkpoint."""
-    from training import checkpoint
+    from training.saving import checkpoint
 
     began = time.perf_counter()
     checkpoint.decode(path)

@@ -80,49 +80,54 @@ def test_every_library_is_declared(folder: Path, declared: set[str]) -> None:
     assert used - set(sys.stdlib_module_names) - {folder.name} <= declared
 
 
-def imported(path: Path) -> set[Path]:
+def imported(path: Path, package: Path) -> set[Path]:
     """The files of the package that a module imports, wherever in it."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "sbatchgen":
-            base = PACKAGE.joinpath(*str(node.module).split(".")[1:])
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == package.name:
+            base = package.joinpath(*str(node.module).split(".")[1:])
             for alias in node.names:
                 module = base / f"{alias.name}.py"
                 found.add(module if module.is_file() else base.with_suffix(".py"))
     return {one if one.is_file() else one.with_suffix("") / "__init__.py" for one in found}
 
 
-def drawn() -> list[str]:
-    """The folders and modules of the package, in the order of the tree in CONTRIBUTING.md."""
-    tree = (REPOSITORY / "CONTRIBUTING.md").read_text().partition("    sbatchgen/\n")[2].partition("\n\n")[0]
+def drawn(package: Path) -> list[str]:
+    """The folders and modules of a package, in the order of its tree in CONTRIBUTING.md."""
+    text = (REPOSITORY / "CONTRIBUTING.md").read_text()
+    tree = text.partition(f"    {package.name}/\n")[2].partition("\n\n")[0]
     words = [re.split("  +", line.strip())[0] for line in tree.splitlines()]
     return [name.rstrip("/") for names in words for name in names.split(", ")]
 
 
-def test_the_tree_shows_each_folder_and_module() -> None:
+@pytest.mark.parametrize("package", [PACKAGE, TRAINING])
+def test_the_tree_shows_each_folder_and_module(package: Path) -> None:
     there = {
-        path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()
+        path.stem for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()
     }
-    assert sorted(drawn()) == sorted(there - {"__init__", "__main__"})
+    assert sorted(drawn(package)) == sorted(there - {"__init__", "__main__"})
 
 
-def test_imports_point_up_the_tree() -> None:
+@pytest.mark.parametrize("package", [PACKAGE, TRAINING])
+def test_imports_point_up_the_tree(package: Path) -> None:
     """A folder imports only from those above it, and from itself."""
-    order = ["__init__", *drawn(), "__main__"]
-    for path in PACKAGE.rglob("*.py"):
-        room = order.index(path.relative_to(PACKAGE).parts[0].removesuffix(".py"))
-        for other in imported(path):
-            assert order.index(other.relative_to(PACKAGE).parts[0].removesuffix(".py")) <= room, (path, other)
+    order = ["__init__", *drawn(package), "__main__"]
+    for path in package.rglob("*.py"):
+        room = order.index(path.relative_to(package).parts[0].removesuffix(".py"))
+        for other in imported(path, package):
+            assert order.index(other.relative_to(package).parts[0].removesuffix(".py")) <= room, (path, other)
 
 
 def test_the_readers_of_scripts_need_nothing_of_the_rest() -> None:
     for reader in ("sbatch", "bash"):
         for path in (PACKAGE / reader).glob("*.py"):
-            assert all(other.parent.name == reader for other in imported(path)), path
+            assert all(other.parent.name == reader for other in imported(path, PACKAGE)), path
 
 
-def test_no_module_imports_itself_in_a_circle() -> None:
+@pytest.mark.parametrize("package", [PACKAGE, TRAINING])
+def test_no_module_imports_itself_in_a_circle(package: Path) -> None:
     graph = {
-        path: {one for one in imported(path) if one.name != "__init__.py"} for path in PACKAGE.rglob("*.py")
+        path: {one for one in imported(path, package) if one.name != "__init__.py"}
+        for path in package.rglob("*.py")
     }
     TopologicalSorter(graph).prepare()  # raises CycleError

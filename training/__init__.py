@@ -33,19 +33,22 @@ Exit status: 0 done, 75 stopped and saved, 3 the loss is not finite, 1 failed.
 
 # To read it in one sitting, in this order:
 #
-#     order, splits         which samples, in which order, and the batches made of them
-#     session, loop         what a run works with; its steps, and the moments at which all processes agree
-#     stop, world           why to stop; many processes as one
-#     resume, writer        the state, saved beside the training and put back
-#     checkpoint            the state on the disk: whole or absent, checked before use
-#     engine                all of it, from the first line to the exit status
+#     data/order, data/splits              which samples, in which order, and the batches made of them
+#     run/session, run/loop                what a run works with; its steps, and where all processes agree
+#     processes/stop, processes/world      why to stop; the collective operations
+#     run/resume, saving/writer            saves the state beside the training, and restores it
+#     saving/checkpoint                    checkpoint files: whole or absent, checked before use
+#     run/engine                           all of it, from the first line to the exit status
 #
-# The rest is what these ten call or are called by:
+# These ten keep the promises. The rest is around them:
 #
-#     __main__, command, config, launch    the command line
-#     torchrun, task, spawn, jobscript     the ways to start, and the job script
-#     data, idx, cifar, digits             data sets and their files
-#     models, optim, recomputation         what is trained, and how
-#     export, processor                    the weights alone, for others; what the CPU can do
-#     log, bar, curves, lock, errors       what is told, to whom; one job a folder
-#     runfolder, files                     what lies where; reading and writing where others may write too
+#     __main__, command, config            the command line
+#     torchrun, task                       started by job scripts, for each node or task
+#     processes/ranks, processes/spawn     rank and world size; starts the processes of a node
+#     processes/jobscript                  what the job script asks and is told
+#     data/datasets, data/mnist, data/cifar, digits    data sets and their files; synthetic digits
+#     model/models, model/optimizer        what is trained, and how
+#     model/precision, model/activation_checkpointing    fp16 and bf16; less memory
+#     output/log, output/bar, output/curves    what is told, to whom
+#     saving/lock, saving/names, runfolder     one job per run folder; what is in it
+#     run/export, errors, files            the weights alone; errors; files in shared folders

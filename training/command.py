@@ -12,14 +12,23 @@ import traceback
 import warnings
 from pathlib import Path
 
-from . import spawn
-from .config import Config, parse
-from .errors import DONE, FAILED, NOT_FINITE, PREEMPTED, FolderError, NotFiniteError, UserError, one_line
-from .jobscript import PARENT, leave_status, reads_status
-from .launch import detect
-from .log import complain, mark_failed
-from .runfolder import look
-from .stop import Stop, end_with_parent
+from training.config import Config, parse
+from training.errors import (
+    DONE,
+    FAILED,
+    NOT_FINITE,
+    PREEMPTED,
+    FolderError,
+    NotFiniteError,
+    UserError,
+    one_line,
+)
+from training.output.log import complain, mark_failed
+from training.processes import spawn
+from training.processes.jobscript import PARENT, leave_status, reads_status
+from training.processes.ranks import detect
+from training.processes.stop import Stop, end_with_parent
+from training.runfolder import look
 
 
 def main(argv: list[str]) -> int:
@@ -38,7 +47,7 @@ def main(argv: list[str]) -> int:
         stop = Stop()  # before the slow imports: from here on a signal is remembered and does not kill
         place = detect(os.environ, config.launcher)
         try:
-            from .engine import run
+            from training.run.engine import run
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise

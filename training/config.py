@@ -7,9 +7,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar, get_type_hints
 
-from . import __doc__ as how_to_start
-from .errors import UserError
-from .stop import end_of
+from training import __doc__ as how_to_start
+from training.errors import UserError
+from training.processes.stop import end_of
 
 T = TypeVar("T")
 
@@ -307,7 +307,7 @@ def global_batch(config: Config, processes: int) -> int:
     return batch
 
 
-def trajectory(config: Config, *, batch: int, train_samples: int) -> dict[str, int | float | str]:
+def critical_settings(config: Config, *, batch: int, train_samples: int) -> dict[str, int | float | str]:
     """The settings which decide what the weights become: stored in checkpoints, compared on resume."""
     fields = [field.name for field in dataclasses.fields(config) if field.metadata["critical"]]
     return {name: getattr(config, name) for name in fields} | {
@@ -316,14 +316,18 @@ def trajectory(config: Config, *, batch: int, train_samples: int) -> dict[str, i
     }
 
 
-def trajectory_defaults() -> dict[str, int | float | str]:
-    """What a setting was in checkpoints made before it existed."""
-    fields = dataclasses.fields(Config)
-    defaults: dict[str, Any] = {field.name: field.default for field in fields if field.metadata["critical"]}
-    return defaults
+def changed_settings(now: dict[str, Any], then: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The critical settings that differ and play a part, as (then, now).
+
+    A setting that an old checkpoint does not have had its default.
+    """
+    defaults = {one.name: one.default for one in dataclasses.fields(Config) if one.metadata["critical"]}
+    then = defaults | then
+    names = [name for name in then | now if name not in unused_settings(then) | unused_settings(now)]
+    return {name: (then.get(name), now.get(name)) for name in names if then.get(name) != now.get(name)}
 
 
-def idle(settings: dict[str, Any]) -> set[str]:
-    """The settings that play no part beside the others."""
+def unused_settings(settings: dict[str, Any]) -> set[str]:
+    """The settings that have no effect beside the others."""
     names = {name for name, (other, value) in ONLY_WITH.items() if settings.get(other) != value}
     return names if settings.get("weight_decay") else names | {"weight_decay_on"}

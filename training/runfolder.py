@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .config import Config, global_batch, idle, trajectory, trajectory_defaults
-from .lock import holder
-from .log import read_events
-
-CHECKPOINTS = "checkpoints"  # the folder
-BEST = "best.pt"
-STEP_NAME = re.compile(r"step-(\d{8,})\.pt")
+from training.config import Config, changed_settings, critical_settings, global_batch
+from training.output.log import read_events
+from training.saving.lock import holder
+from training.saving.names import BEST, CHECKPOINTS, STEP_NAME, list_checkpoints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +23,7 @@ class Saved:
         step: Steps that are done.
         epoch: Epochs that are done.
         job: The Slurm job that saved it.
-        settings: The settings that it depends on (config.trajectory).
+        settings: The settings that it depends on (config.critical_settings).
         samples: Training images.
     """
 
@@ -67,14 +63,6 @@ class Start:
     changed: dict[str, tuple[Any, Any]] = dataclasses.field(default_factory=dict)
 
 
-def steps(folder: Path) -> list[Path]:
-    """The checkpoints by step, newest first. The folder itself is the only record of what is there."""
-    if not folder.is_dir():
-        return []
-    found = [(int(match[1]), path) for path in folder.iterdir() if (match := STEP_NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(found, reverse=True)]
-
-
 def look(config: Config, processes: int) -> Start:
     """What a start with this configuration would do, on so many processes.
 
@@ -89,7 +77,7 @@ def look(config: Config, processes: int) -> Start:
         return Start(state="evaluate")
     if who := holder(run_dir):
         return Start(state="used", holder=who)
-    found = steps(run_dir / CHECKPOINTS)
+    found = list_checkpoints(run_dir / CHECKPOINTS)
     if config.resume == "off":
         return Start(state="afresh" if found else "new", epochs=config.epochs)
     if config.resume != "auto":
@@ -100,15 +88,15 @@ def look(config: Config, processes: int) -> Start:
             return Start(state="missing", checkpoint=config.resume)
     if not found:
         return Start(state="new", epochs=config.epochs)
-    return _going_on(config, batch, saved(run_dir, found[0]))
+    return _going_on(config, batch, read_saved(run_dir, found[0]))
 
 
 def _going_on(config: Config, batch: int, old: Saved) -> Start:
     state, changed = "resume", {}
     if old.settings and not config.allow_config_change:
         # the number of images is known only once they are read
-        now = trajectory(config, batch=batch, train_samples=old.settings.get("train_samples", 0))
-        changed = changes(now, old.settings)
+        now = critical_settings(config, batch=batch, train_samples=old.settings.get("train_samples", 0))
+        changed = changed_settings(now, old.settings)
     if changed:
         state = "changed"
     elif old.epoch is not None and old.epoch >= config.epochs:
@@ -125,7 +113,7 @@ def _going_on(config: Config, batch: int, old: Saved) -> Start:
     )
 
 
-def saved(run_dir: Path, path: Path) -> Saved:
+def read_saved(run_dir: Path, path: Path) -> Saved:
     """What the events tell of a checkpoint in the run folder; of another file, its name."""
     name = f"{CHECKPOINTS}/{path.name}"
     match = STEP_NAME.fullmatch(path.name)
@@ -163,10 +151,3 @@ def _of_events(known: Saved, start: dict[str, Any], save: dict[str, Any]) -> Sav
 
 def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) else None
-
-
-def changes(now: dict[str, Any], then: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The settings which differ and play a part, as (then, now)."""
-    then = trajectory_defaults() | then
-    names = [name for name in then | now if name not in idle(then) | idle(now)]
-    return {name: (then.get(name), now.get(name)) for name in names if then.get(name) != now.get(name)}

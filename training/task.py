@@ -17,11 +17,11 @@ if __name__ == "__main__":  # started as a file: the package is what lies around
     sys.path[:] = [folder for folder in sys.path if Path(folder or ".").resolve() != PACKAGE]
     sys.path.insert(0, str(PACKAGE.parent))
 
-from training import spawn
 from training.errors import FAILED, UserError
-from training.jobscript import leave_status
-from training.launch import MEETING, detect
-from training.log import complain
+from training.output.log import complain
+from training.processes import spawn
+from training.processes.jobscript import leave_status
+from training.processes.ranks import MEETING, detect
 
 RANK_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 

@@ -27,9 +27,9 @@ if __name__ == "__main__":  # started as a file: the package is what lies around
     sys.path.insert(0, str(PACKAGE.parent))
 
 from training.errors import FAILED, UserError
-from training.jobscript import PARENT, leave_status
-from training.launch import MEETING, require
-from training.log import complain
+from training.output.log import complain
+from training.processes.jobscript import PARENT, leave_status
+from training.processes.ranks import MEETING, require
 
 if TYPE_CHECKING:
     from argparse import Namespace

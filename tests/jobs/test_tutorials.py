@@ -31,10 +31,12 @@ from torch.optim import lr_scheduler
 from tests.cluster.slurm import Cluster
 from tests.conftest import REPOSITORY, Command
 from tests.training import vision
-from training import data, digits, models, optim
+from training import digits
 from training.config import Config, global_batch, parse
-from training.data import Data
-from training.order import epoch_order
+from training.data.datasets import Data, load_data
+from training.data.order import epoch_order
+from training.model.models import build_model
+from training.model.optimizer import build_optimizer, lr_at
 
 FOLDER = REPOSITORY / "docs" / "tutorials"
 TUTORIALS = yaml.safe_load((REPOSITORY / "tests/fixtures/tutorials.yaml").read_text())["jobs"]
@@ -156,7 +158,7 @@ class Job:
         """What the trainer is set to."""
         config = self.config
         model = built(config)
-        optimizer = optim.build(config, model)
+        optimizer = build_optimizer(config, model)
         orders = [epoch_order(99, seed=config.seed, epoch=epoch).tolist() for epoch in range(2)]
         assert sorted(orders[0]) == list(range(99)) != orders[0]
         decays = {group["weight_decay"] for group in optimizer.param_groups if group["params"]}
@@ -181,8 +183,7 @@ class Job:
         samples, _, _ = DATA_SETS[self.config.dataset]
         steps = math.ceil(samples / global_batch(self.config, self.shape["processes"]))
         return [
-            optim.lr_at(self.config, epoch * steps, steps_per_epoch=steps)
-            for epoch in range(self.config.epochs)
+            lr_at(self.config, epoch * steps, steps_per_epoch=steps) for epoch in range(self.config.epochs)
         ]
 
 
@@ -191,7 +192,7 @@ def built(config: Config) -> nn.Module:
     vision.fit()
     _, shape, classes = DATA_SETS[config.dataset]
     nothing: Any = None
-    return models.build(config, Data(train=nothing, validation=nothing, classes=classes, shape_CHW=shape))
+    return build_model(config, Data(train=nothing, validation=nothing, classes=classes, shape_CHW=shape))
 
 
 def rates_of_theirs(facts: dict[str, Any], *, resumed_at: int) -> list[float]:
@@ -318,7 +319,7 @@ class Here:
         """Whether an image of the training looks otherwise in the next epoch."""
         vision.fit()
         words = ["--dataset", config.dataset, "--data-dir", str(self.data_dir(config)), "--workers", "0"]
-        train = data.load(parse(words), torch.device("cpu")).train
+        train = load_data(parse(words), torch.device("cpu")).train
         first, second = (next(iter(train.batches([torch.arange(4)], epoch=epoch)))[0] for epoch in range(2))
         return not torch.equal(first, second)
 

@@ -19,7 +19,7 @@ import pytest
 
 from training import digits
 from training.command import main
-from training.stop import SIGNALS
+from training.processes.stop import SIGNALS
 
 ROOT = Path(__file__).parents[2]
 LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

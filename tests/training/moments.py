@@ -34,7 +34,9 @@ MODULE = """
     import torch
     from torch import nn
 
-    from training import checkpoint, loop, writer
+    from training.saving import checkpoint
+    from training.run import loop
+    from training.saving import writer
 
     NOTES = Path(os.environ["NOTES_DIR"])
     HOLD_AT = os.environ.get("HOLD_AT", "")

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from training import checkpoint
 from training.errors import UserError
+from training.saving import checkpoint
 
 
 def state(step: int) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from training.cifar import BINARY, PYTHON, VALUES, read_cifar10
+from training.data.cifar import BINARY, PYTHON, VALUES, read_cifar10
+from training.data.splits import Held, Norm, hashed, shifted
 from training.errors import UserError
-from training.splits import Held, Norm, hashed, shifted
 
 from .conftest import Here, status
 from .test_exact import everything

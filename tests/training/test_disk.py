@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from training import checkpoint, files
+from training import files
 from training.errors import UserError
-from training.log import Log
+from training.output.log import Log
+from training.saving import checkpoint
 
 from .conftest import Here, Trainers, events, finish, status
 from .test_checkpoint import encoded, found_step, names, save, state
@@ -161,7 +162,7 @@ def test_a_full_disk_does_not_end_the_training(
         return append(path, flags)
 
     monkeypatch.setattr(checkpoint, "_write", full)
-    monkeypatch.setattr("training.log.opened", opened)
+    monkeypatch.setattr("training.output.log.opened", opened)
     ended = here(tmp_path, "--save-every", "2", "--sync-every", "1")
 
     assert ended.code == 0, ended.err
@@ -216,7 +217,9 @@ def test_no_half_line_in_the_events(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             return int(self.file.write(data[:10]))
 
     with monkeypatch.context() as patched:
-        patched.setattr("training.log.os.fdopen", lambda *args, **kwargs: Short(write(*args, **kwargs)))
+        patched.setattr(
+            "training.output.log.os.fdopen", lambda *args, **kwargs: Short(write(*args, **kwargs))
+        )
         log.event("two")
     log.event("three")
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from training import optim, stop
-from training.stop import REASONS, Stop
+from training.model import optimizer
+from training.processes import stop
+from training.processes.stop import REASONS, Stop
 
 from .conftest import Here, Trainers, events, status
 from .test_runs import SPAWN_2, same, weights
@@ -178,7 +179,7 @@ def test_a_checkpoint_without_fused_optimizers_will_do(
         return kind(groups, **how)
 
     with monkeypatch.context() as patched:
-        patched.setattr(optim, "_fused", plain)
+        patched.setattr(optimizer, "_fused", plain)
         assert here(tmp_path / "run", *flags).code == 0
         assert here(tmp_path / "plain", *flags, "--epochs", "2").code == 0
     before = everything(tmp_path / "run")["optimizer"]["param_groups"]
@@ -202,7 +203,7 @@ def test_a_torch_without_fused_optimizers_will_do() -> None:
             raise RuntimeError("`fused=True` requires all the params to be on a GPU")
         return torch.optim.SGD(groups, lr=lr)
 
-    made = optim._fused(refuses, [{"params": [torch.zeros(2)]}], lr=0.1)
+    made = optimizer._fused(refuses, [{"params": [torch.zeros(2)]}], lr=0.1)
 
     assert [group["fused"] for group in made.param_groups] == [False]
 

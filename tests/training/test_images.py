@@ -20,9 +20,9 @@ import torch
 from PIL import Image
 from torch.nn import functional
 
-from training.data import torchvision
+from training.data.datasets import import_torchvision
+from training.data.splits import Loaded, Norm, moved
 from training.errors import UserError
-from training.splits import Loaded, Norm, moved
 
 from . import vision
 from .conftest import ROOT, Here, Trainers, events, finish, status, wait_for
@@ -199,7 +199,7 @@ def test_resnet_in_two_processes_and_its_evaluation(
     assert [whole.code, rest.code, score.code] == [0, 0, 0], whole.err + rest.err + score.err
     assert equal(everything(tmp_path / "rest"), everything(tmp_path / "whole"))
     epoch = events(tmp_path / "whole", "epoch")[-1]
-    model = torchvision("").models.resnet18(num_classes=3).eval()
+    model = import_torchvision("").models.resnet18(num_classes=3).eval()
     model.load_state_dict(everything(tmp_path / "whole")["model"])
     x_BCHW, y_B = validation_images(photos / "val")
     with torch.no_grad():
@@ -213,7 +213,7 @@ def test_resnet_in_two_processes_and_its_evaluation(
 
 def validation_images(folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
     """As torchvision's reference evaluates: resized to 256, the middle 224, normalised."""
-    transforms = torchvision("").transforms
+    transforms = import_torchvision("").transforms
     steps = transforms.Compose(
         [
             transforms.Resize(256),
@@ -309,7 +309,7 @@ def test_a_file_that_is_no_image_is_named(
 
 def first_with(_index: int, path: Path) -> int:
     """The step of epoch 1 that reads the image; the first is 1."""
-    from training.order import epoch_order
+    from training.data.order import epoch_order
 
     files = sorted(str(one) for one in path.parents[1].rglob("*.jpg"))
     return epoch_order(TRAIN, seed=1, epoch=0).tolist().index(files.index(str(path))) // 8 + 1
@@ -574,7 +574,7 @@ def test_a_torchvision_that_cannot_be_imported(
     monkeypatch.setattr(importlib, "import_module", fail)
     monkeypatch.setattr(torch.version, "cuda", cuda)
     with pytest.raises(UserError) as raised:
-        torchvision("--model resnet18")
+        import_torchvision("--model resnet18")
 
     assert message in str(raised.value)
     assert str(torch.__version__) in str(raised.value)
@@ -596,7 +596,7 @@ def test_a_program_that_read_with_loaders_ends(tmp_path: Path) -> None:
     """Python's exit sends its children a SIGTERM, which loaders leave to their parent, and waits for them."""
     program = """
         import torch
-        from training.splits import Loaded, Norm
+        from training.data.splits import Loaded, Norm
 
         class Blank:
             def __len__(self):

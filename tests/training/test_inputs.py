@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from training import digits
-from training.config import global_batch, parse, trajectory
+from training.config import critical_settings, global_batch, parse
+from training.data.mnist import read_idx, read_mnist
 from training.errors import UserError
-from training.idx import read_idx, read_mnist
-from training.launch import Place, detect, spawn_environments
+from training.processes.ranks import Place, detect, spawn_environments
 
 SLURM = {"SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NTASKS": "4"}
 TORCHRUN = {
@@ -68,10 +68,10 @@ def test_the_batch_is_global() -> None:
         global_batch(parse(["--batch-size", "4"]), 8)
 
 
-def test_the_same_batch_by_either_flag_is_the_same_trajectory() -> None:
+def test_the_same_batch_by_either_flag_gives_the_same_settings() -> None:
     both = [parse(["--batch-size", "64"]), parse(["--batch-size-per-gpu", "32"])]
 
-    assert len({str(trajectory(config, batch=64, train_samples=9)) for config in both}) == 1
+    assert len({str(critical_settings(config, batch=64, train_samples=9)) for config in both}) == 1
 
 
 def test_each_optimizer_has_its_usual_rate() -> None:

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from training import lock
 from training.errors import FolderError
-from training.lock import LOCK, RunLock
+from training.saving import lock
+from training.saving.lock import LOCK, RunLock
 
 from .conftest import Here, Trainers, events, finish, status, wait_for
 
@@ -144,7 +144,7 @@ def test_one_alone_takes_over(tmp_path: Path) -> None:
     script = f"""
 import sys, time
 from pathlib import Path
-from training.lock import RunLock, FolderError
+from training.saving.lock import RunLock, FolderError
 try:
     RunLock(Path({str(tmp_path)!r})).take(lambda line: None)
 except FolderError:

@@ -9,16 +9,17 @@ import pytest
 import torch
 from torch import nn
 
-from training import loop, optim
 from training.config import Config, parse
-from training.data import Data
+from training.data.datasets import Data
+from training.data.splits import Held, Norm
 from training.errors import NotFiniteError, UserError
-from training.lock import RunLock
-from training.log import Log
-from training.session import Progress, Session
-from training.splits import Held, Norm
-from training.stop import REASONS, Stop
-from training.world import World
+from training.model.optimizer import Ema, build_optimizer, build_scaler, lr_at
+from training.output.log import Log
+from training.processes.stop import REASONS, Stop
+from training.processes.world import World
+from training.run import loop
+from training.run.session import Progress, Session
+from training.saving.lock import RunLock
 
 
 class Silent(Stop):
@@ -59,7 +60,7 @@ def session(tmp_path: Path, *, rank: int, size: int, samples: int = 13) -> Sessi
         batch=6,
         model=model,
         trained=model,
-        optimizer=optim.build(config, model),
+        optimizer=build_optimizer(config, model),
         settings={},
     )
 
@@ -169,7 +170,7 @@ def test_gradients_are_cut_to_the_length_asked_for(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(torch.amp, "GradScaler"), reason="this torch has no loss scale for the CPU")
 def test_an_overflow_under_a_loss_scale_changes_no_weight(tmp_path: Path) -> None:
     made = session(tmp_path, rank=0, size=1)
-    made = replace(made, scaler=optim.build_scaler(parse(["--precision", "fp16"]), made.world.device))
+    made = replace(made, scaler=build_scaler(parse(["--precision", "fp16"]), made.world.device))
     made.scaler.load_state_dict(made.scaler.state_dict() | {"scale": 1e38})
     before = [weight.detach().clone() for weight in made.model.float().parameters()]
     x, y = batch(made, torch.arange(6))
@@ -183,13 +184,13 @@ def test_a_torch_without_a_loss_scale_for_the_cpu_says_so(monkeypatch: pytest.Mo
     monkeypatch.delattr(torch.amp, "GradScaler", raising=False)
 
     with pytest.raises(UserError, match=r"needs torch 2.3 or later.*fix: --precision bf16"):
-        optim.build_scaler(parse(["--precision", "fp16"]), torch.device("cpu"))
+        build_scaler(parse(["--precision", "fp16"]), torch.device("cpu"))
 
 
 def test_a_mean_of_the_weights(tmp_path: Path) -> None:
     model = nn.Linear(1, 1, bias=False)
     model.weight.data.fill_(1)
-    mean = optim.Ema(model, 0.5)
+    mean = Ema(model, 0.5)
     model.weight.data.fill_(3)
     mean.update(0)  # so early it forgets more: 1/10 stays
     assert mean.state()["weight"].item() == pytest.approx(2.8)
@@ -228,6 +229,4 @@ def test_a_weight_that_is_not_finite_is_not_saved(tmp_path: Path) -> None:
 def test_learning_rates(flags: list[str], rates: list[float]) -> None:
     config = parse(["--lr", "1", "--epochs", "2", *flags])
 
-    assert [optim.lr_at(config, step, steps_per_epoch=2) for step in range(4)] == pytest.approx(
-        rates, abs=1e-4
-    )
+    assert [lr_at(config, step, steps_per_epoch=2) for step in range(4)] == pytest.approx(rates, abs=1e-4)

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 import torch
 
-from training.order import cuts, epoch_order, evaluation_share, mix, share
+from training.data.order import cuts, epoch_order, evaluation_share, mix, share
 
 
 def seen(samples: int, batch: int, size: int, *, consumed: int = 0) -> list[list[int]]:

@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from training import files, jobscript
-from training.checkpoint import save as save_checkpoint
+from training import files
+from training.data.mnist import read_idx, read_mnist
 from training.errors import UserError
-from training.idx import read_idx, read_mnist
-from training.lock import RunLock
-from training.log import read_events, read_status, write_json
+from training.output.log import read_events, read_status, write_json
+from training.processes import jobscript
+from training.saving.checkpoint import save as save_checkpoint
+from training.saving.lock import RunLock
 
 from .conftest import ROOT, Here, Trainers, events, finish, status, wait_for
 

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from training.config import parse
-from training.data import Data, torchvision
+from training.data.datasets import Data, import_torchvision
+from training.data.splits import Held, Norm
 from training.errors import UserError
-from training.models import build
-from training.recomputation import Stages, recomputed
-from training.splits import Held, Norm
+from training.model.activation_checkpointing import Stages, recomputed
+from training.model.models import build_model
 
 from . import vision
 from .test_exact import equal
@@ -38,7 +38,7 @@ def kept_bytes(model: nn.Module, x_BCHW: torch.Tensor) -> int:
 @pytest.mark.parametrize("name", ["resnet18", "resnet50", "mobilenet_v2", "efficientnet_b0"])
 def test_gradients_and_statistics_of_torchvisions_models_are_the_same(name: str) -> None:
     vision.fit()
-    models = torchvision("").models
+    models = import_torchvision("").models
     x_BCHW = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
     results, passes = [], list[int]()
     for change in (lambda model: model, recomputed):
@@ -66,7 +66,7 @@ def test_convnet_is_recomputed_in_pieces() -> None:
     images = torch.zeros(4, 1, 28, 28, dtype=torch.uint8)
     split = Held(images_NCHW=images, labels_N=torch.arange(4), norm=Norm())
     data = Data(train=split, validation=split, classes=4, shape_CHW=(1, 28, 28))
-    plain, again = (build(parse(list(flags)), data).train() for flags in ((), (FLAG,)))
+    plain, again = (build_model(parse(list(flags)), data).train() for flags in ((), (FLAG,)))
     x_BCHW = torch.randn(4, 1, 28, 28)
 
     assert kept_bytes(again, x_BCHW) < 0.6 * kept_bytes(plain, x_BCHW)

@@ -18,8 +18,9 @@ import pytest
 
 from sbatchgen.runs.curves import CURVES, read_history
 from sbatchgen.runs.plot import plot
-from training import log, loop
-from training.bar import Bar
+from training.output import log
+from training.output.bar import Bar
+from training.run import loop
 
 from .conftest import ROOT, TORCHRUN_2, Here, Trainers, all_events, events, status
 
@@ -211,7 +212,7 @@ def test_the_line_starts_no_thread_and_no_lock_between_processes(monkeypatch: py
     code = """
 import sys, threading
 sys.stdout.isatty = lambda: True
-from training.bar import Bar
+from training.output.bar import Bar
 bar = Bar()
 bar.begin("Epoch", total=9)
 bar.show(3, "")

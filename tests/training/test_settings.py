@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from training import optim
-from training.config import Config, idle, parse
+from training.config import Config, parse, unused_settings
 from training.errors import UserError
+from training.model.optimizer import build_optimizer, lr_at
 
 from .conftest import Here
 
@@ -21,7 +21,7 @@ EPOCHS, STEPS = 90, 7  # of the curves, and steps an epoch
 
 def rates(config: Config) -> list[float]:
     """The learning rate of the first step of each epoch."""
-    return [optim.lr_at(config, epoch * STEPS, steps_per_epoch=STEPS) for epoch in range(config.epochs)]
+    return [lr_at(config, epoch * STEPS, steps_per_epoch=STEPS) for epoch in range(config.epochs)]
 
 
 def rates_of_torch(lr: float, schedule: str, **how: float) -> list[float]:
@@ -69,7 +69,7 @@ def test_rates_and_decays_without_flags_are_usual(kind: str) -> None:
     config = parse(["--optimizer", kind])
     usual = {"sgd": (0.01, 0.9, 0), "adamw": (None, None, None), "adadelta": (1.0, None, 0)}[kind]
     model = nn.Linear(2, 2)
-    group = optim.build(config, model).param_groups[0]
+    group = build_optimizer(config, model).param_groups[0]
     torchs = torch.optim.AdamW(model.parameters()).param_groups[0]
 
     assert group["lr"] == (usual[0] or torchs["lr"])
@@ -90,7 +90,7 @@ def test_rates_and_decays_without_flags_are_usual(kind: str) -> None:
 def test_what_decays(flags: list[str], decayed: set[str]) -> None:
     """Without a gradient a step of SGD or AdamW changes the weights by their decay alone."""
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 3))
-    optimizer = optim.build(parse([*flags, "--weight-decay", "0.5"]), model)
+    optimizer = build_optimizer(parse([*flags, "--weight-decay", "0.5"]), model)
     groups = optimizer.param_groups
     found = {
         "matrices" if parameter.ndim > 1 else "biases and norms"
@@ -108,7 +108,7 @@ def test_with_decay_on_all_a_step_is_that_of_torch() -> None:
     theirs.load_state_dict(ours.state_dict())
     flags = ["--optimizer", "sgd", "--lr", "0.1", "--weight-decay", "1e-4"]
     optimizers = (
-        optim.build(parse(flags), ours),
+        build_optimizer(parse(flags), ours),
         torch.optim.SGD(theirs.parameters(), 0.1, momentum=0.9, weight_decay=1e-4),
     )
     images = torch.randn(5, 1, 6, 6, generator=torch.Generator().manual_seed(1))
@@ -137,8 +137,8 @@ def test_a_step_size_is_whole_epochs() -> None:
 def test_settings_that_play_no_part_are_not_compared() -> None:
     settings = {"optimizer": "adamw", "schedule": "cosine", "weight_decay": 0.0, "lr": 0.1}
 
-    assert idle(settings) == {"momentum", "step_size", "gamma", "weight_decay_on"}
-    assert idle({"optimizer": "sgd", "schedule": "step", "weight_decay": 0.1, "lr": 0.1}) == set()
+    assert unused_settings(settings) == {"momentum", "step_size", "gamma", "weight_decay_on"}
+    assert unused_settings({"optimizer": "sgd", "schedule": "step", "weight_decay": 0.1, "lr": 0.1}) == set()
 
 
 @pytest.mark.parametrize(

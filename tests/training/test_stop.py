@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from training import stop
 from training.config import parse
 from training.errors import UserError
-from training.stop import Stop, end_of, reason
+from training.processes import stop
+from training.processes.stop import Stop, end_of, reason
 
 from .conftest import Here, status
 

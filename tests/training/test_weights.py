@@ -14,10 +14,12 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DataParallel
 
-from training import checkpoint, processor
 from training.config import parse
-from training.idx import read_mnist
-from training.models import build, load_weights
+from training.data.datasets import load_data
+from training.data.mnist import read_mnist
+from training.model import precision
+from training.model.models import build_model, load_weights
+from training.saving import checkpoint
 
 from . import vision
 from .conftest import Here, Trainers, events, status
@@ -249,10 +251,8 @@ def test_convnets_of_older_checkpoints_are_known(here: Here, tmp_path: Path) -> 
 
 def test_a_convnet_is_their_net(small_digits: Path) -> None:
     """The same weights give the same logits, and gradients, without dropout."""
-    from training import data
-
     config = parse(["--data-dir", str(small_digits)])
-    ours, net = build(config, data.load(config, torch.device("cpu"))), Net()
+    ours, net = build_model(config, load_data(config, torch.device("cpu"))), Net()
     load_weights(ours, copy.deepcopy(net.state_dict()), "theirs")
     x_BCHW, y_B = digits_test(small_digits)
     torch.autograd.backward(functional.cross_entropy(ours.eval()(x_BCHW), y_B))
@@ -298,7 +298,7 @@ def test_bf16_on_a_processor_without_it_is_told(
     file = tmp_path / "cpuinfo"
     if cpuinfo is not None:
         file.write_text(f"processor\t: 0\n{cpuinfo}\n\nprocessor\t: 1\n{cpuinfo}\n")
-    monkeypatch.setattr(processor, "CPUINFO", file)
+    monkeypatch.setattr(precision, "CPUINFO", file)
     line = (
         "Warning: this processor has neither amx_bf16 nor avx512_bf16: --precision bf16 is slower than fp32"
     )

@@ -9,13 +9,13 @@ import sys
 
 import pytest
 
-from training.world import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, keep_memory
+from training.processes.world import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, keep_memory
 
 # Some steps, each of which makes 16 blocks of 8 MB and frees them; printed are the pages that the kernel had to
 # bring in for that.
 STEPS = """
 import resource, sys, torch
-from training.world import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, keep_memory
+from training.processes.world import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, keep_memory
 if sys.argv[1] == "kept":
     assert keep_memory()
 def step():

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import torch
 
-from training import checkpoint
-from training.writer import Copies, Writer
+from training.saving import checkpoint
+from training.saving.writer import Copies, Writer
 
 from .conftest import Here, all_events, events, status, wait_for
 from .test_checkpoint import encoded, found_step, names, save

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from .errors import UserError, one_line
+from training.errors import UserError, one_line
 
 PARTS = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
 BINARY, PYTHON = "cifar-10-batches-bin", "cifar-10-batches-py"

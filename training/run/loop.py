@@ -14,16 +14,16 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from .errors import NotFiniteError, UserError, one_line
-from .log import duration
-from .optim import lr_at, set_lr
-from .order import cuts, epoch_order, evaluation_share, mix, share
-from .recomputation import kept_buffers
-from .resume import save
-from .session import Progress, Session
-from .splits import Batch, Loaded, Split
-from .stop import reason
-from .world import copy_from_rank0, reduce_sum, together
+from training.data.order import cuts, epoch_order, evaluation_share, mix, share
+from training.data.splits import Batch, Loaded, Split
+from training.errors import NotFiniteError, UserError, one_line
+from training.model.activation_checkpointing import kept_buffers
+from training.model.optimizer import lr_at, set_lr
+from training.output.log import duration
+from training.processes.stop import reason
+from training.processes.world import copy_from_rank0, reduce_sum, together
+from training.run.resume import save
+from training.run.session import Progress, Session
 
 EVALUATION_BATCH = 256  # images at a time and process
 TOP = 5  # likeliest classes, for the top-5 accuracy; it is told where there are more than twice as many

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from . import checkpoint
-from .errors import UserError, one_line
-from .session import Session
-from .world import together
+from training.errors import UserError, one_line
+from training.processes.world import together
+from training.run.session import Session
+from training.saving import checkpoint
 
 NAME = "model.pt"
 

@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .errors import FolderError
-from .files import SMALL, create, opened, read_small
+from training.errors import FolderError
+from training.files import SMALL, create, opened, read_small
 
 LOCK = "lock.json"
 BEAT_S = 10.0

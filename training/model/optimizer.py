@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from .config import Config
-from .errors import UserError
+from training.config import Config
+from training.errors import UserError
 
 EMA_WARM_UP = 10  # steps: a mean that begins with random weights has to forget them
 
 
-def build(config: Config, model: nn.Module) -> torch.optim.Optimizer:
+def build_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
     """The optimizer of a model which is already on its device; biases and norms (1-D) are a group apart."""
     weights = [p for p in model.parameters() if p.requires_grad]
     groups = [

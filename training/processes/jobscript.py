@@ -10,7 +10,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from .files import create, opened, read_small
+from training.files import create, opened, read_small
 
 STOP = "stop"  # the name in the run folder, also where no script asks
 LIMIT, CANCELLED = "limit", "cancelled"  # what the script writes into it

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from .errors import UserError
+from training.errors import UserError
 
 OWN = ("set_grad_checkpointing", "gradient_checkpointing_enable")  # of timm's and of Transformers' models
 

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from .config import Config
-from .data import Data
-from .errors import UserError
-from .lock import RunLock
-from .log import Log
-from .optim import Ema
-from .stop import Stop
-from .world import World
-from .writer import Copies, Writer
+from training.config import Config
+from training.data.datasets import Data
+from training.errors import UserError
+from training.model.optimizer import Ema
+from training.output.log import Log
+from training.processes.stop import Stop
+from training.processes.world import World
+from training.saving.lock import RunLock
+from training.saving.writer import Copies, Writer
 
 
 @dataclass(kw_only=True, slots=True)
@@ -65,7 +65,7 @@ class Session:
         batch: Images per step over all processes.
         model: The bare one: its weights are saved, and it evaluates.
         trained: The same model as the training step calls it, perhaps wrapped for several GPUs.
-        settings: What the weights depend on (config.trajectory), stored in checkpoints.
+        settings: What the weights depend on (config.critical_settings), stored in checkpoints.
         scaler: The loss scale of --precision fp16, a GradScaler.
         ema: The running mean of --ema.
         problems: Why this process could not read its images; it says so when the processes next meet.

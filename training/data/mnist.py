@@ -14,7 +14,7 @@ from typing import IO, cast
 
 import torch
 
-from .errors import UserError
+from training.errors import UserError
 
 FOLDERS = ("", "raw", "MNIST/raw")  # torchvision keeps the files two folders down
 PARTS = {"train": "train", "test": "t10k"}

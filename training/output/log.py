@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .bar import Bar
-from .curves import Curves
-from .errors import one_line
-from .files import opened, read_small, replace
+from training.errors import one_line
+from training.files import opened, read_small, replace
+from training.output.bar import Bar
+from training.output.curves import Curves
 
 STATUS = "status.json"
 EVENTS = "events.jsonl"

@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from . import checkpoint
-from .checkpoint import State
-from .config import Config
-from .errors import UserError
-from .log import Log, read_events
-from .models import load_weights, named_for
-from .runfolder import CHECKPOINTS, changes
-from .session import Progress, Session
-from .world import broadcast_bytes, together
+from training.config import Config, changed_settings
+from training.errors import UserError
+from training.model.models import load_weights, named_for
+from training.output.log import Log, read_events
+from training.processes.world import broadcast_bytes, together
+from training.run.session import Progress, Session
+from training.saving import checkpoint
+from training.saving.checkpoint import State
+from training.saving.names import CHECKPOINTS, EPOCH_NAME
 
 # while these are the same, a position in an epoch has a meaning
 SAME_SAMPLES = ("dataset", "train_samples", "seed")
@@ -95,7 +95,7 @@ def _write(
     progress.checkpoint = f"{place.name}/{name}"
     facts = {"checkpoint": progress.checkpoint, "bytes": size, "best": best}
     if named:
-        facts["also"] = checkpoint.EPOCH_NAME.format(named)
+        facts["also"] = EPOCH_NAME.format(named)
     session.log.event("save", step=step, epoch=epoch, **facts)
     session.log.status("running", step=step, epoch=epoch, checkpoint=progress.checkpoint)
 
@@ -181,7 +181,7 @@ def _apply(session: Session, state: State, name: str) -> Progress:
     if config.evaluate:
         load_weights(session.model, named_for(session.model, state["model"]) | means, name)
         return Progress(step=state["step"], epoch=state["epoch"])
-    changed = changes(session.settings, state["config"])
+    changed = changed_settings(session.settings, state["config"])
     if changed and not config.allow_config_change:
         what = "; ".join(f"{key} is {new}, but was {old}" for key, (old, new) in changed.items())
         raise UserError(

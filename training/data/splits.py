@@ -22,9 +22,9 @@ import torch
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from .errors import UserError, one_line
-from .order import mix
-from .stop import end_with_parent, leave_signals_to_parent
+from training.data.order import mix
+from training.errors import UserError, one_line
+from training.processes.stop import end_with_parent, leave_signals_to_parent
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
-from .errors import UserError
-from .jobscript import CANCELLED, LIMIT, asked_by
+from training.errors import UserError
+from training.processes.jobscript import CANCELLED, LIMIT, asked_by
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP)
 STOP_FILE_REASON = "stop file"

@@ -21,12 +21,11 @@ from typing import IO, Any, cast
 
 import torch
 
-from . import files
-from .errors import UserError, one_line
-from .runfolder import BEST, STEP_NAME, steps
+from training import files
+from training.errors import UserError, one_line
+from training.saving.names import BEST, EPOCH_NAME, STEP_NAME, list_checkpoints
 
 FORMAT = 1
-EPOCH_NAME = "checkpoint_epoch_{}.pt"
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # what a full disk, a quota and an NFS server say
 SAID_OF_BROKEN = {
     errno.EINVAL,
@@ -144,7 +143,7 @@ def check_room(folder: Path, size: int, *, keep: int, tell: Tell) -> None:
     disk = shutil.disk_usage(folder)
     if not disk.total:
         return  # what some network file systems say where they do not know
-    known = steps(folder)
+    known = list_checkpoints(folder)
     held = {path: path.stat() for path in (*known, folder / BEST) if path.exists()}
     # all but the newest make way for a new one, which gives room unless the best is the same file
     make_way = sum(held[path].st_size for path in known[1:] if held[path].st_nlink == 1)
@@ -194,7 +193,7 @@ def find(folder: Path, resume: str, tell: Tell) -> tuple[Path, State] | None:
         return None
     if resume != "auto":
         return _chosen(folder, Path(resume))
-    for path in steps(folder):
+    for path in list_checkpoints(folder):
         try:
             state = decode(path)
         except CorruptError as error:
@@ -212,7 +211,7 @@ def find(folder: Path, resume: str, tell: Tell) -> tuple[Path, State] | None:
 
 def drop_after(folder: Path, step: int, tell: Tell) -> None:
     """Set later checkpoints aside when an earlier one was asked for: "auto" would go on from the latest."""
-    for path in steps(folder):
+    for path in list_checkpoints(folder):
         if int(STEP_NAME.fullmatch(path.name)[1]) > step:  # type: ignore[index] # `steps` matched it
             path.replace(path.with_name(f"{path.name}.abandoned"))
             tell(f"Checkpoint {path.name} is later than the one asked for: renamed to {path.name}.abandoned")
@@ -237,7 +236,7 @@ def _chosen(folder: Path, wanted: Path) -> tuple[Path, State]:
 
 
 def _drop(folder: Path, keep: int) -> None:
-    for old in steps(folder)[keep:]:
+    for old in list_checkpoints(folder)[keep:]:
         old.unlink(missing_ok=True)
 
 

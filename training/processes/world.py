@@ -16,9 +16,8 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from .config import Config
-from .errors import UserError, one_line
-from .launch import Place
+from training.errors import UserError, one_line
+from training.processes.ranks import Place
 
 T = TypeVar("T")
 
@@ -44,28 +43,30 @@ class World:
         return self.size if self.device.type == "cuda" else 0
 
 
-def join(place: Place, config: Config) -> World:
+def join(place: Place, *, device: str, backend: str, timeout_s: float) -> World:
     """Choose the device, limit the threads, and meet the other processes.
 
     Raises:
         UserError: If the wanted device or backend is not there, or the others do not come in time.
     """
-    device = _choose_device(place, config)
+    chosen = _choose_device(place, device, backend)
     threads = _threads(place)
     torch.set_num_threads(threads)
-    if device.type == "cpu":
+    if chosen.type == "cpu":
         keep_memory()
-    backend = ""
-    if place.size > 1:
-        backend = config.backend if config.backend != "auto" else {"cuda": "nccl", "cpu": "gloo"}[device.type]
-        if backend == "nccl" and device.type == "cpu":
+    if place.size == 1:
+        backend = ""
+    else:
+        if backend == "auto":
+            backend = {"cuda": "nccl", "cpu": "gloo"}[chosen.type]
+        if backend == "nccl" and chosen.type == "cpu":
             raise UserError("--backend nccl needs GPUs, but the device is the CPU", fix="--backend gloo")
-        _meet(place, backend, config.dist_timeout)
+        _meet(place, backend, timeout_s)
     return World(
         rank=place.rank,
         size=place.size,
         local_rank=place.local_rank,
-        device=device,
+        device=chosen,
         backend=backend,
         threads=threads,
         host=os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
@@ -165,10 +166,10 @@ def together(world: World, make: Callable[[], T]) -> T:
     return result  # type: ignore[return-value] # without a problem, make has returned
 
 
-def _choose_device(place: Place, config: Config) -> torch.device:
-    count = torch.cuda.device_count() if config.device != "cpu" else 0
+def _choose_device(place: Place, wanted: str, backend: str) -> torch.device:
+    count = torch.cuda.device_count() if wanted != "cpu" else 0
     if count == 0:
-        if config.device == "cuda":
+        if wanted == "cuda":
             built = "no GPU is visible" if torch.version.cuda else "this torch is built for CPUs only"
             raise UserError(
                 f"--device cuda, but {built}", at=socket.gethostname(), fix="ask for GPUs, or --device cpu"
@@ -177,7 +178,7 @@ def _choose_device(place: Place, config: Config) -> torch.device:
     index = place.local_rank
     if index >= count:
         # srun may bind one GPU to each task, which then sees it as number 0; gloo allows a GPU to be shared
-        if not (count == 1 and place.launcher == "srun") and config.backend != "gloo":
+        if not (count == 1 and place.launcher == "srun") and backend != "gloo":
             raise UserError(
                 f"local rank {index} has no GPU: {count} visible",
                 at=socket.gethostname(),

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
-from .errors import DONE, PREEMPTED
-from .jobscript import PARENT
-from .launch import spawn_environments
-from .stop import SIGNALS, handled
+from training.errors import DONE, PREEMPTED
+from training.processes.jobscript import PARENT
+from training.processes.ranks import spawn_environments
+from training.processes.stop import SIGNALS, handled
 
 POLL_S = 0.05
 GRACE_S = 10.0  # for the others to notice by themselves that one has gone, and to say so
@@ -33,7 +33,7 @@ def run(argv: list[str], processes: int, *, nodes: int = 0, node: int = 0) -> in
     Raises:
         UserError: If the environment does not say where to meet the other nodes.
     """
-    package = str(Path(__file__).parent)
+    package = str(Path(__file__).parents[1])
     command = [sys.executable, package, *argv, "--nproc-per-node", "0", "--launcher", "torchrun"]
     known = dict(os.environ) | {PARENT: str(os.getpid())}
     environments = spawn_environments(known, processes, nodes=nodes, node=node)

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .errors import UserError
+from training.errors import UserError
 
 TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 SRUN = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS")

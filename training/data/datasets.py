@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from .cifar import read_cifar10
-from .config import Config
-from .errors import UserError, one_line
-from .idx import read_mnist
-from .order import mix
-from .splits import Batch, Held, Loaded, Norm, Split
+from training.config import Config
+from training.data.cifar import read_cifar10
+from training.data.mnist import read_mnist
+from training.data.order import mix
+from training.data.splits import Batch, Held, Loaded, Norm, Split
+from training.errors import UserError, one_line
 
 CIFAR10_NORM = Norm(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616))
 CIFAR10_SHIFT = 4  # pixels, as is usual
@@ -38,7 +38,7 @@ class Data:
     shape_CHW: tuple[int, int, int]
 
 
-def load(config: Config, device: torch.device) -> Data:
+def load_data(config: Config, device: torch.device) -> Data:
     """The data set that the configuration names.
 
     PACKAGE.MODULE:FUNCTION is called with the configuration and gives (training, validation), each either a
@@ -64,13 +64,13 @@ def load(config: Config, device: torch.device) -> Data:
         train, validation = _image_folders(config)
         norm = IMAGENET_NORM
     else:
-        train, validation = named(config.dataset, "--dataset")(config)
+        train, validation = import_function(config.dataset, "--dataset")(config)
     if isinstance(train, tuple):
         return _held(train, validation, norm, device)
     return _loaded(train, validation, norm, device, config)
 
 
-def named(name: str, flag: str) -> Callable[..., Any]:
+def import_function(name: str, flag: str) -> Callable[..., Any]:
     """The function that PACKAGE.MODULE:FUNCTION names.
 
     Raises:
@@ -161,7 +161,7 @@ def _fake(config: Config) -> tuple[Batch, Batch]:
     return part(config.fake_samples), part(FAKE_VALIDATION)
 
 
-def torchvision(flag: str) -> Any:
+def import_torchvision(flag: str) -> Any:
     """The module, for a flag that needs it.
 
     Raises:
@@ -184,7 +184,7 @@ def torchvision(flag: str) -> Any:
 
 def _image_folders(config: Config) -> tuple[Any, Any]:
     """Training and validation images with one folder a class, cut to 224x224, as uint8."""
-    torchvision("--dataset imagefolder")
+    import_torchvision("--dataset imagefolder")
     from torchvision import datasets, transforms  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     root = Path(config.data_dir)

@@ -7,18 +7,18 @@ from collections import OrderedDict
 import torch
 from torch import nn
 
-from .config import Config
-from .data import Data, named, torchvision
-from .errors import UserError
-from .order import mix
-from .recomputation import recomputed
+from training.config import Config
+from training.data.datasets import Data, import_function, import_torchvision
+from training.data.order import mix
+from training.errors import UserError
+from training.model.activation_checkpointing import recomputed
 
 # Names of convnet's layers in pytorch/examples/mnist; in our checkpoints they were their places before.
 CONVNET_NAMES = {"0": "conv1", "2": "conv2", "7": "fc1", "10": "fc2"}
 CONVNET_SIDE = 6  # pixels: two lines are lost to each convolution, then two become one
 
 
-def build(config: Config, data: Data) -> nn.Module:
+def build_model(config: Config, data: Data) -> nn.Module:
     """A new model on the CPU, its weights decided by the seed; it maps x_BCHW to logits (B, classes).
 
     Both are float32, under autocast the logits may have its type. PACKAGE.MODULE:FUNCTION is called with the
@@ -32,7 +32,7 @@ def build(config: Config, data: Data) -> nn.Module:
     if config.model == "convnet":
         made = _convnet(data.shape_CHW, data.classes)
     elif ":" in config.model:
-        made = named(config.model, "--model")(config)
+        made = import_function(config.model, "--model")(config)
     else:
         made = _from_torchvision(config.model, data)
     return recomputed(made) if config.activation_checkpointing else made
@@ -87,7 +87,7 @@ def _convnet(shape_CHW: tuple[int, int, int], classes: int) -> nn.Module:
 
 
 def _from_torchvision(name: str, data: Data) -> nn.Module:
-    models = torchvision(f"--model {name}").models
+    models = import_torchvision(f"--model {name}").models
     if data.shape_CHW[0] != 3:
         raise UserError(
             f"--model {name} wants 3 channels, the images have {data.shape_CHW[0]}", fix="--model convnet"

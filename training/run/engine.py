@@ -12,21 +12,42 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from . import checkpoint, data, models, optim
-from .config import Config, global_batch, trajectory
-from .errors import DONE, PREEMPTED, FolderError, UserError, one_line
-from .export import export
-from .jobscript import STOP, ask_again, may_ask_again
-from .launch import Place
-from .lock import RunLock
-from .log import Log, duration, read_status
-from .loop import Score, StoppedError, evaluate, synchronise, time_left_s, train_epoch, try_out, warm_up
-from .processor import warn_of_bf16
-from .resume import folder, restore, save, tell
-from .runfolder import saved, steps
-from .session import Meter, Progress, Session
-from .stop import OUT_OF_TIME, STOP_FILE_REASON, Stop, end_of
-from .world import World, broadcast_bytes, copy_from_rank0, gather_text, join, leave, together
+from training.config import Config, critical_settings, global_batch
+from training.data.datasets import load_data
+from training.errors import DONE, PREEMPTED, FolderError, UserError, one_line
+from training.model.models import build_model, load_weights
+from training.model.optimizer import Ema, build_optimizer, build_scaler, state_bytes
+from training.model.precision import warn_of_bf16
+from training.output.log import Log, duration, read_status
+from training.processes.jobscript import STOP, ask_again, may_ask_again
+from training.processes.ranks import Place
+from training.processes.stop import OUT_OF_TIME, STOP_FILE_REASON, Stop, end_of
+from training.processes.world import (
+    World,
+    broadcast_bytes,
+    copy_from_rank0,
+    gather_text,
+    join,
+    leave,
+    together,
+)
+from training.run.export import export
+from training.run.loop import (
+    Score,
+    StoppedError,
+    evaluate,
+    synchronise,
+    time_left_s,
+    train_epoch,
+    try_out,
+    warm_up,
+)
+from training.run.resume import folder, restore, save, tell
+from training.run.session import Meter, Progress, Session
+from training.runfolder import read_saved
+from training.saving import checkpoint
+from training.saving.lock import RunLock
+from training.saving.names import list_checkpoints
 
 
 def run(config: Config, place: Place, stop: Stop) -> int:
@@ -63,7 +84,7 @@ def _run(  # noqa: PLR0917 - what `run` has
         raise UserError(
             f"--dataparallel is one process, but {place.size} were started", fix="leave it out", shared=True
         )
-    world = join(place, config)
+    world = join(place, device=config.device, backend=config.backend, timeout_s=config.dist_timeout)
     refused = broadcast_bytes(world, str(refusal).encode() if refusal else None)
     if refused is not None:
         raise refusal or FolderError(refused.decode(), shared=True)
@@ -118,8 +139,8 @@ def _announce(config: Config, world: World, log: Log) -> None:
 def _prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) -> Session:
     """Load the data, build the model and the optimizer."""
     batch = global_batch(config, world.size)
-    loaded = together(world, lambda: data.load(config, world.device))
-    model = together(world, lambda: models.build(config, loaded)).to(world.device)
+    loaded = together(world, lambda: load_data(config, world.device))
+    model = together(world, lambda: build_model(config, loaded)).to(world.device)
     if config.init_from:
         together(world, lambda: _init(model, Path(config.init_from)) if world.rank == 0 else None)
         copy_from_rank0(world, [*model.parameters(), *model.buffers()])
@@ -136,10 +157,10 @@ def _prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) 
         batch=batch,
         model=model,
         trained=model,
-        optimizer=optim.build(config, model),
-        scaler=together(world, lambda: optim.build_scaler(config, world.device)),
-        ema=optim.Ema(model, config.ema) if config.ema and not config.evaluate else None,
-        settings=trajectory(config, batch=batch, train_samples=loaded.train.samples),
+        optimizer=build_optimizer(config, model),
+        scaler=together(world, lambda: build_scaler(config, world.device)),
+        ema=Ema(model, config.ema) if config.ema and not config.evaluate else None,
+        settings=critical_settings(config, batch=batch, train_samples=loaded.train.samples),
     )
     together(world, lambda: try_out(session))
     if log.speaks and log.records:
@@ -149,7 +170,7 @@ def _prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) 
 
 
 def _init(model: nn.Module, path: Path) -> None:
-    models.load_weights(model, checkpoint.decode_weights(path), str(path))
+    load_weights(model, checkpoint.decode_weights(path), str(path))
 
 
 def _surroundings(session: Session) -> dict[str, Any]:
@@ -201,7 +222,7 @@ def _by_whom(session: Session) -> str:
     if not session.log.speaks:
         return ""
     run_dir = Path(session.config.run_dir)
-    job = next((saved(run_dir, path).job for path in steps(folder(session.config))), "")
+    job = next((read_saved(run_dir, path).job for path in list_checkpoints(folder(session.config))), "")
     if job in {"", os.environ.get("SLURM_JOB_ID", "")}:
         return ""
     return f" by job {job}: another run needs another --run-dir, or --resume off; more of this one --epochs"
@@ -209,7 +230,7 @@ def _by_whom(session: Session) -> str:
 
 def _check_room(session: Session) -> None:
     config = session.config
-    size = optim.state_bytes(config, session.model)
+    size = state_bytes(config, session.model)
     checkpoint.check_room(folder(config), size, keep=config.keep, tell=tell(session.log))
 
 

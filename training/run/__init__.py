@@ -1,0 +1,1 @@
+"""A run: its state, its steps, its validation, saving and resuming."""

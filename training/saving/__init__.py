@@ -1,0 +1,1 @@
+"""Checkpoints on disk, and the lock of a run folder."""
