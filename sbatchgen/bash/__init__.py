@@ -4,8 +4,17 @@ No rule of ours is in it. It needs nothing of the rest of sbatchgen, and parses 
 """
 
 from sbatchgen.bash.body import Body, read
-from sbatchgen.bash.command import Assignment, Command, Context, Function, Pipe, Redirect, Setting, Use
-from sbatchgen.bash.source import Fault
+from sbatchgen.bash.command import (
+    Assignment,
+    Command,
+    Context,
+    Function,
+    Pipe,
+    Redirect,
+    ShellOption,
+    VariableUse,
+)
+from sbatchgen.bash.text import Fault
 from sbatchgen.bash.word import Piece, Word
 
 __all__ = [
@@ -18,8 +27,8 @@ __all__ = [
     "Piece",
     "Pipe",
     "Redirect",
-    "Setting",
-    "Use",
+    "ShellOption",
+    "VariableUse",
     "Word",
     "read",
 ]

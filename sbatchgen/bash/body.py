@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
 
-from sbatchgen.bash.command import Assignment, Command, Context, Function, Setting, Use
-from sbatchgen.bash.source import Fault, Source
+from sbatchgen.bash.command import Assignment, Command, Context, Function, ShellOption, VariableUse
+from sbatchgen.bash.text import Fault, ShellText
 from sbatchgen.bash.values import Values
 from sbatchgen.bash.walk import Walk, walk
 from sbatchgen.bash.word import Word, expansion
@@ -31,7 +31,7 @@ class Body:
         source: The text; empty where the language is no shell's.
     """
 
-    def __init__(self, source: Source, language: str, context: Context, flags: str) -> None:
+    def __init__(self, source: ShellText, language: str, context: Context, flags: str) -> None:
         self.source = source
         self.language = language
         self.context = context
@@ -86,7 +86,7 @@ class Body:
         return self._values.sets
 
     @cached_property
-    def uses(self) -> tuple[Use, ...]:
+    def uses(self) -> tuple[VariableUse, ...]:
         """Each expansion of a variable, in the order of the text."""
         return tuple(use for use in _uses(self.source) if use.at < self.end)
 
@@ -96,7 +96,7 @@ class Body:
         return tuple(_traps(self))
 
     @cached_property
-    def settings(self) -> tuple[Setting, ...]:
+    def settings(self) -> tuple[ShellOption, ...]:
         """The options that the script sets for its shell, in the order of the text."""
         return tuple(_settings(self))
 
@@ -154,7 +154,7 @@ def read(text: str) -> Body:
         text: The whole script, with its first line and its directives; bytes that are no UTF-8 as surrogates.
     """
     language, flags = _language(text)
-    source = Source(text if language in SHELLS else "")
+    source = ShellText(text if language in SHELLS else "")
     return Body(source, language, TOP, flags)
 
 
@@ -170,7 +170,7 @@ def read_string(
         fixed: Whether every position is the origin's, because the string's own can't be told.
         context: Where the commands in it stand.
     """
-    return Body(Source(text, origin, fixed=fixed), "bash", context or TOP, "")
+    return Body(ShellText(text, origin, fixed=fixed), "bash", context or TOP, "")
 
 
 def _language(text: str) -> tuple[str, str]:
@@ -191,7 +191,7 @@ _UNSPLIT = frozenset(("variable_assignment", "test_command", "compound_statement
 _ARITHMETIC = re.compile(r"\$\{[^}]*\}|\$\w+|\b0[xX]\w+|([A-Za-z_]\w*)")
 
 
-def _uses(source: Source) -> Iterator[Use]:
+def _uses(source: ShellText) -> Iterator[VariableUse]:
     stack: list[tuple[int, bool, bool]] = [(len(source.text) + 1, False, True)]  # end, quoted, splits
     for start, end, kind in source.nodes:
         while stack[-1][0] <= start and len(stack) > 1:
@@ -213,21 +213,21 @@ def _uses(source: Source) -> Iterator[Use]:
             stack.append((end, quoted, splits and kind == "compound_statement"))
 
 
-def _names(source: Source, start: int, end: int) -> Iterator[Use]:
+def _names(source: ShellText, start: int, end: int) -> Iterator[VariableUse]:
     """The variables that an arithmetic expression names without a $."""
     for match in _ARITHMETIC.finditer(source.text, start, end):
         if match[1]:
             line, column = source.position(match.start())
-            yield Use(
+            yield VariableUse(
                 match[1], "", "", "", quoted=False, splits=False, at=match.start(), line=line, column=column
             )
 
 
-def _use(source: Source, start: int, end: int, *, quoted: bool, splits: bool) -> Use:
+def _use(source: ShellText, start: int, end: int, *, quoted: bool, splits: bool) -> VariableUse:
     text = source.text[start:end]
     line, column = source.position(start)
     piece = expansion(text, start, quoted=quoted)
-    return Use(
+    return VariableUse(
         piece.name,
         piece.subscript,
         piece.operator,
@@ -271,7 +271,7 @@ LETTERS = {
 }  # fmt: skip
 
 
-def _settings(body: Body) -> Iterator[Setting]:
+def _settings(body: Body) -> Iterator[ShellOption]:
     if body.flags:
         yield from _options(body.flags.split(), 1, 1, Context())
     for command in body.commands:
@@ -282,10 +282,10 @@ def _settings(body: Body) -> Iterator[Setting]:
             on = "s" in words[0]
             for name in words[1:]:
                 if not name.startswith("-"):
-                    yield Setting(name, on, command.line, command.column, command.context)
+                    yield ShellOption(name, on, command.line, command.column, command.context)
 
 
-def _options(words: list[str], line: int, column: int, context: Context) -> Iterator[Setting]:
+def _options(words: list[str], line: int, column: int, context: Context) -> Iterator[ShellOption]:
     """Source: bash(1), SHELL BUILTIN COMMANDS, set."""
     at = 0
     while at < len(words):
@@ -295,7 +295,7 @@ def _options(words: list[str], line: int, column: int, context: Context) -> Iter
             return
         for letter in word[1:]:
             if letter == "o" and at < len(words):
-                yield Setting(words[at], word[0] == "-", line, column, context)
+                yield ShellOption(words[at], word[0] == "-", line, column, context)
                 at += 1
             elif letter in LETTERS:
-                yield Setting(LETTERS[letter], word[0] == "-", line, column, context)
+                yield ShellOption(LETTERS[letter], word[0] == "-", line, column, context)

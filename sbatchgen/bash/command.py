@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from sbatchgen.bash.source import Placed, Source
+from sbatchgen.bash.text import Placed, ShellText
 from sbatchgen.bash.word import Piece, Word, elements, scan, skip_blanks
 
 DECLARATIONS = frozenset(("declare", "export", "local", "readonly", "typeset"))
@@ -117,7 +117,7 @@ class Assignment(NamedTuple):
         return None if self.word is None or self.append else self.word.value
 
 
-class Use(NamedTuple):
+class VariableUse(NamedTuple):
     """An expansion of a variable. Lines and columns count from 1.
 
     Attributes:
@@ -151,7 +151,7 @@ class Function(NamedTuple):
     end_line: int
 
 
-class Setting(NamedTuple):
+class ShellOption(NamedTuple):
     """An option of the shell that is set or unset, by `set`, `shopt` or the first line.
 
     Attributes:
@@ -186,7 +186,7 @@ class Command(Placed):
 
     def __init__(
         self,
-        source: Source,
+        source: ShellText,
         at: int,
         tree_end: int,
         context: Context,
@@ -290,7 +290,7 @@ def _parts(command: Command) -> tuple[tuple[Word, ...], tuple[Assignment, ...], 
         end = at
 
 
-def _is_end(source: Source, at: int) -> bool:
+def _is_end(source: ShellText, at: int) -> bool:
     """Whether a comment starts here, or the backquotes end that the command stands in."""
     return source.text[at : at + 1] in ("#", "") or at not in source.spans
 
@@ -302,7 +302,7 @@ def _with_array(word: Word) -> Word:
     return Word((*word.pieces, piece), word.at, end, word.source)
 
 
-def _redirect(source: Source, match: re.Match[str]) -> tuple[Redirect, int]:
+def _redirect(source: ShellText, match: re.Match[str]) -> tuple[Redirect, int]:
     at = skip_blanks(source.text, match.end())
     target = scan(source, at)
     end = target.end if target else match.end()
@@ -315,7 +315,7 @@ def _redirect(source: Source, match: re.Match[str]) -> tuple[Redirect, int]:
 
 
 def assignment_at(
-    source: Source, match: re.Match[str], context: Context, *, by: str = "", prefix: bool = False
+    source: ShellText, match: re.Match[str], context: Context, *, by: str = "", prefix: bool = False
 ) -> tuple[Assignment, int]:
     """The assignment that NAME= starts, and where it ends."""
     at = match.end()

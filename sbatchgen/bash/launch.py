@@ -23,7 +23,7 @@ TOOLS_MAX = 50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Option:
+class ToolOption:
     """An option of a tool.
 
     Attributes:
@@ -55,7 +55,7 @@ class Tool:
 
     name: str
     words: tuple[Word, ...]
-    given: tuple[Option, ...] = ()
+    given: tuple[ToolOption, ...] = ()
     operands: tuple[Word, ...] = ()
     rest: tuple[Word, ...] = ()
     body: Body
@@ -73,7 +73,7 @@ class Tool:
                 found[option.name] = [*(before if isinstance(before, list) else [before]), option.value]
         return found
 
-    def option(self, name: str) -> Option | None:
+    def option(self, name: str) -> ToolOption | None:
         """The last use of an option, which is the one that counts."""
         return next((option for option in reversed(self.given) if option.name == name), None)
 
@@ -209,7 +209,7 @@ def _subcommand(name: str, words: tuple[Word, ...], body: Body) -> tuple[str, in
     return name, 1
 
 
-def _python(words: tuple[Word, ...], given: list[Option], at: int, body: Body) -> Tool:
+def _python(words: tuple[Word, ...], given: list[ToolOption], at: int, body: Body) -> Tool:
     """Python's -m and -c take the rest of the words."""
     for index, option in enumerate(given):
         if option.name in ("m", "c"):
@@ -233,19 +233,21 @@ def _python(words: tuple[Word, ...], given: list[Option], at: int, body: Body) -
     return Tool(name="python", words=words, given=tuple(given), rest=words[at:], body=body)
 
 
-def _shell_tool(name: str, words: tuple[Word, ...], given: list[Option], at: int, body: Body) -> Tool:
+def _shell_tool(name: str, words: tuple[Word, ...], given: list[ToolOption], at: int, body: Body) -> Tool:
     """A shell; the string of -c is the first word that is no option."""
     if any(option.name == "command" for option in given) and at < len(words):
         command = next(option for option in given if option.name == "command")
-        made = Option(name="command", value=_told(words[at], body), word=command.word, value_word=words[at])
+        made = ToolOption(
+            name="command", value=_told(words[at], body), word=command.word, value_word=words[at]
+        )
         given = [option for option in given if option is not command] + [made]
         at += 1
     return Tool(name=name, words=words, given=tuple(given), rest=words[at:], body=body)
 
 
-def _options(words: tuple[Word, ...], at: int, syntax: Syntax, body: Body) -> tuple[list[Option], int]:
+def _options(words: tuple[Word, ...], at: int, syntax: Syntax, body: Body) -> tuple[list[ToolOption], int]:
     """The options from a word on, and where the first word is that is none."""
-    given: list[Option] = []
+    given: list[ToolOption] = []
     while at < len(words):
         word = words[at]
         text = body.text_of(word)
@@ -268,7 +270,7 @@ def _options(words: tuple[Word, ...], at: int, syntax: Syntax, body: Body) -> tu
     return given, at
 
 
-def _long(words: tuple[Word, ...], at: int, syntax: Syntax, body: Body) -> tuple[Option, int]:
+def _long(words: tuple[Word, ...], at: int, syntax: Syntax, body: Body) -> tuple[ToolOption, int]:
     """The option that a word with its long name is, and where the next word is; `at` is after it."""
     word = words[at - 1]
     text, is_known = body.text_of(word), body.value(word) is not None
@@ -283,11 +285,13 @@ def _long(words: tuple[Word, ...], at: int, syntax: Syntax, body: Body) -> tuple
     ):
         name, value, equals = name[0], text[2:], "="  # -W, -X and -m of python glued to their values
     if equals:
-        return Option(name=name, value=value if is_known else _partly(value), word=word, value_word=word), at
+        return ToolOption(
+            name=name, value=value if is_known else _partly(value), word=word, value_word=word
+        ), at
     if name not in syntax.values or name in syntax.optional or at >= len(words):
-        return Option(name=name, value="", word=word), at
+        return ToolOption(name=name, value="", word=word), at
     count = syntax.counts.get(name, 1)
-    return Option(name=name, value=body.value(words[at]), word=word, value_word=words[at]), at + count
+    return ToolOption(name=name, value=body.value(words[at]), word=word, value_word=words[at]), at + count
 
 
 def _partly(value: str) -> str | None:
@@ -295,23 +299,23 @@ def _partly(value: str) -> str | None:
     return None if "$" in value or "`" in value else value
 
 
-def _cluster(words: tuple[Word, ...], at: int, syntax: Syntax, body: Body) -> tuple[list[Option], int]:
+def _cluster(words: tuple[Word, ...], at: int, syntax: Syntax, body: Body) -> tuple[list[ToolOption], int]:
     """The options of a word of letters, and where the next word is; `at` is after it."""
     word = words[at - 1]
     text = body.text_of(word)
-    given: list[Option] = []
+    given: list[ToolOption] = []
     for index, letter in enumerate(text[1:], 2):
         name = syntax.shorts.get(letter, letter)
         if name not in syntax.values:
-            given.append(Option(name=name, value="", word=word))
+            given.append(ToolOption(name=name, value="", word=word))
             continue
         glued = text[index:]
         if glued:
-            given.append(Option(name=name, value=_partly(glued), word=word, value_word=word))
+            given.append(ToolOption(name=name, value=_partly(glued), word=word, value_word=word))
         elif name in syntax.optional or at >= len(words):
-            given.append(Option(name=name, value="", word=word))
+            given.append(ToolOption(name=name, value="", word=word))
         else:
-            given.append(Option(name=name, value=body.value(words[at]), word=word, value_word=words[at]))
+            given.append(ToolOption(name=name, value=body.value(words[at]), word=word, value_word=words[at]))
             at += 1
         return given, at
     return given, at

@@ -10,7 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from sbatchgen.bash.command import ASSIGNED, DECLARATIONS, Assignment, Command, Context, Use, assignment_at
+from sbatchgen.bash.command import (
+    ASSIGNED,
+    DECLARATIONS,
+    Assignment,
+    Command,
+    Context,
+    VariableUse,
+    assignment_at,
+)
 from sbatchgen.bash.walk import Walk
 from sbatchgen.bash.word import LITERAL, Piece, Word, split
 
@@ -36,7 +44,7 @@ class Values:
         sets: Each time that a variable gets or loses a value, in the order of the text.
     """
 
-    def __init__(self, walk: Walk, uses: Callable[[], Sequence[Use]]) -> None:
+    def __init__(self, walk: Walk, uses: Callable[[], Sequence[VariableUse]]) -> None:
         self._walk = walk
         self.sets = tuple(sorted(_assignments(walk, uses), key=lambda assignment: assignment.at))
         self._by_name: dict[str, list[Assignment]] = {}
@@ -166,7 +174,7 @@ def _heredoc(word: Word, piece: Piece, match: re.Match[str]) -> Word | None:
     return Word((Piece("text", text, quoted=True, at=start),), start, start + len(text), source)
 
 
-def _assignments(walk: Walk, uses: Callable[[], Sequence[Use]]) -> Iterator[Assignment]:
+def _assignments(walk: Walk, uses: Callable[[], Sequence[VariableUse]]) -> Iterator[Assignment]:
     for at, context in walk.standing:
         yield from _standing(walk, at, context)
     for command in walk.commands:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from sbatchgen.bash.command import ASSIGNED, Command, Context, Function, Pipe
-from sbatchgen.bash.source import Source
+from sbatchgen.bash.text import ShellText
 
 
 class Walk(NamedTuple):
@@ -30,11 +30,11 @@ class Walk(NamedTuple):
     standing: tuple[tuple[int, Context], ...]
     timeless: tuple[tuple[int, int], ...]
     function_spans: frozenset[tuple[int, int]]
-    source: Source
+    source: ShellText
     end: int = sys.maxsize
 
 
-def walk(source: Source, context: Context) -> Walk:
+def walk(source: ShellText, context: Context) -> Walk:
     """The commands of a text that stands in a context."""
     return _Walker(source, context).run()
 
@@ -92,7 +92,7 @@ _PASSED = frozenset(
 class _Walker:
     """One pass over the nodes that matter, each before those in it."""
 
-    def __init__(self, source: Source, context: Context) -> None:
+    def __init__(self, source: ShellText, context: Context) -> None:
         self.source = source
         self.context = context
         self.commands: list[Command] = []

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from sbatchgen.bash.source import Placed, Source
+from sbatchgen.bash.text import Placed, ShellText
 
 
 class Piece(NamedTuple):
@@ -53,7 +53,7 @@ class Word(Placed):
     pieces: tuple[Piece, ...]
     at: int
     end: int
-    source: Source
+    source: ShellText
 
     @property
     def text(self) -> str:
@@ -107,7 +107,7 @@ _NAMED = dict(zip("abeEfnrtv\\'\"?", "\a\b\x1b\x1b\f\n\r\t\v\\'\"?", strict=True
 _ENDS = frozenset(" \t\n;&|<>()")
 
 
-def scan(source: Source, at: int, stop: int | None = None) -> Word | None:
+def scan(source: ShellText, at: int, stop: int | None = None) -> Word | None:
     """The word that starts at an offset; None where none does."""
     text = source.text
     stop = len(text) if stop is None else stop
@@ -150,7 +150,7 @@ def _joined(pieces: list[Piece]) -> tuple[Piece, ...]:
     return tuple(joined)
 
 
-def _piece(source: Source, at: int, stop: int, *, first: bool) -> tuple[list[Piece], int]:  # noqa: C901, PLR0911 (a return for each kind)
+def _piece(source: ShellText, at: int, stop: int, *, first: bool) -> tuple[list[Piece], int]:  # noqa: C901, PLR0911 (a return for each kind)
     """The pieces at an offset, and where they end."""
     text = source.text
     character = text[at]
@@ -189,7 +189,7 @@ def _is_assigned(text: str, at: int) -> bool:
     return re.match(r"[A-Za-z_]\w*\+?=", before) is not None
 
 
-def _double(source: Source, start: int, at: int, stop: int) -> tuple[list[Piece], int]:
+def _double(source: ShellText, start: int, at: int, stop: int) -> tuple[list[Piece], int]:
     """What stands in double quotes; `at` is the first character in them."""
     text = source.text
     pieces: list[Piece] = []
@@ -213,7 +213,7 @@ def _double(source: Source, start: int, at: int, stop: int) -> tuple[list[Piece]
     return pieces or [Piece("text", "", quoted=True, at=start)], min(at, stop)
 
 
-def _dollar(source: Source, at: int, stop: int, *, quoted: bool) -> tuple[list[Piece], int]:  # noqa: PLR0911 (a return for each kind)
+def _dollar(source: ShellText, at: int, stop: int, *, quoted: bool) -> tuple[list[Piece], int]:  # noqa: PLR0911 (a return for each kind)
     """What starts with $ ` <( or >(."""
     text = source.text
     following = text[at + 1 : at + 2]
@@ -285,7 +285,7 @@ def _unescaped(match: re.Match[str]) -> str:
 _CLOSERS = {"(": ")", "{": "}", "[": "]"}
 
 
-def close(source: Source, at: int, stop: int) -> int:
+def close(source: ShellText, at: int, stop: int) -> int:
     """Where the substitution, expansion or bracket at an offset ends."""
     end = source.spans.get(at)
     if end is not None and end <= stop:
@@ -323,7 +323,7 @@ def skip_blanks(text: str, at: int) -> int:
     return match.end() if match else at
 
 
-def elements(source: Source, at: int) -> tuple[tuple[Word, ...], int]:
+def elements(source: ShellText, at: int) -> tuple[tuple[Word, ...], int]:
     """The words of an array's value and where it ends; `at` is its opening parenthesis."""
     text = source.text
     words: list[Word] = []

@@ -13,7 +13,7 @@ from sbatchgen.rules.values import EXAMPLES, refused
 from sbatchgen.sbatch import Directive, Kind
 from sbatchgen.sbatch.getopt import Stop, Use
 from sbatchgen.sbatch.header import READ
-from sbatchgen.sbatch.releases import RELEASES, Argument
+from sbatchgen.sbatch.releases import RELEASES, HasArgument
 from sbatchgen.subject.subject import Subject
 from sbatchgen.subject.vocabulary import PYXIS_NAMES, RENAMED, SRUN_ONLY, releases, table
 
@@ -122,7 +122,7 @@ def _stray(script: Subject) -> Iterator[Hit]:
         value = before.value if before and before.value is not None else ""
         if stop.word.text == "=" or value == "=" or value.endswith(","):
             continue  # SB112
-        if before and before.spec.argument is Argument.OPTIONAL and before.value is None:
+        if before and before.spec.argument is HasArgument.OPTIONAL and before.value is None:
             continue  # SB123
         what = f"'{stop.word.text}' is no option: sbatch refuses the script, "
         what += f'"Invalid directive found in batch script: {stop.word.text}"'
@@ -342,7 +342,7 @@ def _foreign(script: Subject) -> Iterator[Hit]:
 @RULES.add("SB123", "error", "the value of an option that takes one only after =")
 def _glued(script: Subject) -> Iterator[Hit]:
     for before, stop in _strays(script):
-        if before and before.spec.argument is Argument.OPTIONAL and before.value is None:
+        if before and before.spec.argument is HasArgument.OPTIONAL and before.value is None:
             name, value = before.spec.name, stop.word.text
             what = f"--{name} takes a value only after =, so '{value}' is a word of its own: sbatch "
             what += "refuses the script"

@@ -18,7 +18,7 @@ from sbatchgen.subject.subject import Subject
 
 if TYPE_CHECKING:
     from sbatchgen.bash import Word
-    from sbatchgen.bash.launch import Option, Tool
+    from sbatchgen.bash.launch import Tool, ToolOption
     from sbatchgen.subject.processes import Launch
 
 RULES: Rules[Subject] = Rules()
@@ -145,7 +145,7 @@ def _torchrun_options() -> list[str]:
     return [f"--{name}" for name in names] + [f"--{name.replace('-', '_')}" for name in names if "-" in name]
 
 
-def _value(option: Option, tool: Tool | None) -> str:
+def _value(option: ToolOption, tool: Tool | None) -> str:
     """The value of an option, with what can't be followed as it is written."""
     if option.value is not None or option.value_word is None or tool is None:
         return option.value or ""
@@ -153,7 +153,7 @@ def _value(option: Option, tool: Tool | None) -> str:
     return text.partition("=")[2] if option.value_word is option.word else text
 
 
-def _options_of(launcher: Tool | None, names: dict[str, tuple[str, ...]]) -> Iterator[Option]:
+def _options_of(launcher: Tool | None, names: dict[str, tuple[str, ...]]) -> Iterator[ToolOption]:
     for name in names.get(launcher.name, ()) if launcher else ():
         if launcher and (option := launcher.option(name)):
             yield option

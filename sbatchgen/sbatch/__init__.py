@@ -3,6 +3,6 @@
 Of the rest of sbatchgen it needs nothing, and it needs no other library.
 """
 
-from sbatchgen.sbatch.reader import Component, Directive, Kind, Message, Option, Script, Word, read
+from sbatchgen.sbatch.reader import Component, Directive, Kind, Message, Option, Script, Token, read
 
-__all__ = ["Component", "Directive", "Kind", "Message", "Option", "Script", "Word", "read"]
+__all__ = ["Component", "Directive", "Kind", "Message", "Option", "Script", "Token", "read"]

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sbatchgen.sbatch.header import Word
-from sbatchgen.sbatch.releases import Argument, Spec
+from sbatchgen.sbatch.header import Token
+from sbatchgen.sbatch.releases import HasArgument, Spec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,9 +25,9 @@ class Use:
     """
 
     spec: Spec
-    word: Word
+    word: Token
     value: str | None = None
-    value_word: Word | None = None
+    value_word: Token | None = None
     value_start: int = 0
 
 
@@ -35,12 +35,12 @@ class Use:
 class Stop:
     """Why getopt went no further: its complaint, or the word that is no option."""
 
-    word: Word
+    word: Token
     complaint: str = ""
 
 
 def scan(
-    words: Sequence[Word],
+    words: Sequence[Token],
     table: Mapping[str, Spec],
     shorts: Mapping[str, Spec] | None = None,
     start: int = 0,
@@ -79,7 +79,7 @@ def scan(
         at += last.value_word is not None and last.value_word is following
 
 
-def _long(word: Word, following: Word | None, table: Mapping[str, Spec]) -> Use | Stop:
+def _long(word: Token, following: Token | None, table: Mapping[str, Spec]) -> Use | Stop:
     name, equals, value = word.text[2:].partition("=")
     exact = table.get(name)
     matching = [exact] if exact else [spec for spec in table.values() if spec.name.startswith(name)]
@@ -93,22 +93,22 @@ def _long(word: Word, following: Word | None, table: Mapping[str, Spec]) -> Use 
     return _without_value(matching[0], word, following)
 
 
-def _with_value(spec: Spec, word: Word, value: str) -> Use | Stop:
-    if spec.argument is Argument.NONE:
+def _with_value(spec: Spec, word: Token, value: str) -> Use | Stop:
+    if spec.argument is HasArgument.NONE:
         return Stop(word=word, complaint=f"option '--{spec.name}' doesn't allow an argument")
     start = len(word.text) - len(value)
     return Use(spec=spec, word=word, value=value, value_word=word, value_start=start)
 
 
-def _without_value(spec: Spec, word: Word, following: Word | None) -> Use | Stop:
-    if spec.argument is not Argument.REQUIRED:
+def _without_value(spec: Spec, word: Token, following: Token | None) -> Use | Stop:
+    if spec.argument is not HasArgument.REQUIRED:
         return Use(spec=spec, word=word)
     if following is None:
         return Stop(word=word, complaint=f"option '--{spec.name}' requires an argument")
     return Use(spec=spec, word=word, value=following.text, value_word=following)
 
 
-def _cluster(word: Word, following: Word | None, shorts: Mapping[str, Spec]) -> Iterator[Use | Stop]:
+def _cluster(word: Token, following: Token | None, shorts: Mapping[str, Spec]) -> Iterator[Use | Stop]:
     """The options of a word like -HO or -n4."""
     for at in range(1, len(word.text)):
         letter = word.text[at]
@@ -116,12 +116,12 @@ def _cluster(word: Word, following: Word | None, shorts: Mapping[str, Spec]) -> 
         if spec is None:
             yield Stop(word=word, complaint=f"invalid option -- '{first_byte(letter)}'")
             return
-        if spec.argument is Argument.NONE:
+        if spec.argument is HasArgument.NONE:
             yield Use(spec=spec, word=word)
             continue
         if at + 1 < len(word.text):
             yield Use(spec=spec, word=word, value=word.text[at + 1 :], value_word=word, value_start=at + 1)
-        elif spec.argument is Argument.OPTIONAL:
+        elif spec.argument is HasArgument.OPTIONAL:
             yield Use(spec=spec, word=word)
         elif following is None:
             yield Stop(word=word, complaint=f"option requires an argument -- '{letter}'")

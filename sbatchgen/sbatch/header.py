@@ -48,7 +48,7 @@ _MAGIC = {Kind.SBATCH: 7, Kind.SLURM: 6, Kind.PBS: 4, Kind.BSUB: 5}  # how long 
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Word:
+class Token:
     """An argument as sbatch reads it: quotes and escapes are gone. Lines and columns count from 1.
 
     Attributes:
@@ -77,13 +77,23 @@ class Word:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Fault:
-    """What sbatch says about a line, and whether it stops there."""
+class Message:
+    """What sbatch says.
+
+    Attributes:
+        level: "fatal", "error", "warning", "info", "verbose" (only said with -v) or "" (of the C library).
+        text: What it says.
+        line: The line it is about; 0 if it is about no single one.
+        column: Where in the line.
+    """
 
     level: str
     text: str
-    line: int
-    column: int
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.level}: {self.text}" if self.level in ("fatal", "error", "warning") else self.text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,8 +117,8 @@ class Directive:
     line: int
     column: int
     component: int = -1
-    words: tuple[Word, ...] = ()
-    fault: Fault | None = None
+    words: tuple[Token, ...] = ()
+    fault: Message | None = None
     deprecated: bool = False
 
 
@@ -172,7 +182,7 @@ def _read(line: str, number: int, component: int, kind: Kind, *, spaces: bool, f
     at = _MAGIC[kind]
     if component >= 0:
         at = _skip_blanks(line, at)
-    words: list[Word] = []
+    words: list[Token] = []
     fault, deprecated = None, False
     while True:
         start = _skip_blanks(line, at)
@@ -202,8 +212,8 @@ def _read(line: str, number: int, component: int, kind: Kind, *, spaces: bool, f
     )
 
 
-def _fatal(text: str, line: int, at: int) -> Fault:
-    return Fault(level="fatal", text=text, line=line, column=at + 1)
+def _fatal(text: str, line: int, at: int) -> Message:
+    return Message(level="fatal", text=text, line=line, column=at + 1)
 
 
 def _joins_spaces(slurm: str) -> bool:
@@ -211,18 +221,18 @@ def _joins_spaces(slurm: str) -> bool:
     return RELEASES.index(line_of(slurm)) >= RELEASES.index("24.05")
 
 
-def _word(line: str, start: int, number: int, *, spaces: bool) -> tuple[Word | None, int, str]:
+def _word(line: str, start: int, number: int, *, spaces: bool) -> tuple[Token | None, int, str]:
     """The word at `start`, where it ends, and the quote that is left open.
 
     None where there is no word: at the end, at a comment, and for quotes with nothing in them.
     """
     if plain := _PLAIN.match(line, start):
-        word = Word(text=plain[0], line=number, columns=(start + 1,), end=plain.end() + 1)
+        word = Token(text=plain[0], line=number, columns=(start + 1,), end=plain.end() + 1)
         return word, plain.end(), ""
     return _quoted_word(line, start, number, spaces=spaces)
 
 
-def _quoted_word(line: str, start: int, number: int, *, spaces: bool) -> tuple[Word | None, int, str]:
+def _quoted_word(line: str, start: int, number: int, *, spaces: bool) -> tuple[Token | None, int, str]:
     at, quote, length = start, "", 0
     runs: list[str] = []
     offsets, columns = array("Q"), array("Q")
@@ -254,7 +264,7 @@ def _quoted_word(line: str, start: int, number: int, *, spaces: bool) -> tuple[W
     if not runs:
         return None, at, quote
     return (
-        Word(text="".join(runs), line=number, offsets=offsets, columns=columns, end=at + 1),
+        Token(text="".join(runs), line=number, offsets=offsets, columns=columns, end=at + 1),
         at,
         quote,
     )

@@ -24,8 +24,8 @@ from sbatchgen.sbatch.display import shown
 from sbatchgen.sbatch.fields import Fields
 from sbatchgen.sbatch.getopt import Stop, Use, scan
 from sbatchgen.sbatch.grammar import RefusedError, fold, leading_number
-from sbatchgen.sbatch.header import READ, Directive, Kind, Word, directives, refusal
-from sbatchgen.sbatch.releases import ALIASES, Argument, Spec, line_of, specs, variables
+from sbatchgen.sbatch.header import READ, Directive, Kind, Message, Token, directives, refusal
+from sbatchgen.sbatch.releases import ALIASES, HasArgument, Spec, line_of, specs, variables
 from sbatchgen.sbatch.setting import put
 from sbatchgen.sbatch.translation import Dialect, dialect, translate, uses
 
@@ -34,7 +34,7 @@ from sbatchgen.sbatch.translation import Dialect, dialect, translate, uses
 MAX_COMPONENTS = 128
 MAX_READ = 6 << 20
 
-__all__ = ["Component", "Directive", "Kind", "Message", "Option", "Script", "Word", "read"]
+__all__ = ["Component", "Directive", "Kind", "Message", "Option", "Script", "Token", "read"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,26 +64,6 @@ class Option:
     value_line: int = 0
     value_column: int = 0
     value_end: int = 0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Message:
-    """What sbatch says.
-
-    Attributes:
-        level: "fatal", "error", "warning", "info", "verbose" (only said with -v) or "" (of the C library).
-        text: What it says.
-        line: The line it is about; 0 if it is about no single one.
-        column: Where in the line.
-    """
-
-    level: str
-    text: str
-    line: int = 0
-    column: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.level}: {self.text}" if self.level in ("fatal", "error", "warning") else self.text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,7 +141,7 @@ def read(
         table=table,
         shorts={spec.short: spec for spec in table.values() if spec.short},
         environment=environment or {},
-        arguments=tuple(Word(text=argument) for argument in arguments),
+        arguments=tuple(Token(text=argument) for argument in arguments),
         gres_types=None if gres_types is None else frozenset(gres_types),
         directives=tuple(directives(decoded, slurm=slurm, file=file)),
         job=Fields(
@@ -198,7 +178,7 @@ class _Call:
     table: Mapping[str, Spec]
     shorts: Mapping[str, Spec]
     environment: Mapping[str, str]
-    arguments: tuple[Word, ...]
+    arguments: tuple[Token, ...]
     gres_types: frozenset[str] | None
     directives: tuple[Directive, ...]
     job: Fields
@@ -311,7 +291,7 @@ def _apply_foreign(call: _Call) -> None:
 
 
 def _apply_lines(call: _Call, lines: Sequence[Directive], known: Dialect) -> None:
-    words: list[Word] = []
+    words: list[Token] = []
     for line in lines:
         words += line.words
         _tell_faults(call, line)
@@ -344,9 +324,9 @@ def _translate(call: _Call, use: Use, known: Dialect) -> None:
     call.pass_on(option.line, option.column)
 
 
-def _words(call: _Call, index: int) -> list[Word]:
+def _words(call: _Call, index: int) -> list[Token]:
     """The words of the directives of a component."""
-    words: list[Word] = []
+    words: list[Token] = []
     complained = False
     for line in call.directives:
         if line.kind not in READ:
@@ -380,7 +360,7 @@ def _deprecated_packjob(slurm: str) -> tuple[str, str]:
     return "info", f"Warning: {text}"
 
 
-def _apply(call: _Call, words: Sequence[Word], source: str) -> Word | None:
+def _apply(call: _Call, words: Sequence[Token], source: str) -> Token | None:
     """Take the options in these words; the word that is no option, if one stops it."""
     for item in scan(words, call.table, call.shorts):
         if isinstance(item, Stop):
@@ -392,7 +372,7 @@ def _apply(call: _Call, words: Sequence[Word], source: str) -> Word | None:
     return None
 
 
-def _stop(call: _Call, stop: Stop) -> Word:
+def _stop(call: _Call, stop: Stop) -> Token:
     if not stop.complaint:
         return stop.word
     call.say("", stop.complaint, stop.word.line, stop.word.column)
@@ -429,11 +409,11 @@ def _apply_environment(call: _Call, names: Iterable[tuple[str, str]]) -> None:
             raise _EndError(255)
         given = Option(name=option, value=value, shown=None, source="environment", spelled=name)
         call.given.append(given)
-        kind = spec.argument if spec else Argument.REQUIRED
-        if kind is Argument.NONE and not _is_yes(value):
+        kind = spec.argument if spec else HasArgument.REQUIRED
+        if kind is HasArgument.NONE and not _is_yes(value):
             call.job.reset(option)
         else:
-            flag = kind is Argument.NONE and option != "verbose"  # of which a variable gives the number
+            flag = kind is HasArgument.NONE and option != "verbose"  # of which a variable gives the number
             _put(call, given, None if flag else value)
 
 
@@ -445,7 +425,7 @@ def _is_yes(value: str) -> bool:
 
 def _put(call: _Call, option: Option, value: str | None) -> None:
     spec = call.table.get(option.name)
-    if spec and spec.argument is Argument.OPTIONAL:
+    if spec and spec.argument is HasArgument.OPTIONAL:
         value = value or None
     try:
         put(call.job, option.name, value)

@@ -13,7 +13,7 @@ ALIASES = {"tasks-per-node": "ntasks-per-node"}  # sbatch keeps and prints the o
 RELEASES = ("20.11", "21.08", "22.05", "23.02", "23.11", "24.05", "24.11", "25.05", "25.11", "26.05")
 
 
-class Argument(Enum):
+class HasArgument(Enum):
     """Whether an option takes one; an optional one counts only after `=` or glued to a short option."""
 
     NONE = "-"
@@ -35,7 +35,7 @@ class Spec:
 
     name: str
     short: str
-    argument: Argument
+    argument: HasArgument
     early: bool
     per_component: bool
 
@@ -55,7 +55,7 @@ def specs(release: str) -> dict[str, Spec]:
             found[name] = Spec(
                 name=name,
                 short="" if short == "." else short,
-                argument=Argument(kind[0]),
+                argument=HasArgument(kind[0]),
                 early="!" in kind,
                 per_component="*" in kind,
             )

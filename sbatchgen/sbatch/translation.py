@@ -13,8 +13,8 @@ from sbatchgen.sbatch import grammar, hostlist
 from sbatchgen.sbatch.fields import Fields
 from sbatchgen.sbatch.getopt import Stop, Use, scan
 from sbatchgen.sbatch.grammar import RefusedError, fold, leading_number, wrapped
-from sbatchgen.sbatch.header import Word
-from sbatchgen.sbatch.releases import Argument, Spec
+from sbatchgen.sbatch.header import Token
+from sbatchgen.sbatch.releases import HasArgument, Spec
 
 Put = Callable[[str, str | None], None]  # keeps an option and its value
 # The letters that take no value, or whose long name takes none or need not take one.
@@ -123,22 +123,22 @@ def dialect(name: str, *, slurm: str) -> Dialect:
     shorts = {letter: _spec(long or letter, letter) for long, letter in names.items()}
     if name == "PBS":
         table["join"] = Spec(
-            name="join", short="j", argument=Argument.OPTIONAL, early=False, per_component=False
+            name="join", short="j", argument=HasArgument.OPTIONAL, early=False, per_component=False
         )
         shorts |= {letter: _spec(letter, letter) for letter in ("dw" if slurm >= "23.02" else "")}
     return Dialect(name=name, table=table, shorts=shorts)
 
 
 def _spec(name: str, letter: str) -> Spec:
-    argument = Argument(_FLAGS.get(letter, "="))
+    argument = HasArgument(_FLAGS.get(letter, "="))
     return Spec(name=name, short=letter, argument=argument, early=False, per_component=False)
 
 
-def uses(words: Sequence[Word], known: Dialect) -> Iterator[Use | Stop]:
+def uses(words: Sequence[Token], known: Dialect) -> Iterator[Use | Stop]:
     """The options in the words of a script's lines."""
     if known.name == "BSUB":  # -cwd counts where an option may stand
         words = [
-            Word(text="-c", line=word.line, columns=word.columns, end=word.end)
+            Token(text="-c", line=word.line, columns=word.columns, end=word.end)
             if word.text == "-cwd" and not place % 2
             else word
             for place, word in enumerate(words)

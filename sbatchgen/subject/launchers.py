@@ -9,7 +9,7 @@ from sbatchgen.subject.subject import Subject
 
 if TYPE_CHECKING:
     from sbatchgen.bash import Command, Word
-    from sbatchgen.bash.launch import Option, Tool
+    from sbatchgen.bash.launch import Tool, ToolOption
 
 
 def first_word(command: Command) -> Word | Command:
@@ -17,7 +17,7 @@ def first_word(command: Command) -> Word | Command:
     return command.words[0] if command.words else command
 
 
-def value_place(script: Subject, option: Option) -> Place:
+def value_place(script: Subject, option: ToolOption) -> Place:
     """Where the value of an option stands."""
     return script.at_word(option.value_word or option.word)
 

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from sbatchgen.bash.body import SHELLS, Body, string_body
-from sbatchgen.bash.launch import Option, Tool, chain
+from sbatchgen.bash.launch import Tool, ToolOption, chain
 from sbatchgen.plan.resources import Amounts, Resources
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Launch:
         return not _HIDDEN.search(self.program.words[0].text if self.program.words else "")
 
     @property
-    def step_gpus(self) -> Option | None:
+    def step_gpus(self) -> ToolOption | None:
         """The option of the step that gives it other GPUs than the job's."""
         names = ("gpus", "gpus-per-node", "gpus-per-task", "gres")
         return next((one for name in names if self.step and (one := self.step.option(name))), None)
@@ -245,7 +245,7 @@ def fixed_nodes(job: Resources) -> int | None:
     return job.nodes if job.nodes_max in (None, job.nodes_min) else None
 
 
-def number(option: Option | None, tool: Tool, job: Resources) -> int | None:
+def number(option: ToolOption | None, tool: Tool, job: Resources) -> int | None:
     """The number that an option's value is, also as one of Slurm's variables; None where it can't be told."""
     if option is None:
         return None
@@ -254,7 +254,7 @@ def number(option: Option | None, tool: Tool, job: Resources) -> int | None:
     return slurm_number(variable(option, tool), job)
 
 
-def variable(option: Option, tool: Tool) -> str:
+def variable(option: ToolOption, tool: Tool) -> str:
     """The name of the variable that an option's value is; "" where it is something else."""
     word = option.value_word
     if word is None:

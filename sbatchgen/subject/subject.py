@@ -25,14 +25,13 @@ from sbatchgen.sbatch.grammar import (
     node_range,
     with_prefix,
 )
-from sbatchgen.sbatch.header import READ, Word
+from sbatchgen.sbatch.header import READ, Token
 from sbatchgen.sbatch.releases import ALIASES, Spec, line_of
 from sbatchgen.subject.ask import DEFAULT_SLURM
 from sbatchgen.subject.vocabulary import PYXIS, RENAMED, is_near, known_plugins, of_plugins, table
 
 if TYPE_CHECKING:
-    from sbatchgen.bash import Body, Command
-    from sbatchgen.bash import Word as WordOfBody
+    from sbatchgen.bash import Body, Command, Word
     from sbatchgen.subject.containers import Container
     from sbatchgen.subject.processes import Processes
 
@@ -207,7 +206,7 @@ class Subject:
         """A place in the script."""
         return Place(f"{self.file}:{line}:{column}", line, column, end)
 
-    def at_word(self, word: WordOfBody | Command) -> Place:
+    def at_word(self, word: Word | Command) -> Place:
         """Where a word or a command of the body stands; up to the line's end where it goes on in the next."""
         end = word.end_column if word.end_line == word.line else 0
         return self.at(word.line, word.column, end if end > word.column else 0)
@@ -237,7 +236,7 @@ class Subject:
         return self.script.options.get(option)
 
 
-def _uses(words: list[Word], known: Mapping[str, Spec]) -> Iterator[Use | Stop]:
+def _uses(words: list[Token], known: Mapping[str, Spec]) -> Iterator[Use | Stop]:
     """All options in these words; where sbatch stops, the word is left out and the rest is read."""
     numbers = {id(word): number for number, word in enumerate(words)}
     shorts = {spec.short: spec for spec in known.values() if spec.short}

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import cache
 from itertools import chain
 
-from sbatchgen.sbatch.releases import RELEASES, Argument, Spec, specs
+from sbatchgen.sbatch.releases import RELEASES, HasArgument, Spec, specs
 
 _OF_SRUN = """
 accel-bind bcast bcast-exclude compress cpu-bind disable-status epilog exact external-launcher het-group
@@ -38,14 +38,14 @@ _PYXIS_FLAGS = ("entrypoint", "mount-home", "readonly", "remap-root", "writable"
 _PYXIS_NEGATED = ("entrypoint", "mount-home", "remap-root")
 
 
-def _plugin(name: str, argument: Argument) -> Spec:
+def _plugin(name: str, argument: HasArgument) -> Spec:
     return Spec(name=name, short="", argument=argument, early=False, per_component=False)
 
 
 PYXIS = (
-    *(_plugin(f"container-{name}", Argument.REQUIRED) for name in _PYXIS_VALUES),
-    *(_plugin(f"container-{name}", Argument.NONE) for name in _PYXIS_FLAGS),
-    *(_plugin(f"no-container-{name}", Argument.NONE) for name in _PYXIS_NEGATED),
+    *(_plugin(f"container-{name}", HasArgument.REQUIRED) for name in _PYXIS_VALUES),
+    *(_plugin(f"container-{name}", HasArgument.NONE) for name in _PYXIS_FLAGS),
+    *(_plugin(f"no-container-{name}", HasArgument.NONE) for name in _PYXIS_NEGATED),
 )
 # Options of other plugins: where they come from, then the names; name= for one with a value.
 _KNOWN_PLUGINS = """
@@ -65,7 +65,7 @@ PYXIS_NAMES = frozenset(spec.name for spec in PYXIS)
 
 def of_plugins(names: Iterable[str]) -> tuple[Spec, ...]:
     """Options of a site's plugins; a name that ends in = has a value."""
-    kinds = {True: Argument.REQUIRED, False: Argument.NONE}
+    kinds = {True: HasArgument.REQUIRED, False: HasArgument.NONE}
     return tuple(_plugin(name.rstrip("="), kinds[name.endswith("=")]) for name in names)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sbatchgen.bash import Body, Command, read
 from sbatchgen.bash.launch import Tool, chain
-from sbatchgen.bash.source import SECONDS_MAX
+from sbatchgen.bash.text import SECONDS_MAX
 from tests.conftest import GOLDEN
 
 SCRIPTS = sorted(GOLDEN.glob("*.sh"))

@@ -11,7 +11,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from sbatchgen.sbatch import Option, read
-from sbatchgen.sbatch.releases import Argument, specs, variables
+from sbatchgen.sbatch.releases import HasArgument, specs, variables
 from tests.cluster import oracle
 
 SLURM = "22.05"
@@ -196,12 +196,12 @@ def _option(draw: st.DrawFn, slurm: str) -> str:
     name = draw(_names(slurm))
     table = specs(slurm)
     spec = table.get(name) or table["ntasks-per-node"]
-    if spec.argument is Argument.NONE:
+    if spec.argument is HasArgument.NONE:
         value = ""
         glue = draw(st.sampled_from([""] * 30 + ["=x"]))
     else:
         value = draw(_quoted(draw(_value(name))))
-        needed = spec.argument is Argument.REQUIRED
+        needed = spec.argument is HasArgument.REQUIRED
         glue = draw(
             st.sampled_from(["="] * 12 + [" "] * 4 + [""] if needed else ["="] * 6 + [""] * 3 + [" "])
         )
@@ -219,7 +219,7 @@ def _calm_option(draw: st.DrawFn, slurm: str) -> str:
     """An option as people write it, mostly with a value that sbatch takes."""
     name = draw(_names(slurm))
     spec = specs(slurm).get(name)
-    if spec is None or spec.argument is Argument.NONE:
+    if spec is None or spec.argument is HasArgument.NONE:
         return f"--{name}" if spec else "--nodes=2"
     pool = _VALUES.get(name, ("a", "b", "name"))
     return f"--{name}={draw(st.sampled_from(pool[: (len(pool) + 2) // 3]))}"

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from sbatchgen.sbatch import Kind, Script, read
 from sbatchgen.sbatch.grammar import mebibytes, minutes
-from sbatchgen.sbatch.releases import RELEASES, Argument, Spec, specs, variables
+from sbatchgen.sbatch.releases import RELEASES, HasArgument, Spec, specs, variables
 from tests.conftest import FIXTURES
 from tests.sbatch.headers import GRES_TYPES, Answer, Case, cases, ours, theirs
 
@@ -275,7 +275,7 @@ def test_releases_differ() -> None:
 
 def test_options_of_a_plugin() -> None:
     image = Spec(
-        name="container-image", short="", argument=Argument.REQUIRED, early=False, per_component=False
+        name="container-image", short="", argument=HasArgument.REQUIRED, early=False, per_component=False
     )
     assert directive("--container-image=a").returncode == 255
     script = directive("--container-image=nvcr.io#nvidia/x", plugin_options=[image])

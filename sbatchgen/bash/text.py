@@ -44,7 +44,7 @@ class Fault:
     end_column: int
 
 
-class Source:
+class ShellText:
     """The text of a script, in which offsets are characters from 0.
 
     Attributes:
@@ -307,7 +307,7 @@ class Spanned(Protocol):
     """What stands somewhere in a script: `at` and `end` are characters from 0."""
 
     @property
-    def source(self) -> Source: ...  # noqa: D102
+    def source(self) -> ShellText: ...  # noqa: D102
     @property
     def at(self) -> int: ...  # noqa: D102
     @property
