@@ -28,7 +28,7 @@ from sbatchgen.quoting import visible
 
 if TYPE_CHECKING:
     from sbatchgen.finding import Finding
-    from sbatchgen.plan.request import Resolved
+    from sbatchgen.plan.request import Request
     from sbatchgen.render.trace import TemplateLine
     from sbatchgen.review.review import Review
     from sbatchgen.submit.submit import Submission
@@ -253,14 +253,14 @@ def _help_all(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # n
         ctx.exit()
 
 
-def _resolve(job: str, args: tuple[str, ...], given: dict[str, Any]) -> Resolved:
-    from sbatchgen.plan.request import resolve_request
+def _request(job: str, args: tuple[str, ...], given: dict[str, Any]) -> Request:
+    from sbatchgen.plan.request import read_request
 
-    resolved = resolve_request(job, args, given, environment=os.environ, folder=_here())
-    for word in resolved.rerun:  # they stand in the script's first comment
+    request = read_request(job, args, given, environment=os.environ, folder=_here())
+    for word in request.rerun:  # they stand in the script's first comment
         if not word.isascii() and any("\ud800" <= char <= "\udfff" for char in word):
             raise CommandLineError.of(f"'{word}' is not UTF-8", fix="give the file or folder another name")
-    return resolved
+    return request
 
 
 def _here() -> Path:
@@ -286,9 +286,9 @@ def render(args: tuple[str, ...], /, job: str, write: str | None, **given: Any) 
     from sbatchgen.render.render import render_request
     from sbatchgen.rules.plans import check
 
-    resolved = _resolve(job, args, given)
-    _report(check(resolved.plan))
-    script = render_request(resolved).encode()
+    request = _request(job, args, given)
+    _report(check(request.plan))
+    script = render_request(request).encode()
     if write is None:
         _print(script, nl=False)  # the bytes that `submit` would send, whatever the terminal's encoding is
         return
@@ -315,13 +315,13 @@ def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **
     """Show what would be asked for, what it costs, the findings, and the script. Submits nothing."""
     from sbatchgen.submit.submit import ask_slurm, look
 
-    resolved = _resolve(job, args, given)
-    submission = look(resolved, os.environ, _here())
+    request = _request(job, args, given)
+    submission = look(request, os.environ, _here())
     shown = submission.review
     failure = _failure(shown.findings)
     if test_only:
-        if not resolved.plan.slurm:
-            name = resolved.plan.profile.name
+        if not request.plan.slurm:
+            name = request.plan.profile.name
             raise click.UsageError(f"--test-only asks Slurm, and profile '{name}' has none")
         if failure is None:
             shown = dataclasses.replace(shown, slurm=ask_slurm(submission, os.environ))
@@ -372,12 +372,12 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **giv
     from sbatchgen.review import screen
     from sbatchgen.rules.plans import check
 
-    resolved = _resolve(job, args, given)
-    found = check(resolved.plan)
-    values = explanations(resolved.plan, profile_file=resolved.profile_file, code=resolved.code)
+    request = _request(job, args, given)
+    found = check(request.plan)
+    values = explanations(request)
     traced = lines and not _failure(found)
-    script = render_request(resolved) if traced else None
-    places = _traced(resolved, script) if script is not None else []
+    script = render_request(request) if traced else None
+    places = _traced(request, script) if script is not None else []
     if form == "json":
         text = screen.explanation_as_json(values, script, places)
     elif script is not None:
@@ -388,7 +388,7 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **giv
     _report(found)
 
 
-def _traced(resolved: Resolved, script: str) -> list[TemplateLine]:
+def _traced(request: Request, script: str) -> list[TemplateLine]:
     """Where each line of the script is from.
 
     Raises:
@@ -397,9 +397,9 @@ def _traced(resolved: Resolved, script: str) -> list[TemplateLine]:
     from sbatchgen.render.trace import trace_request
 
     try:
-        return trace_request(resolved, script)
+        return trace_request(request, script)
     except (LookupError, ValueError) as error:
-        what = f"the lines of template '{resolved.plan.template}' can't be traced"
+        what = f"the lines of template '{request.plan.template}' can't be traced"
         raise DocumentError.of(what, fix="use explain without --lines") from error
 
 
@@ -418,8 +418,8 @@ def submit(
     if _is_script(job):
         submission = of_script(Path(job), given, args, os.environ, _here(), keep=keep_sbatch_env)
     else:
-        resolved = _resolve(job, args, given)
-        submission = of_job(resolved, os.environ, _here(), ask=True)
+        request = _request(job, args, given)
+        submission = of_job(request, os.environ, _here(), ask=True)
     _show(submission.review, sys.stderr)
     if failure := _failure(submission.review.findings):
         sys.exit(failure.exit_status)

@@ -52,11 +52,13 @@ def path(text: str) -> str:
 
 
 def directive(option: str, value: str) -> str:
-    """`--option=value` as sbatch reads it back, in every release from 20.11 on.
+    """`--option=value` as sbatch reads it back, in every release from 20.11 on; `--option` without a value.
 
     Raises:
         ValueError: The value holds a control character: a line break would start a line of its own.
     """
+    if not value:
+        return f"--{option}"
     if _PLAIN_VALUE.fullmatch(value) and value.lower() not in ("hetjob", "packjob"):
         return f"--{option}={value}"
     if re.search(r"[\x00-\x1f\x7f]", value):

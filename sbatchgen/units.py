@@ -290,12 +290,3 @@ class Gres(Text):
         if re.search(":0*[1-9][0-9]{9,}[KMGTP]?(?:,|$)", text, re.IGNORECASE):
             raise ValueError(f"'{text}' has a count of more than nine digits")
         return cls(text)
-
-    def amount(self, name: str) -> int:
-        """How many of this name, over all types."""
-        items = [item.split(":") for item in self.split(",")]
-        return sum(
-            int(parts[-1]) if len(parts) > 1 and parts[-1].isdecimal() else 1
-            for parts in items
-            if parts[0] == name
-        )

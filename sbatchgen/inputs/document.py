@@ -268,7 +268,7 @@ class _Decoder:
     def decode(self, node: _Node, kind: Any, path: str) -> Any:
         origin, arguments = get_origin(kind), get_args(kind)
         if origin in (Union, types.UnionType):
-            return self.decode(node, next(a for a in arguments if a is not type(None)), path)
+            return self.decode(node, without_none(kind), path)
         if is_dataclass(kind):
             return self.record(node, kind, path)
         if origin is tuple:
@@ -368,6 +368,13 @@ def _leaf(path: str) -> str:
 def issubclass_safe(kind: Any, base: type) -> bool:
     """`issubclass` that is false for what is no class."""
     return isinstance(kind, type) and issubclass(kind, base)
+
+
+def without_none(kind: Any) -> Any:
+    """The type of an optional value; any other type as it is."""
+    if get_origin(kind) not in (Union, types.UnionType):
+        return kind
+    return next(one for one in get_args(kind) if one is not type(None))
 
 
 def parse_scalar(text: str, kind: Any) -> Any:

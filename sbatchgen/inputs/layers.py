@@ -29,6 +29,12 @@ class Origin:
     level: Level
     where: str
 
+    def __str__(self) -> str:
+        """As errors show it."""
+        if self.level is not Level.DEFAULT:
+            return self.where
+        return f"follows from: {self.where}" if self.where != "default" else ""
+
 
 BY_DEFAULT = Origin(Level.DEFAULT, "default")
 

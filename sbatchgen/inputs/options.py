@@ -73,13 +73,15 @@ class SbatchOptions:
     nice: int | None = described("Lower the priority by this much.")
     array: Text | None = described("Array of jobs, as 0-9%2.", common=True)
     dependency: Text | None = described("Other jobs to wait for, as afterok:123.")
-    requeue: bool | None = described("Whether Slurm may start the job again.")
+    requeue: bool | None = described("Whether Slurm may start the job again.", flag="--requeue/--no-requeue")
     signal: Text | None = described("Signal before the time limit, as B:USR1@300.")
     mail_type: Text | None = described("Events to mail, as END,FAIL.")
     mail_user: Text | None = described("Where to mail.")
     export: Text | None = described("Variables of the submitting shell that the job gets.")
 
 
-NAMES = tuple(option.name for option in fields(SbatchOptions))
+# The names as sbatch has them.
+LONG_NAMES = {option.name: option.name.replace("_", "-") for option in fields(SbatchOptions)}
+NAMES = tuple(LONG_NAMES)
 GPU_OPTIONS = ("gpus", "gpus_per_node", "gpus_per_task", "gres")
 POSITIVE = ("nodes", "ntasks", "ntasks_per_node", "cpus_per_task")

@@ -6,11 +6,11 @@ limits and forms are left to the reader, which says more of them.
 
 from __future__ import annotations
 
-import types
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
+from sbatchgen.inputs.document import without_none
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.units import Count, Duration, Memory, Port
@@ -45,9 +45,8 @@ def _described(key: Field[Any], made: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of(kind: Any, found: dict[str, Any]) -> dict[str, Any]:
+    kind = without_none(kind)
     origin, arguments = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):
-        return _of(next(one for one in arguments if one is not type(None)), found)
     if is_dataclass(kind):
         name = getattr(kind, "__name__", "")
         if name not in found:

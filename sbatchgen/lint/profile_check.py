@@ -17,13 +17,13 @@ from sbatchgen.finding import NOWHERE, Finding
 from sbatchgen.inputs.document import Document, parse_scalar
 from sbatchgen.inputs.flags import key_type
 from sbatchgen.inputs.job import MODES, Mode
-from sbatchgen.inputs.layers import Layer, Level, Origin
+from sbatchgen.inputs.layers import Layer, Level
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import Places, bundled
 from sbatchgen.lint.linter import read_closely
 from sbatchgen.lint.settings import checked
 from sbatchgen.plan.plan import Plan
-from sbatchgen.plan.request import Resolved
+from sbatchgen.plan.request import Request
 from sbatchgen.plan.resolve import resolve
 from sbatchgen.render.render import render_request
 from sbatchgen.rules.plans import check
@@ -91,9 +91,8 @@ def _made_up(key: str) -> object:
 
 def _of_script(plan: Plan, profile: Document[Profile], file: Path, places: Places) -> Iterator[Finding]:
     """What is wrong in the lines of the script that the profile writes: `setup`, and its template."""
-    resolved = Resolved(plan, places, file, Origin(Level.COMMAND_LINE, ""), bundled("code"), ())
     try:
-        script = render_request(resolved)
+        script = render_request(Request(plan=plan, places=places, profile_file=file))
     except SbatchgenError as error:
         yield from (Finding("error", problem) for problem in error.problems)
         return

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from sbatchgen.inputs.layers import Level, Origin
 from sbatchgen.inputs.options import GPU_OPTIONS, NAMES
+from sbatchgen.inputs.search import bundled
 from sbatchgen.plan.plan import Plan
-from sbatchgen.plan.resources import written
+from sbatchgen.plan.request import Request
 
 OWN = (
     "runtime",
@@ -62,16 +62,12 @@ class Explanation:
     overrode: tuple[Said, ...] = ()
 
 
-def explanations(plan: Plan, *, profile_file: Path, code: Path) -> Iterator[Explanation]:
-    """Every value of a plan.
-
-    Args:
-        plan: The job.
-        profile_file: The file of its profile.
-        code: Where the bundled training package lies if the profile does not say.
-    """
+def explanations(request: Request) -> Iterator[Explanation]:
+    """Every value of a plan."""
+    plan = request.plan
     yield Explanation(
-        name="profile", said=Said(value=str(plan.profile.name), by="profile", at=str(profile_file))
+        name="profile",
+        said=Said(value=str(plan.profile.name), by="profile", at=str(request.profile_file)),
     )
     keys = [f"options.{name}" for name in NAMES] + list(OWN)
     keys += [f"env.{name}" for name in plan.env] + [f"extra_options.{name}" for name in plan.extra_options]
@@ -81,7 +77,7 @@ def explanations(plan: Plan, *, profile_file: Path, code: Path) -> Iterator[Expl
             others = tuple(_said(other, by) for other, by in plan.overridden.get(key, ()))
             yield Explanation(name=_name(key), said=_said(value, plan.origin(key)), overrode=others)
     if plan.trainer is None:
-        folder = str(plan.profile.paths.code or code)
+        folder = str(plan.profile.paths.code or bundled("code"))
         yield Explanation(
             name="code", said=Said(value=folder, by="default", at="the folder that holds `training`")
         )
@@ -167,7 +163,7 @@ def _value(plan: Plan, key: str) -> Any:
 
 def _said(value: Any, origin: Origin) -> Said:
     by = origin.level.name.lower().replace("_", " ")
-    return Said(value=_text(value), by=by, at=written(origin) or origin.where)
+    return Said(value=_text(value), by=by, at=str(origin) or origin.where)
 
 
 def _text(value: Any) -> str:

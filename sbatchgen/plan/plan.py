@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+from sbatchgen.finding import Place
 from sbatchgen.inputs.job import Launcher, Mode, RuntimeName
 from sbatchgen.inputs.layers import BY_DEFAULT, Origin
-from sbatchgen.inputs.options import SbatchOptions
+from sbatchgen.inputs.options import LONG_NAMES, SbatchOptions
 from sbatchgen.inputs.profile import Partition, Profile
+from sbatchgen.plan.resources import Resources, gpu_amounts, gres_items
 from sbatchgen.units import Resume, ShellPath
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Plan:
-    """A job on a cluster, everything decided. Counts are per node where the name says so."""
+    """A job on a cluster, everything decided. Counts are per node where the name says so.
+
+    `gpus_per_node` is what the job gets, also where the cluster hands GPUs out without being asked.
+    """
 
     profile: Profile
     partition: Partition
@@ -25,7 +31,6 @@ class Plan:
     options: SbatchOptions
     extra_options: Mapping[str, str]
     gpus_per_node: int
-    shards: int
     nproc_per_node: int
     name: str
     trainer: str | None
@@ -56,26 +61,68 @@ class Plan:
         return self.options.nodes or 1
 
     @property
+    def shards(self) -> int:
+        """Shards of a GPU on each node."""
+        return self.resources.shards
+
+    @property
     def stoppable(self) -> bool:
-        """Whether the job may end before the training does, which then goes on in a later one."""
+        """Whether training may be interrupted and resumed in a later job."""
         return self.resume != "off"
 
     @property
     def asks_to_stop(self) -> bool:
-        """Whether the script asks the trainer to stop and save before the job ends."""
+        """Whether the script asks the trainer to save and stop before the job ends."""
         return self.stoppable and not (self.requeue_on_timeout and self.slurm)
 
     @property
     def restartable(self) -> bool:
-        """Whether the job asks to be started again when it was stopped before its end."""
+        """Whether the job asks to be requeued when it was stopped before its end."""
         return self.slurm and self.stoppable and self.max_restarts > 0
 
     def origin(self, key: str) -> Origin:
         """Where a value is from; `key` as in "options.nodes" or "runtime"."""
         return self.origins.get(key, BY_DEFAULT)
 
+    @cached_property
+    def directives(self) -> dict[str, str]:
+        """The options of sbatch by long name, as text, in the script's order; "" for a plain flag."""
+        return {name: text for name, text, _ in self._directives()}
 
-def gpu_count(request: str) -> int:
-    """The number in a GPU request of the form [type:]count[,...]; a word alone is one GPU."""
-    counts = [item.rsplit(":", 1)[-1] for item in request.split(",")]
-    return sum(int(count) if count.isdecimal() else 1 for count in counts)
+    @cached_property
+    def resources(self) -> Resources:
+        """What the job asks Slurm for."""
+        options = self.options
+        return Resources(
+            options=self.directives,
+            places={name: Place(str(self.origin(key))) for name, _, key in self._directives()},
+            nodes_min=options.nodes,
+            nodes_max=options.nodes,
+            ntasks=options.ntasks,
+            ntasks_per_node=options.ntasks_per_node,
+            cpus_per_task=options.cpus_per_task,
+            gpus=gpu_amounts(options.gpus),
+            gpus_per_node=gpu_amounts(options.gpus_per_node),
+            gpus_per_task=gpu_amounts(options.gpus_per_task),
+            gres=gres_items(options.gres),
+            mem=options.mem,
+            mem_per_cpu=options.mem_per_cpu,
+            mem_per_gpu=options.mem_per_gpu,
+            time=options.time,
+            time_min=options.time_min,
+            default_partition=self.profile.default_partition,
+            processes_per_node=self.nproc_per_node,
+        )
+
+    def _directives(self) -> list[tuple[str, str, str]]:
+        """Long name, text and key of each option that is set."""
+        found = []
+        for name, value in vars(self.options).items():
+            long, key = LONG_NAMES[name], f"options.{name}"
+            if name == "requeue" and value is False:
+                found.append(("no-requeue", "", key))
+            elif value is not None and value is not False:
+                found.append((long, "" if value is True else str(value), key))
+        for name, text in self.extra_options.items():
+            found.append((name, "" if text == "true" else str(text), f"extra_options.{name}"))
+        return found

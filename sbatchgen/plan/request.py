@@ -11,30 +11,46 @@ from sbatchgen.errors import CommandLineError, did_you_mean
 from sbatchgen.inputs.document import Document, read
 from sbatchgen.inputs.flags import layer_of, parameters
 from sbatchgen.inputs.job import MODES, JobSpec
-from sbatchgen.inputs.layers import Level, Origin, layer
+from sbatchgen.inputs.layers import BY_DEFAULT, Level, Origin, layer
 from sbatchgen.inputs.profile import Profile
-from sbatchgen.inputs.search import Places, bundled, is_file_name
+from sbatchgen.inputs.search import PROJECT_FILE, Places, is_file_name
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.resolve import resolve
-from sbatchgen.units import JobName
+from sbatchgen.units import JobName, ShellPath
 
 
-@dataclass(frozen=True)
-class Resolved:
-    """A plan, what rendering it needs besides, and who named its profile."""
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A plan, and what it takes to render it.
+
+    Attributes:
+        plan: The plan.
+        places: Where templates are looked for.
+        profile_file: The file of its profile.
+        profile_by: Who named the profile.
+        rerun: The command that renders the script again.
+    """
 
     plan: Plan
     places: Places
     profile_file: Path
-    profile_by: Origin
-    code: Path
-    rerun: tuple[str, ...]
+    profile_by: Origin = BY_DEFAULT
+    rerun: tuple[str, ...] = ()
 
 
-def resolve_request(
+@dataclass(frozen=True)
+class _File:
+    """A job YAML or sbatchgen.yaml that was read."""
+
+    level: Level
+    path: Path
+    document: Document[JobSpec]
+
+
+def read_request(
     job: str, args: tuple[str, ...], given: Mapping[str, Any], *, environment: Mapping[str, str], folder: Path
-) -> Resolved:
-    """The plan of a command line.
+) -> Request:
+    """The request of a command line.
 
     Args:
         job: A mode, or a job YAML.
@@ -44,65 +60,44 @@ def resolve_request(
         folder: The current folder.
 
     Raises:
-        SbatchgenError: Of the command line, or of a file.
+        SbatchgenError: The command line or a file is wrong.
     """
     places = Places(folder, environment)
     flags = layer_of(args, given)
-    job_document = _job(job)
-    project = places.project
-    nearby = _short(project, folder) if project else None
-    project_document = read(nearby, JobSpec) if nearby else None
-    documents = [(Level.PROJECT, project_document), (Level.JOB, job_document)]
-    layers = [layer(level, one.value, one.places) for level, one in documents if one]
+    files = [_read(Level.JOB, _job_file(job))] if job not in MODES else []
+    if project := places.project:
+        nearby = Path(PROJECT_FILE) if project.parent == folder else project
+        files.insert(0, _read(Level.PROJECT, nearby))
+    layers = [layer(one.level, one.document.value, one.document.places) for one in files]
     layers.append(flags)
-    said = {key: value for one in layers for key, value in one.values.items()}
-    profile_name, profile_by = _profile_name(
-        given, environment, (job, job_document), (nearby, project_document)
-    )
-    profile_file = places.profile(profile_name)
-    profile: Document[Profile] = read(profile_file, Profile)
-    mode = job if job in MODES else said.get("mode")
+    name, profile_by = _profile_name(given, environment, files)
+    profile_file = places.profile(name)
+    profile = read(profile_file, Profile)
+    modes = [one.values["mode"] for one in layers if "mode" in one.values]
+    mode = job if job in MODES else modes[-1] if modes else None
     if mode is None:
         fix = f"add a line like 'mode: ddp' (one of {', '.join(MODES)})"
-        raise CommandLineError.of(f"{job} does not say its mode", at=job, fix=fix)
+        raise CommandLineError.of(f"{job} sets no mode", at=job, fix=fix)
     plan = resolve(profile, layers, mode=mode, name=job if job in MODES else _name_of(job))
-    rerun = _rerun(job, profile_name, args, given)
-    return Resolved(plan, places, profile_file, profile_by, bundled("code"), rerun)
+    return Request(
+        plan=plan,
+        places=places,
+        profile_file=profile_file,
+        profile_by=profile_by,
+        rerun=_rerun(job, name, args, given),
+    )
 
 
-def _profile_name(
-    given: Mapping[str, Any],
-    environment: Mapping[str, str],
-    job: tuple[str | Path | None, Document[JobSpec] | None],
-    project: tuple[str | Path | None, Document[JobSpec] | None],
-) -> tuple[str, Origin]:
-    """The profile's name or file: by flag, by SBATCHGEN_PROFILE, by the job or by sbatchgen.yaml."""
-    if named := given.get("profile"):
-        return str(named), Origin(Level.COMMAND_LINE, "--profile")
-    if named := environment.get("SBATCHGEN_PROFILE"):
-        return named, Origin(Level.PROJECT, "SBATCHGEN_PROFILE")
-    for level, (file, document) in ((Level.JOB, job), (Level.PROJECT, project)):
-        if file and document and document.value.profile:
-            return beside(file, document.value.profile), Origin(level, document.places["profile"])
-    return "local", Origin(Level.DEFAULT, "nobody names one")
+def _read(level: Level, path: Path) -> _File:
+    return _File(level, path, read(path, JobSpec))
 
 
-def beside(file: str | Path, profile: str) -> str:
-    """A profile as the file that names it means it: a path counts from that file's folder."""
-    if not is_file_name(profile):
-        return profile
-    path = Path(file).parent / profile
-    return f"./{path}" if not path.is_absolute() and "/" not in str(path) else str(path)
-
-
-def _job(job: str) -> Document[JobSpec] | None:
-    if job in MODES:
-        return None
+def _job_file(job: str) -> Path:
     path = Path(job)
     if not path.is_file():
-        fix = "give a job YAML" if "/" in job or job.endswith((".yaml", ".yml")) else did_you_mean(job, MODES)
+        fix = "give a job YAML" if is_file_name(job) else did_you_mean(job, MODES)
         raise CommandLineError.of(f"no job '{job}': it is neither a mode nor a file", fix=fix)
-    return read(path, JobSpec)
+    return path
 
 
 def _name_of(job: str) -> str:
@@ -112,8 +107,26 @@ def _name_of(job: str) -> str:
         raise CommandLineError.of(str(error), at=job, fix="add --job-name, or rename the file") from error
 
 
-def _short(path: Path, folder: Path) -> Path:
-    return path.relative_to(folder) if path.parent == folder else path
+def _profile_name(
+    given: Mapping[str, Any], environment: Mapping[str, str], files: list[_File]
+) -> tuple[str, Origin]:
+    """The profile's name or file: of the flag, SBATCHGEN_PROFILE, the job or sbatchgen.yaml."""
+    if named := given.get("profile"):
+        return str(named), Origin(Level.COMMAND_LINE, "--profile")
+    if named := environment.get("SBATCHGEN_PROFILE"):
+        return named, Origin(Level.PROJECT, "SBATCHGEN_PROFILE")
+    for file in reversed(files):
+        if named := file.document.value.profile:
+            return beside(file.path, named), Origin(file.level, file.document.places["profile"])
+    return "local", Origin(Level.DEFAULT, "no profile is set")
+
+
+def beside(file: Path, profile: str) -> str:
+    """A profile as the file that names it means it: a path is relative to that file's folder."""
+    if not is_file_name(profile):
+        return profile
+    path = file.parent / profile
+    return f"./{path}" if not path.is_absolute() and "/" not in str(path) else str(path)
 
 
 def _rerun(job: str, profile: str, args: tuple[str, ...], given: Mapping[str, Any]) -> tuple[str, ...]:
@@ -121,27 +134,20 @@ def _rerun(job: str, profile: str, args: tuple[str, ...], given: Mapping[str, An
     words = ["sbatchgen", "render", job, "--profile", profile]
     for parameter in parameters()[1:]:
         value = given.get(str(parameter.name))
-        if value is None or value == ():
-            continue
         if isinstance(value, bool):
             words.append(parameter.opts[0] if value else parameter.secondary_opts[0])
-            continue
-        for one in value if isinstance(value, tuple) else (value,):
-            words += [parameter.opts[0], one]
+        elif value is not None:
+            for one in value if isinstance(value, tuple) else (value,):
+                words += [parameter.opts[0], one]
     return (*words, "--", *args) if args else tuple(words)
 
 
-def with_log(resolved: Resolved, log: str) -> Resolved:
-    """The same job with its log at an absolute path, as `submit` wants it."""
-    from sbatchgen.units import ShellPath
-
-    plan = resolved.plan
-    options = replace(plan.options, output=ShellPath(log))
-    return replace(
-        resolved, plan=replace(plan, options=options), rerun=(*_before_args(resolved.rerun, "--output", log),)
-    )
-
-
-def _before_args(rerun: tuple[str, ...], *words: str) -> tuple[str, ...]:
+def with_log(request: Request, log: str) -> Request:
+    """The same request with its log at an absolute path, as `submit` wants it."""
+    options, rerun = replace(request.plan.options, output=ShellPath(log)), request.rerun
     cut = rerun.index("--") if "--" in rerun else len(rerun)
-    return (*rerun[:cut], *words, *rerun[cut:])
+    return replace(
+        request,
+        plan=replace(request.plan, options=options),
+        rerun=(*rerun[:cut], "--output", log, *rerun[cut:]),
+    )

@@ -14,7 +14,8 @@ from sbatchgen.inputs.job import Mode
 from sbatchgen.inputs.layers import BY_DEFAULT, Layer, Level, Origin, option_values
 from sbatchgen.inputs.options import GPU_OPTIONS, SbatchOptions
 from sbatchgen.inputs.profile import Partition, Profile
-from sbatchgen.plan.plan import Plan, gpu_count
+from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.resources import gpu_amounts, gres_items
 from sbatchgen.units import Duration, Gres, JobName, Memory, Resume, ShellPath, Text
 
 DEFAULT_TIME = Duration(3600)
@@ -22,6 +23,7 @@ DEFAULT_CPUS = 4  # per process, where nothing is known of the node
 LONGEST_WARNING_S = 300
 REQUEUE_S = 120  # slurmctld looks at time limits every half minute
 DEFAULT_ARGS = ("--dataset", "mnist", "--epochs", "10")
+_GPU_KEYS = tuple(f"options.{name}" for name in GPU_OPTIONS)
 
 
 def resolve(profile: Document[Profile], layers: Sequence[Layer], *, mode: Mode, name: str) -> Plan:
@@ -49,7 +51,7 @@ def resolve(profile: Document[Profile], layers: Sequence[Layer], *, mode: Mode, 
     _derive_cpus(values, partition, gpus, shards, mode)
     _derive_limits(values, cluster, partition, gpus)
     _emit_gpus(values, gpus)
-    return _plan(values, cluster, partition, mode, (gpus, shards, nproc))
+    return _plan(values, cluster, partition, mode, gpus=gpus, nproc=nproc)
 
 
 class _Values:
@@ -188,32 +190,38 @@ def _derive_job(values: _Values, profile: Profile, mode: Mode, name: str) -> Non
 
 
 def _gpus(values: _Values, profile: Profile, partition: Partition, mode: Mode) -> tuple[int, int]:
-    """GPUs and shards of the job on each node; at most one layer's GPU options survive."""
-    given = {
-        name: values.origins[f"options.{name}"] for name in GPU_OPTIONS if f"options.{name}" in values.origins
-    }
-    top = max((origin.level for origin in given.values()), default=Level.DEFAULT)
+    """GPUs and shards of the job on each node; only the highest level's GPU options are kept."""
+    given = {name: values.origins[name].level for name in _GPU_KEYS if name in values.origins}
+    top = max(given.values(), default=Level.DEFAULT)
     unwanted = mode == "cpu" or values.get("gpu_request") == "none"
-    for name, origin in given.items():
-        if origin.level < top or (unwanted and origin.level < Level.PROJECT):
-            values.drop(f"options.{name}")
+    for name, level in given.items():
+        if level < top or (unwanted and level < Level.PROJECT):
+            values.drop(name)
     if mode == "cpu":
         return 0, 0
-    gres = Gres(values.get("options.gres", ""))
-    if per_node := values.get("options.gpus_per_node"):
-        return gpu_count(per_node), gres.amount("shard")
-    if gres.amount("gpu") or gres.amount("shard"):
-        return gres.amount("gpu"), gres.amount("shard")
-    if per_task := values.get("options.gpus_per_task"):
-        each, here = max(1, gpu_count(per_task)), partition.gpus_per_node  # `check` refuses 0
+    gpus, shards = (
+        sum(count for name, _, count in gres_items(values.get("options.gres")) if name == wanted)
+        for wanted in ("gpu", "shard")
+    )
+    if values.get("options.gpus_per_node"):
+        return _count(values, "gpus_per_node"), shards
+    if gpus or shards:
+        return gpus, shards
+    here = partition.gpus_per_node
+    if values.get("options.gpus_per_task"):
+        each = max(1, _count(values, "gpus_per_task"))  # `check` refuses 0
         fitting = here // each if here and values.get("launcher") == "srun" and mode == "ddp" else 1
         return each * (values.get("options.ntasks_per_node") or max(1, fitting)), 0
-    if total := values.get("options.gpus"):
-        return gpu_count(total) // max(1, values.get("options.nodes")), 0
-    here = partition.gpus_per_node or 0
+    if values.get("options.gpus"):
+        return _count(values, "gpus") // max(1, values.get("options.nodes")), 0
     if profile.scheduler == "env":  # its platform hands out what was asked for there
         here = values.get("nproc_per_node") or here
-    return (1 if mode == "single" else here), 0
+    return (1 if mode == "single" else here or 0), 0
+
+
+def _count(values: _Values, option: str) -> int:
+    """GPUs that an option asks for, of all types."""
+    return sum(count for _, count in gpu_amounts(values.get(f"options.{option}")) or ())
 
 
 def _derive_tasks(values: _Values, gpus: int, shards: int, mode: Mode) -> int:
@@ -222,7 +230,7 @@ def _derive_tasks(values: _Values, gpus: int, shards: int, mode: Mode) -> int:
     nproc = 1
     if mode == "ddp":
         given = values.get("nproc_per_node") or (values.get("options.ntasks_per_node") if by_srun else None)
-        each = max(1, gpu_count(values.get("options.gpus_per_task") or "1")) if by_srun else 1
+        each = max(1, _count(values, "gpus_per_task")) if by_srun else 1
         nproc = given or gpus // each or (1 if shards else 2)
         values.derive("nproc_per_node", nproc, "one process a GPU" if gpus else "no whole GPUs")
     why = "one task a process" if by_srun else "one task a node"
@@ -272,8 +280,8 @@ def _derive_limits(values: _Values, profile: Profile, partition: Partition, gpus
 def _emit_gpus(values: _Values, gpus: int) -> None:
     """The one GPU option, in the form that the cluster wants; a user's own other form stays."""
     form = values.get("gpu_request")
-    given = [name for name in GPU_OPTIONS if f"options.{name}" in values.values]
-    if not gpus or given not in ([], ["gpus_per_node"]) or (form == "none" and not given):
+    given = [name for name in _GPU_KEYS if name in values.values]
+    if not gpus or given not in ([], ["options.gpus_per_node"]) or (form == "none" and not given):
         return
     count, origin = str(gpus), Origin(Level.DEFAULT, "mode and partition")
     if given and form != "none":
@@ -290,9 +298,8 @@ def _emit_gpus(values: _Values, gpus: int) -> None:
 
 
 def _plan(
-    values: _Values, profile: Profile, partition: Partition, mode: Mode, shape: tuple[int, int, int]
+    values: _Values, profile: Profile, partition: Partition, mode: Mode, *, gpus: int, nproc: int
 ) -> Plan:
-    gpus, shards, nproc = shape
     name = str(values.get("options.job_name"))
     for option in profile.omit:
         if values.origins.get(f"options.{option}", Origin(Level.DEFAULT, "")).level < Level.PROJECT:
@@ -307,7 +314,6 @@ def _plan(
         options=SbatchOptions(**grouped["options"]),
         extra_options=grouped["extra_options"],
         gpus_per_node=gpus,
-        shards=shards,
         nproc_per_node=nproc,
         name=name,
         trainer=values.get("trainer"),

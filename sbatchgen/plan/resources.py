@@ -10,9 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from sbatchgen.finding import Place
-from sbatchgen.inputs.layers import Level, Origin
-from sbatchgen.plan.plan import Plan
-from sbatchgen.units import Gres
 
 UNLIMITED = 1 << 40  # seconds: what --time=UNLIMITED and 0 mean
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
@@ -25,9 +22,9 @@ class Resources:
     """What is asked for; None where nothing was said. Memory in MiB, times in seconds.
 
     Attributes:
-        options: Each option that counts, by Slurm's long name, as text; flags have an empty one.
+        options: The value of each option, as text, by Slurm's long name; "" for a flag.
         places: Where each option was written.
-        nowhere: The place of what was not written.
+        nowhere: The place shown for an option that is not set.
         gres: Name, type and count of each item, per node.
         mem: Of a node; 0 for all of it.
     """
@@ -149,18 +146,20 @@ class Resources:
         return self.mem
 
 
-def amounts(text: str) -> Amounts:
+def gpu_amounts(text: str | None) -> Amounts | None:
     """Types and counts in the value of a --gpus option: [type:]count[,...]; a word alone is a type."""
+    if text is None:
+        return None
     return tuple((kind, count) for kind, count in map(_item, text.split(",")) if kind or count)
 
 
-def gres_items(text: str) -> tuple[tuple[str, str, int], ...]:
-    """Name, type and count of each item of --gres, with or without a prefix."""
+def gres_items(text: str | None) -> tuple[tuple[str, str, int], ...]:
+    """Name, type and count of each item of --gres."""
     items = []
-    for item in text.split(","):
-        name, _, rest = item.removeprefix("gres:").removeprefix("gres/").replace("=", ":").partition(":")
+    for item in (text or "none").split(","):
+        name, _, rest = item.partition(":")
         kind, count = _item(rest) if rest else ("", 1)
-        if name and name != "none":
+        if name != "none":
             items.append((name, kind, count))
     return tuple(items)
 
@@ -172,49 +171,3 @@ def _item(text: str) -> tuple[str, int]:
     if match is None:
         return (text if colon else last), 1
     return kind, int(match[1]) * 1024 ** _POWERS.get(match[2].lower(), 0)
-
-
-def of_plan(plan: Plan) -> Resources:
-    """What a plan asks for."""
-    options = plan.options
-    said = {name: value for name, value in vars(options).items() if value is not None}
-    texts = {name.replace("_", "-"): "" if value is True else str(value) for name, value in said.items()}
-    if options.exclusive is False:
-        texts.pop("exclusive")
-    if options.requeue is not None:
-        texts.pop("requeue")
-        texts["requeue" if options.requeue else "no-requeue"] = ""
-    texts |= {name: "" if value == "true" else str(value) for name, value in plan.extra_options.items()}
-    places = {name.replace("_", "-"): Place(written(plan.origin(f"options.{name}"))) for name in said}
-    places["no-requeue"] = Place(written(plan.origin("options.requeue")))
-    return Resources(
-        options=texts,
-        places=places,
-        nodes_min=options.nodes,
-        nodes_max=options.nodes,
-        ntasks=options.ntasks,
-        ntasks_per_node=options.ntasks_per_node,
-        cpus_per_task=options.cpus_per_task,
-        gpus=_given(options.gpus),
-        gpus_per_node=_given(options.gpus_per_node),
-        gpus_per_task=_given(options.gpus_per_task),
-        gres=gres_items(options.gres or Gres("none")),
-        mem=options.mem,
-        mem_per_cpu=options.mem_per_cpu,
-        mem_per_gpu=options.mem_per_gpu,
-        time=options.time,
-        time_min=options.time_min,
-        default_partition=plan.profile.default_partition,
-        processes_per_node=plan.nproc_per_node,
-    )
-
-
-def _given(text: str | None) -> Amounts | None:
-    return None if text is None else amounts(text)
-
-
-def written(origin: Origin) -> str:
-    """Where a value was written, as errors show it."""
-    if origin.level is not Level.DEFAULT:
-        return origin.where
-    return f"follows from: {origin.where}" if origin.where != "default" else ""

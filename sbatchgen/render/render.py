@@ -22,10 +22,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from sbatchgen import __version__, quoting
 from sbatchgen.errors import DocumentError
+from sbatchgen.inputs.search import bundled
 from sbatchgen.plan.plan import Plan
-from sbatchgen.plan.request import Resolved
+from sbatchgen.plan.request import Request
 from sbatchgen.render import exports, launch
-from sbatchgen.render.directive import directives
 
 FILTERS = {
     "sh": quoting.word,
@@ -70,10 +70,10 @@ def render(
     return finish(text, rerun)
 
 
-def render_request(request: Resolved) -> str:
+def render_request(request: Request) -> str:
     """The script of a request. Raises what `render` does."""
     folders, cache = request.places.folders("templates"), request.places.cache
-    return render(request.plan, code=request.code, rerun=request.rerun, folders=folders, cache=cache)
+    return render(request.plan, code=bundled("code"), rerun=request.rerun, folders=folders, cache=cache)
 
 
 def fill(environment: jinja2.Environment, plan: Plan, *, code: Path) -> str:
@@ -264,8 +264,9 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
     exported = exports.names(plan)
     mounted = launch.mounts(plan, here)
     files = launch.files(plan)
+    directives = [quoting.directive(name, text) for name, text in plan.directives.items()]
     return {
-        "directives": directives(plan),
+        "directives": directives if plan.slurm else [],
         "slurm": plan.slurm,
         "stoppable": plan.stoppable,
         "restartable": plan.restartable,

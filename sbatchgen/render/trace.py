@@ -19,8 +19,9 @@ from jinja2.ext import Extension
 from jinja2.lexer import Token, TokenStream
 
 from sbatchgen.errors import DocumentError
+from sbatchgen.inputs.search import bundled
 from sbatchgen.plan.plan import Plan
-from sbatchgen.plan.request import Resolved
+from sbatchgen.plan.request import Request
 from sbatchgen.render.render import environment_of, fill, finish
 
 # Neither a value nor a script can hold a NUL. Between two of them stands the number of what is marked: a
@@ -65,10 +66,10 @@ def trace(
     return [place for place, _ in places]
 
 
-def trace_request(request: Resolved, script: str) -> list[TemplateLine]:
+def trace_request(request: Request, script: str) -> list[TemplateLine]:
     """The place of each line of the script of a request. Raises what `trace` does."""
     folders = request.places.folders("templates")
-    return trace(request.plan, script, code=request.code, rerun=request.rerun, folders=folders)
+    return trace(request.plan, script, code=bundled("code"), rerun=request.rerun, folders=folders)
 
 
 class _Marks(Extension):

@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.layers import Origin
 from sbatchgen.inputs.profile import Partition
-from sbatchgen.plan import resources
 from sbatchgen.plan.origins import Explanation, surprises
 from sbatchgen.plan.plan import Plan
-from sbatchgen.plan.resources import Resources
+from sbatchgen.plan.resources import UNLIMITED, Resources
 from sbatchgen.render import launch
 from sbatchgen.runs.history import Submitted, difference
 from sbatchgen.runs.start import Start
@@ -234,7 +233,7 @@ def _cluster(plan: Plan) -> Cluster:
 
 
 def _request_of_plan(plan: Plan) -> Request:
-    request = _request(resources.of_plan(plan), plan.partition, gpus=plan.gpus_per_node)
+    request = _request(plan.resources, plan.partition, gpus=plan.gpus_per_node)
     restarts = plan.max_restarts if plan.restartable else 0
     each = 1 if plan.trainer and plan.launcher == "spawn" else plan.nproc_per_node  # it starts the others
     return replace(request, processes=plan.nodes * each, restarts=restarts)
@@ -257,7 +256,7 @@ def _request(job: Resources, node: Partition, *, gpus: int) -> Request:
         cpus=cpus,
         memory_mib=memory,
         exclusive=alone,
-        time_s=None if job.time is None or job.time >= resources.UNLIMITED else int(job.time),
+        time_s=None if job.time is None or job.time >= UNLIMITED else int(job.time),
         share=1.0 if alone else max((one for one in shares if one), default=None),
         jobs=elements(job.options["array"]) if "array" in job else 1,
         restarts=0,

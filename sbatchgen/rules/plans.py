@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterator
 from sbatchgen.errors import Problem
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.layers import Level
-from sbatchgen.inputs.options import GPU_OPTIONS, NAMES, POSITIVE
+from sbatchgen.inputs.options import GPU_OPTIONS, LONG_NAMES, NAMES, POSITIVE
 from sbatchgen.plan.plan import Plan
-from sbatchgen.plan.resources import of_plan, written
-from sbatchgen.render.directive import option_line
+from sbatchgen.quoting import directive
 from sbatchgen.rules.judge import judge
 from sbatchgen.subject.ask import DEFAULT_SLURM, Ask
 
@@ -42,7 +41,7 @@ def check(plan: Plan, *, log_folders_made: bool = False) -> list[Finding]:
     if plan.slurm:
         findings += judge(
             Ask(
-                job=of_plan(plan),
+                job=plan.resources,
                 profile=plan.profile,
                 slurm=plan.profile.slurm or DEFAULT_SLURM,
                 makes_log_folders=log_folders_made,
@@ -53,11 +52,11 @@ def check(plan: Plan, *, log_folders_made: bool = False) -> list[Finding]:
 
 def error(plan: Plan, key: str, what: str, fix: str, *, fit: bool = False) -> Finding:
     """What is wrong with a key of a job, where it was written, and how to mend it."""
-    return Finding("error", Problem(what, written(plan.origin(key)), fix), fit)
+    return Finding("error", Problem(what, str(plan.origin(key)), fix), fit)
 
 
 def _warning(plan: Plan, key: str, what: str, fix: str) -> Finding:
-    return Finding("warning", Problem(what, written(plan.origin(key)), fix))
+    return Finding("warning", Problem(what, str(plan.origin(key)), fix))
 
 
 def _counts(plan: Plan) -> Iterator[Finding]:
@@ -213,9 +212,9 @@ def _values_are_taken(plan: Plan) -> Iterator[Finding]:
         if value and origin.level > Level.DEFAULT:
             from sbatchgen.rules.values import refused
 
-            found = refused(name.replace("_", "-"), str(value), plan.profile.slurm or DEFAULT_SLURM)
+            found = refused(LONG_NAMES[name], str(value), plan.profile.slurm or DEFAULT_SLURM)
             if found:
-                yield Finding("error", Problem(found[0], written(origin), found[1]), rule="SB126")
+                yield Finding("error", Problem(found[0], str(origin), found[1]), rule="SB126")
 
 
 def _extra_options(plan: Plan) -> Iterator[Finding]:
@@ -246,7 +245,8 @@ def _read_otherwise(plan: Plan, name: str, value: str) -> str:
     if known and release not in known:
         release = known[-1]
     plugins = () if known else of_plugins((name if value == "true" else f"{name}=",))
-    header = "".join(f"#SBATCH {line}\n" for line in (option_line(name, value), "--comment=next"))
+    line = directive(name, "" if value == "true" else value)
+    header = f"#SBATCH {line}\n#SBATCH --comment=next\n"
     script = read(f"#!/bin/bash\n{header}", slurm=release, plugin_options=plugins, folder="/")
     found, following = script.options.get(name), script.options.get("comment")
     if following is None and found is not None:

@@ -1,19 +1,18 @@
 """What Slurm says when it refuses a job -> what that means, the options at fault, and what to do.
 
-A site's own plugin may say anything: what `reasons` does not know is passed on as it is.
+A site's own plugin may say anything: a text that reasons.yaml does not know is passed on as it is.
 """
 
-from __future__ import annotations
-
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from sbatchgen.errors import Problem
+from sbatchgen.inputs.document import read
 from sbatchgen.plan.plan import Plan
-from sbatchgen.plan.resources import of_plan, written
 from sbatchgen.sbatch import Script
-from sbatchgen.slurm.reasons import RULES
 
 
 @dataclass(frozen=True)
@@ -73,8 +72,45 @@ class Answer:
     refusals: tuple[Refusal, ...] = ()
 
 
-_COMPILED = tuple((re.compile(rule.text), rule) for rule in RULES)
-# What nobody has looked at when `--test-only` is answered: Slurm 22.05, by trial.
+@dataclass(frozen=True, kw_only=True)
+class Reason:
+    """A text of Slurm's, as reasons.yaml explains it."""
+
+    text: str
+    means: str
+    options: str = ""
+    fix: str
+    general: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reasons:
+    """All of reasons.yaml."""
+
+    groups: Mapping[str, str]
+    reasons: tuple[Reason, ...]
+
+
+@functools.cache
+def reasons() -> tuple[tuple[re.Pattern[str], Reason], ...]:
+    """The texts that are known, each as a pattern; the first that matches counts."""
+    return tuple((re.compile(one.text), one) for one in _table().reasons)
+
+
+@functools.cache
+def _table() -> Reasons:
+    return read(Path(__file__).with_name("reasons.yaml"), Reasons).value
+
+
+def options_of(reason: Reason) -> list[str]:
+    """The options that may be at fault, by long name, with groups spelled out."""
+    names = reason.options
+    for group, members in reversed(_table().groups.items()):  # a group may hold those before it
+        names = names.replace(group, members)
+    return names.split()
+
+
+# What Slurm does not check for `--test-only`: Slurm 22.05, by trial.
 UNCHECKED = (
     "the body of the script, its paths and images",
     "whether the folders of the logs are there",
@@ -94,12 +130,8 @@ _STARTS = re.compile(r"Job \d+ to start at (?P<start>\S+) using \d+ processors o
 
 def asked_by(plan: Plan) -> dict[str, Asked]:
     """The options of a plan by their long names."""
-    job = of_plan(plan)
-    extra = {name: written(plan.origin(f"extra_options.{name}")) for name in plan.extra_options}
-    return {
-        name: Asked(name, value, extra.get(name) or job.place(name).text)
-        for name, value in job.options.items()
-    }
+    job = plan.resources
+    return {name: Asked(name, value, job.place(name).text) for name, value in job.options.items()}
 
 
 def asked_in(script: Script, file: str) -> dict[str, Asked]:
@@ -130,8 +162,8 @@ def explain(said: str, asked: Mapping[str, Asked]) -> list[Refusal]:
     return list(reversed(once.values()))
 
 
-def reasons(returncode: int, said: str, asked: Mapping[str, Asked]) -> list[Refusal]:
-    """Like `explain`, but never empty: what there is to say of an sbatch that failed without a word."""
+def refusals(returncode: int, said: str, asked: Mapping[str, Asked]) -> list[Refusal]:
+    """Like `explain`, but never empty: at least the exit status of sbatch."""
     return explain(said, asked) or [Refusal(says=f"sbatch ended with exit status {returncode}")]
 
 
@@ -142,7 +174,7 @@ def understand(returncode: int, said: str, asked: Mapping[str, Asked]) -> Answer
         start, nodes = (starts["start"], starts["nodes"]) if starts else ("", "")
         warnings = tuple(line for line in said.splitlines() if line.strip() and not _STARTS.search(line))
         return Answer(accepted=True, says=said.strip(), warnings=warnings, start=start, nodes=nodes)
-    return Answer(accepted=False, says=said.strip(), refusals=tuple(reasons(returncode, said, asked)))
+    return Answer(accepted=False, says=said.strip(), refusals=tuple(refusals(returncode, said, asked)))
 
 
 def _explained(line: str, asked: Mapping[str, Asked]) -> tuple[Refusal, bool] | None:
@@ -150,11 +182,11 @@ def _explained(line: str, asked: Mapping[str, Asked]) -> tuple[Refusal, bool] | 
     text = line[match.end() :] if (match := _SPEAKER.match(line)) else line
     if not text.strip() or _CHATTER.match(line):
         return None
-    for pattern, rule in _COMPILED:
+    for pattern, reason in reasons():
         if match := pattern.fullmatch(text):
-            words = [word or "" for word in match.groups() if word]
-            names = rule.options.format(*words, *[""] * 3).split()
+            words = [word for word in match.groups() if word]
+            names = [name.format(*words, *[""] * 3) for name in options_of(reason)]
             options = tuple(asked[name] for name in dict.fromkeys(names) if name in asked)
-            means, fix = rule.means.format(*words), rule.fix.format(*words)
-            return Refusal(says=text, means=means, options=options, fix=fix), rule.general
+            means, fix = reason.means.format(*words), reason.fix.format(*words)
+            return Refusal(says=text, means=means, options=options, fix=fix), reason.general
     return Refusal(says=text), False

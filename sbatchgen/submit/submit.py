@@ -22,11 +22,11 @@ from typing import IO, Any
 from sbatchgen.errors import CommandLineError, DocumentError, FitError, SbatchgenError, SlurmError
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.layers import Level
-from sbatchgen.inputs.search import Places
+from sbatchgen.inputs.search import Places, bundled
 from sbatchgen.lint.linter import read_closely
 from sbatchgen.lint.settings import findings_of, settings_of
 from sbatchgen.lint.source import whole
-from sbatchgen.plan.request import Resolved, with_log
+from sbatchgen.plan.request import Request, with_log
 from sbatchgen.quoting import word
 from sbatchgen.render.render import render_request
 from sbatchgen.render.trace import trace_request
@@ -34,7 +34,7 @@ from sbatchgen.review import review
 from sbatchgen.rules.plans import check
 from sbatchgen.runs import history, start
 from sbatchgen.sbatch import Script, read
-from sbatchgen.slurm.refusal import Answer, Asked, Refusal, asked_by, asked_in, reasons, understand
+from sbatchgen.slurm.refusal import Answer, Asked, Refusal, asked_by, asked_in, refusals, understand
 from sbatchgen.subject.ask import DEFAULT_SLURM
 from sbatchgen.subject.subject import Subject
 from sbatchgen.units import ShellPath, Text
@@ -57,7 +57,7 @@ class Submission:
 
 
 def of_job(
-    resolved: Resolved, environment: Mapping[str, str], folder: Path, *, ask: bool = False
+    request: Request, environment: Mapping[str, str], folder: Path, *, ask: bool = False
 ) -> Submission:
     """The submission of a job; its log goes into the run folder, unless the job says where.
 
@@ -66,41 +66,41 @@ def of_job(
     Raises:
         DocumentError: The run folder holds a variable that is not set here.
     """
-    if resolved.plan.profile.scheduler == "env":
-        name = resolved.plan.profile.name
+    if request.plan.profile.scheduler == "env":
+        name = request.plan.profile.name
         what = f"profile '{name}' has no scheduler to submit to: its platform starts the script"
         raise FitError.of(what, fix="render it, and give the script to the platform")
-    run_dir = folder / expand(_known_here(resolved.plan.run_dir), environment)
-    return _of_plan(resolved, environment, folder, run_dir, ask=ask)
+    run_dir = folder / expand(_known_here(request.plan.run_dir), environment)
+    return _of_plan(request, environment, folder, run_dir, ask=ask)
 
 
-def look(resolved: Resolved, environment: Mapping[str, str], folder: Path) -> Submission:
+def look(request: Request, environment: Mapping[str, str], folder: Path) -> Submission:
     """Like `of_job`, but also for a job that can't be submitted from here; that one has no run folder."""
-    plan = resolved.plan
+    plan = request.plan
     if plan.profile.scheduler == "env" or _known_here(plan.run_dir).unset(environment):
-        return _of_plan(resolved, environment, folder, None)
-    return of_job(resolved, environment, folder)
+        return _of_plan(request, environment, folder, None)
+    return of_job(request, environment, folder)
 
 
 def _of_plan(
-    resolved: Resolved,
+    request: Request,
     environment: Mapping[str, str],
     folder: Path,
     run_dir: Path | None,
     *,
     ask: bool = False,
 ) -> Submission:
-    plan = resolved.plan
+    plan = request.plan
     if run_dir and plan.slurm and plan.origin("options.output").level is Level.DEFAULT:
         pattern = str(plan.options.output or "%x-%j.out")
-        resolved = with_log(resolved, f"{_in_directive(run_dir)}/{pattern}")
-    findings = check(resolved.plan, log_folders_made=True)
-    begins, about_start = _start(resolved, environment, folder, run_dir)
+        request = with_log(request, f"{_in_directive(run_dir)}/{pattern}")
+    findings = check(request.plan, log_folders_made=True)
+    begins, about_start = _start(request, environment, folder, run_dir)
     findings += [*about_start, *start.files_there(plan, folder, environment)]
     if ask and run_dir and plan.slurm and _known_here(plan.run_dir) == plan.run_dir:
         findings += start.queued(run_dir, plan, environment)
     broken = any(finding.severity == "error" for finding in findings)
-    script = "" if broken else render_request(resolved)
+    script = "" if broken else render_request(request)
     if script and plan.slurm:  # what a template, the profile's setup or extra_options brought in
         extra = tuple(f"{name}{'=' * (value != 'true')}" for name, value in plan.extra_options.items())
         subject = Subject(
@@ -113,18 +113,18 @@ def _of_plan(
         # SB304 counts processes and GPUs, which `check` has done with the places of the plan.
         findings += [finding for finding in read_closely(subject) if finding.rule != "SB304"]
     shown = review.of_plan(
-        resolved.plan,
+        request.plan,
         None if broken else script,
         findings,
-        profile_by=resolved.profile_by,
+        profile_by=request.profile_by,
         start=begins,
         last=history.last(run_dir) if run_dir else None,
-        own_lines=_own_lines(resolved, script),
+        own_lines=_own_lines(request, script),
     )
     return Submission(
         script=script.encode(),
         name="job.slurm",
-        asked=asked_by(resolved.plan),
+        asked=asked_by(request.plan),
         log_folders=log_folders(read(script), folder, plan.name),
         run_dir=run_dir,
         local=not plan.slurm,
@@ -133,10 +133,10 @@ def _of_plan(
 
 
 def _start(
-    resolved: Resolved, environment: Mapping[str, str], folder: Path, run_dir: Path | None
+    request: Request, environment: Mapping[str, str], folder: Path, run_dir: Path | None
 ) -> tuple[start.Start | None, list[Finding]]:
     """What the job will find in its run folder, and what is wrong with that."""
-    plan = resolved.plan
+    plan = request.plan
     code = plan.profile.paths.code
     if (
         plan.trainer
@@ -146,7 +146,7 @@ def _start(
         or any(ShellPath(path).unset(environment) for path in (plan.resume, code or ""))
     ):
         return None, []
-    here = folder / code.filled(environment) if code else resolved.code
+    here = folder / code.filled(environment) if code else bundled("code")
     return start.look(plan, run_dir, here, ShellPath(plan.resume).filled(environment))
 
 
@@ -169,10 +169,10 @@ def _in_directive(run_dir: Path) -> str:
         raise DocumentError.of(f"the log can't lie in the run folder: {error}", fix=fix) from error
 
 
-def _own_lines(resolved: Resolved, script: str) -> list[int] | None:
+def _own_lines(request: Request, script: str) -> list[int] | None:
     """The lines with a value in them; None where a site's template can't be traced."""
     try:
-        places = trace_request(resolved, script) if script else []
+        places = trace_request(request, script) if script else []
     except (DocumentError, LookupError, ValueError):
         return None
     return [number for number, place in enumerate(places, 1) if place.value]
@@ -320,8 +320,8 @@ def submit_to_slurm(
     if answer.status is None:
         raise SlurmError.of(answer.ended, fix=fix)
     if answer.status:
-        refusals = reasons(answer.status, answer.err or answer.out, submission.asked)
-        raise SlurmError(refusal.problem for refusal in refusals)
+        said = refusals(answer.status, answer.err or answer.out, submission.asked)
+        raise SlurmError(refusal.problem for refusal in said)
     if match is None:
         raise SlurmError.of(f"sbatch gave no job id, but: {answer.out.strip() or 'nothing'}", fix=fix)
     return Accepted(match[0], answer.err.strip())

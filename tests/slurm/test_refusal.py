@@ -9,8 +9,16 @@ from collections.abc import Callable
 import pytest
 
 from sbatchgen.sbatch import read
-from sbatchgen.slurm.reasons import RULES
-from sbatchgen.slurm.refusal import Asked, Refusal, asked_by, asked_in, explain, understand
+from sbatchgen.slurm.refusal import (
+    Asked,
+    Refusal,
+    asked_by,
+    asked_in,
+    explain,
+    options_of,
+    reasons,
+    understand,
+)
 from tests.cluster.controller import Controller
 from tests.conftest import FIXTURES
 from tests.scripts import plan
@@ -21,7 +29,7 @@ REFUSED = (
     ("--partition=closed", "groups that you are not in", "partition"),
     ("--partition=drain", "takes no jobs at present", "partition"),
     ("--partition=vip", "can't charge a job here", "partition"),
-    ("--nodes=4", "does not allow so many", "nodes"),
+    ("--nodes=4", "than the partition allows", "nodes"),
     ("--time=2-00:00:00", "over that of the partition", "time"),
     ("--time=10 --time-min=20", "shortest time is longer", "time-min time"),
     ("--mem=220G", "more memory than a job may have", "mem"),
@@ -40,25 +48,25 @@ REFUSED = (
     ("--reservation=none", "no such reservation", "reservation"),
     ("--licenses=matlab:1", "no such license", "licenses"),
     ("--array=0-5000", "MaxArraySize", "array"),
-    ("--dependency=foo", "a job that this one waits for", "dependency"),
+    ("--dependency=foo", "names an unknown job", "dependency"),
     ("--nice=-5", "only the site's staff", "nice"),
     ("--gpus=1 --nodes=2", "fewer GPUs than nodes", "gpus nodes"),
     ("--gpus=3 --gpus-per-node=2", "contradict each other", "gpus gpus-per-node"),
-    ("--gpus-per-task=1 --nodes=2 --cpus-per-task=1", "GPUs a task", "gpus-per-task nodes cpus-per-task"),
+    ("--gpus-per-task=1 --nodes=2 --cpus-per-task=1", "GPUs per task", "gpus-per-task nodes cpus-per-task"),
     ("--cpus-per-gpu=2 --cpus-per-task=2 --gpus=1", "--cpus-per-gpu and --cpus-per-task exclude", "cpus-per-gpu cpus-per-task"),
     ("--ntasks-per-gpu=2 --gpus-per-task=1", "exclude each other", "gpus-per-task ntasks-per-gpu"),
     ("--time=24h", "not one that --time takes", "time"),
     ("--mem=16GiB", "not one that --mem takes", "mem"),
     ("--nodes=4-2", "wrong way round", "nodes"),
     ("--ntasks=2x", "not one that --ntasks takes", "ntasks"),
-    ("--job-name=my run", "'run' stands in a line of #SBATCH", ""),
+    ("--job-name=my run", "'run' in an #SBATCH line", ""),
     ("--foo=1", "this Slurm has no --foo", "foo"),
-    ("--gpu=1", "short for several", "gpu"),
+    ("--gpu=1", "several options start so", "gpu"),
     ("--requeue=1", "--requeue takes no value", "requeue"),
     ("--time", "--time needs a value", "time"),
     ('--job-name="x', "not closed", ""),
     ("--begin=2099-01-01 --deadline=2020-01-01", "before its deadline", "begin deadline"),
-    ("--hint=foo", "--hint takes no 'foo'", "hint"),
+    ("--hint=foo", "'foo' is not a value of --hint", "hint"),
     ("--clusters=nope", "no cluster 'nope'", "clusters"),
 )  # fmt: skip
 
@@ -116,7 +124,7 @@ def test_every_error_of_a_submission_is_known(text: str) -> None:
 @pytest.mark.parametrize(
     ("reason", "words"),
     [
-        ("AssocGrpBillingMinutes", "no such budget left"),
+        ("AssocGrpBillingMinutes", "budget is used up"),
         ("QOSMaxGRESPerUser", "GPUs are over the limit QOSMaxGRESPerUser"),
         ("QOSMaxWallDurationPerJobLimit", "time limit is over the limit"),
         ("AssocMaxSubmitJobLimit", "as many jobs as"),
@@ -201,10 +209,9 @@ def test_the_texts_of_a_real_sbatch_are_known() -> None:
         assert all(one.means for one in explain(f"sbatch: {text}", {})), text
 
 
-def test_a_rule_names_options_that_there_are() -> None:
+def test_a_reason_names_options_that_there_are() -> None:
     from sbatchgen.sbatch.releases import specs
 
     known = {*specs("22.05"), *specs("26.05")}
-    for rule in RULES:
-        re.compile(rule.text)
-        assert {name for name in rule.options.split() if not name.startswith("{")} <= known, rule
+    for _, reason in reasons():
+        assert {name for name in options_of(reason) if not name.startswith("{")} <= known, reason
