@@ -86,7 +86,7 @@ def test_a_job_file_without_a_mode_is_told_so(folder: Path, command: Command) ->
     (folder / "job.yaml").write_text("options: {nodes: 2}\n")
     result = command("render", "job.yaml")
     assert result.status == 2
-    assert "does not say its mode" in result.err
+    assert "does not set a mode" in result.err
     assert command("render", "job.yaml", "--set", "mode=ddp", "--profile", "msu").status == 0
 
 

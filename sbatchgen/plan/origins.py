@@ -1,35 +1,28 @@
-"""Where the values of a plan are from: all of them, for `explain`, and those that surprise, for `review`."""
+"""Where the values of a plan are from: all of them, for `explain`, and the unexpected ones, for `review`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
+from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.layers import Level, Origin
-from sbatchgen.inputs.options import GPU_OPTIONS, NAMES
+from sbatchgen.inputs.options import GPU_OPTIONS, LONG_NAMES
 from sbatchgen.inputs.search import bundled
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.request import Request
 
-OWN = (
-    "runtime",
-    "launcher",
-    "nproc_per_node",
-    "trainer",
-    "args",
-    "image",
-    "conda_env",
-    "venv",
-    "binds",
-    "data",
-    "run_dir",
-    "resume",
-    "max_restarts",
-    "requeue_on_timeout",
-    "requeue_on_node_fail",
-    "template",
+_NOT_SHOWN = ("profile", "mode", "options", "extra_options", "env", "lint")
+# What a job costs, whom it is charged to, where it runs and when: such a value is shown with its origin where
+# the user did not type it.
+MATTER = (
+    *"partition account qos reservation nodes exclusive constraint nodelist exclude licenses".split(),  # noqa: SIM905
+    *GPU_OPTIONS,
+    *"mem mem_per_cpu mem_per_gpu time begin array dependency export".split(),  # noqa: SIM905
 )
+# Of these, also what only follows from a rule.
+DERIVED = ("options.time", "options.nodes", *(f"options.{name}" for name in GPU_OPTIONS))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,13 +42,7 @@ class Said:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """An option or a key, and what it is set to.
-
-    Attributes:
-        name: Its name, as in "--time" or "runtime".
-        said: The value that counts.
-        overrode: Those that it took the place of, the highest first.
-    """
+    """An option or a key, its value, and the values that it overrode, the highest first."""
 
     name: str
     said: Said
@@ -65,11 +52,10 @@ class Explanation:
 def explanations(request: Request) -> Iterator[Explanation]:
     """Every value of a plan."""
     plan = request.plan
-    yield Explanation(
-        name="profile",
-        said=Said(value=str(plan.profile.name), by="profile", at=str(request.profile_file)),
-    )
-    keys = [f"options.{name}" for name in NAMES] + list(OWN)
+    file = Said(value=str(plan.profile.name), by="profile", at=str(request.profile_file))
+    yield Explanation(name="profile", said=file)
+    keys = [f"options.{name}" for name in LONG_NAMES]
+    keys += [one.name for one in fields(JobSpec) if one.name not in _NOT_SHOWN]
     keys += [f"env.{name}" for name in plan.env] + [f"extra_options.{name}" for name in plan.extra_options]
     for key in keys:
         value = _value(plan, key)
@@ -78,43 +64,16 @@ def explanations(request: Request) -> Iterator[Explanation]:
             yield Explanation(name=_name(key), said=_said(value, plan.origin(key)), overrode=others)
     if plan.trainer is None:
         folder = str(plan.profile.paths.code or bundled("code"))
-        yield Explanation(
-            name="code", said=Said(value=folder, by="default", at="the folder that holds `training`")
-        )
-
-
-# What a job costs, whom it is charged to, where it runs and when: where such a value was not typed by the
-# user, it is shown with the place that it is from.
-MATTER = (
-    *(
-        "partition",
-        "account",
-        "qos",
-        "reservation",
-        "nodes",
-        "exclusive",
-        "constraint",
-        "nodelist",
-        "exclude",
-    ),
-    *(*GPU_OPTIONS, "mem", "mem_per_cpu", "mem_per_gpu", "licenses"),
-    *("time", "begin", "array", "dependency", "export"),
-)
-# Of these, what is only a rule's result is as surprising as what stands in a file.
-GUESSED = ("options.time", "options.nodes", *(f"options.{name}" for name in GPU_OPTIONS))
+        said = Said(value=folder, by="default", at="the folder that holds `training`")
+        yield Explanation(name="code", said=said)
 
 
 def surprises(plan: Plan, profile_by: Origin) -> Iterator[Explanation]:
-    """What a user may not expect: see MATTER; what sbatchgen.yaml says; what was written and does not count.
-
-    Args:
-        plan: The job.
-        profile_by: Who named its profile.
-    """
+    """What a user may not expect: see MATTER; values of sbatchgen.yaml; written values that do not count."""
     if profile_by.level < Level.JOB:
         yield Explanation(name="profile", said=_said(plan.profile.name, profile_by))
-    keys = dict.fromkeys([f"options.{name}" for name in MATTER] + list(plan.origins))
-    for key in keys:
+    options = (f"options.{name}" for name in MATTER)
+    for key in dict.fromkeys((*options, *plan.origins)):
         origin, value = plan.origins.get(key), _value(plan, key)
         if origin is None or value is None or key == "profile":
             continue
@@ -130,16 +89,16 @@ def surprises(plan: Plan, profile_by: Origin) -> Iterator[Explanation]:
 
 
 def _untyped(key: str, origin: Origin, value: str) -> bool:
-    """Whether a value matters that the user did not write into the command or the job."""
+    """Whether a value matters that the user wrote neither into the command nor into the job."""
     if origin.level is Level.DEFAULT:
-        return key in GUESSED and value not in ("1", "gpu:1")
+        return key in DERIVED and value not in ("1", "gpu:1")
     if origin.level in (Level.PROFILE, Level.PARTITION):
         return key.removeprefix("options.") in MATTER or key.startswith("extra_options.")
     return origin.level is Level.PROJECT
 
 
 def _was_meant(key: str, by: Origin, *, instead: Origin) -> bool:
-    """Whether somebody may count on a value that another one took the place of: lists are joined instead."""
+    """Whether somebody may rely on an overridden value; lists are joined instead of overridden."""
     if key in ("args", "binds") or by.level is Level.DEFAULT:
         return False
     return by.level >= Level.PROJECT or instead.level in (Level.PARTITION, Level.PROJECT)
@@ -148,7 +107,7 @@ def _was_meant(key: str, by: Origin, *, instead: Origin) -> bool:
 def _name(key: str) -> str:
     head, dot, rest = key.partition(".")
     if head in ("options", "extra_options") and dot:
-        return f"--{rest.replace('_', '-')}"
+        return f"--{LONG_NAMES.get(rest, rest)}"
     return f"env {rest}" if dot else head
 
 

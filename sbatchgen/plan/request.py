@@ -77,7 +77,7 @@ def read_request(
     mode = job if job in MODES else modes[-1] if modes else None
     if mode is None:
         fix = f"add a line like 'mode: ddp' (one of {', '.join(MODES)})"
-        raise CommandLineError.of(f"{job} sets no mode", at=job, fix=fix)
+        raise CommandLineError.of(f"{job} does not set a mode", at=job, fix=fix)
     plan = resolve(profile, layers, mode=mode, name=job if job in MODES else _name_of(job))
     return Request(
         plan=plan,

@@ -1,7 +1,7 @@
 """Layers -> plan: the layers laid over each other, and what follows from them.
 
-A lower layer never beats a higher one: defaults < profile < partition < sbatchgen.yaml < job < command line.
-Nothing here reads a file or the environment, and nothing is refused: `check` judges the finished plan.
+The higher layer wins: defaults < profile < partition < sbatchgen.yaml < job < command line. Nothing here
+reads a file or the environment, and nothing is refused: `check` judges the finished plan.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def resolve(profile: Document[Profile], layers: Sequence[Layer], *, mode: Mode, 
 
     Args:
         profile: The cluster.
-        layers: sbatchgen.yaml, job and command line, the lower one first.
+        layers: sbatchgen.yaml, job and command line, the lowest first.
         mode: The job's mode, which the profile's defaults depend on.
-        name: The job's name where nobody gives one.
+        name: The job's name unless a layer sets one.
     """
     cluster = profile.value
     partition_name = _partition_name(cluster, layers)
@@ -55,7 +55,7 @@ def resolve(profile: Document[Profile], layers: Sequence[Layer], *, mode: Mode, 
 
 
 class _Values:
-    """The layers laid over each other; remembers origins and what was overridden."""
+    """The layers laid over each other, with origins and overridden values."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -74,7 +74,7 @@ class _Values:
         self.origins[key] = origin
 
     def derive(self, key: str, value: Any, why: str) -> None:
-        """A value that nobody gave, and the rule it follows from."""
+        """Set what no layer sets, and note the rule it follows from."""
         if value is not None and key not in self.values:
             self.set(key, value, Origin(Level.DEFAULT, why))
 
@@ -113,23 +113,25 @@ def _profile_layers(
     }
     facts |= {f"env.{name}": value for name, value in cluster.env.items()}
     facts |= {f"extra_options.{name}": value for name, value in cluster.extra_options.items()}
-    if cluster.template:
-        facts["template"] = cluster.template
-    if cluster.paths.data:
-        facts["data"] = cluster.paths.data
-    if cluster.default_partition:
-        facts["options.partition"] = cluster.default_partition
+    optional = {
+        "template": cluster.template,
+        "data": cluster.paths.data,
+        "options.partition": cluster.default_partition,
+    }
+    facts |= {key: value for key, value in optional.items() if value}
     where = {"data": places.get("paths.data", ""), "options.partition": places.get("default_partition", "")}
     yield Layer(Level.PROFILE, facts | option_values(cluster.options), {**places, **where})
     first = partition_name.split(",", maxsplit=1)[0]
-    yield _moved(Level.PARTITION, partition.options, places, f"partitions.{first}.options")
+    yield _partition_layer(partition.options, places, f"partitions.{first}.options")
     if mode in cluster.modes:
-        yield _moved(Level.PARTITION, cluster.modes[mode], places, f"modes.{mode}")
+        yield _partition_layer(cluster.modes[mode], places, f"modes.{mode}")
 
 
-def _moved(level: Level, options: SbatchOptions, places: Mapping[str, str], prefix: str) -> Layer:
+def _partition_layer(options: SbatchOptions, places: Mapping[str, str], written: str) -> Layer:
+    """Options that are written under another key of the profile."""
     values = option_values(options)
-    return Layer(level, values, {k: places.get(k.replace("options", prefix, 1), prefix) for k in values})
+    where = {key: places.get(key.replace("options", written, 1), written) for key in values}
+    return Layer(Level.PARTITION, values, where)
 
 
 def _join_args(values: _Values, layers: Sequence[Layer]) -> None:
@@ -140,38 +142,33 @@ def _join_args(values: _Values, layers: Sequence[Layer]) -> None:
 
 
 def _derive_runtime(values: _Values, profile: Document[Profile]) -> None:
-    """What the chosen runtime needs, from the profile where the job does not say it."""
-    runtime, runtimes = values.get("runtime"), profile.value.runtimes
-    facts: dict[str, tuple[str, Any]] = {
-        "venv": ("venv.path", runtimes.venv.path),
-        "conda_env": ("conda.env", runtimes.conda.env),
+    """What the chosen runtime needs, from the profile unless the job sets it; binds of both are joined."""
+    runtimes = profile.value.runtimes
+    facts: dict[str, dict[str, tuple[str, Any]]] = {
+        "venv": {"venv": ("venv.path", runtimes.venv.path)},
+        "conda": {"conda_env": ("conda.env", runtimes.conda.env)},
+        "apptainer": {
+            "image": ("apptainer.image", runtimes.apptainer.image),
+            "binds": ("apptainer.binds", runtimes.apptainer.binds),
+        },
+        "enroot": {
+            "image": ("enroot.image", runtimes.enroot.image),
+            "binds": ("enroot.mounts", runtimes.enroot.mounts),
+        },
     }
-    if runtime == "apptainer":
-        facts["image"] = ("apptainer.image", runtimes.apptainer.image)
-        facts["binds"] = ("apptainer.binds", runtimes.apptainer.binds)
-    if runtime == "enroot":
-        facts["image"] = ("enroot.image", runtimes.enroot.image)
-        facts["binds"] = ("enroot.mounts", runtimes.enroot.mounts)
-    wanted = {"venv": ("venv",), "conda": ("conda_env",), "host": ()}.get(runtime, ("image", "binds"))
-    for key in wanted:
-        place, value = facts[key]
-        own = values.get(key, ())
+    for key, (place, value) in facts.get(values.get("runtime"), {}).items():
+        origin = Origin(Level.PROFILE, profile.places.get(f"runtimes.{place}", "profile"))
         if key == "binds" and value:
-            values.set(key, (*value, *own), values.origins.get(key, _fact(profile, place)))
+            values.set(key, (*value, *values.get(key, ())), values.origins.get(key, origin))
         elif value and key not in values.values:
-            values.set(key, value, _fact(profile, place))
-
-
-def _fact(profile: Document[Profile], place: str) -> Origin:
-    return Origin(Level.PROFILE, profile.places.get(f"runtimes.{place}", "profile"))
+            values.set(key, value, origin)
 
 
 def _derive_job(values: _Values, profile: Profile, mode: Mode, name: str) -> None:
     values.derive("options.job_name", JobName(name), "the job's own name")
     values.derive("resume", Resume("auto"), "goes on from the newest checkpoint, if there is one")
-    values.derive("max_restarts", 10, "default")
-    values.derive("requeue_on_timeout", False, "default")
-    values.derive("requeue_on_node_fail", False, "default")
+    for key, value in (("max_restarts", 10), ("requeue_on_timeout", False), ("requeue_on_node_fail", False)):
+        values.derive(key, value, "default")
     values.derive("template", "job.sh.j2", "bundled")
     values.derive("data", ShellPath("data"), "in the folder of submission")
     runs = profile.paths.runs or "runs"
@@ -179,14 +176,8 @@ def _derive_job(values: _Values, profile: Profile, mode: Mode, name: str) -> Non
     values.derive("run_dir", ShellPath(f"{runs}/{job_name}"), "named after the job")
     if not values.get("trainer"):
         values.derive("args", DEFAULT_ARGS, "the bundled trainer")
-    network = profile.network
-    for variable, fact in (
-        ("NCCL_SOCKET_IFNAME", network.nccl_socket_ifname),
-        ("GLOO_SOCKET_IFNAME", network.gloo_socket_ifname),
-        ("NCCL_IB_HCA", network.nccl_ib_hca),
-    ):
-        if mode == "ddp":
-            values.derive(f"env.{variable}", fact, "network of the profile")
+    for fact in ("nccl_socket_ifname", "gloo_socket_ifname", "nccl_ib_hca") if mode == "ddp" else ():
+        values.derive(f"env.{fact.upper()}", getattr(profile.network, fact), "network of the profile")
 
 
 def _gpus(values: _Values, profile: Profile, partition: Partition, mode: Mode) -> tuple[int, int]:
@@ -302,34 +293,27 @@ def _plan(
 ) -> Plan:
     name = str(values.get("options.job_name"))
     for option in profile.omit:
-        if values.origins.get(f"options.{option}", Origin(Level.DEFAULT, "")).level < Level.PROJECT:
+        if values.origins.get(f"options.{option}", BY_DEFAULT).level < Level.PROJECT:
             values.drop(f"options.{option}")
     grouped = values.grouped()
+    same = (
+        "runtime trainer data run_dir resume max_restarts requeue_on_timeout requeue_on_node_fail "
+        "image conda_env venv template"
+    )
     return Plan(
         profile=profile,
         partition=partition,
         mode=mode,
         launcher=values.get("launcher") if mode == "ddp" else None,
-        runtime=values.get("runtime"),
         options=SbatchOptions(**grouped["options"]),
         extra_options=grouped["extra_options"],
         gpus_per_node=gpus,
         nproc_per_node=nproc,
         name=name,
-        trainer=values.get("trainer"),
         args=tuple(values.get("args", ())),
         env=grouped["env"],
-        data=values.get("data"),
-        run_dir=values.get("run_dir"),
-        resume=values.get("resume"),
-        max_restarts=values.get("max_restarts"),
-        requeue_on_timeout=values.get("requeue_on_timeout"),
-        requeue_on_node_fail=values.get("requeue_on_node_fail"),
-        image=values.get("image"),
-        conda_env=values.get("conda_env"),
-        venv=values.get("venv"),
         binds=values.get("binds", ()),
-        template=values.get("template"),
         origins=values.origins,
         overridden=values.overridden,
+        **{key: values.get(key) for key in same.split()},
     )

@@ -1,7 +1,7 @@
-"""Plan -> what a person should see before it is submitted: what is asked for, what it costs, what surprises.
+"""Plan -> what a person should see before it is submitted: what is asked for, its cost, unexpected values.
 
-Plain values only, in the fields of dataclasses: `screen` shows them, and `--format json` prints them as they
-stand here. The names of the fields are that format; a change that breaks its readers raises SCHEMA.
+The fields of these dataclasses are what `--format json` prints; an incompatible change raises SCHEMA.
+None stands for what is not known or does not apply.
 """
 
 from __future__ import annotations
@@ -26,33 +26,28 @@ SCHEMA = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Amount:
-    """How much of a node: what the job is given there, and what the node has; None is not known."""
+    """What the job gets of a node, and what the node has."""
 
     given: int | None
     of: int | None = None
 
     @property
     def share(self) -> float | None:
-        """The part of the node's; None where one of the two is not known."""
+        """The fraction of the node."""
         return self.given / self.of if self.given is not None and self.of else None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
-    """What Slurm is asked for.
+class Allocation:
+    """What Slurm is asked for; GPUs, shards, CPUs and memory are those of each node.
 
     Attributes:
-        nodes: Number of nodes.
-        processes: Processes that the job starts on all nodes; None is not known.
-        gpus: GPUs of each node.
-        shards: Shards of a GPU of each node.
-        cpus: CPUs of each node.
-        memory_mib: Memory of each node, in MiB.
-        exclusive: Whether no other job may run there, so that the job is given all GPUs and CPUs.
-        time_s: The time limit, in seconds; None for that of the partition.
-        share: The largest known part of a node that is given, of 1.
+        processes: Processes that the job starts on all nodes.
+        exclusive: Whether no other job may run there, so that the job gets all GPUs and CPUs.
+        time_s: The time limit; None for that of the partition.
+        share: The largest known fraction of a node that the job gets.
         jobs: Number of jobs: that of the array's elements, else 1.
-        restarts: How often each job may be started again by its script.
+        restarts: How often each job may be restarted by its script.
     """
 
     nodes: int
@@ -70,12 +65,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Hours that are used up if every job runs to its time limit once; None is not known.
-
-    Attributes:
-        gpu_hours: GPUs times hours; a shard is its part of a GPU.
-        cpu_hours: CPUs times hours.
-    """
+    """Hours used if every job runs to its time limit once; a shard counts as its fraction of a GPU."""
 
     gpu_hours: float | None
     cpu_hours: float | None
@@ -83,7 +73,7 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A part of the script: its title, and its first and last line, counted from 1."""
+    """A section of the script: its title, and its first and last line, counted from 1."""
 
     title: str
     first: int
@@ -92,7 +82,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """The last submission of the run, and what is new since then: a unified diff, "" for nothing."""
+    """The last submission of the run, and the unified diff since then, "" if nothing changed."""
 
     job: str
     time: str
@@ -102,7 +92,7 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What runs, and where it keeps its things; data and resume are None where an own trainer is not told."""
+    """What runs, and its folders; data and resume are None where your own trainer does not get them."""
 
     name: str
     mode: str
@@ -117,7 +107,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Where it runs; `checked` is the day on which the profile was last compared with its source `url`."""
+    """Where it runs; on the day `checked` the profile was last compared with its source `url`."""
 
     profile: str
     scheduler: str
@@ -130,24 +120,21 @@ class Cluster:
 
 @dataclass(frozen=True, kw_only=True)
 class Review:
-    """All of it. What is None is not known or does not apply.
+    """All of it.
 
     Attributes:
-        start: What the job will find in its run folder, where that can be seen from here.
+        start: What the job will find in its run folder.
         surprises: The values that the user may not expect: see `origins.surprises`.
-        findings: Everything that `check` says.
-        last: What is new since the last submission, if there was one.
-        script: The script; None where errors were found.
-        parts: Its parts.
-        own_lines: Numbers of its lines, from 1, in which a value of the job or the profile stands; the others
-            are the same in every such script. None of a script that was not rendered.
+        last: What has changed since the last submission.
+        script: The script; None if there are errors.
+        own_lines: Numbers of its lines, from 1, that hold a value of the job or the profile.
         slurm: What the live Slurm says, if it was asked.
     """
 
     schema: int = SCHEMA
     job: Job | None = None
     cluster: Cluster | None = None
-    request: Request | None = None
+    request: Allocation | None = None
     cost: Cost | None = None
     start: Start | None = None
     surprises: tuple[Explanation, ...] = ()
@@ -169,22 +156,12 @@ def of_plan(
     last: Submitted | None = None,
     own_lines: Sequence[int] | None = None,
 ) -> Review:
-    """The review of a job.
-
-    Args:
-        plan: The job.
-        script: Its script, if it could be rendered.
-        findings: What `check` says.
-        profile_by: Who named the profile.
-        start: What it will find in its run folder.
-        last: What was submitted last in its run folder.
-        own_lines: The lines of the script with a value in them, if they could be told.
-    """
+    """The review of a job; see Review. `profile_by`: who named its profile."""
     return replace(
         of_script(script),
         job=_job(plan),
         cluster=_cluster(plan),
-        request=(request := _request_of_plan(plan)),
+        request=(request := _allocation_of_plan(plan)),
         cost=_cost(request) if plan.slurm else None,
         start=start,
         surprises=tuple(surprises(plan, profile_by)),
@@ -195,8 +172,8 @@ def of_plan(
 
 
 def of_script(script: str | None, job: Resources | None = None, findings: Sequence[Finding] = ()) -> Review:
-    """The review of a script that is finished already, of what it asks for and what was found in it."""
-    request = _request(job, Partition(), gpus=job.gpu_count) if job else None
+    """The review of a finished script, what it asks for and what was found in it."""
+    request = _allocation(job, Partition(), gpus=job.gpu_count) if job else None
     return Review(
         request=request,
         cost=_cost(request) if request else None,
@@ -232,15 +209,15 @@ def _cluster(plan: Plan) -> Cluster:
     )
 
 
-def _request_of_plan(plan: Plan) -> Request:
-    request = _request(plan.resources, plan.partition, gpus=plan.gpus_per_node)
+def _allocation_of_plan(plan: Plan) -> Allocation:
+    request = _allocation(plan.resources, plan.partition, gpus=plan.gpus_per_node)
     restarts = plan.max_restarts if plan.restartable else 0
     each = 1 if plan.trainer and plan.launcher == "spawn" else plan.nproc_per_node  # it starts the others
     return replace(request, processes=plan.nodes * each, restarts=restarts)
 
 
-def _request(job: Resources, node: Partition, *, gpus: int) -> Request:
-    alone = "exclusive" in job  # such a job is given all of a node but its memory: sbatch(1), --exclusive
+def _allocation(job: Resources, node: Partition, *, gpus: int) -> Allocation:
+    alone = "exclusive" in job  # gets all of a node but its memory: sbatch(1), --exclusive
     whole = Amount(given=(alone and node.gpus_per_node) or gpus, of=node.gpus_per_node)
     shards = Amount(given=job.shards, of=node.shards_per_gpu)
     cpus = Amount(given=(alone and node.cpus_per_node) or job.cpus_on_node, of=node.cpus_per_node)
@@ -248,7 +225,7 @@ def _request(job: Resources, node: Partition, *, gpus: int) -> Request:
     memory = Amount(given=mem, of=node.mem_per_node)
     gpus_worth = job.shards / shards.of if shards.of and job.shards else whole.given or 0
     shares = [gpus_worth / whole.of if whole.of else None, cpus.share, memory.share]
-    return Request(
+    return Allocation(
         nodes=job.nodes,
         processes=None,
         gpus=whole,
@@ -264,13 +241,13 @@ def _request(job: Resources, node: Partition, *, gpus: int) -> Request:
 
 
 def elements(array: str) -> int:
-    """How many jobs an array is, as in 0-9:2,20%4 (sbatch(1), --array); 1 for what is no list of indices."""
+    """How many jobs an array such as 0-9:2,20%4 has; 1 if it is not a list of indices."""
     from sbatchgen.sbatch.array import indices
 
     return sum(map(len, indices(array) or ())) or 1
 
 
-def _cost(request: Request) -> Cost:
+def _cost(request: Allocation) -> Cost:
     if request.time_s is None:
         return Cost(gpu_hours=None, cpu_hours=None)
     hours = request.jobs * request.nodes * request.time_s / 3600
@@ -288,7 +265,7 @@ def _change(last: Submitted, script: str) -> Change:
 
 
 def lines_of(script: str) -> list[str]:
-    """The lines as bash and sbatch see them: other characters that some take for a line break are none."""
+    """The lines as bash and sbatch see them: only a newline ends one."""
     return script.removesuffix("\n").split("\n") if script else []
 
 

@@ -6,34 +6,27 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.search import short
 from sbatchgen.plan.origins import Explanation, Said
 from sbatchgen.render.trace import TemplateLine
-from sbatchgen.review.review import SCHEMA, Amount, Cluster, Cost, Request, Review, lines_of
+from sbatchgen.review.review import SCHEMA, Allocation, Amount, Cluster, Cost, Review, lines_of
 from sbatchgen.slurm.refusal import UNCHECKED, Answer
 from sbatchgen.units import Duration, Memory
 
 
 def as_json(review: Review) -> str:
     """The fields of Review, with a finding as severity, rule, what, at and fix."""
-    return f"{json.dumps(asdict(review) | {'findings': list(map(flat, review.findings))}, indent=2)}\n"
-
-
-def flat(finding: Finding) -> dict[str, Any]:
-    """A finding without its inner records."""
-    return {"severity": finding.severity, "rule": finding.rule, **asdict(finding.problem)}
+    findings = [
+        {"severity": one.severity, "rule": one.rule, **asdict(one.problem)} for one in review.findings
+    ]
+    return f"{json.dumps(asdict(review) | {'findings': findings}, indent=2)}\n"
 
 
 def as_text(review: Review, folder: Path) -> str:
-    """The review as lines, in the order in which they are read: what it asks for first, the script last.
-
-    Args:
-        review: The review.
-        folder: The current folder, from which paths are shown.
-    """
+    """The review as lines, what it asks for first, the script last; paths are relative to `folder`."""
     blocks = [table(rows(review))]
     blocks += [f"{section.title}\n{_indented(section.text)}" for section in sections(review, folder)]
     if review.script is not None:
@@ -42,7 +35,7 @@ def as_text(review: Review, folder: Path) -> str:
 
 
 def script(review: Review) -> str:
-    """The script, with a mark before each line that the job or the profile decides, where that is known."""
+    """The script, with a mark before each line that the job or the profile decides."""
     if review.own_lines is None or not review.script:
         return review.script or ""
     own = {*review.own_lines}
@@ -53,14 +46,14 @@ def script(review: Review) -> str:
 
 
 def of_lines(review: Review, mark: str) -> str:
-    """How many lines of the script the job and the profile decide, shown by `mark`, and how many not."""
+    """How many lines of the script the job and the profile decide; `mark` is how they are shown."""
     lines, own = len(lines_of(review.script or "")), len(review.own_lines or ())
     rest = f"{lines - own} the same in every script"
     return f"Script: {lines} lines, {own} decided by your job and profile ({mark}), {rest}"
 
 
 class Section(NamedTuple):
-    """A part of the screen between the table and the script."""
+    """A block between the table and the script."""
 
     kind: Literal["surprises", "findings", "slurm", "change"]
     title: str
@@ -68,7 +61,7 @@ class Section(NamedTuple):
 
 
 def sections(review: Review, folder: Path) -> Iterator[Section]:
-    """What is between the table and the script."""
+    """The blocks between the table and the script."""
     if review.surprises:
         lines = [(f"{one.name} {one.said.value}"[:60], origin(one, folder)) for one in review.surprises]
         yield Section("surprises", "Not typed by you", table(lines))
@@ -110,7 +103,7 @@ def rows(review: Review) -> list[tuple[str, str]]:
     return lines
 
 
-def _size(request: Request, *, spawns: bool) -> tuple[str, str]:
+def _size(request: Allocation, *, spawns: bool) -> tuple[str, str]:
     jobs = f", in each of {request.jobs} jobs of an array" if request.jobs > 1 else ""
     if request.processes is None:
         return "nodes", f"{request.nodes}{jobs}"
@@ -125,7 +118,7 @@ def _cluster(cluster: Cluster) -> Iterator[str]:
         yield f"account {cluster.account}" if cluster.account else "your default account"
     if cluster.qos:
         yield f"QOS {cluster.qos}"
-    yield f"facts of {cluster.checked}"
+    yield f"profile checked {cluster.checked}"
 
 
 def in_short(review: Review) -> str:
@@ -142,24 +135,24 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def _node(request: Request) -> str:
+def _node(request: Allocation) -> str:
     shards, memory = request.shards, request.memory_mib
     gpus = f"{_of(shards)} shards of a GPU" if shards.given else f"{_of(request.gpus)} GPUs"
     amounts = [gpus, f"{_of(request.cpus)} CPUs"]
     if memory.given is None:
-        amounts.append("memory as the cluster gives by default")
+        amounts.append("the cluster's default memory")
     else:
         of = f" of {Memory(memory.of)}" if memory.of else ""
         amounts.append(f"{Memory(memory.given)}{of} of memory" if memory.given else "all of its memory")
     share = f": {100 * request.share:.0f} % of it" if request.share is not None and request.share < 1 else ""
-    return ", ".join(amounts) + ("; no other job there" if request.exclusive else share)
+    return ", ".join(amounts) + ("; exclusive" if request.exclusive else share)
 
 
 def _of(amount: Amount) -> str:
     return f"{amount.given} of {amount.of}" if amount.of and amount.given else str(amount.given or "no")
 
 
-def _cost(cost: Cost, request: Request) -> str:
+def _cost(cost: Cost, request: Allocation) -> str:
     hours = [(cost.gpu_hours, "GPU-hours"), (cost.cpu_hours, "CPU-hours")]
     text = ", ".join(f"{_number(count)} {name}" for count, name in hours if count)
     if not text:
@@ -199,10 +192,10 @@ def _where(at: str, fix: str) -> Iterator[str]:
 
 def _answer(answer: Answer) -> Iterator[str]:
     if answer.accepted:
-        starts = f", at {answer.start} on {answer.nodes} at the latest as things are" if answer.start else ""
-        yield f"would take the job{starts}"
+        starts = f", to start by {answer.start} on {answer.nodes}" if answer.start else ""
+        yield f"would accept the job{starts}"
         yield from answer.warnings
-        yield f"not looked at: {'; '.join(UNCHECKED)}"
+        yield f"not checked: {'; '.join(UNCHECKED)}"
         return
     for refusal in answer.refusals:
         yield f"refuses the job: {refusal.problem.what}"

@@ -17,7 +17,7 @@ from sbatchgen.sbatch import Script
 
 @dataclass(frozen=True)
 class Asked:
-    """An option of the job: its value, and where it was written."""
+    """An option of the job, its value, and where it was written."""
 
     option: str
     value: str
@@ -30,12 +30,12 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """A reason of Slurm's.
+    """Why Slurm refuses a job.
 
     Attributes:
         says: Slurm's own words.
-        means: The same in plain words; "" where the text is not known here.
-        options: The options of the job that it can be about; empty where it is about one that is not there.
+        means: The same in plain words; "" if reasons.yaml does not know the text.
+        options: The options of the job that may be at fault.
         fix: What to do.
     """
 
@@ -53,15 +53,15 @@ class Refusal:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What the live Slurm says of a job, by `sbatch --test-only`.
+    """The answer of `sbatch --test-only`.
 
     Attributes:
-        accepted: Whether it would take the job.
+        accepted: Whether Slurm would accept the job.
         says: Its own words.
-        warnings: What it says besides.
+        warnings: Its warnings.
         start: When the job would start, as Slurm prints it, if all running jobs used up their time.
         nodes: Where it would start.
-        refusals: Why it would not take it.
+        refusals: Why Slurm would refuse the job.
     """
 
     accepted: bool
@@ -135,7 +135,7 @@ def asked_by(plan: Plan) -> dict[str, Asked]:
 
 
 def asked_in(script: Script, file: str) -> dict[str, Asked]:
-    """The options of a script by their long names, also those that sbatch does not take."""
+    """The options of a script by their long names, also those that sbatch does not know."""
     found: dict[str, Asked] = {}
     for word in (word for directive in script.directives for word in directive.words):
         name, _, value = word.text.removeprefix("--").partition("=")
@@ -149,12 +149,7 @@ def asked_in(script: Script, file: str) -> dict[str, Asked]:
 
 
 def explain(said: str, asked: Mapping[str, Asked]) -> list[Refusal]:
-    """What Slurm's words mean for a job.
-
-    Args:
-        said: What sbatch wrote to stderr.
-        asked: The job's options by long name.
-    """
+    """What sbatch wrote to stderr means for a job with these options, by long name."""
     found = [one for line in said.splitlines() if (one := _explained(line, asked))]
     special = [refusal for refusal, general in found if not general and refusal.means]
     telling = [refusal for refusal, general in found if not (general and special)]
@@ -178,7 +173,7 @@ def understand(returncode: int, said: str, asked: Mapping[str, Asked]) -> Answer
 
 
 def _explained(line: str, asked: Mapping[str, Asked]) -> tuple[Refusal, bool] | None:
-    """What a line means, and whether the text is a general one; None for what is no reason."""
+    """What a line means, and whether its text is a general one; None if it is not a reason."""
     text = line[match.end() :] if (match := _SPEAKER.match(line)) else line
     if not text.strip() or _CHATTER.match(line):
         return None

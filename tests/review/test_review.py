@@ -76,7 +76,7 @@ def test_the_share_of_a_node_is_told(here: Path) -> None:
 def test_an_exclusive_job_pays_for_the_whole_node(here: Path) -> None:
     of = plan("ddp", here, nodes=2, gpus_per_node=Text("2"), exclusive=True, time=Duration(1800))
     assert row(of, "each node").startswith("8 of 8 GPUs, 128 of 128 CPUs, ")
-    assert row(of, "each node").endswith("; no other job there")
+    assert row(of, "each node").endswith("; exclusive")
     assert row(of, "cost").startswith("8 GPU-hours, 128 CPU-hours at the time limit; ")
 
 
@@ -405,8 +405,8 @@ def test_the_live_slurm_is_asked_and_its_answer_is_the_one_of_a_submission(site:
     leak = {"SBATCH_PARTITION": "nope"}  # which would change both
     asked = site.sbatchgen("review", *JOB, "--test-only", env=leak)
     assert asked.returncode == 0, asked.stdout
-    assert re.search(r"  would take the job, at \d{4}-\S+ on n\d at the latest", asked.stdout)
-    assert "  not looked at: the body of the script" in asked.stdout
+    assert re.search(r"  would accept the job, to start by \d{4}-\S+ on n\d", asked.stdout)
+    assert "  not checked: the body of the script" in asked.stdout
     assert not (site.folder / "runs").exists()
     submitted = site.sbatchgen("submit", *JOB, "--yes", env=leak, check=True)
     job = int(submitted.stdout)
