@@ -9,6 +9,7 @@ import io
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
@@ -16,7 +17,6 @@ import click
 
 from sbatchgen import __version__
 from sbatchgen.errors import (
-    CommandLineError,
     DocumentError,
     FitError,
     Problem,
@@ -29,9 +29,8 @@ from sbatchgen.quoting import visible
 if TYPE_CHECKING:
     from sbatchgen.finding import Finding
     from sbatchgen.plan.request import Request
-    from sbatchgen.render.trace import TemplateLine
     from sbatchgen.review.review import Review
-    from sbatchgen.submit.submit import Submission
+    from sbatchgen.submit.submission import Submission
 
 INTERRUPTED, READER_GONE = 130, 141  # as of shells: 128 and the number of the signal
 OF_STREAMS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
@@ -256,11 +255,7 @@ def _help_all(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # n
 def _request(job: str, args: tuple[str, ...], given: dict[str, Any]) -> Request:
     from sbatchgen.plan.request import read_request
 
-    request = read_request(job, args, given, environment=os.environ, folder=_here())
-    for word in request.rerun:  # they stand in the script's first comment
-        if not word.isascii() and any("\ud800" <= char <= "\udfff" for char in word):
-            raise CommandLineError.of(f"'{word}' is not UTF-8", fix="give the file or folder another name")
-    return request
+    return read_request(job, args, given, environment=os.environ, folder=_here())
 
 
 def _here() -> Path:
@@ -313,7 +308,8 @@ FORMAT = click.option(
 @click.pass_obj
 def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **given: Any) -> None:
     """Show what would be asked for, what it costs, the findings, and the script. Submits nothing."""
-    from sbatchgen.submit.submit import ask_slurm, look
+    from sbatchgen.submit.sbatch import ask_slurm
+    from sbatchgen.submit.submission import look
 
     request = _request(job, args, given)
     submission = look(request, os.environ, _here())
@@ -369,6 +365,7 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **giv
     """Show every option: its value, where it was written, and what it overrode."""
     from sbatchgen.plan.origins import explanations
     from sbatchgen.render.render import render_request
+    from sbatchgen.render.trace import trace_request
     from sbatchgen.review import screen
     from sbatchgen.rules.plans import check
 
@@ -377,7 +374,7 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **giv
     values = explanations(request)
     traced = lines and not _failure(found)
     script = render_request(request) if traced else None
-    places = _traced(request, script) if script is not None else []
+    places = trace_request(request, script) if script is not None else []
     if form == "json":
         text = screen.explanation_as_json(values, script, places)
     elif script is not None:
@@ -386,21 +383,6 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **giv
         text = screen.explanation(values)
     _print(visible(text), nl=False)
     _report(found)
-
-
-def _traced(request: Request, script: str) -> list[TemplateLine]:
-    """Where each line of the script is from.
-
-    Raises:
-        DocumentError: A template does with its text what can't be followed.
-    """
-    from sbatchgen.render.trace import trace_request
-
-    try:
-        return trace_request(request, script)
-    except (LookupError, ValueError) as error:
-        what = f"the lines of template '{request.plan.template}' can't be traced"
-        raise DocumentError.of(what, fix="use explain without --lines") from error
 
 
 @cli.command(cls=JobCommand)
@@ -413,13 +395,12 @@ def submit(
 ) -> None:
     """Review JOB, or a script file, then submit the very bytes that were shown."""
     from sbatchgen.review.screen import in_short
-    from sbatchgen.submit.submit import of_job, of_script, run_locally
+    from sbatchgen.submit.submission import is_script, of_job, of_script
 
-    if _is_script(job):
-        submission = of_script(Path(job), given, args, os.environ, _here(), keep=keep_sbatch_env)
+    if is_script(job):
+        submission = of_script(Path(job), given, args, os.environ, _here(), keep_env=keep_sbatch_env)
     else:
-        request = _request(job, args, given)
-        submission = of_job(request, os.environ, _here(), ask=True)
+        submission = of_job(_request(job, args, given), os.environ, _here(), ask_squeue=True)
     _show(submission.review, sys.stderr)
     if failure := _failure(submission.review.findings):
         sys.exit(failure.exit_status)
@@ -430,34 +411,24 @@ def submit(
             raise click.UsageError("nobody can be asked here: add --yes to submit, or --dry-run to look only")
         click.confirm(f"Submit {visible(in_short(submission.review))}?", abort=True, err=True)
     if submission.local:
+        from sbatchgen.submit.local import run_locally
+
         sys.exit(run_locally(submission, os.environ, note=_note))
-    _submit_to_slurm(submission, keep=keep_sbatch_env)
+    _submit_to_slurm(submission, keep_env=keep_sbatch_env)
 
 
-def _submit_to_slurm(submission: Submission, *, keep: bool) -> None:
+def _submit_to_slurm(submission: Submission, *, keep_env: bool) -> None:
     """Submit and print the job's id, first of all: what comes after it may fail."""
-    from sbatchgen.submit.submit import record, submit_to_slurm
+    from sbatchgen.submit import sbatch
 
-    accepted = submit_to_slurm(submission, os.environ, keep=keep, note=_note)
+    accepted = sbatch.submit(submission, os.environ, keep_env=keep_env, note=_note)
     try:
         _print(accepted.job)
     except OSError:
         _note(f"note: job {accepted.job} is submitted")
         raise
     finally:
-        record(submission, accepted, note=_note)
-
-
-def _is_script(job: str) -> bool:
-    """Whether it is there and has a script's name, or starts like a script."""
-    from sbatchgen.files import read
-
-    path = Path(job)
-    if job.endswith((".yaml", ".yml")) or not path.exists():
-        return False
-    if job.endswith((".slurm", ".sbatch", ".sh", ".job")):
-        return True
-    return path.is_file() and read(path, 2) == b"#!"
+        sbatch.record(submission, accepted, note=_note)
 
 
 @cli.command()
@@ -540,12 +511,6 @@ def _print_bytes(data: bytes) -> None:
     _print(visible(data.decode("utf-8", "surrogateescape")) if sys.stdout.isatty() else data, nl=False)
 
 
-def _runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    from sbatchgen.inputs.completion import runs
-
-    return runs(ctx, param, incomplete)
-
-
 @cli.command()
 @click.argument(
     "runs",
@@ -553,7 +518,7 @@ def _runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[s
     nargs=-1,
     required=True,
     type=click.Path(path_type=Path),
-    shell_complete=_runs,
+    shell_complete=lambda *asked: import_module("sbatchgen.inputs.completion").runs(*asked),
 )
 @click.option(
     "--output",

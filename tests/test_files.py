@@ -20,7 +20,8 @@ from sbatchgen.errors import DocumentError
 from sbatchgen.lint import fix
 from sbatchgen.review import review
 from sbatchgen.runs import history
-from sbatchgen.submit.submit import Submission, record, submit_to_slurm
+from sbatchgen.submit import sbatch
+from sbatchgen.submit.submission import Submission
 from tests.conftest import Command
 
 BAD = b"#!/bin/bash\n#SBATCH -t=01:00:00\nhostname\n"
@@ -57,8 +58,8 @@ def test_200_submissions_at_once_are_what_each_has_shown(notes: Path, folder: Pa
             script=script, name="job.slurm", asked={}, log_folders=(), run_dir=folder / "runs", local=False,
             review=review.of_script(None),
         )  # fmt: skip
-        accepted = submit_to_slurm(submission, os.environ, keep=True, note=print)
-        record(submission, accepted, note=print)
+        accepted = sbatch.submit(submission, os.environ, keep_env=True, note=print)
+        sbatch.record(submission, accepted, note=print)
         return accepted.job, script
 
     with ThreadPoolExecutor(20) as threads:

@@ -119,7 +119,7 @@ def serve() -> None:
     import sbatchgen.lint.command
     import sbatchgen.review.terminal
     import sbatchgen.runs.plot
-    import sbatchgen.submit.submit  # noqa: F401
+    import sbatchgen.submit.local  # noqa: F401
 
     gc.freeze()
     for line in sys.stdin:

@@ -130,7 +130,11 @@ def beside(file: Path, profile: str) -> str:
 
 
 def _rerun(job: str, profile: str, args: tuple[str, ...], given: Mapping[str, Any]) -> tuple[str, ...]:
-    """The command that renders the script again, flags in the order of `parameters`."""
+    """The command that renders the script again, flags in the order of `parameters`.
+
+    Raises:
+        CommandLineError: A word is not UTF-8: the command stands in the script's first comment.
+    """
     words = ["sbatchgen", "render", job, "--profile", profile]
     for parameter in parameters()[1:]:
         value = given.get(str(parameter.name))
@@ -139,7 +143,12 @@ def _rerun(job: str, profile: str, args: tuple[str, ...], given: Mapping[str, An
         elif value is not None:
             for one in value if isinstance(value, tuple) else (value,):
                 words += [parameter.opts[0], one]
-    return (*words, "--", *args) if args else tuple(words)
+    if args:
+        words += ["--", *args]
+    for word in words:
+        if not word.isascii() and any("\ud800" <= char <= "\udfff" for char in word):
+            raise CommandLineError.of(f"'{word}' is not UTF-8", fix="give the file or folder another name")
+    return tuple(words)
 
 
 def with_log(request: Request, log: str) -> Request:

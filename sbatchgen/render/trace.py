@@ -67,9 +67,17 @@ def trace(
 
 
 def trace_request(request: Request, script: str) -> list[TemplateLine]:
-    """The place of each line of the script of a request. Raises what `trace` does."""
+    """The place of each line of the script of a request.
+
+    Raises:
+        DocumentError: A template does with its own text what can't be followed.
+    """
     folders = request.places.folders("templates")
-    return trace(request.plan, script, code=bundled("code"), rerun=request.rerun, folders=folders)
+    try:
+        return trace(request.plan, script, code=bundled("code"), rerun=request.rerun, folders=folders)
+    except (LookupError, ValueError) as error:
+        what = f"the lines of template '{request.plan.template}' can't be traced"
+        raise DocumentError.of(what, fix="use explain without --lines") from error
 
 
 class _Marks(Extension):

@@ -1,7 +1,7 @@
-"""The scripts that were submitted in a run folder: each in a file of its own, named after its job.
+"""The scripts that were submitted in a run folder, each in a file named after its job.
 
 `job.slurm` is the newest one, which may have been refused. `job-4711.slurm` is what job 4711 runs; its time
-is that of the submission. No file is ever written into: bash reads a script while it runs it.
+is that of the submission. Files are replaced, never changed: bash reads a script while it runs it.
 """
 
 from __future__ import annotations
@@ -35,23 +35,14 @@ class Submitted:
     script: str
 
 
-def put(file: Path, script: bytes) -> None:
-    """Write a script to a file, which is the old one or the new one at any time.
-
-    Raises:
-        OSError: It can't be written.
-    """
-    files.put(file, script)
-
-
 def keep(run_dir: Path, job: str, script: bytes) -> Path:
-    """Note what was submitted, and give the file that it is in.
+    """Keep the script of a job, and give its file.
 
     Raises:
         OSError: It can't be written.
     """
     file = run_dir / f"job-{job}.slurm"
-    put(file, script)
+    files.put(file, script)
     return file
 
 
@@ -61,7 +52,7 @@ def last(run_dir: Path) -> Submitted | None:
         try:
             script = files.read(file, MAX_BYTES).decode("utf-8", "replace")
             when = datetime.fromtimestamp(time, timezone.utc).astimezone()
-        except (OSError, ValueError, OverflowError):  # the latter two: a time of no year that there is
+        except (OSError, ValueError, OverflowError):  # the latter two: the year is out of range
             continue
         return Submitted(file.stem.removeprefix("job-"), when.strftime("%Y-%m-%d %H:%M"), file, script)
     return None
@@ -74,7 +65,7 @@ def jobs(run_dir: Path) -> list[int]:
 
 
 def _kept(run_dir: Path) -> list[tuple[float, Path]]:
-    """The scripts of a run folder with their times; none of a folder that can't be read."""
+    """The scripts of a run folder with their times; none if it can't be read."""
     found = []
     with contextlib.suppress(OSError):
         for file in run_dir.glob("job-*.slurm"):
@@ -84,9 +75,9 @@ def _kept(run_dir: Path) -> list[tuple[float, Path]]:
 
 
 def difference(before: Submitted, script: str) -> str:
-    """How a script differs from one that was submitted, as a unified diff; "" where it does not.
+    """How a script differs from one that was submitted, as a unified diff; "" if it does not.
 
-    The comment that says how the script was rendered is left out: what it says is said by the rest.
+    The comment that says how the script was rendered does not count.
     """
     import difflib
 

@@ -105,7 +105,7 @@ def _table() -> Reasons:
 def options_of(reason: Reason) -> list[str]:
     """The options that may be at fault, by long name, with groups spelled out."""
     names = reason.options
-    for group, members in reversed(_table().groups.items()):  # a group may hold those before it
+    for group, members in [*_table().groups.items()][::-1]:  # a group may hold those before it
         names = names.replace(group, members)
     return names.split()
 

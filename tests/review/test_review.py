@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from sbatchgen import files
 from sbatchgen.inputs.layers import Level, Origin
 from sbatchgen.plan.origins import Explanation
 from sbatchgen.plan.plan import Plan
@@ -324,14 +325,14 @@ def test_a_script_is_kept_under_its_jobs_name_and_compared(tmp_path: Path) -> No
 
 def test_a_script_that_bash_reads_is_not_written_into(tmp_path: Path) -> None:
     file = tmp_path / "job.slurm"
-    history.put(file, b"old\n")
+    files.put(file, b"old\n")
     with file.open("rb") as reader:
-        history.put(file, b"new and longer\n")
+        files.put(file, b"new and longer\n")
         assert reader.read() == b"old\n"
     assert file.read_bytes() == b"new and longer\n"
     assert [path.name for path in tmp_path.iterdir()] == ["job.slurm"]
     with pytest.raises(OSError, match="No such file"):
-        history.put(tmp_path / "no/such/job.slurm", b"")
+        files.put(tmp_path / "no/such/job.slurm", b"")
 
 
 def test_review_tells_what_is_new_since_the_last_submission(

@@ -14,8 +14,8 @@ import pytest
 
 from sbatchgen.render.render import digest
 from sbatchgen.sbatch import read
-from sbatchgen.submit import submit
-from sbatchgen.submit.submit import log_folders
+from sbatchgen.submit import sbatch
+from sbatchgen.submit.submission import log_folders
 from tests.conftest import Command
 from tests.scripts import script_shown
 
@@ -172,7 +172,7 @@ def test_an_sbatch_that_can_not_be_started_ends_with_5(
     monkeypatch.setenv("PATH", f"{folder}/bin")
     result = command("submit", "single", "--profile", "troila", "--yes")
     assert (result.status, result.out) == (5, "")
-    assert f"error: can't start {folder}/bin/sbatch: {words}\n  fix: see what it is: ls -lL " in result.err
+    assert f"error: can't start {folder}/bin/sbatch: {words}\n  fix: look at it: ls -lL " in result.err
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_the_id_of_a_job_is_never_lost(
     record: Path, folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch, body: str, said: str
 ) -> None:
     (folder / "bin/sbatch").write_text(f"#!/bin/bash\n{body}\n")
-    monkeypatch.setattr(submit, "SUBMIT_TIMEOUT_S", 1)
+    monkeypatch.setattr(sbatch, "SUBMIT_TIMEOUT_S", 1)
     result = command("submit", "single", "--profile", "troila", "--yes")
     assert (result.status, result.out) == (0, "4711\n")
     assert result.err.endswith(said)
@@ -200,7 +200,7 @@ def test_an_sbatch_that_does_not_answer_ends_with_5(
     record: Path, folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "bin/sbatch").write_text("#!/bin/bash\nsleep 20\n")
-    monkeypatch.setattr(submit, "SUBMIT_TIMEOUT_S", 1)
+    monkeypatch.setattr(sbatch, "SUBMIT_TIMEOUT_S", 1)
     result = command("submit", "single", "--profile", "troila", "--yes")
     assert (result.status, result.out) == (5, "")
     assert "sbatch did not end within 1 s\n  fix: see with squeue --me" in result.err

@@ -1,0 +1,261 @@
+"""A script about to be submitted, with its review: of a job that is rendered, or of a finished script."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sbatchgen import files
+from sbatchgen.errors import CommandLineError, DocumentError, FitError
+from sbatchgen.finding import Finding
+from sbatchgen.inputs.layers import Level
+from sbatchgen.inputs.search import Places, bundled
+from sbatchgen.lint.linter import read_closely
+from sbatchgen.lint.settings import findings_of, settings_of
+from sbatchgen.lint.source import whole
+from sbatchgen.plan.request import Request, with_log
+from sbatchgen.render.render import render_request
+from sbatchgen.render.trace import trace_request
+from sbatchgen.review import review
+from sbatchgen.rules.plans import check
+from sbatchgen.runs import history, start
+from sbatchgen.sbatch import Script, read
+from sbatchgen.slurm.refusal import Asked, asked_by, asked_in
+from sbatchgen.subject.ask import DEFAULT_SLURM
+from sbatchgen.subject.subject import Subject
+from sbatchgen.units import ShellPath, Text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """A script about to be submitted; `asked` holds its options by long name."""
+
+    script: bytes
+    name: str
+    asked: Mapping[str, Asked]
+    log_folders: tuple[Path, ...]
+    run_dir: Path | None
+    local: bool
+    review: review.Review
+
+
+def of_job(
+    request: Request, environment: Mapping[str, str], folder: Path, *, ask_squeue: bool = False
+) -> Submission:
+    """The submission of a job; its log goes into the run folder, unless the job says where.
+
+    With `ask_squeue`, earlier jobs of the run folder that still wait or run are errors.
+
+    Raises:
+        DocumentError: The run folder holds a variable that is not set here.
+    """
+    plan = request.plan
+    if plan.profile.scheduler == "env":
+        what = f"profile '{plan.profile.name}' has no scheduler to submit to: its platform starts the script"
+        raise FitError.of(what, fix="render it, and give the script to the platform")
+    run_dir = folder / expand(_known_here(plan.run_dir), environment)
+    return _of_plan(request, environment, folder, run_dir, ask_squeue=ask_squeue)
+
+
+def look(request: Request, environment: Mapping[str, str], folder: Path) -> Submission:
+    """Like `of_job`, but also for a job that can't be submitted from here; that one has no run folder."""
+    plan = request.plan
+    if plan.profile.scheduler == "env" or _known_here(plan.run_dir).unset(environment):
+        return _of_plan(request, environment, folder, None)
+    return of_job(request, environment, folder)
+
+
+def _of_plan(
+    request: Request,
+    environment: Mapping[str, str],
+    folder: Path,
+    run_dir: Path | None,
+    *,
+    ask_squeue: bool = False,
+) -> Submission:
+    plan = request.plan
+    if run_dir and plan.slurm and plan.origin("options.output").level is Level.DEFAULT:
+        pattern = str(plan.options.output or "%x-%j.out")
+        request = with_log(request, f"{_in_directive(run_dir)}/{pattern}")
+    findings = check(request.plan, log_folders_made=True)
+    begins, about_start = _start(request, environment, folder, run_dir)
+    findings += [*about_start, *start.files_there(plan, folder, environment)]
+    if ask_squeue and run_dir and plan.slurm and _known_here(plan.run_dir) == plan.run_dir:
+        findings += start.queued(run_dir, plan, environment)
+    broken = any(finding.severity == "error" for finding in findings)
+    script = "" if broken else render_request(request)
+    if script and plan.slurm:
+        findings += _of_script_of(request, script)
+    shown = review.of_plan(
+        request.plan,
+        None if broken else script,
+        findings,
+        profile_by=request.profile_by,
+        start=begins,
+        last=history.last(run_dir) if run_dir else None,
+        own_lines=_own_lines(request, script),
+    )
+    return Submission(
+        script=script.encode(),
+        name="job.slurm",
+        asked=asked_by(request.plan),
+        log_folders=log_folders(read(script), folder, plan.name),
+        run_dir=run_dir,
+        local=not plan.slurm,
+        review=shown,
+    )
+
+
+def _of_script_of(request: Request, script: str) -> list[Finding]:
+    """What a template, the profile's setup or extra_options have brought into the script."""
+    plan = request.plan
+    extra = tuple(f"{name}{'=' * (value != 'true')}" for name, value in plan.extra_options.items())
+    subject = Subject(
+        file="job.slurm",
+        text=script,
+        slurm=plan.profile.slurm or DEFAULT_SLURM,
+        profile=plan.profile,
+        known_options=extra,
+    )
+    # SB304 counts processes and GPUs, which `check` has done with the places of the plan.
+    return [finding for finding in read_closely(subject) if finding.rule != "SB304"]
+
+
+def _start(
+    request: Request, environment: Mapping[str, str], folder: Path, run_dir: Path | None
+) -> tuple[start.Start | None, list[Finding]]:
+    """What the job will find in its run folder, and what is wrong with that."""
+    plan = request.plan
+    code = plan.profile.paths.code
+    if (
+        plan.trainer
+        or plan.options.array  # each element has a folder of its own
+        or not run_dir
+        or _known_here(plan.run_dir) != plan.run_dir
+        or any(ShellPath(path).unset(environment) for path in (plan.resume, code or ""))
+    ):
+        return None, []
+    package = folder / code.filled(environment) if code else bundled("code")
+    return start.look(plan, run_dir, package, ShellPath(plan.resume).filled(environment))
+
+
+def _known_here(run_dir: ShellPath) -> ShellPath:
+    """The run folder, or its parent that is known before the job runs."""
+    before, variable, _ = run_dir.partition("${SLURM_")
+    return ShellPath(before.rpartition("/")[0] or ".") if variable else run_dir
+
+
+def _in_directive(run_dir: Path) -> str:
+    """The run folder as the start of a log's name.
+
+    Raises:
+        DocumentError: It holds a line break, or is not UTF-8.
+    """
+    try:
+        return Text.parse(str(run_dir)).replace("%", "%%")
+    except ValueError as error:
+        fix = "submit from a folder with another name, or give --output"
+        raise DocumentError.of(f"the log can't be in the run folder: {error}", fix=fix) from error
+
+
+def _own_lines(request: Request, script: str) -> list[int] | None:
+    """The lines with a value in them; None where a site's template can't be traced."""
+    try:
+        places = trace_request(request, script) if script else []
+    except DocumentError:
+        return None
+    return [number for number, place in enumerate(places, 1) if place.value]
+
+
+def of_script(
+    path: Path,
+    given: Mapping[str, Any],
+    args: tuple[str, ...],
+    environment: Mapping[str, str],
+    folder: Path,
+    *,
+    keep_env: bool = False,
+) -> Submission:
+    """The submission of a finished script; of a job's options only `--profile` goes with it.
+
+    Args:
+        path: The script.
+        given: The options of a job.
+        args: Arguments of a trainer.
+        environment: For SBATCHGEN_PROFILE and the search paths.
+        folder: The current folder.
+        keep_env: Whether sbatch will see SBATCH_* of the environment.
+
+    Raises:
+        CommandLineError: Other options of a job were given: the script has its own.
+        DocumentError: It can't be read.
+    """
+    others = [value for name, value in given.items() if name != "profile"]
+    if args or any(value is not None and value != () for value in others):
+        what = f"{path} is a finished script: options of a job can't change it"
+        raise CommandLineError.of(what, fix="edit the script, or render the job again with these options")
+    source = whole(str(path))
+    settings = replace(
+        settings_of(Places(folder, environment), given.get("profile")),
+        environment=environment if keep_env else {},
+        makes_log_folders=True,
+    )
+    parsed = read(source.data)
+    name = parsed.options.get("job-name")
+    job = Subject(file=str(path), text=source.text).job
+    return Submission(
+        script=source.data,
+        name=path.name,
+        asked=asked_in(parsed, str(path)),
+        log_folders=log_folders(parsed, folder, (name.value if name else None) or path.name),
+        run_dir=None,
+        local=False,
+        review=review.of_script(source.text, job, findings_of(source, settings)),
+    )
+
+
+def is_script(job: str) -> bool:
+    """Whether JOB is a finished script: by its name, or by its first line."""
+    path = Path(job)
+    if job.endswith((".yaml", ".yml")) or not path.exists():
+        return False
+    if job.endswith((".slurm", ".sbatch", ".sh", ".job")):
+        return True
+    return path.is_file() and files.read(path, 2) == b"#!"
+
+
+def expand(path: ShellPath, environment: Mapping[str, str]) -> str:
+    """The run folder with its variables filled in.
+
+    Raises:
+        DocumentError: A variable is not set here.
+    """
+    if missing := path.unset(environment):
+        what = f"run folder '{path}': {missing[0]} is not set here, so its log folder can't be made"
+        raise DocumentError.of(what, fix=f"export {missing[0]}, or give --run-dir")
+    return path.filled(environment)
+
+
+def log_folders(script: Script, folder: Path, name: str) -> tuple[Path, ...]:
+    """The folders of the script's logs; Slurm makes none (sbatch(1), "filename pattern").
+
+    Raises:
+        DocumentError: A folder's name is known only once the job runs.
+    """
+    folders = []
+    for component in script.components:
+        chdir = component.options.get("chdir")
+        base = folder / (chdir.value or "") if chdir else folder
+        for option in ("output", "error"):
+            given = component.options.get(option)
+            parent = ((given.value if given else None) or "").rpartition("/")[0]
+            if not parent:
+                continue
+            known = parent.replace("%%", "\0").replace("%x", name)
+            if "%" in known:
+                what = f"the log folder '{parent}' is known only once the job runs: it can't be made before"
+                raise DocumentError.of(what, fix="use patterns like %j in the name of the file only")
+            folders.append(base / known.replace("\0", "%"))
+    return tuple(folders)
