@@ -35,9 +35,9 @@ from sbatchgen.errors import DocumentError
 from sbatchgen.inputs.document import read
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.profile import Profile
+from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint
 from sbatchgen.rules.page import PROFILE
-from sbatchgen.subject.subject import Subject
 from tests.cluster import oracle, site
 from tests.lint.test_scripts import PIECES, SEEDS
 from tests.scripts import errors, plan, script
@@ -233,7 +233,7 @@ def mutants(place: Place) -> Iterator[str]:
             data = data[:start] + place.chance.choice(PIECES) + data[start + place.chance.randint(0, 40) :]
         began = time.process_time()
         text = data.decode("utf-8", "surrogateescape")
-        found = lint(Subject(file="job.slurm", text=text, profile=cluster))
+        found = lint(JobScript(file="job.slurm", text=text, profile=cluster))
         failed = [one.problem.what for one in found if "failed on this script" in one.problem.what]
         took = time.process_time() - began
         yield "" if took < 5 and not failed else f"{data[:80]!r}: {took:.1f} s {failed[:1]}"

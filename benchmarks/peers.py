@@ -51,7 +51,7 @@ from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import Places, bundled
 from sbatchgen.plan.resolve import resolve
 from sbatchgen.render.render import render
-from sbatchgen.rules.plans import check
+from sbatchgen.rules.judge import check
 
 places = Places(Path.cwd(), os.environ)
 profile = read(places.profile("msu"), Profile)

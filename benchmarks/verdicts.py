@@ -29,8 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from sbatchgen.inputs.document import decode
 from sbatchgen.inputs.profile import Profile
+from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint
-from sbatchgen.subject.subject import Subject
 from tests.cluster import site
 from tests.cluster.controller import Controller
 
@@ -170,7 +170,7 @@ def main() -> int:
 
 def linted(script: str, profile: Profile) -> list[str]:
     """The rules that have an error about a script: the verdict of `sbatchgen lint`."""
-    subject = Subject(file="job.sh", text=script, profile=profile, makes_log_folders=True)
+    subject = JobScript(file="job.sh", text=script, profile=profile, makes_log_folders=True)
     return sorted({finding.rule for finding in lint(subject) if finding.severity == "error"})
 
 

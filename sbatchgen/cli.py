@@ -279,7 +279,7 @@ def _here() -> Path:
 def render(args: tuple[str, ...], /, job: str, write: str | None, **given: Any) -> None:
     """Write the script to stdout, findings to stderr. Needs neither Slurm nor a network."""
     from sbatchgen.render.render import render_request
-    from sbatchgen.rules.plans import check
+    from sbatchgen.rules.judge import check
 
     request = _request(job, args, given)
     _report(check(request.plan))
@@ -367,7 +367,7 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **giv
     from sbatchgen.render.render import render_request
     from sbatchgen.render.trace import trace_request
     from sbatchgen.review import screen
-    from sbatchgen.rules.plans import check
+    from sbatchgen.rules.judge import check
 
     request = _request(job, args, given)
     found = check(request.plan)

@@ -18,7 +18,7 @@ from sbatchgen.inputs.search import bundled
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.resolve import resolve
 from sbatchgen.render.render import render
-from sbatchgen.rules.plans import check
+from sbatchgen.rules.judge import check
 from sbatchgen.units import ShellPath, Text
 
 CODE = Path("/opt/sbatchgen/code")

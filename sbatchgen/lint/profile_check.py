@@ -20,15 +20,15 @@ from sbatchgen.inputs.job import MODES, Mode
 from sbatchgen.inputs.layers import Layer, Level
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import Places, bundled
-from sbatchgen.lint.linter import read_closely
+from sbatchgen.job.job import DEFAULT_SLURM
+from sbatchgen.job.script import JobScript
+from sbatchgen.lint.linter import lint_rendered
 from sbatchgen.lint.settings import checked
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.request import Request
 from sbatchgen.plan.resolve import resolve
 from sbatchgen.render.render import render_request
-from sbatchgen.rules.plans import check
-from sbatchgen.subject.ask import DEFAULT_SLURM
-from sbatchgen.subject.subject import Subject
+from sbatchgen.rules.judge import check
 
 _MADE_UP = ("x", "1", "gpu:1", "true")  # for what a profile requires: the first that the option takes
 
@@ -99,8 +99,8 @@ def _of_script(plan: Plan, profile: Document[Profile], file: Path, places: Place
     if not plan.slurm:
         return
     slurm = plan.profile.slurm or DEFAULT_SLURM
-    subject = Subject(file="job.slurm", text=script, slurm=slurm, profile=plan.profile)
-    for finding in read_closely(subject):
+    subject = JobScript(file="job.slurm", text=script, slurm=slurm, profile=plan.profile)
+    for finding in lint_rendered(subject):
         line = finding.place.line
         if 0 < line <= len(subject.lines) and subject.lines[line - 1] in plan.profile.setup:
             problem = replace(finding.problem, at=profile.places.get("setup", str(file)))

@@ -12,12 +12,12 @@ from sbatchgen.inputs.document import MAX_SHOWN, Document, read
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import Places
+from sbatchgen.job.job import DEFAULT_SLURM, NO_CLUSTER
+from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint, rules
 from sbatchgen.lint.source import Source
 from sbatchgen.lint.suppression import SHELLCHECK
 from sbatchgen.sbatch.releases import RELEASES, line_of
-from sbatchgen.subject.ask import DEFAULT_SLURM
-from sbatchgen.subject.subject import Subject
 
 ALL = "ALL"
 LONGEST_ID = 40  # characters that are shown of one that no rule has
@@ -64,12 +64,12 @@ class Settings:
 
 def findings_of(source: Source, settings: Settings, others: Sequence[Finding] = ()) -> list[Finding]:
     """The findings of a script that nobody turned off, in the lines and columns of its file."""
-    subject = Subject(
+    subject = JobScript(
         file=source.file,
         text=source.text,
         slurm=settings.slurm,
         assumed=settings.assumed,
-        profile=settings.profile,
+        profile=settings.profile or NO_CLUSTER,
         environment=settings.environment,
         folder=settings.folder,
         makes_log_folders=settings.makes_log_folders,

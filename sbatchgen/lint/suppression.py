@@ -15,7 +15,7 @@ from functools import partial
 
 from sbatchgen.errors import did_you_mean
 from sbatchgen.finding import Finding, Place
-from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.rules.rule import Hit, Rule, Rules
 
 _COMMENT = re.compile(
     r"(?:^|(?<=\s))#[ \t]*sbatchgen:[ \t]*(?P<kind>[A-Za-z-]+)=(?P<rules>\w+(?:[ \t]*,[ \t]*\w+)*)?"
@@ -82,6 +82,10 @@ def _idle(applied: Applied) -> Iterator[Hit]:
         yield Hit(
             one.at, f"{one.rule} finds nothing {where}: the comment hides what comes later", "remove it"
         )
+
+
+def _found(rule: Rule[Applied], applied: Applied) -> Iterator[Finding]:
+    return (rule.finding(hit) for hit in rule.check(applied))
 
 
 def _is_known(rule: str, rules: Sequence[str]) -> bool:
@@ -168,7 +172,5 @@ def settled(
     left = [finding for finding in findings if is_kept(finding)]
     idle = [one for one in comments if certain and _what(one) not in used and _is_of(one.rule, rules)]
     applied = Applied(comments=comments, idle=tuple(idle), rules=tuple(rules))
-    about = [
-        one for rule in RULES for one in kept(rule.id, partial(rule.findings, applied, lambda _: Place()))
-    ]
+    about = [one for rule in RULES for one in kept(rule.id, partial(_found, rule, applied))]
     return [*left, *filter(is_kept, about)]

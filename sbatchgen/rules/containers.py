@@ -12,11 +12,11 @@ from pathlib import Path
 
 from sbatchgen.bash.tools import SHELLS
 from sbatchgen.finding import Place
+from sbatchgen.job.containers import IMAGE_FILE, PULLED, Container
+from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.subject.containers import IMAGE_FILE, PULLED, Container
-from sbatchgen.subject.subject import Subject
 
-RULES: Rules[Subject] = Rules()
+RULES: Rules[JobScript] = Rules()
 
 GPU_FLAGS = frozenset(("nv", "rocm", "nvccli", "intel-hpu"))
 GPU_VARIABLES = frozenset(
@@ -31,17 +31,17 @@ _EXPANSION = re.compile(r"\$\{[^{}]*\}")
 _BRACES = re.compile(r"\$\{(\w+)\}")
 
 
-def _tasks(script: Subject) -> int:
-    return script.job.nodes * script.job.tasks_per_node
+def _tasks(script: JobScript) -> int:
+    return script.resources.nodes * script.resources.tasks_per_node
 
 
-def _sets(script: Subject) -> set[str]:
+def _sets(script: JobScript) -> set[str]:
     """The variables that the script or the cluster's profile sets."""
     names = {assignment.name for assignment in script.body.sets}
-    return names | {str(name) for name in script.profile.env} if script.profile else names
+    return names | {str(name) for name in script.profile.env}
 
 
-def _is_missing(script: Subject, path: str) -> bool:
+def _is_missing(script: JobScript, path: str) -> bool:
     """Whether a file is not here, though its folder is: a path of another machine is not judged."""
     if not script.makes_log_folders or not path.startswith("/") or "$" in path:
         return False  # only where it is submitted
@@ -52,9 +52,9 @@ def _is_missing(script: Subject, path: str) -> bool:
 
 
 @RULES.add("SB501", "info", "an option of pyxis, on a cluster whose profile has none")
-def _has_pyxis(script: Subject) -> Iterator[Hit]:
+def _has_pyxis(script: JobScript) -> Iterator[Hit]:
     profile = script.profile
-    if profile is None or profile.runtime == "enroot" or profile.runtimes.enroot.image:
+    if not script.known or profile.runtime == "enroot" or profile.runtimes.enroot.image:
         return
     for container in script.containers:
         if container.pyxis:
@@ -69,12 +69,12 @@ def _has_pyxis(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB503", "warning", "an image where Slurm wants an OCI bundle")
-def _bundle(script: Subject) -> Iterator[Hit]:
-    given = [(script.value("container") or "", script.at_option("container"))]
+def _bundle(script: JobScript) -> Iterator[Hit]:
+    given = [(script.option("container"), script.at_option("container"))]
     if "--container" in script.text:
         options = (
             tool.option("container")
-            for launch in script.processes.launches
+            for launch in script.launches
             for tool in launch.tools
             if tool.name == "srun"
         )
@@ -87,9 +87,9 @@ def _bundle(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB504", "warning", "a container without the GPUs of its job")
-def _sees_gpus(script: Subject) -> Iterator[Hit]:
-    job = script.job
-    if not (job.gpu_count or job.shards):
+def _sees_gpus(script: JobScript) -> Iterator[Hit]:
+    resources = script.resources
+    if not (resources.gpu_count or resources.shards):
         return
     containers = [one for one in script.containers if not one.pyxis]
     if any(GPU_FLAGS & one.options.keys() for one in containers) or GPU_VARIABLES & _sets(script):
@@ -105,7 +105,7 @@ def _sees_gpus(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB505", "warning", "an image that the nodes do not find")
-def _image_is_there(script: Subject) -> Iterator[Hit]:
+def _image_is_there(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
         image = container.image
         if container.pyxis and IMAGE_FILE.search(image) and image[0] not in "./~$":
@@ -122,11 +122,11 @@ def _image_is_there(script: Subject) -> Iterator[Hit]:
             yield Hit(container.at, what, "put it on a file system that all nodes share")
 
 
-def _image_made(script: Subject) -> bool:
+def _image_made(script: JobScript) -> bool:
     """Whether the script brings or builds images itself."""
     makes = {"apptainer", "singularity", "enroot", "cp", "rsync", "sbcast", "wget", "curl"}
     verbs = ("pull", "build", "import")
-    started = {tool.name for launch in script.processes.launches for tool in launch.tools}
+    started = {tool.name for launch in script.launches for tool in launch.tools}
     if started & (makes | {f"{name} {verb}" for name in makes for verb in verbs}):
         return True
     for command in script.named(*makes):
@@ -137,14 +137,14 @@ def _image_made(script: Subject) -> bool:
 
 
 @RULES.add("SB506", "warning", "an image that every node pulls from a registry")
-def _pulls(script: Subject) -> Iterator[Hit]:
+def _pulls(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
         if not container.registry:
             continue
-        if "array" in script.job:
+        if "array" in script.resources:
             who = "each task of the array pulls"
-        elif script.job.nodes > 1:
-            who = f"each of {script.job.nodes} nodes pulls"
+        elif script.resources.nodes > 1:
+            who = f"each of {script.resources.nodes} nodes pulls"
         else:
             continue
         what = f"{who} '{container.image}' from the registry when it starts: that takes minutes, and "
@@ -158,7 +158,7 @@ def _pulls(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB507", "info", "an image without a version")
-def _pinned(script: Subject) -> Iterator[Hit]:
+def _pinned(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
         if not container.registry or "@sha256:" in container.image:
             continue
@@ -172,7 +172,7 @@ def _pinned(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB508", "error", "a mount that can't be read")
-def _mounts(script: Subject) -> Iterator[Hit]:
+def _mounts(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
         name = "container-mounts" if container.pyxis else "bind"
         for value in container.several.get(name, ()):
@@ -221,8 +221,8 @@ def _of_apptainer(item: str) -> str:
 
 
 @RULES.add("SB509", "warning", "a folder that is not in the container")
-def _mounted(script: Subject) -> Iterator[Hit]:
-    directives = script.value("container-mounts") or ""
+def _mounted(script: JobScript) -> Iterator[Hit]:
+    directives = script.option("container-mounts")
     for container in script.containers:
         values = container.several.get("container-mounts" if container.pyxis else "bind", ())
         if not any("$(" in value for value in values):
@@ -236,7 +236,7 @@ def _mounted(script: Subject) -> Iterator[Hit]:
             yield from _unmounted(script, container, values)
 
 
-def _unmounted(script: Subject, container: Container, values: tuple[str, ...]) -> Iterator[Hit]:
+def _unmounted(script: JobScript, container: Container, values: tuple[str, ...]) -> Iterator[Hit]:
     """The arguments of a trainer that name a shared folder which no mount covers."""
     items = [_plain(item) for value in values for item in value.split(",")]
     targets = [[*item.split(":"), ""][1] or item.partition(":")[0] for item in items]
@@ -257,14 +257,14 @@ def _plain(text: str) -> str:
     return _BRACES.sub(r"$\1", text)
 
 
-def _hands_over(script: Subject) -> bool:
+def _hands_over(script: JobScript) -> bool:
     """Whether the script names variables that Apptainer sets in a container."""
     return "APPTAINERENV_" in script.text or "SINGULARITYENV_" in script.text
 
 
 @RULES.add("SB510", "warning", "a container without the environment of its task", pedantic=True)
-def _environment(script: Subject) -> Iterator[Hit]:
-    if not (script.job.gpu_count or _tasks(script) > 1) or _hands_over(script):
+def _environment(script: JobScript) -> Iterator[Hit]:
+    if not (script.resources.gpu_count or _tasks(script) > 1) or _hands_over(script):
         return
     for container in script.containers:
         flag = next((name for name in ("cleanenv", "containall") if name in container.options), "")
@@ -281,7 +281,7 @@ def _environment(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB511", "info", "packages of the home folder in the container")
-def _home(script: Subject) -> Iterator[Hit]:
+def _home(script: JobScript) -> Iterator[Hit]:
     inside = {"no-home", "contain", "containall"}
     for container in script.containers:
         asked = "container-mount-home" in container.options
@@ -293,14 +293,14 @@ def _home(script: Subject) -> Iterator[Hit]:
         yield Hit(at, what, "export PYTHONNOUSERSITE=1")
 
 
-def _isolated(script: Subject, container: Container) -> bool:
+def _isolated(script: JobScript, container: Container) -> bool:
     return "PYTHONNOUSERSITE" in script.text or any(
         tool.name == "python" and {"s", "I", "Is", "sI"} & tool.options.keys() for tool in container.inside
     )
 
 
 @RULES.add("SB512", "info", "the cache of Apptainer in the home folder")
-def _cache(script: Subject) -> Iterator[Hit]:
+def _cache(script: JobScript) -> Iterator[Hit]:
     if CACHES & _sets(script):
         return
     what = "Apptainer keeps what it downloads in ~/.apptainer/cache, which takes many gigabytes of the home "
@@ -316,7 +316,7 @@ def _cache(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB514", "warning", "a script in a container, where Slurm's commands are not")
-def _script_inside(script: Subject) -> Iterator[Hit]:
+def _script_inside(script: JobScript) -> Iterator[Hit]:
     if "container-image" in script.options or "container-name" in script.options:
         name = "container-image" if "container-image" in script.options else "container-name"
         found = next(iter(script.named(*sorted(MANAGED))), None)
@@ -342,7 +342,7 @@ def _managed_inside(container: Container) -> str:
 
 
 @RULES.add("SB515", "info", "a container that stays, under one name for all jobs")
-def _named(script: Subject) -> Iterator[Hit]:
+def _named(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
         name, at = container.options.get("container-name", ("", Place()))
         if name and "$" not in name and container.image and not name.endswith((":create", ":no_exec")):
@@ -354,7 +354,7 @@ def _named(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB516", "warning", "options of a container without an image")
-def _no_image(script: Subject) -> Iterator[Hit]:
+def _no_image(script: JobScript) -> Iterator[Hit]:
     if "PYXIS_CONTAINER_" in script.text or "container-image" in script.options:
         return
     for container in script.containers:
@@ -370,7 +370,7 @@ def _no_image(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB517", "info", "a container with little shared memory")
-def _contained(script: Subject) -> Iterator[Hit]:
+def _contained(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
         flag = next((name for name in ("contain", "containall") if name in container.options), "")
         if not container.pyxis and flag and container.trains:

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from sbatchgen.bash.body import SHELLS
 from sbatchgen.errors import did_you_mean
 from sbatchgen.finding import Edit, Severity
+from sbatchgen.job.known_options import PYXIS_NAMES, RENAMED, SRUN_ONLY, releases, table
+from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.rules.values import EXAMPLES, refused
+from sbatchgen.rules.values import BAD_VALUE, EXAMPLES, refused
 from sbatchgen.sbatch import Directive, Kind
 from sbatchgen.sbatch.getopt import Stop, Use
 from sbatchgen.sbatch.header import READ
 from sbatchgen.sbatch.releases import RELEASES, HasArgument
-from sbatchgen.subject.subject import Subject
-from sbatchgen.subject.vocabulary import PYXIS_NAMES, RENAMED, SRUN_ONLY, releases, table
 
-RULES: Rules[Subject] = Rules()
+RULES: Rules[JobScript] = Rules()
 
 MAIL_TYPES_REPLACE = "25.05"  # until then, several --mail-type add up
 PLAIN_HOURS = 96  # a bare number up to this one, and no multiple of five, is most often meant as hours
@@ -36,7 +36,7 @@ _EVENTS = frozenset(_NAMES_OF_EVENTS.split())
 
 
 @RULES.add("SB101", "error", "the first line does not start with #!")
-def _shebang(script: Subject) -> Iterator[Hit]:
+def _shebang(script: JobScript) -> Iterator[Hit]:
     if script.text.strip() and not script.text.startswith("#!"):
         why = (
             "a byte order mark comes first"
@@ -49,7 +49,7 @@ def _shebang(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB102", "error", "DOS line ends")
-def _line_ends(script: Subject) -> Iterator[Hit]:
+def _line_ends(script: JobScript) -> Iterator[Hit]:
     numbers = [number for number, line in enumerate(script.lines, start=1) if line.endswith("\r")]
     if numbers and "\r\n" in script.text:
         edits = tuple(Edit(number, len(script.lines[number - 1]), 0, "") for number in numbers)
@@ -59,7 +59,7 @@ def _line_ends(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB103", "error", "an empty script, or one with a NUL character")
-def _content(script: Subject) -> Iterator[Hit]:
+def _content(script: JobScript) -> Iterator[Hit]:
     if not script.text.strip(" \t\n\v\f\r"):
         yield Hit(
             script.at(1), "the script is empty: sbatch refuses it", "write #!/bin/bash and the commands"
@@ -73,11 +73,11 @@ def _content(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB104", "warning", "a directive after the first command is ignored")
-def _late(script: Subject) -> Iterator[Hit]:
+def _late(script: JobScript) -> Iterator[Hit]:
     comments = {number for number, _ in script.body.comments} if script.body.language in SHELLS else None
     late = [
         line.line
-        for line in script.script.directives
+        for line in script.sbatch.directives
         if line.kind is Kind.LATE and (comments is None or line.line in comments)  # else a script writes it
     ]
     if late:
@@ -91,10 +91,10 @@ def _late(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB105", "warning", "a comment that looks like a directive")
-def _lookalike(script: Subject) -> Iterator[Hit]:
-    none = not any(line.kind in READ for line in script.script.directives)
+def _lookalike(script: JobScript) -> Iterator[Hit]:
+    none = not any(line.kind in READ for line in script.sbatch.directives)
     header = {number for number, _ in _header(script)}
-    for line in script.script.directives:
+    for line in script.sbatch.directives:
         is_one = line.kind is Kind.LOOKALIKE and line.line in header
         if is_one and _OPTION_FOLLOWS.search(line.text) and not _USAGE.match(line.text):
             what = "this looks like a directive, but is a comment to Slurm"
@@ -108,8 +108,8 @@ def _lookalike(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB106", "info", "a directive that is switched off")
-def _disabled(script: Subject) -> Iterator[Hit]:
-    for line in script.script.directives:
+def _disabled(script: JobScript) -> Iterator[Hit]:
+    for line in script.sbatch.directives:
         if line.kind is Kind.DISABLED:
             yield Hit(
                 script.at(line.line, line.column), "##SBATCH is a comment to Slurm", "remove it, or one #"
@@ -117,7 +117,7 @@ def _disabled(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB107", "error", "a word that is no option")
-def _stray(script: Subject) -> Iterator[Hit]:
+def _stray(script: JobScript) -> Iterator[Hit]:
     for before, stop in _strays(script):
         value = before.value if before and before.value is not None else ""
         if stop.word.text == "=" or value == "=" or value.endswith(","):
@@ -136,9 +136,9 @@ def _stray(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB108", "error", "a quote that is not closed, or a colon that starts a word")
-def _fault(script: Subject) -> Iterator[Hit]:
+def _fault(script: JobScript) -> Iterator[Hit]:
     foreign = () if "ignore-pbs" in script.options else (Kind.PBS, Kind.BSUB)
-    for line in script.script.directives:
+    for line in script.sbatch.directives:
         if line.kind in (*READ, *foreign) and line.fault:
             at = script.at(line.line, line.fault.column)
             if "Unmatched" in line.fault.text:
@@ -151,7 +151,7 @@ def _fault(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB109", "warning", "a # that cuts a value", pedantic=True)
-def _cut_value(script: Subject) -> Iterator[Hit]:
+def _cut_value(script: JobScript) -> Iterator[Hit]:
     for use in _uses(script):
         word = use.value_word
         line = script.lines[word.line - 1] if word and word.line else ""
@@ -167,7 +167,7 @@ def _cut_value(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB110", "warning", "an option that takes its value from the next line")
-def _value_from_next_line(script: Subject) -> Iterator[Hit]:
+def _value_from_next_line(script: JobScript) -> Iterator[Hit]:
     for use in _uses(script):
         if use.value_word is not None and use.value_word.line != use.word.line:
             what = f"{use.word.text} has no value in its line and takes '{use.value}' from line "
@@ -176,7 +176,7 @@ def _value_from_next_line(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB111", "warning", "a short option with an equals sign")
-def _short_equals(script: Subject) -> Iterator[Hit]:
+def _short_equals(script: JobScript) -> Iterator[Hit]:
     for use in _uses(script):
         text = use.word.text
         if re.match(r"-\w=", text) and use.value_word is use.word and (use.value or "").startswith("="):
@@ -197,7 +197,7 @@ NAMES_OF_CLUSTER = frozenset(("partition", "clusters", "reservation", "constrain
 
 
 @RULES.add("SB112", "error", "blanks in a value")
-def _blanks(script: Subject) -> Iterator[Hit]:
+def _blanks(script: JobScript) -> Iterator[Hit]:
     for before, stop in _strays(script):
         value = before.value if before and before.value is not None else ""
         if stop.word.text == "=" or value == "=":
@@ -213,7 +213,7 @@ def _blanks(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB113", "error", "an option that sbatch does not know")
-def _unknown(script: Subject) -> Iterator[Hit]:
+def _unknown(script: JobScript) -> Iterator[Hit]:
     for stop in _complaints(script):
         name = _long_name(stop.word.text)
         other = "unrecognized" in stop.complaint and (name in SRUN_ONLY or releases(name))  # SB114, SB130
@@ -245,7 +245,7 @@ def _unknown(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB114", "error", "an option of srun")
-def _of_srun(script: Subject) -> Iterator[Hit]:
+def _of_srun(script: JobScript) -> Iterator[Hit]:
     for stop in _complaints(script):
         name = _long_name(stop.word.text)
         if name in SRUN_ONLY:
@@ -254,7 +254,7 @@ def _of_srun(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB115", "warning", "a shortened option", pedantic=True)
-def _shortened(script: Subject) -> Iterator[Hit]:
+def _shortened(script: JobScript) -> Iterator[Hit]:
     for use in _uses(script):
         given, equals, _ = use.word.text.partition("=")
         if given.startswith("--") and given[2:] != use.spec.name:
@@ -271,7 +271,7 @@ def _shortened(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB116", "error", "a shortened option that can mean several")
-def _ambiguous(script: Subject) -> Iterator[Hit]:
+def _ambiguous(script: JobScript) -> Iterator[Hit]:
     for stop in _complaints(script):
         if "ambiguous" in stop.complaint:
             names = re.findall(r"'(--[\w-]+)'", stop.complaint)
@@ -282,8 +282,8 @@ def _ambiguous(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB118", "warning", "a directive that goes on in the next line", pedantic=True)
-def _continued(script: Subject) -> Iterator[Hit]:
-    for line in script.script.directives:
+def _continued(script: JobScript) -> Iterator[Hit]:
+    for line in script.sbatch.directives:
         if line.kind in READ and re.search(r"\\[ \t]*$", line.text) and "#" not in line.text[1:]:
             column = len(line.text.rstrip()) if line.text.rstrip().endswith("\\") else len(line.text)
             what = "directives do not go on in the next line: sbatch drops the backslash, the next line "
@@ -293,7 +293,7 @@ def _continued(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB119", "warning", "an option that is given twice")
-def _repeated(script: Subject) -> Iterator[Hit]:
+def _repeated(script: JobScript) -> Iterator[Hit]:
     first: dict[str, Use] = {}
     for use in _uses(script):
         before = first.setdefault(use.spec.name, use)
@@ -315,7 +315,7 @@ def _repeated(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB120", "warning", "an option that does nothing in a script", pedantic=True)
-def _early(script: Subject) -> Iterator[Hit]:
+def _early(script: JobScript) -> Iterator[Hit]:
     for use in _uses(script):
         if use.spec.early and use.spec.name != "test-only":
             what = f"--{use.spec.name} counts on sbatch's command line only"
@@ -323,7 +323,7 @@ def _early(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB121", "error", "--test-only in a script")
-def _test_only(script: Subject) -> Iterator[Hit]:
+def _test_only(script: JobScript) -> Iterator[Hit]:
     use = script.options.get("test-only")
     if use:
         what = "--test-only counts in a directive: the job is never submitted"
@@ -331,8 +331,8 @@ def _test_only(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB122", "warning", "directives of PBS or LSF")
-def _foreign(script: Subject) -> Iterator[Hit]:
-    lines = [line for line in script.script.directives if line.kind in (Kind.PBS, Kind.BSUB)]
+def _foreign(script: JobScript) -> Iterator[Hit]:
+    lines = [line for line in script.sbatch.directives if line.kind in (Kind.PBS, Kind.BSUB)]
     if lines and "ignore-pbs" not in script.options:
         name = "PBS" if lines[0].kind is Kind.PBS else "BSUB"
         what = f"sbatch obeys #{name} lines too, also after commands, and they beat #SBATCH"
@@ -340,7 +340,7 @@ def _foreign(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB123", "error", "the value of an option that takes one only after =")
-def _glued(script: Subject) -> Iterator[Hit]:
+def _glued(script: JobScript) -> Iterator[Hit]:
     for before, stop in _strays(script):
         if before and before.spec.argument is HasArgument.OPTIONAL and before.value is None:
             name, value = before.spec.name, stop.word.text
@@ -355,13 +355,13 @@ def _glued(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB124", "warning", "an empty value", pedantic=True)
-def _empty(script: Subject) -> Iterator[Hit]:
+def _empty(script: JobScript) -> Iterator[Hit]:
     for use in _uses(script):
         if use.value == "":
             yield Hit(
                 script.at_use(use), f"--{use.spec.name} has an empty value", "remove it, or give a value"
             )
-    for line in script.script.directives:
+    for line in script.sbatch.directives:
         if line.kind not in READ or line.fault:
             continue
         end = line.words[-1].end - 1 if line.words else 7
@@ -372,8 +372,8 @@ def _empty(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB125", "warning", "a typographic character in a directive")
-def _typographic(script: Subject) -> Iterator[Hit]:
-    for line in script.script.directives:
+def _typographic(script: JobScript) -> Iterator[Hit]:
+    for line in script.sbatch.directives:
         odd = line.kind in READ and not line.text.isascii()
         match = _TYPOGRAPHIC.search(line.text) if odd else None
         if match and (line.fault or (line.words and match.start() + 1 < line.words[-1].end)):
@@ -382,9 +382,9 @@ def _typographic(script: Subject) -> Iterator[Hit]:
             yield Hit(script.at(line.line, match.start() + 1, match.end() + 1), what, "type it again")
 
 
-@RULES.add("SB126", "error", "a value that Slurm does not take")
-def _bad_value(script: Subject) -> Iterator[Hit]:
-    if script.script.returncode is None:
+@RULES.add(*BAD_VALUE)
+def _bad_value(script: JobScript) -> Iterator[Hit]:
+    if script.sbatch.returncode is None:
         return
     for use in _uses(script):
         apart = use.value == "=" and use.value_word is not use.word  # SB112
@@ -394,9 +394,9 @@ def _bad_value(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB127", "warning", "a time that is read in minutes")
-def _minutes(script: Subject) -> Iterator[Hit]:
+def _minutes(script: JobScript) -> Iterator[Hit]:
     for name in ("time", "time-min"):
-        value = script.value(name) or ""
+        value = script.option(name)
         match = re.fullmatch(r"(\d{1,6})(?::(\d{1,2}))?", value)
         if match is None:
             continue
@@ -412,9 +412,9 @@ def _minutes(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB128", "warning", "a negative time limit")
-def _strange_time(script: Subject) -> Iterator[Hit]:
+def _strange_time(script: JobScript) -> Iterator[Hit]:
     for name in ("time", "time-min"):
-        value = script.value(name) or ""
+        value = script.option(name)
         use = script.options.get(name)
         apart = (
             use is not None and use.value_word is not None and use.value_word.line != use.word.line
@@ -425,13 +425,13 @@ def _strange_time(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB129", "warning", "mail that is not sent")
-def _mail(script: Subject) -> Iterator[Hit]:
-    events = [event.strip() for event in (script.value("mail-type") or "").split(",")]
+def _mail(script: JobScript) -> Iterator[Hit]:
+    events = [event.strip() for event in script.option("mail-type").split(",")]
     unknown = [event for event in events if event and event.upper() not in _EVENTS]
     if unknown and len(unknown) < len(events):
         what = f"--mail-type ignores '{', '.join(unknown)}', which is no event"
         yield Hit(script.at_value("mail-type"), what, "use BEGIN, END, FAIL, REQUEUE, TIME_LIMIT_90 or ALL")
-    user = script.value("mail-user")
+    user = script.option("mail-user")
     if user and "mail-type" not in script.options:
         yield Hit("mail-user", "--mail-user without --mail-type: no mail is sent", "add --mail-type=END,FAIL")
     if user and _PLACEHOLDER.search(user):
@@ -442,7 +442,7 @@ OLD = "22.05"  # still in wide use: what came later is told of where nobody name
 
 
 @RULES.add("SB130", "warning", "an option of another release")
-def _release(script: Subject) -> Iterator[Hit]:
+def _release(script: JobScript) -> Iterator[Hit]:
     for use in _uses(script) if script.assumed else ():
         since = use.word.line and releases(use.spec.name)[:1]
         if since and RELEASES.index(since[0]) > RELEASES.index(OLD):
@@ -460,8 +460,8 @@ def _release(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB134", "warning", "the old name of hetjob, or hetjob among options")
-def _hetjob(script: Subject) -> Iterator[Hit]:
-    for line in script.script.directives:
+def _hetjob(script: JobScript) -> Iterator[Hit]:
+    for line in script.sbatch.directives:
         if line.deprecated:
             yield Hit(script.at(line.line), "packjob is the old name of hetjob", "write #SBATCH hetjob")
         if (
@@ -476,11 +476,11 @@ def _hetjob(script: Subject) -> Iterator[Hit]:
     yield from _unread(script)
 
 
-def _unread(script: Subject) -> Iterator[Hit]:
+def _unread(script: JobScript) -> Iterator[Hit]:
     """The components that the reader leaves out, told once."""
-    read, rest = len(script.script.components), script.script.unread
+    read, rest = len(script.sbatch.components), script.sbatch.unread
     if rest:
-        lines = (line for line in script.script.directives if line.kind is Kind.SEPARATOR)
+        lines = (line for line in script.sbatch.directives if line.kind is Kind.SEPARATOR)
         first = next((line for line in lines if line.component == read), None)
         what = f"a job of {read + rest} components: from number {read + 1} on, they are not looked at here"
         yield Hit(
@@ -491,15 +491,15 @@ def _unread(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB135", "error", "a combination that sbatch refuses")
-def _combination(script: Subject) -> Iterator[Hit]:
+def _combination(script: JobScript) -> Iterator[Hit]:
     """What no other rule tells of: the options are fine one by one."""
-    said = script.script
-    job = script.job
+    said = script.sbatch
+    resources = script.resources
     if said.returncode is None or not said.components or not said.messages:
         return
     told = any(isinstance(use, Stop) for use in script.uses) or any(line.fault for line in said.directives)
-    shared = any(name in ("shard", "mps") for name, _, _ in job.gres) and (
-        job.gpu_count or job.gpu_option != "gres"
+    shared = any(name in ("shard", "mps") for name, _, _ in resources.gres) and (
+        resources.gpu_count or resources.gpu_option != "gres"
     )
     text = [message.text for message in said.messages if message.level in ("fatal", "error")]
     alone = len(said.components) == 1 and text and "mutually exclusive" in text[-1]
@@ -519,7 +519,7 @@ _SLIP = re.compile(r"[ \t]+#SBATCH[ \t]|#(?:sbatch|Sbatch)[ \t]+-|#SBATCH(?=-)")
 
 
 @RULES.add("SB136", "info", "a template")
-def _template(script: Subject) -> Iterator[Hit]:
+def _template(script: JobScript) -> Iterator[Hit]:
     from sbatchgen.rules.safety import UNFILLED
 
     lines = script.placeholders
@@ -538,7 +538,7 @@ def _many(count: int, noun: str) -> str:
 
 
 @RULES.add("SB137", "warning", "a hint that is dropped")
-def _hint(script: Subject) -> Iterator[Hit]:
+def _hint(script: JobScript) -> Iterator[Hit]:
     rivals = [name for name in HINT_RIVALS if name in script.options]
     if script.release >= "25.11":
         rivals += [name for name in ("cores-per-socket", "sockets-per-node") if name in script.options]
@@ -551,9 +551,9 @@ HINT_RIVALS = ("ntasks-per-core", "threads-per-core", "extra-node-info")
 
 
 @RULES.add("SB138", "warning", "memory in megabytes")
-def _megabytes(script: Subject) -> Iterator[Hit]:
+def _megabytes(script: JobScript) -> Iterator[Hit]:
     for name in ("mem", "mem-per-cpu", "mem-per-gpu"):
-        value = script.value(name) or ""
+        value = script.option(name)
         if re.fullmatch(r"0*[1-9]\d{0,2}", value) and int(value) <= (
             FEW_MIB if name == "mem" else FEW_MIB // 4
         ):
@@ -565,14 +565,14 @@ FEW_MIB = 128  # a plain number up to this one is most often meant as gigabytes
 
 
 @RULES.add("SB139", "warning", "a pattern in the name of the job")
-def _pattern_in_name(script: Subject) -> Iterator[Hit]:
-    match = re.search(r"%\d*[jJAaxNu](?![A-Za-z0-9])", script.value("job-name") or "")
+def _pattern_in_name(script: JobScript) -> Iterator[Hit]:
+    match = re.search(r"%\d*[jJAaxNu](?![A-Za-z0-9])", script.option("job-name"))
     if match:
         what = f"{match[0]} in --job-name stays as it is: patterns count in --output, --error and --input"
         yield Hit(script.at_value("job-name"), what, "a name without it; squeue shows the id beside the name")
 
 
-def _is_slip(script: Subject, line: Directive) -> bool:
+def _is_slip(script: JobScript, line: Directive) -> bool:
     """Whether a line is no directive by mistake: # and word stand together, and no line says the same.
 
     With a blank between them it is mostly switched off on purpose.
@@ -588,11 +588,11 @@ def _is_slip(script: Subject, line: Directive) -> bool:
     return name not in given and not usage
 
 
-def _needs_gpus(script: Subject, said: str) -> bool:
-    return "cpus-per-gpu" in script.options and not script.job.gpu_option and "any GPU" in said
+def _needs_gpus(script: JobScript, said: str) -> bool:
+    return "cpus-per-gpu" in script.options and not script.resources.gpu_option and "any GPU" in said
 
 
-def _header(script: Subject) -> Iterator[tuple[int, str]]:
+def _header(script: JobScript) -> Iterator[tuple[int, str]]:
     """The comments before the first command, with their numbers."""
     for number, line in enumerate(script.lines[1:], start=2):
         if line.strip() and not line.lstrip().startswith("#"):
@@ -608,16 +608,16 @@ def _is_near(word: str) -> bool:
     return same or difflib.SequenceMatcher(None, word, "SBATCH").ratio() >= 0.8
 
 
-def _uses(script: Subject) -> Iterator[Use]:
+def _uses(script: JobScript) -> Iterator[Use]:
     return (use for use in script.uses if isinstance(use, Use))
 
 
-def _complaints(script: Subject) -> Iterator[Stop]:
+def _complaints(script: JobScript) -> Iterator[Stop]:
     """Where sbatch ends at an option that it can't take."""
     return (use for use in script.uses if isinstance(use, Stop) and use.complaint)
 
 
-def _strays(script: Subject) -> Iterator[tuple[Use | None, Stop]]:
+def _strays(script: JobScript) -> Iterator[tuple[Use | None, Stop]]:
     """Words that are no options, each with the option before it in its line; the first of a row."""
     before: Use | None = None
     last: Stop | None = None
@@ -639,12 +639,12 @@ def _long_name(text: str) -> str:
     return text.partition("=")[0].removeprefix("--")
 
 
-def _source(script: Subject, use: Use) -> str:
+def _source(script: JobScript, use: Use) -> str:
     """The line of the script from an option on."""
     return script.lines[use.word.line - 1][use.word.column - 1 :] if use.word.line else ""
 
 
-def _refusal(script: Subject, use: Use) -> tuple[str, str] | None:
+def _refusal(script: JobScript, use: Use) -> tuple[str, str] | None:
     """What sbatch says of an option alone, if it ends there, and a fix."""
     if use.value is None or use.spec.name in PYXIS_NAMES or any(char in use.value for char in "\n\r\0"):
         return None

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sbatchgen.finding import Edit
+from sbatchgen.job.script import JobScript
+from sbatchgen.rules.edits import line_before
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.subject.edits import line_before
-from sbatchgen.subject.subject import Subject
 
 if TYPE_CHECKING:
     from sbatchgen.bash import Assignment, Command, Word
+    from sbatchgen.job.launches import Launch
     from sbatchgen.plan.resources import Resources
-    from sbatchgen.subject.processes import Launch
 
-RULES: Rules[Subject] = Rules()
+RULES: Rules[JobScript] = Rules()
 
 LONG_S = 3600  # from here on somebody waits for what a program says
 FEW_FILES = 1024
@@ -55,7 +55,7 @@ _ITEM_OF_LIST = re.compile(r"[A-Z_][A-Z0-9_]*\*?", re.ASCII)
 
 
 @RULES.add("SB401", "warning", "the folder of Slurm's copy of the script")
-def _own_folder(script: Subject) -> Iterator[Hit]:
+def _own_folder(script: JobScript) -> Iterator[Hit]:
     fix = '"$SLURM_SUBMIT_DIR", the folder of sbatch, or the path written out'
     seen = set()
     for use in script.body.uses:
@@ -72,7 +72,7 @@ def _own_folder(script: Subject) -> Iterator[Hit]:
             yield Hit(script.at(use.line, use.column), what, fix)
 
 
-def _is_fallback(script: Subject, at: int) -> bool:
+def _is_fallback(script: JobScript, at: int) -> bool:
     """Whether it stands in ${NAME:-...}: what is taken where nobody says better."""
     text = script.body.source.text
     before = text[max(0, text.rfind("\n", 0, at), at - 300) : at]
@@ -80,7 +80,7 @@ def _is_fallback(script: Subject, at: int) -> bool:
 
 
 @RULES.add("SB402", "info", "modules on top of those of the shell that submits", pedantic=True)
-def _modules_purged(script: Subject) -> Iterator[Hit]:
+def _modules_purged(script: JobScript) -> Iterator[Hit]:
     for command, names in _module_calls(script):
         verb = names[0] if names else ""
         if verb in ("purge", "reset", "restore"):
@@ -92,7 +92,7 @@ def _modules_purged(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB403", "info", "a module without a version", pedantic=True)
-def _modules_pinned(script: Subject) -> Iterator[Hit]:
+def _modules_pinned(script: JobScript) -> Iterator[Hit]:
     for command, names in _module_calls(script):
         loose = [
             name for name in names[1:] if re.fullmatch(r"[A-Za-z][A-Za-z_+-]*", name) and name != "slurm"
@@ -105,16 +105,16 @@ def _modules_pinned(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB404", "warning", "the steps do not get the environment of the script")
-def _environment_of_steps(script: Subject) -> Iterator[Hit]:
-    export = script.value("export")
-    if export is None or "ALL" in export.upper().split(","):
+def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
+    export = script.option("export")
+    if "export" not in script.options or "ALL" in export.upper().split(","):
         return
     if any(one.name == "SLURM_EXPORT_ENV" for one in script.body.sets):
         return
     given = any(one.exported for one in script.body.sets) or script.named(*_PREPARES, "conda", "spack")
     if not given:
         return  # the script sets nothing that could be lost
-    for launch in script.processes.steps:
+    for launch in script.steps:
         if launch.step is None or launch.step.option("export"):
             continue
         what = f"srun takes --export={export} over: what the script sets, PATH too, does not reach the tasks"
@@ -126,7 +126,7 @@ def _environment_of_steps(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB405", "warning", "conda activate in a shell that does not know it")
-def _conda_known(script: Subject) -> Iterator[Hit]:
+def _conda_known(script: JobScript) -> Iterator[Hit]:
     if "l" in script.body.flags or "i" in script.body.flags:
         return
     for command in script.named("conda", "mamba", "micromamba", "\\.", *_PREPARES):
@@ -152,13 +152,13 @@ def _conda_known(script: Subject) -> Iterator[Hit]:
             return
 
 
-def _is_prepared(script: Subject, after: Command) -> bool:
+def _is_prepared(script: JobScript, after: Command) -> bool:
     """Whether something else than ~/.bashrc tells the shell of conda."""
     others = script.named("source", ".", "module", "ml", "eval")
     return any(one is not after for one in others)
 
 
-def _conda_after_bashrc(script: Subject, command: Command) -> Iterator[Hit]:
+def _conda_after_bashrc(script: JobScript, command: Command) -> Iterator[Hit]:
     for one in script.named("conda", "mamba"):
         if len(one.words) > 1 and one.words[1].value == "activate" and one.at > command.at:
             what = (
@@ -173,7 +173,7 @@ _PREPARES = ("source", ".", "module", "ml", "eval")
 
 
 @RULES.add("SB406", "warning", "set -u while conda or a profile is read")
-def _unset_variables(script: Subject) -> Iterator[Hit]:
+def _unset_variables(script: JobScript) -> Iterator[Hit]:
     for command in script.named("source", ".", "conda", "mamba"):
         if len(command.words) < 2:
             continue
@@ -192,16 +192,16 @@ def _unset_variables(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB407", "warning", "more threads or workers than a task has CPUs")
-def _threads_fit(script: Subject) -> Iterator[Hit]:
-    for launch in script.processes.trainings:
-        cpus = _cpus(launch, script.job)
-        if not cpus or (launch.step is None and script.job.tasks_per_node > 1):
+def _threads_fit(script: JobScript) -> Iterator[Hit]:
+    for launch in script.trainings:
+        cpus = _cpus(launch, script.resources)
+        if not cpus or (launch.step is None and script.resources.tasks_per_node > 1):
             continue  # the batch shell has the CPUs of all tasks of its node
         has = f"a task has {cpus} {'CPU' if cpus == 1 else 'CPUs'}"
         given = [
             one for one in script.body.sets if one.name == "OMP_NUM_THREADS" and one.at < launch.command.end
         ]
-        count = launch.workers(script.job) or 1
+        count = launch.workers or 1
         threads = _small((given[-1].value or "") if given else "")
         if threads * count > cpus:
             many = f"{count} processes of {threads} threads" if count > 1 else f"{threads} threads"
@@ -217,7 +217,7 @@ def _threads_fit(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB408", "warning", "a variable that Slurm does not set in this job")
-def _variables_set(script: Subject) -> Iterator[Hit]:
+def _variables_set(script: JobScript) -> Iterator[Hit]:
     uses = [use for use in script.body.uses if use.name in _NEEDED and use.operator[:1] not in (*":-=+?",)]
     if not uses:
         return
@@ -227,7 +227,7 @@ def _variables_set(script: Subject) -> Iterator[Hit]:
         options = _NEEDED[use.name]
         if use.name in seen or use.name in own:
             continue
-        if any(option in script.options or script.given(option) is not None for option in options):
+        if any(option in script.options or option in script.sbatch.options for option in options):
             continue
         seen.add(use.name)
         what = f"Slurm sets {use.name} only where --{options[0]} is given: here it is empty"
@@ -236,9 +236,7 @@ def _variables_set(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB409", "warning", "a network interface that the cluster does not use", about_fit=True)
-def _interfaces_known(script: Subject) -> Iterator[Hit]:
-    if script.profile is None:
-        return
+def _interfaces_known(script: JobScript) -> Iterator[Hit]:
     network = script.profile.network
     known = {
         "NCCL_SOCKET_IFNAME": network.nccl_socket_ifname,
@@ -255,8 +253,8 @@ def _interfaces_known(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB410", "warning", "a setting for debugging that makes training slow")
-def _debugging(script: Subject) -> Iterator[Hit]:
-    site = {str(name): str(value) for name, value in script.profile.env.items()} if script.profile else {}
+def _debugging(script: JobScript) -> Iterator[Hit]:
+    site = {str(name): str(value) for name, value in script.profile.env.items()}
     of_aws = "FI_PROVIDER" in script.text or "efa" in script.text.lower()  # which uses no InfiniBand
     for one, value in _settings(script, _SLOW):
         if not (one.exported or one.prefix) or (of_aws and one.name.startswith("NCCL_IB")):
@@ -268,7 +266,7 @@ def _debugging(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB411", "warning", "the first line names a shell that can't read the script", pedantic=True)
-def _shell_of_script(script: Subject) -> Iterator[Hit]:
+def _shell_of_script(script: JobScript) -> Iterator[Hit]:
     first = script.lines[0].rstrip("\r")
     words = first.removeprefix("#!").split()
     if (
@@ -289,14 +287,14 @@ def _shell_of_script(script: Subject) -> Iterator[Hit]:
             what = f"{found} is bash's: where /bin/sh is dash, as in Debian and Ubuntu, it is an error"
             line = " ".join(["#!/bin/bash", *words[1:]])
             edits = (Edit(1, 1, len(first) + 1, line),) if words[0] in ("/bin/sh", "/usr/bin/sh") else ()
-            yield Hit(script.at_word(_first(command)), what, f"{line} as the first line", edits=edits)
+            yield Hit(script.at_command(command), what, f"{line} as the first line", edits=edits)
             return
 
 
 @RULES.add("SB412", "warning", "results on a disk of the node")
-def _results_kept(script: Subject) -> Iterator[Hit]:
+def _results_kept(script: JobScript) -> Iterator[Hit]:
     copies = script.named(*_COPIES)
-    for launch in script.processes.trainings:
+    for launch in script.trainings:
         for name, word, value in _arguments(launch):
             if not _KEPT.fullmatch(name) or not _LOCAL.match(value):
                 continue
@@ -307,12 +305,12 @@ def _results_kept(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB413", "info", "a program that is not where the script looks for it")
-def _programs_found(script: Subject) -> Iterator[Hit]:
+def _programs_found(script: JobScript) -> Iterator[Hit]:
     folder = script.folder if script.makes_log_folders else None  # only who submits knows from where
     moved = script.named("cd", "pushd")
     if folder is None or moved or "chdir" in script.options:
         return
-    for launch in script.processes.trainings:
+    for launch in script.trainings:
         name, step = launch.program.name, launch.step
         if launch.program.module or not re.fullmatch(r"[\w.][\w./+-]*\.py", name) or launch.container:
             continue
@@ -338,7 +336,7 @@ def _is_file(path: Path) -> bool:
 
 
 @RULES.add("SB414", "info", "the old name of a variable")
-def _old_names(script: Subject) -> Iterator[Hit]:
+def _old_names(script: JobScript) -> Iterator[Hit]:
     own = {one.name for one in script.body.sets}
     for use in script.body.uses:
         new = _OLD.get(use.name)
@@ -354,8 +352,8 @@ def _old_names(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB415", "warning", "a limit that is too low for training")
-def _limits_raised(script: Subject) -> Iterator[Hit]:
-    for command in script.named("ulimit") if script.processes.trainings else ():
+def _limits_raised(script: JobScript) -> Iterator[Hit]:
+    for command in script.named("ulimit") if script.trainings else ():
         words = [word.value or "" for word in command.words[1:]]
         if len(words) < 2 or not re.fullmatch(r"\d{1,12}", words[-1], re.ASCII):
             continue
@@ -369,7 +367,7 @@ def _limits_raised(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB416", "warning", "the script sets a variable that is Slurm's")
-def _own_variables(script: Subject) -> Iterator[Hit]:
+def _own_variables(script: JobScript) -> Iterator[Hit]:
     for one in script.body.sets:
         option = _OPTIONS_OF_SRUN.get(one.name)
         kept = one.word is not None and one.name in one.word.variables  # as in NAME=${NAME:-1}
@@ -403,7 +401,7 @@ _OPTIONS_OF_SRUN = {
 
 
 @RULES.add("SB417", "warning", "an interface for gloo in the way of NCCL")
-def _gloo_interface(script: Subject) -> Iterator[Hit]:
+def _gloo_interface(script: JobScript) -> Iterator[Hit]:
     for one, value in _settings(script, ("GLOO_SOCKET_IFNAME",)):
         if value[:1] in ("^", "="):
             what = f"GLOO_SOCKET_IFNAME={value}: gloo takes names only, and looks for one called '{value}'"
@@ -415,7 +413,7 @@ def _gloo_interface(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB418", "info", "the name of an adapter stands for others, too")
-def _adapter_prefix(script: Subject) -> Iterator[Hit]:
+def _adapter_prefix(script: JobScript) -> Iterator[Hit]:
     for one, value in _settings(script, ("NCCL_IB_HCA",)):
         if value.removeprefix("^").startswith("="):
             continue
@@ -429,15 +427,15 @@ def _adapter_prefix(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB419", "info", "what the program says comes late")
-def _unbuffered(script: Subject) -> Iterator[Hit]:
-    site = script.profile.env if script.profile else {}
-    if script.processes.unseen or any(str(name) == "PYTHONUNBUFFERED" for name in site):
+def _unbuffered(script: JobScript) -> Iterator[Hit]:
+    site = script.profile.env
+    if script.starts_unseen or any(str(name) == "PYTHONUNBUFFERED" for name in site):
         return
-    if script.job.time is None or script.job.time < LONG_S:
+    if script.resources.time is None or script.resources.time < LONG_S:
         return
     if any(one.name == "PYTHONUNBUFFERED" for one in script.body.sets):
         return
-    for launch in script.processes.trainings:
+    for launch in script.trainings:
         python = next((tool for tool in launch.tools if tool.name == "python"), None)
         said = any(one.name == "PYTHONUNBUFFERED" for one in launch.command.prefix)
         if python is None or launch.launcher or said or "PYTHONUNBUFFERED" in launch.command.text:
@@ -452,8 +450,8 @@ def _unbuffered(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB420", "warning", "a comma in a value of srun --export")
-def _export_commas(script: Subject) -> Iterator[Hit]:
-    for launch in script.processes.steps:
+def _export_commas(script: JobScript) -> Iterator[Hit]:
+    for launch in script.steps:
         option = launch.step.option("export") if launch.step else None
         items = (option.value or "").split(",") if option else []
         for before, item in pairwise(items):
@@ -464,16 +462,12 @@ def _export_commas(script: Subject) -> Iterator[Hit]:
                 break
 
 
-def _first(command: Command) -> Word | Command:
-    return command.words[0] if command.words else command
-
-
-def _command_at(script: Subject, at: int) -> Command | None:
+def _command_at(script: JobScript, at: int) -> Command | None:
     """The innermost command around an offset."""
     return next((one for one in reversed(script.body.commands) if one.at <= at < one.end), None)
 
 
-def _module_calls(script: Subject) -> Iterator[tuple[Command, tuple[str, ...]]]:
+def _module_calls(script: JobScript) -> Iterator[tuple[Command, tuple[str, ...]]]:
     """Each call of module or ml, with its verb and names; ml NAME is a load."""
     for command in script.named("module", "ml"):
         words = tuple(word.value or "$" for word in command.words[1:] if not word.text.startswith("-"))
@@ -487,23 +481,21 @@ _ML_VERBS = frozenset(
 )
 
 
-def _cpus(launch: Launch, job: Resources) -> int | None:
+def _cpus(launch: Launch, resources: Resources) -> int | None:
     """The CPUs of a task; None where the text does not tell."""
-    from sbatchgen.subject.processes import number
-
     given = launch.step.option("cpus-per-task") if launch.step else None
     if given:
-        return number(given, launch.step, job) if launch.step else None
-    if job.cpus_per_task:
-        return job.cpus_per_task
+        return launch.number(given, launch.step) if launch.step else None
+    if resources.cpus_per_task:
+        return resources.cpus_per_task
     loose = {
         "exclusive",
         "cpus-per-gpu",
         "mincpus",
         "extra-node-info",
         "cores-per-socket",
-    } & job.options.keys()
-    return None if loose or job.gpu_count or job.shards or launch.step is None else 1
+    } & resources.options.keys()
+    return None if loose or resources.gpu_count or resources.shards or launch.step is None else 1
 
 
 def _arguments(launch: Launch) -> Iterator[tuple[str, Word, str]]:
@@ -524,7 +516,7 @@ def _small(text: str) -> int:
     return int(text) if re.fullmatch(r"\d{1,4}", text, re.ASCII) else 0
 
 
-def _tested(script: Subject) -> set[str]:
+def _tested(script: JobScript) -> set[str]:
     """The variables that a test asks for."""
     return {
         name
@@ -535,7 +527,7 @@ def _tested(script: Subject) -> set[str]:
     }
 
 
-def _settings(script: Subject, names: Container[str]) -> Iterator[tuple[Assignment, str]]:
+def _settings(script: JobScript, names: Container[str]) -> Iterator[tuple[Assignment, str]]:
     """The assignments of variables with these names, with their values."""
     for one in script.body.sets:
         if one.name in names and one.word is not None and one.by != "unset":

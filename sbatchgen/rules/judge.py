@@ -1,44 +1,55 @@
-"""The rules about what a job asks for, over a plan or a script."""
+"""All rules, and what they find in a plan or a script."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
+from importlib import import_module
 from typing import Any
 
-from sbatchgen.finding import Finding, Place
-from sbatchgen.rules import options, placement, resources, values
-from sbatchgen.rules.rule import Rule, S
-from sbatchgen.subject.ask import Ask
+from sbatchgen.finding import Finding
+from sbatchgen.job.job import Job, PlannedJob
+from sbatchgen.plan.plan import Plan
+from sbatchgen.rules.rule import Rule
 
-ALL = (*placement.RULES, *resources.RULES, *options.RULES, *values.RULES)
-
-
-def judge(ask: Ask) -> Iterator[Finding]:
-    """What they say, with the severities that the cluster's policies give them."""
-    policies = ask.profile.policies
-    for rule in wanted(ALL, policies) if policies else ALL:
-        for hit in rule.check(
-            ask
-        ):  # not by `findings`: a plan is judged in each render, and most rules say nothing
-            finding = rule.finding(hit, ask.job.place)
-            if not finding.pedantic or rule.id in policies:
-                yield with_policy(finding, policies)
-
-
-def wanted(rules: Iterable[Rule[S]], policies: Mapping[Any, Any]) -> Iterator[Rule[S]]:
-    """The rules that the cluster has not turned off."""
-    return (rule for rule in rules if policies.get(rule.id) != "off")
+# The modules of rules, by what they judge. Only those that are needed are loaded.
+PLANS = ("plans",)
+JOBS = ("placement", "resources", "options", "values")  # plans and scripts
+SCRIPTS = (
+    "directives",
+    "launch",
+    "rendezvous",
+    "steps",
+    "environment",
+    "names",
+    "containers",
+    "survival",
+    "safety",
+    "submission",
+    "syntax",
+)
 
 
-def findings(
-    rule: Rule[S], subject: S, place: Callable[[str], Place], policies: Mapping[Any, Any]
-) -> Iterator[Finding]:
-    """What a rule says, with the severity that the cluster gives it."""
-    return (with_policy(finding, policies) for finding in rule.findings(subject, place))
+@cache
+def rules(modules: tuple[str, ...]) -> tuple[Rule[Any], ...]:
+    """The rules of some modules."""
+    return tuple(rule for name in modules for rule in import_module(f"sbatchgen.rules.{name}").RULES)
 
 
-def with_policy(finding: Finding, policies: Mapping[Any, Any]) -> Finding:
-    """The finding with the severity that a cluster gives its rule."""
-    severity = policies.get(finding.rule)
-    return replace(finding, severity=severity, pedantic=False) if severity else finding
+def findings(rule: Rule[Any], job: Job) -> Iterator[Finding]:
+    """What a rule finds in a job, with the severity that the cluster's policies give it."""
+    policy = job.profile.policies.get(rule.id)  # type: ignore[call-overload]
+    if policy == "off":
+        return
+    for hit in rule.check(job):
+        finding = rule.finding(hit, job.at_option(hit.at) if isinstance(hit.at, str) else hit.at)
+        yield replace(finding, severity=policy, pedantic=False) if policy else finding
+
+
+def check(plan: Plan, *, log_folders_made: bool = False) -> list[Finding]:
+    """All findings of a plan, errors first; `log_folders_made` where somebody makes the logs' folders."""
+    job = PlannedJob(plan, makes_log_folders=log_folders_made)
+    wanted = rules((*PLANS, *JOBS) if plan.slurm else PLANS)
+    found = [one for rule in wanted for one in findings(rule, job) if not one.pedantic]
+    return sorted(found, key=lambda finding: finding.severity != "error")

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from sbatchgen.job.script import JobScript
+from sbatchgen.rules.edits import after, before
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.subject.edits import after, before
-from sbatchgen.subject.launchers import first_word, told_nodes, value_place
-from sbatchgen.subject.subject import Subject
 
 if TYPE_CHECKING:
-    from sbatchgen.subject.processes import Launch
+    from sbatchgen.job.launches import Launch
 
-RULES: Rules[Subject] = Rules()
+RULES: Rules[JobScript] = Rules()
 
 # Options of mpirun by which there may be more processes than Slurm's tasks.
 SLOTS = frozenset(
@@ -54,11 +53,11 @@ OTHER_LAUNCHERS = frozenset(
 
 
 @RULES.add("SB301", "warning", "several tasks, and nothing that starts them")
-def _tasks_started(script: Subject) -> Iterator[Hit]:
+def _tasks_started(script: JobScript) -> Iterator[Hit]:
     tasks = _asked_tasks(script)
-    if script.job.nodes < 2 or tasks < 2 or script.processes.steps or script.processes.unseen:
+    if script.resources.nodes < 2 or tasks < 2 or script.steps or script.starts_unseen:
         return  # one process on one node has the CPUs of all tasks
-    trainings = script.processes.trainings
+    trainings = script.trainings
     if any(launch.mpi or launch.launcher for launch in trainings) or script.named(*OTHER_LAUNCHERS):
         return
     for launch in [one for one in trainings if not {"V", "version"} & set(_flags(one))][:1]:
@@ -71,9 +70,9 @@ def _tasks_started(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB302", "warning", "several launchers on a node")
-def _one_launcher_per_node(script: Subject) -> Iterator[Hit]:
-    for launch in script.processes.trainings:
-        tasks, workers = launch.tasks_per_node(script.job), launch.workers(script.job)
+def _one_launcher_per_node(script: JobScript) -> Iterator[Hit]:
+    for launch in script.trainings:
+        tasks, workers = launch.tasks_per_node, launch.workers
         if launch.launcher is None or launch.step is None or tasks is None or tasks < 2:
             continue
         name = launch.launcher.name
@@ -81,7 +80,7 @@ def _one_launcher_per_node(script: Subject) -> Iterator[Hit]:
             continue  # one agent for each process
         what = f"srun starts {name} {tasks} times on a node"
         if workers:
-            gpus = f" for {script.job.gpu_count} GPUs" if script.job.gpu_count else ""
+            gpus = f" for {script.resources.gpu_count} GPUs" if script.resources.gpu_count else ""
             what += f", and each starts {workers} processes: {tasks * workers} on a node{gpus}"
         else:
             what += ", and each starts the processes of the whole node"
@@ -93,11 +92,11 @@ def _one_launcher_per_node(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB303", "error", "a launcher for several nodes that starts on one")
-def _launcher_on_all_nodes(script: Subject) -> Iterator[Hit]:
-    nodes = script.job.nodes
+def _launcher_on_all_nodes(script: JobScript) -> Iterator[Hit]:
+    nodes = script.resources.nodes
     if nodes < 2 or script.named(*OTHER_LAUNCHERS):
         return
-    launches = script.processes.launches
+    launches = script.launches
     if any(
         launch.step and (launch.launcher or launch.program.name.startswith(("$", '"'))) for launch in launches
     ):
@@ -108,7 +107,7 @@ def _launcher_on_all_nodes(script: Subject) -> Iterator[Hit]:
             continue
         if launcher.name == "deepspeed" and "hostfile" in launcher.options:
             continue
-        wanted = told_nodes(launcher, script)
+        wanted = launch.told_nodes
         what = f"{launcher.name} runs once, on the first of {nodes} nodes: "
         if wanted and wanted > 1:
             what += f"it waits for {wanted - 1} {_plural(wanted - 1, 'node')} on which nothing starts"
@@ -127,48 +126,49 @@ def _launcher_on_all_nodes(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB304", "warning", "the launcher counts other GPUs or nodes than the job has")
-def _launcher_counts(script: Subject) -> Iterator[Hit]:
-    job, trainings = script.job, script.processes.trainings
+def _launcher_counts(script: JobScript) -> Iterator[Hit]:
+    resources, trainings = script.resources, script.trainings
     if sum(launch.launcher is not None for launch in trainings) > 1:
         return  # they may share the job
     for launch in trainings:
         launcher = launch.launcher
         if launcher is None or any(one.name == "CUDA_VISIBLE_DEVICES" for one in script.body.sets):
             continue
-        workers = launch.workers(job)
+        workers = launch.workers
         option = (
             launcher.option("nproc-per-node")
             or launcher.option("num-gpus")
             or launcher.option("num-processes")
         )
-        if workers and job.gpu_count and option and launch.step_gpus is None and workers != job.gpu_count:
+        gpus = resources.gpu_count
+        if workers and gpus and option and launch.step_gpus is None and workers != gpus:
             what = (
                 f"{launcher.name} starts {workers} {_plural(workers, 'process')} on a node that the job has "
             )
-            what += f"{job.gpu_count} {_plural(job.gpu_count, 'GPU')} of: "
+            what += f"{resources.gpu_count} {_plural(resources.gpu_count, 'GPU')} of: "
             what += (
                 "there is none for each"
-                if workers > job.gpu_count
-                else f"{job.gpu_count - workers} stay idle"
+                if workers > resources.gpu_count
+                else f"{resources.gpu_count - workers} stay idle"
             )
-            yield Hit(value_place(script, option), what, f"--{option.name}=$SLURM_GPUS_ON_NODE")
-        agents, group = launch.tasks(job), told_nodes(launcher, script)
+            yield Hit(script.at_option_of(option), what, f"--{option.name}=$SLURM_GPUS_ON_NODE")
+        agents, group = launch.tasks, launch.told_nodes
         told = launcher.option("nnodes")
-        one_each = launch.tasks_per_node(job) == 1
+        one_each = launch.tasks_per_node == 1
         if launch.step and told and agents and group and one_each and agents != group:
             what = f"srun starts {agents} {_plural(agents, 'torchrun')}, but --nnodes says {group}: "
             what += "they wait for more" if agents < group else "they do not make one group"
-            yield Hit(value_place(script, told), what, "--nnodes=$SLURM_NNODES, and one task for each node")
+            yield Hit(script.at_option_of(told), what, "--nnodes=$SLURM_NNODES, and one task for each node")
 
 
 @RULES.add("SB305", "warning", "srun gives each task one CPU")
-def _cpus_inherited(script: Subject) -> Iterator[Hit]:
-    cpus = script.job.cpus_per_task
+def _cpus_inherited(script: JobScript) -> Iterator[Hit]:
+    cpus = script.resources.cpus_per_task
     if not cpus or cpus < 2 or script.release not in NO_INHERITANCE:
         return
     if any(one.name == "SRUN_CPUS_PER_TASK" and one.exported for one in script.body.sets):
         return
-    for launch in script.processes.steps:
+    for launch in script.steps:
         step = launch.step
         if step is None or launch.is_helper or {"cpus-per-task", "cpus-per-gpu"} & step.options.keys():
             continue
@@ -184,14 +184,12 @@ def _cpus_inherited(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB313", "warning", "mpirun starts another number of processes than the job has tasks")
-def _mpi_tasks(script: Subject) -> Iterator[Hit]:
-    from sbatchgen.subject.processes import number
-
-    for launch in script.processes.launches:
+def _mpi_tasks(script: JobScript) -> Iterator[Hit]:
+    for launch in script.launches:
         mpi, step = launch.mpi, launch.step
         if mpi is None:
             continue
-        tasks = launch.tasks(script.job)
+        tasks = launch.tasks
         if (
             step is not None
             and tasks is not None
@@ -202,28 +200,28 @@ def _mpi_tasks(script: Subject) -> Iterator[Hit]:
             yield Hit(script.at_word(mpi.words[0]), what, f"either srun PROGRAM or {mpi.name} PROGRAM")
             continue
         option = next((one for name in ("np", "n", "c") if (one := mpi.option(name))), None)
-        count, asked = number(option, mpi, script.job), _asked_tasks(script)
-        given = {"ntasks", "ntasks-per-node"} & script.job.options.keys()
-        elsewhere = SLOTS & mpi.options.keys() or "exclusive" in script.job
+        count, asked = launch.number(option, mpi), _asked_tasks(script)
+        given = {"ntasks", "ntasks-per-node"} & script.resources.options.keys()
+        elsewhere = SLOTS & mpi.options.keys() or "exclusive" in script.resources
         if option and count and given and count > asked and not elsewhere:
             what = (
                 f"{mpi.name} starts {count} processes, but the job has {asked} tasks: Open MPI ends for lack "
             )
             what += "of slots"
-            yield Hit(value_place(script, option), what, f'{mpi.name} -np "$SLURM_NTASKS"')
+            yield Hit(script.at_option_of(option), what, f'{mpi.name} -np "$SLURM_NTASKS"')
 
 
 @RULES.add("SB316", "info", "each rank sees one GPU only")
-def _ranks_see_all(script: Subject) -> Iterator[Hit]:
-    job = script.job
-    bound = job.options.get("gpu-bind", "")
+def _ranks_see_all(script: JobScript) -> Iterator[Hit]:
+    resources = script.resources
+    bound = script.option("gpu-bind")
     binding = "gpu-bind" if bound.startswith("single") else ""
-    if not bound and job.gpus_per_task and sum(count for _, count in job.gpus_per_task) == 1:
+    if not bound and resources.gpus_per_task and sum(count for _, count in resources.gpus_per_task) == 1:
         binding = "gpus-per-task"
-    if not bound and "ntasks-per-gpu" in job:
+    if not bound and "ntasks-per-gpu" in resources:
         binding = "ntasks-per-gpu"
-    for launch in script.processes.trainings:
-        tasks = launch.tasks_per_node(job)
+    for launch in script.trainings:
+        tasks = launch.tasks_per_node
         if not binding or not launch.is_native or tasks is None or tasks < 2:
             continue
         if launch.step and launch.step.option("gpu-bind") is None:
@@ -234,32 +232,32 @@ def _ranks_see_all(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB320", "warning", "a number of GPUs that is no number")
-def _typed_variable(script: Subject) -> Iterator[Hit]:
-    from sbatchgen.subject.processes import variable
+def _typed_variable(script: JobScript) -> Iterator[Hit]:
+    from sbatchgen.job.launches import variable
 
-    job = script.job
+    resources = script.resources
     typed = {
-        "SLURM_GPUS_PER_NODE": job.gpus_per_node,
-        "SLURM_GPUS_PER_TASK": job.gpus_per_task,
-        "SLURM_GPUS": job.gpus,
+        "SLURM_GPUS_PER_NODE": resources.gpus_per_node,
+        "SLURM_GPUS_PER_TASK": resources.gpus_per_task,
+        "SLURM_GPUS": resources.gpus,
     }
-    for launch in script.processes.trainings:
+    for launch in script.trainings:
         option = launch.launcher.option("nproc-per-node") if launch.launcher else None
         asked = typed.get(variable(option, launch.launcher)) if option and launch.launcher else None
         if option and asked and asked[0][0]:
             name = variable(option, launch.launcher) if launch.launcher else ""
             held = ",".join(f"{kind}:{count}" for kind, count in asked)
             what = f"{name} holds '{held}', as it was asked for: torchrun takes no such number"
-            yield Hit(value_place(script, option), what, "--nproc-per-node=$SLURM_GPUS_ON_NODE")
+            yield Hit(script.at_option_of(option), what, "--nproc-per-node=$SLURM_GPUS_ON_NODE")
 
 
 @RULES.add("SB321", "warning", "Slurm spreads the tasks as it likes", pedantic=True)
-def _uneven(script: Subject) -> Iterator[Hit]:
-    job = script.job
-    nodes, tasks = job.nodes, job.ntasks
-    if nodes < 2 or not tasks or job.ntasks_per_node or tasks <= nodes or "distribution" in job:
+def _uneven(script: JobScript) -> Iterator[Hit]:
+    resources = script.resources
+    nodes, tasks = resources.nodes, resources.ntasks
+    if nodes < 2 or not tasks or resources.ntasks_per_node or tasks <= nodes or "distribution" in resources:
         return
-    for launch in script.processes.trainings:
+    for launch in script.trainings:
         if (
             launch.step
             and launch.step.option("ntasks-per-node") is None
@@ -272,30 +270,30 @@ def _uneven(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB322", "info", "another number of tasks on a node than of GPUs")
-def _rank_for_each_gpu(script: Subject) -> Iterator[Hit]:
-    job = script.job
-    gpus = job.gpu_count
-    if not gpus or job.gpus_per_task or "ntasks-per-gpu" in job or job.shards:
+def _rank_for_each_gpu(script: JobScript) -> Iterator[Hit]:
+    resources = script.resources
+    gpus = resources.gpu_count
+    if not gpus or resources.gpus_per_task or "ntasks-per-gpu" in resources or resources.shards:
         return
-    for launch in script.processes.trainings:
-        tasks = launch.tasks_per_node(job)
+    for launch in script.trainings:
+        tasks = launch.tasks_per_node
         if not launch.is_native or not tasks or tasks < 2 or launch.step_gpus:
             continue
         if tasks != gpus and not launch.command.background:
             fate = f"{gpus - tasks} stay idle" if tasks < gpus else "some share one"
             what = f"{tasks} tasks on a node with {gpus} {_plural(gpus, 'GPU')}: {fate}"
-            yield Hit(script.at_word(first_word(launch.command)), what, f"--ntasks-per-node={gpus}")
+            yield Hit(script.at_command(launch.command), what, f"--ntasks-per-node={gpus}")
             return
 
 
 @RULES.add("SB325", "warning", "as many processes as the whole node has CPUs")
-def _cpu_workers(script: Subject) -> Iterator[Hit]:
-    for launch in script.processes.trainings:
+def _cpu_workers(script: JobScript) -> Iterator[Hit]:
+    for launch in script.trainings:
         option = launch.launcher.option("nproc-per-node") if launch.launcher else None
-        if option and option.value == "cpu" and "exclusive" not in script.job:
-            cpus = script.job.cpus_on_node
+        if option and option.value == "cpu" and "exclusive" not in script.resources:
+            cpus = script.resources.cpus_on_node
             what = f"--nproc-per-node=cpu counts all CPUs of the node, but the job has {cpus}"
-            yield Hit(value_place(script, option), what, "--nproc-per-node=$SLURM_CPUS_ON_NODE")
+            yield Hit(script.at_option_of(option), what, "--nproc-per-node=$SLURM_CPUS_ON_NODE")
 
 
 def _flags(launch: Launch) -> list[str]:
@@ -303,10 +301,10 @@ def _flags(launch: Launch) -> list[str]:
     return [option.name for option in launch.tools[0].given]
 
 
-def _asked_tasks(script: Subject) -> int:
+def _asked_tasks(script: JobScript) -> int:
     """The tasks that the directives ask for."""
-    job = script.job
-    return job.ntasks or job.nodes * (job.ntasks_per_node or 1)
+    resources = script.resources
+    return resources.ntasks or resources.nodes * (resources.ntasks_per_node or 1)
 
 
 def _plural(count: int, name: str) -> str:

@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
+from sbatchgen.job.known_options import distance
+from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.subject.subject import Subject
-from sbatchgen.subject.vocabulary import distance
 
-RULES: Rules[Subject] = Rules()
+RULES: Rules[JobScript] = Rules()
 
 # Without SLURM_ before them: what a batch script or a task of srun finds, in one release or another.
 _OF_SLURM = """
@@ -77,7 +77,7 @@ READ_BY_CHILDREN = frozenset(_READ_BY_CHILDREN.split())
 
 
 @RULES.add("SB421", "warning", "a variable that Slurm never sets")
-def _misnamed(script: Subject) -> Iterator[Hit]:
+def _misnamed(script: JobScript) -> Iterator[Hit]:
     own = {one.name for one in script.body.sets}
     seen: set[str] = set()
     for use in script.body.uses:
@@ -116,7 +116,7 @@ def _meant(name: str) -> str:
 
 
 @RULES.add("SB422", "warning", "conda init in a job")
-def _conda_init(script: Subject) -> Iterator[Hit]:
+def _conda_init(script: JobScript) -> Iterator[Hit]:
     for command in script.named("conda", "mamba"):
         words = [word.value or "" for word in command.words[1:]]
         if words[:1] == ["init"] and not {"--dry-run", "-d", "--help"} & set(words):
@@ -125,7 +125,7 @@ def _conda_init(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB423", "warning", "a variable that is set and not exported")
-def _unexported(script: Subject) -> Iterator[Hit]:
+def _unexported(script: JobScript) -> Iterator[Hit]:
     body = script.body
     if any(one.name == "allexport" and one.on for one in body.settings):
         return
@@ -134,7 +134,7 @@ def _unexported(script: Subject) -> Iterator[Hit]:
         word.value or "" for command in script.named("export", "declare") for word in command.words[1:]
     }
     used = {use.name for use in body.uses}
-    started = [one.command.at for one in script.processes.launches if not one.is_helper]
+    started = [one.command.at for one in script.launches if not one.is_helper]
     for one in body.sets:
         silent = one.exported or one.prefix or one.by or one.context.function or one.context.substitution
         if one.name not in READ_BY_CHILDREN or silent or one.name in exported or one.name in used:
@@ -150,7 +150,7 @@ def _shown(value: str | None) -> str:
 
 
 @RULES.add("SB424", "warning", "a variable of another scheduler")
-def _of_others(script: Subject) -> Iterator[Hit]:
+def _of_others(script: JobScript) -> Iterator[Hit]:
     own = {one.name for one in script.body.sets} | _asked_for(script)
     seen: set[str] = set()
     for use in script.body.uses:
@@ -168,16 +168,16 @@ def _of_others(script: Subject) -> Iterator[Hit]:
         yield Hit(script.at(use.line, use.column), what, f"${OF_OTHERS[use.name]}")
 
 
-def _asked_for(script: Subject) -> set[str]:
+def _asked_for(script: JobScript) -> set[str]:
     """The variables that a test asks for: the script is for several schedulers."""
     tests = (command for command in script.body.commands if command.test or command.name == "test")
     return {name for command in tests for word in command.words for name in word.variables}
 
 
 @RULES.add("SB425", "warning", "a WORLD_SIZE that is not the number of processes")
-def _world_size(script: Subject) -> Iterator[Hit]:
-    for launch in script.processes.trainings:
-        tasks = launch.tasks(script.job)
+def _world_size(script: JobScript) -> Iterator[Hit]:
+    for launch in script.trainings:
+        tasks = launch.tasks
         if not launch.is_native or not tasks:
             continue
         given = [

@@ -1,11 +1,11 @@
-"""The page of a rule: why it is there, and a bad and a good script, which are its tests too.
+"""The page of a rule: why it is there, with bad and good examples, which are its tests too.
 
-Pages are Markdown, one file a group, beside this module. A rule's part starts with `## SB104 Title`; its
-examples are fenced blocks that begin with ```bash bad or ```bash good. What follows these words are words
-NAME=VALUE: `slurm=23.02` for the release that reads it (else the default), `submitted=yes` for a script that
-is about to be submitted, others for the environment of the submission; with `escapes=yes` the texts of
-_ESCAPES in the script are these characters. An example is for the cluster of example.yaml, unless the part
-has a block ```yaml profile.
+Pages are Markdown, one file a group, in `pages`. A rule's part starts with `## SB104 Title`. Its examples are
+fenced blocks that begin with ```bash bad or ```bash good, or ```yaml bad or ```yaml good for a job. After
+that stand settings NAME=VALUE: `slurm=23.02` for the release, `submitted=yes` for a script about to be
+submitted, others for the environment of the submission; with `escapes=yes` the texts of _ESCAPES in the
+script are these characters. Examples are for the cluster of example.yaml, unless the part has a block
+```yaml profile.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ _BLOCK = re.compile(r"^```(\w+) (bad|good|profile)((?: \S+=\S*)*)\n(.*?)^```$", 
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """A script, good or bad; `settings` are the words beside it."""
+    """A script or a job, good or bad; `settings` are the words beside it."""
 
+    is_job: bool
     good: bool
     text: str
     settings: Mapping[str, str]
@@ -60,7 +61,7 @@ def _pages(file: Path) -> Iterator[Page]:
     for heading, following in zip(headings, [*headings[1:], None], strict=True):
         part = text[heading.start() : following.start() if following else len(text)].strip() + "\n"
         examples, profile = [], None
-        for _, kind, settings, block in _BLOCK.findall(part):
+        for language, kind, settings, block in _BLOCK.findall(part):
             if kind == "profile":
                 profile = block
                 continue
@@ -68,5 +69,7 @@ def _pages(file: Path) -> Iterator[Page]:
             if pairs.pop("escapes", ""):
                 for escape, character in _ESCAPES.items():
                     block = block.replace(escape, character)  # noqa: PLW2901
-            examples.append(Example(good=kind == "good", text=block, settings=pairs))
+            examples.append(
+                Example(is_job=language == "yaml", good=kind == "good", text=block, settings=pairs)
+            )
         yield Page(rule=heading[1], title=heading[2], text=part, examples=tuple(examples), profile=profile)

@@ -9,55 +9,61 @@ from collections.abc import Iterator
 
 from sbatchgen.errors import did_you_mean
 from sbatchgen.inputs.options import NAMES
+from sbatchgen.job.job import Job
 from sbatchgen.plan.resources import UNLIMITED
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.subject.ask import Ask
 from sbatchgen.units import Duration
 
-RULES: Rules[Ask] = Rules()
+RULES: Rules[Job] = Rules()
 
 MAX_ARRAY_SIZE = 1001  # MaxArraySize, unless slurm.conf says another
 MANY_TASKS = 500  # of an array: from here on a limit of how many run at once is a courtesy
 
 
 @RULES.add("SB201", "error", "the cluster has no such partition", about_fit=True)
-def _partition_known(ask: Ask) -> Iterator[Hit]:
-    known = ask.profile.partitions
-    for name in ask.job.partitions if known else ():
+def _partition_known(job: Job) -> Iterator[Hit]:
+    known = job.profile.partitions
+    for name in job.resources.partitions if known else ():
         if name not in known:
-            what = f"cluster '{ask.profile.name}' has no partition '{name}'"
+            what = f"cluster '{job.profile.name}' has no partition '{name}'"
             yield Hit("partition", what, did_you_mean(name, known))
 
 
 @RULES.add("SB202", "error", "the partition takes no jobs, or starts none", about_fit=True)
-def _partition_up(ask: Ask) -> Iterator[Hit]:
-    for name, partition in ask.partitions.items():
+def _partition_up(job: Job) -> Iterator[Hit]:
+    for name, partition in job.partitions.items():
         if partition.state != "up":
             takes = "takes jobs and starts none" if partition.state == "down" else "takes no jobs"
-            others = [str(one) for one, facts in ask.profile.partitions.items() if facts.state == "up"]
+            others = [str(one) for one, facts in job.profile.partitions.items() if facts.state == "up"]
             fix = f"use {' or '.join(others[:3])}" if others else "ask the site when it is back"
             severity = "warning" if partition.state == "down" else None
             yield Hit("partition", f"partition '{name}' is {partition.state}: it {takes}", fix, severity)  # type: ignore[arg-type]
 
 
 @RULES.add("SB203", "error", "no partition is asked for, and the cluster has no default", about_fit=True)
-def _partition_given(ask: Ask) -> Iterator[Hit]:
-    if ask.profile.partitions and not ask.job.partitions and "partition" not in ask.profile.omit:
-        names = ", ".join(map(str, ask.profile.partitions))
-        what = f"no --partition is given, and cluster '{ask.profile.name}' has no default one: Slurm "
+def _partition_given(job: Job) -> Iterator[Hit]:
+    if job.profile.partitions and not job.resources.partitions and "partition" not in job.profile.omit:
+        names = ", ".join(map(str, job.profile.partitions))
+        what = f"no --partition is given, and cluster '{job.profile.name}' has no default one: Slurm "
         what += "refuses the job"
         yield Hit("partition", what, f"add --partition with one of {names}")
 
 
 @RULES.add("SB204", "error", "the time limit is longer than the partition's", about_fit=True)
-def _time_within_limit(ask: Ask) -> Iterator[Hit]:
-    time = ask.job.time
-    for name, partition in ask.partitions.items():
+def _time_within_limit(job: Job) -> Iterator[Hit]:
+    time = job.resources.time
+    for name, partition in job.partitions.items():
         if time is not None and partition.time_max and time > partition.time_max:
             what = f"time {_time(time)} is over the limit {partition.time_max} of partition '{name}'"
             fix = f"set --time {partition.time_max} or less"
-            yield Hit("time", f"{what}: {ask.consequence('PartitionTimeLimit')}", fix)
-        least = ask.job.time_min
+            reason = "for ever (PartitionTimeLimit)"
+            fate = {
+                None: f"Slurm refuses the job, or leaves it pending {reason}",
+                "no": f"it would pend {reason}",
+            }
+            what += f": {fate.get(job.profile.limits.enforce_part_limits, 'Slurm refuses the job')}"
+            yield Hit("time", what, fix)
+        least = job.resources.time_min
         if least is not None and partition.time_max and least > partition.time_max:
             what = f"the shortest time {_time(least)} is over the limit {partition.time_max} of partition "
             fix = f"set --time-min {partition.time_max} or less"
@@ -65,24 +71,25 @@ def _time_within_limit(ask: Ask) -> Iterator[Hit]:
 
 
 @RULES.add("SB205", "warning", "no time limit is asked for")
-def _time_given(ask: Ask) -> Iterator[Hit]:
-    if "time" in ask.job or ask.profile.scheduler != "slurm" or (ask.script and not ask.job.options):
+def _time_given(job: Job) -> Iterator[Hit]:
+    empty = job.is_script and not job.resources.options
+    if "time" in job.resources or job.profile.scheduler != "slurm" or empty:
         return  # a script without directives has its options elsewhere, or writes another
-    limits = [partition.time_default or partition.time_max for partition in ask.partitions.values()]
+    limits = [partition.time_default or partition.time_max for partition in job.partitions.values()]
     given = f"the partition's {limits[0]}" if limits and limits[0] else "the partition's default"
     what = f"no --time: the job gets {given}, and a limit that is longer than needed starts later"
     yield Hit("time", what, "add --time=HH:MM:SS")
 
 
 @RULES.add("SB206", "error", "more nodes than a job may have, or fewer than it must", about_fit=True)
-def _nodes_within_limit(ask: Ask) -> Iterator[Hit]:
-    nodes = ask.job.nodes
-    for name, partition in ask.partitions.items():
+def _nodes_within_limit(job: Job) -> Iterator[Hit]:
+    nodes = job.resources.nodes
+    for name, partition in job.partitions.items():
         if partition.nodes_max is not None and nodes > partition.nodes_max:
             what = f"partition '{name}' has {partition.nodes_max} nodes, but {nodes} were asked for"
             yield Hit("nodes", what, f"ask for at most {partition.nodes_max}")
-        most = ask.job.nodes_max or nodes
-        if partition.nodes_min is not None and "nodes" in ask.job and most < partition.nodes_min:
+        most = job.resources.nodes_max or nodes
+        if partition.nodes_min is not None and "nodes" in job.resources and most < partition.nodes_min:
             what = f"partition '{name}' is for jobs of {partition.nodes_min} nodes or more, but {most} "
             what += "were asked for"
             yield Hit("nodes", what, f"ask for at least {partition.nodes_min}, or use another partition")
@@ -91,38 +98,38 @@ def _nodes_within_limit(ask: Ask) -> Iterator[Hit]:
 @RULES.add(
     "SB223", "error", "an option that the site wants, or a value that it does not allow", about_fit=True
 )
-def _required_options(ask: Ask) -> Iterator[Hit]:
-    for name in ask.profile.required:
+def _required_options(job: Job) -> Iterator[Hit]:
+    for name in job.profile.required:
         option = name.replace("_", "-")
-        if option not in ask.job and name in NAMES:
-            yield Hit(option, f"cluster '{ask.profile.name}' wants an {option}", f"add --{option} ...")
-    for where, partition in ask.partitions.items():
+        if option not in job.resources and name in NAMES:
+            yield Hit(option, f"cluster '{job.profile.name}' wants an {option}", f"add --{option} ...")
+    for where, partition in job.partitions.items():
         for option, allowed in (("account", partition.accounts), ("qos", partition.qos)):
-            asked = ask.job.options.get(option)
+            asked = job.resources.options.get(option)
             if allowed and asked and asked not in allowed:
                 what = f"partition '{where}' is not open to {option} '{asked}'"
                 yield Hit(option, what, f"use {' or '.join(allowed)}")
 
 
 @RULES.add("SB224", "error", "more than the quality of service allows", about_fit=True)
-def _within_qos(ask: Ask) -> Iterator[Hit]:
-    job, known = ask.job, ask.profile.qos
-    for name in job.options.get("qos", "").split(",") if known else ():
+def _within_qos(job: Job) -> Iterator[Hit]:
+    resources, known = job.resources, job.profile.qos
+    for name in job.option("qos").split(",") if known else ():
         if name and name not in known:
-            yield Hit("qos", f"cluster '{ask.profile.name}' has no qos '{name}'", did_you_mean(name, known))
+            yield Hit("qos", f"cluster '{job.profile.name}' has no qos '{name}'", did_you_mean(name, known))
             continue
         limits = known.get(name)  # type: ignore[call-overload]
         if limits is None:
             continue
         fate = "Slurm refuses the job" if limits.deny_on_limit else "the job would pend for ever"
-        gpus, cpus = job.nodes * job.gpu_count, job.nodes * job.cpus_on_node
-        if limits.time_max and (job.time or 0) > limits.time_max:
-            what = f"time {_time(job.time or 0)} is over the limit {limits.time_max} of qos '{name}': "
+        gpus, cpus = resources.nodes * resources.gpu_count, resources.nodes * resources.cpus_on_node
+        if limits.time_max and (resources.time or 0) > limits.time_max:
+            what = f"time {_time(resources.time or 0)} is over the limit {limits.time_max} of qos '{name}': "
             what += f"{fate}"
             yield Hit("time", what, f"set --time {limits.time_max} or less")
         for option, asked, most, unit in (
-            ("nodes", job.nodes, limits.nodes_max, "nodes"),
-            (job.gpu_option, gpus, limits.gpus_max, "GPUs"),
+            ("nodes", resources.nodes, limits.nodes_max, "nodes"),
+            (resources.gpu_option, gpus, limits.gpus_max, "GPUs"),
             ("cpus-per-task", cpus, limits.cpus_max, "CPUs"),
         ):
             if most is not None and asked > most:
@@ -131,52 +138,52 @@ def _within_qos(ask: Ask) -> Iterator[Hit]:
 
 
 @RULES.add("SB225", "error", "a feature that no node has", about_fit=True)
-def _features_known(ask: Ask) -> Iterator[Hit]:
-    known = {str(feature) for partition in ask.partitions.values() for feature in partition.features}
+def _features_known(job: Job) -> Iterator[Hit]:
+    known = {str(feature) for partition in job.partitions.values() for feature in partition.features}
     for option in ("constraint", "prefer") if known else ():
-        for feature in _features(ask.job.options.get(option, ""), ask.slurm):
+        for feature in _features(job.option(option), job.slurm):
             if feature not in known:
-                names = " or ".join(f"'{name}'" for name in ask.partitions)
+                names = " or ".join(f"'{name}'" for name in job.partitions)
                 what = f"no node of partition {names} has the feature '{feature}': Slurm refuses the job"
                 yield Hit(option, what, did_you_mean(feature, known))
 
 
 @RULES.add("SB226", "error", "nodes that are not in the partition", about_fit=True)
-def _nodes_known(ask: Ask) -> Iterator[Hit]:
-    lists = {option: text for option in ("nodelist", "exclude") if (text := ask.job.options.get(option))}
-    if not lists or not all(partition.nodes for partition in ask.partitions.values()) or not ask.partitions:
+def _nodes_known(job: Job) -> Iterator[Hit]:
+    lists = {name: text for name in ("nodelist", "exclude") if (text := job.option(name))}
+    if not lists or not all(partition.nodes for partition in job.partitions.values()) or not job.partitions:
         return
     known = {
-        host for partition in ask.partitions.values() for host in _hosts(str(partition.nodes), ask.slurm)
+        host for partition in job.partitions.values() for host in _hosts(str(partition.nodes), job.slurm)
     }
     for option, text in lists.items():
-        hosts = _hosts(text, ask.slurm, passed_on=option == "nodelist")
+        hosts = _hosts(text, job.slurm, passed_on=option == "nodelist")
         strange = [host for host in hosts if host not in known]
         if strange:
-            names = " or ".join(f"'{name}'" for name in ask.partitions)
+            names = " or ".join(f"'{name}'" for name in job.partitions)
             what = f"partition {names} has no node {_some(strange)}"
             yield Hit(option, what, "name nodes of the partition, or remove the option")
 
 
 @RULES.add("SB227", "warning", "the job waits for certain nodes", pedantic=True)
-def _nodes_pinned(ask: Ask) -> Iterator[Hit]:
-    nodes = ask.job.options.get("nodelist")
+def _nodes_pinned(job: Job) -> Iterator[Hit]:
+    nodes = job.resources.options.get("nodelist")
     if nodes:
         what = f"--nodelist={nodes}: the job waits for these nodes, also while others are free"
         yield Hit("nodelist", what, "remove it, or ask for a feature: --constraint=NAME")
 
 
 @RULES.add("SB229", "error", "a partition that takes jobs with a reservation only", about_fit=True)
-def _reservation_given(ask: Ask) -> Iterator[Hit]:
-    for name, partition in ask.partitions.items():
-        if partition.reservation_only and "reservation" not in ask.job:
+def _reservation_given(job: Job) -> Iterator[Hit]:
+    for name, partition in job.partitions.items():
+        if partition.reservation_only and "reservation" not in job.resources:
             what = f"partition '{name}' takes only jobs with a reservation: Slurm refuses this one"
             yield Hit("partition", what, "add --reservation=NAME, or use another partition")
 
 
 @RULES.add("SB232", "error", "an array that is larger than the cluster takes", about_fit=True, pedantic=True)
-def _array_within_limit(ask: Ask) -> Iterator[Hit]:
-    array, limits = ask.job.options.get("array"), ask.profile.limits
+def _array_within_limit(job: Job) -> Iterator[Hit]:
+    array, limits = job.resources.options.get("array"), job.profile.limits
     largest, count = _array(array or "")
     most = limits.max_array_size or MAX_ARRAY_SIZE
     if array and largest >= most:
@@ -193,8 +200,8 @@ def _array_within_limit(ask: Ask) -> Iterator[Hit]:
 
 
 @RULES.add("SB233", "info", "a large array without a limit of how many run at once")
-def _array_throttled(ask: Ask) -> Iterator[Hit]:
-    array = ask.job.options.get("array", "")
+def _array_throttled(job: Job) -> Iterator[Hit]:
+    array = job.option("array")
     count = _array(array)[1]
     if count >= MANY_TASKS and "%" not in array:
         what = f"{count} tasks may start at once: they fill the cluster, or its limits for you"
@@ -202,11 +209,11 @@ def _array_throttled(ask: Ask) -> Iterator[Hit]:
 
 
 @RULES.add("SB234", "error", "a licence that the cluster does not have", about_fit=True)
-def _licenses_known(ask: Ask) -> Iterator[Hit]:
-    known = ask.profile.licenses
-    for name in _licenses(ask.job.options.get("licenses", ""), ask.slurm) if known else ():
+def _licenses_known(job: Job) -> Iterator[Hit]:
+    known = job.profile.licenses
+    for name in _licenses(job.option("licenses"), job.slurm) if known else ():
         if name not in known:
-            what = f"cluster '{ask.profile.name}' has no licence '{name}': Slurm refuses the job"
+            what = f"cluster '{job.profile.name}' has no licence '{name}': Slurm refuses the job"
             yield Hit("licenses", what, did_you_mean(name, known))
 
 

@@ -1,28 +1,26 @@
-"""Does the plan make sense, and does it fit the cluster? Every finding at once, each with a fix.
+"""What only a plan can get wrong: its mode, launcher, runtime and trainer: SB010 to SB032, and SB126.
 
-What only a plan can get wrong is here: modes, launchers, runtimes, trainers. What the job asks of Slurm is
-judged by the rules, as it is in scripts.
+What it asks of Slurm is judged by the rules about all jobs, as in scripts.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from sbatchgen.errors import Problem
-from sbatchgen.finding import Finding
 from sbatchgen.inputs.layers import Level
 from sbatchgen.inputs.options import GPU_OPTIONS, LONG_NAMES, NAMES, POSITIVE
-from sbatchgen.plan.plan import Plan
+from sbatchgen.job.job import PlannedJob
 from sbatchgen.quoting import directive
-from sbatchgen.rules.judge import judge
-from sbatchgen.subject.ask import DEFAULT_SLURM, Ask
+from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.rules.values import BAD_VALUE, refused
+
+RULES: Rules[PlannedJob] = Rules()
 
 # sbatch obeys or ignores these in a directive, never as a job's author means it.
 NOT_IN_A_SCRIPT = ("help", "parsable", "quiet", "test-only", "usage", "verbose", "version", "wait", "wrap")
-
-# Options whose values are texts here, and more than that to sbatch.
-JUDGED_BY_SBATCH = (
+# Options whose values sbatchgen takes as they are, and sbatch parses.
+PARSED_BY_SBATCH = (
     "begin",
     "deadline",
     "distribution",
@@ -35,221 +33,239 @@ JUDGED_BY_SBATCH = (
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
-def check(plan: Plan, *, log_folders_made: bool = False) -> list[Finding]:
-    """All findings of a plan, errors first; `log_folders_made` where somebody makes the logs' folders."""
-    findings = [finding for rule in RULES for finding in rule(plan)]
-    if plan.slurm:
-        findings += judge(
-            Ask(
-                job=plan.resources,
-                profile=plan.profile,
-                slurm=plan.profile.slurm or DEFAULT_SLURM,
-                makes_log_folders=log_folders_made,
-            )
-        )
-    return sorted(findings, key=lambda finding: finding.severity != "error")
-
-
-def error(plan: Plan, key: str, what: str, fix: str, *, fit: bool = False) -> Finding:
-    """What is wrong with a key of a job, where it was written, and how to mend it."""
-    return Finding("error", Problem(what, str(plan.origin(key)), fix), fit)
-
-
-def _warning(plan: Plan, key: str, what: str, fix: str) -> Finding:
-    return Finding("warning", Problem(what, str(plan.origin(key)), fix))
-
-
-def _counts(plan: Plan) -> Iterator[Finding]:
+@RULES.add("SB010", "error", "count or time limit too small")
+def _counts(job: PlannedJob) -> Iterator[Hit]:
+    plan = job.plan
     for name in POSITIVE:
         value = getattr(plan.options, name)
         if value is not None and value < 1:
-            yield error(plan, f"options.{name}", f"{name} is {value}", f"set {name} to at least 1")
+            yield Hit(job.at(f"options.{name}"), f"{name} is {value}", f"set {name} to at least 1")
     if plan.nproc_per_node < 1:
-        yield error(plan, "nproc_per_node", f"nproc_per_node is {plan.nproc_per_node}", "set it to 1 or more")
+        what = f"nproc_per_node is {plan.nproc_per_node}"
+        yield Hit(job.at("nproc_per_node"), what, "set it to 1 or more")
     if plan.max_restarts < 0:
-        yield error(plan, "max_restarts", "max_restarts is negative", "0 means: never start again")
+        yield Hit(job.at("max_restarts"), "max_restarts is negative", "0 turns restarts off")
     time = plan.options.time
     if time is not None and time < 60:
-        yield error(plan, "options.time", f"time {time} is no limit to Slurm", "set at least 00:01:00")
+        what = f"time {time} is less than a minute, the shortest limit that Slurm has"
+        yield Hit(job.at("options.time"), what, "set at least 00:01:00")
 
 
-def _mode_shape(plan: Plan) -> Iterator[Finding]:
-    nodes, tasks = plan.nodes, plan.options.ntasks_per_node
-    if plan.mode != "ddp" and nodes > 1:
-        what = f"mode '{plan.mode}' runs on one node, but {nodes} were asked for"
-        yield error(plan, "options.nodes", what, "use mode ddp, or --nodes 1")
+@RULES.add("SB011", "error", "several nodes in a mode that uses one")
+def _nodes_of_mode(job: PlannedJob) -> Iterator[Hit]:
+    plan = job.plan
+    if plan.mode != "ddp" and plan.nodes > 1:
+        what = f"mode '{plan.mode}' runs on one node, but {plan.nodes} were asked for"
+        yield Hit(job.at("options.nodes"), what, "use mode ddp, or --nodes 1")
+
+
+@RULES.add("SB012", "error", "number of tasks that does not fit the launcher")
+def _tasks_of_launcher(job: PlannedJob) -> Iterator[Hit]:
+    plan, tasks = job.plan, job.plan.options.ntasks_per_node
     if plan.options.ntasks is not None:
-        what = "ntasks leaves it to Slurm how many tasks each node gets, 3 and 1 as well as 2 and 2"
-        yield error(plan, "options.ntasks", what, "use --nodes and --ntasks-per-node")
+        what = "with ntasks alone Slurm may spread the tasks unevenly: 3 and 1 instead of 2 and 2"
+        yield Hit(job.at("options.ntasks"), what, "use --nodes and --ntasks-per-node")
     wanted = plan.nproc_per_node if plan.launcher == "srun" else 1
     if tasks is not None and tasks != wanted:
         who = f"launcher {plan.launcher}" if plan.launcher else f"mode {plan.mode}"
         what = f"{who} wants {wanted} task{'s' * (wanted > 1)} a node, but ntasks_per_node is {tasks}"
-        yield error(plan, "options.ntasks_per_node", what, f"remove it, or set it to {wanted}")
+        yield Hit(job.at("options.ntasks_per_node"), what, f"remove it, or set it to {wanted}")
+
+
+@RULES.add("SB013", "error", "GPUs that the mode does not use")
+def _gpus_of_mode(job: PlannedJob) -> Iterator[Hit]:
+    plan = job.plan
+    given = [name for name in GPU_OPTIONS if getattr(plan.options, name) is not None]
     if plan.mode == "single" and plan.gpus_per_node > 1:
         what = f"mode 'single' uses one GPU, but {plan.gpus_per_node} were asked for"
-        yield error(plan, _gpu_key(plan), what, "ask for 1, or use mode ddp")
-    if plan.mode == "cpu":
-        for name in GPU_OPTIONS:
-            if getattr(plan.options, name) is not None:
-                yield error(plan, f"options.{name}", "mode 'cpu' uses no GPU", f"remove {name}")
-    gpus = plan.gpus_per_node
-    if plan.mode == "ddp" and gpus and plan.nproc_per_node != gpus:
-        what = f"{plan.nproc_per_node} processes a node for {gpus} GPUs a node"
-        fix = (
-            f"set --nproc-per-node {gpus}" if plan.nproc_per_node < gpus else "NCCL wants a GPU for each rank"
-        )
-        kind = _warning if plan.nproc_per_node < gpus else error
-        yield kind(plan, "nproc_per_node", what, fix)
-    if plan.mode == "dataparallel":
-        what = "DataParallel is slower than DDP, also on one node"
-        yield _warning(plan, "mode", what, "mode ddp with --nodes 1 does the same work")
+        yield Hit(job.at(f"options.{given[0]}" if given else ""), what, "ask for 1, or use mode ddp")
+    for name in given if plan.mode == "cpu" else ():
+        yield Hit(job.at(f"options.{name}"), "mode 'cpu' uses no GPU", f"remove {name}")
 
 
-def _gpu_key(plan: Plan) -> str:
-    given = [f"options.{name}" for name in GPU_OPTIONS if getattr(plan.options, name) is not None]
-    return given[0] if given else ""
+@RULES.add("SB014", "error", "processes and GPUs of a node differ")
+def _process_per_gpu(job: PlannedJob) -> Iterator[Hit]:
+    processes, gpus = job.plan.nproc_per_node, job.plan.gpus_per_node
+    if job.plan.mode == "ddp" and gpus and processes != gpus:
+        what = f"{processes} processes a node for {gpus} GPUs a node"
+        fix = f"set --nproc-per-node {gpus}"
+        if processes > gpus:
+            fix += ": NCCL needs a GPU for each process"
+        yield Hit(job.at("nproc_per_node"), what, fix, "warning" if processes < gpus else None)
 
 
-def _gpus_known(plan: Plan) -> Iterator[Finding]:
+@RULES.add("SB015", "warning", "DataParallel, where DDP is faster")
+def _dataparallel(job: PlannedJob) -> Iterator[Hit]:
+    if job.plan.mode == "dataparallel":
+        what = "DataParallel is slower than DDP, even on one node"
+        yield Hit(job.at("mode"), what, "mode ddp with --nodes 1 does the same work")
+
+
+@RULES.add("SB016", "error", "number of GPUs per node is not known")
+def _gpus_known(job: PlannedJob) -> Iterator[Hit]:
+    plan = job.plan
     unknown = plan.slurm and not (plan.gpus_per_node or plan.shards or plan.partition.gpus_per_node)
     told = plan.origin("nproc_per_node").level > Level.DEFAULT
     if plan.mode in ("dataparallel", "ddp") and unknown and not told:
         what = f"how many GPUs a node has is not known for profile '{plan.profile.name}'"
-        yield error(plan, "", what, "add --gpus-per-node N (or, on CPUs, --nproc-per-node N)")
+        yield Hit(job.at(""), what, "add --gpus-per-node N (or, on CPUs, --nproc-per-node N)")
 
 
-def _shards(plan: Plan) -> Iterator[Finding]:
-    """Shares of one GPU, for what needs several."""
-    if plan.shards and plan.mode == "dataparallel":
-        what = "shards lie on one GPU, but several ranks or replicas want one each (NCCL: duplicate GPU)"
-        fix = "use mode single, or ddp with --nproc-per-node 1, or whole GPUs"
-        yield error(plan, "options.gres", what, fix)
+@RULES.add("SB017", "warning", "shards in a partition that has none in the profile")
+def _shards_known(job: PlannedJob) -> Iterator[Hit]:
+    plan = job.plan
     if plan.shards and plan.slurm and not plan.partition.shards_per_gpu and plan.profile.partitions:
-        what = f"profile '{plan.profile.name}' knows of no shards in this partition"
+        what = f"profile '{plan.profile.name}' names no shards for this partition"
         fix = "set shards_per_gpu in the profile if the cluster has them"
-        yield _warning(plan, "options.gres", what, fix)
+        yield Hit(job.at("options.gres"), what, fix)
 
 
-def _runtime_ready(plan: Plan) -> Iterator[Finding]:
+@RULES.add("SB018", "error", "runtime without its image or environment")
+def _runtime_complete(job: PlannedJob) -> Iterator[Hit]:
+    plan = job.plan
     needs = {
         "venv": (plan.venv, "the path of the virtual environment", "--venv PATH"),
         "conda": (plan.conda_env, "the conda environment", "--conda-env NAME"),
         "apptainer": (plan.image, "an image", "--image FILE.sif"),
         "enroot": (plan.image, "an image", "--image FILE.sqsh"),
     }
-    if plan.runtime in needs:
-        value, what, fix = needs[plan.runtime]
-        if not value:
-            yield error(plan, "runtime", f"runtime '{plan.runtime}' needs {what}", f"add {fix}")
-    if plan.runtime == "enroot":
-        if not plan.slurm:
-            what = "runtime 'enroot' is started by pyxis, a plugin of Slurm, and there is no Slurm here"
-            yield error(plan, "runtime", what, "use --runtime host, venv, conda or apptainer")
-        image = plan.image or ""
-        if image.endswith(".sqsh") and not image.startswith(("/", ".", "${")):
-            what = f"pyxis takes '{image}' for the address of a registry, not for a file"
-            yield error(plan, "image", what, f"write ./{image}, or the absolute path")
-    registry = bool(plan.image) and ("://" in str(plan.image))
-    if plan.runtime in ("apptainer", "enroot") and registry and plan.nodes > 1:
-        what = f"each of {plan.nodes} nodes fetches {plan.image} from its registry"
-        yield _warning(plan, "image", what, "import it once to a file on the shared file system")
-    for bind in plan.binds:
-        if bind.count(":") > 1 or "," in bind:
-            what = f"'{bind}' can't be bound: a comma or a second colon would be split"
-            yield error(plan, "binds", what, "bind a link without them")
+    value, what, fix = needs.get(plan.runtime, ("nothing", "", ""))
+    if not value:
+        yield Hit(job.at("runtime"), f"runtime '{plan.runtime}' needs {what}", f"add {fix}")
 
 
-def _launcher_possible(plan: Plan) -> Iterator[Finding]:
+@RULES.add("SB019", "error", "runtime or launcher that needs Slurm")
+def _slurm_needed(job: PlannedJob) -> Iterator[Hit]:
+    plan = job.plan
+    if plan.runtime == "enroot" and not plan.slurm:
+        what = "runtime 'enroot' is started by pyxis, a plugin of Slurm, and there is no Slurm here"
+        yield Hit(job.at("runtime"), what, "use --runtime host, venv, conda or apptainer")
     if plan.launcher == "srun" and not plan.slurm:
         what = f"launcher 'srun' needs Slurm, which profile '{plan.profile.name}' does not have"
-        yield error(plan, "launcher", what, "use --launcher torchrun or spawn")
-    given = plan.origin("launcher")
-    if plan.mode != "ddp" and given.level >= Level.PROJECT:
+        yield Hit(job.at("launcher"), what, "use --launcher torchrun or spawn")
+
+
+@RULES.add("SB020", "error", "image file that pyxis takes for an address")
+def _image_is_file(job: PlannedJob) -> Iterator[Hit]:
+    image = job.plan.image or ""
+    if job.plan.runtime == "enroot" and image.endswith(".sqsh") and not image.startswith(("/", ".", "${")):
+        what = f"pyxis takes '{image}' for the address of a registry, not for a file"
+        yield Hit(job.at("image"), what, f"write ./{image}, or the absolute path")
+
+
+@RULES.add("SB021", "warning", "image that every node pulls from a registry")
+def _image_pulled(job: PlannedJob) -> Iterator[Hit]:
+    plan = job.plan
+    if plan.runtime in ("apptainer", "enroot") and "://" in (plan.image or "") and plan.nodes > 1:
+        what = f"each of {plan.nodes} nodes pulls {plan.image} from its registry"
+        yield Hit(job.at("image"), what, "import it once to a file on the shared file system")
+
+
+@RULES.add("SB022", "error", "bind path with a comma or a second colon")
+def _binds(job: PlannedJob) -> Iterator[Hit]:
+    for bind in job.plan.binds:
+        if bind.count(":") > 1 or "," in bind:
+            what = f"'{bind}' can't be bound: the path would be split at the comma or colon"
+            yield Hit(job.at("binds"), what, "bind a symbolic link without them")
+
+
+@RULES.add("SB023", "warning", "launcher is ignored in this mode")
+def _launcher_ignored(job: PlannedJob) -> Iterator[Hit]:
+    plan = job.plan
+    if plan.mode != "ddp" and plan.origin("launcher").level >= Level.PROJECT:
         what = f"mode '{plan.mode}' starts one process: the launcher is ignored"
-        yield Finding("warning", Problem(what, given.where, "remove the launcher, or use mode ddp"))
+        yield Hit(job.at("launcher"), what, "remove the launcher, or use mode ddp")
+
+
+@RULES.add("SB024", "error", "several nodes on a single machine", about_fit=True)
+def _one_machine(job: PlannedJob) -> Iterator[Hit]:
+    plan = job.plan
     if plan.profile.scheduler == "none" and plan.nodes > 1:
         what = f"profile '{plan.profile.name}' is one machine, but {plan.nodes} nodes were asked for"
-        yield error(plan, "options.nodes", what, "use --nodes 1, or --profile with a cluster", fit=True)
+        yield Hit(job.at("options.nodes"), what, "use --nodes 1, or --profile with a cluster")
 
 
-def _signal_is_served(plan: Plan) -> Iterator[Finding]:
-    signal = plan.options.signal
-    if not signal or not plan.options.time or not plan.slurm:
-        return
-    if plan.restartable and plan.origin("options.signal").level > Level.DEFAULT:
+@RULES.add("SB025", "warning", "signal that the script does not handle")
+def _signal_handled(job: PlannedJob) -> Iterator[Hit]:
+    plan, signal = job.plan, job.plan.options.signal
+    given = plan.origin("options.signal").level > Level.DEFAULT
+    if signal and given and plan.options.time and plan.restartable:
         from signal import SIGUSR1
 
-        from sbatchgen.sbatch.grammar import signal as read  # our own needs no reader
+        from sbatchgen.sbatch.grammar import signal as read
 
-        found = read(signal, slurm=plan.profile.slurm or DEFAULT_SLURM)
+        found = read(signal, slurm=job.slurm)
         if found and ("B" not in found[0] or found[1] != SIGUSR1):
             what = f"the script waits for USR1 to the batch shell, not for '{signal}'"
-            yield _warning(plan, "options.signal", what, f"write B:USR1@{found[2]}")
-    if plan.options.requeue is False and plan.restartable:
-        what = "requeue is off, so the job can't be started again before its time limit"
-        yield _warning(plan, "options.requeue", what, "remove it, or set --max-restarts 0")
+            yield Hit(job.at("options.signal"), what, f"write B:USR1@{found[2]}")
 
 
-def _options_are_words(plan: Plan) -> Iterator[Finding]:
+@RULES.add("SB026", "warning", "restarts without requeue")
+def _requeue_allowed(job: PlannedJob) -> Iterator[Hit]:
+    options = job.plan.options
+    if options.requeue is False and job.plan.restartable and options.signal and options.time:
+        what = "requeue is off: the job can't be started again before its time limit"
+        yield Hit(job.at("options.requeue"), what, "remove it, or set --max-restarts 0")
+
+
+@RULES.add("SB027", "error", "malformed option")
+def _options_well_formed(job: PlannedJob) -> Iterator[Hit]:
+    options = job.plan.options
     for name in ("gpus", "gpus_per_node", "gpus_per_task"):
-        value = getattr(plan.options, name)
+        value = getattr(options, name)
         if value is not None and not re.fullmatch(r"(?:[\w.-]+:)?[1-9]\d*", value):
             what = f"{name} '{value}' is not [type:]count"
-            yield error(plan, f"options.{name}", what, "write 4, or a100:4")
-    if plan.options.open_mode not in (None, "append", "truncate"):
-        what = f"open_mode '{plan.options.open_mode}' is not append or truncate"
-        yield error(plan, "options.open_mode", what, "remove it: append is the default here")
+            yield Hit(job.at(f"options.{name}"), what, "write 4, or a100:4")
+    if options.open_mode not in (None, "append", "truncate"):
+        what = f"open_mode '{options.open_mode}' is not append or truncate"
+        yield Hit(job.at("options.open_mode"), what, "remove it: append is the default here")
     for name in NAMES:
-        if str(getattr(plan.options, name)) == "":
-            yield error(plan, f"options.{name}", f"{name} is empty", f"remove {name}")
+        if str(getattr(options, name)) == "":
+            yield Hit(job.at(f"options.{name}"), f"{name} is empty", f"remove {name}")
 
 
-def _values_are_taken(plan: Plan) -> Iterator[Finding]:
-    """What sbatch says of the values that somebody wrote, as it would of those in a script."""
-    for name in JUDGED_BY_SBATCH if plan.slurm else ():
-        value, origin = getattr(plan.options, name), plan.origin(f"options.{name}")
-        if value and origin.level > Level.DEFAULT:
-            from sbatchgen.rules.values import refused
-
-            found = refused(LONG_NAMES[name], str(value), plan.profile.slurm or DEFAULT_SLURM)
+@RULES.add(*BAD_VALUE)
+def _values_parsed(job: PlannedJob) -> Iterator[Hit]:
+    for name in PARSED_BY_SBATCH if job.plan.slurm else ():
+        key = f"options.{name}"
+        value = getattr(job.plan.options, name)
+        if value and job.plan.origin(key).level > Level.DEFAULT:
+            found = refused(LONG_NAMES[name], str(value), job.slurm)
             if found:
-                yield Finding("error", Problem(found[0], str(origin), found[1]), rule="SB126")
+                yield Hit(job.at(key), *found)
 
 
-def _extra_options(plan: Plan) -> Iterator[Finding]:
-    for name, value in plan.extra_options.items():
-        key = f"extra_options.{name}"
+@RULES.add("SB028", "error", "extra option that does not work as a directive")
+def _extra_options(job: PlannedJob) -> Iterator[Hit]:
+    for name, value in job.plan.extra_options.items():
+        at = job.at(f"extra_options.{name}")
         if not re.fullmatch(r"[a-z][a-z0-9-]*[a-z0-9]", name):
-            yield error(plan, key, f"'{name}' is not the long name of an option", "write it without dashes")
+            yield Hit(at, f"'{name}' is not the long name of an option", "write it without dashes")
         elif name in NOT_IN_A_SCRIPT:
-            yield error(plan, key, f"--{name} has no place in a script", "give it to sbatch itself")
+            yield Hit(at, f"--{name} does not belong in a script", "give it to sbatch itself")
         elif name.replace("-", "_") in NAMES:
-            yield error(plan, key, f"--{name} is an option that sbatchgen knows", f"set options.{name}")
+            yield Hit(at, f"--{name} is an option that sbatchgen knows", f"set options.{name}")
         elif value == "":
-            yield error(plan, key, f"--{name} has no value", "write true for an option that takes none")
-        elif plan.slurm and (what := _read_otherwise(plan, name, value)):
-            yield error(plan, key, what, f"write what sbatch(1) says of --{name}: a value, or true for none")
+            yield Hit(at, f"--{name} has no value", "write true for an option that takes none")
+        elif job.plan.slurm and (what := _read_otherwise(job, name, value)):
+            yield Hit(at, what, f"write what sbatch(1) says of --{name}: a value, or true for none")
 
 
-def _read_otherwise(plan: Plan, name: str, value: str) -> str:
-    """What sbatch would make of an extra option that is not what was meant; "" if it is.
+def _read_otherwise(job: PlannedJob, name: str, value: str) -> str:
+    """What sbatch makes of an extra option, if that is not what was meant; else "".
 
     An option that needs a value takes the next directive for it; one that takes none refuses any.
     """
+    from sbatchgen.job.known_options import of_plugins, releases
     from sbatchgen.sbatch import read
-    from sbatchgen.subject.vocabulary import of_plugins, releases
 
     known = releases(name)
-    release = plan.profile.slurm or DEFAULT_SLURM
-    if known and release not in known:
-        release = known[-1]
+    release = job.slurm if not known or job.slurm in known else known[-1]
     plugins = () if known else of_plugins((name if value == "true" else f"{name}=",))
     line = directive(name, "" if value == "true" else value)
     header = f"#SBATCH {line}\n#SBATCH --comment=next\n"
     script = read(f"#!/bin/bash\n{header}", slurm=release, plugin_options=plugins, folder="/")
-    found, following = script.options.get(name), script.options.get("comment")
-    if following is None and found is not None:
+    if name in script.options and "comment" not in script.options:
         return f"--{name} needs a value: Slurm would take the next directive for it"
     wrong = [message.text for message in script.messages if message.level in {"fatal", "error", ""}]
     if script.returncode is not None or wrong:
@@ -257,64 +273,51 @@ def _read_otherwise(plan: Plan, name: str, value: str) -> str:
     return ""
 
 
-def _env_leaves_paths_alone(plan: Plan) -> Iterator[Finding]:
-    """A variable that a path of the job holds may not change while the script runs."""
+@RULES.add("SB029", "error", "variable of the job that its own paths use")
+def _env_leaves_paths_alone(job: PlannedJob) -> Iterator[Hit]:
+    plan = job.plan
+    profile = plan.profile
     paths = (plan.run_dir, plan.data, plan.image, plan.venv, plan.conda_env, plan.resume, *plan.binds)
-    places = (plan.profile.paths.code, plan.profile.runtimes.enroot.workdir, plan.profile.runtimes.conda.root)
+    places = (profile.paths.code, profile.runtimes.enroot.workdir, profile.runtimes.conda.root)
     for name in plan.env:
         holding = [path for path in (*paths, *places) if path and f"${{{name}}}" in path]
         if holding:
-            what = f"{name} is set by the job, but a path of it holds ${{{name}}}: {holding[0]}"
-            yield error(
-                plan, f"env.{name}", what, f"write the path without ${{{name}}}, or set another variable"
-            )
+            what = f"{name} is set by the job, but one of its paths holds ${{{name}}}: {holding[0]}"
+            fix = f"write the path without ${{{name}}}, or set another variable"
+            yield Hit(job.at(f"env.{name}"), what, fix)
 
 
-def _requeue_on_timeout(plan: Plan) -> Iterator[Finding]:
+@RULES.add("SB030", "error", "requeue_on_timeout that can't work")
+def _requeue_on_timeout(job: PlannedJob) -> Iterator[Hit]:
+    plan, key = job.plan, "requeue_on_timeout"
     if not plan.requeue_on_timeout:
         return
-    key = "requeue_on_timeout"
     if plan.trainer is None:
         what = f"{key} is for trainers that resume by themselves: the bundled one asks for its restarts"
-        yield error(plan, key, what, f"remove {key}")
+        yield Hit(job.at(key), what, f"remove {key}")
     elif plan.slurm and not plan.restartable:
-        what = f"{key} needs restarts, but " + (
-            "resume is off" if not plan.stoppable else "max_restarts is 0"
-        )
-        yield error(plan, key, what, "remove one of the two")
+        reason = "max_restarts is 0" if plan.stoppable else "resume is off"
+        yield Hit(job.at(key), f"{key} needs restarts, but {reason}", "remove one of the two")
     if plan.requeue_on_node_fail:
         what = f"{key} and requeue_on_node_fail exclude each other"
-        yield error(plan, key, what, "remove one of them")
+        yield Hit(job.at(key), what, "remove one of them")
 
 
-def _trainer_can_start(plan: Plan) -> Iterator[Finding]:
-    trainer = plan.trainer
-    if trainer is not None and (not trainer or trainer.startswith("-")):
-        yield error(plan, "trainer", f"'{trainer}' can't be a trainer", "give a file, or a module's name")
-    elif trainer is not None and not (
-        "/" in trainer or trainer.endswith(".py") or _MODULE.fullmatch(trainer)
-    ):
-        yield error(plan, "trainer", f"'{trainer}' is neither a file nor a module", f"write ./{trainer}")
-    if trainer is None:
-        taken = [arg for arg in plan.args if arg.split("=")[0] in ("--run-dir", "--data-dir", "--resume")]
-        for arg in taken:
-            option = arg.split("=")[0]
+@RULES.add("SB031", "error", "trainer that is neither a file nor a module")
+def _trainer(job: PlannedJob) -> Iterator[Hit]:
+    trainer, at = job.plan.trainer, job.at("trainer")
+    if trainer is None or (trainer.endswith(".py") and not trainer.startswith("-")):
+        return
+    if not trainer or trainer.startswith("-"):
+        yield Hit(at, f"'{trainer}' can't be a trainer", "give a file, or a module's name")
+    elif "/" not in trainer and not _MODULE.fullmatch(trainer):
+        yield Hit(at, f"'{trainer}' is neither a file nor a module", f"write ./{trainer}")
+
+
+@RULES.add("SB032", "error", "argument of the trainer that sbatchgen sets")
+def _trainer_args(job: PlannedJob) -> Iterator[Hit]:
+    for arg in job.plan.args if job.plan.trainer is None else ():
+        option = arg.split("=")[0]
+        if option in ("--run-dir", "--data-dir", "--resume"):
             what = f"{option} of the trainer is set by sbatchgen, which has to know it too"
-            yield error(plan, "args", what, f"give {option} to sbatchgen, before the --")
-
-
-RULES: tuple[Callable[[Plan], Iterator[Finding]], ...] = (
-    _counts,
-    _mode_shape,
-    _gpus_known,
-    _shards,
-    _runtime_ready,
-    _launcher_possible,
-    _signal_is_served,
-    _options_are_words,
-    _values_are_taken,
-    _extra_options,
-    _env_leaves_paths_alone,
-    _requeue_on_timeout,
-    _trainer_can_start,
-)
+            yield Hit(job.at("args"), what, f"give {option} to sbatchgen, before the --")

@@ -11,17 +11,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from sbatchgen.finding import Place
+from sbatchgen.job.script import JobScript
+from sbatchgen.rules.edits import before
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.subject.edits import before
-from sbatchgen.subject.launchers import told_nodes, value_place
-from sbatchgen.subject.subject import Subject
 
 if TYPE_CHECKING:
     from sbatchgen.bash import Word
     from sbatchgen.bash.launch import Tool, ToolOption
-    from sbatchgen.subject.processes import Launch
+    from sbatchgen.job.launches import Launch
 
-RULES: Rules[Subject] = Rules()
+RULES: Rules[JobScript] = Rules()
 
 MANY_GPUS = 4  # a job that has so many on a node mostly has it alone
 LOOPBACK = re.compile(r"(?:localhost|127\.\d+\.\d+\.\d+|\[?::1\]?)(?=:|$)")
@@ -36,11 +35,11 @@ _ADDRESS_OPTIONS = frozenset(("-i", "-I", "--ip-address", "--all-ip-addresses"))
 
 
 @RULES.add("SB306", "warning", "a port that is the same for every job")
-def _port_of_the_job(script: Subject) -> Iterator[Hit]:
-    job = script.job
-    if "exclusive" in job or not script.processes.trainings or _has_whole_nodes(script):
+def _port_of_the_job(script: JobScript) -> Iterator[Hit]:
+    resources = script.resources
+    if "exclusive" in resources or not script.trainings or _has_whole_nodes(script):
         return
-    often = None if 0 < job.gpu_count < MANY_GPUS else "info"
+    often = None if 0 < resources.gpu_count < MANY_GPUS else "info"
     told = set()
     for place, port in _ports(script):
         if re.fullmatch(r"[1-9]\d{0,4}", port, re.ASCII) and port not in told:
@@ -53,53 +52,50 @@ def _port_of_the_job(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB307", "warning", "an address at which each node finds itself")
-def _address_of_the_first_node(script: Subject) -> Iterator[Hit]:
+def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
     fix = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1), before srun'
-    spread = [launch for launch in script.processes.trainings if _is_spread(launch, script)]
+    spread = [launch for launch in script.trainings if _is_spread(launch)]
     if not spread:
         return
+    nodes = script.resources.nodes
     for launch in spread:
         for option in _options_of(launch.launcher, _ADDRESSES):
             value = _value(option, launch.launcher)
-            if LOOPBACK.match(value) and not (
-                value.endswith(":0") and told_nodes(launch.launcher, script) == 1
-            ):
-                what = f"{value} is each node itself: the {launch.nodes(script.job)} nodes never meet"
-                yield Hit(value_place(script, option), what, fix, "error")
+            if LOOPBACK.match(value) and not (value.endswith(":0") and launch.told_nodes == 1):
+                what = f"{value} is each node itself: the {launch.nodes} nodes never meet"
+                yield Hit(script.at_option_of(option), what, fix, "error")
             elif "$(hostname" in value and option.word.source is not script.body.source:
-                what = f"every node runs this hostname: the {launch.nodes(script.job)} nodes never meet"
-                yield Hit(value_place(script, option), what, fix)
+                what = f"every node runs this hostname: the {launch.nodes} nodes never meet"
+                yield Hit(script.at_option_of(option), what, fix)
     for one in script.body.sets:
         if _ADDRESS_NAME.fullmatch(one.name) and one.word is not None and not one.context.branch:
             value = script.body.value(one.word) or ""
             if LOOPBACK.match(value):
-                what = (
-                    f"{one.name}={value}: every node meets itself, where {script.job.nodes} nodes are to meet"
-                )
+                what = f"{one.name}={value}: every node meets itself, where {nodes} nodes are to meet"
                 yield Hit(script.at(one.line, one.column), what, fix)
     yield from (Hit(place, what, fix) for place, what in _doubtful_addresses(script))
 
 
 @RULES.add("SB323", "warning", "the launchers do not agree on the name of their group")
-def _rendezvous_id(script: Subject) -> Iterator[Hit]:
-    for launch in script.processes.trainings:
+def _rendezvous_id(script: JobScript) -> Iterator[Hit]:
+    for launch in script.trainings:
         option = launch.launcher.option("rdzv-id") if launch.launcher else None
         if option is None or launch.step is None:
             continue
-        tasks, value = launch.tasks(script.job), _value(option, launch.launcher)
+        tasks, value = launch.tasks, _value(option, launch.launcher)
         if "RANDOM" in value and option.word.source is not script.body.source and tasks and tasks > 1:
             what = f"each of {tasks} tasks draws its own --rdzv-id: they make {tasks} groups, all waiting"
-            yield Hit(value_place(script, option), what, "--rdzv-id=$SLURM_JOB_ID", "error")
-        elif option.value and not _has_whole_nodes(script) and "exclusive" not in script.job:
+            yield Hit(script.at_option_of(option), what, "--rdzv-id=$SLURM_JOB_ID", "error")
+        elif option.value and not _has_whole_nodes(script) and "exclusive" not in script.resources:
             what = f"--rdzv-id={option.value} is the same for every job: two at one port become one group"
-            yield Hit(value_place(script, option), what, "--rdzv-id=$SLURM_JOB_ID", "info")
+            yield Hit(script.at_option_of(option), what, "--rdzv-id=$SLURM_JOB_ID", "info")
 
 
 @RULES.add("SB324", "warning", "--standalone on several nodes")
-def _standalone(script: Subject) -> Iterator[Hit]:
-    for launch in script.processes.trainings:
+def _standalone(script: JobScript) -> Iterator[Hit]:
+    for launch in script.trainings:
         option = launch.launcher.option("standalone") if launch.launcher else None
-        nodes = launch.nodes(script.job)
+        nodes = launch.nodes
         if option and launch.step and nodes and nodes > 1:
             what = (
                 f"--standalone makes a group of each node alone: {nodes} nodes train {nodes} times the same"
@@ -109,8 +105,8 @@ def _standalone(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB326", "warning", "an option of the trainer that torchrun takes for its own")
-def _ambiguous(script: Subject) -> Iterator[Hit]:
-    for launch in script.processes.trainings:
+def _ambiguous(script: JobScript) -> Iterator[Hit]:
+    for launch in script.trainings:
         launcher = launch.launcher
         if launcher is None or launcher.name != "torchrun" or not launch.program.words:
             continue
@@ -159,25 +155,24 @@ def _options_of(launcher: Tool | None, names: dict[str, tuple[str, ...]]) -> Ite
             yield option
 
 
-def _is_spread(launch: Launch, script: Subject) -> bool:
-    nodes = launch.nodes(script.job)
+def _is_spread(launch: Launch) -> bool:
+    nodes = launch.nodes
     return launch.step is not None and nodes is not None and nodes > 1
 
 
-def _has_whole_nodes(script: Subject) -> bool:
+def _has_whole_nodes(script: JobScript) -> bool:
     """Whether the job takes all GPUs of its nodes, so that no other training shares them."""
-    profile = script.profile
-    known = {str(name): one for name, one in profile.partitions.items()} if profile else {}
-    partitions = [known.get(name) for name in script.job.partitions]
-    gpus = script.job.gpu_count
-    return bool(partitions and gpus) and all(
-        one and one.gpus_per_node and gpus >= one.gpus_per_node for one in partitions
+    partitions, gpus = script.partitions, script.resources.gpu_count
+    return (
+        bool(partitions and gpus)
+        and len(partitions) == len(set(script.resources.partitions))
+        and all(one.gpus_per_node and gpus >= one.gpus_per_node for one in partitions.values())
     )
 
 
-def _ports(script: Subject) -> Iterator[tuple[Place, str]]:
+def _ports(script: JobScript) -> Iterator[tuple[Place, str]]:
     """Each place where a port is written out, and the port."""
-    used = script.processes.trainings
+    used = script.trainings
     if all(launch.launcher and "standalone" in launch.launcher.options for launch in used):
         return
     for one in script.body.sets:
@@ -190,7 +185,7 @@ def _ports(script: Subject) -> Iterator[tuple[Place, str]]:
         for name in ("rdzv-endpoint", _PORTS[launcher.name]):
             option = launcher.option(name)
             if option and option.value_word and _is_written(option.value_word):
-                yield value_place(script, option), _value(option, launcher).rpartition(":")[2]
+                yield script.at_option_of(option), _value(option, launcher).rpartition(":")[2]
 
 
 def _is_written(word: Word) -> bool:
@@ -198,12 +193,12 @@ def _is_written(word: Word) -> bool:
     return bool(word.pieces) and word.pieces[-1].kind == "text"
 
 
-def _doubtful_addresses(script: Subject) -> Iterator[tuple[Place, str]]:
+def _doubtful_addresses(script: JobScript) -> Iterator[tuple[Place, str]]:
     """Commands in an assignment of an address that give what other nodes can't use."""
     names = [one for one in script.body.sets if one.word is not None and _ADDRESS_NAME.fullmatch(one.name)]
     if not names:
         return
-    started = {id(launch.command): launch.program.words for launch in script.processes.steps}
+    started = {id(launch.command): launch.program.words for launch in script.steps}
     for command in script.named("hostname", "echo", "srun"):
         own = command.context.substitution and not command.context.trap
         if not own or not any(one.at <= command.at < one.end for one in names):

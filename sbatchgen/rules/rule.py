@@ -1,4 +1,4 @@
-"""A rule, and the lists of rules that its decorators fill."""
+"""A rule, what it finds, and the list that a module's rules are in."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 from sbatchgen.errors import Problem
-from sbatchgen.finding import Edit, Finding, Place, Severity
+from sbatchgen.finding import NOWHERE, Edit, Finding, Place, Severity
 
-S = TypeVar("S")
+J = TypeVar("J")  # what a rule judges: a JobScript, a PlannedJob, or any Job
 
 
 class Hit(NamedTuple):
     """What a rule found.
 
     Attributes:
-        at: Where: a place, or the long name of the option it is about.
+        at: A place, or the long name of the option that it is about.
         what: The facts, and what follows from them.
         fix: Something to type.
-        severity: If it is another than the rule's.
-        edits: A fix that keeps the script's meaning but for what the rule is about.
-        pedantic: Whether it is told only to those who ask for it, if that is not as the rule has it.
+        severity: If it is not the rule's.
+        edits: A fix that changes nothing else in the script.
+        pedantic: Whether only those who ask for it are told, if it is not the rule's.
     """
 
     at: Place | str
@@ -33,34 +33,34 @@ class Hit(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Rule(Generic[S]):
-    """A rule; `about_fit` where it compares a job with its cluster.
+class Rule(Generic[J]):
+    """A rule.
 
-    A `pedantic` one is off unless it is asked for: what it says is true, and mostly harmless.
+    Attributes:
+        title: A phrase that starts with a small letter, without a full stop.
+        check: The function that judges a job.
+        about_fit: Whether it compares a job with its cluster.
+        pedantic: Whether it is off unless somebody asks for it: it is true, and mostly harmless.
     """
 
     id: str
     severity: Severity
     title: str
-    check: Callable[[S], Iterator[Hit]]
+    check: Callable[[J], Iterator[Hit]]
     about_fit: bool = False
     pedantic: bool = False
 
-    def findings(self, subject: S, place: Callable[[str], Place]) -> Iterator[Finding]:
-        """What it says about a subject; `place` tells where an option was written."""
-        return (self.finding(hit, place) for hit in self.check(subject))
-
-    def finding(self, hit: Hit, place: Callable[[str], Place]) -> Finding:
-        """A hit as a finding."""
-        at = place(hit.at) if isinstance(hit.at, str) else hit.at
-        problem = Problem(hit.what, at.text, hit.fix)
+    def finding(self, hit: Hit, at: Place = NOWHERE) -> Finding:
+        """A hit as a finding; `at` is the place of the option that it names."""
+        at = at if isinstance(hit.at, str) else hit.at
         severity, pedantic = hit.severity or self.severity, hit.pedantic
         pedantic = self.pedantic and severity != "error" if pedantic is None else pedantic
+        problem = Problem(hit.what, at.text, hit.fix)
         return Finding(severity, problem, self.about_fit, self.id, at, hit.edits, pedantic)
 
 
-class Rules(list[Rule[S]]):
-    """Rules about one kind of subject, in the order in which they were written."""
+class Rules(list[Rule[J]]):
+    """Rules of a module: `Rules[JobScript]` judge scripts, `Rules[PlannedJob]` plans, `Rules[Job]` both."""
 
     def add(
         self,
@@ -70,10 +70,10 @@ class Rules(list[Rule[S]]):
         *,
         about_fit: bool = False,
         pedantic: bool = False,
-    ) -> Callable[[Callable[[S], Iterator[Hit]]], Callable[[S], Iterator[Hit]]]:
-        """A decorator which makes a function a rule. The title is a sentence without a full stop."""
+    ) -> Callable[[Callable[[J], Iterator[Hit]]], Callable[[J], Iterator[Hit]]]:
+        """A decorator that makes a function a rule."""
 
-        def register(check: Callable[[S], Iterator[Hit]]) -> Callable[[S], Iterator[Hit]]:
+        def register(check: Callable[[J], Iterator[Hit]]) -> Callable[[J], Iterator[Hit]]:
             self.append(Rule(rule_id, severity, title, check, about_fit, pedantic))
             return check
 

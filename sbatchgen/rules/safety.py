@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from sbatchgen.bash import Assignment, Command, Word
 from sbatchgen.bash.body import SHELLS
 from sbatchgen.finding import Edit, Place
+from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.sbatch.header import READ
-from sbatchgen.subject.subject import Subject
 
-RULES: Rules[Subject] = Rules()
+RULES: Rules[JobScript] = Rules()
 
 NAME_BYTES_MAX = 1024  # of a job: slurmctld refuses longer ones
 _PRINTED = bytes(range(32, 127)) + b"\t\n\r"
@@ -88,7 +88,7 @@ _UNFILLED_WORDS = ("/path/to", "<your", "changeme", "change_me", "your_", "your-
 
 
 @RULES.add("SB801", "warning", "characters that hide what the script says", pedantic=True)
-def _hidden(script: Subject) -> Iterator[Hit]:
+def _hidden(script: JobScript) -> Iterator[Hit]:
     if not script.text.encode("utf-8", "surrogateescape").translate(None, _PRINTED):
         return
     for number, line in enumerate(script.lines, start=1):
@@ -104,7 +104,7 @@ def _remove(character: str) -> str:
 
 
 @RULES.add("SB802", "error", "a variable that bash does not set")
-def _named(script: Subject) -> Iterator[Hit]:
+def _named(script: JobScript) -> Iterator[Hit]:
     for command in script.named("export"):
         for word in command.words[1:]:
             match = _MISNAMED.match(word.text)
@@ -127,7 +127,7 @@ def _named(script: Subject) -> Iterator[Hit]:
             yield Hit(script.at_word(command), what, f"{command.path}=..., without blanks")
 
 
-def _is_assignment(script: Subject, command: Command) -> bool:
+def _is_assignment(script: JobScript, command: Command) -> bool:
     """Whether NAME = VALUE is meant: the = stands alone or before a value, and NAME is no program."""
     second = command.words[1].text
     if second.startswith(("==", "=~")) or command.name in NO_VARIABLES:
@@ -139,7 +139,7 @@ def _is_assignment(script: Subject, command: Command) -> bool:
 NO_VARIABLES = frozenset(("echo", "printf", "print", "test", "expr", "figlet", "banner", "awk", "let", "set"))
 
 
-def _misnamed(script: Subject, command: Command) -> Iterator[Hit]:
+def _misnamed(script: JobScript, command: Command) -> Iterator[Hit]:
     """What NAME=VALUE is where it is a command to bash."""
     match = _MISNAMED.match(command.path)
     if match is None or match[1].startswith("-") or _NAME.fullmatch(match[1]):
@@ -154,7 +154,7 @@ def _valid(name: str) -> str:
 
 
 @RULES.add("SB803", "warning", "a variable that changes the shell or the loader", pedantic=True)
-def _of_others(script: Subject) -> Iterator[Hit]:
+def _of_others(script: JobScript) -> Iterator[Hit]:
     for made in script.body.sets:
         if not made.name.startswith(_WATCHED):
             continue
@@ -181,7 +181,7 @@ def _replaces_path(made: Assignment) -> bool:
 
 
 @RULES.add("SB804", "warning", "an rm -r that an unset variable leads astray")
-def _removes(script: Subject) -> Iterator[Hit]:
+def _removes(script: JobScript) -> Iterator[Hit]:
     for command in script.named("rm"):
         if not _is_recursive(script, command):
             continue
@@ -202,13 +202,13 @@ def _removes(script: Subject) -> Iterator[Hit]:
             yield Hit(script.at_word(word), what, f'rm -r -- "${{{piece.name}:?}}"{left}')
 
 
-def _is_recursive(script: Subject, command: Command) -> bool:
+def _is_recursive(script: JobScript, command: Command) -> bool:
     flags = [script.body.text_of(word) for word in command.words[1:] if word.text.startswith("-")]
     return any(flag == "--recursive" or (flag[1:2] != "-" and set("rR") & set(flag)) for flag in flags)
 
 
 @RULES.add("SB805", "warning", "text that is run as commands", pedantic=True)
-def _evaluated(script: Subject) -> Iterator[Hit]:
+def _evaluated(script: JobScript) -> Iterator[Hit]:
     if "eval" not in script.text and " -c" not in script.text:
         return
     set_here = {made.name for made in script.body.sets}
@@ -222,11 +222,11 @@ def _evaluated(script: Subject) -> Iterator[Hit]:
             yield Hit(script.at_word(word), what, f"run {fix} without {command.name}")
 
 
-def _run_texts(script: Subject) -> Iterator[tuple[Command, Word]]:
+def _run_texts(script: JobScript) -> Iterator[tuple[Command, Word]]:
     """The words that eval and shells run as commands."""
     for command in script.named("eval"):
         yield from ((command, word) for word in command.words[1:])
-    for launch in script.processes.launches:
+    for launch in script.launches:
         for tool in launch.tools:
             option = tool.option("command") if tool.name in SHELLS else None
             if option and option.value is None and option.value_word and tool.body is script.body:
@@ -234,7 +234,7 @@ def _run_texts(script: Subject) -> Iterator[tuple[Command, Word]]:
 
 
 @RULES.add("SB806", "warning", "a secret in the script")
-def _secrets(script: Subject) -> Iterator[Hit]:
+def _secrets(script: JobScript) -> Iterator[Hit]:
     seen: set[tuple[int, int]] = set()
     for kind, secret, at, name in (*_shaped(script), *_in_variables(script), *_in_options(script)):
         if (at.line, at.column) in seen:
@@ -245,7 +245,7 @@ def _secrets(script: Subject) -> Iterator[Hit]:
         yield Hit(at, what, f"keep it in a file of mode 600: export {name}=$(<~/.secrets/{name.lower()})")
 
 
-def _shaped(script: Subject) -> Iterator[tuple[str, str, Place, str]]:
+def _shaped(script: JobScript) -> Iterator[tuple[str, str, Place, str]]:
     """Tokens that their shape tells, also in comments and directives."""
     text = script.text
     for start, (kind, shape) in _TOKENS.items():
@@ -258,7 +258,7 @@ def _shaped(script: Subject) -> Iterator[tuple[str, str, Place, str]]:
             yield kind, secret, script.at(line, column, column + len(match[0])), "TOKEN"
 
 
-def _in_variables(script: Subject) -> Iterator[tuple[str, str, Place, str]]:
+def _in_variables(script: JobScript) -> Iterator[tuple[str, str, Place, str]]:
     for made in script.body.sets:
         if (
             not made.name.upper().endswith(_ENDINGS)
@@ -270,12 +270,12 @@ def _in_variables(script: Subject) -> Iterator[tuple[str, str, Place, str]]:
         if value is not None and _is_secret(made.name, value) and not _has_shape(value):
             yield f"the value of {made.name}", value, script.at_word(made.word), made.name
     for name in ("export", "comment", "wckey"):
-        for match in _SECRET_PAIR.finditer(script.value(name) or ""):
+        for match in _SECRET_PAIR.finditer(script.option(name)):
             if _is_secret(match[1], match[2]) and not _has_shape(match[2]):
                 yield f"the value of {match[1]}", match[2], script.at_option(name), match[1]
 
 
-def _in_options(script: Subject) -> Iterator[tuple[str, str, Place, str]]:
+def _in_options(script: JobScript) -> Iterator[tuple[str, str, Place, str]]:
     for command in script.commands if any(word in script.text for word in _SECRET_OPTIONS) else ():
         words = command.words
         for index, word in enumerate(words[1:], start=1):
@@ -309,7 +309,7 @@ def _has_shape(value: str) -> bool:
 
 
 @RULES.add("SB807", "warning", "something that others can change")
-def _of_anybody(script: Subject) -> Iterator[Hit]:
+def _of_anybody(script: JobScript) -> Iterator[Hit]:
     for command in (
         script.named("curl", "wget", *_RUNNERS) if "curl" in script.text or "wget" in script.text else ()
     ):
@@ -326,7 +326,7 @@ def _of_anybody(script: Subject) -> Iterator[Hit]:
             yield Hit(script.at_word(command), what, "umask 027")
 
 
-def _run_from_network(script: Subject, command: Command) -> Iterator[Hit]:
+def _run_from_network(script: JobScript, command: Command) -> Iterator[Hit]:
     """A download in a pipe to bash, and shells that are given what curl prints."""
     fix = "download it once, read it, and run the file"
     if command.name not in _RUNNERS:
@@ -348,8 +348,8 @@ def _is_piped_to_shell(command: Command) -> bool:
 
 
 @RULES.add("SB808", "warning", "a comma in the value of --export")
-def _exports(script: Subject) -> Iterator[Hit]:
-    value, before = script.value("export") or "", ""
+def _exports(script: JobScript) -> Iterator[Hit]:
+    value, before = script.option("export"), ""
     for item in value.split(",") if "=" in value else ():
         if before and item and "=" not in item and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", item):
             what = f"--export ends a value at a comma: {before}, and '{item}' names another variable"
@@ -359,10 +359,8 @@ def _exports(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB809", "warning", "a job name that commands stumble over")
-def _job_name(script: Subject) -> Iterator[Hit]:
-    name = script.value("job-name")
-    if name is None:
-        return
+def _job_name(script: JobScript) -> Iterator[Hit]:
+    name = script.option("job-name")
     if len(name.encode("utf-8", "surrogateescape")) > NAME_BYTES_MAX:
         what = f"a job name of {len(name)} characters: Slurm refuses more than {NAME_BYTES_MAX} bytes"
         yield Hit("job-name", what, "a shorter name", "error")
@@ -376,12 +374,12 @@ def _job_name(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB811", "warning", "a place that is right for one person, or one day")
-def _of_one(script: Subject) -> Iterator[Hit]:
+def _of_one(script: JobScript) -> Iterator[Hit]:
     for made in script.body.sets:
         value = made.value if _ADDRESS.search(made.name) else None
         if value and _IPV4.fullmatch(value):
             yield _fixed_address(script.at(made.line, made.column), value)
-    for launch in script.processes.trainings:
+    for launch in script.trainings:
         for option in launch.launcher.given if launch.launcher else ():
             named = option.name in ("master-addr", "rdzv-endpoint", "main-process-ip")
             if named and option.value and _IPV4.fullmatch(option.value):
@@ -404,11 +402,11 @@ def _fixed_address(at: Place, value: str) -> Hit:
 
 
 @RULES.add("SB812", "warning", "a placeholder that nobody has filled in")
-def _unfilled(script: Subject) -> Iterator[Hit]:
+def _unfilled(script: JobScript) -> Iterator[Hit]:
     text = script.text.lower()
     if not any(word in text for word in _UNFILLED_WORDS):
         return
-    read = {line.line: line for line in script.script.directives if line.kind in READ}
+    read = {line.line: line for line in script.sbatch.directives if line.kind in READ}
     comments = {line: text for line, text in script.body.comments if line not in read}
     for number, line in enumerate(script.lines, start=1):
         end = len(line) - len(comments.get(number, ""))
@@ -421,7 +419,7 @@ def _unfilled(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB813", "error", "a line of options that bash takes for a command")
-def _not_continued(script: Subject) -> Iterator[Hit]:
+def _not_continued(script: JobScript) -> Iterator[Hit]:
     ends: set[int] = set()
     for match in _OPTION_LINE.finditer(script.text) if script.body.language in SHELLS else ():
         at = match.end() - 1
@@ -443,7 +441,7 @@ def _not_continued(script: Subject) -> Iterator[Hit]:
             yield Hit(place, f"{what}is not continued", "end the line before in a backslash")
 
 
-def _starts_command(script: Subject, number: int, ends: set[int]) -> bool:
+def _starts_command(script: JobScript, number: int, ends: set[int]) -> bool:
     """Whether options may belong to the command of a line; a comment may be between."""
     line = script.lines[number - 1].strip()
     if line.startswith("#"):  # which ends what the line before continues
@@ -451,7 +449,7 @@ def _starts_command(script: Subject, number: int, ends: set[int]) -> bool:
     return number in ends
 
 
-def _is_command(script: Subject, at: int) -> bool:
+def _is_command(script: JobScript, at: int) -> bool:
     """Whether a command starts at an offset; to the grammar --name=value is an assignment."""
     nodes = script.body.source.nodes
     index = bisect_left(nodes, (at,))

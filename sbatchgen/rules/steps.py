@@ -10,17 +10,16 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from sbatchgen.job.script import JobScript
+from sbatchgen.rules.edits import line_after, line_before
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.survival import OF_ENVIRONMENT
-from sbatchgen.subject.edits import line_after, line_before
-from sbatchgen.subject.launchers import first_word
-from sbatchgen.subject.subject import Subject
 
 if TYPE_CHECKING:
     from sbatchgen.bash import Assignment, Command, Word
-    from sbatchgen.subject.processes import Launch
+    from sbatchgen.job.launches import Launch
 
-RULES: Rules[Subject] = Rules()
+RULES: Rules[JobScript] = Rules()
 
 LONG_SLEEP_S = 3600
 KEEPERS = frozenset(("wait", "exec", "trap", "fg", "tail", "sleep", "kill", "read", "tee"))
@@ -63,11 +62,11 @@ _WAITING = frozenset(("sleep", "tail", "jupyter", "jupyter-lab", "jupyter-notebo
 
 
 @RULES.add("SB308", "warning", "a variable of each task that the batch shell expands")
-def _expanded_in_the_task(script: Subject) -> Iterator[Hit]:
+def _expanded_in_the_task(script: JobScript) -> Iterator[Hit]:
     exported = False
     used = any(use.name in OF_A_TASK for use in script.body.uses)
-    for launch in script.processes.steps if used else ():
-        tasks, nodes = launch.tasks(script.job), launch.nodes(script.job)
+    for launch in script.steps if used else ():
+        tasks, nodes = launch.tasks, launch.nodes
         if tasks is None or tasks < 2:
             continue
         names = OF_A_TASK if nodes != 1 else OF_A_TASK - {"SLURM_NODEID"}
@@ -93,11 +92,9 @@ def _expanded_in_the_task(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB309", "error", "the script ends before what runs in the background")
-def _background_awaited(script: Subject) -> Iterator[Hit]:
+def _background_awaited(script: JobScript) -> Iterator[Hit]:
     commands = script.body.commands
-    last = [
-        launch for launch in script.processes.launches if launch.command.background and not launch.is_helper
-    ]
+    last = [launch for launch in script.launches if launch.command.background and not launch.is_helper]
     if not last or not last[-1].command.background:
         return
     command = last[-1].command
@@ -113,11 +110,11 @@ def _background_awaited(script: Subject) -> Iterator[Hit]:
     ]
     if not all(_is_quick(one) for one in rest if not _same_loop(one, command)) or (rest and not alone):
         return
-    if any(launch.command.at > command.at and not launch.is_helper for launch in script.processes.launches):
+    if any(launch.command.at > command.at and not launch.is_helper for launch in script.launches):
         return
     what = "the script ends while this runs in the background: Slurm then kills it"
     yield Hit(
-        script.at_word(first_word(command)),
+        script.at_command(command),
         what,
         "wait, as the last line",
         edits=line_after(script, command, "wait"),
@@ -134,7 +131,7 @@ def _is_quick(command: Command) -> bool:
     return (command.name in QUICK or command.test) and not command.context.loop
 
 
-def _is_plain(script: Subject) -> bool:
+def _is_plain(script: JobScript) -> bool:
     """Whether the script's own commands are all that it runs."""
     if script.body.traps or script.named("eval", "wait", "coproc", "fg", "exec"):
         return False
@@ -143,12 +140,8 @@ def _is_plain(script: Subject) -> bool:
 
 
 @RULES.add("SB310", "warning", "steps that wait for each other")
-def _steps_share(script: Subject) -> Iterator[Hit]:
-    waiting = [
-        launch
-        for launch in script.processes.steps
-        if launch.command.background and _takes_all(launch, script)
-    ]
+def _steps_share(script: JobScript) -> Iterator[Hit]:
+    waiting = [launch for launch in script.steps if launch.command.background and _takes_all(launch, script)]
     count = sum(2 if launch.command.context.loop else 1 for launch in waiting)
     if count == 1:
         yield from _waits_in_front(script, waiting[0])
@@ -162,10 +155,10 @@ def _steps_share(script: Subject) -> Iterator[Hit]:
         )
 
 
-def _waits_in_front(script: Subject, first: Launch) -> Iterator[Hit]:
+def _waits_in_front(script: JobScript, first: Launch) -> Iterator[Hit]:
     """A step in the foreground that needs what one in the background holds."""
     ends = [one.at for one in script.named("wait", "kill", "scancel") if one.at > first.command.at]
-    for launch in script.processes.steps:
+    for launch in script.steps:
         command = launch.command
         later = command.at > first.command.at and not command.background and not command.context.substitution
         if not later or (ends and ends[0] < command.at) or not _takes_all(launch, script):
@@ -178,11 +171,11 @@ def _waits_in_front(script: Subject, first: Launch) -> Iterator[Hit]:
 
 
 @RULES.add("SB311", "warning", "a pipe that hides how the training ended")
-def _pipe_status(script: Subject) -> Iterator[Hit]:
+def _pipe_status(script: JobScript) -> Iterator[Hit]:
     body = script.body
     for launch in (
-        *script.processes.trainings,
-        *(one for one in script.processes.steps if not one.is_training),
+        *script.trainings,
+        *(one for one in script.steps if not one.is_training),
     ):
         command = launch.command
         pipe = command.pipe
@@ -202,15 +195,15 @@ def _pipe_status(script: Subject) -> Iterator[Hit]:
         what += "COMPLETED"
         safe = body.language == "bash" and not body.option_at("errexit", command.line)
         edits = line_before(script, command, "set -o pipefail") if safe else ()
-        yield Hit(script.at_word(first_word(command)), what, "set -o pipefail, before it", edits=edits)
+        yield Hit(script.at_command(command), what, "set -o pipefail, before it", edits=edits)
 
 
 @RULES.add("SB312", "warning", "the last command hides how the training ended")
-def _last_status(script: Subject) -> Iterator[Hit]:
+def _last_status(script: JobScript) -> Iterator[Hit]:
     body, last = script.body, script.body.last
     if last is None or last.name not in WORDS_AT_THE_END or last.context.branch or last.test:
         return
-    for launch in script.processes.trainings[-1:]:
+    for launch in script.trainings[-1:]:
         command = launch.command
         context = command.context
         if (
@@ -229,19 +222,19 @@ def _last_status(script: Subject) -> Iterator[Hit]:
             continue
         what = f"the script ends with the status of {last.name}: Slurm shows a failed job as COMPLETED"
         yield Hit(
-            script.at_word(first_word(last)),
+            script.at_command(last),
             what,
             "set -e at the start, or keep the status: rc=$?; ...; exit $rc",
         )
 
 
 @RULES.add("SB315", "warning", "the script chooses GPUs that Slurm has chosen")
-def _gpus_chosen(script: Subject) -> Iterator[Hit]:
+def _gpus_chosen(script: JobScript) -> Iterator[Hit]:
     for one in script.body.sets:
-        if one.name != "CUDA_VISIBLE_DEVICES" or one.prefix or not script.job.gpu_count:
+        if one.name != "CUDA_VISIBLE_DEVICES" or one.prefix or not script.resources.gpu_count:
             continue
         value = one.value or ""
-        gpus = script.job.gpu_count
+        gpus = script.resources.gpu_count
         if re.fullmatch(r"\d{1,3}(?:,\d{1,3})*", value, re.ASCII) and max(map(int, value.split(","))) >= gpus:
             has = "one GPU, number 0" if gpus == 1 else f"{gpus} GPUs, numbers 0 to {gpus - 1}"
             what = (
@@ -252,7 +245,7 @@ def _gpus_chosen(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB317", "warning", "the script asks Slurm again and again", pedantic=True)
-def _polls(script: Subject) -> Iterator[Hit]:
+def _polls(script: JobScript) -> Iterator[Hit]:
     for command in script.named("watch", *POLLS):
         name = command.name
         if name == "watch" and len(command.words) > 1:
@@ -271,12 +264,12 @@ def _polls(script: Subject) -> Iterator[Hit]:
                 if name == "sbatch"
                 else "a dependency: --dependency=afterok:JOBID"
             )
-            yield Hit(script.at_word(first_word(command)), what, fix)
+            yield Hit(script.at_command(command), what, fix)
 
 
 @RULES.add("SB318", "warning", "a command that leaves the job")
-def _leaves_the_job(script: Subject) -> Iterator[Hit]:
-    for launch in script.processes.steps:
+def _leaves_the_job(script: JobScript) -> Iterator[Hit]:
+    for launch in script.steps:
         program = (
             launch.tools[min(launch.tools.index(launch.step) + 1, len(launch.tools) - 1)]
             if launch.step
@@ -299,14 +292,14 @@ def _leaves_the_job(script: Subject) -> Iterator[Hit]:
             continue  # what the site lets everybody run
         what, fix = _LEAVING[command.name]
         yield Hit(
-            script.at_word(first_word(command)),
+            script.at_command(command),
             f"{command.name}: {what}",
             fix,
             "info" if command.name in MOSTLY_MEANT and not _to_a_node(script, command) else None,
         )
 
 
-def _to_a_node(script: Subject, command: Command) -> bool:
+def _to_a_node(script: JobScript, command: Command) -> bool:
     """Whether an ssh goes to a node of the job, as far as the text tells."""
     if command.name != "ssh" or not _NODES.search(script.text):
         return False
@@ -315,8 +308,8 @@ def _to_a_node(script: Subject, command: Command) -> bool:
 
 
 @RULES.add("SB319", "info", "idle GPUs")
-def _idle_gpus(script: Subject) -> Iterator[Hit]:
-    if not script.job.gpu_count:
+def _idle_gpus(script: JobScript) -> Iterator[Hit]:
+    if not script.resources.gpu_count:
         return
     for command in script.named(*_WAITING):
         words = [word.value or "" for word in command.words]
@@ -325,18 +318,19 @@ def _idle_gpus(script: Subject) -> Iterator[Hit]:
         if command.name == "tail" and words[-1:] != ["/dev/null"]:
             continue
         if words:
-            what = f"{' '.join(words[:2])} holds {script.job.nodes * script.job.gpu_count} GPUs, used or not"
+            gpus = script.resources.nodes * script.resources.gpu_count
+            what = f"{' '.join(words[:2])} holds {gpus} GPUs, used or not"
             yield Hit(
-                script.at_word(first_word(command)),
+                script.at_command(command),
                 what,
                 "end the job when the work is done: timeout 1h COMMAND",
             )
 
 
 @RULES.add("SB327", "warning", "srun reads the list that a loop goes through")
-def _reads_stdin(script: Subject) -> Iterator[Hit]:
+def _reads_stdin(script: JobScript) -> Iterator[Hit]:
     loop: Command | None = None
-    readers = {id(launch.command): launch for launch in script.processes.steps}
+    readers = {id(launch.command): launch for launch in script.steps}
     for command in script.body.commands if readers and script.named("read") else ():
         context = command.context
         if not context.loop:
@@ -353,7 +347,7 @@ def _reads_stdin(script: Subject) -> Iterator[Hit]:
                 yield Hit(script.at_word(step.words[0]), what, "srun --input=none, or </dev/null behind it")
 
 
-def _expanded_early(script: Subject, launch: Launch, names: frozenset[str]) -> Iterator[tuple[Word, str]]:
+def _expanded_early(script: JobScript, launch: Launch, names: frozenset[str]) -> Iterator[tuple[Word, str]]:
     """The words of a step in which the batch shell expands a variable of each task, with the variable."""
     body = script.body
     step = launch.step
@@ -365,7 +359,7 @@ def _expanded_early(script: Subject, launch: Launch, names: frozenset[str]) -> I
 
 
 def _exported_early(
-    script: Subject, launch: Launch, names: frozenset[str]
+    script: JobScript, launch: Launch, names: frozenset[str]
 ) -> Iterator[tuple[Assignment, str]]:
     """The variables that a step gets from the batch script with what is each task's own, with that name."""
     for one in (*script.body.sets, *launch.command.prefix):
@@ -398,13 +392,13 @@ OF_ITS_OWN = frozenset(
 )
 
 
-def _takes_all(launch: Launch, script: Subject) -> bool:
+def _takes_all(launch: Launch, script: JobScript) -> bool:
     """Whether a step takes all CPUs of the job's nodes."""
     step = launch.step
     if step is None or OF_ITS_OWN & step.options.keys():
         return False
-    nodes = launch.nodes(script.job)
-    return nodes is None or nodes >= script.job.nodes
+    nodes = launch.nodes
+    return nodes is None or nodes >= script.resources.nodes
 
 
 def _sleeps(words: list[str]) -> float:
@@ -419,9 +413,9 @@ def _sleeps(words: list[str]) -> float:
 
 
 @RULES.add("SB328", "warning", "a serial program under srun, once for each task")
-def _serial_step(script: Subject) -> Iterator[Hit]:
-    for launch in script.processes.steps:
-        tasks, program = launch.tasks(script.job), launch.program
+def _serial_step(script: JobScript) -> Iterator[Hit]:
+    for launch in script.steps:
+        tasks, program = launch.tasks, launch.program
         name = program.name.rpartition("/")[2]
         if launch.step and tasks and tasks > 1 and name in SERIAL and not launch.mpi:
             what = f"srun starts {name} {tasks} times, all with the same arguments: they write the same files"
@@ -437,7 +431,7 @@ SERIAL = frozenset(_SERIAL.split())
 
 
 @RULES.add("SB329", "warning", "a pipe that hides a failure from ||")
-def _pipe_and_or(script: Subject) -> Iterator[Hit]:
+def _pipe_and_or(script: JobScript) -> Iterator[Hit]:
     body = script.body
     for command in script.named(*PASSES_ON):
         pipe = command.pipe
@@ -451,7 +445,7 @@ def _pipe_and_or(script: Subject) -> Iterator[Hit]:
             if first in ("echo", "printf", "cat", "ls", ""):
                 continue
             what = f"the status is that of {command.name}, so the exit is never reached when {first} fails"
-            yield Hit(script.at_word(first_word(command)), what, "set -o pipefail, before it")
+            yield Hit(script.at_command(command), what, "set -o pipefail, before it")
 
 
 PASSES_ON = ("tail", "head", "tee", "cat", "sort")

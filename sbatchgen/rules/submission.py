@@ -7,22 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.subject.subject import Subject
 
-RULES: Rules[Subject] = Rules()
+RULES: Rules[JobScript] = Rules()
 
 
 @RULES.add("SB901", "warning", "a variable that overrides the script")
-def _overrides(script: Subject) -> Iterator[Hit]:
-    for name, option in script.script.options.items() if script.environment else ():
+def _overrides(script: JobScript) -> Iterator[Hit]:
+    for name, option in script.sbatch.options.items() if script.environment else ():
         if option.source != "environment":
             continue
         new = option.value or ""
         if name not in script.options:
             what = f"{option.spelled}={new} in the environment sets --{name}, which the script leaves open"
             yield Hit(script.at(1), what, f"unset {option.spelled}, or write it into the script", "info")
-        elif (old := script.value(name) or "") != new:
+        elif (old := script.option(name)) != new:
             what = (
                 f"{option.spelled} in the environment wins over the script: --{name} is '{new}', not '{old}'"
             )
@@ -30,7 +30,7 @@ def _overrides(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB902", "warning", "a job that is submitted from inside of another")
-def _inside(script: Subject) -> Iterator[Hit]:
+def _inside(script: JobScript) -> Iterator[Hit]:
     job = script.environment.get("SLURM_JOB_ID")
     if job:
         what = f"submitted from inside of job {job}: its SLURM_ variables come along, and srun takes "
@@ -39,8 +39,8 @@ def _inside(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB910", "warning", "a variable that puts all steps into a container")
-def _pyxis(script: Subject) -> Iterator[Hit]:
+def _pyxis(script: JobScript) -> Iterator[Hit]:
     names = sorted(name for name in script.environment if name.startswith("PYXIS_CONTAINER_"))
-    if names and script.processes.steps:
+    if names and script.steps:
         what = f"{', '.join(names)} in the environment count as options for every srun of the script"
-        yield Hit(script.at_word(script.processes.steps[0].command), what, f"unset {' '.join(names)}")
+        yield Hit(script.at_word(script.steps[0].command), what, f"unset {' '.join(names)}")

@@ -13,11 +13,11 @@ from sbatchgen.bash import Command
 from sbatchgen.bash.body import SHELLS
 from sbatchgen.bash.launch import Tool
 from sbatchgen.finding import Edit
+from sbatchgen.job.launches import Launch
+from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.subject.processes import Launch
-from sbatchgen.subject.subject import Subject
 
-RULES: Rules[Subject] = Rules()
+RULES: Rules[JobScript] = Rules()
 
 LONG_S = 12 * 3600
 HARMLESS = frozenset(("CONT", "CHLD", "WINCH", "URG"))  # that a process ignores unless it asks for them
@@ -31,9 +31,9 @@ OF_ENVIRONMENT = re.compile(
 _AFTER_OK = re.compile(r"(?:^|[,?=])(?:afterok|aftercorr)\b")
 
 
-def _signal(script: Subject) -> tuple[bool, str] | None:
+def _signal(script: JobScript) -> tuple[bool, str] | None:
     """Whether --signal is for the batch shell, and the signal's name; None where there is none."""
-    match = _SIGNAL.fullmatch(script.value("signal") or "")
+    match = _SIGNAL.fullmatch(script.option("signal"))
     return ("B" in (match["to"] or ""), _name(match["name"])) if match else None
 
 
@@ -42,7 +42,7 @@ def _name(signal: str) -> str:
     return NUMBERS.get(name, name)
 
 
-def _trapped(script: Subject) -> dict[str, list[Command]]:
+def _trapped(script: JobScript) -> dict[str, list[Command]]:
     """The signals for which the script sets a trap, with the commands that do; "?" for those not told."""
     found: dict[str, list[Command]] = {}
     for command in script.named("trap"):
@@ -54,7 +54,7 @@ def _trapped(script: Subject) -> dict[str, list[Command]]:
     return found
 
 
-def _is_whole(script: Subject) -> bool:
+def _is_whole(script: JobScript) -> bool:
     """Whether the script is all that its shell runs: bash, without other files of commands or an exec."""
     if script.body.language not in SHELLS:
         return False
@@ -64,13 +64,13 @@ def _is_whole(script: Subject) -> bool:
     return all(OF_ENVIRONMENT.search(script.body.text_of(word)) for word in sourced)
 
 
-def _requeues(script: Subject) -> list[Command]:
+def _requeues(script: JobScript) -> list[Command]:
     """The commands that hand the job back to Slurm."""
     verbs = {"requeue", "requeuehold"}
     return [one for one in script.named("scontrol") if verbs & {word.value for word in one.words[1:3]}]
 
 
-def _handlers(script: Subject, signals: tuple[str, ...] = ()) -> Iterator[Command]:
+def _handlers(script: JobScript, signals: tuple[str, ...] = ()) -> Iterator[Command]:
     """The commands of the handlers of signals and of their functions; of all but EXIT and ERR by default."""
     functions: set[str] = set()
     for _, body in script.body.traps:
@@ -84,7 +84,7 @@ def _handlers(script: Subject, signals: tuple[str, ...] = ()) -> Iterator[Comman
     yield from (command for command in script.body.commands if command.context.function in functions - {""})
 
 
-def _speaks_of(script: Subject, words: tuple[str, ...]) -> bool:
+def _speaks_of(script: JobScript, words: tuple[str, ...]) -> bool:
     text = script.text.lower()
     return any(word in text for word in words)
 
@@ -95,7 +95,7 @@ def _shown(launch: Launch) -> str:
 
 
 @RULES.add("SB601", "warning", "a signal that ends the script")
-def _has_trap(script: Subject) -> Iterator[Hit]:
+def _has_trap(script: JobScript) -> Iterator[Hit]:
     signal = _signal(script)
     if signal is None or not signal[0] or signal[1] in HARMLESS:
         return
@@ -113,11 +113,11 @@ def _has_trap(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB602", "warning", "a trap that runs too late")
-def _trap_in_time(script: Subject) -> Iterator[Hit]:
+def _trap_in_time(script: JobScript) -> Iterator[Hit]:
     signal = _signal(script)
     if signal is None or not signal[0] or signal[1] not in _trapped(script):
         return
-    trainings = script.processes.trainings
+    trainings = script.trainings
     if not trainings or script.named("wait", "coproc") or any(one.background for one in script.body.commands):
         return
     what = f"bash waits for {_shown(trainings[-1])} to end before it runs the trap for {signal[1]}: the "
@@ -127,29 +127,24 @@ def _trap_in_time(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB603", "warning", "a signal for the steps, where the script waits for it")
-def _reaches(script: Subject) -> Iterator[Hit]:
+def _reaches(script: JobScript) -> Iterator[Hit]:
     signal = _signal(script)
     if signal is None or signal[0] or script.body.language not in SHELLS:
         return
-    name, value = signal[1], script.value("signal") or ""
+    name, value = signal[1], script.option("signal")
     if name in _trapped(script):
         what = f"--signal={value} goes to the steps and not to the script: its trap for {name} never runs"
         yield Hit("signal", what, f"--signal=B:{value.partition(':')[2] or value}")
         return
-    processes = script.processes
-    if (
-        processes.trainings
-        and not processes.unseen
-        and not any(one.step or one.mpi for one in processes.launches)
-    ):
+    started = any(one.step or one.mpi for one in script.launches)
+    if script.trainings and not script.starts_unseen and not started:
         what = f"--signal={value} goes to steps of srun, and the script starts none: nobody gets it"
-        yield Hit("signal", what, f"srun {processes.trainings[0].program.name}, or B: and a trap")
+        yield Hit("signal", what, f"srun {script.trainings[0].program.name}, or B: and a trap")
 
 
 @RULES.add("SB605", "warning", "a restart from the beginning", pedantic=True)
-def _resumes(script: Subject) -> Iterator[Hit]:
-    processes = script.processes
-    if "requeue" not in script.options or not processes.trainings or processes.unseen:
+def _resumes(script: JobScript) -> Iterator[Hit]:
+    if "requeue" not in script.options or not script.trainings or script.starts_unseen:
         return
     if not _speaks_of(script, RESUMES):
         what = "--requeue starts the script again from its first line, and nothing in it looks for a "
@@ -158,27 +153,27 @@ def _resumes(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB607", "warning", "a requeue that Slurm refuses")
-def _may_requeue(script: Subject) -> Iterator[Hit]:
+def _may_requeue(script: JobScript) -> Iterator[Hit]:
     for command in _requeues(script) if "no-requeue" in script.options else ():
         what = "the directive --no-requeue forbids it: Slurm refuses this requeue"
         yield Hit(script.at_word(command), what, "replace --no-requeue by --requeue")
 
 
 @RULES.add("SB608", "info", "a long job that seems to save nothing")
-def _saves(script: Subject) -> Iterator[Hit]:
-    time, processes = script.job.time, script.processes
-    if time is None or time <= LONG_S or not processes.trainings or processes.unseen:
+def _saves(script: JobScript) -> Iterator[Hit]:
+    time = script.resources.time
+    if time is None or time <= LONG_S or not script.trainings or script.starts_unseen:
         return
     if "signal" not in script.options and not _speaks_of(script, SAVES):
         what = (
-            f"a job of up to {script.value('time')}, and nothing in the script speaks of checkpoints: what "
+            f"a job of up to {script.option('time')}, and nothing in the script speaks of checkpoints: what "
         )
         what += "ends it early costs all of it"
         yield Hit("time", what, "save a checkpoint each hour, and resume from the newest")
 
 
 @RULES.add("SB610", "warning", "a script that submits itself")
-def _own_successor(script: Subject) -> Iterator[Hit]:
+def _own_successor(script: JobScript) -> Iterator[Hit]:
     own = script.file.rpartition("/")[2]
     for command in script.named("sbatch"):
         for word in command.words[1:]:
@@ -197,10 +192,10 @@ _SUCCESSOR = "--requeue with a bound on SLURM_RESTART_COUNT, or --array=1-10%1"
 
 
 @RULES.add("SB611", "warning", "a job that waits for ever for a failed one")
-def _dependency(script: Subject) -> Iterator[Hit]:
+def _dependency(script: JobScript) -> Iterator[Hit]:
     what = "if that job fails, this one stays pending for ever (DependencyNeverSatisfied)"
     option = "--kill-on-invalid-dep=yes"
-    if _AFTER_OK.search(script.value("dependency") or "") and "kill-on-invalid-dep" not in script.options:
+    if _AFTER_OK.search(script.option("dependency")) and "kill-on-invalid-dep" not in script.options:
         at = script.at_option("dependency")
         edits = (Edit(at.line, at.end, at.end, f" {option}"),) if at.end else ()
         yield Hit(at, what, f"add {option}", edits=edits)
@@ -213,12 +208,12 @@ def _dependency(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB613", "warning", "a wait that the signal ends")
-def _waits_on(script: Subject) -> Iterator[Hit]:
+def _waits_on(script: JobScript) -> Iterator[Hit]:
     signal = _signal(script)
     if signal is None or not signal[0] or signal[1] not in _trapped(script):
         return
     waits = [one for one in script.named("wait") if not one.context.function and not one.context.trap]
-    behind = [one for one in script.processes.trainings if one.command.background]
+    behind = [one for one in script.trainings if one.command.background]
     ends = {"exit", "wait", "scontrol", "sbatch", "exec"}
     if len(waits) != 1 or waits[0].context.loop or not behind or not _is_whole(script):
         return
@@ -230,11 +225,11 @@ def _waits_on(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB614", "warning", "a signal that kills torchrun")
-def _torchrun_signal(script: Subject) -> Iterator[Hit]:
+def _torchrun_signal(script: JobScript) -> Iterator[Hit]:
     signal = _signal(script)
     if signal is None or signal[0] or signal[1] not in ("USR1", "USR2"):
         return
-    for launch in script.processes.trainings:
+    for launch in script.trainings:
         agent = launch.launcher
         if launch.step is None or agent is None or agent.name != "torchrun":
             continue
@@ -246,11 +241,11 @@ def _torchrun_signal(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB615", "warning", "a shell between the signal and the program")
-def _shell_between(script: Subject) -> Iterator[Hit]:
+def _shell_between(script: JobScript) -> Iterator[Hit]:
     signal = _signal(script)
     if signal is None or signal[0] or signal[1] in HARMLESS:
         return
-    for launch in script.processes.trainings:
+    for launch in script.trainings:
         if launch.step is None or any(tool.name == "exec" for tool in launch.tools):
             continue
         for shell, tool in zip(launch.tools, launch.tools[1:], strict=False):
@@ -272,7 +267,7 @@ def _is_end(command: Command, tool: Tool) -> bool:
 
 
 @RULES.add("SB616", "warning", "requeues without a bound", pedantic=True)
-def _bounded(script: Subject) -> Iterator[Hit]:
+def _bounded(script: JobScript) -> Iterator[Hit]:
     requeues = _requeues(script)
     if not requeues or "SLURM_RESTART_COUNT" in script.text:
         return
@@ -286,14 +281,14 @@ def _bounded(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB617", "info", "tasks that outlive a failed one")
-def _fails_together(script: Subject) -> Iterator[Hit]:
+def _fails_together(script: JobScript) -> Iterator[Hit]:
     if "KILL_BAD_EXIT" in script.text:
         return
-    for launch in script.processes.trainings:
+    for launch in script.trainings:
         step = launch.step
         if step is None or launch.mpi or step.option("kill-on-bad-exit"):
             continue
-        tasks = launch.tasks(script.job)
+        tasks = launch.tasks
         if tasks is not None and tasks > 1:
             what = (
                 f"if one of the {tasks} tasks fails, srun lets the others run, and they wait for it until a "
@@ -303,7 +298,7 @@ def _fails_together(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB618", "warning", "a requeue of the whole array", pedantic=True)
-def _element(script: Subject) -> Iterator[Hit]:
+def _element(script: JobScript) -> Iterator[Hit]:
     for command in _requeues(script) if "array" in script.options else ():
         text = " ".join(script.body.text_of(word) for word in command.words[1:])
         if "ARRAY" not in text and ("SLURM_JOB_ID" in text or "SLURM_JOBID" in text):

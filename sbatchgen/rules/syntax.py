@@ -12,10 +12,10 @@ import subprocess
 from collections.abc import Iterator
 from functools import cache, lru_cache
 
+from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.subject.subject import Subject
 
-RULES: Rules[Subject] = Rules()
+RULES: Rules[JobScript] = Rules()
 
 SECONDS_MAX = 10.0
 BYTES_MAX = 1 << 20
@@ -30,7 +30,7 @@ _HEREDOC = re.compile(r"<<-?[ \t]*\\?['\"]?([\w.!-]+)")
 
 
 @RULES.add("SB814", "error", "no bash")
-def _syntax(script: Subject) -> Iterator[Hit]:
+def _syntax(script: JobScript) -> Iterator[Hit]:
     for line, said in _faults(script):
         if "here-document" not in said:
             what = f"bash can't read this, and runs nothing from here on: {said}"
@@ -38,7 +38,7 @@ def _syntax(script: Subject) -> Iterator[Hit]:
 
 
 @RULES.add("SB815", "warning", "a here-document without its end")
-def _heredoc(script: Subject) -> Iterator[Hit]:
+def _heredoc(script: JobScript) -> Iterator[Hit]:
     for line, said in _faults(script):
         match = _HERE.search(said)
         if match:
@@ -46,7 +46,7 @@ def _heredoc(script: Subject) -> Iterator[Hit]:
             yield Hit(script.at(line), what, f"{match[2]} alone in a line, without blanks around it")
 
 
-def _faults(script: Subject) -> list[tuple[int, str]]:
+def _faults(script: JobScript) -> list[tuple[int, str]]:
     """What bash says of the script up to where it ends for sure, with the lines."""
     text = script.body.source.text if script.body.language in ("bash", "sh") else ""
     if not text or len(text) > BYTES_MAX or not _is_doubtful(script):
@@ -69,7 +69,7 @@ def _ends_before(text: str, line: int) -> bool:
     return False
 
 
-def _is_doubtful(script: Subject) -> bool:
+def _is_doubtful(script: JobScript) -> bool:
     """Whether bash may find a fault: a look at the text, to spare the others a process."""
     text, body = script.text, script.body
     if body.faults or _NO_TARGET.search(text) or text.count('"') % 2 or text.count("'") % 2:

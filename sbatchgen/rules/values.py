@@ -12,13 +12,15 @@ import time
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
+from sbatchgen.finding import Severity
+from sbatchgen.job.job import Job
 from sbatchgen.plan.resources import UNLIMITED
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.subject.ask import Ask
 from sbatchgen.units import Duration
 
-RULES: Rules[Ask] = Rules()
+RULES: Rules[Job] = Rules()
 
+BAD_VALUE: tuple[str, Severity, str] = ("SB126", "error", "a value that Slurm does not take")
 EXAMPLES = {
     "begin": "--begin=2026-01-31T20:00",
     "cpus-per-task": "--cpus-per-task=8",
@@ -76,8 +78,8 @@ def refused(name: str, value: str, slurm: str) -> tuple[str, str] | None:
 
 @lru_cache(maxsize=256)
 def _said(name: str, value: str, slurm: str) -> str:
+    from sbatchgen.job.known_options import PYXIS
     from sbatchgen.sbatch import read
-    from sbatchgen.subject.vocabulary import PYXIS
 
     value = value.replace("\\", "\\\\").replace('"', '\\"')
     answer = read(f'#!/bin/sh\n#SBATCH --{name}="{value}"\n', slurm=slurm, plugin_options=PYXIS, folder="/")
@@ -87,13 +89,13 @@ def _said(name: str, value: str, slurm: str) -> str:
 
 
 @RULES.add("SB140", "error", "a value that slurmctld refuses")
-def _refused_value(ask: Ask) -> Iterator[Hit]:
-    options = ask.job.options
+def _refused_value(job: Job) -> Iterator[Hit]:
+    options = job.resources.options
     for option, text in options.items():
         check = _CHECKS.get(option)
         try:
             if check:
-                check(text, ask)
+                check(text, job)
         except ValueError as error:
             what = f"--{option}={text[:80]}: {error}: Slurm refuses the job"
             yield Hit(option, what, _FIX.get(option, "see sbatch(1)"))
@@ -101,7 +103,7 @@ def _refused_value(ask: Ask) -> Iterator[Hit]:
         if longest and (size := len(text.encode("utf-8", "surrogateescape"))) > longest:
             what = f"--{option} has {size} bytes, and Slurm takes {longest}: it refuses the job"
             yield Hit(option, what, "make it shorter")
-    if "array" in options and options["array"] and ask.job.nodes_min == 0:
+    if "array" in options and options["array"] and job.resources.nodes_min == 0:
         yield Hit("nodes", "an array with no nodes: Slurm refuses the job", "set --nodes=1 or more")
     if "external" in options:
         what = "--external is for jobs without a script: Slurm refuses this one"
@@ -109,33 +111,33 @@ def _refused_value(ask: Ask) -> Iterator[Hit]:
 
 
 @RULES.add("SB141", "error", "times that contradict each other")
-def _contradicting_times(ask: Ask) -> Iterator[Hit]:
-    job = ask.job
-    if job.time is not None and job.time_min is not None and job.time_min > job.time:
-        what = f"the shortest time limit, {_time(job.time_min)}, is longer than --time, {_time(job.time)}: "
-        yield Hit("time-min", f"{what}Slurm refuses the job", f"set --time-min {_time(job.time)} or less")
-    elif "deadline" in job:
+def _contradicting_times(job: Job) -> Iterator[Hit]:
+    most, least = job.resources.time, job.resources.time_min
+    if most is not None and least is not None and least > most:
+        what = f"the shortest time limit, {_time(least)}, is longer than --time, {_time(most)}: "
+        yield Hit("time-min", f"{what}Slurm refuses the job", f"set --time-min {_time(most)} or less")
+    elif "deadline" in job.resources:
         now = int(time.time())
-        reasons = [_late(ask, now + later) for later in _LATER_S]
+        reasons = [_late(job, now + later) for later in _LATER_S]
         if all(reasons):
             yield Hit("deadline", f"{reasons[0]}: Slurm refuses the job", "set a later --deadline")
 
 
-def _late(ask: Ask, now: float) -> str:
+def _late(job: Job, now: float) -> str:
     """Why a job that is submitted now can't keep its deadline; "" if it can."""
     from sbatchgen.sbatch.moment import MomentError, moment  # only jobs with a deadline need it
 
-    job, begin = ask.job, 0.0
+    resources, begin = job.resources, 0.0
     try:
-        deadline = moment(job.options["deadline"], now=now, slurm=ask.slurm)
-        if "begin" in job:
-            begin = moment(job.options["begin"], now=now, slurm=ask.slurm)
+        deadline = moment(resources.options["deadline"], now=now, slurm=job.slurm)
+        if "begin" in resources:
+            begin = moment(resources.options["begin"], now=now, slurm=job.slurm)
     except MomentError:
         return ""  # SB126
     if deadline and begin and deadline < begin:
-        return "" if ask.script else "the job may begin only after its deadline"  # SB135
-    start = max(now, begin) if ask.slurm >= "23.02" else now
-    least = job.time_min if job.time_min or ask.slurm < "23.02" else job.time
+        return "" if job.is_script else "the job may begin only after its deadline"  # SB135
+    start = max(now, begin) if job.slurm >= "23.02" else now
+    least = resources.time_min if resources.time_min or job.slurm < "23.02" else resources.time
     if deadline and deadline < start:
         return "the deadline has passed"
     if deadline and least and deadline < start + least:
@@ -147,7 +149,7 @@ def _time(seconds: int) -> str:
     return "UNLIMITED" if seconds >= UNLIMITED else str(Duration(seconds))
 
 
-def _array(text: str, _: Ask) -> None:
+def _array(text: str, _: Job) -> None:
     from sbatchgen.sbatch.array import indices
 
     found = indices(text)
@@ -157,28 +159,28 @@ def _array(text: str, _: Ask) -> None:
         raise ValueError(f"no cluster has arrays of more than {MAX_ARRAY_SIZE}")
 
 
-def _dependency(text: str, ask: Ask) -> None:
+def _dependency(text: str, job: Job) -> None:
     from sbatchgen.sbatch.dependency import check
 
-    check(text, slurm=ask.slurm)
+    check(text, slurm=job.slurm)
 
 
-def _features(text: str, ask: Ask) -> None:
+def _features(text: str, job: Job) -> None:
     from sbatchgen.sbatch.features import names
 
-    names(text, slurm=ask.slurm)
+    names(text, slurm=job.slurm)
 
 
-def _batch(text: str, ask: Ask) -> None:
+def _batch(text: str, job: Job) -> None:
     from sbatchgen.sbatch.features import batch_names, names
 
-    lists = [ask.job.options[name] for name in ("constraint", "prefer") if name in ask.job]
+    lists = [job.resources.options[name] for name in ("constraint", "prefer") if name in job.resources]
     if not lists:
         raise ValueError("there is no --constraint that has it")
     asked = batch_names(text)
     for one in lists:
         try:
-            known = names(one, slurm=ask.slurm)
+            known = names(one, slurm=job.slurm)
         except ValueError:
             return  # told there
         missing = next((name for name in asked if name not in known), None)
@@ -186,30 +188,30 @@ def _batch(text: str, ask: Ask) -> None:
             raise ValueError(f"'{missing}' is not in --constraint")
 
 
-def _licenses(text: str, ask: Ask) -> None:
+def _licenses(text: str, job: Job) -> None:
     from sbatchgen.sbatch.licenses import counts
 
-    counts(text, slurm=ask.slurm)
+    counts(text, slurm=job.slurm)
 
 
-def _hosts(option: str) -> Callable[[str, Ask], None]:
-    def check(text: str, ask: Ask) -> None:
+def _hosts(option: str) -> Callable[[str, Job], None]:
+    def check(text: str, job: Job) -> None:
         from sbatchgen.sbatch.grammar import RefusedError
         from sbatchgen.sbatch.hostlist import expanded, items, passed_on
 
-        if "/" in text or (ask.slurm >= "24.11" and "{" in text):
+        if "/" in text or (job.slurm >= "24.11" and "{" in text):
             return  # a file, or what slurmctld expands
-        if option == "exclude" and ask.slurm >= "23.11" and any(one.count("[") > 1 for one in items(text)):
+        if option == "exclude" and job.slurm >= "23.11" and any(one.count("[") > 1 for one in items(text)):
             return  # of several brackets in a name, slurmctld takes some that sbatch refuses
         try:
-            hosts = (passed_on if option == "nodelist" else expanded)(text, slurm=ask.slurm)
+            hosts = (passed_on if option == "nodelist" else expanded)(text, slurm=job.slurm)
         except RefusedError as error:
-            if option == "nodelist" and ask.script and not _sbatch_takes(text, ask.slurm):
+            if option == "nodelist" and job.is_script and not _sbatch_takes(text, job.slurm):
                 return  # SB126
             raise ValueError("no list of nodes") from error
         if any("[" in host or "]" in host for host in hosts):
             raise ValueError("a bracket is not closed, or not opened")
-        if option == "exclude" and (both := set(hosts) & _asked_for(ask)):
+        if option == "exclude" and (both := set(hosts) & _asked_for(job)):
             raise ValueError(f"{', '.join(sorted(both)[:3])} in --nodelist too")
 
     return check
@@ -226,42 +228,42 @@ def _sbatch_takes(text: str, slurm: str) -> bool:
     return True
 
 
-def _asked_for(ask: Ask) -> set[str]:
+def _asked_for(job: Job) -> set[str]:
     """The nodes of --nodelist; none where Slurm may leave some of them out."""
     from sbatchgen.sbatch.grammar import RefusedError
     from sbatchgen.sbatch.hostlist import passed_on
 
-    text, job = ask.job.options.get("nodelist", ""), ask.job
+    text, resources = job.option("nodelist"), job.resources
     try:
-        hosts = passed_on(text, slurm=ask.slurm) if "/" not in text else []
+        hosts = passed_on(text, slurm=job.slurm) if "/" not in text else []
     except RefusedError:
         return set()
-    if ask.slurm < "23.02":
-        return set(hosts[: job.ntasks])  # of more nodes than tasks, the last ones are left out
+    if job.slurm < "23.02":
+        return set(hosts[: resources.ntasks])  # of more nodes than tasks, the last ones are left out
     return (
         set(hosts)
-        if all(size is None or size >= len(hosts) for size in (job.ntasks, job.nodes_min))
+        if all(size is None or size >= len(hosts) for size in (resources.ntasks, resources.nodes_min))
         else set()
     )
 
 
-def _resources(text: str, ask: Ask) -> None:
-    if not ask.script:
+def _resources(text: str, job: Job) -> None:
+    if not job.is_script:
         return  # a plan holds nothing but words and counts
     from sbatchgen.sbatch import tres
     from sbatchgen.sbatch.grammar import fold, with_prefix
 
     if fold(text) != "none":
-        tres.check(with_prefix(text, slurm=ask.slurm), slurm=ask.slurm)
+        tres.check(with_prefix(text, slurm=job.slurm), slurm=job.slurm)
 
 
-def _gpus(text: str, ask: Ask) -> None:
+def _gpus(text: str, job: Job) -> None:
     if items := [f"gpu:{item}" for item in text.split(",") if item]:
-        _resources(",".join(items), ask)
+        _resources(",".join(items), job)
 
 
-def _tres_per_task(text: str, ask: Ask) -> None:
-    for item in filter(None, text.split(",") if ask.slurm >= "24.05" else ()):
+def _tres_per_task(text: str, job: Job) -> None:
+    for item in filter(None, text.split(",") if job.slurm >= "24.05" else ()):
         kind = re.split("[/:=]", item, maxsplit=1)[0]
         if kind not in _TRES:
             raise ValueError(
@@ -269,14 +271,14 @@ def _tres_per_task(text: str, ask: Ask) -> None:
             )
 
 
-def _tres_bind(text: str, _: Ask) -> None:
+def _tres_bind(text: str, _: Job) -> None:
     from sbatchgen.sbatch.binding import bad_resource_binding
 
     if bad_resource_binding(text) is not None:
         raise ValueError("no binding of a resource")
 
 
-_CHECKS: dict[str, Callable[[str, Ask], None]] = {
+_CHECKS: dict[str, Callable[[str, Job], None]] = {
     "array": _array,
     "batch": _batch,
     "constraint": _features,

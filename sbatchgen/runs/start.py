@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from sbatchgen import quoting
-from sbatchgen.errors import did_you_mean
+from sbatchgen.errors import Problem, did_you_mean
 from sbatchgen.finding import Finding
 from sbatchgen.plan.plan import Plan
 from sbatchgen.render import launch
-from sbatchgen.rules.plans import error
 from sbatchgen.runs import history
 from sbatchgen.units import ShellPath
 
@@ -77,6 +76,11 @@ class Start:
             "missing": f"no checkpoint {self.checkpoint}",
             "used": f"in use by {self.holder}",
         }.get(self.state, "")
+
+
+def error(plan: Plan, key: str, what: str, fix: str) -> Finding:
+    """What is wrong with a key of a job, where it was written, and a fix."""
+    return Finding("error", Problem(what, str(plan.origin(key)), fix))
 
 
 def look(plan: Plan, run_dir: Path, code: Path, resume: str) -> tuple[Start | None, list[Finding]]:

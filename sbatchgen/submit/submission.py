@@ -12,19 +12,19 @@ from sbatchgen.errors import CommandLineError, DocumentError, FitError
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.layers import Level
 from sbatchgen.inputs.search import Places, bundled
-from sbatchgen.lint.linter import read_closely
+from sbatchgen.job.job import DEFAULT_SLURM
+from sbatchgen.job.script import JobScript
+from sbatchgen.lint.linter import lint_rendered
 from sbatchgen.lint.settings import findings_of, settings_of
 from sbatchgen.lint.source import whole
 from sbatchgen.plan.request import Request, with_log
 from sbatchgen.render.render import render_request
 from sbatchgen.render.trace import trace_request
 from sbatchgen.review import review
-from sbatchgen.rules.plans import check
+from sbatchgen.rules.judge import check
 from sbatchgen.runs import history, start
 from sbatchgen.sbatch import Script, read
 from sbatchgen.slurm.refusal import Asked, asked_by, asked_in
-from sbatchgen.subject.ask import DEFAULT_SLURM
-from sbatchgen.subject.subject import Subject
 from sbatchgen.units import ShellPath, Text
 
 
@@ -112,15 +112,15 @@ def _of_script_of(request: Request, script: str) -> list[Finding]:
     """What a template, the profile's setup or extra_options have brought into the script."""
     plan = request.plan
     extra = tuple(f"{name}{'=' * (value != 'true')}" for name, value in plan.extra_options.items())
-    subject = Subject(
-        file="job.slurm",
-        text=script,
-        slurm=plan.profile.slurm or DEFAULT_SLURM,
-        profile=plan.profile,
-        known_options=extra,
+    return lint_rendered(
+        JobScript(
+            file="job.slurm",
+            text=script,
+            slurm=plan.profile.slurm or DEFAULT_SLURM,
+            profile=plan.profile,
+            known_options=extra,
+        )
     )
-    # SB304 counts processes and GPUs, which `check` has done with the places of the plan.
-    return [finding for finding in read_closely(subject) if finding.rule != "SB304"]
 
 
 def _start(
@@ -204,7 +204,7 @@ def of_script(
     )
     parsed = read(source.data)
     name = parsed.options.get("job-name")
-    job = Subject(file=str(path), text=source.text).job
+    job = JobScript(file=str(path), text=source.text).resources
     return Submission(
         script=source.data,
         name=path.name,

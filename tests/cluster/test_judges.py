@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.inputs.search import Places
+from sbatchgen.job.script import JobScript
 from sbatchgen.lint.settings import findings_of, settings_of
 from sbatchgen.lint.source import whole
-from sbatchgen.subject.subject import Subject
 from tests.rules.test_corpus import FOLDER, SCRIPTS
 from tests.sbatch.array_values import REFUSED, TAKEN
 
@@ -84,7 +84,7 @@ NOT_OF_SBATCH = ("SB309", "SB411", "SB505", "SB508", "SB802", "SB813", "SB814")
 def test_sbatch_refuses_what_lint_says_it_refuses(name: str, oracle: Callable[..., Reading]) -> None:
     """Of each script of the corpus, with the release of this sbatch named; options of plugins are not there."""
     source = whole(str(FOLDER / f"{name}.sh"))
-    subject = Subject(file=source.file, text=source.text, slurm="22.05")
+    subject = JobScript(file=source.file, text=source.text, slurm="22.05")
     found = findings_of(source, settings_of(Places(Path("/nonexistent"), {}), None, "22.05"))
     if (
         subject.plugins

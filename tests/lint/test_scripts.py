@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.document import read
 from sbatchgen.inputs.profile import Profile
+from sbatchgen.job.job import NO_CLUSTER
+from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint, rules
 from sbatchgen.rules.page import PROFILE, pages
-from sbatchgen.subject.subject import Subject
 from tests.conftest import REPOSITORY
 
 FOLDER = REPOSITORY / "tests" / "fixtures" / "scripts"
@@ -42,8 +43,8 @@ KNOWN: dict[str, str] = {
 }
 
 
-def found(text: str, *, profile: Profile | None = None, folder: Path | None = None) -> list[Finding]:
-    return lint(Subject(file="job.slurm", text=text, profile=profile, folder=folder))
+def found(text: str, *, profile: Profile = NO_CLUSTER, folder: Path | None = None) -> list[Finding]:
+    return lint(JobScript(file="job.slurm", text=text, profile=profile, folder=folder))
 
 
 def test_every_script_is_in_the_table() -> None:
@@ -107,7 +108,7 @@ def test_no_rule_fails_on_any_bytes(data: bytes) -> None:
     """And each finding has a place in the script, or none."""
     text = data.decode("utf-8", "surrogateescape")
     lines = text.split("\n")
-    for profile in (None, CLUSTER):
+    for profile in (NO_CLUSTER, CLUSTER):
         for one in found(text, profile=profile, folder=Path("/nonexistent")):
             assert one.rule in rules()
             assert 1 <= one.place.line <= len(lines), one

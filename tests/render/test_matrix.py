@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from sbatchgen.inputs.options import NAMES
+from sbatchgen.job.job import DEFAULT_SLURM
+from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint
 from sbatchgen.plan.plan import Plan
-from sbatchgen.subject.ask import DEFAULT_SLURM
-from sbatchgen.subject.subject import Subject
 from sbatchgen.units import Duration, Memory
 from tests.scripts import errors, matrix, script
 
@@ -64,7 +64,7 @@ def test_lint_finds_nothing(rendered: dict[str, tuple[Plan, str]]) -> None:
     """On the cluster that each is for: two rules have something to tell, and no more than that."""
     for name, (of, text) in rendered.items():
         release = of.profile.slurm or DEFAULT_SLURM
-        found = lint(Subject(file="job.slurm", text=text, slurm=release, profile=of.profile))
+        found = lint(JobScript(file="job.slurm", text=text, slurm=release, profile=of.profile))
         enroot = of.runtime == "enroot" and of.profile.runtimes.enroot.image is None
         known = {"SB214", *(["SB501"] if enroot else [])}  # shards do not divide a GPU's memory
         assert {one.rule for one in found} <= known, name

@@ -19,7 +19,7 @@ from sbatchgen.plan.plan import Plan
 from sbatchgen.review.review import Review, elements, of_plan, of_script
 from sbatchgen.review.screen import as_text, rows
 from sbatchgen.review.terminal import show
-from sbatchgen.rules.plans import check
+from sbatchgen.rules.judge import check
 from sbatchgen.runs import history
 from sbatchgen.units import Duration, Memory, Text
 from tests.cluster.slurm import Cluster
@@ -145,7 +145,7 @@ def test_the_project_and_the_environment_are_named(
 def test_findings_stand_on_the_screen_and_errors_have_no_script(command: Command) -> None:
     result = command("review", "dataparallel", "--profile", "msu")
     assert (result.status, result.err) == (0, "")
-    assert "  warning: DataParallel is slower" in result.out
+    assert "  warning SB015: DataParallel is slower" in result.out
     assert "    fix: mode ddp with" in result.out
     result = command("review", "single", "--profile", "troila", "--gres", "shard:65")
     assert (result.status, result.err) == (4, "")

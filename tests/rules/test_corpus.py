@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.inputs.search import Places
+from sbatchgen.job.script import JobScript
 from sbatchgen.lint.fix import mended
 from sbatchgen.lint.settings import Settings, findings_of, settings_of
 from sbatchgen.lint.source import Source, whole
-from sbatchgen.subject.subject import Subject
 from tests.conftest import REPOSITORY
 
 FOLDER = REPOSITORY / "tests" / "fixtures" / "corpus"
@@ -60,7 +60,7 @@ def test_the_findings_are_those_and_no_other(name: str) -> None:
 def test_what_bash_refuses_is_an_error_and_nothing_else_is(name: str) -> None:
     """Text behind an exit is never read by a bash that runs the script, but by bash -n."""
     source = whole(str(FOLDER / f"{name}.sh"))
-    subject = Subject(file=source.file, text=source.text)
+    subject = JobScript(file=source.file, text=source.text)
     text = source.text[: subject.body.end]
     if subject.body.language not in ("bash", "sh") or subject.placeholders:
         return
@@ -178,7 +178,7 @@ def test_a_profile_that_lists_its_plugins_knows_all_options() -> None:
     """Then an option that it does not list is an error, also one of a plugin that is known elsewhere."""
     from dataclasses import replace
 
-    from sbatchgen.lint.linter import NO_CLUSTER
+    from sbatchgen.job.job import NO_CLUSTER
     from sbatchgen.units import Text
 
     listed = replace(NO_CLUSTER, plugin_options=(Text("site-energy-tag="),))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.rules.plans import check
+from sbatchgen.rules.judge import check
 from sbatchgen.units import Gres, ShellPath, Text
 from tests.conftest import Command
 from tests.scripts import errors, plan
@@ -54,7 +54,7 @@ BREAKS: list[tuple[str, dict[str, Any], str, bool]] = [
     ("ddp", {"account": None}, "wants an account", True),
     ("ddp", {"nodes": 5}, "has 4 nodes, but 5", True),
     ("ddp", {"time": 172860}, "over the limit 2-00:00:00", True),
-    ("ddp", {"time": 59}, "is no limit to Slurm", False),
+    ("ddp", {"time": 59}, "is less than a minute", False),
     ("ddp", {"gpus_per_node": "8"}, "has 4 GPUs a node, but 8", True),
     ("ddp", {"gpus_per_node": "v100:4"}, "type 'a100', not 'v100'", True),
     ("ddp", {"gpus_per_node": "4", "gres": Gres("gpu:4")}, "exclude each other", False),
@@ -63,7 +63,7 @@ BREAKS: list[tuple[str, dict[str, Any], str, bool]] = [
     ("ddp", {"mem": 1024, "mem_per_gpu": 1024}, "exclude each other", False),
     ("ddp", {"cpus_per_task": 65}, "has 64 CPUs a node, but 65", True),
     ("ddp", {"partition": Text("gpo")}, "has no partition 'gpo'", True),
-    ("ddp", {"ntasks": 8}, "leaves it to Slurm", False),
+    ("ddp", {"ntasks": 8}, "may spread the tasks unevenly", False),
     ("ddp", {"ntasks_per_node": 4}, "launcher torchrun wants 1 task a node", False),
     ("ddp", {"ntasks_per_node": 2, "launcher": "srun", "nproc_per_node": 4}, "wants 4 tasks a node", False),
     ("ddp", {"nproc_per_node": 5}, "5 processes a node for 4 GPUs", False),
@@ -105,7 +105,7 @@ BREAKS: list[tuple[str, dict[str, Any], str, bool]] = [
     ("ddp", {"deadline": Text("2020-01-01")}, "the deadline has passed", False),
     ("ddp", {"open_mode": Text("apend")}, "is not append or truncate", False),
     ("ddp", {"account": Text("")}, "account is empty", False),
-    ("ddp", {"extra_options": {"wrap": "x"}}, "no place in a script", False),
+    ("ddp", {"extra_options": {"wrap": "x"}}, "does not belong in a script", False),
     ("ddp", {"extra_options": {"--foo": "x"}}, "not the long name", False),
     ("ddp", {"extra_options": {"nodes": "x"}}, "sbatchgen knows", False),
     ("ddp", {"extra_options": {"foo": ""}}, "has no value", False),
@@ -136,7 +136,7 @@ WARNS: list[tuple[str, dict[str, Any], str]] = [
     ("ddp", {"signal": Text("USR2@60")}, "waits for USR1"),
     ("ddp", {"requeue": False}, "requeue is off"),
     ("single", {"launcher": "spawn"}, "is ignored"),
-    ("ddp", {"runtime": "apptainer", "image": ShellPath("docker://a/b")}, "each of 2 nodes fetches"),
+    ("ddp", {"runtime": "apptainer", "image": ShellPath("docker://a/b")}, "each of 2 nodes pulls"),
 ]
 
 

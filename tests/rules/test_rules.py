@@ -3,37 +3,55 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 
 import pytest
 
-from sbatchgen.inputs.document import decode, read
+from sbatchgen.finding import Finding
+from sbatchgen.inputs.document import Document, decode, read
+from sbatchgen.inputs.job import JobSpec
+from sbatchgen.inputs.layers import Level, layer
 from sbatchgen.inputs.profile import Profile
+from sbatchgen.job.job import DEFAULT_SLURM
+from sbatchgen.job.script import JobScript
 from sbatchgen.lint import suppression
 from sbatchgen.lint.fix import edited
-from sbatchgen.lint.linter import GROUPS, lint, rules
+from sbatchgen.lint.linter import lint, rules
+from sbatchgen.plan.resolve import resolve
 from sbatchgen.rules import judge
+from sbatchgen.rules.judge import check
 from sbatchgen.rules.page import FOLDER, PROFILE, Example, Page, pages
-from sbatchgen.subject.ask import DEFAULT_SLURM
-from sbatchgen.subject.subject import Subject
 
 PAGES = pages()
-EXAMPLES = [
+BOTH = [
     pytest.param(page, example, id=f"{page.rule}-{'good' if example.good else 'bad'}-{number}")
     for page in PAGES.values()
     for number, example in enumerate(page.examples, start=1)
 ]
+EXAMPLES = [one for one in BOTH if isinstance(one.values[1], Example) and not one.values[1].is_job]
 
 
-def subject(page: Page, example: Example, folder: Path) -> Subject:
-    profile = decode(page.profile, Profile, name=page.rule) if page.profile else read(PROFILE, Profile)
+def cluster(page: Page) -> Document[Profile]:
+    return decode(page.profile, Profile, name=page.rule) if page.profile else read(PROFILE, Profile)
+
+
+def findings(page: Page, example: Example, folder: Path) -> list[Finding]:
+    """What is found in an example: a script or a job."""
+    if not example.is_job:
+        return lint(subject(page, example, folder))
+    job = decode(example.text, JobSpec, name="job.yaml")
+    flags = layer(Level.JOB, job.value, job.places)
+    assert job.value.mode
+    return check(resolve(cluster(page), [flags], mode=job.value.mode, name="job"), log_folders_made=True)
+
+
+def subject(page: Page, example: Example, folder: Path) -> JobScript:
     settings = dict(example.settings)
-    return Subject(
+    return JobScript(
         file="job.slurm",
         text=example.text,
         slurm=settings.pop("slurm", DEFAULT_SLURM),
-        profile=profile.value,
+        profile=cluster(page).value,
         makes_log_folders=settings.pop("submitted", "") == "yes",
         environment=settings,
         folder=folder,
@@ -47,8 +65,8 @@ def test_rules_and_pages_are_the_same() -> None:
 
 
 def test_no_id_is_given_twice() -> None:
-    groups = (suppression.RULES, judge.ALL, *(group.RULES for group in GROUPS))
-    ids = [rule.id for rule in chain.from_iterable(groups)]
+    wanted = judge.rules((*judge.SCRIPTS, *judge.JOBS))
+    ids = [rule.id for rule in (*suppression.RULES, *wanted, *judge.rules(judge.PLANS)) if rule.id != "SB126"]
     assert len(ids) == len(set(ids))
     headings = [
         line.split()[1]
@@ -64,10 +82,10 @@ def test_a_page_shows_both() -> None:
         assert {example.good for example in page.examples} == {True, False}, page.rule
 
 
-@pytest.mark.parametrize(("page", "example"), EXAMPLES)
+@pytest.mark.parametrize(("page", "example"), BOTH)
 def test_the_examples_are_what_they_say(page: Page, example: Example, tmp_path: Path) -> None:
     """A bad one has a finding of the rule; a good one has none of it, and no error at all."""
-    found = lint(subject(page, example, tmp_path))
+    found = findings(page, example, tmp_path)
     about = [one for one in found if one.rule == page.rule]
     if example.good:
         assert about == []
@@ -75,8 +93,10 @@ def test_the_examples_are_what_they_say(page: Page, example: Example, tmp_path: 
         return
     assert about, [one.rule for one in found]
     for one in about:
-        assert one.problem.at.startswith("job.slurm:")
         assert one.problem.fix
+        if example.is_job:
+            continue
+        assert one.problem.at.startswith("job.slurm:")
         lines = example.text.split("\n")
         assert 1 <= one.place.line <= len(lines)
         assert 1 <= one.place.column <= len(lines[one.place.line - 1]) + 1
@@ -110,7 +130,7 @@ def test_what_a_container_needs_is_looked_for_where_its_folder_is_here(tmp_path:
     text = f"#!/bin/bash\n{launch.format(tmp_path)}\n"
 
     def missing() -> set[str]:
-        found = lint(Subject(file="job.slurm", text=text, folder=tmp_path, makes_log_folders=True))
+        found = lint(JobScript(file="job.slurm", text=text, folder=tmp_path, makes_log_folders=True))
         return {one.rule for one in found if one.problem.what.startswith("there is no")}
 
     assert missing() == set()

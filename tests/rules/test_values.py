@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint
-from sbatchgen.subject.subject import Subject
 from tests.conftest import FIXTURES
 from tests.rules import values
 from tests.rules.values import Answers, Difference, Request
@@ -134,9 +134,9 @@ def test_values_that_some_cluster_takes(option: str, value: str, release: str) -
 def test_only_a_release_that_is_named_makes_its_lack_of_an_option_an_error() -> None:
     script = "#!/bin/bash\n#SBATCH --time=10:00:00 --segment=2\n"
 
-    def severities(subject: Subject) -> list[str]:
+    def severities(subject: JobScript) -> list[str]:
         return [one.severity for one in lint(subject) if one.rule == "SB130"]
 
-    assert severities(Subject(file="a", text=script, slurm="22.05", assumed=True)) == ["warning"]
-    assert severities(Subject(file="a", text=script, slurm="22.05")) == ["error"]
-    assert severities(Subject(file="a", text=script, slurm="26.05")) == []
+    assert severities(JobScript(file="a", text=script, slurm="22.05", assumed=True)) == ["warning"]
+    assert severities(JobScript(file="a", text=script, slurm="22.05")) == ["error"]
+    assert severities(JobScript(file="a", text=script, slurm="26.05")) == []

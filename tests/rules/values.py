@@ -21,8 +21,9 @@ from unittest import mock
 
 from sbatchgen.inputs.document import decode
 from sbatchgen.inputs.profile import Profile
+from sbatchgen.job.job import NO_CLUSTER
+from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint
-from sbatchgen.subject.subject import Subject
 from tests.cluster.controller import Controller
 
 NODES = "NodeName=n[1-8] Sockets=2 CoresPerSocket=8 ThreadsPerCore=1 RealMemory=64000 TmpDisk=9000 Gres=gpu:a100:4 Feature=a,b,c,ib"
@@ -474,11 +475,11 @@ def _profile(slurm: str) -> Profile:
 
 def errors(request: Request, slurm: str, profile: Profile | None) -> tuple[str, ...]:
     """The rules with an error that says: Slurm refuses this."""
-    subject = Subject(
+    subject = JobScript(
         file="job.sh",
         text=request.script,
         slurm=slurm,
-        profile=profile,
+        profile=profile or NO_CLUSTER,
         makes_log_folders=True,
     )
     found = {finding.rule for finding in lint(subject) if finding.severity == "error"}

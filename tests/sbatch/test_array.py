@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint
 from sbatchgen.sbatch.array import indices
-from sbatchgen.subject.subject import Subject
 from tests.sbatch.array_values import REFUSED, TAKEN
 
 
@@ -14,7 +14,7 @@ from tests.sbatch.array_values import REFUSED, TAKEN
 def test_what_slurmctld_takes_is_an_array(text: str) -> None:
     assert indices(text) is not None
     script = f'#!/bin/bash\n#SBATCH --time=00:05:00\n#SBATCH --array="{text}"\ntrue\n'
-    assert [one.rule for one in lint(Subject(file="a", text=script)) if one.severity == "error"] == []
+    assert [one.rule for one in lint(JobScript(file="a", text=script)) if one.severity == "error"] == []
 
 
 @pytest.mark.parametrize("text", REFUSED)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from sbatchgen.bash import Command, Word
 from sbatchgen.bash.launch import Tool
 from sbatchgen.finding import Place
-from sbatchgen.subject.processes import CONTAINERS, Processes
-from sbatchgen.subject.vocabulary import PYXIS_NAMES
+from sbatchgen.job.known_options import PYXIS_NAMES
+from sbatchgen.job.launches import CONTAINERS, LAUNCHERS, Launch
 
-TRAINERS = frozenset(("python", "torchrun", "accelerate launch", "deepspeed"))
 IMAGE_FILE = re.compile(r"\.(?:sqsh|squashfs|sif)$")
 PULLED = re.compile(r"(?:docker|oras|library|shub)://")
 
@@ -51,17 +50,19 @@ class Container:
     @property
     def trains(self) -> bool:
         """Whether Python runs in it."""
-        return any(tool.name in TRAINERS for tool in self.inside)
+        return any(tool.name == "python" or tool.name in LAUNCHERS for tool in self.inside)
 
 
 def containers(
-    options: Mapping[str, tuple[str, Place]], processes: Processes, place: Callable[[Word | Command], Place]
+    options: Mapping[str, tuple[str, Place]],
+    launches: Iterable[Launch],
+    place: Callable[[Word | Command], Place],
 ) -> Iterator[Container]:
     """All containers of a script.
 
     Args:
         options: Value and place of each option in its directives.
-        processes: What it starts.
+        launches: What it starts.
         place: Tells where a word or a command of its body stands.
     """
     given = {name: value for name, value in options.items() if name in PYXIS_NAMES}
@@ -69,7 +70,7 @@ def containers(
         image, at = given.get("container-image", ("", next(iter(given.values()))[1]))
         several = {name: (value,) for name, (value, _) in given.items()}
         yield Container(pyxis=True, image=image, at=at, options=given, several=several)
-    for launch in processes.launches:
+    for launch in launches:
         for index, tool in enumerate(launch.tools):
             if tool.name == "srun" or tool.name in CONTAINERS:
                 yield from _container(place, launch.command, tool, launch.tools[index + 1 :])

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.subject.processes import Launch
-from sbatchgen.subject.subject import Subject
+from sbatchgen.job.launches import Launch
+from sbatchgen.job.script import JobScript
 from tests.conftest import GOLDEN
 
 HEADER = "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=4 --gpus-per-node=4 --cpus-per-task=8\n"
 
 
 def launches(body: str) -> tuple[Launch, ...]:
-    return Subject(file="job.slurm", text=HEADER + body).processes.launches
+    return JobScript(file="job.slurm", text=HEADER + body).launches
 
 
 @pytest.mark.parametrize(
@@ -39,10 +39,9 @@ def launches(body: str) -> tuple[Launch, ...]:
     ],
 )
 def test_forms(body: str, tools: str, counts: tuple[int | None, ...]) -> None:
-    job = Subject(file="job.slurm", text=HEADER).job
     (launch,) = launches(body)
     assert " ".join(tool.name for tool in launch.tools) == tools
-    assert (launch.nodes(job), launch.tasks(job), launch.tasks_per_node(job), launch.workers(job)) == counts
+    assert (launch.nodes, launch.tasks, launch.tasks_per_node, launch.workers) == counts
     assert launch.is_training
 
 
@@ -75,7 +74,7 @@ def test_what_is_no_training(body: str) -> None:
     ],
 )
 def test_scripts_that_start_others(body: str, *, unseen: bool) -> None:
-    assert Subject(file="job.slurm", text=HEADER + body).processes.unseen is unseen
+    assert JobScript(file="job.slurm", text=HEADER + body).starts_unseen is unseen
 
 
 def test_native_ranks() -> None:
@@ -89,8 +88,8 @@ def test_native_ranks() -> None:
 
 @pytest.mark.parametrize("file", sorted(GOLDEN.glob("*.sh")), ids=lambda file: file.stem)
 def test_rendered_scripts_start_one_training(file: Path) -> None:
-    script = Subject(file=file.name, text=file.read_text())
-    (launch,) = script.processes.trainings
+    script = JobScript(file=file.name, text=file.read_text())
+    (launch,) = script.trainings
     assert (launch.step is None) == ("#SBATCH" not in script.text)
     assert launch.command.background == ("--resume off" not in script.text)
-    assert not script.processes.unseen
+    assert not script.starts_unseen

@@ -1,8 +1,8 @@
 """What a script starts: each launch with its step, its launcher and its program, and how many of them run.
 
-    for launch in subject.processes.launches:  # srun --nodes=2 torchrun --nproc-per-node=4 train.py
+    for launch in script.launches:  # srun --nodes=2 torchrun --nproc-per-node=4 train.py
         launch.step.name, launch.launcher.name, launch.program.name  # "srun", "torchrun", "train.py"
-        launch.nodes(job), launch.tasks_per_node(job), launch.workers(job)  # 2, 1, 4
+        launch.nodes, launch.tasks_per_node, launch.workers  # 2, 1, 4
 
 Sources: srun(1) and sbatch(1) of Slurm 22.05, OUTPUT ENVIRONMENT VARIABLES; torch/distributed/run.py.
 """
@@ -10,7 +10,7 @@ Sources: srun(1) and sbatch(1) of Slurm 22.05, OUTPUT ENVIRONMENT VARIABLES; tor
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -49,10 +49,12 @@ class Launch:
     Attributes:
         command: The command of the script.
         tools: What starts what, from the command on; the last is the program.
+        resources: What the job asks for.
     """
 
     command: Command
     tools: tuple[Tool, ...]
+    resources: Resources
 
     @cached_property
     def step(self) -> Tool | None:
@@ -112,100 +114,103 @@ class Launch:
         names = ("gpus", "gpus-per-node", "gpus-per-task", "gres")
         return next((one for name in names if self.step and (one := self.step.option(name))), None)
 
-    def nodes(self, job: Resources) -> int | None:
-        """On how many nodes its first program starts; None where the text does not tell."""
+    @cached_property
+    def nodes(self) -> int | None:
+        """On how many nodes its first program starts; None if the script does not say."""
         if self.step is None:
             return 1
         given = self.step.option("nodes")
-        return number(given, self.step, job) if given else fixed_nodes(job)
+        return self.number(given, self.step) if given else fixed_nodes(self.resources)
 
-    def tasks(self, job: Resources) -> int | None:
-        """How many times the step starts its program; None where the text does not tell."""
+    @cached_property
+    def tasks(self) -> int | None:
+        """How many times the step starts its program; None if the script does not say."""
         if self.step is None:
             return 1
         given = self.step.option("ntasks")
         if given:
-            return number(given, self.step, job)
-        nodes, each = self.nodes(job), self.step.option("ntasks-per-node")
-        if each:
-            count = number(each, self.step, job)
-            return nodes * count if nodes is not None and count is not None else None
-        if job.ntasks:
-            return job.ntasks
-        return nodes * (job.ntasks_per_node or 1) if nodes is not None else None
+            return self.number(given, self.step)
+        if each := self.step.option("ntasks-per-node"):
+            count = self.number(each, self.step)
+            return self.nodes * count if self.nodes is not None and count is not None else None
+        if self.resources.ntasks:
+            return self.resources.ntasks
+        return self.nodes * (self.resources.ntasks_per_node or 1) if self.nodes is not None else None
 
-    def tasks_per_node(self, job: Resources) -> int | None:
-        """Of the busiest node; None where the text does not tell."""
+    @cached_property
+    def tasks_per_node(self) -> int | None:
+        """Tasks of the busiest node; None if the script does not say."""
         if self.step is not None and (each := self.step.option("ntasks-per-node")):
-            return number(each, self.step, job)
-        tasks, nodes = self.tasks(job), self.nodes(job)
-        return -(-tasks // max(nodes, 1)) if tasks is not None and nodes is not None else None
+            return self.number(each, self.step)
+        if self.tasks is None or self.nodes is None:
+            return None
+        return -(-self.tasks // max(self.nodes, 1))
 
-    def workers(self, job: Resources) -> int | None:
-        """How many processes its launcher starts on a node; None where the text does not tell."""
+    @cached_property
+    def workers(self) -> int | None:
+        """How many processes its launcher starts on a node; None if the script does not say."""
         launcher = self.launcher
         if launcher is None:
             return None
         if launcher.name == "accelerate launch":
-            total = number(launcher.option("num-processes"), launcher, job)
+            total = self.number(launcher.option("num-processes"), launcher)
             machines = launcher.option("num-machines")
-            alone = 1 if fixed_nodes(job) == 1 else None  # else a file of its own may tell
-            nodes = number(machines, launcher, job) if machines else alone
+            alone = 1 if fixed_nodes(self.resources) == 1 else None  # else accelerate's own file may say
+            nodes = self.number(machines, launcher) if machines else alone
             return -(-total // nodes) if total is not None and nodes else None
         given = launcher.option("num-gpus" if launcher.name == "deepspeed" else "nproc-per-node")
-        return number(given, launcher, job) if given or launcher.name != "torchrun" else 1
+        return self.number(given, launcher) if given or launcher.name != "torchrun" else 1
+
+    @cached_property
+    def told_nodes(self) -> int | None:
+        """The number of nodes in the launcher's own options; None if the script does not say."""
+        if self.launcher is None:
+            return None
+        names = {"torchrun": "nnodes", "accelerate launch": "num-machines", "deepspeed": "num-nodes"}
+        option = self.launcher.option(names.get(self.launcher.name, ""))
+        if option is None:
+            return 1 if self.launcher.name != "deepspeed" else None
+        return self.number(option, self.launcher)
+
+    def number(self, option: ToolOption | None, tool: Tool) -> int | None:
+        """The number in an option of a tool, or in a variable of Slurm there; None if it is not known."""
+        if option is None:
+            return None
+        if option.value is not None:
+            return int(option.value) if re.fullmatch(r"\d{1,9}", option.value, re.ASCII) else None
+        return slurm_number(variable(option, tool), self.resources)
 
     def _first(self, names: frozenset[str]) -> Tool | None:
         return next((tool for tool in self.tools if tool.name in names), None)
 
 
-class Processes:
-    """What a script starts.
-
-    Attributes:
-        body: Its body.
-    """
-
-    def __init__(self, body: Body) -> None:
-        self.body = body
-
-    @cached_property
-    def launches(self) -> tuple[Launch, ...]:
-        """The commands that start programs through others or with Python, in the order of the text."""
-        return tuple(launch for command in self.body.commands for launch in _launches(command, self.body))
-
-    @cached_property
-    def trainings(self) -> tuple[Launch, ...]:
-        """Those that start the work: programs of Python."""
-        return tuple(launch for launch in self.launches if launch.is_training)
-
-    @cached_property
-    def steps(self) -> tuple[Launch, ...]:
-        """Those with srun."""
-        return tuple(launch for launch in self.launches if launch.step is not None)
-
-    @cached_property
-    def unseen(self) -> bool:
-        """Whether the script starts others, or what a variable holds: there may be launches in them."""
-        return any(_is_unseen(command, self.body) for command in self.body.commands) or any(
-            _is_opaque(launch.program) for launch in self.launches if not launch.command.context.substitution
-        )
+def launches(body: Body, resources: Resources) -> Iterator[Launch]:
+    """The commands that start programs through others or with Python, in the order of the text."""
+    for command in body.commands:
+        for tools in _started(command, body):
+            yield Launch(command=command, tools=tools, resources=resources)
 
 
-def _launches(command: Command, body: Body) -> Iterator[Launch]:
+def starts_unseen(body: Body, launches: Iterable[Launch]) -> bool:
+    """Whether a script starts other scripts, or the content of a variable: they may hold launches."""
+    return any(_is_unseen(command, body) for command in body.commands) or any(
+        _is_opaque(launch.program) for launch in launches if not launch.command.context.substitution
+    )
+
+
+def _started(command: Command, body: Body) -> Iterator[tuple[Tool, ...]]:
     name = command.name
     if command.test or not (name in STARTERS or not name or _PYTHON.fullmatch(name)):
         return
     if name == "eval" and len(command.words) == 2:
         inner = string_body(body, command.words[1])
         for each in inner.commands:
-            for launch in _launches(each, inner) if each.name != "eval" else ():
-                if not each.context.substitution:
-                    yield Launch(command=command, tools=launch.tools)
+            if each.name != "eval" and not each.context.substitution:
+                yield from _started(each, inner)
         return
     tools = chain(command, body)
     if tools and _starts(tools):
-        yield Launch(command=command, tools=tools)
+        yield tools
 
 
 def _starts(tools: tuple[Tool, ...]) -> bool:
@@ -240,18 +245,9 @@ def _is_unseen(command: Command, body: Body) -> bool:
     return name in ("make", "sbatch", "xargs", "parallel", "pdsh", "clush") or bool(_SCRIPT.search(name))
 
 
-def fixed_nodes(job: Resources) -> int | None:
+def fixed_nodes(resources: Resources) -> int | None:
     """The nodes of a job; None where --nodes is a range."""
-    return job.nodes if job.nodes_max in (None, job.nodes_min) else None
-
-
-def number(option: ToolOption | None, tool: Tool, job: Resources) -> int | None:
-    """The number that an option's value is, also as one of Slurm's variables; None where it can't be told."""
-    if option is None:
-        return None
-    if option.value is not None:
-        return int(option.value) if re.fullmatch(r"\d{1,9}", option.value, re.ASCII) else None
-    return slurm_number(variable(option, tool), job)
+    return resources.nodes if resources.nodes_max in (None, resources.nodes_min) else None
 
 
 def variable(option: ToolOption, tool: Tool) -> str:
@@ -267,21 +263,21 @@ def variable(option: ToolOption, tool: Tool) -> str:
     return ""
 
 
-def slurm_number(name: str, job: Resources) -> int | None:
+def slurm_number(name: str, resources: Resources) -> int | None:
     """What a variable of Slurm holds in a job; None where it is not one, not set, or no plain number."""
-    nodes = fixed_nodes(job)
-    tasks = nodes * job.ntasks_per_node if nodes is not None and job.ntasks_per_node else None
+    nodes = fixed_nodes(resources)
+    tasks = nodes * resources.ntasks_per_node if nodes is not None and resources.ntasks_per_node else None
     held = {
         "SLURM_NNODES": nodes,
         "SLURM_JOB_NUM_NODES": nodes,
-        "SLURM_NTASKS": job.ntasks or tasks,
-        "SLURM_NPROCS": job.ntasks or tasks,
-        "SLURM_NTASKS_PER_NODE": job.ntasks_per_node,
-        "SLURM_CPUS_PER_TASK": job.cpus_per_task,
-        "SLURM_GPUS_ON_NODE": job.gpu_count or None,
-        "SLURM_GPUS": _untyped(job.gpus),
-        "SLURM_GPUS_PER_NODE": _untyped(job.gpus_per_node),
-        "SLURM_GPUS_PER_TASK": _untyped(job.gpus_per_task),
+        "SLURM_NTASKS": resources.ntasks or tasks,
+        "SLURM_NPROCS": resources.ntasks or tasks,
+        "SLURM_NTASKS_PER_NODE": resources.ntasks_per_node,
+        "SLURM_CPUS_PER_TASK": resources.cpus_per_task,
+        "SLURM_GPUS_ON_NODE": resources.gpu_count or None,
+        "SLURM_GPUS": _untyped(resources.gpus),
+        "SLURM_GPUS_PER_NODE": _untyped(resources.gpus_per_node),
+        "SLURM_GPUS_PER_TASK": _untyped(resources.gpus_per_task),
     }
     return held.get(name)
 

@@ -1,4 +1,4 @@
-"""A script as the rules see it: directives, body, what it asks for, and where it would be submitted."""
+"""A script as rules judge it: its directives, its body, what it asks for, and where it would be submitted."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sbatchgen.finding import Place
-from sbatchgen.inputs.profile import Profile
+from sbatchgen.job.job import Job
+from sbatchgen.job.known_options import PYXIS, RENAMED, is_near, known_plugins, of_plugins, table
 from sbatchgen.plan.resources import UNLIMITED, Amounts, Resources
-from sbatchgen.sbatch import Option, Script, read, task, tres
+from sbatchgen.sbatch import Script, read, task, tres
 from sbatchgen.sbatch.getopt import Stop, Use, scan
 from sbatchgen.sbatch.grammar import (
     INFINITE,
@@ -27,18 +27,17 @@ from sbatchgen.sbatch.grammar import (
 )
 from sbatchgen.sbatch.header import READ, Token
 from sbatchgen.sbatch.releases import ALIASES, Spec, line_of
-from sbatchgen.subject.ask import DEFAULT_SLURM
-from sbatchgen.subject.vocabulary import PYXIS, RENAMED, is_near, known_plugins, of_plugins, table
 
 if TYPE_CHECKING:
     from sbatchgen.bash import Body, Command, Word
-    from sbatchgen.subject.containers import Container
-    from sbatchgen.subject.processes import Processes
+    from sbatchgen.bash.launch import ToolOption
+    from sbatchgen.job.containers import Container
+    from sbatchgen.job.launches import Launch
 
 
 NAMES_MAX = 100  # of options that sbatch does not have, which are compared with its own
 # What a subject keeps that no release of Slurm changes.
-_OF_BASH = ("lines", "body", "processes", "commands", "_by_name", "containers")
+_OF_BASH = ("lines", "body", "commands", "_by_name")
 _MARKS = ("{", "<", "@", "%", "__")
 _IN_BODY = re.compile(
     r"\{\{-?[ \t]*[A-Za-z_][^{}$\n]*\}\}|\{%-?[ \t]*\w[^%\n]*%\}|(?<![\w@])@[A-Z][A-Z0-9_]+@"
@@ -49,31 +48,25 @@ _IN_DIRECTIVE = re.compile(
 )
 
 
-@dataclass(kw_only=True)
-class Subject:
+@dataclass(kw_only=True, eq=False, repr=False)
+class JobScript(Job):
     """A script, and what is known of where it will run.
 
     Attributes:
         file: Its name, for messages.
-        text: The script; bytes that are no UTF-8 are surrogates.
-        slurm: The release that will read it.
-        assumed: Whether nobody has named it: what it alone refuses is a warning then.
-        profile: Its cluster, if that is known.
+        text: The script; bytes that are not UTF-8 are surrogates.
+        assumed: Whether nobody has named the release: what it alone refuses is a warning then.
         environment: That of the submission, for SBATCH_ variables; empty where nobody submits.
-        folder: Where it would be submitted; None where that is not known.
-        makes_log_folders: Whether the folders of its logs are made before it is submitted.
-        known_options: Options of plugins, besides those that the profile names; name= for one with a value.
+        known_options: Options of plugins besides those in the profile; name= for one with a value.
     """
 
     file: str
     text: str
-    slurm: str = DEFAULT_SLURM
     assumed: bool = False
-    profile: Profile | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
-    folder: Path | None = None
-    makes_log_folders: bool = False
     known_options: tuple[str, ...] = ()
+
+    is_script = True
 
     @cached_property
     def lines(self) -> list[str]:
@@ -88,7 +81,7 @@ class Subject:
     @cached_property
     def plugins(self) -> tuple[Spec, ...]:
         """Options of sbatch that the site's plugins add; without a list of them, those that are known."""
-        named = self.profile.plugin_options if self.profile else ()
+        named = self.profile.plugin_options
         known = () if named else (spec for spec in known_plugins() if f"--{spec.name}" in self.text)
         return (*known, *of_plugins((*named, *self.known_options)))
 
@@ -97,7 +90,7 @@ class Subject:
         """The lines in which a program has yet to put something, as {{ nodes }} or @NODES@, by number."""
         found = {}
         if any(mark in self.text for mark in _MARKS):
-            lines = {line.line for line in self.script.directives if line.kind in READ}
+            lines = {line.line for line in self.sbatch.directives if line.kind in READ}
             for number, text in enumerate(self.lines, start=1):
                 shape = _IN_DIRECTIVE if number in lines else _IN_BODY
                 if match := shape.search(text):
@@ -106,7 +99,7 @@ class Subject:
 
     def may_be_of_plugin(self, name: str) -> bool:
         """Whether an unknown option may be one of a plugin: it is no slip, and no list says no."""
-        if self.profile is not None and self.profile.plugin_options:
+        if self.profile.plugin_options:
             return False
         known = self._unknown_names
         if name not in known and len(known) < NAMES_MAX:
@@ -118,7 +111,7 @@ class Subject:
         return {}
 
     @cached_property
-    def script(self) -> Script:
+    def sbatch(self) -> Script:
         """What sbatch reads and says."""
         folder = str(self.folder) if self.folder else "/"
         return read(
@@ -137,18 +130,35 @@ class Subject:
 
         return bash.read(self.text if "\0" not in self.text else "")  # which no sbatch takes
 
-    def read_by(self, release: str) -> Subject:
+    def read_by(self, release: str) -> JobScript:
         """The script as another release reads it; what bash makes of it is the same."""
         other = replace(self, slurm=release, assumed=False)
         vars(other).update((name, value) for name, value in vars(self).items() if name in _OF_BASH)
         return other
 
     @cached_property
-    def processes(self) -> Processes:
-        """What the script starts, and how many of each."""
-        from sbatchgen.subject.processes import Processes
+    def launches(self) -> tuple[Launch, ...]:
+        """The commands that start programs through others or with Python."""
+        from sbatchgen.job.launches import launches
 
-        return Processes(self.body)
+        return tuple(launches(self.body, self.resources))
+
+    @cached_property
+    def trainings(self) -> tuple[Launch, ...]:
+        """The launches of the real work: programs of Python."""
+        return tuple(launch for launch in self.launches if launch.is_training)
+
+    @cached_property
+    def steps(self) -> tuple[Launch, ...]:
+        """The launches with srun."""
+        return tuple(launch for launch in self.launches if launch.step is not None)
+
+    @cached_property
+    def starts_unseen(self) -> bool:
+        """Whether it starts other scripts, or the content of a variable: they may hold launches."""
+        from sbatchgen.job.launches import starts_unseen
+
+        return starts_unseen(self.body, self.launches)
 
     @cached_property
     def commands(self) -> tuple[Command, ...]:
@@ -173,17 +183,17 @@ class Subject:
     @cached_property
     def containers(self) -> tuple[Container, ...]:
         """The containers that it starts."""
-        from sbatchgen.subject.containers import containers
+        from sbatchgen.job.containers import containers
 
         if not any(word in self.text for word in ("container", "apptainer", "singularity")):
             return ()  # without reading the body
         given = {name: (use.value or "", self.at_option(name)) for name, use in self.options.items()}
-        return tuple(containers(given, self.processes, self.at_word))
+        return tuple(containers(given, self.launches, self.at_word))
 
     @cached_property
     def uses(self) -> tuple[Use | Stop, ...]:
         """Every use of an option in the directives of the first component, also after what stops sbatch."""
-        lines = [line for line in self.script.directives if line.kind in READ and line.component <= 0]
+        lines = [line for line in self.sbatch.directives if line.kind in READ and line.component <= 0]
         return tuple(_uses([word for line in lines for word in line.words], table(self.slurm, self.plugins)))
 
     @cached_property
@@ -193,14 +203,14 @@ class Subject:
         return {ALIASES.get(use.spec.name, use.spec.name): use for use in uses}
 
     @cached_property
-    def job(self) -> Resources:
-        """What it asks for; a value that sbatch can't read counts as not given."""
+    def resources(self) -> Resources:
+        """What it asks Slurm for; a value that sbatch can't read counts as not given."""
         return _resources(self)
 
-    def value(self, option: str) -> str | None:
-        """The value of an option that counts; None where it is not given or takes none."""
-        use = self.options.get(option)
-        return use.value if use else None
+    def option(self, name: str) -> str:
+        """The value of an option that counts; "" if it is not given or a flag."""
+        use = self.options.get(name)
+        return (use.value or "") if use else ""
 
     def at(self, line: int, column: int = 1, end: int = 0) -> Place:
         """A place in the script."""
@@ -210,6 +220,14 @@ class Subject:
         """Where a word or a command of the body stands; up to the line's end where it goes on in the next."""
         end = word.end_column if word.end_line == word.line else 0
         return self.at(word.line, word.column, end if end > word.column else 0)
+
+    def at_command(self, command: Command) -> Place:
+        """Where a command starts: its first word, or itself if it is an assignment."""
+        return self.at_word(command.words[0] if command.words else command)
+
+    def at_option_of(self, option: ToolOption) -> Place:
+        """Where the value of a tool's option stands."""
+        return self.at_word(option.value_word or option.word)
 
     def at_option(self, option: str) -> Place:
         """Where an option that counts is given: all of it, with its value where they stand together."""
@@ -231,10 +249,6 @@ class Subject:
         column, end = use.value_word.span(use.value_start)
         return self.at(use.value_word.line, column, end)
 
-    def given(self, option: str) -> Option | None:
-        """The option as sbatch settles it, from the script or the environment; None if sbatch ends before."""
-        return self.script.options.get(option)
-
 
 def _uses(words: list[Token], known: Mapping[str, Spec]) -> Iterator[Use | Stop]:
     """All options in these words; where sbatch stops, the word is left out and the rest is read."""
@@ -251,30 +265,30 @@ def _uses(words: list[Token], known: Mapping[str, Spec]) -> Iterator[Use | Stop]
         start = numbers[id(stop.word)] + 1
 
 
-def _resources(subject: Subject) -> Resources:
-    text = {name: use.value or "" for name, use in subject.options.items()}
-    count = {name: _count(name, text.get(name), subject.slurm) for name in _COUNTS}
-    least, most = _nodes(text.get("nodes"), subject.slurm)
+def _resources(script: JobScript) -> Resources:
+    text = {name: use.value or "" for name, use in script.options.items()}
+    count = {name: _count(name, text.get(name), script.slurm) for name in _COUNTS}
+    least, most = _nodes(text.get("nodes"), script.slurm)
     return Resources(
         options=text,
-        places={name: subject.at_option(name) for name in text},
-        nowhere=subject.at(1),
+        places={name: script.at_option(name) for name in text},
+        nowhere=script.at(1),
         nodes_min=least,
         nodes_max=most,
         ntasks=count["ntasks"],
         ntasks_per_node=count["ntasks-per-node"],
         cpus_per_task=count["cpus-per-task"],
         cpus_per_gpu=count["cpus-per-gpu"],
-        gpus=_gpus(text.get("gpus"), subject.slurm),
-        gpus_per_node=_gpus(text.get("gpus-per-node"), subject.slurm),
-        gpus_per_task=_gpus(text.get("gpus-per-task"), subject.slurm, per_task=True),
-        gres=_gres(text.get("gres", "none"), subject.slurm),
+        gpus=_gpus(text.get("gpus"), script.slurm),
+        gpus_per_node=_gpus(text.get("gpus-per-node"), script.slurm),
+        gpus_per_task=_gpus(text.get("gpus-per-task"), script.slurm, per_task=True),
+        gres=_gres(text.get("gres", "none"), script.slurm),
         mem=mebibytes(text["mem"]) if "mem" in text else None,
         mem_per_cpu=mebibytes(text["mem-per-cpu"]) if "mem-per-cpu" in text else None,
         mem_per_gpu=mebibytes(text["mem-per-gpu"]) if "mem-per-gpu" in text else None,
         time=_time(text.get("time")),
         time_min=_time(text.get("time-min")),
-        default_partition=subject.profile.default_partition if subject.profile else None,
+        default_partition=script.profile.default_partition,
     )
 
 

@@ -9,22 +9,22 @@ from sbatchgen.finding import Edit
 
 if TYPE_CHECKING:
     from sbatchgen.bash import Command, Word
-    from sbatchgen.subject.subject import Subject
+    from sbatchgen.job.script import JobScript
 
 
-def before(script: Subject, word: Word, text: str) -> tuple[Edit, ...]:
+def before(script: JobScript, word: Word, text: str) -> tuple[Edit, ...]:
     """An insertion before a word of the script's own; none where it is not written there as it is."""
     if word.source is not script.body.source or not word.text or word.text != word.value:
         return ()
     return (Edit(word.line, word.column, word.column, text),)
 
 
-def after(script: Subject, word: Word, text: str) -> tuple[Edit, ...]:
+def after(script: JobScript, word: Word, text: str) -> tuple[Edit, ...]:
     """An insertion behind a word, likewise."""
     return (Edit(word.line, word.end_column, word.end_column, text),) if before(script, word, text) else ()
 
 
-def line_before(script: Subject, command: Command, text: str) -> tuple[Edit, ...]:
+def line_before(script: JobScript, command: Command, text: str) -> tuple[Edit, ...]:
     """A new line before a command that always runs; none where something else starts on its line."""
     line = _line(script, command.line)
     if not _is_own(script, command) or line[: command.column - 1].strip():
@@ -32,7 +32,7 @@ def line_before(script: Subject, command: Command, text: str) -> tuple[Edit, ...
     return (Edit(command.line, 1, 1, f"{text}\n"),)
 
 
-def line_after(script: Subject, command: Command, text: str) -> tuple[Edit, ...]:
+def line_after(script: JobScript, command: Command, text: str) -> tuple[Edit, ...]:
     """A new line behind a command in the background that always runs; none where its line goes on."""
     line = _line(script, command.end_line)
     if not _is_own(script, command) or not re.fullmatch(r"\s*&\s*(?:#.*)?", line[command.end_column - 1 :]):
@@ -40,9 +40,9 @@ def line_after(script: Subject, command: Command, text: str) -> tuple[Edit, ...]
     return (Edit(command.end_line, len(line) + 1, 0, f"\n{text}"),)
 
 
-def _is_own(script: Subject, command: Command) -> bool:
+def _is_own(script: JobScript, command: Command) -> bool:
     return command.context.top and command.source is script.body.source
 
 
-def _line(script: Subject, number: int) -> str:
+def _line(script: JobScript, number: int) -> str:
     return script.lines[number - 1] if 0 < number <= len(script.lines) else ""

@@ -1,0 +1,1 @@
+"""A job as the rules judge it, from a plan or from a script."""

@@ -1,0 +1,77 @@
+"""A job and its cluster: what rules judge, be it a plan (`PlannedJob`) or a script (`JobScript`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from sbatchgen.finding import Place
+from sbatchgen.inputs.profile import Partition, Profile
+from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.resources import Resources
+from sbatchgen.units import Text
+
+DEFAULT_SLURM = "26.05"  # the current release, for scripts and profiles that name none
+NO_CLUSTER = Profile(name=Text("unknown"), url=Text(""), checked=Text(""))
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class Job:
+    """A job and what is known of its cluster.
+
+    Attributes:
+        profile: Its cluster.
+        slurm: The release of Slurm that reads the script.
+        makes_log_folders: Whether the folders of its logs are made before it is submitted.
+        folder: Where it would be submitted; None if unknown.
+    """
+
+    profile: Profile = NO_CLUSTER
+    slurm: str = DEFAULT_SLURM
+    makes_log_folders: bool = False
+    folder: Path | None = None
+
+    is_script = False
+
+    @cached_property
+    def resources(self) -> Resources:
+        """What it asks Slurm for."""
+        raise NotImplementedError
+
+    @property
+    def known(self) -> bool:
+        """Whether its cluster is known."""
+        return self.profile is not NO_CLUSTER
+
+    @cached_property
+    def partitions(self) -> dict[str, Partition]:
+        """The partitions that it asks for and the profile knows."""
+        known = {str(name): partition for name, partition in self.profile.partitions.items()}
+        return {name: known[name] for name in self.resources.partitions if name in known}
+
+    def option(self, name: str) -> str:
+        """The value of an option; "" if it is not given or a flag."""
+        return self.resources.options.get(name, "")
+
+    def at_option(self, option: str) -> Place:
+        """Where an option is given."""
+        return self.resources.place(option)
+
+
+class PlannedJob(Job):
+    """The job of a plan."""
+
+    def __init__(self, plan: Plan, *, makes_log_folders: bool = False) -> None:
+        slurm = plan.profile.slurm or DEFAULT_SLURM
+        super().__init__(profile=plan.profile, slurm=slurm, makes_log_folders=makes_log_folders)
+        self.plan = plan
+
+    @cached_property
+    def resources(self) -> Resources:
+        """What it asks Slurm for."""
+        return self.plan.resources
+
+    def at(self, key: str) -> Place:
+        """Where a key of the job was written, as "options.nodes" or "runtime"."""
+        return Place(str(self.plan.origin(key)))

@@ -1,1 +1,0 @@
-"""A plan or a script as the rules see it."""
