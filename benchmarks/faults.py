@@ -179,7 +179,7 @@ def killed_while_saving(run_dir: Path, after_s: float) -> tuple[int, int, bool]:
     session = big_session(run_dir)
     session = dataclasses.replace(session, log=dataclasses.replace(session.log, speaks=True))
     (weight,) = session.model.parameters()
-    folder = resume.folder(session.config)
+    folder = resume.checkpoint_folder(session.config)
     checkpoint.prepare(folder, "auto", print)
 
     def saves() -> None:

@@ -6,9 +6,8 @@ import os
 import sys
 
 if not __package__:
-    # Started as a folder: the package is imported by its name from the folder around it, and modules of the
-    # user (--dataset own:data) from the current folder, as with -m. A folder `training` of the user's own
-    # does not take its place.
+    # Started as a folder: import the package by name from the folder around it, and the user's modules
+    # (--dataset own:data) from the current folder, as with -m. A folder `training` there is not imported.
     sys.path[:1] = [os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ""]  # noqa: PTH100, PTH120
 
 from training.command import main
@@ -19,6 +18,5 @@ if __name__ == "__main__":
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):  # a full disk
             stream.flush()
-    # Not sys.exit: at the interpreter's end, threads of a process group may abort a run that is done and
-    # saved, or wait for ever for processes that are gone.
+    # Not sys.exit: at interpreter exit, threads of a process group may abort, or wait for ended processes.
     os._exit(code)

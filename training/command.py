@@ -1,6 +1,6 @@
-"""The command line `python3 -m training`: wire the parts, and turn what happens into an exit status.
+"""The command line `python3 -m training`: starts the run, and turns errors into an exit status.
 
-How to start it in each way, and what it leaves where, stands in __init__.py; --help shows that too.
+How to start it and what it writes is described in __init__.py, which --help shows.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from training.runfolder import look
 
 
 def main(argv: list[str]) -> int:
-    """Run the command line `argv`; torch is imported only once it makes sense."""
-    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # torch's; nothing here needs it
+    """Run the command line `argv`. torch is imported late: a wrong flag is reported at once."""
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # of torch; not needed here
     config: Config | None = None
     try:
         config = parse(argv)
         if config.look:
-            return _looked(config)
+            return _print_look(config)
         if config.launcher == "spawn":
             processes = config.nproc_per_node or _gpus(config) or 1
-            return _told(spawn.run(argv, processes, nodes=config.nnodes, node=config.node_rank))
+            return _finish(spawn.run(argv, processes, nodes=config.nnodes, node=config.node_rank))
         if os.environ.get(PARENT, "").isdecimal():
             end_with_parent(int(os.environ[PARENT]))
-        stop = Stop()  # before the slow imports: from here on a signal is remembered and does not kill
+        stop = Stop()  # before the slow imports: from here on signals do not kill
         place = detect(os.environ, config.launcher)
         try:
             from training.run.engine import run
@@ -54,40 +54,41 @@ def main(argv: list[str]) -> int:
             raise UserError(
                 "this Python has no torch", at=sys.executable, fix="install it, or start another Python"
             ) from error
-        return _told(run(config, place, stop))
+        return _finish(run(config, place, stop))
     except (UserError, NotFiniteError) as error:
         shared = isinstance(error, NotFiniteError) or error.shared
         status = NOT_FINITE if isinstance(error, NotFiniteError) else FAILED
         if shared and _number("RANK", "SLURM_PROCID"):
-            return status  # rank 0 tells it
+            return status  # rank 0 prints it
         if shared or _number("LOCAL_RANK", "SLURM_LOCALID") == 0:
             complain(f"error: {error}")
-        return _failed(config, error, status)
-    except Exception as error:  # noqa: BLE001 - a bug, or a process that went away
+        return _fail(config, error, status)
+    except Exception as error:  # noqa: BLE001 - a bug, or another process has ended
         complain(traceback.format_exc().rstrip())
-        return _failed(config, error, FAILED)
+        return _fail(config, error, FAILED)
 
 
-def _looked(config: Config) -> int:
-    """Print what a start would find, for a program to read."""
+def _print_look(config: Config) -> int:
+    """Print as JSON what a start would do."""
     import json
 
     print(json.dumps(dataclasses.asdict(look(config, _number("WORLD_SIZE") or 1))))
     return DONE
 
 
-def _told(status: int) -> int:
-    """The exit status, which the job script is told too.
+def _finish(status: int) -> int:
+    """Write the exit status for the job script, and return it.
 
-    A stop then ends with 0: launchers take anything else for a failure and kill the other processes.
+    If the script reads it, a stopped run exits with 0: launchers take other statuses for a failure and kill
+    the other processes.
     """
     if status != DONE:
         leave_status(status)
     return DONE if status == PREEMPTED and reads_status() else status
 
 
-def _failed(config: Config | None, error: Exception, status: int) -> int:
-    """Leave reason and status where people and the job script look, unless the folder is another job's."""
+def _fail(config: Config | None, error: Exception, status: int) -> int:
+    """Write the reason to status.json, unless the folder is another job's, and the exit status."""
     if isinstance(error, FolderError):
         return status
     if config is not None and not (config.evaluate or config.look):
@@ -97,7 +98,7 @@ def _failed(config: Config | None, error: Exception, status: int) -> int:
 
 
 def _gpus(config: Config) -> int:
-    """GPUs that processes of this node can use."""
+    """GPUs of this node."""
     if config.device == "cpu":
         return 0
     import torch
@@ -106,5 +107,5 @@ def _gpus(config: Config) -> int:
 
 
 def _number(*names: str) -> int:
-    """The first of these variables which is a number, else 0."""
+    """The first of these variables that is a number, else 0."""
     return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdecimal()), 0)

@@ -1,4 +1,4 @@
-"""What a run is asked to do: one frozen record, read from the command line."""
+"""The configuration of a run: a frozen dataclass, read from the command line."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from typing import Any, NoReturn, TypeVar, get_type_hints
 
 from training import __doc__ as how_to_start
 from training.errors import UserError
-from training.processes.stop import end_of
+from training.processes.stop import parse_deadline
 
 T = TypeVar("T")
 
 DEFAULT_BATCH = 64
-# What people expect of an optimizer. sgd and adamw: the usual rates and decays, and no schedule unless one is
-# asked for; StepLR is then that of pytorch/examples/imagenet, StepLR(30, 0.1). adadelta: what
-# pytorch/examples/mnist does, with its StepLR(1, 0.7).
+# The defaults of each optimizer. sgd and adamw: usual rates and decays, and no schedule; --schedule step is
+# StepLR(30, 0.1) as in pytorch/examples/imagenet. adadelta: as in pytorch/examples/mnist, StepLR(1, 0.7).
 BY_OPTIMIZER: dict[str, dict[str, Any]] = {
     "sgd": {"lr": 0.01, "weight_decay": 0.0, "weight_decay_on": "all", "schedule": "constant"},
     "adamw": {"lr": 0.001, "weight_decay": 0.01, "weight_decay_on": "matrices", "schedule": "constant"},
     "adadelta": {"lr": 1.0, "weight_decay": 0.0, "weight_decay_on": "all", "schedule": "step"},
 }
 STEP_LR = {"sgd": (30, 0.1), "adamw": (30, 0.1), "adadelta": (1, 0.7)}  # --step-size, --gamma
-# Settings that count only with a value of another one.
+# Settings that have an effect only with this value of another one.
 ONLY_WITH = {
     "step_size": ("schedule", "step"),
     "gamma": ("schedule", "step"),
@@ -31,17 +30,24 @@ ONLY_WITH = {
 }
 
 
+AT_LEAST_1 = ("epochs", "keep", "sync_every", "log_every", "fake_samples", "accumulate", "step_size")
+AT_LEAST_0 = (
+    *("batch_size", "batch_size_per_gpu", "nproc_per_node", "nnodes", "node_rank", "workers", "save_every"),
+    *("step_delay", "lr", "momentum", "weight_decay", "gamma", "warmup_epochs", "clip_norm"),
+)
+
+
 def _option(
     default: T, text: str, *, choices: tuple[str, ...] = (), critical: bool = False, decided: bool = False
 ) -> T:
-    """A field which is also a flag.
+    """A field that is also a flag.
 
     Args:
-        default: The flag's; of a `decided` one, what the setting was before it could be chosen.
+        default: The default; of a `decided` flag the value in checkpoints older than the flag.
         text: For --help.
-        choices: The only values.
-        critical: A checkpoint made with another value is refused.
-        decided: Without the flag, --optimizer decides (BY_OPTIMIZER, STEP_LR).
+        choices: The allowed values.
+        critical: The weights depend on it: a checkpoint made with another value is refused.
+        decided: --optimizer decides about the default (BY_OPTIMIZER, STEP_LR).
     """
     facts = {"help": text, "choices": choices, "critical": critical, "decided": decided}
     return dataclasses.field(default=default, metadata=facts)
@@ -49,7 +55,7 @@ def _option(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """One field is one flag: `batch_size` is --batch-size. The help text is the field's documentation."""
+    """Each field is a flag: `batch_size` is --batch-size. The help text is its documentation."""
 
     dataset: str = _option(
         "mnist",
@@ -62,32 +68,32 @@ class Config:
     )
     fake_samples: int = _option(2048, "training images of --dataset fake")
     workers: int = _option(
-        4, "loader processes of each rank, and as many for the validation, where data is not held in memory"
+        4, "loader processes per rank, and as many for the validation, for data that is not held in memory"
     )
 
     model: str = _option(
         "convnet", "convnet, a name in torchvision.models, or PACKAGE.MODULE:FUNCTION", critical=True
     )
     init_from: str = _option(
-        "", "start from the weights in this file (ours, or a model_state_dict or state_dict)"
+        "", "start with the weights in this file (a checkpoint, or a model_state_dict or state_dict)"
     )
 
     epochs: int = _option(2, "passes over the training images")
     batch_size: int = _option(
-        0, f"images per step over all processes together (default: {DEFAULT_BATCH})", critical=True
+        0, f"images per step, over all processes (default: {DEFAULT_BATCH})", critical=True
     )
-    batch_size_per_gpu: int = _option(0, "images per step and process, instead of --batch-size")
+    batch_size_per_gpu: int = _option(0, "images per step and process, in place of --batch-size")
     optimizer: str = _option("adadelta", "", choices=("sgd", "adamw", "adadelta"), critical=True)
     lr: float = _option(
         1.0, "learning rate (default: sgd 0.01, adamw 0.001, adadelta 1.0)", critical=True, decided=True
     )
-    momentum: float = _option(0.9, "of sgd", critical=True)
+    momentum: float = _option(0.9, "momentum of sgd", critical=True)
     weight_decay: float = _option(
         0.0, "weight decay (default: adamw 0.01, else 0)", critical=True, decided=True
     )
     weight_decay_on: str = _option(
         "matrices",
-        "what decays: all weights, or matrices, which leaves out biases and norms (default: adamw matrices, "
+        "weight decay on all weights, or on matrices, not biases and norms (default: adamw matrices, "
         "else all)",
         choices=("all", "matrices"),
         critical=True,
@@ -95,85 +101,86 @@ class Config:
     )
     schedule: str = _option(
         "step",
-        "step: times GAMMA each STEP_SIZE epochs (default: adadelta step, else constant; step where one of "
-        "the two is given)",
+        "step: multiply the rate by GAMMA every STEP_SIZE epochs (default: step for adadelta or with "
+        "--step-size or --gamma, else constant)",
         choices=("constant", "step", "cosine"),
         critical=True,
         decided=True,
     )
     step_size: int = _option(
-        1, "epochs, of --schedule step (default: adadelta 1, else 30)", critical=True, decided=True
+        1, "epochs of --schedule step (default: adadelta 1, else 30)", critical=True, decided=True
     )
     gamma: float = _option(
-        0.7, "factor, of --schedule step (default: adadelta 0.7, else 0.1)", critical=True, decided=True
+        0.7, "factor of --schedule step (default: adadelta 0.7, else 0.1)", critical=True, decided=True
     )
-    warmup_epochs: float = _option(0.0, "linear warm-up; part of an epoch will do", critical=True)
+    warmup_epochs: float = _option(0.0, "epochs of linear warm-up, also a fraction", critical=True)
     seed: int = _option(
-        1, "of the weights, the order of the samples and all else that is random", critical=True
+        1, "seed of the initial weights, the order of the samples, and all random numbers", critical=True
     )
     precision: str = _option(
         "fp32",
-        "bf16, fp16: autocast; fp16 with a scaled loss",
+        "bf16 and fp16: autocast; fp16 with a loss scale",
         choices=("fp32", "bf16", "fp16"),
         critical=True,
     )
     accumulate: int = _option(
-        1, "parts in which a process does its images of a step: less memory, the same step", critical=True
+        1, "gradient accumulation: a step in so many parts, with less memory", critical=True
     )
-    clip_norm: float = _option(0.0, "longest gradient, over all weights; 0: any", critical=True)
-    label_smoothing: float = _option(0.0, "share of a label that is spread over all classes", critical=True)
+    clip_norm: float = _option(
+        0.0, "largest norm of the gradient over all weights; 0: no clipping", critical=True
+    )
+    label_smoothing: float = _option(0.0, "label smoothing, as in torch.nn.CrossEntropyLoss", critical=True)
     ema: float = _option(
-        0.0, "decay of a running mean of the weights, which is then what is evaluated", critical=True
+        0.0, "decay of a running mean of the weights (EMA), which is then evaluated", critical=True
     )
-    channels_last: bool = _option(False, "lay images out channel by channel last: faster on many GPUs")
+    channels_last: bool = _option(False, "memory format channels_last: faster on many GPUs")
     compile: bool = _option(False, "compile the model (torch.compile) for the training steps")
     activation_checkpointing: bool = _option(
         False,
-        "keep fewer activations and compute them again in the backward pass: less memory, the same weights",
+        "recompute activations in the backward pass: less memory, the same weights",
     )
 
     device: str = _option("auto", "", choices=("auto", "cpu", "cuda"))
     dataparallel: bool = _option(False, "one process drives all visible GPUs (torch.nn.DataParallel)")
     launcher: str = _option(
-        "auto", "who starts the processes", choices=("auto", "torchrun", "srun", "spawn", "none")
+        "auto", "what starts the processes", choices=("auto", "torchrun", "srun", "spawn", "none")
     )
-    nproc_per_node: int = _option(
-        0, "launcher spawn: processes to start on this node (default: one a GPU, else 1)"
-    )
+    nproc_per_node: int = _option(0, "launcher spawn: processes on this node (default: one per GPU, else 1)")
     nnodes: int = _option(0, "launcher spawn: number of nodes (default: as Slurm says, else 1)")
-    node_rank: int = _option(0, "launcher spawn with --nnodes: which of the nodes this is, from 0")
+    node_rank: int = _option(0, "launcher spawn with --nnodes: the index of this node, from 0")
     backend: str = _option("auto", "auto: nccl on GPUs, gloo on CPUs", choices=("auto", "nccl", "gloo"))
-    dist_timeout: float = _option(600.0, "seconds until a process that waits for another one gives up")
+    dist_timeout: float = _option(600.0, "seconds that a process waits for another one")
 
-    run_dir: str = _option("runs/training", "folder for all that the run writes")
+    run_dir: str = _option("runs/training", "run folder, for all files that the run writes")
     resume: str = _option(
-        "auto", "auto: from the newest checkpoint; off; or a file, or a name in RUN_DIR/checkpoints"
+        "auto", "auto: the newest checkpoint; off; or a file, or a name in RUN_DIR/checkpoints"
     )
-    allow_config_change: bool = _option(False, "go on from a checkpoint that was made with other settings")
+    allow_config_change: bool = _option(False, "resume from a checkpoint with other settings")
     look: bool = _option(
-        False, "print as JSON what a start would find in the run folder, and exit; needs no torch"
+        False, "print as JSON what a start would do with the run folder, and exit; needs no torch"
     )
-    evaluate: bool = _option(False, "measure the newest (or --resume's or --init-from's) weights and exit")
-    save_every: int = _option(0, "steps between checkpoints, besides the one after each epoch")
-    keep: int = _option(3, "checkpoints to keep, besides the best")
-    keep_epochs: bool = _option(False, "keep that of each epoch too, as checkpoint_epoch_1.pt and so on")
+    evaluate: bool = _option(False, "evaluate the newest (or --resume's or --init-from's) weights and exit")
+    save_every: int = _option(0, "steps between checkpoints, in addition to one after each epoch")
+    keep: int = _option(3, "checkpoints to keep, in addition to the best")
+    keep_epochs: bool = _option(
+        False, "keep the checkpoint of each epoch too, as checkpoint_epoch_1.pt and so on"
+    )
     export: str = _option(
         "",
-        "file for the weights alone, a state_dict, when the training is done, or with --evaluate those that "
-        "were measured; a bare name is one in RUN_DIR (default: model.pt, with --evaluate off)",
+        "file for only the weights (a state_dict), written at the end; a name without a folder is in RUN_DIR "
+        "(default: model.pt, with --evaluate off)",
     )
     deadline: str = _option(
         "auto",
-        "stop and save before: auto (the end of the Slurm job), off, or seconds from the start or since 1970",
+        "stop and save before this time: auto (the end of the Slurm job), off, or seconds from the start or "
+        "since 1970",
     )
-    sync_every: int = _option(10, "steps between the moments at which all processes agree on stopping")
+    sync_every: int = _option(10, "steps between synchronisations, at which all processes can stop")
     log_every: int = _option(20, "steps between progress lines")
     tensorboard: str = _option(
-        "auto", "curves in RUN_DIR/tensorboard; auto: where TensorBoard is installed", choices=("auto", "off")
+        "auto", "curves in RUN_DIR/tensorboard; auto: if TensorBoard is installed", choices=("auto", "off")
     )
-    step_delay: float = _option(
-        0.0, argparse.SUPPRESS
-    )  # seconds of sleep after each step: lets tests stop a run half way
+    step_delay: float = _option(0.0, argparse.SUPPRESS)  # seconds to sleep after each step, for tests
 
 
 class _Parser(argparse.ArgumentParser):
@@ -181,12 +188,12 @@ class _Parser(argparse.ArgumentParser):
         raise UserError(message, fix="python -m training --help", shared=True)
 
 
-def parse(argv: list[str]) -> Config:
-    """The configuration a command line asks for, its values checked as far as no device or file is needed.
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
-    Raises:
-        UserError: For the first thing that is wrong.
-    """
+
+def parse(argv: list[str]) -> Config:
+    """The configuration of a command line; raises UserError for the first wrong value."""
     parser = _Parser(
         prog="python -m training",
         usage="%(prog)s [OPTIONS]",
@@ -196,7 +203,6 @@ def parse(argv: list[str]) -> Config:
     )
     types = get_type_hints(Config)
     for field in dataclasses.fields(Config):
-        flag = "--" + field.name.replace("_", "-")
         text = field.metadata["help"]
         if field.default and "default:" not in text and text != argparse.SUPPRESS:
             text = f"{text} (default: {field.default})".strip()
@@ -207,18 +213,18 @@ def parse(argv: list[str]) -> Config:
         else:
             how |= {"type": types[field.name], "choices": field.metadata["choices"] or None}
             how["metavar"] = None if field.metadata["choices"] else field.name.upper()
-        parser.add_argument(flag, **how)
+        parser.add_argument(_flag(field.name), **how)
     said = vars(parser.parse_args(argv))
-    config = Config(**_decided(said))
+    config = Config(**_with_defaults(said))
     _check(config)
     return config
 
 
-def _decided(said: dict[str, Any]) -> dict[str, Any]:
-    """The settings, those that nobody chose as --optimizer has them."""
-    step = [f"--{name.replace('_', '-')}" for name in ("step_size", "gamma") if said[name] is not None]
+def _with_defaults(said: dict[str, Any]) -> dict[str, Any]:
+    """The settings, with the defaults of --optimizer."""
+    step = [_flag(name) for name in ("step_size", "gamma") if said[name] is not None]
     if step and said["schedule"] not in {None, "step"}:
-        what = f"{step[0]} is of --schedule step, this is --schedule {said['schedule']}"
+        what = f"{step[0]} needs --schedule step, this is --schedule {said['schedule']}"
         raise UserError(what, fix="leave one of them out")
     optimizer = said["optimizer"]
     decided = dict(zip(("step_size", "gamma"), STEP_LR[optimizer], strict=True)) | BY_OPTIMIZER[optimizer]
@@ -228,70 +234,42 @@ def _decided(said: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check(config: Config) -> None:
-    """Refuse values that cannot be meant."""
-    least = {"epochs": 1, "keep": 1, "sync_every": 1, "log_every": 1, "fake_samples": 1, "accumulate": 1}
-    least |= {"step_size": 1}
-    least |= dict.fromkeys(
-        (
-            "batch_size",
-            "batch_size_per_gpu",
-            "nproc_per_node",
-            "nnodes",
-            "node_rank",
-            "workers",
-            "save_every",
-            "step_delay",
-        ),
-        0,
-    )
-    least |= dict.fromkeys(("lr", "momentum", "weight_decay", "gamma", "warmup_epochs", "clip_norm"), 0)
+    """Raise a UserError for values that make no sense."""
+    for name in (*AT_LEAST_1, *AT_LEAST_0):
+        value, low = getattr(config, name), int(name in AT_LEAST_1)
+        if not low <= value < float("inf"):
+            raise UserError(f"{_flag(name)} is {value}, but must be at least {low}")
     for name in ("label_smoothing", "ema"):
         if not 0 <= getattr(config, name) < 1:
-            raise UserError(
-                f"--{name.replace('_', '-')} is {getattr(config, name)}, but must be in 0..1, below 1"
-            )
-    for name, low in least.items():
-        value = getattr(config, name)
-        if not low <= value < float("inf"):
-            raise UserError(f"--{name.replace('_', '-')} is {value}, but must be at least {low}")
+            raise UserError(f"{_flag(name)} is {getattr(config, name)}, but must be in 0..1, below 1")
     for one, other in (("batch_size", "batch_size_per_gpu"), ("compile", "activation_checkpointing")):
         if getattr(config, one) and getattr(config, other):
-            both = f"--{one} and --{other}".replace("_", "-")
-            raise UserError(f"{both} exclude each other", fix="give one of them")
-    end_of(config.deadline, {}, 0)
+            raise UserError(f"{_flag(one)} and {_flag(other)} exclude each other", fix="give one of them")
+    parse_deadline(config.deadline, {}, 0)
     if config.dist_timeout <= 0:
         raise UserError(f"--dist-timeout is {config.dist_timeout}, but must be more than 0")
     _check_launcher(config)
 
 
 def _check_launcher(config: Config) -> None:
-    """Refuse flags that do not go with the way the processes are started."""
+    """Raise a UserError for flags that do not match --launcher."""
     if config.nproc_per_node and config.launcher != "spawn":
-        raise UserError(
-            "--nproc-per-node needs --launcher spawn", fix="with torchrun, give torchrun --nproc-per-node"
-        )
+        fix = "with torchrun, give torchrun --nproc-per-node"
+        raise UserError("--nproc-per-node needs --launcher spawn", fix=fix)
     if config.nnodes and config.node_rank >= config.nnodes:
-        raise UserError(
-            f"--node-rank {config.node_rank} is not below --nnodes {config.nnodes}", fix="count from 0"
-        )
+        what = f"--node-rank {config.node_rank} is not below --nnodes {config.nnodes}"
+        raise UserError(what, fix="count from 0")
     if config.dataparallel and config.launcher in ("torchrun", "srun", "spawn"):
-        raise UserError(
-            f"--dataparallel is one process, --launcher {config.launcher} is several",
-            fix="leave one of them out",
-        )
+        what = f"--dataparallel is one process, --launcher {config.launcher} is several"
+        raise UserError(what, fix="leave one of them out")
 
 
 def global_batch(config: Config, processes: int) -> int:
-    """Images per step over all processes.
-
-    Raises:
-        UserError: If they cannot be shared out evenly.
-    """
+    """Images per step over all processes; raises UserError if these cannot have equal parts."""
     parts = config.accumulate
-    in_parts = f" in {parts} parts each" if parts > 1 else ""
     if config.batch_size_per_gpu:
         if config.batch_size_per_gpu % parts:
-            what = f"--batch-size-per-gpu {config.batch_size_per_gpu} cannot be done in {parts} parts"
+            what = f"--batch-size-per-gpu {config.batch_size_per_gpu} cannot be divided into {parts} parts"
             raise UserError(what, fix="another --accumulate", shared=True)
         return config.batch_size_per_gpu * processes
     batch = config.batch_size or DEFAULT_BATCH
@@ -299,21 +277,17 @@ def global_batch(config: Config, processes: int) -> int:
     if batch % unit:
         below, above = batch // unit * unit, (batch // unit + 1) * unit
         near = f"{below} or {above}" if below else str(above)
-        raise UserError(
-            f"--batch-size {batch} cannot be shared by {processes} processes{in_parts}",
-            fix=f"--batch-size {near}",
-            shared=True,
-        )
+        in_parts = f" in {parts} parts each" if parts > 1 else ""
+        what = f"--batch-size {batch} cannot be shared by {processes} processes{in_parts}"
+        raise UserError(what, fix=f"--batch-size {near}", shared=True)
     return batch
 
 
 def critical_settings(config: Config, *, batch: int, train_samples: int) -> dict[str, int | float | str]:
-    """The settings which decide what the weights become: stored in checkpoints, compared on resume."""
-    fields = [field.name for field in dataclasses.fields(config) if field.metadata["critical"]]
-    return {name: getattr(config, name) for name in fields} | {
-        "batch_size": batch,
-        "train_samples": train_samples,
-    }
+    """The settings on which the weights depend: saved in checkpoints, compared on resume."""
+    names = [field.name for field in dataclasses.fields(config) if field.metadata["critical"]]
+    settings = {name: getattr(config, name) for name in names}
+    return settings | {"batch_size": batch, "train_samples": train_samples}
 
 
 def changed_settings(now: dict[str, Any], then: dict[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -1,21 +1,21 @@
-"""What can go wrong, and the exit status the job script sees for it."""
+"""The errors that end a run, and its exit statuses."""
 
 from __future__ import annotations
 
 DONE = 0
 FAILED = 1
 NOT_FINITE = 3
-PREEMPTED = 75  # EX_TEMPFAIL in sysexits.h: stopped, saved, worth starting again
+PREEMPTED = 75  # EX_TEMPFAIL in sysexits.h: stopped and saved, can be started again
 
 
 class UserError(Exception):
-    """Something the person who started the run can put right; shown as one line, without a traceback.
+    """An error that the user can fix; shown as one line, without a traceback.
 
     Args:
         what: What is wrong, with the value in question.
         at: The file, variable or host.
         fix: Something to type.
-        shared: Every process of the run raises the same, so that rank 0 alone need say it.
+        shared: Every process of the run raises the same error, so only rank 0 prints it.
     """
 
     def __init__(self, what: str, *, at: str = "", fix: str = "", shared: bool = False) -> None:
@@ -25,7 +25,7 @@ class UserError(Exception):
 
 
 class FolderError(UserError):
-    """The run folder is another job's or takes no writes: nothing is noted in it, not even this failure."""
+    """The run folder belongs to another job or cannot be written: nothing is recorded in it."""
 
 
 class NotFiniteError(Exception):
@@ -33,6 +33,6 @@ class NotFiniteError(Exception):
 
 
 def one_line(error: BaseException) -> str:
-    """The reason to show in a status file: with the type's name, unless the text is one of ours."""
+    """The error's text in one line, with the type's name unless the error is one of these."""
     text = " ".join(str(error).split())[:500]
     return text if isinstance(error, (UserError, NotFiniteError)) else f"{type(error).__name__}: {text}"

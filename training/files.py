@@ -1,4 +1,4 @@
-"""Files in a folder that others may write: nothing waits on a FIFO or follows a link somebody planted."""
+"""Files in folders where others may write: never follows a link, never waits on a FIFO."""
 
 from __future__ import annotations
 
@@ -8,27 +8,14 @@ import secrets
 import stat
 from pathlib import Path
 
-SMALL = 1 << 20  # bytes of a status, a lock or a stop file that are read at most
+SMALL = 1 << 20  # bytes that are read at most of a status, lock or stop file
 
 
-def read_small(path: Path, *, most: int = SMALL) -> bytes:
-    """What is in a regular file, `most` bytes of it at most.
-
-    Raises:
-        OSError: If it is none (EINVAL), is a link (ELOOP), or cannot be read.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
-        return file.read(most)
-
-
-def opened(path: Path, flags: int) -> int:
-    """A descriptor of a regular file, made with `flags` (of os.open) and never through a link.
+def open_regular(path: Path, flags: int) -> int:
+    """A descriptor of a regular file, opened with `flags` of os.open.
 
     Raises:
-        OSError: As os.open has it, or EINVAL where the file is not a regular one.
+        OSError: EINVAL if the file is not a regular one, ELOOP if it is a link; else as os.open raises it.
     """
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -37,27 +24,29 @@ def opened(path: Path, flags: int) -> int:
     return descriptor
 
 
+def read_small(path: Path, *, most: int = SMALL) -> bytes:
+    """The first `most` bytes of a regular file; raises OSError as `open_regular` does."""
+    with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:
+        return file.read(most)
+
+
 def create(path: Path) -> int:
-    """A descriptor of a new file.
-
-    Raises:
-        FileExistsError: If there is one, or a link.
-    """
-    return opened(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    """A descriptor of a new file; raises FileExistsError if there is a file or a link."""
+    return open_regular(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
 
 
-def temporary(path: Path) -> Path:
-    """A name beside a file that nobody can know before, for what is then renamed to it."""
+def temporary_name(path: Path) -> Path:
+    """A name beside a file that nobody can guess, to be renamed to it."""
     return path.with_name(f"{path.name}.tmp-{secrets.token_hex(8)}")
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Replace a file as a whole: readers see the old one or the new one, never half of one.
+    """Replace a file as a whole: readers see the old one or the new one.
 
     Raises:
-        OSError: If it cannot be written; the old one is untouched then.
+        OSError: If it cannot be written; the old one is unchanged then.
     """
-    new = temporary(path)
+    new = temporary_name(path)
     try:
         with os.fdopen(create(new), "wb") as file:
             file.write(data)

@@ -1,4 +1,4 @@
-"""What lies where in a run folder, and what a start would find there; told without torch, and read only."""
+"""What a start would do with a run folder, for `--look`. Reads only, and needs no torch."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 
 from training.config import Config, changed_settings, critical_settings, global_batch
 from training.output.log import read_events
-from training.saving.lock import holder
+from training.saving.lock import current_holder
 from training.saving.names import BEST, CHECKPOINTS, STEP_NAME, list_checkpoints
 
 
 @dataclass(frozen=True, kw_only=True)
 class Saved:
-    """A checkpoint, as the events tell of it; what they don't tell is None or empty.
+    """A checkpoint as the events describe it; None or empty if they do not.
 
     Attributes:
         name: Its path in the run folder.
-        step: Steps that are done.
-        epoch: Epochs that are done.
+        step: Steps done.
+        epoch: Epochs done.
         job: The Slurm job that saved it.
-        settings: The settings that it depends on (config.critical_settings).
+        settings: The settings it depends on (config.critical_settings).
         samples: Training images.
     """
 
@@ -40,16 +40,16 @@ class Start:
     """What a start would do.
 
     Attributes:
-        state: "new": nothing is there. "afresh": it leaves checkpoints aside. "resume": it goes on from one.
-            "done": no epoch is left. "changed": it is refused, for other settings than the checkpoint's.
-            "missing": it is refused, for its checkpoint is not there. "used": it is refused, for another job
-            has the folder. "evaluate": it trains nothing.
-        checkpoint: Where it goes on from.
-        step, steps: Steps done then, of how many; None is not known.
-        epoch, epochs: The same of epochs.
+        state: "new": start in an empty folder. "afresh": start from scratch, beside old checkpoints.
+            "resume": go on from a checkpoint. "done": no epoch is left. "evaluate": train nothing. Or be
+            refused: "changed": other settings than the checkpoint's; "missing": no such checkpoint; "used":
+            another job has the folder.
+        checkpoint: The one to resume from.
+        step, steps: Steps done, of how many; None if unknown.
+        epoch, epochs: Epochs done, of how many; None if unknown.
         job: The Slurm job that saved the checkpoint, or "".
         holder: Who has the folder.
-        changed: Of each changed setting its old and its new value.
+        changed: The old and the new value of each changed setting.
     """
 
     state: str
@@ -64,37 +64,34 @@ class Start:
 
 
 def look(config: Config, processes: int) -> Start:
-    """What a start with this configuration would do, on so many processes.
-
-    A checkpoint is not opened: whether it is whole is seen at the start.
+    """What a start with this configuration would do. A checkpoint is not opened, so not checked.
 
     Raises:
-        UserError: The images of a step can't be shared by the processes.
+        UserError: If the batch cannot be divided among the processes.
     """
     batch = global_batch(config, processes)
     run_dir = Path(config.run_dir)
     if config.evaluate:
         return Start(state="evaluate")
-    if who := holder(run_dir):
+    if who := current_holder(run_dir):
         return Start(state="used", holder=who)
     found = list_checkpoints(run_dir / CHECKPOINTS)
     if config.resume == "off":
         return Start(state="afresh" if found else "new", epochs=config.epochs)
     if config.resume != "auto":
-        found = [
-            path for path in (run_dir / CHECKPOINTS / config.resume, Path(config.resume)) if path.is_file()
-        ]
+        paths = (run_dir / CHECKPOINTS / config.resume, Path(config.resume))
+        found = [path for path in paths if path.is_file()]
         if not found:
             return Start(state="missing", checkpoint=config.resume)
     if not found:
         return Start(state="new", epochs=config.epochs)
-    return _going_on(config, batch, read_saved(run_dir, found[0]))
+    return _resume(config, batch, read_saved(run_dir, found[0]))
 
 
-def _going_on(config: Config, batch: int, old: Saved) -> Start:
+def _resume(config: Config, batch: int, old: Saved) -> Start:
     state, changed = "resume", {}
     if old.settings and not config.allow_config_change:
-        # the number of images is known only once they are read
+        # the number of images is known only after they are read
         now = critical_settings(config, batch=batch, train_samples=old.settings.get("train_samples", 0))
         changed = changed_settings(now, old.settings)
     if changed:
@@ -114,40 +111,37 @@ def _going_on(config: Config, batch: int, old: Saved) -> Start:
 
 
 def read_saved(run_dir: Path, path: Path) -> Saved:
-    """What the events tell of a checkpoint in the run folder; of another file, its name."""
-    name = f"{CHECKPOINTS}/{path.name}"
+    """What the events tell of a checkpoint in the run folder; of another file, its name and step."""
     match = STEP_NAME.fullmatch(path.name)
+    step = int(match[1]) if match else None
     if path.parent != run_dir / CHECKPOINTS:
-        return Saved(name=str(path), step=int(match[1]) if match else None)
-    known = Saved(name=name, step=int(match[1]) if match else None)
+        return Saved(name=str(path), step=step)
+    known = Saved(name=f"{CHECKPOINTS}/{path.name}", step=step)
     start: dict[str, Any] = {}
     for event in read_events(run_dir):
         if event.get("event") == "start":
             start = event
-        elif event.get("event") == "save" and _is_of(event, name):
-            known = _of_events(known, start, event)
+        elif event.get("event") == "save" and _is_of(event, known.name):
+            known = _update(known, start, event)
     return known
 
 
 def _is_of(save: dict[str, Any], name: str) -> bool:
-    """Whether a save made the file, under one of its names."""
+    """Whether this save wrote the file, under one of its names."""
     if name == f"{CHECKPOINTS}/{BEST}":
         return save.get("best") is True
     return name in {save.get("checkpoint"), f"{CHECKPOINTS}/{save.get('also')}"}
 
 
-def _of_events(known: Saved, start: dict[str, Any], save: dict[str, Any]) -> Saved:
-    """Events may be anything that somebody wrote there."""
+def _update(known: Saved, start: dict[str, Any], save: dict[str, Any]) -> Saved:
+    """The same with the facts of two events, whose values may have any type: others may write to the file."""
+    step, epoch = save.get("step"), save.get("epoch")
     samples, settings = start.get("train_samples"), start.get("settings")
     return dataclasses.replace(
         known,
-        step=_whole(save.get("step")) or known.step,
-        epoch=_whole(save.get("epoch")),
+        step=step if isinstance(step, int) and step else known.step,
+        epoch=epoch if isinstance(epoch, int) else None,
         job=str(start.get("job") or ""),
         settings=settings if isinstance(settings, dict) else {},
         samples=samples if isinstance(samples, int) and 0 < samples < 1 << 53 else None,
     )
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) else None

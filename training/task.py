@@ -1,7 +1,7 @@
 """A task of srun with a trainer of your own: `python3 .../training/task.py OPTIONS -- TRAINER ARGS`.
 
-TRAINER is a file of Python, or `-m MODULE`. Signals are passed on to it. Its exit status is left for the job
-script: srun reports the highest one of all tasks, which is often that of a task that was killed for another.
+TRAINER is a Python file, or `-m MODULE`. It gets all signals. Its exit status is written for the job script:
+srun reports the highest one of all tasks, often that of a task killed because another one failed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
-if __name__ == "__main__":  # started as a file: the package is what lies around it, whatever is on the path
+if __name__ == "__main__":  # started as a file: import the package around it, whatever is on the path
     sys.path[:] = [folder for folder in sys.path if Path(folder or ".").resolve() != PACKAGE]
     sys.path.insert(0, str(PACKAGE.parent))
 
@@ -27,14 +27,14 @@ RANK_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 
 def main(argv: list[str]) -> int:
-    """Run the trainer; its exit status, 128 + N if signal N ended it."""
+    """Run the trainer; returns its exit status, 128 + N if signal N ended it."""
     cut = argv.index("--") if "--" in argv else 0
     parser = argparse.ArgumentParser(prog="task.py", usage="%(prog)s [OPTIONS] -- TRAINER ARGS")
     parser.add_argument(
         "--launcher",
         choices=("srun", "spawn", "none"),
         default="srun",
-        help="srun: a rank for each task; spawn: the trainer starts its own processes; none: alone",
+        help="srun: one rank per task; spawn: the trainer starts its own processes; none: one process",
     )
     launcher = parser.parse_args(argv[:cut]).launcher
     trainer = argv[cut + 1 :] if "--" in argv else []
@@ -53,12 +53,12 @@ def main(argv: list[str]) -> int:
 
 
 def environment_of_task(environ: Mapping[str, str], launcher: str) -> dict[str, str]:
-    """The trainer's environment, with torch's names for what Slurm calls PROCID, LOCALID and NTASKS.
+    """The trainer's environment, for srun with RANK, LOCAL_RANK and WORLD_SIZE from Slurm's numbers.
 
-    A rank that pyxis or an image has set does not count; with `none`, neither does a meeting point.
+    Ranks that pyxis or an image has set are removed; with `none`, MASTER_ADDR and MASTER_PORT too.
 
     Raises:
-        UserError: For launcher srun, if Slurm's numbers or the meeting point are not set.
+        UserError: For launcher srun, if a variable is missing.
     """
     dropped = (*RANK_NAMES, *(MEETING if launcher == "none" else ()))
     environment = {name: value for name, value in environ.items() if name not in dropped}

@@ -2,12 +2,12 @@
 
 The options are torchrun's own. What it adds:
 
-- The nodes meet at MASTER_ADDR:MASTER_PORT without a negotiation: the first node of the step holds the
-  meeting point, and ranks follow the order of the nodes. (torchrun's c10d compares host names and addresses,
-  and gets that wrong where a node has several.)
-- The first node leaves last. Otherwise the others lose their connection at the end of a training that went
-  well, and each prints a page about it.
-- The exit status of the process that failed first is the job's; torchrun makes 1 of every status.
+- The nodes use a static rendezvous at MASTER_ADDR:MASTER_PORT: the first node of the step holds the store,
+  and ranks follow the order of the nodes. (c10d compares host names and addresses, which fails on nodes with
+  several.)
+- The first node leaves last. Otherwise the others lose their connection at the end of a successful training,
+  and each prints a page about it.
+- It exits with the status of the process that failed first; torchrun exits with 1 for every failure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 PACKAGE = Path(__file__).resolve().parent
-if __name__ == "__main__":  # started as a file: the package is what lies around it, whatever is on the path
+if __name__ == "__main__":  # started as a file: import the package around it, whatever is on the path
     sys.path[:] = [folder for folder in sys.path if Path(folder or ".").resolve() != PACKAGE]
     sys.path.insert(0, str(PACKAGE.parent))
 
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
 
     from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
-# Signals that an agent passes on before it ends; by SIGUSR1 or 2 it would die and leave its processes alone.
-# An earlier torch than pytorch/pytorch#160690 does not look at it.
+# Signals that torchrun passes on before it ends; SIGUSR1 and 2 would kill it and leave its processes running.
+# Versions of torch before pytorch/pytorch#160690 ignore this.
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"
-LEAVE_S = 60.0  # how long the first node waits for the others to leave
-INTERRUPTED = 1  # not 128 + the signal: srun reports the highest status, and that should be the cause
+LEAVE_S = 60.0  # the first node waits so long for the others to leave
+INTERRUPTED = 1  # not 128 + the signal: srun reports the highest status, which should be the cause's
 
 
 def main(argv: list[str]) -> int:
-    """Run torchrun's agent of this node; the exit status."""
+    """Run torchrun on this node; returns the exit status."""
     os.environ.setdefault("PET_SIGNALS_TO_HANDLE", SIGNALS)
-    os.environ[PARENT] = str(os.getpid())  # a kill -9 of this process ends its ranks too
+    os.environ[PARENT] = str(os.getpid())  # if this process is killed, its ranks end too
     try:
         from torch.distributed.elastic.multiprocessing.api import SignalException
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -57,7 +57,7 @@ def main(argv: list[str]) -> int:
         complain(f"error: this Python has no torch; at: {sys.executable}; fix: install it")
         leave_status(FAILED)
         return FAILED
-    # What ended is said below, once, with its rank.
+    # The failure is printed below, once, with its rank.
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     try:
         nodes = parse_args(argv).nnodes  # type: ignore[no-untyped-call]
@@ -73,7 +73,7 @@ def main(argv: list[str]) -> int:
         status = failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode
         ended = f"by {failure.signal_name()}" if failure.exitcode < 0 else f"with exit status {status}"
         complain(f"Rank {rank} of the training ended {ended}")
-        if failure.exitcode < 0 or not _is_ours(options):  # ours has left its own, unless it was killed
+        if failure.exitcode < 0 or not _is_ours(options):  # our trainer wrote its own, unless it was killed
             leave_status(status)
         return status
     except SignalException as error:
@@ -83,10 +83,10 @@ def main(argv: list[str]) -> int:
 
 
 def _meeting(nodes: str, environ: Mapping[str, str]) -> list[str]:
-    """The options that say where `nodes` nodes meet; those of the command line come later and win.
+    """The rendezvous options for `nodes` nodes; options of the command line override them.
 
     Raises:
-        UserError: If MASTER_ADDR or MASTER_PORT is not set.
+        UserError: If there are several nodes and MASTER_ADDR or MASTER_PORT is not set.
     """
     if nodes in {"1", "1:1"}:
         return ["--standalone"]
@@ -100,38 +100,38 @@ def _meeting(nodes: str, environ: Mapping[str, str]) -> list[str]:
 
 
 def _share_cpus(options: Namespace) -> None:
-    """OMP_NUM_THREADS where the script leaves it open: torchrun would give each process one thread."""
+    """Set OMP_NUM_THREADS unless the script does: torchrun would give each process one thread."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if str(options.nproc_per_node).isdecimal() and int(options.nproc_per_node):
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable // int(options.nproc_per_node))))
 
 
 def _is_ours(options: Namespace) -> bool:
-    """Whether the trainer is the bundled one."""
+    """Whether the trainer is this package."""
     return Path(options.training_script).resolve() == PACKAGE
 
 
 def _run(options: Namespace) -> None:
-    """Run the agent to its end; the first node leaves last."""
+    """Run torchrun to its end; the first node leaves last."""
     from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
     from torch.distributed.run import run
 
     met: list[StaticTCPRendezvous] = []
 
     def shutdown(self: StaticTCPRendezvous) -> bool:
-        met.append(self)  # keeps the store
+        met.append(self)  # keeps the store open
         return True
 
     StaticTCPRendezvous.shutdown = shutdown  # type: ignore[method-assign]
     run(options)  # type: ignore[no-untyped-call]
     for meeting in met:
-        with contextlib.suppress(Exception):  # the training has ended well, whatever happens to its store
+        with contextlib.suppress(Exception):  # the training itself has succeeded
             _leave(meeting)
 
 
 def _leave(meeting: StaticTCPRendezvous) -> None:
-    """Count the nodes that have left; the first one, which holds the count, leaves after all others."""
-    store = meeting._store  # noqa: SLF001 - torch hands it to nobody
+    """Count the nodes that have left; the first one, which holds the count, leaves last."""
+    store = meeting._store  # noqa: SLF001 - there is no public access
     if store is None:
         return
     gone = store.add("left", 1)

@@ -168,7 +168,7 @@ def test_the_node_of_the_script_dies(site: Site, jobs: dict[str, int]) -> None:
     record = finished(site, jobs, "host-lost")
     assert (record["Restarts"], record["NodeList"]) == ("1", "n[3-4]")
     taken_over = (
-        r"Taking over the run folder from process \d+ on n3, job \d+: it is an earlier life of this job"
+        r"Taking over the run folder from process \d+ on n3, job \d+: it is an earlier start of this job"
     )
     assert len(re.findall(taken_over, site.log("host-lost"))) == 1
     assert max(lost(site, "host-lost")) <= SAVE_EVERY

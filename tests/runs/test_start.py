@@ -129,7 +129,7 @@ def test_a_named_checkpoint_is_looked_for(command: Command, copy: Path) -> None:
     start, errors = review(command, *ARGS, flags=("--resume", "step-00000005.pt"))
     assert (start["state"], errors) == ("missing", ["there is no checkpoint step-00000005.pt"])
     assert (
-        "--resume step-00000005.pt is not there" in train(copy, *ARGS, "--resume", "step-00000005.pt").stderr
+        "--resume step-00000005.pt was not found" in train(copy, *ARGS, "--resume", "step-00000005.pt").stderr
     )
     _, errors = review(command, *ARGS, flags=("--resume", "/nowhere/of/this/machine/x.pt"))
     assert errors == []  # a folder that may be seen from the nodes only

@@ -197,7 +197,7 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path: Path, monkeypatch: pytest.Mon
         (tmp_path / "weights.pt").write_bytes(buffer.getvalue())
         with pytest.raises(checkpoint.CorruptError):
             checkpoint.decode(buffer)
-        with pytest.raises(UserError, match="something but tensors"):
+        with pytest.raises(UserError, match="other values than tensors"):
             checkpoint.decode_weights(tmp_path / "weights.pt")
     assert not (tmp_path / "ran").exists()
 
@@ -220,7 +220,7 @@ def test_resume_by_name_path_and_not_at_all(tmp_path: Path) -> None:
     assert found_step(tmp_path, lines, "step-00000001.pt") == 1
     assert found_step(tmp_path, lines, str(tmp_path / "step-00000001.pt")) == 1
     assert checkpoint.find(tmp_path, "off", lines.append) is None
-    with pytest.raises(UserError, match="is not there"):
+    with pytest.raises(UserError, match="was not found"):
         checkpoint.find(tmp_path, "step-00000007.pt", lines.append)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from training.data.cifar import BINARY, PYTHON, VALUES, read_cifar10
-from training.data.splits import Held, Norm, hashed, shifted
+from training.data.splits import InMemory, Norm, hash_indices, shift_and_flip
 from training.errors import UserError
 
 from .conftest import Here, status
@@ -75,7 +75,7 @@ def test_both_versions_hold_the_same(tmp_path: Path) -> None:
         (
             "data_batch_3",
             None,
-            r"data_batch_3 of CIFAR-10 is not there; .*; fix: unpack cifar-10-binary.tar.gz in",
+            r"data_batch_3 of CIFAR-10 was not found; .*; fix: unpack cifar-10-binary.tar.gz in",
         ),
         ("data_batch_3", b"", "not a file of CIFAR-10"),
         ("data_batch_3", b"cposix\nsystem\n(S'false'\ntR.", r"it asks for posix\.system"),
@@ -84,7 +84,7 @@ def test_both_versions_hold_the_same(tmp_path: Path) -> None:
         ("data_batch_3", b"K\1.", "not a file of CIFAR-10"),
         ("data_batch_3", b"}.", "not a file of CIFAR-10"),
         ("data_batch_3", pickled(bytes(VALUES), [1])[:-40], "not a file of CIFAR-10"),
-        ("data_batch_3.bin", bytes(VALUES), "3072 bytes are no whole number of images"),
+        ("data_batch_3.bin", bytes(VALUES), "3072 bytes are not a whole number of images"),
         ("data_batch_3.bin", bytes([11]) + bytes(VALUES), "a label is 11"),
     ],
 )
@@ -99,8 +99,8 @@ def test_a_file_that_is_wrong_is_named(tmp_path: Path, name: str, data: bytes | 
 
 def test_an_image_is_cut_from_itself_with_a_border() -> None:
     x_BCHW = torch.arange(1, 2 * 3 * 5 * 6 + 1).view(2, 3, 5, 6).repeat(50, 1, 1, 1)
-    random_B = hashed(torch.arange(100), 7)
-    got_BCHW = shifted(x_BCHW, random_B, 2)
+    random_B = hash_indices(torch.arange(100), 7)
+    got_BCHW = shift_and_flip(x_BCHW, random_B, 2)
     for x_CHW, number, got_CHW in zip(x_BCHW, random_B.tolist(), got_BCHW, strict=True):
         padded = torch.nn.functional.pad(x_CHW, (2, 2, 2, 2))
         row, column = number // 2 % 5, number // 10 % 5
@@ -110,7 +110,9 @@ def test_an_image_is_cut_from_itself_with_a_border() -> None:
 
 def test_what_is_done_to_a_sample_depends_on_it_and_the_epoch_alone() -> None:
     images = torch.randint(256, (40, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    split = Held(images_NCHW=images, labels_N=torch.arange(40), norm=Norm(std=(1 / 255,)), shift=2, seed=5)
+    split = InMemory(
+        images_NCHW=images, labels_N=torch.arange(40), norm=Norm(std=(1 / 255,)), shift=2, seed=5
+    )
     order = torch.randperm(40, generator=torch.Generator().manual_seed(2))
     whole = next(iter(split.batches([torch.arange(40)], epoch=3)))[0]
     parts = torch.cat([x for x, _ in split.batches(list(torch.split(order, 7)), epoch=3)])
@@ -121,13 +123,13 @@ def test_what_is_done_to_a_sample_depends_on_it_and_the_epoch_alone() -> None:
 
 
 def test_all_moves_are_equally_likely() -> None:
-    numbers = hashed(torch.arange(81 * 2 * 500), 123)
+    numbers = hash_indices(torch.arange(81 * 2 * 500), 123)
     moves = torch.bincount(numbers % 2 + numbers // 2 % 9 * 2 + numbers // 18 % 9 * 18, minlength=162)
 
     assert int(numbers.min()) >= 0
     assert len(moves) == 162
     assert (moves - 500).abs().max() < 5 * 500**0.5
-    assert not torch.equal(hashed(torch.arange(9), 1), hashed(torch.arange(9), 2))
+    assert not torch.equal(hash_indices(torch.arange(9), 1), hash_indices(torch.arange(9), 2))
 
 
 def test_a_run_on_it_resumes_exactly(here: Here, tmp_path: Path) -> None:

@@ -89,10 +89,10 @@ def test_a_run_without_room_does_not_begin(
     ended = here(tmp_path / "run")
 
     assert [plain.code, ended.code] == [0, int(refused)], ended.err
-    assert ("older ones will make way" in ended.out) == warned
+    assert ("older ones will be deleted" in ended.out) == warned
     assert ended.err.count("\n") == int(refused)
     if refused:
-        assert f"no room for a checkpoint: it takes {size / 1e6:.0f}" in ended.err
+        assert f"no room for a checkpoint: it needs {size / 1e6:.0f}" in ended.err
         assert f"at: {tmp_path / 'run' / 'checkpoints'}; fix: make room" in ended.err
         assert not names(tmp_path / "run" / "checkpoints")
         assert not events(tmp_path / "run", "start")
@@ -147,7 +147,7 @@ def test_a_full_disk_does_not_end_the_training(
     here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fault F3: nothing can be written from step 4 to 6, not even that."""
-    written, append = checkpoint._write, files.opened
+    written, append = checkpoint._write, files.open_regular
     clock = {"step": 0}
 
     def full(path: Path, fill: Callable[..., None]) -> int:
@@ -162,7 +162,7 @@ def test_a_full_disk_does_not_end_the_training(
         return append(path, flags)
 
     monkeypatch.setattr(checkpoint, "_write", full)
-    monkeypatch.setattr("training.output.log.opened", opened)
+    monkeypatch.setattr("training.output.log.open_regular", opened)
     ended = here(tmp_path, "--save-every", "2", "--sync-every", "1")
 
     assert ended.code == 0, ended.err

@@ -88,11 +88,11 @@ def asking(monkeypatch: pytest.MonkeyPatch) -> AskAt:
     """What the fixture gives."""
     looks = [0]
 
-    def noted(self: Stop) -> list[float]:
+    def requests(self: Stop) -> list[float]:
         looks[0] -= 1
         return [float(name == "SIGTERM" and looks[0] == 0) for name in REASONS]
 
-    monkeypatch.setattr(stop.Stop, "noted", noted)
+    monkeypatch.setattr(stop.Stop, "requests", requests)
 
     def ask(k: int) -> None:
         looks[0] = k

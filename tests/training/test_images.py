@@ -21,7 +21,7 @@ from PIL import Image
 from torch.nn import functional
 
 from training.data.datasets import import_torchvision
-from training.data.splits import Loaded, Norm, moved
+from training.data.splits import FromLoaders, Norm, move_to_device
 from training.errors import UserError
 
 from . import vision
@@ -363,10 +363,10 @@ def other_classes(root: Path) -> None:
         (no_training_folder, "No such file or directory: '{}'); at: {}; fix: --data-dir DIR with"),
         (
             no_validation_folder,
-            "'{}/val'); at: {}/val; fix: --val-path DIR with one folder of images a class",
+            "'{}/val'); at: {}/val; fix: --val-path DIR with one folder of images per class",
         ),
-        (fewer_classes, "classes that are in {}/train alone: bee; at: {}/val; fix: the same class folders"),
-        (other_classes, "classes that are in {}/train alone: bee; at: {}/val"),
+        (fewer_classes, "classes that are only in {}/train: bee; at: {}/val; fix: the same class folders"),
+        (other_classes, "classes that are only in {}/train: bee; at: {}/val"),
     ],
 )
 def test_folders_that_are_wrong(
@@ -391,8 +391,8 @@ def test_folders_that_are_wrong(
         ("wrong_validation", "model", "the label of sample 5 is 2, but there are 2 classes"),
         ("wrong_shape", "model", "sample 5 has the shape (3, 8, 9), the first one (3, 8, 8); fix: make all"),
         ("wrong_file", "model", "cannot read sample 5 (FileNotFoundError: [Errno 2] No such file"),
-        ("wrong_kind", "model", "the first image is no tensor (C, H, W), but list"),
-        ("wrong_flat", "model", "the first image is no tensor (C, H, W), but (8, 8)"),
+        ("wrong_kind", "model", "the first image is not a tensor (C, H, W), but list"),
+        ("wrong_flat", "model", "the first image is not a tensor (C, H, W), but (8, 8)"),
         ("none", "model", "there are no training images"),
         ("no_validation", "model", "there are no validation images"),
         ("held_negative", "model", "the labels of the training images are torch.int64, from -1 on"),
@@ -407,7 +407,7 @@ def test_folders_that_are_wrong(
         ),
         ("held_good", "narrow", "gives (2, 1) for 2 images of 2 classes"),
         ("parts", "several", "--model images_own:several gives tuple for 2 images"),
-        ("parts", "convnet", "does not take 2 of these images, 3x8x8"),
+        ("parts", "convnet", "cannot take 2 images of 3x8x8"),
     ],
 )
 def test_own_data_sets_and_models_that_are_wrong(
@@ -432,7 +432,7 @@ def test_one_image_where_a_norm_wants_two_is_seen_at_the_start(here: Here, own: 
     evaluated = here(tmp_path / "run", *flags, "--batch-size", "5", "--evaluate")
 
     assert [refused.code, done.code, evaluated.code] == [1, 0, 0], done.err + evaluated.err
-    assert "fix: another --batch-size: the last step of an epoch has one image a process" in one_error(
+    assert "fix: another --batch-size: the last step of an epoch has one image per process" in one_error(
         refused.err
     )
 
@@ -447,12 +447,12 @@ def test_images_that_are_too_small_for_convnet(
     monkeypatch.syspath_prepend(str(tmp_path))
     error = one_error(here(tmp_path / "run", "--dataset", "small_own:data").err)
 
-    assert "--model convnet wants images of 6x6 or larger, these are 5x9; fix: another --model" in error
+    assert "--model convnet needs images of 6x6 or larger, these are 5x9; fix: another --model" in error
 
 
 def test_what_own_data_calls_random_depends_on_the_sample_and_the_epoch_alone() -> None:
     """Whichever of the three libraries it asks, and whatever was read before."""
-    split = Loaded(
+    split = FromLoaders(
         Random(), norm=Norm(), device=torch.device("cpu"), workers=0, seed=3, classes=1, shape_CHW=(3, 1, 1)
     )
 
@@ -531,7 +531,7 @@ def test_the_next_batch_is_copied_while_this_one_is_computed_on(monkeypatch: pyt
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: recorder.stream("computing"))
     monkeypatch.setattr(torch.cuda, "stream", within)
     batches: Any = ((FakePart(recorder, f"x{i}"), FakePart(recorder, f"y{i}")) for i in range(3))
-    for x, _ in moved(batches, torch.device("cuda")):
+    for x, _ in move_to_device(batches, torch.device("cuda")):
         recorder.calls.append(f"step with {x.name}")  # type: ignore[attr-defined]
 
     waited = "computing waits for copying"
@@ -561,7 +561,7 @@ def test_the_next_batch_is_copied_while_this_one_is_computed_on(monkeypatch: pyt
         (
             RuntimeError("operator torchvision::nms does not exist"),
             "12.6",
-            "they do not fit (RuntimeError: operator",
+            "they do not match (RuntimeError: operator",
         ),
     ],
 )
@@ -596,7 +596,7 @@ def test_a_program_that_read_with_loaders_ends(tmp_path: Path) -> None:
     """Python's exit sends its children a SIGTERM, which loaders leave to their parent, and waits for them."""
     program = """
         import torch
-        from training.data.splits import Loaded, Norm
+        from training.data.splits import FromLoaders, Norm
 
         class Blank:
             def __len__(self):
@@ -606,7 +606,7 @@ def test_a_program_that_read_with_loaders_ends(tmp_path: Path) -> None:
                 return torch.zeros(1, 4, 4), 0
 
         facts = {"norm": Norm(), "device": torch.device("cpu"), "seed": 1, "classes": 2, "shape_CHW": (1, 4, 4)}
-        split = Loaded(Blank(), workers=2, **facts)
+        split = FromLoaders(Blank(), workers=2, **facts)
         print(sum(len(y_B) for _, y_B in split.batches([torch.arange(8)], epoch=0)))
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]

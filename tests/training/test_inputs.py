@@ -62,7 +62,7 @@ def test_the_batch_is_global() -> None:
         global_batch(parse([]), 3)
     with pytest.raises(UserError, match=r"by 3 processes in 2 parts each; fix: --batch-size 60 or 66"):
         global_batch(parse(["--accumulate", "2"]), 3)
-    with pytest.raises(UserError, match=r"--batch-size-per-gpu 5 cannot be done in 2 parts"):
+    with pytest.raises(UserError, match=r"--batch-size-per-gpu 5 cannot be divided into 2 parts"):
         global_batch(parse(["--batch-size-per-gpu", "5", "--accumulate", "2"]), 3)
     with pytest.raises(UserError, match=r"fix: --batch-size 8$"):
         global_batch(parse(["--batch-size", "4"]), 8)
@@ -175,7 +175,7 @@ def test_a_damaged_gz_and_a_missing_file(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match="cannot read it"):
         read_idx(path, dimensions=1)
-    with pytest.raises(UserError, match=r"train-images-idx3-ubyte is not there; .*--synthetic"):
+    with pytest.raises(UserError, match=r"train-images-idx3-ubyte was not found; .*--synthetic"):
         read_mnist(tmp_path, "train")
 
 

@@ -89,7 +89,7 @@ def test_a_requeued_job_takes_over_from_itself_at_once(
 
     assert time.monotonic() - began < 0.5
     assert lines == [
-        "Taking over the run folder from process 1 on n7, job 41: it is an earlier life of this job"
+        "Taking over the run folder from process 1 on n7, job 41: it is an earlier start of this job"
     ]
     made.release()
 

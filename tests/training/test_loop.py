@@ -11,9 +11,10 @@ from torch import nn
 
 from training.config import Config, parse
 from training.data.datasets import Data
-from training.data.splits import Held, Norm
+from training.data.splits import InMemory, Norm
 from training.errors import NotFiniteError, UserError
-from training.model.optimizer import Ema, build_optimizer, build_scaler, lr_at
+from training.model.optimizer import Ema, build_optimizer, lr_at
+from training.model.precision import build_scaler
 from training.output.log import Log
 from training.processes.stop import REASONS, Stop
 from training.processes.world import World
@@ -37,7 +38,7 @@ def session(tmp_path: Path, *, rank: int, size: int, samples: int = 13) -> Sessi
     )
     generator = torch.Generator().manual_seed(5)
     images = torch.randn(samples, 1, 2, 2, generator=generator)
-    split = Held(images_NCHW=images, labels_N=torch.arange(samples) % 3, norm=Norm())
+    split = InMemory(images_NCHW=images, labels_N=torch.arange(samples) % 3, norm=Norm())
     torch.manual_seed(7)
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).double()
     split = replace(split, images_NCHW=images.double())
@@ -84,7 +85,7 @@ def test_averaged_gradients_are_those_of_one_process(tmp_path: Path, size: int, 
     for rank in range(size):
         made = session(tmp_path, rank=rank, size=size)
         sums += loop.train_step(
-            made, iter([batch(made, loop._mine(order_N, 4, count, made))]), [count], step=0
+            made, iter([batch(made, loop._share(order_N, 4, count, made))]), [count], step=0
         )
         gradients.append(gradient(made))
     alone = session(tmp_path, rank=0, size=1)
@@ -128,7 +129,7 @@ def test_the_top_5_accuracy_is_told_of_more_than_10_classes(tmp_path: Path, clas
     made = session(tmp_path, rank=0, size=1, samples=300)
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, classes)).double()
     split = made.data.validation
-    assert isinstance(split, Held)
+    assert isinstance(split, InMemory)
     split = replace(split, labels_N=torch.arange(300) % classes)
     score = loop.evaluate(
         replace(made, model=model, data=replace(made.data, validation=split, classes=classes))

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 import torch
 
-from training.data.order import cuts, epoch_order, evaluation_share, mix, share
+from training.data.order import cut_steps, epoch_order, evaluation_share, mix, share
 
 
 def seen(samples: int, batch: int, size: int, *, consumed: int = 0) -> list[list[int]]:
@@ -15,7 +15,7 @@ def seen(samples: int, batch: int, size: int, *, consumed: int = 0) -> list[list
     order_N = epoch_order(samples, seed=1, epoch=0)
     return [
         [i for rank in range(size) for i in share(order_N, first, count, rank=rank, size=size).tolist()]
-        for first, count in cuts(samples, batch=batch, consumed=consumed)
+        for first, count in cut_steps(samples, batch=batch, consumed=consumed)
     ]
 
 

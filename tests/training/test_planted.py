@@ -83,15 +83,15 @@ def test_readers_take_what_is_no_record_for_nothing(tmp_path: Path) -> None:
             plant(folder / name, tmp_path)
         assert read_status(folder) == {}
         assert list(read_events(folder)) == []
-        assert jobscript.asked_by(folder / "stop") == ""
+        assert jobscript.read_stop_file(folder / "stop") == ""
 
 
 def test_temporary_names_are_new_each_time_and_follow_no_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "status.json"
-    assert files.temporary(path) != files.temporary(path)
-    assert str(os.getpid()) not in files.temporary(path).name
+    assert files.temporary_name(path) != files.temporary_name(path)
+    assert str(os.getpid()) not in files.temporary_name(path).name
     secret = tmp_path / "secret"
     secret.write_text("mine")
     monkeypatch.setattr("secrets.token_hex", lambda _: "known")
@@ -184,7 +184,7 @@ def test_a_packed_file_is_unpacked_no_further_than_its_header_says(tmp_path: Pat
     assert time.process_time() - began < 2
     huge = tmp_path / "huge"
     huge.write_bytes(idx((1 << 31, 1 << 31, 9), b""))
-    with pytest.raises(UserError, match="is the most"):
+    with pytest.raises(UserError, match="more than"):
         read_idx(huge, dimensions=3)
 
 

@@ -79,7 +79,7 @@ def test_a_stop_file_half_way_and_going_on_change_nothing(
     assert (half["state"], half["reason"], half["epoch"]) == ("preempted", "stop file", 0)
     assert 0 < half["step"] < 8
     assert (
-        f"Stopped by stop file at step {half['step']}; checkpoint {half['checkpoint']} saved; before a start by hand, remove "
+        f"Stopped by stop file at step {half['step']}; checkpoint {half['checkpoint']} saved; remove "
         in stopped.out
     )
 
@@ -448,4 +448,4 @@ def test_other_epochs_under_a_cosine_are_allowed_and_said(here: Here, tmp_path: 
     ended = here(tmp_path, "--schedule", "cosine", "--epochs", "2")
 
     assert ended.code == 0, ended.err
-    assert "the cosine curve changes from here on" in ended.out
+    assert "the cosine schedule changes from here on" in ended.out

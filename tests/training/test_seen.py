@@ -188,13 +188,13 @@ def test_what_is_said_meanwhile_is_a_line_of_its_own(monkeypatch: pytest.MonkeyP
     told = log.Log(run_dir=Path("nowhere"), speaks=True, records=False)
     with told.live("Epoch 1 of 1", total=100, done=30):
         told.bar.show(40, "loss 0.5")
-        told.say("Could not save step 3: going on")
+        told.say("Could not save step 3: training continues")
         during = screen(terminal.getvalue())
     after = screen(terminal.getvalue())
 
-    assert during[0] == "Could not save step 3: going on"
+    assert during[0] == "Could not save step 3: training continues"
     assert re.fullmatch(r"Epoch 1 of 1:  (30|40)%\|.*\| (30|40)/100 images.*", during[1])
-    assert after == ["Could not save step 3: going on", ""]
+    assert after == ["Could not save step 3: training continues", ""]
     assert not told.bar.up
 
 
@@ -293,7 +293,9 @@ def test_a_broken_tensorboard_costs_its_curves_only(trainers: Trainers, tmp_path
 
     assert ended.code == 0, ended.err
     said = [line for line in ended.out.splitlines() if "TensorBoard" in line]
-    assert said == ["No curves for TensorBoard (TypeError: Descriptors cannot be created directly): going on"]
+    assert said == [
+        "No curves for TensorBoard (TypeError: Descriptors cannot be created directly): training continues"
+    ]
     assert not (run_dir / "tensorboard").exists()
     assert [event["event"] for event in all_events(run_dir)][-1] == "done"
 
@@ -303,11 +305,11 @@ def test_a_disk_that_is_full_for_curves_does_not_end_the_training(
 ) -> None:
     real, failing = log._append, [True]
 
-    def append(path: Path, data: bytes) -> None:
+    def append(path: Path, data: bytes, **how: bool) -> None:
         if path.parent.name == "tensorboard" and failing[0]:
             failing[0] = b"accuracy/validation" not in data
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(path, data)
+        real(path, data, **how)
 
     monkeypatch.setattr(log, "_append", append)
     ended = here(tmp_path, *OFTEN, "--epochs", "2")

@@ -125,7 +125,7 @@ def test_with_decay_on_all_a_step_is_that_of_torch() -> None:
 @pytest.mark.parametrize(("flag", "value"), [("--gamma", "0.5"), ("--step-size", "3")])
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])
 def test_a_step_without_a_schedule_of_steps_is_refused(flag: str, value: str, schedule: str) -> None:
-    with pytest.raises(UserError, match=f"{flag} is of --schedule step, this is --schedule {schedule}"):
+    with pytest.raises(UserError, match=f"{flag} needs --schedule step, this is --schedule {schedule}"):
         parse([flag, value, "--schedule", schedule])
 
 

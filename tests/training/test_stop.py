@@ -11,7 +11,7 @@ import pytest
 from training.config import parse
 from training.errors import UserError
 from training.processes import stop
-from training.processes.stop import Stop, end_of, reason
+from training.processes.stop import Stop, first_reason, parse_deadline
 
 from .conftest import Here, status
 
@@ -31,7 +31,7 @@ SLURM = {"SLURM_JOB_END_TIME": "1700000000"}
     ],
 )
 def test_the_end_of_the_time(deadline: str, environ: dict[str, str], end: float) -> None:
-    assert end_of(deadline, environ, 1000) == end
+    assert parse_deadline(deadline, environ, 1000) == end
 
 
 @pytest.mark.parametrize("deadline", ["soon", "0", "-5", "nan", "inf", ""])
@@ -66,18 +66,18 @@ def test_time_is_left_for_two_saves(
     asked.watch(tmp_path / "stop", time.time() + left_s)
     asked.save_s = save_s
 
-    assert reason(asked.noted()) == ("deadline" if stops else "")
+    assert first_reason(asked.requests()) == ("deadline" if stops else "")
 
 
 def test_each_reason_has_its_name(asked: Stop, tmp_path: Path) -> None:
     asked.watch(tmp_path / "stop", NEVER)
-    assert reason(asked.noted()) == ""
+    assert first_reason(asked.requests()) == ""
     signal.raise_signal(signal.SIGUSR2)
-    assert reason(asked.noted()) == "SIGUSR2"
+    assert first_reason(asked.requests()) == "SIGUSR2"
     signal.raise_signal(signal.SIGTERM)
-    assert reason(asked.noted()) == "SIGTERM"
+    assert first_reason(asked.requests()) == "SIGTERM"
     (tmp_path / "stop").touch()
-    assert reason(asked.noted()) == "stop file"
+    assert first_reason(asked.requests()) == "stop file"
 
 
 def test_the_end_of_the_job_stops_the_run_in_time(

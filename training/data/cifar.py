@@ -1,4 +1,4 @@
-"""CIFAR-10's files, of its binary or its Python version; no NumPy is needed, and no pickle's code is run.
+"""CIFAR-10's files, of its binary or its Python version; without NumPy, and no code in a pickle is run.
 
 Source: https://www.cs.toronto.edu/~kriz/cifar.html (section "Dataset layout").
 
@@ -21,7 +21,7 @@ BINARY, PYTHON = "cifar-10-batches-bin", "cifar-10-batches-py"
 SHAPE_CHW = (3, 32, 32)
 VALUES = 3 * 32 * 32
 CLASSES = 10
-# what a file that cannot be read raises, or a pickle of something else
+# raised for a file that cannot be read, or a pickle of something else
 WRONG = (OSError, EOFError, pickle.UnpicklingError, ValueError, TypeError, AttributeError, LookupError)
 
 
@@ -29,11 +29,11 @@ def read_cifar10(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
     """One part of CIFAR-10: images (N, 3, 32, 32) uint8 and labels (N,) int64, on the CPU.
 
     Args:
-        folder: Holds the files of either version, or their folder as it is unpacked.
+        folder: Has the files of either version, or their folder as it is unpacked.
         part: train or test.
 
     Raises:
-        UserError: If a file is missing or is not what its name says.
+        UserError: If a file is missing or wrong.
     """
     read = [_read(_find(folder, name)) for name in PARTS[part]]
     images_NCHW = torch.cat([images for images, _ in read]).view(-1, *SHAPE_CHW)
@@ -44,11 +44,8 @@ def _find(folder: Path, name: str) -> Path:
     places = [folder / BINARY / f"{name}.bin", folder / f"{name}.bin", folder / PYTHON / name, folder / name]
     path = next((path for path in places if path.is_file()), None)
     if path is None:
-        raise UserError(
-            f"{name} of CIFAR-10 is not there",
-            at=str(folder),
-            fix=f"unpack cifar-10-binary.tar.gz in {folder}",
-        )
+        fix = f"unpack cifar-10-binary.tar.gz in {folder}"
+        raise UserError(f"{name} of CIFAR-10 was not found", at=str(folder), fix=fix)
     return path
 
 
@@ -66,9 +63,12 @@ def _read(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _from_binary(data: bytes) -> tuple[torch.Tensor, torch.Tensor]:
     if not data or len(data) % (1 + VALUES):
-        raise ValueError(f"{len(data)} bytes are no whole number of images")
+        raise ValueError(f"{len(data)} bytes are not a whole number of images")
     rows = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(-1, 1 + VALUES)
-    return _checked(rows[:, 1:], rows[:, 0])
+    images, labels = rows[:, 1:], rows[:, 0]
+    if int(labels.max()) >= CLASSES:
+        raise ValueError(f"a label is {int(labels.max())}")
+    return images, labels
 
 
 def _from_python(data: bytes) -> tuple[torch.Tensor, torch.Tensor]:
@@ -79,17 +79,11 @@ def _from_python(data: bytes) -> tuple[torch.Tensor, torch.Tensor]:
     if len(pixels) != len(labels) * VALUES or not 0 <= min(labels) <= max(labels) < CLASSES:
         raise ValueError(f"{len(pixels)} values and {len(labels)} labels")
     images = torch.frombuffer(bytearray(pixels), dtype=torch.uint8).view(-1, VALUES)
-    return _checked(images, torch.tensor(labels, dtype=torch.uint8))
-
-
-def _checked(images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    if int(labels.max()) >= CLASSES:
-        raise ValueError(f"a label is {int(labels.max())}")
-    return images, labels
+    return images, torch.tensor(labels, dtype=torch.uint8)
 
 
 class _Array:
-    """Stands for an array of NumPy while it is read: its bytes, and nothing else of it."""
+    """Takes the place of a NumPy array: only its bytes."""
 
     values = b""
 
@@ -101,7 +95,7 @@ class _Array:
 
 
 class _Kind:
-    """Stands for a type of NumPy: what it is, the number of bytes will show."""
+    """Takes the place of a NumPy data type, which is ignored."""
 
     def __init__(self, *_: Any) -> None:
         pass
@@ -115,7 +109,7 @@ def _array(*_: Any) -> _Array:
 
 
 class _Plain(pickle.Unpickler):
-    """Reads the one kind of object these files have; a name of anything else ends the reading."""
+    """Reads only the objects that these files have."""
 
     names = {  # noqa: RUF012 - constant
         ("numpy.core.multiarray", "_reconstruct"): _array,
@@ -124,11 +118,7 @@ class _Plain(pickle.Unpickler):
     }
 
     def find_class(self, module: str, name: str) -> Any:
-        """What a name in the pickle means.
-
-        Raises:
-            pickle.UnpicklingError: For any name that has no business there.
-        """
+        """The stand-in for a name in the pickle; raises pickle.UnpicklingError for any other name."""
         if (module, name) not in self.names:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}")
         return self.names[module, name]

@@ -18,11 +18,11 @@ from training.config import Config
 from training.data.cifar import read_cifar10
 from training.data.mnist import read_mnist
 from training.data.order import mix
-from training.data.splits import Batch, Held, Loaded, Norm, Split
+from training.data.splits import Batch, FromLoaders, InMemory, Norm, Split
 from training.errors import UserError, one_line
 
 CIFAR10_NORM = Norm(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616))
-CIFAR10_SHIFT = 4  # pixels, as is usual
+CIFAR10_SHIFT = 4  # pixels
 MNIST_NORM = Norm(mean=(0.1307,), std=(0.3081,))
 IMAGENET_NORM = Norm(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 FAKE_VALIDATION = 256
@@ -39,15 +39,12 @@ class Data:
 
 
 def load_data(config: Config, device: torch.device) -> Data:
-    """The data set that the configuration names.
+    """The data set that the configuration names; raises UserError if it is missing or broken.
 
-    PACKAGE.MODULE:FUNCTION is called with the configuration and gives (training, validation), each either a
+    PACKAGE.MODULE:FUNCTION is called with the configuration and returns (training, validation), each either a
     pair of tensors (images_NCHW, labels_N), held in memory, or a map-style data set of (x_CHW, label), read
-    by loaders; the training one then has a list `classes`. What is wrong with a sample, it may say by raising
-    an OSError, or a UserError with a fix; any other exception is shown as a bug.
-
-    Raises:
-        UserError: If it is not there or is broken.
+    by loaders; the training one then has a list `classes`. For a sample that cannot be read it may raise an
+    OSError, or a UserError with a fix; any other exception is shown as a bug.
     """
     norm = Norm()
     train: Any
@@ -57,7 +54,7 @@ def load_data(config: Config, device: torch.device) -> Data:
         norm = MNIST_NORM
     elif config.dataset == "cifar10":
         train, validation = (read_cifar10(Path(config.data_dir), part) for part in ("train", "test"))
-        return _held(train, validation, CIFAR10_NORM, device, shift=CIFAR10_SHIFT, seed=config.seed)
+        return _in_memory(train, validation, CIFAR10_NORM, device, shift=CIFAR10_SHIFT, seed=config.seed)
     elif config.dataset == "fake":
         train, validation = _fake(config)
     elif config.dataset == "imagefolder":
@@ -66,16 +63,12 @@ def load_data(config: Config, device: torch.device) -> Data:
     else:
         train, validation = import_function(config.dataset, "--dataset")(config)
     if isinstance(train, tuple):
-        return _held(train, validation, norm, device)
-    return _loaded(train, validation, norm, device, config)
+        return _in_memory(train, validation, norm, device)
+    return _from_loaders(train, validation, norm, device, config)
 
 
 def import_function(name: str, flag: str) -> Callable[..., Any]:
-    """The function that PACKAGE.MODULE:FUNCTION names.
-
-    Raises:
-        UserError: If it cannot be imported.
-    """
+    """The function that PACKAGE.MODULE:FUNCTION names; raises UserError if it cannot be imported."""
     module, colon, function = name.partition(":")
     if not colon:
         raise UserError(
@@ -88,14 +81,14 @@ def import_function(name: str, flag: str) -> Callable[..., Any]:
     return found
 
 
-def _held(
+def _in_memory(
     train: Batch, validation: Batch, norm: Norm, device: torch.device, *, shift: int = 0, seed: int = 0
 ) -> Data:
-    """Both parts on the device; the training images are moved by up to `shift` pixels, and mirrored."""
+    """Both parts on the device; training images are shifted by up to `shift` pixels, and flipped."""
     for pair, part in ((train, "training"), (validation, "validation")):
-        _check_held(*pair, train[0].shape[1:], part)
+        _check_tensors(*pair, train[0].shape[1:], part)
     splits = [
-        Held(
+        InMemory(
             images_NCHW=images.to(device), labels_N=labels.to(device).long(), norm=norm, shift=most, seed=seed
         )
         for (images, labels), most in ((train, shift), (validation, 0))
@@ -105,7 +98,7 @@ def _held(
     return Data(train=splits[0], validation=splits[1], classes=classes, shape_CHW=(channels, height, width))
 
 
-def _check_held(images: torch.Tensor, labels: torch.Tensor, shape: torch.Size, part: str) -> None:
+def _check_tensors(images: torch.Tensor, labels: torch.Tensor, shape: torch.Size, part: str) -> None:
     if images.ndim != 4 or images.shape[1:] != shape or len(images) != len(labels):
         what = f"the {part} images have the shape {tuple(images.shape)}, with {len(labels)} labels"
         raise UserError(what, fix="images (N, C, H, W), the same C, H, W in both parts, and N labels")
@@ -116,24 +109,22 @@ def _check_held(images: torch.Tensor, labels: torch.Tensor, shape: torch.Size, p
         raise UserError(what, fix="whole numbers from 0 on")
 
 
-def _loaded(train: Any, validation: Any, norm: Norm, device: torch.device, config: Config) -> Data:
+def _from_loaders(train: Any, validation: Any, norm: Norm, device: torch.device, config: Config) -> Data:
     if not hasattr(train, "classes"):
-        raise UserError(
-            f"--dataset {config.dataset} does not say its classes",
-            fix="give its training set a list 'classes'",
-        )
+        what = f"--dataset {config.dataset} does not list its classes"
+        raise UserError(what, fix="give its training set a list 'classes'")
     for dataset, part in ((train, "training"), (validation, "validation")):
         if not len(dataset):
             raise UserError(f"there are no {part} images", fix="another data set")
     first = train[0][0]
     if not isinstance(first, torch.Tensor) or first.ndim != 3:
         found = tuple(first.shape) if isinstance(first, torch.Tensor) else type(first).__name__
-        raise UserError(f"the first image is no tensor (C, H, W), but {found}", fix="give such tensors")
+        raise UserError(f"the first image is not a tensor (C, H, W), but {found}", fix="give such tensors")
     channels, height, width = first.shape
     shape_CHW = (channels, height, width)
     classes = len(train.classes)
     splits = [
-        Loaded(
+        FromLoaders(
             dataset,
             norm=norm,
             device=device,
@@ -148,7 +139,7 @@ def _loaded(train: Any, validation: Any, norm: Norm, device: torch.device, confi
 
 
 def _fake(config: Config) -> tuple[Batch, Batch]:
-    """Noise of MNIST's shape for convnet, else of ImageNet's: for measuring speed."""
+    """Random images of MNIST's shape for convnet, else of ImageNet's: to measure speed."""
     shape, classes = ((1, 28, 28), 10) if config.model == "convnet" else ((3, 224, 224), 1000)
     generator = torch.Generator().manual_seed(mix("fake", config.seed))
 
@@ -162,11 +153,9 @@ def _fake(config: Config) -> tuple[Batch, Batch]:
 
 
 def import_torchvision(flag: str) -> Any:
-    """The module, for a flag that needs it.
+    """The module torchvision; raises UserError if it is missing, or built for another torch.
 
-    Raises:
-        UserError: If it is missing, or made for another torch. One for GPUs fails with a torch for CPUs by a
-            RuntimeError: its library is not loaded, so its operators are not there.
+    A torchvision for GPUs raises a RuntimeError with a torch for CPUs: its operators are missing.
     """
     try:
         return importlib.import_module("torchvision")
@@ -174,7 +163,7 @@ def import_torchvision(flag: str) -> Any:
         what = f"{flag} needs torchvision ({one_line(error)[:200]})"
         raise UserError(what, fix=f"install the one made for torch {torch.__version__}") from error
     except RuntimeError as error:
-        kind = "torch is for CPUs, torchvision for GPUs" if not torch.version.cuda else "they do not fit"
+        kind = "torch is for CPUs, torchvision for GPUs" if not torch.version.cuda else "they do not match"
         what = (
             f"{flag}: torchvision {importlib.metadata.version('torchvision')} cannot be used with "
             f"torch {torch.__version__}: {kind} ({one_line(error)[:200]})"
@@ -183,7 +172,7 @@ def import_torchvision(flag: str) -> Any:
 
 
 def _image_folders(config: Config) -> tuple[Any, Any]:
-    """Training and validation images with one folder a class, cut to 224x224, as uint8."""
+    """Training and validation images with one folder per class, cropped to 224x224, as uint8."""
     import_torchvision("--dataset imagefolder")
     from torchvision import datasets, transforms  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
@@ -202,7 +191,7 @@ def _image_folders(config: Config) -> tuple[Any, Any]:
             return datasets.ImageFolder(str(folder), transforms.Compose(steps), loader=_open_image)
         except OSError as error:  # no folder, none in it, or one without images
             reason = str(error).partition(" Supported")[0].strip().rstrip(".")
-            fix = f"{flag} DIR with one folder of images a class"
+            fix = f"{flag} DIR with one folder of images per class"
             raise UserError(f"not a folder of images ({reason})", at=str(folder), fix=fix) from error
 
     sets = images(train, random_cut, "--data-dir"), images(validation, middle_cut, "--val-path")
@@ -213,17 +202,17 @@ def _image_folders(config: Config) -> tuple[Any, Any]:
         missing = sorted(set(one.classes) - set(other.classes))
         if missing:
             some = ", ".join(missing[:3]) + ", ..." * (len(missing) > 3)
-            what = f"classes that are in {ours} alone: {some}"
+            what = f"classes that are only in {ours}: {some}"
             raise UserError(what, at=str(theirs), fix="the same class folders in both")
     return sets
 
 
 def _open_image(path: str) -> Any:
-    """An image, decoded, by torchvision's own reader (Pillow)."""
+    """An image, decoded by torchvision's own reader (Pillow)."""
     from torchvision.datasets.folder import default_loader  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     try:
         return default_loader(path)
-    except Exception as error:  # Pillow raises nearly anything where a file is damaged
+    except Exception as error:  # Pillow raises many types for a damaged file
         what = f"cannot read the image ({one_line(error)[:200]})"
         raise UserError(what, at=path, fix="replace the file, or remove it") from error

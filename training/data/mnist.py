@@ -1,4 +1,4 @@
-"""MNIST's file format: four bytes of magic, the sizes as big-endian 32-bit numbers, then uint8 values.
+"""MNIST's files, in IDX format: a magic number, the sizes as big-endian 32-bit numbers, then uint8 values.
 
 Source: http://yann.lecun.com/exdb/mnist/ (section "file formats").
 """
@@ -16,10 +16,10 @@ import torch
 
 from training.errors import UserError
 
-FOLDERS = ("", "raw", "MNIST/raw")  # torchvision keeps the files two folders down
+FOLDERS = ("", "raw", "MNIST/raw")  # MNIST/raw is torchvision's
 PARTS = {"train": "train", "test": "t10k"}
 CLASSES = 10
-MOST = 1 << 32  # values of a file: a packed one may unpack to anything
+MOST = 1 << 32  # values in a file: a small .gz file may unpack to more
 
 
 def read_mnist(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -30,7 +30,7 @@ def read_mnist(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
         part: train or test.
 
     Raises:
-        UserError: If a file is missing or is not what its name says.
+        UserError: If a file is missing or wrong.
     """
     images_path, labels_path = (
         _find(folder, f"{PARTS[part]}-{kind}-ubyte") for kind in ("images-idx3", "labels-idx1")
@@ -47,33 +47,25 @@ def read_mnist(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def read_idx(path: Path, *, dimensions: int) -> torch.Tensor:
-    """The uint8 array in an IDX file.
-
-    Raises:
-        UserError: If the file cannot be read, or is of another kind, cut short or too long.
-    """
+    """The uint8 array in an IDX file; raises UserError if it cannot be read or has another format."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            return _array(cast("IO[bytes]", file), dimensions)
+            return _read_array(cast("IO[bytes]", file), dimensions)
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"cannot read it ({error})", at=str(path), fix=_fix(path.parent)) from error
     except ValueError as error:
         raise UserError(str(error), at=str(path), fix=_fix(path.parent)) from error
 
 
-def _array(file: IO[bytes], dimensions: int) -> torch.Tensor:
-    """The array; no more is read, or unpacked, than its header says.
-
-    Raises:
-        ValueError: If the file is of another kind, cut short or too long.
-    """
+def _read_array(file: IO[bytes], dimensions: int) -> torch.Tensor:
+    """The array; reads no more than the header says. Raises ValueError if the format or size is wrong."""
     header = file.read(4 + 4 * dimensions)
     if header[:4] != bytes((0, 0, 8, dimensions)) or len(header) < 4 + 4 * dimensions:
         raise ValueError(f"not an IDX file of {dimensions} dimensions")
     sizes = struct.unpack(f">{dimensions}I", header[4:])
     values = math.prod(sizes)
     if values > MOST:
-        raise ValueError(f"its header says {values} values, and {MOST} is the most")
+        raise ValueError(f"its header says {values} values, more than {MOST}")
     data = bytearray(file.read(values + 1))
     if len(data) != values:
         held = f"more than {values}" if len(data) > values else len(data)
@@ -90,7 +82,7 @@ def _find(folder: Path, name: str) -> Path:
         for path in (folder / place / name, folder / place / f"{name}.gz"):
             if path.is_file():
                 return path
-    raise UserError(f"{name} is not there", at=str(folder), fix=_fix(folder))
+    raise UserError(f"{name} was not found", at=str(folder), fix=_fix(folder))
 
 
 def _fix(folder: Path) -> str:

@@ -1,8 +1,8 @@
 """Splits: they turn index lists into batches on the device.
 
-`Held` lies on the device as it is (uint8) and is augmented and normalised there, batch by batch: no loader,
-no copies. `Loaded` goes through loader processes, which live as long as the run. What is random is decided by
-(seed, epoch, sample), and so depends neither on the number of loaders nor on where a run was stopped.
+An `InMemory` split is on the device (as uint8) and is augmented and normalised there. A `FromLoaders` split
+is read by loader processes, which live as long as the run. All randomness is a function of (seed, epoch,
+sample): it depends neither on the number of loaders nor on where a run was stopped.
 
 Shape suffixes: N samples of the split, B of a batch, C channels, H height, W width.
 """
@@ -24,22 +24,22 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from training.data.order import mix
 from training.errors import UserError, one_line
-from training.processes.stop import end_with_parent, leave_signals_to_parent
+from training.processes.stop import end_with_parent, ignore_signals
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
-AHEAD = 4  # batches that each loader process may be ahead; they lie in shared memory
+AHEAD = 4  # batches that each loader process prefetches, in shared memory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Norm:
-    """Mean and standard deviation of each channel, for images whose values were brought to 0..1."""
+    """Mean and standard deviation of each channel, of values in 0..1."""
 
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
 
     def on(self, device: torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
-        """A function that makes float32 of uint8 images there; others are what the model wants, and stay."""
+        """A function that normalises uint8 images to float32 on the device; others stay as they are."""
         mean_C11, std_C11 = (
             torch.tensor(values, device=device).view(-1, 1, 1) for values in (self.mean, self.std)
         )
@@ -51,23 +51,23 @@ class Norm:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Held:
-    """Images (uint8, or float32 as the model wants them) and int64 labels in memory, on one device."""
+class InMemory:
+    """Images (uint8, or float32 as the model gets them) and int64 labels, on the device."""
 
     images_NCHW: torch.Tensor
     labels_N: torch.Tensor
     norm: Norm
-    shift: int = 0  # pixels by which an image is moved at most, and perhaps mirrored; 0: neither
+    shift: int = 0  # images are shifted by at most so many pixels, and flipped; 0: neither
     seed: int = 0
 
     @property
     def samples(self) -> int:
-        """How many."""
+        """The number of images."""
         return len(self.labels_N)
 
     @property
     def index_device(self) -> torch.device:
-        """Where index lists are wanted."""
+        """The device of index lists."""
         return self.labels_N.device
 
     def batches(self, index_lists: Sequence[torch.Tensor], *, epoch: int) -> Iterator[Batch]:
@@ -77,14 +77,14 @@ class Held:
         for index_B in index_lists:
             x_BCHW = self.images_NCHW[index_B]
             if self.shift:
-                x_BCHW = shifted(x_BCHW, hashed(index_B, key), self.shift)
+                x_BCHW = shift_and_flip(x_BCHW, hash_indices(index_B, key), self.shift)
             yield normalise(x_BCHW), self.labels_N[index_B]
 
 
-def hashed(index_B: torch.Tensor, key: int) -> torch.Tensor:
-    """A random-looking number 0..2^31-1 for each index, the same on every device: int64, like the indices.
+def hash_indices(index_B: torch.Tensor, key: int) -> torch.Tensor:
+    """A pseudo-random number 0..2^31-1 for each index, the same on every device: int64.
 
-    Shifts and products of 32 bits, as hash functions end with; below 2^63, so that nothing overflows.
+    The 32-bit products stay below 2^63, so nothing overflows.
     """
     h_B = (index_B * 0x9E3779B1 + key) & 0xFFFFFFFF
     for right, factor in ((16, 0x45D9F3B), (15, 0x2C1B3C6D), (16, 1)):
@@ -92,13 +92,10 @@ def hashed(index_B: torch.Tensor, key: int) -> torch.Tensor:
     return h_B >> 1
 
 
-def shifted(x_BCHW: torch.Tensor, random_B: torch.Tensor, most: int) -> torch.Tensor:
-    """Each image moved by up to `most` pixels each way, black moving in, and every second one mirrored.
+def shift_and_flip(x_BCHW: torch.Tensor, random_B: torch.Tensor, most: int) -> torch.Tensor:
+    """Each image shifted by up to `most` pixels each way, black at the edges, and half of them mirrored.
 
-    Args:
-        x_BCHW: Images of any type.
-        random_B: Decides about each, see `hashed`.
-        most: Pixels.
+    `random_B` decides about each image, see `hash_indices`.
     """
     batch, channels, height, width = x_BCHW.shape
     ways = 2 * most + 1
@@ -114,17 +111,17 @@ def shifted(x_BCHW: torch.Tensor, random_B: torch.Tensor, most: int) -> torch.Te
     return padded_BCHW[image_B111, channel_C11, row_BH[:, None, :, None], column_BW[:, None, None, :]]
 
 
-class Loaded:
-    """A map-style data set of (x_CHW uint8 or float32, label), read sample by sample.
+class FromLoaders:
+    """A map-style data set of (x_CHW uint8 or float32, label), read by loader processes.
 
     Args:
-        dataset: It has a length, and gives a sample for each index below that.
-        norm: For uint8 images, on the device.
-        device: Where batches are wanted.
+        dataset: The data set.
+        norm: For uint8 images.
+        device: The device of the batches.
         workers: Loader processes; 0: this process reads.
-        seed: Of the samples' random choices.
-        classes: Labels are below this.
-        shape_CHW: Of every image.
+        seed: The seed of random augmentation.
+        classes: The number of classes.
+        shape_CHW: The shape of all images.
     """
 
     def __init__(
@@ -140,14 +137,14 @@ class Loaded:
     ) -> None:
         self.samples = len(dataset)
         self.index_device = torch.device("cpu")
-        self.started = not workers  # whether no processes are to be forked any more
+        self.started = not workers  # False: loader processes will be forked
         self._norm, self._device = norm, device
         self._lists: list[list[int]] = []
         processes: dict[str, Any] = {
             "worker_init_fn": _start_worker,
             "persistent_workers": True,
             "prefetch_factor": AHEAD,
-            "multiprocessing_context": "fork",  # own data sets need not be picklable, and are not copied
+            "multiprocessing_context": "fork",  # data sets need not be picklable, and are not copied
         }
         self._loader: DataLoader[Any] = DataLoader(
             _Keyed(dataset, self.samples, seed, classes, tuple(shape_CHW)),
@@ -162,42 +159,35 @@ class Loaded:
     def batches(self, index_lists: Sequence[torch.Tensor], *, epoch: int) -> Iterator[Batch]:
         """x_BCHW (float32) and y_B (int64) of each index list, on the device; both empty for an empty one.
 
-        The iterator of an earlier call must no longer be used.
-
-        Raises:
-            UserError: From the iterator, in place of a batch that cannot be read.
+        The iterator raises a UserError instead of a batch that cannot be read. Earlier ones become invalid.
         """
-        # The epoch is told in the indices: nothing else reaches processes that run already.
+        # The epoch is part of the indices: nothing else reaches loader processes that already run.
         first = epoch * self.samples
         self._lists[:] = [(index_B + first).tolist() for index_B in index_lists if len(index_B)]
         loaded = iter(self._loader)
         self.started = True
         empty = torch.empty(0), torch.empty(0, dtype=torch.int64)
-        read = (_good(next(loaded)) if len(index_B) else empty for index_B in index_lists)
+        read = (_check_batch(next(loaded)) if len(index_B) else empty for index_B in index_lists)
         normalise = self._norm.on(self._device)
-        return ((normalise(x_BCHW), y_B) for x_BCHW, y_B in moved(read, self._device))
+        return ((normalise(x_BCHW), y_B) for x_BCHW, y_B in move_to_device(read, self._device))
 
 
 def _end(loader: weakref.ref[DataLoader[Any]]) -> None:
-    """Tell the processes of a loader to end, before Python's own exit would send them a SIGTERM and wait.
-
-    They leave that signal to their parent, so it would wait for ever.
-    """
+    """End the processes of a loader: Python's exit would send them a SIGTERM, which they ignore, and wait."""
     found = loader()
     if found is not None:
-        found._iterator = None  # noqa: SLF001 - the iterator ends its processes with itself
+        found._iterator = None  # noqa: SLF001 - the iterator ends its processes when it is deleted
 
 
-Split = Held | Loaded
+Split = InMemory | FromLoaders
 
 
-def moved(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
-    """The same batches on the device. A GPU gets each one while it computes on the one before.
+def move_to_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
+    """The same batches on the device. Each is copied to a GPU while it computes on the previous one.
 
-    The copies are made on a stream of their own, from pinned memory. A batch is given out once the computing
-    stream waits for its copy, but before it would have to wait for the next one's; and its memory is not used
-    anew before that stream is done with it (torch.Tensor.record_stream). The order of these calls is tested;
-    on a GPU it has not been run yet.
+    The copies use a second stream, from pinned memory. A batch is given out after the computing stream waits
+    for its copy, but before it would wait for the next one's; its memory is not reused before that stream has
+    used it (torch.Tensor.record_stream). The order of these calls is tested, but not on a GPU.
     """
     if device.type != "cuda":
         yield from batches
@@ -220,10 +210,10 @@ def moved(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
 
 @dataclass(frozen=True)
 class _Keyed(Dataset[Any]):
-    """A data set by keys, epoch * samples + index: what is random depends on the key and the seed alone.
+    """A data set by keys, epoch * samples + index: random numbers depend only on the key and the seed.
 
-    A sample that cannot be read is given as the UserError that says so: an exception would come out of a
-    loader process as a text with a traceback.
+    For a sample that cannot be read it returns a UserError: an exception in a loader process would become a
+    text with a traceback.
     """
 
     dataset: Any
@@ -251,8 +241,10 @@ class _Keyed(Dataset[Any]):
 
 
 def _seed(key: int) -> None:
-    """Decide about all that a data set may call random."""
-    torch.default_generator.manual_seed(key)  # torch.manual_seed visits all devices: a hundred times slower
+    """Seed the generators that a data set may use."""
+    torch.default_generator.manual_seed(
+        key
+    )  # a hundred times faster than torch.manual_seed, which visits all devices
     random.seed(key)
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(key)
@@ -263,7 +255,7 @@ def _collate(samples: list[Any]) -> Any:
     return next((one for one in samples if isinstance(one, UserError)), None) or default_collate(samples)
 
 
-def _good(batch: Any) -> Batch:
+def _check_batch(batch: Any) -> Batch:
     if isinstance(batch, UserError):
         raise batch
     x_BCHW, y_B = batch
@@ -272,5 +264,5 @@ def _good(batch: Any) -> Batch:
 
 def _start_worker(_worker: int) -> None:
     torch.set_num_threads(1)
-    leave_signals_to_parent()
+    ignore_signals()
     end_with_parent()

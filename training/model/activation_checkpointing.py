@@ -1,7 +1,7 @@
-"""Activation checkpointing: what the backward pass needs of a stage is computed again instead of being kept.
+"""Activation checkpointing: the backward pass recomputes the activations of a stage instead of keeping them.
 
-The result is that of keeping it, to the bit: random choices are repeated (torch.utils.checkpoint does that),
-and running statistics, which a second pass would move once more, stay what the first made them.
+The weights are the same, bit for bit: torch.utils.checkpoint repeats the random numbers, and running
+statistics are not updated by the second pass.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from torch.utils.checkpoint import checkpoint
 
 from training.errors import UserError
 
-OWN = ("set_grad_checkpointing", "gradient_checkpointing_enable")  # of timm's and of Transformers' models
+OWN = ("set_grad_checkpointing", "gradient_checkpointing_enable")  # timm's and Transformers' names
 
 
-def recomputed(model: nn.Module) -> nn.Module:
-    """The model, with the same names of weights, set to recompute.
+def checkpoint_activations(model: nn.Module) -> nn.Module:
+    """The model with activation checkpointing, and the same names of weights.
 
-    A model with a method for this (OWN) is asked to do it as it does. Of any other, each outermost
-    nn.Sequential does: the stages of ResNets and most other models.
+    A model with its own method for this (OWN) uses that. In others each outermost nn.Sequential is
+    checkpointed: the stages of ResNets and most other models.
 
     Raises:
         UserError: If it has neither.
@@ -37,7 +37,7 @@ def recomputed(model: nn.Module) -> nn.Module:
     if method is not None:
         method()
         return model
-    made = _replaced(model)
+    made = _replace(model)
     if not any(isinstance(module, Stages) for module in made.modules()):
         methods = " or ".join(f"{name}()" for name in OWN)
         raise UserError(
@@ -47,24 +47,24 @@ def recomputed(model: nn.Module) -> nn.Module:
     return made
 
 
-def _replaced(module: nn.Module) -> nn.Module:
-    """The module with each outermost nn.Sequential in it, or itself, replaced."""
+def _replace(module: nn.Module) -> nn.Module:
+    """The module, with each outermost nn.Sequential replaced by Stages."""
     if type(module).forward is nn.Sequential.forward:
         return Stages(OrderedDict(module.named_children())) if list(module.parameters()) else module
     for name, child in module.named_children():
-        setattr(module, name, _replaced(child))
+        setattr(module, name, _replace(child))
     return module
 
 
 class Stages(nn.Sequential):
-    """Modules one after the other, of which only the input of about every sqrt(n)-th is kept.
+    """An nn.Sequential that keeps only the input of about every sqrt(n)-th module.
 
-    With n modules alike that needs the least memory of all ways which compute each but once more: Chen et
-    al., Training Deep Nets with Sublinear Memory Cost, https://arxiv.org/abs/1604.06174.
+    That needs the least memory if each module is computed once more: Chen et al., Training Deep Nets with
+    Sublinear Memory Cost, https://arxiv.org/abs/1604.06174.
     """
 
     def forward(self, x: Any) -> Any:
-        """What nn.Sequential does."""
+        """Call the modules in turn."""
         if not torch.is_grad_enabled():
             return _run(list(self), x)
         modules = list(self)
@@ -84,17 +84,17 @@ def _run(modules: list[nn.Module], x: Any) -> Any:
 
 
 def _passes(modules: list[nn.Module]) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """What the first and the second pass through the modules run in."""
-    return contextlib.nullcontext(), kept_buffers(*modules)
+    """The contexts of the first and the second pass through the modules."""
+    return contextlib.nullcontext(), keep_buffers(*modules)
 
 
 @contextlib.contextmanager
-def kept_buffers(*modules: nn.Module) -> Iterator[None]:
-    """Whatever happens meanwhile, the buffers (running statistics of norms) are then as they were."""
+def keep_buffers(*modules: nn.Module) -> Iterator[None]:
+    """Restore the modules' buffers (running statistics of norms) at the end."""
     buffers = list(itertools.chain.from_iterable(module.buffers() for module in modules))
     before = [buffer.clone() for buffer in buffers]
     try:
         yield
     finally:
         for buffer, value in zip(buffers, before, strict=True):
-            buffer.data.copy_(value)  # .data: autograd has seen the buffer, but its value plays no part there
+            buffer.data.copy_(value)  # .data: autograd does not need the old value

@@ -11,18 +11,17 @@ from training.config import Config
 from training.data.datasets import Data, import_function, import_torchvision
 from training.data.order import mix
 from training.errors import UserError
-from training.model.activation_checkpointing import recomputed
+from training.model.activation_checkpointing import checkpoint_activations
 
-# Names of convnet's layers in pytorch/examples/mnist; in our checkpoints they were their places before.
+# Names of convnet's layers in pytorch/examples/mnist; older checkpoints of ours have their indices.
 CONVNET_NAMES = {"0": "conv1", "2": "conv2", "7": "fc1", "10": "fc2"}
-CONVNET_SIDE = 6  # pixels: two lines are lost to each convolution, then two become one
+CONVNET_SIDE = 6  # pixels: each convolution takes two, then pooling halves the rest
 
 
 def build_model(config: Config, data: Data) -> nn.Module:
-    """A new model on the CPU, its weights decided by the seed; it maps x_BCHW to logits (B, classes).
+    """A new model on the CPU with weights from the seed; it maps x_BCHW (float32) to logits (B, classes).
 
-    Both are float32, under autocast the logits may have its type. PACKAGE.MODULE:FUNCTION is called with the
-    configuration and gives such a model, on the CPU.
+    PACKAGE.MODULE:FUNCTION is called with the configuration and returns such a model.
 
     Raises:
         UserError: If there is no such model, or it cannot take the data set's images.
@@ -35,17 +34,13 @@ def build_model(config: Config, data: Data) -> nn.Module:
         made = import_function(config.model, "--model")(config)
     else:
         made = _from_torchvision(config.model, data)
-    return recomputed(made) if config.activation_checkpointing else made
+    return checkpoint_activations(made) if config.activation_checkpointing else made
 
 
 def load_weights(model: nn.Module, weights: dict[str, torch.Tensor], origin: str) -> None:
-    """Copy weights into a model; names that DistributedDataParallel or DataParallel made are understood.
-
-    Raises:
-        UserError: If they belong to another model.
-    """
+    """Copy weights into a model; raises UserError if they belong to another model."""
     try:
-        model.load_state_dict(named_for(model, weights))
+        model.load_state_dict(rename_for(model, weights))
     except RuntimeError as error:
         first = str(error).splitlines()[1:2] or [str(error)]
         raise UserError(
@@ -53,8 +48,8 @@ def load_weights(model: nn.Module, weights: dict[str, torch.Tensor], origin: str
         ) from error
 
 
-def named_for(model: nn.Module, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The weights by the names that they have in the model alone, and in this version of convnet."""
+def rename_for(model: nn.Module, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights without DataParallel's prefix "module.", and with this version's names of convnet."""
     bare = {name.removeprefix("module."): value for name, value in weights.items()}
     if "0.weight" not in bare or not hasattr(model, "conv1"):
         return bare
@@ -68,7 +63,7 @@ def _convnet(shape_CHW: tuple[int, int, int], classes: int) -> nn.Module:
     """Two convolutions and two dense layers: 1.2 million weights for 28x28 images of one channel."""
     channels, height, width = shape_CHW
     if min(height, width) < CONVNET_SIDE:
-        what = f"--model convnet wants images of {CONVNET_SIDE}x{CONVNET_SIDE} or larger"
+        what = f"--model convnet needs images of {CONVNET_SIDE}x{CONVNET_SIDE} or larger"
         raise UserError(f"{what}, these are {height}x{width}", fix="another --model")
     layers: dict[str, nn.Module] = {
         "conv1": nn.Conv2d(channels, 32, 3),
@@ -90,7 +85,7 @@ def _from_torchvision(name: str, data: Data) -> nn.Module:
     models = import_torchvision(f"--model {name}").models
     if data.shape_CHW[0] != 3:
         raise UserError(
-            f"--model {name} wants 3 channels, the images have {data.shape_CHW[0]}", fix="--model convnet"
+            f"--model {name} needs 3 channels, the images have {data.shape_CHW[0]}", fix="--model convnet"
         )
     try:
         model: nn.Module = models.get_model(name, weights=None, num_classes=data.classes)

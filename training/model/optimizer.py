@@ -1,6 +1,6 @@
-"""Optimizers, and what goes with them: learning rate, loss scale, running mean of the weights.
+"""Optimizers, learning rate schedules and the running mean of the weights (EMA).
 
-The learning rate is a function of the step: a schedule without state cannot be lost.
+The learning rate is a function of the step: there is no scheduler state to save.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ import torch
 from torch import nn
 
 from training.config import Config
-from training.errors import UserError
 
-EMA_WARM_UP = 10  # steps: a mean that begins with random weights has to forget them
+EMA_WARM_UP = 10  # steps in which the mean forgets the random initial weights
 
 
 def build_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer of a model which is already on its device; biases and norms (1-D) are a group apart."""
+    """The optimizer of a model on its device; biases and norms (1-D) are a group of their own."""
     weights = [p for p in model.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in weights if p.ndim > 1], "weight_decay": config.weight_decay},
@@ -33,24 +32,21 @@ def build_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
         return _fused(torch.optim.SGD, groups, lr=config.lr, momentum=config.momentum)
     if config.optimizer == "adamw":
         return _fused(torch.optim.AdamW, groups, lr=config.lr)
-    return torch.optim.Adadelta(groups, lr=config.lr)  # which nobody has fused
+    return torch.optim.Adadelta(groups, lr=config.lr)  # has no fused version
 
 
 def _fused(
     kind: Callable[..., torch.optim.Optimizer], groups: list[dict[str, Any]], **how: Any
 ) -> torch.optim.Optimizer:
-    """An optimizer that changes each weight in one go, if this torch has that for the weights' device.
-
-    Which it has, it says itself: for SGD the word `fused` came with torch 2.3, and for CPUs with 2.4.
-    """
+    """A fused optimizer, if this torch has one for the device: SGD since torch 2.3, on CPUs since 2.4."""
     try:
-        return kind([dict(group) for group in groups], fused=True, **how)  # a refusal leaves its marks there
+        return kind([dict(group) for group in groups], fused=True, **how)  # a refusal changes them
     except (TypeError, RuntimeError):
         return kind(groups, **how)
 
 
 def state_bytes(config: Config, model: nn.Module) -> int:
-    """About the bytes of a checkpoint: the weights, their running mean, what the optimizer keeps of each."""
+    """About the bytes of a checkpoint: the weights, their running mean, the optimizer's state."""
     of_each = {"sgd": int(config.momentum > 0), "adamw": 2, "adadelta": 2}[config.optimizer]
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     others = sum(b.numel() * b.element_size() for b in model.buffers())
@@ -58,7 +54,7 @@ def state_bytes(config: Config, model: nn.Module) -> int:
 
 
 def lr_at(config: Config, step: int, *, steps_per_epoch: int) -> float:
-    """The learning rate of a step; the first is 0."""
+    """The learning rate of a step, counted from 0."""
     warmup = config.warmup_epochs * steps_per_epoch
     if step < warmup:
         return config.lr * (step + 1) / (warmup + 1)
@@ -71,30 +67,13 @@ def lr_at(config: Config, step: int, *, steps_per_epoch: int) -> float:
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """For all weights."""
+    """Set the learning rate of all weights."""
     for group in optimizer.param_groups:
         group["lr"] = lr
 
 
-def build_scaler(config: Config, device: torch.device) -> Any:
-    """The loss scale of --precision fp16 (a torch.amp.GradScaler), else None.
-
-    Raises:
-        UserError: If this torch has none for the device.
-    """
-    if config.precision != "fp16":
-        return None
-    made = getattr(torch.amp, "GradScaler", None)  # before torch 2.3 there was one for GPUs alone
-    if made is not None:
-        return made(device.type)
-    if device.type == "cuda":
-        return torch.cuda.amp.GradScaler()
-    what = f"--precision fp16 on the CPU needs torch 2.3 or later, this is {torch.__version__}"
-    raise UserError(what, fix="--precision bf16")
-
-
 class Ema:
-    """A running mean of a model's weights. Running statistics of norms are means already, and not in it."""
+    """A running mean of a model's weights, without the buffers: running statistics are means already."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
@@ -103,7 +82,7 @@ class Ema:
         self._means = [weight.clone() for weight in self._weights]
 
     def update(self, step: int) -> None:
-        """Take in the weights after a step; the first is 0."""
+        """Add the weights after a step, counted from 0."""
         decay = min(self.decay, (1 + step) / (EMA_WARM_UP + step))
         torch._foreach_lerp_(self._means, self._weights, 1 - decay)
 
@@ -112,13 +91,13 @@ class Ema:
         return dict(zip(self._names, self._means, strict=True))
 
     def load(self, state: dict[str, torch.Tensor]) -> None:
-        """Go on from what `state` gave; where there is none, from the weights as they are."""
+        """Restore the means; a weight without one starts with its present value."""
         for name, mean, weight in zip(self._names, self._means, self._weights, strict=True):
             mean.copy_(state.get(name, weight))
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """Let the model have the means as its weights for a while."""
+        """Meanwhile the model has the means as its weights."""
         own = [weight.clone() for weight in self._weights]
         torch._foreach_copy_(self._weights, self._means)
         try:

@@ -1,27 +1,51 @@
-"""What the processor can do, as Linux tells it."""
+"""--precision: autocast, the loss scale of fp16, and whether the CPU computes in bf16."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
+
+import torch
+
+from training.config import Config
+from training.errors import UserError
 
 CPUINFO = Path("/proc/cpuinfo")
 # Without one of these torch's kernels convert each bfloat16 to float32 and back; the last is Arm's name.
 BF16 = ("amx_bf16", "avx512_bf16", "bf16")
 
 
-def bf16_features() -> list[str] | None:
-    """Which of BF16 it has; None where that cannot be known."""
+def autocast(config: Config, device: torch.device) -> torch.autocast:
+    """The context in which the model computes."""
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(config.precision)
+    return torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)
+
+
+def build_scaler(config: Config, device: torch.device) -> Any:
+    """The loss scale of --precision fp16 (a torch.amp.GradScaler), else None.
+
+    Raises:
+        UserError: If this torch has none for the device.
+    """
+    if config.precision != "fp16":
+        return None
+    made = getattr(torch.amp, "GradScaler", None)  # before torch 2.3 only for GPUs
+    if made is not None:
+        return made(device.type)
+    if device.type == "cuda":
+        return torch.cuda.amp.GradScaler()
+    what = f"--precision fp16 on the CPU needs torch 2.3 or later, this is {torch.__version__}"
+    raise UserError(what, fix="--precision bf16")
+
+
+def warn_of_bf16() -> str | None:
+    """A warning if this CPU, as Linux describes it, cannot compute in bf16; None if it can, or is unknown."""
     try:
         found = re.search(r"^(?:flags|Features)\s*:(.*)$", CPUINFO.read_text(encoding="utf-8"), re.MULTILINE)
     except OSError:
         return None
-    return [name for name in BF16 if name in found[1].split()] if found else None
-
-
-def warn_of_bf16() -> str | None:
-    """A line where --precision bf16 is no gain."""
-    if bf16_features() != []:
+    if not found or set(BF16) & set(found[1].split()):
         return None
     without = f"this processor has neither {BF16[0]} nor {BF16[1]}"
     return f"Warning: {without}: --precision bf16 is slower than fp32 on it"

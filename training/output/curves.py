@@ -1,8 +1,8 @@
-"""Curves for TensorBoard, where it is installed: the numbers of some events, as records of its event files.
+"""Curves for TensorBoard, if it is installed: the numbers of some events, as records of its event files.
 
-SummaryWriter of torch.utils.tensorboard would do the same from a thread: loaders are forked, which goes wrong
-beside one, and its complaint about a full disk could not be caught. The records themselves are TensorBoard's
-business: tensorboard/summary/writer/record_writer.py and tensorboard/compat/proto/event.proto.
+SummaryWriter of torch.utils.tensorboard is not used: it writes from a thread, but loader processes are
+forked, and its error on a full disk cannot be caught. The format is TensorBoard's own, see
+tensorboard/summary/writer/record_writer.py and tensorboard/compat/proto/event.proto.
 """
 
 from __future__ import annotations
@@ -28,22 +28,21 @@ TAGS = {
 
 
 class Curves:
-    """Makes records for one event file. Nothing of TensorBoard is loaded before `begin`."""
+    """Makes records for one event file. TensorBoard is imported by `begin`."""
 
     def __init__(self) -> None:
         self.name = ""  # of the file, in the run folder; empty: no curves
         self._api: Any = None
 
     def begin(self, step: int) -> bytes:
-        """The first records of a start at `step`, if TensorBoard is there; they void what had a later step.
+        """The first records of a start at `step`; they hide what earlier starts have of later steps.
 
-        Raises:
-            Exception: Whatever a broken package raises.
+        Empty if TensorBoard is not installed. A broken installation may raise any exception.
         """
         if importlib.util.find_spec("tensorboard") is None:
             return b""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # its libraries' business
+            warnings.simplefilter("ignore")
             from tensorboard.compat.proto import (  # type: ignore[import-not-found,import-untyped,unused-ignore]
                 event_pb2,
                 summary_pb2,
@@ -57,11 +56,11 @@ class Curves:
         began = f"{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}"
         self.name = f"{FOLDER}/events.out.tfevents.{began}"
         log = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-        # hides what has this step or a later one (tensorboard's plugin_event_accumulator.py)
+        # hides records of this step or later (tensorboard's plugin_event_accumulator.py)
         return self._record(file_version="brain.Event:2") + self._record(step=step + 1, session_log=log)
 
     def record(self, kind: str, facts: dict[str, Any]) -> bytes:
-        """The record of an event; nothing for one without curves, or where there are none."""
+        """The record of an event; empty if the event has no curves."""
         if not self.name or kind not in TAGS:
             return b""
         summary = self._api[1](

@@ -1,7 +1,7 @@
-"""What a job script asks of a trainer, and what it is told: the files `stop`, `again` and `exit` of the run.
+"""The files by which the job script and the trainer talk: `stop`, `again` and `exit` in the run folder.
 
-The script names them in SBATCHGEN_STOP_FILE, SBATCHGEN_AGAIN_FILE and SBATCHGEN_EXIT_FILE. Where it does not,
-nobody reads them, and nothing is written. Nothing here needs torch.
+The script names them in SBATCHGEN_STOP_FILE, SBATCHGEN_AGAIN_FILE and SBATCHGEN_EXIT_FILE. Without these
+variables nothing is written.
 """
 
 from __future__ import annotations
@@ -10,36 +10,32 @@ import contextlib
 import os
 from pathlib import Path
 
-from training.files import create, opened, read_small
+from training.files import create, open_regular, read_small
 
-STOP = "stop"  # the name in the run folder, also where no script asks
+STOP = "stop"  # the stop file in the run folder, also without a script
 LIMIT, CANCELLED = "limit", "cancelled"  # what the script writes into it
 AGAIN_FILE = "SBATCHGEN_AGAIN_FILE"
 EXIT_FILE = "SBATCHGEN_EXIT_FILE"
-PARENT = "SBATCHGEN_PARENT"  # the process that starts the ranks of a node, for them
-LONGEST = 64  # bytes of a stop file that are looked at
+PARENT = "SBATCHGEN_PARENT"  # for ranks: the process that started them
+LONGEST = 64  # bytes that are read of a stop file
 
 
-def asked_by(stop_file: Path) -> str:
-    """LIMIT or CANCELLED if the script made the stop file, "" if anybody else did."""
+def read_stop_file(path: Path) -> str:
+    """LIMIT or CANCELLED if the script made the stop file, else ""."""
     with contextlib.suppress(OSError):
-        word = read_small(stop_file, most=LONGEST).strip().decode("ascii", errors="replace")
+        word = read_small(path, most=LONGEST).strip().decode("ascii", errors="replace")
         return word if word in {LIMIT, CANCELLED} else ""
     return ""
 
 
 def may_ask_again() -> bool:
-    """Whether the script would start the job again."""
+    """Whether the script can start the job again."""
     return bool(os.environ.get(AGAIN_FILE))
 
 
 def ask_again() -> None:
-    """Ask the script to start the job again.
-
-    Raises:
-        OSError: If the file can't be made.
-    """
-    os.close(opened(Path(os.environ[AGAIN_FILE]), os.O_CREAT | os.O_WRONLY))
+    """Ask the script to start the job again; raises OSError if the file cannot be made."""
+    os.close(open_regular(Path(os.environ[AGAIN_FILE]), os.O_CREAT | os.O_WRONLY))
 
 
 def reads_status() -> bool:
@@ -48,9 +44,9 @@ def reads_status() -> bool:
 
 
 def leave_status(status: int) -> None:
-    """Leave the exit status for the script, if it reads one and no process was quicker.
+    """Write the exit status for the script, if it reads one and no process has written it.
 
-    The first one to fail knows why; the others only know that it is gone. A full disk is no reason to fail.
+    The first process that fails knows the cause. A full disk is ignored.
     """
     if not reads_status():
         return

@@ -1,4 +1,4 @@
-"""Which process am I, of how many? Read from the variables that torchrun or srun sets, and nothing else."""
+"""Rank and world size, from the variables that torchrun or srun sets; and those of spawned processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MEETING_FIX = "export MASTER_ADDR=(first host of the job) MASTER_PORT=(a free po
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """This process among all: `rank` of `size` in the run, `local_rank` of `local_size` on its node."""
+    """This process: `rank` of `size` in the run, `local_rank` of `local_size` on its node."""
 
     launcher: str = "none"
     rank: int = 0
@@ -27,21 +27,20 @@ class Place:
 
 
 def detect(environ: Mapping[str, str], launcher: str) -> Place:
-    """The place of this process; a lone one if no launcher is seen.
+    """The rank of this process; a single process if no launcher is found.
 
     A platform that sets RANK and WORLD_SIZE for nodes, without LOCAL_RANK, does not count as torchrun.
 
     Args:
-        environ: The process's environment.
+        environ: The environment of the process.
         launcher: auto, torchrun, srun or none.
 
     Raises:
-        UserError: If the variables of the launcher are missing, or are no numbers.
+        UserError: If a variable of the launcher is missing or not a number.
     """
     if launcher == "torchrun" or (launcher == "auto" and all(environ.get(name) for name in TORCHRUN)):
         require(environ, TORCHRUN, fix="start with: torchrun ... -m training")
-        local_size = _number(environ, "LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in environ else 1
-        return _place("torchrun", environ, TORCHRUN, local_size)
+        return _place("torchrun", environ, TORCHRUN, _number(environ, "LOCAL_WORLD_SIZE", default=1))
     if launcher == "srun" or (launcher == "auto" and all(environ.get(name) for name in SRUN)):
         require(environ, SRUN, fix="start with: srun python -m training")
         if launcher == "srun" or _number(environ, "SLURM_NTASKS") > 1:
@@ -57,31 +56,31 @@ def spawn_environments(
 ) -> list[dict[str, str]]:
     """The environment of each process that `--launcher spawn` starts on this node.
 
+    RANK, LOCAL_RANK and WORLD_SIZE of this process's own environment (pyxis sets them) are ignored.
+
     Args:
         environ: The environment of the process that starts them.
-        processes: How many on this node.
-        nodes: How many nodes there are; 0: as Slurm says, else one.
-        node: Which of `nodes` this is.
-
-    RANK, LOCAL_RANK and WORLD_SIZE of this process's own environment (pyxis sets them) play no part.
+        processes: The number of processes on this node.
+        nodes: The number of nodes; 0: as Slurm says, else 1.
+        node: The index of this node, if `nodes` is given.
 
     Raises:
         UserError: If there are several nodes and MASTER_ADDR or MASTER_PORT is not set.
     """
     if not nodes:
         step_nodes = "SLURM_STEP_NUM_NODES" if "SLURM_STEP_NUM_NODES" in environ else "SLURM_NNODES"
-        nodes = _number(environ, step_nodes) if step_nodes in environ else 1
+        nodes = _number(environ, step_nodes, default=1)
         node = _number(environ, "SLURM_NODEID") if nodes > 1 else 0
     if nodes > 1:
         require(environ, MEETING, fix=MEETING_FIX)
     shared = dict(environ) | {"WORLD_SIZE": str(nodes * processes), "LOCAL_WORLD_SIZE": str(processes)}
-    if nodes == 1:  # processes of one node need nobody's word, and an image may bring one of its own
+    if nodes == 1:  # replaces what a container image may set
         shared |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(_free_port())}
     return [shared | {"RANK": str(node * processes + i), "LOCAL_RANK": str(i)} for i in range(processes)]
 
 
 def _place(launcher: str, environ: Mapping[str, str], names: tuple[str, ...], local_size: int) -> Place:
-    """The place told by the variables for rank, local rank and size, in this order."""
+    """The place from the variables of rank, local rank and size, in this order."""
     rank, local_rank, size = (_number(environ, name) for name in names[:3])
     if not rank < size:
         raise UserError(f"{names[0]}={rank} is not below {names[2]}={size}", at="environment")
@@ -96,19 +95,19 @@ def _tasks_here(environ: Mapping[str, str]) -> int:
     counts: list[int] = []
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
         counts += [int(count)] * int(times or 1)
-    node = _number(environ, "SLURM_NODEID") if "SLURM_NODEID" in environ else 0
+    node = _number(environ, "SLURM_NODEID", default=0)
     return counts[node] if node < len(counts) else 1
 
 
 def require(environ: Mapping[str, str], names: tuple[str, ...], *, fix: str) -> None:
-    """Refuse an environment in which one of these variables is missing or empty."""
+    """Raise a UserError if one of these variables is missing or empty."""
     missing = [name for name in names if not environ.get(name)]
     if missing:
         raise UserError(f"{' and '.join(missing)} not set", at="environment", fix=fix)
 
 
-def _number(environ: Mapping[str, str], name: str) -> int:
-    text = environ.get(name, "")
+def _number(environ: Mapping[str, str], name: str, *, default: int | None = None) -> int:
+    text = environ.get(name, "" if default is None else str(default))
     if not text.isdecimal():
         raise UserError(f"{name} is {text!r}, not a number", at="environment")
     return int(text)

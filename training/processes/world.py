@@ -1,6 +1,6 @@
-"""The processes of a run as one: joining, and the few collectives that the rest is built on.
+"""The process group: joining it, leaving it, and the collectives that the package uses.
 
-With one process there is no process group, and each function here is the identity.
+With one process there is no process group, and the collectives do nothing.
 """
 
 from __future__ import annotations
@@ -21,33 +21,28 @@ from training.processes.ranks import Place
 
 T = TypeVar("T")
 
-TEXT_BYTES = 1024  # the longest text that `gather_text` carries
+TEXT_BYTES = 1024  # longer texts are cut off by `gather_text`
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class World:
-    """This process among all: `rank` of `size`, computing on `device`."""
+    """This process: `rank` of `size`, computing on `device`."""
 
     rank: int
     size: int
     local_rank: int
     device: torch.device
-    backend: str  # nccl, gloo, or empty for one process
+    backend: str  # nccl, gloo, or "" with one process
     threads: int
     host: str
 
-    @property
-    def gpus(self) -> int:
-        """GPUs in use over all processes, apart from DataParallel's."""
-        return self.size if self.device.type == "cuda" else 0
-
 
 def join(place: Place, *, device: str, backend: str, timeout_s: float) -> World:
-    """Choose the device, limit the threads, and meet the other processes.
+    """Choose the device, set the number of threads, and join the process group.
 
     Raises:
-        UserError: If the wanted device or backend is not there, or the others do not come in time.
+        UserError: If the device or backend is missing, or the other processes do not join in time.
     """
     chosen = _choose_device(place, device, backend)
     threads = _threads(place)
@@ -74,25 +69,24 @@ def join(place: Place, *, device: str, backend: str, timeout_s: float) -> World:
 
 
 def keep_memory() -> bool:
-    """Let freed memory stay with the process; whether the C library can (glibc: mallopt(3)).
+    """Keep freed memory in the process, if the C library can (glibc: mallopt(3)); whether it can.
 
-    It gives large blocks back to the kernel, and gets as many new ones, page by page and filled with zeros,
-    in each step: on a CPU that takes a tenth to a third of the time (benchmarks/training.py, C1-C3).
+    By default glibc returns large blocks to the kernel and gets new ones, filled with zeros, in each step. On
+    a CPU that takes a tenth to a third of the time (benchmarks/training.py, C1-C3).
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    sizes = (1 << 30, 32 << 20)  # old ones take no more than 32 MiB
+    sizes = (1 << 30, 32 << 20)  # older versions allow at most 32 MiB
     kept = any(mallopt(M_MMAP_THRESHOLD, size) for size in sizes)
-    return kept and bool(mallopt(M_TRIM_THRESHOLD, -1))  # -1: nothing is given back
+    return kept and bool(mallopt(M_TRIM_THRESHOLD, -1))  # -1: return nothing
 
 
 def leave(world: World) -> None:
-    """Wait for the others, then part: a launcher takes an early exit for a failure and ends the others.
+    """Wait for the others, then leave the group: a launcher takes an early exit for a failure.
 
-    The tensor of the last sum is kept until the group is gone. In torch 2.2 the group waits for its threads
-    with the interpreter's lock held, and a thread that frees the last reference to a tensor waits for that
-    lock: neither would ever end.
+    The tensor of the last sum is kept until the group is destroyed, to avoid a deadlock in torch 2.2: it
+    waits for its threads while it holds the GIL, which a thread needs that frees the last reference.
     """
     if world.size > 1:
         last = reduce_sum(world, torch.zeros(1, device=world.device))
@@ -101,21 +95,21 @@ def leave(world: World) -> None:
 
 
 def reduce_sum(world: World, values: torch.Tensor) -> torch.Tensor:
-    """The sum over all processes, in place; the values, of any shape and type, are on the world's device."""
+    """Sum a tensor over all processes, in place; it is on the world's device."""
     if world.size > 1:
         dist.all_reduce(values)
     return values
 
 
 def copy_from_rank0(world: World, tensors: Iterable[torch.Tensor]) -> None:
-    """Give each process rank 0's values, in place; the tensors are on the world's device."""
+    """Copy rank 0's values to all processes, in place; the tensors are on the world's device."""
     if world.size > 1:
         for tensor in tensors:
-            dist.broadcast(tensor.detach(), src=0)  # the same memory, without the gradient's say
+            dist.broadcast(tensor.detach(), src=0)  # the same memory, without autograd
 
 
 def broadcast_bytes(world: World, data: bytes | None) -> bytes | None:
-    """Rank 0's bytes (or None) on every process: what one has read all know, without a shared file system."""
+    """Rank 0's bytes (or None) on every process, without a shared file system."""
     if world.size == 1:
         return data
     length = torch.tensor([-1 if data is None else len(data)], dtype=torch.int64, device=world.device)
@@ -128,12 +122,12 @@ def broadcast_bytes(world: World, data: bytes | None) -> bytes | None:
         view = torch.frombuffer(buffer, dtype=torch.uint8)
         on_device = view.to(world.device)
         dist.broadcast(on_device, src=0)
-        view.copy_(on_device)  # where the device is the CPU, this is the same memory
+        view.copy_(on_device)  # on a CPU this is the same memory
     return data if data is not None else bytes(buffer)
 
 
 def gather_text(world: World, text: str) -> list[str]:
-    """The texts of all processes in the order of their ranks, on every process; cut off at TEXT_BYTES."""
+    """The texts of all processes by rank, on every process; cut off at TEXT_BYTES."""
     if world.size == 1:
         return [text]
     data = text.encode()[:TEXT_BYTES].ljust(TEXT_BYTES, b"\0")
@@ -144,13 +138,12 @@ def gather_text(world: World, text: str) -> list[str]:
 
 
 def together(world: World, make: Callable[[], T]) -> T:
-    """What `make` returns on this process, if it succeeds on every process.
+    """Call `make` on every process and return its result; if it fails on one process, all raise its error.
 
-    Otherwise all fail with the same error, that of the lowest rank: no process is left waiting for one that
-    gave up.
+    So no process waits for one that has failed. With several errors, all raise that of the lowest rank.
 
     Raises:
-        UserError: If `make` raised a UserError or an OSError anywhere.
+        UserError: If `make` raised a UserError or an OSError on any process.
     """
     result: T | None = None
     problem = ""
@@ -163,7 +156,12 @@ def together(world: World, make: Callable[[], T]) -> T:
         first = next(rank for rank, text in enumerate(texts) if text)
         where = f"rank {first} of {world.size}: " if world.size > 1 else ""
         raise UserError(where + texts[first], shared=True)
-    return result  # type: ignore[return-value] # without a problem, make has returned
+    return result  # type: ignore[return-value] # without an error, make has returned
+
+
+def on_rank0(world: World, make: Callable[[], T]) -> T | None:
+    """Call `make` on rank 0 and return its result there, None elsewhere; its error is raised everywhere."""
+    return together(world, lambda: make() if world.rank == 0 else None)
 
 
 def _choose_device(place: Place, wanted: str, backend: str) -> torch.device:
@@ -191,15 +189,13 @@ def _choose_device(place: Place, wanted: str, backend: str) -> torch.device:
 
 
 def _threads(place: Place) -> int:
-    """CPU threads for this process: OMP_NUM_THREADS, else its share of the CPUs it may use."""
+    """CPU threads for this process: OMP_NUM_THREADS, else its share of the CPUs."""
     told = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     if told.isdecimal() and int(told) > 0:
         return int(told)
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     per_task = os.environ.get("SLURM_CPUS_PER_TASK", "")
-    if (
-        place.launcher == "srun" and per_task.isdecimal()
-    ):  # each process is a task, and may be bound to its CPUs already
+    if place.launcher == "srun" and per_task.isdecimal():  # the task may be bound to its CPUs already
         return max(1, min(usable, int(per_task)))
     return max(1, usable // place.local_size)
 
@@ -212,6 +208,5 @@ def _meet(place: Place, backend: str, timeout_s: float) -> None:
     except (RuntimeError, ValueError) as error:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         what = f"the {place.size} processes did not meet at {address} ({one_line(error)[:200]})"
-        raise UserError(
-            what, fix="check that all of them started, and that the port is free and reachable"
-        ) from error
+        fix = "check that all of them started, and that the port is free and reachable"
+        raise UserError(what, fix=fix) from error

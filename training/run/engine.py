@@ -1,4 +1,4 @@
-"""A run from its first line to its exit status."""
+"""A run, from its start to its exit status."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from training.config import Config, critical_settings, global_batch
 from training.data.datasets import load_data
 from training.errors import DONE, PREEMPTED, FolderError, UserError, one_line
 from training.model.models import build_model, load_weights
-from training.model.optimizer import Ema, build_optimizer, build_scaler, state_bytes
-from training.model.precision import warn_of_bf16
-from training.output.log import Log, duration, read_status
+from training.model.optimizer import Ema, build_optimizer, state_bytes
+from training.model.precision import build_scaler, warn_of_bf16
+from training.output.log import Log, format_duration, read_status
 from training.processes.jobscript import STOP, ask_again, may_ask_again
 from training.processes.ranks import Place
-from training.processes.stop import OUT_OF_TIME, STOP_FILE_REASON, Stop, end_of
+from training.processes.stop import OUT_OF_TIME, STOP_FILE_REASON, Stop, parse_deadline
 from training.processes.world import (
     World,
     broadcast_bytes,
@@ -29,6 +29,7 @@ from training.processes.world import (
     gather_text,
     join,
     leave,
+    on_rank0,
     together,
 )
 from training.run.export import export
@@ -42,7 +43,7 @@ from training.run.loop import (
     try_out,
     warm_up,
 )
-from training.run.resume import folder, restore, save, tell
+from training.run.resume import checkpoint_folder, restore, save
 from training.run.session import Meter, Progress, Session
 from training.runfolder import read_saved
 from training.saving import checkpoint
@@ -51,7 +52,7 @@ from training.saving.names import list_checkpoints
 
 
 def run(config: Config, place: Place, stop: Stop) -> int:
-    """Train, or only evaluate, and give the exit status.
+    """Train, or only evaluate, and return the exit status.
 
     Raises:
         UserError: If the run cannot be done as asked.
@@ -65,10 +66,10 @@ def run(config: Config, place: Place, stop: Stop) -> int:
         return _run(config, place, stop, log, lock, refusal)
     except UserError as error:
         if refusal and error is not refusal:
-            raise refusal from error  # the folder comes first: nothing may be noted in another's
+            raise refusal from error  # first: nothing may be written in another job's folder
         raise
     except RuntimeError as error:
-        if not str(error).startswith("DataLoader worker"):  # torch's words where one is killed
+        if not str(error).startswith("DataLoader worker"):  # torch's text if one is killed
             raise
         raise UserError(one_line(error), fix="more memory for the job, or fewer --workers") from error
     finally:
@@ -78,12 +79,11 @@ def run(config: Config, place: Place, stop: Stop) -> int:
 def _run(  # noqa: PLR0917 - what `run` has
     config: Config, place: Place, stop: Stop, log: Log, lock: RunLock, refusal: FolderError | None
 ) -> int:
-    """The run in its folder, unless rank 0 was refused that."""
-    global_batch(config, place.size)  # before anything waits
+    """The run, unless rank 0 could not open the run folder."""
+    global_batch(config, place.size)  # before the processes wait for each other
     if config.dataparallel and place.size > 1:
-        raise UserError(
-            f"--dataparallel is one process, but {place.size} were started", fix="leave it out", shared=True
-        )
+        what = f"--dataparallel is one process, but {place.size} were started"
+        raise UserError(what, fix="leave it out", shared=True)
     world = join(place, device=config.device, backend=config.backend, timeout_s=config.dist_timeout)
     refused = broadcast_bytes(world, str(refusal).encode() if refusal else None)
     if refused is not None:
@@ -96,9 +96,9 @@ def _run(  # noqa: PLR0917 - what `run` has
 
 
 def _open_run(lock: RunLock, log: Log) -> FolderError | None:
-    """Take the folder and say that the run is on, before anything can hang; what is wrong with it, if it is.
+    """Lock the run folder and set the state to running, before anything can hang; returns the error, if any.
 
-    What is known of an earlier start is kept.
+    Step, epoch and checkpoint of an earlier start are kept.
     """
     run_dir = log.run_dir
     try:
@@ -116,20 +116,20 @@ def _open_run(lock: RunLock, log: Log) -> FolderError | None:
 
 
 def _announce(config: Config, world: World, log: Log) -> None:
-    """The lines people look for first: how many, where, and on what."""
-    gpus = torch.cuda.device_count() if config.dataparallel and world.device.type == "cuda" else world.gpus
-    if gpus:
+    """Log how many processes run, where, and on which devices."""
+    on_cpu = world.device.type == "cpu"
+    if not on_cpu:
+        gpus = torch.cuda.device_count() if config.dataparallel else world.size
         where = f"{gpus} GPU{'s' * (gpus != 1)}"
     else:
-        where = (
-            f"{world.size} process{'es' * (world.size != 1)} (cpu{', ' * (world.size > 1)}{world.backend})"
-        )
+        backend = f", {world.backend}" if world.backend else ""
+        where = f"{world.size} process{'es' * (world.size != 1)} (cpu{backend})"
     log.say(f"Starting {'distributed ' * (world.size > 1)}training on {where}")
     master = os.environ["MASTER_ADDR"] if world.size > 1 else "localhost"
     log.say(f"Master node: {world.host if master in ('localhost', '127.0.0.1') else master}")
-    if config.dataparallel and not gpus:
+    if config.dataparallel and on_cpu:
         log.say("No GPU is visible: --dataparallel runs as one process on the CPU")
-    if config.precision == "bf16" and world.device.type == "cpu" and (warning := warn_of_bf16()):
+    if config.precision == "bf16" and on_cpu and (warning := warn_of_bf16()):
         log.say(warning)
     mine = f"rank {world.rank} of {world.size} on {world.host}, local rank {world.local_rank}"
     for line in gather_text(world, f"{mine}, device {world.device}, {world.threads} threads"):
@@ -142,9 +142,9 @@ def _prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) 
     loaded = together(world, lambda: load_data(config, world.device))
     model = together(world, lambda: build_model(config, loaded)).to(world.device)
     if config.init_from:
-        together(world, lambda: _init(model, Path(config.init_from)) if world.rank == 0 else None)
+        on_rank0(world, lambda: _initialise(model, Path(config.init_from)))
         copy_from_rank0(world, [*model.parameters(), *model.buffers()])
-    # convnet on the CPU: its pooling then goes through all channels of a place at once
+    # convnet on the CPU: pooling is faster with it
     if config.channels_last or (config.model == "convnet" and world.device.type == "cpu"):
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,unused-ignore]
     session = Session(
@@ -164,17 +164,17 @@ def _prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) 
     )
     together(world, lambda: try_out(session))
     if log.speaks and log.records:
-        stop.watch(log.run_dir / STOP, end_of(config.deadline, os.environ, stop.began))
+        stop.watch(log.run_dir / STOP, parse_deadline(config.deadline, os.environ, stop.began))
         log.write("config.json", dataclasses.asdict(config) | _surroundings(session), indent=2)
     return session
 
 
-def _init(model: nn.Module, path: Path) -> None:
+def _initialise(model: nn.Module, path: Path) -> None:
     load_weights(model, checkpoint.decode_weights(path), str(path))
 
 
 def _surroundings(session: Session) -> dict[str, Any]:
-    """What config.json tells besides the flags."""
+    """Facts for config.json and the start event."""
     world = session.world
     return {
         "global_batch_size": session.batch,
@@ -188,54 +188,48 @@ def _surroundings(session: Session) -> dict[str, Any]:
 
 
 def _train(session: Session) -> int:
-    """Go on from where an earlier start was, to the end or to a stop."""
+    """Resume if there is a checkpoint, and train to the end or to a stop."""
     config, world, log = session.config, session.world, session.log
-    together(
-        world,
-        lambda: checkpoint.prepare(folder(config), config.resume, tell(log)) if world.rank == 0 else None,
-    )
+    place = checkpoint_folder(config)
+    on_rank0(world, lambda: checkpoint.prepare(place, config.resume, log.note))
     progress = restore(session)
     if progress.epoch >= config.epochs:
         log.say(f"Nothing left to do: {progress.epoch} of {config.epochs} epochs are done{_by_whom(session)}")
-        export(session)  # which a start that was killed at its end may not have done
+        export(session)  # the last start may have been killed before this
         _conclude(session, progress, "done")
         return DONE
-    together(world, lambda: _check_room(session) if world.rank == 0 else None)
+    size = state_bytes(config, session.model)
+    on_rank0(world, lambda: checkpoint.check_room(place, size, keep=config.keep, tell=log.note))
     if config.tensorboard == "auto":
         log.draw(step=progress.step)
     job = os.environ.get("SLURM_JOB_ID", "")
     facts = _surroundings(session) | {"settings": session.settings}
     log.event("start", step=progress.step, epoch=progress.epoch, job=job, **facts)
     _conclude(session, progress, "running")
-    session = dataclasses.replace(session, trained=_wrapped(session))  # not before the weights are in
+    session = dataclasses.replace(session, trained=_wrap(session))  # after the weights are loaded
     if world.size > 1:
         warm_up(session)
     session = dataclasses.replace(session, meter=Meter())
     try:
         return _train_on(session, progress)
     finally:
-        session.writer.wait()  # also where the run fails: what is being saved is good
+        session.writer.wait()  # also if the run fails: the checkpoint is good
 
 
 def _by_whom(session: Session) -> str:
-    """The job that trained last in this folder, if it is another one, and what to do then."""
+    """Names another job that trained last in this folder, and says what to do."""
     if not session.log.speaks:
         return ""
     run_dir = Path(session.config.run_dir)
-    job = next((read_saved(run_dir, path).job for path in list_checkpoints(folder(session.config))), "")
+    newest = list_checkpoints(checkpoint_folder(session.config))[:1]
+    job = read_saved(run_dir, newest[0]).job if newest else ""
     if job in {"", os.environ.get("SLURM_JOB_ID", "")}:
         return ""
-    return f" by job {job}: another run needs another --run-dir, or --resume off; more of this one --epochs"
-
-
-def _check_room(session: Session) -> None:
-    config = session.config
-    size = state_bytes(config, session.model)
-    checkpoint.check_room(folder(config), size, keep=config.keep, tell=tell(session.log))
+    return f" by job {job}; for a new run: another --run-dir, or --resume off; to train longer: more --epochs"
 
 
 def _train_on(session: Session, progress: Progress) -> int:
-    """All that is left, from a session that is ready for it."""
+    """Train the remaining epochs."""
     config, world, log = session.config, session.world, session.log
     began = progress.step
     try:
@@ -250,7 +244,7 @@ def _train_on(session: Session, progress: Progress) -> int:
         _conclude(session, progress, "preempted", reason=str(stopped))
         line = f"Stopped by {stopped} at step {progress.step}; checkpoint {progress.checkpoint} saved"
         if str(stopped) == STOP_FILE_REASON:
-            line += f"; before a start by hand, remove {Path(config.run_dir) / STOP}"
+            line += f"; remove {Path(config.run_dir) / STOP} before you start the run again"
         log.say(line)
         if str(stopped) in OUT_OF_TIME and log.speaks and may_ask_again():
             _ask_again(session, gained=progress.step - began)
@@ -262,7 +256,7 @@ def _train_on(session: Session, progress: Progress) -> int:
 
 
 def _ask_again(session: Session, *, gained: int) -> None:
-    """Ask to be started again, unless nothing was gained: that would go on for ever."""
+    """Ask the job script for a restart, unless no step was done: that would never end."""
     if not gained:
         session.log.say("Not asking for a restart: no step was done since the start")
         return
@@ -273,7 +267,7 @@ def _ask_again(session: Session, *, gained: int) -> None:
 
 
 def _finish_epoch(session: Session, progress: Progress) -> None:
-    """Validate, tell and save."""
+    """Validate, log and save."""
     score = _score(session)
     loss, _, samples = progress.sums
     progress.epoch, progress.consumed, progress.sums = progress.epoch + 1, 0, [0.0, 0.0, 0.0]
@@ -282,7 +276,7 @@ def _finish_epoch(session: Session, progress: Progress) -> None:
     rate = session.meter.rate()
     session.log.say(
         f"Epoch {progress.epoch} - {score}, "
-        f"{rate:.0f} samples/s, {duration(time_left_s(session, progress))} left "
+        f"{rate:.0f} samples/s, {format_duration(time_left_s(session, progress))} left "
         f"(validation of {score.samples}; training loss {loss / max(samples, 1):.6f})"
     )
     facts = {name: value for name, value in dataclasses.asdict(score).items() if value is not None}
@@ -298,7 +292,7 @@ def _score(session: Session) -> Score:
 
 
 def _conclude(session: Session, progress: Progress, state: str, *, reason: str | None = None) -> None:
-    """Write the state for the job script, and for the record."""
+    """Write the state to status.json and the events."""
     session.log.status(
         state, step=progress.step, epoch=progress.epoch, checkpoint=progress.checkpoint, reason=reason
     )
@@ -306,8 +300,8 @@ def _conclude(session: Session, progress: Progress, state: str, *, reason: str |
         session.log.event(state, step=progress.step, epoch=progress.epoch, reason=reason)
 
 
-def _wrapped(session: Session) -> nn.Module:
-    """The model as the training step calls it."""
+def _wrap(session: Session) -> nn.Module:
+    """The model for training steps."""
     world, config = session.world, session.config
     model: Any = session.model
     if world.size > 1:
@@ -322,17 +316,13 @@ def _wrapped(session: Session) -> nn.Module:
 
 
 def _evaluate_only(session: Session) -> int:
-    """Measure the weights of a checkpoint, or of --init-from. The run's status stays what it was."""
+    """Evaluate the weights of a checkpoint, or of --init-from. The run's status is not changed."""
     config = session.config
     progress = Progress() if config.init_from else restore(session)
     origin = config.init_from or progress.checkpoint
     if not origin:
-        raise UserError(
-            "there are no weights to evaluate",
-            at=str(folder(config)),
-            fix="--resume FILE or --init-from FILE",
-            shared=True,
-        )
+        place, fix = str(checkpoint_folder(config)), "--resume FILE or --init-from FILE"
+        raise UserError("there are no weights to evaluate", at=place, fix=fix, shared=True)
     try:
         score = _score(session)
     except StoppedError as stopped:

@@ -1,4 +1,4 @@
-"""The weights alone, as the code of others loads them."""
+"""--export: a file with only the weights, as other programs load them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 
 from training.errors import UserError, one_line
-from training.processes.world import together
+from training.processes.world import on_rank0
 from training.run.session import Session
 from training.saving import checkpoint
 
@@ -14,17 +14,13 @@ NAME = "model.pt"
 
 
 def export(session: Session) -> None:
-    """Write the weights that were evaluated where --export says.
-
-    Raises:
-        UserError: If they cannot be written.
-    """
+    """Write the evaluated weights to --export's file; raises UserError if that fails."""
     config = session.config
     name = config.export or ("off" if config.evaluate else NAME)
     if name == "off":
         return
     path = Path(config.run_dir) / name if Path(name).name == name else Path(name)
-    together(session.world, lambda: _write(session, path) if session.world.rank == 0 else None)
+    on_rank0(session.world, lambda: _write(session, path))
     session.log.say(f"Weights saved to {path}")
 
 

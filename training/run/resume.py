@@ -1,47 +1,34 @@
-"""Saving the state of a session and going on from it."""
+"""Saves the state of a run, and restores it."""
 
 from __future__ import annotations
 
 import io
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from training.config import Config, changed_settings
 from training.errors import UserError
-from training.model.models import load_weights, named_for
-from training.output.log import Log, read_events
-from training.processes.world import broadcast_bytes, together
+from training.model.models import load_weights, rename_for
+from training.output.log import read_events
+from training.processes.world import broadcast_bytes, on_rank0, together
 from training.run.session import Progress, Session
 from training.saving import checkpoint
 from training.saving.checkpoint import State
 from training.saving.names import CHECKPOINTS, EPOCH_NAME
 
-# while these are the same, a position in an epoch has a meaning
+# the position in an epoch is kept if these are unchanged
 SAME_SAMPLES = ("dataset", "train_samples", "seed")
 
 
-def folder(config: Config) -> Path:
-    """Where the run's checkpoints are."""
+def checkpoint_folder(config: Config) -> Path:
+    """The folder of the run's checkpoints."""
     return Path(config.run_dir) / CHECKPOINTS
 
 
-def tell(log: Log) -> Callable[[str], None]:
-    """Say what happened to a checkpoint, and keep it in the events."""
-
-    def say(line: str) -> None:
-        log.say(line)
-        log.event("checkpoint", text=line)
-
-    return say
-
-
 def save(session: Session, progress: Progress, *, best: bool = False, must: bool = False) -> None:
-    """Save on rank 0, beside what comes next; the other ranks go on at once.
-
-    Without `must` a save that fails is no reason to stop: it is said, and training goes on. With it (the last
-    chance) it is waited for.
+    """Save on rank 0, in a thread. If it fails, training continues; with `must` it is waited for.
 
     Raises:
         UserError: If it cannot be written, with `must`.
@@ -75,9 +62,9 @@ def save(session: Session, progress: Progress, *, best: bool = False, must: bool
 def _write(
     session: Session, progress: Progress, state: State, *, began: float, best: bool, must: bool
 ) -> None:
-    """Bring a state to the disk. The run may be further by now: of `progress` only the newest file is set."""
-    session.lock.check()  # here: a file system that answers late must not hold up the training
-    place, step, epoch = folder(session.config), state["step"], state["epoch"]
+    """Write a state to disk, in the thread: of `progress` only the newest file's name is set."""
+    session.lock.check()  # in the thread, because the file system may be slow
+    place, step, epoch = checkpoint_folder(session.config), state["step"], state["epoch"]
     try:
         named = epoch if session.config.keep_epochs and not state["consumed"] else 0
         name, size = checkpoint.save(
@@ -89,7 +76,7 @@ def _write(
             raise UserError(
                 f"cannot save step {step} ({error})", fix="make room, then start again"
             ) from error
-        session.log.say(f"Could not save step {step} ({error}): going on")
+        session.log.say(f"Could not save step {step} ({error}): training continues")
         return
     session.stop.save_s = time.monotonic() - began
     progress.checkpoint = f"{place.name}/{name}"
@@ -101,16 +88,13 @@ def _write(
 
 
 def restore(session: Session) -> Progress:
-    """Load the checkpoint that --resume names into the model and the optimizer, on every process.
-
-    Rank 0 alone looks and reads; the others get the bytes from it, so they cannot see another state of the
-    folder.
+    """Load the checkpoint that --resume names, on every process; only rank 0 reads the file.
 
     Raises:
-        UserError: If it is missing or corrupt, or was made with other settings.
+        UserError: If it is missing or corrupt, or has other settings.
     """
     config, world = session.config, session.world
-    found = together(world, lambda: _find(session) if world.rank == 0 else None)
+    found = on_rank0(world, lambda: _find(session))
     label, data = (broadcast_bytes(world, part) for part in (found[:2] if found else (None, None)))
     if label is None or data is None:
         return Progress()
@@ -120,16 +104,15 @@ def restore(session: Session) -> Progress:
     if config.evaluate:
         return progress
     if world.rank == 0:
-        checkpoint.drop_after(folder(config), progress.step, tell(session.log))
+        checkpoint.drop_after(checkpoint_folder(config), progress.step, session.log.note)
     if state["world"] != world.size:
         session.log.say(
-            f"The checkpoint is of {state['world']} processes, this start has {world.size}: "
-            "same samples, other dropout"
+            f"The checkpoint was saved by {state['world']} processes, now there are {world.size}: "
+            "same samples, different dropout"
         )
     if config.schedule == "cosine" and state["epochs"] != config.epochs:
-        session.log.say(
-            f"--epochs is {config.epochs}, it was {state['epochs']}: the cosine curve changes from here on"
-        )
+        epochs = f"--epochs was {state['epochs']}, now it is {config.epochs}"
+        session.log.say(f"{epochs}: the cosine schedule changes from here on")
     session.log.event(
         "resume",
         step=progress.step,
@@ -142,14 +125,11 @@ def restore(session: Session) -> Progress:
 
 
 def _find(session: Session) -> tuple[bytes, bytes, State] | None:
-    """The checkpoint to go on from: what to call it, its bytes for the other processes, what is in it.
-
-    It is called by its path in the run folder, if it is there.
-    """
-    place, resume = folder(session.config), session.config.resume
+    """The checkpoint to resume from: its path (in the run folder, if it is there), its bytes, its state."""
+    place, resume = checkpoint_folder(session.config), session.config.resume
     if resume not in {"auto", "off"} and saved_by_this_job(Path(session.config.run_dir), os.environ):
         resume = "auto"
-    found = checkpoint.find(place, resume, tell(session.log))
+    found = checkpoint.find(place, resume, session.log.note)
     if found is None:
         return None
     path, state = found
@@ -158,10 +138,7 @@ def _find(session: Session) -> tuple[bytes, bytes, State] | None:
 
 
 def saved_by_this_job(run_dir: Path, environ: Mapping[str, str]) -> bool:
-    """Whether Slurm has started this job again, and it had saved before: then it goes on from there.
-
-    The checkpoint that its command line names was for its first start.
-    """
+    """Whether this job was requeued and has saved before: --resume FILE was for its first start."""
     job = environ.get("SLURM_JOB_ID", "")
     if not job or environ.get("SLURM_RESTART_COUNT", "0") in {"", "0"}:
         return False
@@ -174,25 +151,22 @@ def saved_by_this_job(run_dir: Path, environ: Mapping[str, str]) -> bool:
 
 
 def _apply(session: Session, state: State, name: str) -> Progress:
-    """Fill model and optimizer from a checkpoint."""
+    """Load a state into the model and the optimizer."""
     config = session.config
     load_weights(session.model, state["model"], name)
-    means = named_for(session.model, state.get("ema") or {})
+    means = rename_for(session.model, state.get("ema") or {})
     if config.evaluate:
-        load_weights(session.model, named_for(session.model, state["model"]) | means, name)
+        load_weights(session.model, rename_for(session.model, state["model"]) | means, name)
         return Progress(step=state["step"], epoch=state["epoch"])
     changed = changed_settings(session.settings, state["config"])
     if changed and not config.allow_config_change:
         what = "; ".join(f"{key} is {new}, but was {old}" for key, (old, new) in changed.items())
-        raise UserError(
-            f"other settings than the checkpoint's: {what}",
-            at=name,
-            fix="the old ones, or --allow-config-change",
-        )
+        fix = "the old ones, or --allow-config-change"
+        raise UserError(f"other settings than the checkpoint's: {what}", at=name, fix=fix)
     if "optimizer" not in changed:
         stored, now = state["optimizer"], session.optimizer.state_dict()
-        # A changed setting counts, not the stored one (but the rate, which is set each step). It has to be
-        # known while loading: a fused optimizer wants its state on the device.
+        # The present settings count, not the stored ones (the rate is set in each step). They are needed
+        # while loading: a fused optimizer has its state on the device.
         groups = [
             group | {key: value for key, value in wanted.items() if key not in {"params", "lr"}}
             for group, wanted in zip(stored["param_groups"], now["param_groups"], strict=True)

@@ -1,4 +1,4 @@
-"""What a running training consists of: parts that stay, and the little that changes beside the weights."""
+"""The objects that a run works with, and its progress."""
 
 from __future__ import annotations
 
@@ -22,19 +22,21 @@ from training.saving.writer import Copies, Writer
 
 @dataclass(kw_only=True, slots=True)
 class Progress:
-    """How far the run is. With the weights and the optimizer's state this is all that a checkpoint holds."""
+    """How far the run is; saved in checkpoints."""
 
     step: int = 0
-    epoch: int = 0  # completed ones
-    consumed: int = 0  # samples of the epoch under way
+    epoch: int = 0  # completed epochs
+    consumed: int = 0  # samples of the current epoch
     best: float = -1.0  # highest validation accuracy, 0..1
-    sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])  # of the epoch: loss, correct, samples
+    sums: list[float] = field(
+        default_factory=lambda: [0.0, 0.0, 0.0]
+    )  # of the current epoch: loss, correct, samples
     checkpoint: str | None = None  # the newest, as a path in the run folder
 
 
 @dataclass(kw_only=True, slots=True)
 class Meter:
-    """Speed, measured where the processes meet: there the GPU has finished what was asked of it."""
+    """Speed, measured where the processes synchronise: there the GPU has finished its work."""
 
     began: float = field(default_factory=time.perf_counter)
     trained: int = 0  # samples since then, over all processes
@@ -44,7 +46,7 @@ class Meter:
     )  # since the last progress line, as Progress.sums
 
     def restart(self) -> None:
-        """Begin another window."""
+        """Start a new window."""
         self.window_began = time.perf_counter()
         self.window = [0.0, 0.0, 0.0]
 
@@ -59,16 +61,16 @@ class Meter:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Session:
-    """All that the loop works with.
+    """The objects that the loop works with.
 
     Args:
         batch: Images per step over all processes.
-        model: The bare one: its weights are saved, and it evaluates.
-        trained: The same model as the training step calls it, perhaps wrapped for several GPUs.
-        settings: What the weights depend on (config.critical_settings), stored in checkpoints.
-        scaler: The loss scale of --precision fp16, a GradScaler.
+        model: The model without a wrapper: it is saved, and evaluated.
+        trained: The same model for training steps, perhaps wrapped for several GPUs.
+        settings: What the weights depend on (config.critical_settings), saved in checkpoints.
+        scaler: The GradScaler of --precision fp16.
         ema: The running mean of --ema.
-        problems: Why this process could not read its images; it says so when the processes next meet.
+        problems: Errors in reading images, to be reported when the processes next synchronise.
     """
 
     config: Config

@@ -1,14 +1,14 @@
-"""Checkpoints: whole or absent on disk, checked before use, and never the reason for a silent fresh start.
+"""Checkpoint files: written as a whole or not at all, and checked before use.
 
-A checkpoint is one file of torch.save with a dictionary of tensors and plain values, so that
-weights_only=True reads it: format, model, optimizer, scaler, ema, step, epoch, consumed, best, sums, config,
-epochs, world. It knows nothing of ranks: any number of processes goes on from it. Rank 0 alone calls what is
-here.
+A checkpoint is a file of torch.save with a dictionary of tensors and plain values, which weights_only=True
+loads: format, model, optimizer, scaler, ema, step, epoch, consumed, best, sums, config, epochs, world. It
+does not depend on the number of processes. Only rank 0 calls these functions.
 """
 
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import pickle
 import shutil
@@ -26,47 +26,39 @@ from training.errors import UserError, one_line
 from training.saving.names import BEST, EPOCH_NAME, STEP_NAME, list_checkpoints
 
 FORMAT = 1
-NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # what a full disk, a quota and an NFS server say
-SAID_OF_BROKEN = {
-    errno.EINVAL,
-    None,
-}  # by a seek to where a broken archive points, which is no fault of the disk
-COPY_BYTES = 1 << 20
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # a full disk, a quota, and an NFS server's error for both
+BROKEN = {errno.EINVAL, None}  # from a seek to a wrong offset in a corrupt archive
 
 State = dict[str, Any]
 Tell = Callable[[str], None]
 
 
 class CorruptError(Exception):
-    """The bytes are not a checkpoint, or not the ones that were written."""
+    """The file is not a checkpoint, or was changed after it was written."""
 
 
 def encode(state: State, file: IO[bytes]) -> None:
-    """Write the contents of a checkpoint, tensor by tensor: there is no second copy of them in memory.
-
-    Raises:
-        OSError: As the file raised it. torch.save makes a RuntimeError of it that has no number.
-    """
+    """Write a checkpoint, tensor by tensor, without a second copy in memory; raises the file's OSError."""
     _dump({"format": FORMAT, **state}, file)
 
 
 def export(path: Path, weights: dict[str, torch.Tensor]) -> None:
-    """Replace a file by one with the weights alone: `model.load_state_dict(torch.load(PATH))` takes it.
+    """Write only the weights, for `model.load_state_dict(torch.load(PATH))`.
 
     Raises:
-        OSError: If it cannot be written; an older one is untouched then.
+        OSError: If it cannot be written; an older file is unchanged then.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     _write(path, lambda file: _dump(weights, file))
 
 
 def decode(source: Path | IO[bytes]) -> State:
-    """What `encode` was given, tensors on the CPU.
+    """The state in a checkpoint, tensors on the CPU.
 
-    torch.load alone does not notice a flipped byte; the checksums of the zip archive do.
+    torch.load alone does not notice a changed byte; the checksums of the zip archive do.
 
     Raises:
-        CorruptError: If a checksum is wrong, or something but tensors and plain values is inside.
+        CorruptError: If a checksum is wrong, or there are other values than tensors and plain ones.
         UserError: If a later version of this package wrote it.
         OSError: If it cannot be read.
     """
@@ -74,18 +66,13 @@ def decode(source: Path | IO[bytes]) -> State:
     if not isinstance(state, dict) or not {"format", "model", "optimizer", "step"} <= state.keys():
         raise CorruptError("it holds no training state")
     if state["format"] != FORMAT:
-        raise UserError(
-            f"the checkpoint has format {state['format']}, this package knows {FORMAT}", fix="a newer package"
-        )
+        what = f"the checkpoint has format {state['format']}, this package reads {FORMAT}"
+        raise UserError(what, fix="a newer package")
     return state
 
 
 def decode_weights(path: Path) -> dict[str, torch.Tensor]:
-    """The weights in a file of ours or another trainer's, for --init-from.
-
-    Raises:
-        UserError: If there are none.
-    """
+    """The weights in a file of this or another trainer, for --init-from; UserError if there are none."""
     fix = "a file of torch.save with a model_state_dict, state_dict or model in it"
     try:
         state = _loaded(path, checked=False)
@@ -93,24 +80,23 @@ def decode_weights(path: Path) -> dict[str, torch.Tensor]:
         raise UserError(f"cannot use these weights ({error})", at=str(path), fix=fix) from error
     for key in ("model", "model_state_dict", "state_dict"):
         if isinstance(state, dict) and isinstance(state.get(key), dict):
-            state = state[key] | (state.get("ema") or {})  # of ours, the weights that were evaluated
+            state = state[key] | (state.get("ema") or {})  # ours: those that are evaluated
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
         raise UserError("no weights found", at=str(path), fix=fix)
     return state
 
 
 def save(folder: Path, state: State, *, step: int, keep: int, best: bool, epoch: int = 0) -> tuple[str, int]:
-    """Write step-STEP.pt, also as best.pt if it is the best, and under the name of its epoch if given.
+    """Write step-STEP.pt, also as best.pt if `best`, and under the name of its epoch if given.
 
-    All but the `keep` newest are dropped; best.pt and those with the name of an epoch stay.
-
-    Where there is no room, all but the newest older one make way for it.
+    All but the `keep` newest are deleted, except best.pt and those of epochs. On a full disk all but the
+    newest old one are deleted first.
 
     Returns:
         Its name, and its size in bytes.
 
     Raises:
-        OSError: If it could not be written; the newest older one, and the best, are untouched then.
+        OSError: If it could not be written; the newest old one, and the best, are unchanged then.
     """
     path = folder / f"step-{step:08}.pt"
     try:
@@ -118,38 +104,36 @@ def save(folder: Path, state: State, *, step: int, keep: int, best: bool, epoch:
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
-        _drop(folder, keep=1)
+        _delete_old(folder, keep=1)
         size = _write(path, lambda file: encode(state, file))
     for other in [BEST] * best + [EPOCH_NAME.format(epoch)] * bool(epoch):
-        _also(path, folder / other)
-    _drop(folder, keep)
+        _link(path, folder / other)
+    _delete_old(folder, keep)
     return path.name, size
 
 
 def check_room(folder: Path, size: int, *, keep: int, tell: Tell) -> None:
-    """See that checkpoints of about `size` bytes will fit, before hours are spent on what cannot be saved.
-
-    A quota cannot be seen in this way: the file system tells what is free, not what this user may have.
+    """Check that there is room for checkpoints, before the training; a quota is not seen.
 
     Args:
-        folder: The run's checkpoints.
-        size: Bytes of one.
-        keep: How many are kept, besides the best; another is there while it is written.
-        tell: Called with a line where not all of them fit.
+        folder: The folder of the run's checkpoints.
+        size: About the bytes of one.
+        keep: How many are kept, besides the best and one that is being written.
+        tell: Called with a line if not all of them fit.
 
     Raises:
-        UserError: If not even one does.
+        UserError: If there is no room for one.
     """
     disk = shutil.disk_usage(folder)
     if not disk.total:
-        return  # what some network file systems say where they do not know
+        return  # a network file system that does not tell
     known = list_checkpoints(folder)
     held = {path: path.stat() for path in (*known, folder / BEST) if path.exists()}
-    # all but the newest make way for a new one, which gives room unless the best is the same file
-    make_way = sum(held[path].st_size for path in known[1:] if held[path].st_nlink == 1)
-    if disk.free + make_way < size:
+    # all but the newest can be deleted, which frees their bytes unless best.pt is the same file
+    deletable = sum(held[path].st_size for path in known[1:] if held[path].st_nlink == 1)
+    if disk.free + deletable < size:
         raise UserError(
-            f"no room for a checkpoint: it takes {_megabytes(size)}, and {_megabytes(disk.free)} are free",
+            f"no room for a checkpoint: it needs {_megabytes(size)}, and {_megabytes(disk.free)} are free",
             at=str(folder),
             fix="make room, or another --run-dir",
         )
@@ -157,37 +141,34 @@ def check_room(folder: Path, size: int, *, keep: int, tell: Tell) -> None:
     room = disk.free + sum({found.st_ino: found.st_size for found in held.values()}.values())
     if room < wanted:
         tell(
-            f"Warning: {keep} checkpoints, the best and one being written take {_megabytes(wanted)}, and "
-            f"{folder} has {_megabytes(room)} for them: older ones will make way (--keep 1 takes less)"
+            f"Warning: {keep} checkpoints, the best and one being written need {_megabytes(wanted)}, and "
+            f"{folder} has room for {_megabytes(room)}: older ones will be deleted (--keep 1 needs less)"
         )
 
 
 def prepare(folder: Path, resume: str, tell: Tell) -> None:
-    """Make the folder and clear away what a killed save left; with resume "off", set checkpoints aside."""
+    """Make the folder and delete files of killed saves; with resume "off", move old checkpoints away."""
     if resume == "off" and folder.is_dir() and any(folder.iterdir()):
-        aside = next(
-            path
-            for i in range(1, 1 << 20)
-            if not (path := folder.with_name(f"{folder.name}.old-{i}")).exists()
-        )
+        names = (folder.with_name(f"{folder.name}.old-{i}") for i in itertools.count(1))
+        aside = next(path for path in names if not path.exists())
         folder.rename(aside)
-        tell(f"Starting afresh: the checkpoints of the earlier run are now in {aside}")
+        tell(f"Starting from scratch: the earlier checkpoints are now in {aside}")
     folder.mkdir(parents=True, exist_ok=True)
     for leftover in folder.glob("*.tmp-*"):
         leftover.unlink(missing_ok=True)
 
 
 def find(folder: Path, resume: str, tell: Tell) -> tuple[Path, State] | None:
-    """The checkpoint to go on from, as its path and what is in it, or None for a fresh start.
+    """The checkpoint to resume from, as its path and state, or None to start from scratch.
 
     Args:
-        folder: The run's checkpoints.
+        folder: The folder of the run's checkpoints.
         resume: auto: the newest good one; off: none; else a path, or a name in the folder.
-        tell: Called with a line for each file found corrupt; such files are renamed to *.corrupt.
+        tell: Called with a line for each corrupt file, which is renamed to *.corrupt.
 
     Raises:
-        UserError: If there are checkpoints but none is good, or the file asked for is missing or corrupt.
-        OSError: If one cannot be read, which says nothing of what is in it.
+        UserError: If all are corrupt, or the file asked for is missing or corrupt.
+        OSError: If one cannot be read.
     """
     if resume == "off":
         return None
@@ -203,31 +184,25 @@ def find(folder: Path, resume: str, tell: Tell) -> tuple[Path, State] | None:
             return path, state
     if any(folder.glob("step-*.corrupt")):
         rescue = f"--resume {BEST}, or " if (folder / BEST).is_file() else ""
-        raise UserError(
-            "all checkpoints are corrupt", at=str(folder), fix=f"{rescue}--resume off to start afresh"
-        )
+        fix = f"{rescue}--resume off to start from scratch"
+        raise UserError("all checkpoints are corrupt", at=str(folder), fix=fix)
     return None
 
 
 def drop_after(folder: Path, step: int, tell: Tell) -> None:
-    """Set later checkpoints aside when an earlier one was asked for: "auto" would go on from the latest."""
+    """Rename the checkpoints after `step`, from which the run goes on: "auto" would take the newest one."""
     for path in list_checkpoints(folder):
         if int(STEP_NAME.fullmatch(path.name)[1]) > step:  # type: ignore[index] # `steps` matched it
             path.replace(path.with_name(f"{path.name}.abandoned"))
-            tell(f"Checkpoint {path.name} is later than the one asked for: renamed to {path.name}.abandoned")
+            tell(f"Checkpoint {path.name} is newer than the one asked for: renamed to {path.name}.abandoned")
 
 
 def _chosen(folder: Path, wanted: Path) -> tuple[Path, State]:
-    inside = (
-        [folder / wanted] if wanted.name == str(wanted) else []
-    )  # a bare name is looked for in the run first
+    inside = [folder / wanted] if wanted.name == str(wanted) else []  # a name alone is one in the run, first
     path = next((path for path in (*inside, wanted) if path.is_file()), None)
     if path is None:
-        raise UserError(
-            f"--resume {wanted} is not there",
-            at=str(folder),
-            fix="--resume auto, or the path of a checkpoint",
-        )
+        fix = "--resume auto, or the path of a checkpoint"
+        raise UserError(f"--resume {wanted} was not found", at=str(folder), fix=fix)
     try:
         return path, decode(path)
     except CorruptError as error:
@@ -235,19 +210,19 @@ def _chosen(folder: Path, wanted: Path) -> tuple[Path, State]:
         raise UserError(f"the checkpoint is corrupt ({error})", at=str(path), fix=fix) from error
 
 
-def _drop(folder: Path, keep: int) -> None:
+def _delete_old(folder: Path, keep: int) -> None:
     for old in list_checkpoints(folder)[keep:]:
         old.unlink(missing_ok=True)
 
 
-def _also(path: Path, other: Path) -> None:
-    """Give a file a second name in its folder; where the file system has no links, copy it."""
-    temporary = files.temporary(other)
+def _link(path: Path, other: Path) -> None:
+    """Give a file a second name in its folder; copy it if the file system has no links."""
+    temporary = files.temporary_name(other)
     try:
         temporary.hardlink_to(path)
     except OSError:
         with path.open("rb") as file:
-            _write(other, lambda copy: shutil.copyfileobj(file, copy, COPY_BYTES))
+            _write(other, lambda copy: shutil.copyfileobj(file, copy, 1 << 20))
         return
     temporary.replace(other)
     _sync_folder(other.parent)
@@ -255,16 +230,18 @@ def _also(path: Path, other: Path) -> None:
 
 def _loaded(source: Path | IO[bytes], *, checked: bool = True) -> Any:
     try:
-        damaged = _damaged(source) if checked else None
+        damaged = _find_damage(source) if checked else None
         if not isinstance(source, Path):
             source.seek(0)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about pickles that are not torch's, and refused
+            warnings.simplefilter("ignore")  # about pickles that are refused
             loaded = None if damaged else torch.load(source, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:  # torch advises to load it all the same: that would run its code
-        raise CorruptError("something but tensors and plain values is inside, or it is no pickle") from error
-    except Exception as error:  # torch.load raises many kinds for broken bytes
-        if isinstance(error, OSError) and error.errno not in SAID_OF_BROKEN:
+    except (
+        pickle.UnpicklingError
+    ) as error:  # torch's own text advises to load it anyway, which would run its code
+        raise CorruptError("it has other values than tensors and plain ones, or is not a pickle") from error
+    except Exception as error:  # torch.load raises many types for a corrupt file
+        if isinstance(error, OSError) and error.errno not in BROKEN:
             raise
         raise CorruptError(one_line(error)[:200]) from error
     if damaged:
@@ -272,23 +249,18 @@ def _loaded(source: Path | IO[bytes], *, checked: bool = True) -> Any:
     return loaded
 
 
-def _damaged(source: Path | IO[bytes]) -> str | None:
+def _find_damage(source: Path | IO[bytes]) -> str | None:
     """The first part of the archive whose checksum is wrong."""
     with zipfile.ZipFile(source) as archive:
         return archive.testzip()
 
 
 def _write(path: Path, fill: Callable[[IO[bytes]], None]) -> int:
-    """Replace a file so that any crash leaves a whole one: its bytes reach the disk before its name does.
+    """Replace a file as a whole, also in a crash: its bytes are on disk before it gets its name.
 
-    Args:
-        path: The file.
-        fill: Writes the contents.
-
-    Returns:
-        How many bytes.
+    Returns the number of bytes that `fill` wrote.
     """
-    temporary = files.temporary(path)
+    temporary = files.temporary_name(path)
     try:
         with os.fdopen(files.create(temporary), "wb") as file:
             fill(file)
@@ -306,14 +278,14 @@ def _write(path: Path, fill: Callable[[IO[bytes]], None]) -> int:
 def _dump(value: Any, file: IO[bytes]) -> None:
     watched = _Watched(file)
     try:
-        torch.save(value, cast("IO[bytes]", watched))  # it needs no more of one
+        torch.save(value, cast("IO[bytes]", watched))
     except Exception as error:
         raise watched.error or error from error
 
 
 @dataclass
 class _Watched:
-    """A file for torch.save that remembers why a write failed."""
+    """A file for torch.save that keeps the OSError of a failed write: torch raises one without a number."""
 
     file: IO[bytes]
     error: OSError | None = None
@@ -326,11 +298,11 @@ class _Watched:
             raise
 
     def flush(self) -> None:
-        """Not yet: `_write` does it."""
+        """Done by `_write`."""
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the names in a folder last, as its files' contents already do."""
+    """Bring the names in a folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

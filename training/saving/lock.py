@@ -1,9 +1,9 @@
-"""One job a run folder: a second one is turned away while the first lives, and only then.
+"""One job per run folder: a second job is refused while the first one runs.
 
-The lock is a file with the name of its holder, whose time of change the holder moves on. It must never keep
-out the run it belongs to: what a killed job left is taken over, at once where it is known to be dead (its
-process is gone from this machine, or Slurm has started the same job anew), else once it has stopped moving.
-All times compared are the file system's own: clocks of two machines need not agree.
+The lock is a file with the name of its holder, which updates the file's time regularly. The lock of a dead
+holder is taken over: at once if its process is gone from this machine or Slurm has restarted the same job,
+else when it has not been updated for STALE_S. Times are compared by the file system's clock: those of two
+machines may differ.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from training.errors import FolderError
-from training.files import SMALL, create, opened, read_small
+from training.files import SMALL, create, open_regular, read_small
 
 LOCK = "lock.json"
 BEAT_S = 10.0
-STALE_S = 60.0  # without a beat: six were missed, and NFS may show the last ones late
+STALE_S = 60.0  # six missed updates; NFS may show the last ones late
 WATCH_EVERY_S = 1.0
 
 Holder = dict[str, Any]
@@ -40,15 +40,15 @@ class RunLock:
         self._beating: threading.Thread | None = None
 
     def take(self, tell: Callable[[str], None]) -> None:
-        """Take it, from a dead holder too; `tell` is given a line if that takes long or was needed.
+        """Take the lock, also from a dead holder; `tell` is given a line if that takes long or was needed.
 
         Raises:
             FolderError: If another job has it.
             OSError: If the folder cannot be written.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        while not self._made():
-            holder, seen = self._read()
+        while not self._create():
+            holder, seen = _read(self.path)
             if seen is None:
                 continue  # released meanwhile
             why = self._why_dead(holder, seen, tell)
@@ -58,35 +58,35 @@ class RunLock:
                     at=str(self.path),
                     fix="another --run-dir, or wait for it, or stop it by touching RUN_DIR/stop",
                 )
-            if self._cleared(holder):
+            if self._remove(holder):
                 tell(f"Taking over the run folder from {_name(holder)}: {why}")
         self._beating = threading.Thread(target=self._beat, name="run lock", daemon=True)
         self._beating.start()
 
     def check(self) -> None:
-        """See that the lock is still this process's, before anything is written that another may rely on.
+        """Check before a write that this process still has the lock.
 
         Raises:
-            FolderError: If another job took it over, as after a long suspension of this one.
+            FolderError: If another job took it over, for example while this one was suspended.
         """
         if self._beating is None:
-            return  # not taken: nothing is recorded here
-        with contextlib.suppress(OSError):  # a file system out of reach says nothing of who holds the lock
-            holder, seen = self._read()
+            return  # never taken: nothing is recorded
+        with contextlib.suppress(OSError):  # an unreachable file system says nothing about the lock
+            holder, seen = _read(self.path)
             if seen is not None and holder.get("key") != self._me["key"]:
                 raise FolderError(f"this run was taken over by {_name(holder)}", at=str(self.path))
 
     def release(self) -> None:
-        """Give it back, if it is held."""
+        """Remove the lock if this process has it."""
         self._ended.set()
         if self._beating is not None:
             self._beating.join()
             self._beating = None
             with contextlib.suppress(OSError):
-                if self._read()[0].get("key") == self._me["key"]:
+                if _read(self.path)[0].get("key") == self._me["key"]:
                     self.path.unlink()
 
-    def _made(self) -> bool:
+    def _create(self) -> bool:
         try:
             descriptor = create(self.path)
         except FileExistsError:
@@ -100,26 +100,13 @@ class RunLock:
             os.close(descriptor)
         return True
 
-    def _read(self) -> tuple[Holder, float | None]:
-        """Who holds it, and the time of the last beat; None if nobody does.
-
-        It is opened each time: NFS looks at the server only then.
-        """
-        try:
-            with os.fdopen(opened(self.path, os.O_RDONLY), "rb") as file:
-                beat = os.fstat(file.fileno()).st_mtime
-                return _parsed(file.read(SMALL)), beat
-        except FileNotFoundError:
-            return {}, None
-
     def _why_dead(self, holder: Holder, seen: float, tell: Callable[[str], None]) -> str:
-        """What shows that the holder is gone, or nothing if it lives; this may take STALE_S to find out."""
+        """Why the holder must be dead, or "" if it runs. Finding out may take STALE_S."""
         me = self._me
         if holder.get("job") and holder.get("job") == me["job"] and holder.get("restart") != me["restart"]:
-            return "it is an earlier life of this job"
+            return "it is an earlier start of this job"
         if holder.get("machine") == me["machine"]:
-            born = _born(holder.get("pid"))
-            return "" if born is not None and born == holder.get("born") else "its process is gone"
+            return "" if _is_alive(holder) else "its process is gone"
         beat: float | None = seen
         if self._age(seen) <= STALE_S:
             tell(f"Waiting up to {STALE_S:.0f} s to see whether {_name(holder)} still runs in this folder")
@@ -127,11 +114,11 @@ class RunLock:
             if self._age(seen) > STALE_S:
                 return f"no sign of life for {STALE_S:.0f} s"
             time.sleep(WATCH_EVERY_S)
-            _, beat = self._read()
+            _, beat = _read(self.path)
         return "" if beat is not None else "it has ended"
 
     def _age(self, beat: float) -> float:
-        """Seconds since a beat, by the clock that stamps the files of this folder."""
+        """Seconds since an update, by the file system's clock."""
         probe = self.path.with_name(f"{LOCK}.tmp-{self._me['key']}")
         descriptor = create(probe)
         now = os.fstat(descriptor).st_mtime
@@ -139,15 +126,15 @@ class RunLock:
         probe.unlink()
         return now - beat
 
-    def _cleared(self, holder: Holder) -> bool:
-        """Whether the dead holder's file was moved away: of two that want to, one alone gets it."""
+    def _remove(self, holder: Holder) -> bool:
+        """Remove the dead holder's file; of two processes that try, only one succeeds."""
         aside = self.path.with_name(f"{LOCK}.tmp-{self._me['key']}")
         try:
             self.path.rename(aside)
         except FileNotFoundError:
             return False
-        found = _parsed(read_small(aside))
-        if found.get("key") != holder.get("key"):  # a third one was quicker, and lives
+        found = _parse(read_small(aside))
+        if found.get("key") != holder.get("key"):  # another process was faster, and runs
             with contextlib.suppress(OSError):
                 os.link(aside, self.path)
         aside.unlink(missing_ok=True)
@@ -156,22 +143,34 @@ class RunLock:
     def _beat(self) -> None:
         while not self._ended.wait(BEAT_S):
             with contextlib.suppress(OSError):  # the next one may succeed
-                if self._read()[0].get("key") == self._me["key"]:
+                if _read(self.path)[0].get("key") == self._me["key"]:
                     os.utime(self.path)
 
 
-def holder(run_dir: Path) -> str:
-    """Who has the folder and lives, as far as can be seen from here without a wait; "" if nobody does."""
+def current_holder(run_dir: Path) -> str:
+    """Who has the folder, as far as can be told without waiting; "" if nobody."""
     try:
-        with os.fdopen(opened(run_dir / LOCK, os.O_RDONLY), "rb") as file:
-            age = time.time() - os.fstat(file.fileno()).st_mtime
-            found = _parsed(file.read(SMALL))
+        holder, seen = _read(run_dir / LOCK)
     except OSError:
         return ""
-    if found.get("machine") == _machine():
-        born = _born(found.get("pid"))
-        return _name(found) if born is not None and born == found.get("born") else ""
-    return _name(found) if age <= STALE_S else ""
+    if seen is None:
+        return ""
+    here = holder.get("machine") == _machine()
+    alive = _is_alive(holder) if here else time.time() - seen <= STALE_S
+    return _name(holder) if alive else ""
+
+
+def _read(path: Path) -> tuple[Holder, float | None]:
+    """The holder and the time of its last update; None if there is no lock.
+
+    Opens the file each time: only then NFS asks the server.
+    """
+    try:
+        with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:
+            beat = os.fstat(file.fileno()).st_mtime
+            return _parse(file.read(SMALL)), beat
+    except FileNotFoundError:
+        return {}, None
 
 
 def _myself(environ: Mapping[str, str]) -> Holder:
@@ -186,8 +185,8 @@ def _myself(environ: Mapping[str, str]) -> Holder:
     }
 
 
-def _parsed(text: bytes) -> Holder:
-    """The holder; nothing where the file was just made, or its maker died before it wrote its name."""
+def _parse(text: bytes) -> Holder:
+    """The holder; empty if it has not written its name yet, or died before."""
     try:
         holder = json.loads(text)
     except (ValueError, RecursionError):
@@ -196,9 +195,9 @@ def _parsed(text: bytes) -> Holder:
 
 
 def _machine() -> str:
-    """Where a process number means the same: this start of this kernel, this container's processes.
+    """This boot of this kernel and its process namespace, in which process numbers are unique.
 
-    Where that cannot be told it equals nobody's, so that only the beat counts.
+    If that is unknown, a random text: then only updates of the lock count.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -207,23 +206,24 @@ def _machine() -> str:
         return secrets.token_hex(8)
 
 
-def _born(pid: Any) -> int | None:
-    """When a process of this machine started, in clock ticks since the boot: numbers are used again.
+def _is_alive(holder: Holder) -> bool:
+    """Whether a holder on this machine runs: process numbers are reused, so the start time must match too."""
+    born = _born(holder.get("pid"))
+    return born is not None and born == holder.get("born")
 
-    None if there is no such process, or it has ended and only waits to be collected.
-    """
+
+def _born(pid: Any) -> int | None:
+    """When a process of this machine started, in clock ticks since boot; None if it has ended."""
     try:
-        fields = (
-            Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
-        )
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        fields = text.rpartition(")")[2].split()
         return None if fields[0] in "ZX" else int(fields[19])
     except (OSError, ValueError, IndexError):
         return None
 
 
 def _name(holder: Holder) -> str:
-    """The holder as people look for it."""
     if not holder:
-        return "a job that has not said its name"
+        return "an unknown job"
     job = f", job {holder['job']}" if holder.get("job") else ""
     return f"process {holder.get('pid')} on {holder.get('host')}{job}"

@@ -1,6 +1,6 @@
-"""Saving beside the training: a copy of the state is taken at once, a thread brings it to the disk.
+"""Saving beside the training: the state is copied at once, and a thread writes the copy to disk.
 
-The training waits only for the copy, and for the save before, so that there is never more than one copy.
+The training waits only for the copy, and for the previous save: there is never more than one copy.
 """
 
 from __future__ import annotations
@@ -14,28 +14,20 @@ import torch
 
 
 class Writer:
-    """One piece of work at a time, in the order given."""
+    """Runs one job at a time in a thread."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
     def start(self, work: Callable[[], None]) -> None:
-        """Do it in a thread, once the work before is done.
-
-        Raises:
-            BaseException: What the work before raised.
-        """
+        """Start `work` once the previous job is done; raises what that raised."""
         self.wait()
         self._thread = threading.Thread(target=self._do, args=(work,), name="checkpoint writer")
         self._thread.start()
 
     def wait(self) -> None:
-        """Until nothing is under way.
-
-        Raises:
-            BaseException: What the work raised; once.
-        """
+        """Wait until the job is done; raises what it raised, once."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -46,51 +38,47 @@ class Writer:
     def _do(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except BaseException as error:  # noqa: BLE001 - raised where somebody listens
+        except BaseException as error:  # noqa: BLE001 - raised by `wait`
             self._error = error
 
 
 class Copies:
-    """Copies of a state, one at a time: the next goes where the last was.
-
-    To get so much memory from the system anew each time takes longer than to fill it.
-    """
+    """Copies of a state, one at a time. Each reuses the memory of the last one: new memory takes longer."""
 
     def __init__(self) -> None:
-        self._before: list[torch.Tensor] = []  # the last copy's tensors, in the order they are met
+        self._before: list[torch.Tensor] = []  # the last copy's tensors, in order
 
     def take(self, value: Any) -> Any:
-        """The same value, its tensors copied to the CPU: out of reach of what is done to the originals next.
+        """A deep copy of dictionaries, lists and tuples, with the tensors on the CPU.
 
-        Dictionaries, lists and tuples are copied too. Tensors which are one piece of memory (tied weights)
-        stay so. The copy before must no longer be needed.
+        Tensors that share memory (tied weights) still do so. The previous copy becomes invalid.
         """
         made: dict[Any, torch.Tensor] = {}
-        copied = self._copied(value, made)
+        copied = self._copy(value, made)
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call,unused-ignore]
-            torch.cuda.synchronize()  # the copies from the GPUs were only asked for
+            torch.cuda.synchronize()  # the copies from the GPUs are asynchronous
         self._before = list(made.values())
         return copied
 
-    def _copied(self, value: Any, made: dict[Any, torch.Tensor]) -> Any:
+    def _copy(self, value: Any, made: dict[Any, torch.Tensor]) -> Any:
         if isinstance(value, torch.Tensor):
             key: Any = id(value)
             if value.numel():
                 key = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride())
             if key not in made:
-                made[key] = self._copy(value.detach(), len(made))
+                made[key] = self._copy_tensor(value.detach(), len(made))
             return made[key]
         if isinstance(value, dict):
             copy = type(value)() if isinstance(value, OrderedDict) else {}
-            copy.update((key, self._copied(one, made)) for key, one in value.items())
-            if hasattr(value, "_metadata"):  # versions of the modules, which a state_dict carries
+            copy.update((key, self._copy(one, made)) for key, one in value.items())
+            if hasattr(value, "_metadata"):  # module versions, part of a state_dict
                 copy._metadata = value._metadata  # type: ignore[attr-defined,union-attr,unused-ignore]  # noqa: SLF001
             return copy
         if isinstance(value, (list, tuple)):
-            return type(value)(self._copied(one, made) for one in value)
+            return type(value)(self._copy(one, made) for one in value)
         return value
 
-    def _copy(self, tensor: torch.Tensor, place: int) -> torch.Tensor:
+    def _copy_tensor(self, tensor: torch.Tensor, place: int) -> torch.Tensor:
         on_gpu = tensor.device.type == "cuda"
         old = self._before[place] if place < len(self._before) else None
         if old is None or (old.shape, old.dtype, old.stride()) != (

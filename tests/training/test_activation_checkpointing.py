@@ -8,9 +8,9 @@ from torch import nn
 
 from training.config import parse
 from training.data.datasets import Data, import_torchvision
-from training.data.splits import Held, Norm
+from training.data.splits import InMemory, Norm
 from training.errors import UserError
-from training.model.activation_checkpointing import Stages, recomputed
+from training.model.activation_checkpointing import Stages, checkpoint_activations
 from training.model.models import build_model
 
 from . import vision
@@ -41,7 +41,7 @@ def test_gradients_and_statistics_of_torchvisions_models_are_the_same(name: str)
     models = import_torchvision("").models
     x_BCHW = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
     results, passes = [], list[int]()
-    for change in (lambda model: model, recomputed):
+    for change in (lambda model: model, checkpoint_activations):
         torch.manual_seed(1)
         model = change(models.get_model(name, num_classes=4)).train()
         blocks = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
@@ -64,7 +64,7 @@ def test_gradients_and_statistics_of_torchvisions_models_are_the_same(name: str)
 
 def test_convnet_is_recomputed_in_pieces() -> None:
     images = torch.zeros(4, 1, 28, 28, dtype=torch.uint8)
-    split = Held(images_NCHW=images, labels_N=torch.arange(4), norm=Norm())
+    split = InMemory(images_NCHW=images, labels_N=torch.arange(4), norm=Norm())
     data = Data(train=split, validation=split, classes=4, shape_CHW=(1, 28, 28))
     plain, again = (build_model(parse(list(flags)), data).train() for flags in ((), (FLAG,)))
     x_BCHW = torch.randn(4, 1, 28, 28)
@@ -83,7 +83,7 @@ def test_a_model_with_a_method_of_its_own_is_asked(method: str) -> None:
     model = nn.Sequential(nn.Linear(1, 1))
     setattr(model, method, lambda: asked.append(method))
 
-    assert recomputed(model) is model
+    assert checkpoint_activations(model) is model
     assert asked == [method]
 
 
@@ -92,4 +92,4 @@ def test_a_model_that_offers_nothing_is_refused() -> None:
         with pytest.raises(
             UserError, match=r"has no stages to recompute; fix: leave it out, or give the model"
         ):
-            recomputed(model)
+            checkpoint_activations(model)
