@@ -48,21 +48,21 @@ from torch.utils.data import DistributedSampler, TensorDataset
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.training import moments, test_cifar, test_exact, test_faults, test_lock, test_loop, test_writer
-from tests.training.conftest import (
+from tests.training.moments import FLAGS, MOMENTS, NUMBERS, TARGETS, Held
+from tests.training.states import Evil, equal, everything
+from tests.training.trainers import (
     SCRIPTS_TORCHRUN_2,
+    SPAWN_2,
     Ended,
     Here,
     Trainers,
+    children,
     events,
     finish,
     status,
+    tasks,
     wait_for,
 )
-from tests.training.moments import FLAGS, MOMENTS, NUMBERS, TARGETS, Held
-from tests.training.test_checkpoint import Evil
-from tests.training.test_exact import equal, everything
-from tests.training.test_faults import children, tasks
-from tests.training.test_runs import SPAWN_2
 from training import digits
 from training.config import critical_settings
 from training.errors import UserError, one_line

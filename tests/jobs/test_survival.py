@@ -19,7 +19,7 @@ from tests.cluster import fixtures
 from tests.cluster import site as machine
 from tests.cluster.slurm import Cluster
 from tests.jobs.jobs import EPOCH, TRAINING, Site, site_on, split
-from tests.training.test_exact import equal
+from tests.training.states import equal
 
 # Slurm misses a node about so many seconds late; real sites' 300 are too long for a test.
 SLURMD_TIMEOUT_S = 30

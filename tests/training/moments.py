@@ -20,10 +20,8 @@ from typing import Any
 
 import torch
 
-from .conftest import SCRIPTS_TORCHRUN_2, Trainers, finish, status, wait_for
-from .test_exact import equal
-from .test_faults import children, tasks
-from .test_runs import SPAWN_2
+from .states import equal
+from .trainers import SCRIPTS_TORCHRUN_2, SPAWN_2, Trainers, children, finish, status, tasks, wait_for
 
 MODULE = """
     import os

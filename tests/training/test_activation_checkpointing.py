@@ -14,7 +14,7 @@ from training.model.activation_checkpointing import Stages, checkpoint_activatio
 from training.model.models import build_model
 
 from . import vision
-from .test_exact import equal
+from .states import equal
 
 FLAG = "--activation-checkpointing"
 

@@ -9,7 +9,6 @@ import pickle
 import tracemalloc
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,34 +16,7 @@ import torch
 from training.errors import UserError
 from training.saving import checkpoint
 
-
-def state(step: int) -> dict[str, Any]:
-    return {
-        "model": {"w": torch.full((64, 64), float(step))},
-        "optimizer": {"state": {}, "param_groups": []},
-        "step": step,
-    }
-
-
-def save(folder: Path, *steps: int, keep: int = 9) -> None:
-    for step in steps:
-        checkpoint.save(folder, state(step), step=step, keep=keep, best=False)
-
-
-def encoded(state: dict[str, Any]) -> bytes:
-    buffer = io.BytesIO()
-    checkpoint.encode(state, buffer)
-    return buffer.getvalue()
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
-
-
-def found_step(folder: Path, lines: list[str], resume: str = "auto") -> int:
-    found = checkpoint.find(folder, resume, lines.append)
-    assert found is not None
-    return int(found[1]["step"])
+from .states import Evil, encoded, found_step, names, save, state
 
 
 def test_round_trip() -> None:
@@ -178,11 +150,6 @@ def test_without_a_good_one_nothing_starts_afresh(tmp_path: Path) -> None:
     for _ in range(2):  # the second start finds only what the first one renamed
         with pytest.raises(UserError, match=r"all checkpoints are corrupt.*--resume off"):
             checkpoint.find(tmp_path, "auto", lambda _line: None)
-
-
-class Evil:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (os.mkdir, (os.environ["EVIL"],))
 
 
 def test_code_in_a_checkpoint_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ from training.data.cifar import BINARY, PYTHON, VALUES, read_cifar10
 from training.data.splits import InMemory, Norm, hash_indices, shift_and_flip
 from training.errors import UserError
 
-from .conftest import Here, status
-from .test_exact import everything
+from .states import everything
+from .trainers import Here, status
 
 NAMES = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
 

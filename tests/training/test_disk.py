@@ -17,8 +17,8 @@ from training.errors import UserError
 from training.output.log import Log
 from training.saving import checkpoint
 
-from .conftest import Here, Trainers, events, finish, status
-from .test_checkpoint import encoded, found_step, names, save, state
+from .states import encoded, found_step, names, save, state
+from .trainers import Here, Trainers, events, finish, status
 
 
 @pytest.fixture

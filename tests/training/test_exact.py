@@ -14,8 +14,8 @@ from training.model import optimizer
 from training.processes import stop
 from training.processes.stop import REASONS, Stop
 
-from .conftest import Here, Trainers, events, status
-from .test_runs import SPAWN_2, same, weights
+from .states import equal, everything, weights
+from .trainers import SPAWN_2, Here, Trainers, events, status
 
 OWN = """
     import torch
@@ -98,23 +98,6 @@ def asking(monkeypatch: pytest.MonkeyPatch) -> AskAt:
         looks[0] = k
 
     return ask
-
-
-def everything(run_dir: Path) -> dict[str, Any]:
-    """All that the newest checkpoint has."""
-    found: dict[str, Any] = torch.load(run_dir / status(run_dir)["checkpoint"], weights_only=True)
-    return found
-
-
-def equal(one: Any, other: Any) -> bool:
-    """To the bit, whatever it is made of."""
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(equal, one, other))
-    return bool(one == other)
 
 
 def each_stop(here: Here, ask: AskAt, folder: Path, *flags: str) -> Iterator[tuple[int, int, bool]]:
@@ -255,7 +238,7 @@ def test_the_mean_is_what_is_evaluated(here: Here, own: Path, tmp_path: Path) ->
     ]
 
     assert [f"Avg Loss: {loss}" in score for score in scores] == [True] * 3
-    assert not same(weights(tmp_path / "run"), everything(tmp_path / "run")["ema"])
+    assert not equal(weights(tmp_path / "run"), everything(tmp_path / "run")["ema"])
 
 
 def test_a_setting_that_is_new_does_not_end_a_run_without_it(here: Here, own: Path, tmp_path: Path) -> None:

@@ -28,16 +28,14 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import subprocess
 import textwrap
 import time
 from pathlib import Path
 
 import torch
 
-from .conftest import Trainers, events, finish, status, wait_for
-from .test_runs import SLOW, SPAWN_2, weights
+from .states import weights
+from .trainers import SLOW, SPAWN_2, Trainers, children, events, finish, status, tasks, wait_for
 
 OWN = """
     import os
@@ -54,25 +52,6 @@ OWN = """
     def model(config):
         return Breaks(784, 10)
 """
-
-
-def tasks(
-    trainers: Trainers, run_dirs: tuple[Path, Path], *flags: str, env: dict[str, str] | None = None
-) -> list[subprocess.Popen[str]]:
-    """Two ranks as srun starts them: nobody stands for them, so each has an exit status to be seen."""
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = str(probe.getsockname()[1])
-    meeting = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "SLURM_NTASKS": "2"} | (env or {})
-    return [
-        trainers.start(run_dir, *flags, env=meeting | {"SLURM_PROCID": rank, "SLURM_LOCALID": rank})
-        for rank, run_dir in zip("01", run_dirs, strict=True)
-    ]
-
-
-def children(process: subprocess.Popen[str]) -> list[int]:
-    """The ranks that a trainer with --launcher spawn has started, in order."""
-    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
 
 
 def test_rank_0_alone_needs_the_run_folder(trainers: Trainers, tmp_path: Path) -> None:

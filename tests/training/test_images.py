@@ -25,9 +25,8 @@ from training.data.splits import FromLoaders, Norm, move_to_device
 from training.errors import UserError
 
 from . import vision
-from .conftest import ROOT, Here, Trainers, events, finish, status, wait_for
-from .test_exact import equal, everything
-from .test_runs import SLOW, SPAWN_2
+from .states import equal, everything
+from .trainers import ROOT, SLOW, SPAWN_2, Here, Trainers, events, finish, status, wait_for
 
 CLASSES = ("ant", "bee", "cow")
 TRAIN, VALIDATION = 17, 7

@@ -18,7 +18,7 @@ from training.errors import FolderError
 from training.saving import lock
 from training.saving.lock import LOCK, RunLock
 
-from .conftest import Here, Trainers, events, finish, status, wait_for
+from .trainers import Here, Trainers, events, finish, status, wait_for
 
 ELSEWHERE = {"host": "n7", "pid": 1, "job": "41", "restart": "0", "machine": "other", "born": 1, "key": "k"}
 

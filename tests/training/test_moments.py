@@ -12,9 +12,8 @@ import pytest
 from torch.distributed.run import get_args_parser
 
 from . import moments
-from .conftest import Trainers
 from .moments import FLAGS, Held, noted, seen
-from .test_runs import SPAWN_2
+from .trainers import SPAWN_2, Trainers
 
 TERM, USR1, USR2, INT = moments.NUMBERS
 # Since pytorch/pytorch#160690 torchrun's agent can be told to pass USR1 on; before, that ends it.

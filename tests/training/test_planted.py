@@ -22,7 +22,7 @@ from training.processes import jobscript
 from training.saving.checkpoint import save as save_checkpoint
 from training.saving.lock import RunLock
 
-from .conftest import ROOT, Here, Trainers, events, finish, status, wait_for
+from .trainers import ROOT, Here, Trainers, events, finish, status, wait_for
 
 NAMES = ("status.json", "events.jsonl", "lock.json", "stop", "config.json")
 

@@ -12,21 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from .conftest import ALONE, TORCHRUN_2, Here, Trainers, events, finish, status, wait_for
-
-SLOW = ("--step-delay", "0.2", "--sync-every", "2", "--log-every", "1")
-SPAWN_2 = ("--launcher", "spawn", "--nproc-per-node", "2")
-
-
-def weights(run_dir: Path) -> dict[str, torch.Tensor]:
-    """The model in the newest checkpoint that the status names."""
-    state = torch.load(run_dir / status(run_dir)["checkpoint"], weights_only=True)
-    found: dict[str, torch.Tensor] = state["model"]
-    return found
-
-
-def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+from .states import equal, weights
+from .trainers import ALONE, SLOW, SPAWN_2, TORCHRUN_2, Here, Trainers, events, finish, status, wait_for
 
 
 def score_lines(out: str) -> list[str]:
@@ -90,7 +77,7 @@ def test_a_stop_file_half_way_and_going_on_change_nothing(
     assert f"Resuming from {half['checkpoint']}: epoch 1, step {half['step']}" in resumed.out
     assert status(tmp_path)["state"] == "done"
     assert score_lines(resumed.out) == score_lines(reference[1].out)
-    assert same(weights(tmp_path), weights(reference[0]))
+    assert equal(weights(tmp_path), weights(reference[0]))
 
 
 def test_spawn_is_the_same_run_as_torchrun(trainers: Trainers, tmp_path: Path, reference: Any) -> None:
@@ -98,7 +85,7 @@ def test_spawn_is_the_same_run_as_torchrun(trainers: Trainers, tmp_path: Path, r
 
     assert ended.code == 0, ended.err
     assert score_lines(ended.out) == score_lines(reference[1].out)
-    assert same(weights(tmp_path), weights(reference[0]))
+    assert equal(weights(tmp_path), weights(reference[0]))
 
 
 def test_srun_is_the_same_run_as_torchrun(trainers: Trainers, tmp_path: Path, reference: Any) -> None:
@@ -118,7 +105,7 @@ def test_srun_is_the_same_run_as_torchrun(trainers: Trainers, tmp_path: Path, re
     assert [one.code for one in ended] == [0, 0], ended
     assert ended[1].out == ""
     assert score_lines(ended[0].out) == score_lines(reference[1].out)
-    assert same(weights(tmp_path), weights(reference[0]))
+    assert equal(weights(tmp_path), weights(reference[0]))
 
 
 def test_another_number_of_processes_goes_on_and_more_epochs_are_done(
@@ -204,7 +191,7 @@ def test_spawn_passes_signals_on_and_three_go_on_exactly(trainers: Trainers, tmp
     assert [whole.code, stopped.code, resumed.code] == [0, 75, 0], stopped.err
     assert half["state"] == "preempted"
     assert 0 < half["step"] < 5
-    assert same(weights(tmp_path / "halves"), weights(tmp_path / "whole"))
+    assert equal(weights(tmp_path / "halves"), weights(tmp_path / "whole"))
 
 
 @pytest.mark.parametrize("launcher", [ALONE, (*ALONE, *SPAWN_2)])
@@ -363,7 +350,7 @@ def test_own_data_and_model_with_loaders_resume_exactly(trainers: Trainers, tmp_
     resumed = trainers.run(tmp_path / "halves", *own, "--workers", "2", env=env)
 
     assert [whole.code, stopped.code, resumed.code] == [0, 75, 0], stopped.err
-    assert same(weights(tmp_path / "halves"), weights(tmp_path / "whole"))
+    assert equal(weights(tmp_path / "halves"), weights(tmp_path / "whole"))
 
 
 def test_evaluation_of_own_weights_leaves_the_run_alone(here: Here, tmp_path: Path) -> None:

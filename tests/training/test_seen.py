@@ -22,7 +22,7 @@ from training.output import log
 from training.output.bar import Bar
 from training.run import loop
 
-from .conftest import ROOT, TORCHRUN_2, Here, Trainers, all_events, events, status
+from .trainers import ROOT, TORCHRUN_2, Here, Trainers, all_events, events, status
 
 SLOW = ("--step-delay", "0.15", "--sync-every", "1", "--log-every", "4", "--epochs", "2")
 PLAIN = re.compile(r"Epoch \d: step \d+ of 8, loss [\d.]+, lr [\d.]+, \d+ samples/s, [\d:]+ left")

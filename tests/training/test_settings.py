@@ -14,7 +14,7 @@ from training.config import Config, parse, unused_settings
 from training.errors import UserError
 from training.model.optimizer import build_optimizer, lr_at
 
-from .conftest import Here
+from .trainers import Here
 
 EPOCHS, STEPS = 90, 7  # of the curves, and steps an epoch
 

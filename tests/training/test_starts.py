@@ -15,7 +15,7 @@ import pytest
 import training
 from tests.cluster.slurm import Cluster
 
-from .conftest import LAUNCHER_VARIABLES, ROOT, Trainers
+from .trainers import LAUNCHER_VARIABLES, ROOT, Trainers
 
 TEXT = str(training.__doc__)
 LINES = [line.strip() for line in re.sub(r" \\\n +", " ", TEXT).splitlines()]

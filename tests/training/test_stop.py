@@ -13,7 +13,7 @@ from training.errors import UserError
 from training.processes import stop
 from training.processes.stop import Stop, first_reason, parse_deadline
 
-from .conftest import Here, status
+from .trainers import Here, status
 
 NEVER = float("inf")
 SLURM = {"SLURM_JOB_END_TIME": "1700000000"}

@@ -22,8 +22,8 @@ from training.model.models import build_model, load_weights
 from training.saving import checkpoint
 
 from . import vision
-from .conftest import Here, Trainers, events, status
-from .test_exact import equal, everything
+from .states import equal, everything
+from .trainers import Here, Trainers, events, status
 
 CLASSES = 12
 

@@ -19,8 +19,8 @@ import torch
 from training.saving import checkpoint
 from training.saving.writer import Copies, Writer
 
-from .conftest import Here, all_events, events, status, wait_for
-from .test_checkpoint import encoded, found_step, names, save
+from .states import encoded, found_step, names, save
+from .trainers import Here, all_events, events, status, wait_for
 
 KILLS = int(os.environ.get("FAULT_TRIALS", "20"))
 
