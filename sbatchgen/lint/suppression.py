@@ -67,7 +67,7 @@ RULES: Rules[Applied] = Rules()
 def _unknown(applied: Applied) -> Iterator[Hit]:
     for one in applied.comments:
         if one.kind not in KINDS:
-            what = f"'sbatchgen: {one.kind}=' means nothing: no rule is turned off"
+            what = f"'sbatchgen: {one.kind}=' is unknown: no rule is turned off"
             yield Hit(one.at, what, "write # sbatchgen: disable=SB127, or disable-file=SB127")
         elif not one.rule:
             yield Hit(one.at, f"{one.kind}= names no rule", f"write # sbatchgen: {one.kind}=SB127")
@@ -75,12 +75,12 @@ def _unknown(applied: Applied) -> Iterator[Hit]:
             yield Hit(one.at, f"there is no rule {one.rule}", did_you_mean(one.rule, applied.rules))
 
 
-@RULES.add("SB002", "info", "a comment that turns nothing off")
+@RULES.add("SB002", "info", "a comment that turns off nothing")
 def _idle(applied: Applied) -> Iterator[Hit]:
     for one in applied.idle:
         where = "in this script" if not one.first else "in the line that it is for"
         yield Hit(
-            one.at, f"{one.rule} finds nothing {where}: the comment hides what comes later", "remove it"
+            one.at, f"{one.rule} finds nothing {where}: the comment would hide later findings", "remove it"
         )
 
 

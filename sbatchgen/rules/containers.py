@@ -51,7 +51,7 @@ def _is_missing(script: JobScript, path: str) -> bool:
         return False
 
 
-@RULES.add("SB501", "info", "an option of pyxis, on a cluster whose profile has none")
+@RULES.add("SB501", "info", "a pyxis option, but the profile has no pyxis")
 def _has_pyxis(script: JobScript) -> Iterator[Hit]:
     profile = script.profile
     if not script.known or profile.runtime == "enroot" or profile.runtimes.enroot.image:
@@ -60,15 +60,14 @@ def _has_pyxis(script: JobScript) -> Iterator[Hit]:
         if container.pyxis:
             name = next(iter(container.options))
             reader = "sbatch" if container.command is None else "srun"
-            what = (
-                f"--{name} is an option of the plugin pyxis, and the profile {profile.name} has no Enroot: "
-            )
+            what = f"--{name} is an option of the plugin pyxis, and the profile {profile.name} has no "
+            what += "Enroot: "
             what += f'without the plugin {reader} ends with "unrecognized option"'
             fix = "apptainer exec --nv IMAGE.sif, or runtimes: {enroot: {image: ...}} in the profile"
             yield Hit(container.options[name][1], what, fix)
 
 
-@RULES.add("SB503", "warning", "an image where Slurm wants an OCI bundle")
+@RULES.add("SB503", "warning", "an image where --container wants an OCI bundle")
 def _bundle(script: JobScript) -> Iterator[Hit]:
     given = [(script.option("container"), script.at_option("container"))]
     if "--container" in script.text:
@@ -81,12 +80,12 @@ def _bundle(script: JobScript) -> Iterator[Hit]:
         given += [(option.value or "", script.at_word(option.word)) for option in options if option]
     for value, at in given:
         if IMAGE_FILE.search(value) or "#" in value or "://" in value:
-            what = f"--container={value}: that option is for the folder of an OCI bundle, which holds a "
-            what += "config.json; pyxis takes images by another one"
+            what = f"--container={value}: this option wants the folder of an OCI bundle, which holds a "
+            what += "config.json; pyxis has another one for images"
             yield Hit(at, what, f"--container-image={value}")
 
 
-@RULES.add("SB504", "warning", "a container without the GPUs of its job")
+@RULES.add("SB504", "warning", "a container without access to the GPUs")
 def _sees_gpus(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     if not (resources.gpu_count or resources.shards):
@@ -98,27 +97,23 @@ def _sees_gpus(script: JobScript) -> Iterator[Hit]:
         return
     for container in containers:
         if container.trains:
-            what = (
-                "the job asks for GPUs, and the container is started without --nv or --rocm: no GPU is in it"
-            )
+            what = "the job asks for GPUs, but the container starts without --nv or --rocm and sees none"
             yield Hit(container.at, what, "apptainer exec --nv IMAGE, with AMD GPUs --rocm")
 
 
-@RULES.add("SB505", "warning", "an image that the nodes do not find")
+@RULES.add("SB505", "warning", "an image that the nodes can't find")
 def _image_is_there(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
         image = container.image
         if container.pyxis and IMAGE_FILE.search(image) and image[0] not in "./~$":
-            what = f"'{image}' starts with neither / nor .: pyxis takes it for the name of an image in a "
+            what = f"'{image}' does not start with / or .: pyxis takes it for the name of an image in a "
             what += "registry, and the pull fails"
-            yield Hit(container.at, what, f"./{image}, or the whole path", "error")
+            yield Hit(container.at, what, f"./{image}, or the absolute path", "error")
         elif _is_missing(script, image) and not _image_made(script):
-            yield Hit(
-                container.at, f"there is no image '{image}' here", "build it first, or correct the path"
-            )
+            yield Hit(container.at, f"image '{image}' does not exist here", "build it first, or fix the path")
         elif image.startswith(NODE_DISKS) and not _image_made(script):
-            what = f"the image '{image}' is on the disk of one machine: the nodes of the job have disks of "
-            what += "their own"
+            what = f"the image '{image}' is on the disk of one machine: the nodes of the job have their own "
+            what += "disks"
             yield Hit(container.at, what, "put it on a file system that all nodes share")
 
 
@@ -147,9 +142,9 @@ def _pulls(script: JobScript) -> Iterator[Hit]:
             who = f"each of {script.resources.nodes} nodes pulls"
         else:
             continue
-        what = f"{who} '{container.image}' from the registry when it starts: that takes minutes, and "
-        what += "registries limit how often one may pull"
-        fix = "apptainer pull x.sif IMAGE once, and use x.sif"
+        what = f"{who} '{container.image}' from the registry when it starts: this takes minutes, and "
+        what += "registries limit the number of pulls"
+        fix = "apptainer pull x.sif IMAGE once, then use x.sif"
         if container.pyxis:
             fix = (
                 f"enroot import -o x.sqsh docker://{container.image} once, and --container-image=$PWD/x.sqsh"
@@ -157,7 +152,7 @@ def _pulls(script: JobScript) -> Iterator[Hit]:
         yield Hit(container.at, what, fix)
 
 
-@RULES.add("SB507", "info", "an image without a version")
+@RULES.add("SB507", "info", "an image without a version tag")
 def _pinned(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
         if not container.registry or "@sha256:" in container.image:
@@ -166,12 +161,11 @@ def _pinned(script: JobScript) -> Iterator[Hit]:
         name, colon, tag = last.partition(":")
         if "$" in name or (colon and tag != "latest"):
             continue
-        what = f"'{container.image}' is whatever the registry calls latest on the day: a restart may get "
-        what += "another one"
+        what = f"'{container.image}' is whatever is latest in the registry: a restart may get another one"
         yield Hit(container.at, what, f"name a version: {name}:24.04")
 
 
-@RULES.add("SB508", "error", "a mount that can't be read")
+@RULES.add("SB508", "error", "a malformed mount")
 def _mounts(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
         name = "container-mounts" if container.pyxis else "bind"
@@ -184,7 +178,9 @@ def _mounts(script: JobScript) -> Iterator[Hit]:
                 why = _of_pyxis(item) if container.pyxis else _of_apptainer(item)
                 if why:
                     what = f"'{item}' in --{name}: {why}; a comma or a colon in a path can't be escaped"
-                    yield Hit(container.options[name][1], what, "SRC:DST, by a symbolic link without them")
+                    yield Hit(
+                        container.options[name][1], what, "SRC:DST, with a symbolic link that has neither"
+                    )
 
 
 def _plain_expansions(value: str) -> str:
@@ -201,12 +197,12 @@ def _of_pyxis(item: str) -> str:
     if not source or (rest and not rest[0]):
         return "pyxis finds an empty path"
     if source[0] not in "./$~" and source not in ("tmpfs", "umount"):
-        return "pyxis takes sources that start with / or ."
+        return "pyxis wants a source that starts with / or ."
     target = rest[0] if rest else source
     if target[0] not in "./$~":
-        return "pyxis takes targets that start with / or ."
+        return "pyxis wants a target that starts with / or ."
     if len(rest) > 1 and rest[1].startswith("/"):
-        return "a third path, where flags are expected"
+        return "a third path instead of flags"
     return ""
 
 
@@ -216,11 +212,11 @@ def _of_apptainer(item: str) -> str:
     if rest and not source:
         return "an empty source"
     if len(rest) > 1 and rest[1].startswith("/"):
-        return "a third path, where ro or rw is expected"
+        return "a third path instead of ro or rw"
     return ""
 
 
-@RULES.add("SB509", "warning", "a folder that is not in the container")
+@RULES.add("SB509", "warning", "a folder that is not mounted in the container")
 def _mounted(script: JobScript) -> Iterator[Hit]:
     directives = script.option("container-mounts")
     for container in script.containers:
@@ -230,7 +226,7 @@ def _mounted(script: JobScript) -> Iterator[Hit]:
                 source = item.partition(":")[0]
                 if _is_missing(script, source):
                     at = container.options["container-mounts" if container.pyxis else "bind"][1]
-                    yield Hit(at, f"there is no '{source}' here to mount", "make it, or correct the path")
+                    yield Hit(at, f"'{source}' does not exist here", "create it, or fix the path")
         if container.pyxis and container.command and container.trains and container.image:
             values = values or ((directives,) if directives else ())
             yield from _unmounted(script, container, values)
@@ -248,7 +244,7 @@ def _unmounted(script: JobScript, container: Container, values: tuple[str, ...])
         if not path.startswith(tuple(f"{folder}/" for folder in SHARED)):
             continue
         if not any(path == target or path.startswith(target.rstrip("/") + "/") for target in targets):
-            what = f"'{path}' is a path of the cluster, and no mount brings it into the container"
+            what = f"'{path}' is a path of the cluster that is not mounted in the container"
             top = "/".join(path.split("/")[:3])
             yield Hit(script.at_word(word), what, f"--container-mounts={top}:{top}")
 
@@ -275,12 +271,12 @@ def _environment(script: JobScript) -> Iterator[Hit]:
             or {"env", "env-file"} & container.options.keys()
         ):
             continue
-        what = f"--{flag} leaves SLURM_*, MASTER_* and CUDA_VISIBLE_DEVICES outside: each process finds no "
-        what += "rank, and may use the GPU of somebody else"
+        what = f"--{flag} removes SLURM_*, MASTER_* and CUDA_VISIBLE_DEVICES: each process finds no rank, "
+        what += "and may use another job's GPU"
         yield Hit(container.options[flag][1], what, "remove it, or export APPTAINERENV_NAME=VALUE for each")
 
 
-@RULES.add("SB511", "info", "packages of the home folder in the container")
+@RULES.add("SB511", "info", "Python packages of the home folder in the container")
 def _home(script: JobScript) -> Iterator[Hit]:
     inside = {"no-home", "contain", "containall"}
     for container in script.containers:
@@ -289,7 +285,7 @@ def _home(script: JobScript) -> Iterator[Hit]:
         if not container.trains or not (asked or by_default) or _isolated(script, container):
             continue
         at = container.options["container-mount-home"][1] if asked else container.at
-        what = "the home folder is mounted: packages in ~/.local come before those of the image"
+        what = "the home folder is mounted: packages in ~/.local override those of the image"
         yield Hit(at, what, "export PYTHONNOUSERSITE=1")
 
 
@@ -299,12 +295,11 @@ def _isolated(script: JobScript, container: Container) -> bool:
     )
 
 
-@RULES.add("SB512", "info", "the cache of Apptainer in the home folder")
+@RULES.add("SB512", "info", "Apptainer's cache in the home folder")
 def _cache(script: JobScript) -> Iterator[Hit]:
     if CACHES & _sets(script):
         return
-    what = "Apptainer keeps what it downloads in ~/.apptainer/cache, which takes many gigabytes of the home "
-    what += "folder"
+    what = "Apptainer caches downloads in ~/.apptainer/cache: many gigabytes of the home folder"
     fix = "export APPTAINER_CACHEDIR=/scratch/$USER/apptainer"
     for container in script.containers:
         if not container.pyxis and container.registry:
@@ -315,20 +310,20 @@ def _cache(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_word(command), what, fix)
 
 
-@RULES.add("SB514", "warning", "a script in a container, where Slurm's commands are not")
+@RULES.add("SB514", "warning", "Slurm commands inside a container")
 def _script_inside(script: JobScript) -> Iterator[Hit]:
     if "container-image" in script.options or "container-name" in script.options:
         name = "container-image" if "container-image" in script.options else "container-name"
         found = next(iter(script.named(*sorted(MANAGED))), None)
         if found:
             what = f"#SBATCH --{name} starts the whole script in the container: {found.name} in line "
-            what += f"{found.line} is not there"
+            what += f"{found.line} is not available in it"
             yield Hit(name, what, f"give --{name} to srun instead")
         return
     for container in script.containers:
         if container.image and (name := _managed_inside(container)):
-            what = f"{name} runs in the container, which has none of Slurm's commands"
-            yield Hit(container.at, what, f"call {name} before it, and hand the answer over in a variable")
+            what = f"{name} runs in the container, which does not have Slurm's commands"
+            yield Hit(container.at, what, f"call {name} before, and pass the answer in a variable")
 
 
 def _managed_inside(container: Container) -> str:
@@ -341,19 +336,17 @@ def _managed_inside(container: Container) -> str:
     return next((tool.name for tool in container.inside if tool.name in MANAGED), "")
 
 
-@RULES.add("SB515", "info", "a container that stays, under one name for all jobs")
+@RULES.add("SB515", "info", "a named container that later jobs reuse")
 def _named(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
         name, at = container.options.get("container-name", ("", Place()))
         if name and "$" not in name and container.image and not name.endswith((":create", ":no_exec")):
-            what = (
-                f"the container '{name}' may stay on the node, and a later job with this name then gets it, "
-            )
-            what += f"whatever its image is: '{container.image}' is not looked at"
-            yield Hit(at, what, f"--container-name={name.partition(':')[0]}-$SLURM_JOB_ID, or none")
+            what = f"the container '{name}' may stay on the node, and a later job with this name then gets "
+            what += f"it, with its old image: '{container.image}' is ignored"
+            yield Hit(at, what, f"--container-name={name.partition(':')[0]}-$SLURM_JOB_ID, or no name")
 
 
-@RULES.add("SB516", "warning", "options of a container without an image")
+@RULES.add("SB516", "warning", "container options without an image")
 def _no_image(script: JobScript) -> Iterator[Hit]:
     if "PYXIS_CONTAINER_" in script.text or "container-image" in script.options:
         return
@@ -363,9 +356,8 @@ def _no_image(script: JobScript) -> Iterator[Hit]:
         name, (_, at) = next(iter(container.options.items()))
         if name.startswith("no-"):
             continue
-        what = (
-            f"--{name} without --container-image: pyxis ignores it, and the command runs on the node itself"
-        )
+        what = f"--{name} without --container-image: pyxis ignores it, and the command runs on the node "
+        what += "itself"
         yield Hit(at, what, "add --container-image=/path/image.sqsh")
 
 
@@ -374,8 +366,6 @@ def _contained(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
         flag = next((name for name in ("contain", "containall") if name in container.options), "")
         if not container.pyxis and flag and container.trains:
-            what = (
-                f"--{flag} gives the container a small /dev/shm, and a home and /tmp that are lost with it: "
-            )
-            what += "workers of a DataLoader end in a bus error"
+            what = f"--{flag} gives the container a small /dev/shm, and a home and /tmp that are deleted "
+            what += "with it: DataLoader workers die of a bus error"
             yield Hit(container.options[flag][1], what, "--no-home, or --bind /dev/shm beside it")

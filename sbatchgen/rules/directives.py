@@ -41,7 +41,7 @@ def _shebang(script: JobScript) -> Iterator[Hit]:
         why = (
             "a byte order mark comes first"
             if script.text.startswith("\ufeff")
-            else "its first two bytes are others"
+            else "it starts with other characters"
         )
         what = f"the script does not start with #! ({why}): sbatch refuses it"
         edits = (Edit(1, 1, 2, ""),) if script.text.startswith("\ufeff#!") else ()
@@ -81,12 +81,10 @@ def _late(script: JobScript) -> Iterator[Hit]:
         if line.kind is Kind.LATE and (comments is None or line.line in comments)  # else a script writes it
     ]
     if late:
-        what = "this directive comes after the first command: Slurm ignores it without a word"
+        what = "this directive comes after the first command: Slurm silently ignores it"
         if len(late) > 1:
-            what = (
-                f"this directive and {len(late) - 1} more come after the first command: Slurm ignores them "
-            )
-            what += "without a word"
+            what = f"this directive and {len(late) - 1} more come after the first command: Slurm silently "
+            what += "ignores them without a word"
         yield Hit(script.at(late[0]), what, "move it above the first command")
 
 
@@ -98,7 +96,7 @@ def _lookalike(script: JobScript) -> Iterator[Hit]:
         is_one = line.kind is Kind.LOOKALIKE and line.line in header
         if is_one and _OPTION_FOLLOWS.search(line.text) and not _USAGE.match(line.text):
             what = "this looks like a directive, but is a comment to Slurm"
-            fix = "write #SBATCH at the start of the line"
+            fix = "start the line with #SBATCH"
             yield Hit(script.at(line.line), what, fix, None if none or _is_slip(script, line) else "info")
     for number, text in _header(script):
         match = _MISSPELT.match(text)
@@ -107,7 +105,7 @@ def _lookalike(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at(number, match.start(1), match.end(1) + 1), what, "write #SBATCH")
 
 
-@RULES.add("SB106", "info", "a directive that is switched off")
+@RULES.add("SB106", "info", "a directive that is commented out")
 def _disabled(script: JobScript) -> Iterator[Hit]:
     for line in script.sbatch.directives:
         if line.kind is Kind.DISABLED:
@@ -116,7 +114,7 @@ def _disabled(script: JobScript) -> Iterator[Hit]:
             )
 
 
-@RULES.add("SB107", "error", "a word that is no option")
+@RULES.add("SB107", "error", "a word that is not an option")
 def _stray(script: JobScript) -> Iterator[Hit]:
     for before, stop in _strays(script):
         value = before.value if before and before.value is not None else ""
@@ -124,7 +122,7 @@ def _stray(script: JobScript) -> Iterator[Hit]:
             continue  # SB112
         if before and before.spec.argument is HasArgument.OPTIONAL and before.value is None:
             continue  # SB123
-        what = f"'{stop.word.text}' is no option: sbatch refuses the script, "
+        what = f"'{stop.word.text}' is not an option: sbatch refuses the script, "
         what += f'"Invalid directive found in batch script: {stop.word.text}"'
         name = before.spec.name if before else ""
         fix = (
@@ -135,7 +133,7 @@ def _stray(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at_use(stop), what, fix)
 
 
-@RULES.add("SB108", "error", "a quote that is not closed, or a colon that starts a word")
+@RULES.add("SB108", "error", "an unclosed quote, or a colon that starts a word")
 def _fault(script: JobScript) -> Iterator[Hit]:
     foreign = () if "ignore-pbs" in script.options else (Kind.PBS, Kind.BSUB)
     for line in script.sbatch.directives:
@@ -147,19 +145,19 @@ def _fault(script: JobScript) -> Iterator[Hit]:
                 )
             else:
                 what = "a word that starts with a colon: sbatch ends here"
-                yield Hit(at, what, "separate the components of a heterogeneous job by a line #SBATCH hetjob")
+                yield Hit(
+                    at, what, "separate the components of a heterogeneous job with a line #SBATCH hetjob"
+                )
 
 
-@RULES.add("SB109", "warning", "a # that cuts a value", pedantic=True)
+@RULES.add("SB109", "warning", "a # that cuts off a value", pedantic=True)
 def _cut_value(script: JobScript) -> Iterator[Hit]:
     for use in _uses(script):
         word = use.value_word
         line = script.lines[word.line - 1] if word and word.line else ""
         if word is not None and line[word.end - 1 : word.end] == "#":
             rest = line[word.end - 1 :].split()[0]
-            what = (
-                f"the # starts a comment: the value of --{use.spec.name} is '{use.value}', without '{rest}'"
-            )
+            what = f"# starts a comment: --{use.spec.name} is '{use.value}', without '{rest}'"
             fix = f'quote it: --{use.spec.name}="{use.value}{rest}"'
             loss = use.spec.name in PYXIS_NAMES  # as in nvcr.io#nvidia/pytorch
             at = script.at(word.line, word.end, word.end + len(rest))
@@ -170,9 +168,9 @@ def _cut_value(script: JobScript) -> Iterator[Hit]:
 def _value_from_next_line(script: JobScript) -> Iterator[Hit]:
     for use in _uses(script):
         if use.value_word is not None and use.value_word.line != use.word.line:
-            what = f"{use.word.text} has no value in its line and takes '{use.value}' from line "
+            what = f"{use.word.text} has no value on its line and takes '{use.value}' from line "
             what += f"{use.value_word.line}"
-            yield Hit(script.at_use(use), what, "write the value in the same line")
+            yield Hit(script.at_use(use), what, "write the value on the same line")
 
 
 @RULES.add("SB111", "warning", "a short option with an equals sign")
@@ -181,9 +179,8 @@ def _short_equals(script: JobScript) -> Iterator[Hit]:
         text = use.word.text
         if re.match(r"-\w=", text) and use.value_word is use.word and (use.value or "").startswith("="):
             name, value = use.spec.name, (use.value or "")[1:]
-            what = (
-                f"{text}: the value of a short option starts right after its letter, so it is '{use.value}'"
-            )
+            what = f"{text}: the value of a short option starts right after its letter, so it is "
+            what += f"'{use.value}'"
             word, plain = use.word, re.fullmatch(r"[\w.:/@%+,-]+", value)
             edits = (
                 (Edit(word.line, word.column, word.end, f"--{name}={value}"),) if plain and word.line else ()
@@ -196,19 +193,17 @@ def _short_equals(script: JobScript) -> Iterator[Hit]:
 NAMES_OF_CLUSTER = frozenset(("partition", "clusters", "reservation", "constraint", "nodelist"))
 
 
-@RULES.add("SB112", "error", "blanks in a value")
+@RULES.add("SB112", "error", "spaces in a value")
 def _blanks(script: JobScript) -> Iterator[Hit]:
     for before, stop in _strays(script):
         value = before.value if before and before.value is not None else ""
         if stop.word.text == "=" or value == "=":
-            what = f"blanks around the = make '{stop.word.text}' a word of its own: sbatch refuses the "
-            what += "script"
+            what = f"the spaces around = make '{stop.word.text}' a separate word: sbatch refuses the script"
             name = before.spec.name if before else "NAME"
-            yield Hit(script.at_use(stop), what, f"write --{name}=VALUE without blanks")
+            yield Hit(script.at_use(stop), what, f"write --{name}=VALUE without spaces")
         elif value.endswith(",") and before:
-            what = (
-                f"the blank after the comma ends the value of --{before.spec.name}: sbatch refuses the script"
-            )
+            what = f"the space after the comma ends the value of --{before.spec.name}: sbatch refuses the "
+            what += "script"
             yield Hit(script.at_use(stop), what, f"write --{before.spec.name}={value}{stop.word.text}")
 
 
@@ -223,16 +218,14 @@ def _unknown(script: JobScript) -> Iterator[Hit]:
         if "requires an argument" in stop.complaint or "doesn't allow" in stop.complaint:
             yield Hit(at, f"sbatch refuses the script: {stop.complaint}", "give it as sbatch --help shows it")
         elif re.match(r"-[A-Za-z]{2,}[-=]?", stop.word.text) and not stop.word.text.startswith("--"):
-            what = f"{stop.word.text} starts with one dash, so its letters are taken for short options: "
+            what = f"{stop.word.text} starts with one dash, so sbatch reads its letters as short options: "
             what += "sbatch refuses it"
             yield Hit(at, what, f"write -{stop.word.text}")
         else:
             given = stop.word.text.partition("=")[0]
             if script.may_be_of_plugin(name):
-                what = (
-                    f"{given} is none of sbatch's own: where no plugin of the site adds it, sbatch refuses "
-                )
-                what += "the script"
+                what = f"sbatch itself has no option {given}: unless a plugin of the site adds it, it "
+                what += "refuses the script"
                 yield Hit(at, what, f"sbatch --help | grep -e {given}, on the cluster", "warning")
                 continue
             what = f"sbatch {script.slurm} has no option {given}: it refuses the script"
@@ -253,14 +246,12 @@ def _of_srun(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_use(stop), what, f"give it to srun: srun {stop.word.text} ...")
 
 
-@RULES.add("SB115", "warning", "a shortened option", pedantic=True)
+@RULES.add("SB115", "warning", "an abbreviated option", pedantic=True)
 def _shortened(script: JobScript) -> Iterator[Hit]:
     for use in _uses(script):
         given, equals, _ = use.word.text.partition("=")
         if given.startswith("--") and given[2:] != use.spec.name:
-            what = (
-                f"{given} is short for --{use.spec.name}, until a release has another option that starts so"
-            )
+            what = f"{given} stands for --{use.spec.name} until a release adds another option with this start"
             edits = (
                 Edit(use.word.line, use.word.column, use.word.column + len(given), f"--{use.spec.name}"),
             )
@@ -270,26 +261,25 @@ def _shortened(script: JobScript) -> Iterator[Hit]:
             )
 
 
-@RULES.add("SB116", "error", "a shortened option that can mean several")
+@RULES.add("SB116", "error", "an ambiguous abbreviation of an option")
 def _ambiguous(script: JobScript) -> Iterator[Hit]:
     for stop in _complaints(script):
         if "ambiguous" in stop.complaint:
             names = re.findall(r"'(--[\w-]+)'", stop.complaint)
-            what = (
-                f"{stop.word.text} can mean {', '.join(names[:-1])} or {names[-1]}: sbatch refuses the script"
-            )
-            yield Hit(script.at_use(stop), what, "write the option out")
+            what = f"{stop.word.text} can mean {', '.join(names[:-1])} or {names[-1]}: sbatch refuses the "
+            what += "script"
+            yield Hit(script.at_use(stop), what, "write the whole option")
 
 
-@RULES.add("SB118", "warning", "a directive that goes on in the next line", pedantic=True)
+@RULES.add("SB118", "warning", "a directive that continues on the next line", pedantic=True)
 def _continued(script: JobScript) -> Iterator[Hit]:
     for line in script.sbatch.directives:
         if line.kind in READ and re.search(r"\\[ \t]*$", line.text) and "#" not in line.text[1:]:
             column = len(line.text.rstrip()) if line.text.rstrip().endswith("\\") else len(line.text)
-            what = "directives do not go on in the next line: sbatch drops the backslash, the next line "
+            what = "directives do not continue on the next line: sbatch drops the backslash, the next line "
             what += "stands alone"
             edits = (Edit(line.line, len(line.text.rstrip("\\ \t")) + 1, 0, ""),)
-            yield Hit(script.at(line.line, column), what, "one directive a line", edits=edits)
+            yield Hit(script.at(line.line, column), what, "write one directive per line", edits=edits)
 
 
 @RULES.add("SB119", "warning", "an option that is given twice")
@@ -303,10 +293,10 @@ def _repeated(script: JobScript) -> Iterator[Hit]:
         if use.spec.name == "mail-type":
             if script.release < MAIL_TYPES_REPLACE:
                 continue
-            what = f"since Slurm {MAIL_TYPES_REPLACE} the last --mail-type counts alone; before, they add up"
+            what = f"since Slurm {MAIL_TYPES_REPLACE} only the last --mail-type counts; before, they add up"
             severity = "info" if script.assumed else None
         else:
-            what = f"--{use.spec.name} is given before, in line {before.word.line}: the last one counts, "
+            what = f"--{use.spec.name} is already given in line {before.word.line}: the last one counts, "
             what += f"'{use.value}'"
         one = (
             f"--mail-type={before.value},{use.value}" if use.spec.name == "mail-type" else "keep one of them"
@@ -318,7 +308,7 @@ def _repeated(script: JobScript) -> Iterator[Hit]:
 def _early(script: JobScript) -> Iterator[Hit]:
     for use in _uses(script):
         if use.spec.early and use.spec.name != "test-only":
-            what = f"--{use.spec.name} counts on sbatch's command line only"
+            what = f"--{use.spec.name} works only on sbatch's command line"
             yield Hit(script.at_use(use), what, "remove it, or give it to sbatch")
 
 
@@ -326,7 +316,7 @@ def _early(script: JobScript) -> Iterator[Hit]:
 def _test_only(script: JobScript) -> Iterator[Hit]:
     use = script.options.get("test-only")
     if use:
-        what = "--test-only counts in a directive: the job is never submitted"
+        what = "--test-only works in a directive, too: the job is never submitted"
         yield Hit(script.at_use(use), what, "remove it, and give it to sbatch for a test")
 
 
@@ -339,13 +329,13 @@ def _foreign(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at(lines[0].line), what, "remove them, or add #SBATCH --ignore-pbs")
 
 
-@RULES.add("SB123", "error", "the value of an option that takes one only after =")
+@RULES.add("SB123", "error", "a value that needs an = before it")
 def _glued(script: JobScript) -> Iterator[Hit]:
     for before, stop in _strays(script):
         if before and before.spec.argument is HasArgument.OPTIONAL and before.value is None:
             name, value = before.spec.name, stop.word.text
-            what = f"--{name} takes a value only after =, so '{value}' is a word of its own: sbatch "
-            what += "refuses the script"
+            what = f"--{name} takes a value only after =, so '{value}' is a separate word: sbatch refuses "
+            what += "the script"
             same = before.word.line == stop.word.line
             plain = re.fullmatch(r"[\w.:,-]+", value)
             edit = Edit(stop.word.line, before.word.column, stop.word.end, f"--{name}={value}")
@@ -368,7 +358,7 @@ def _empty(script: JobScript) -> Iterator[Hit]:
         match = re.match(r"[ \t]*(\"\"|'')", line.text[end:])
         if match and not line.text[end:].startswith(('"', "'")):
             at = script.at(line.line, end + match.start(1) + 1, end + match.end(1) + 1)
-            yield Hit(at, "sbatch stops to read the line at an empty pair of quotes", "remove the option")
+            yield Hit(at, "sbatch stops reading the line at an empty pair of quotes", "remove the option")
 
 
 @RULES.add("SB125", "warning", "a typographic character in a directive")
@@ -378,7 +368,7 @@ def _typographic(script: JobScript) -> Iterator[Hit]:
         match = _TYPOGRAPHIC.search(line.text) if odd else None
         if match and (line.fault or (line.words and match.start() + 1 < line.words[-1].end)):
             code = f"U+{ord(match[0]):04X}"
-            what = f"{code} looks like a plain {_plain_name(match[0])}, and is an ordinary letter to sbatch"
+            what = f"{code} looks like a plain {_plain_name(match[0])}, but not to sbatch"
             yield Hit(script.at(line.line, match.start() + 1, match.end() + 1), what, "type it again")
 
 
@@ -393,7 +383,7 @@ def _bad_value(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_use(use), *found)
 
 
-@RULES.add("SB127", "warning", "a time that is read in minutes")
+@RULES.add("SB127", "warning", "a time limit that is read as minutes")
 def _minutes(script: JobScript) -> Iterator[Hit]:
     for name in ("time", "time-min"):
         value = script.option(name)
@@ -420,7 +410,7 @@ def _strange_time(script: JobScript) -> Iterator[Hit]:
             use is not None and use.value_word is not None and use.value_word.line != use.word.line
         )  # SB110
         if value.startswith("-") and value != "-1" and not apart:
-            what = f"--{name}={value} is negative: Slurm takes it, and reads it as thousands of years"
+            what = f"--{name}={value} is negative: Slurm accepts it and reads it as thousands of years"
             yield Hit(script.at_value(name), what, f"as in {EXAMPLES['time']}")
 
 
@@ -429,7 +419,7 @@ def _mail(script: JobScript) -> Iterator[Hit]:
     events = [event.strip() for event in script.option("mail-type").split(",")]
     unknown = [event for event in events if event and event.upper() not in _EVENTS]
     if unknown and len(unknown) < len(events):
-        what = f"--mail-type ignores '{', '.join(unknown)}', which is no event"
+        what = f"--mail-type ignores '{', '.join(unknown)}', which is not an event"
         yield Hit(script.at_value("mail-type"), what, "use BEGIN, END, FAIL, REQUEUE, TIME_LIMIT_90 or ALL")
     user = script.option("mail-user")
     if user and "mail-type" not in script.options:
@@ -459,7 +449,7 @@ def _release(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at_use(stop), what, fix, "warning" if script.assumed else "error")
 
 
-@RULES.add("SB134", "warning", "the old name of hetjob, or hetjob among options")
+@RULES.add("SB134", "warning", "an old or misplaced separator of a heterogeneous job")
 def _hetjob(script: JobScript) -> Iterator[Hit]:
     for line in script.sbatch.directives:
         if line.deprecated:
@@ -469,9 +459,9 @@ def _hetjob(script: JobScript) -> Iterator[Hit]:
             and line.words
             and re.search(r"(?:\s)(?:het|pack)job(?:\s|$)", line.text, re.IGNORECASE)
         ):
-            what = "the word hetjob ends what sbatch reads in a line, also where it is meant as a value"
+            what = "sbatch stops reading a line at the word hetjob, even where it is meant as a value"
             yield Hit(
-                script.at(line.line), what, "write --option=value for values, and hetjob in a line of its own"
+                script.at(line.line), what, "write --option=value for values, and hetjob on its own line"
             )
     yield from _unread(script)
 
@@ -486,7 +476,7 @@ def _unread(script: JobScript) -> Iterator[Hit]:
         yield Hit(
             script.at(first.line if first else 1),
             what,
-            "make it several jobs, or look at the others yourself",
+            "split it into several jobs, or check the others yourself",
         )
 
 
@@ -518,7 +508,7 @@ _USAGE = re.compile(r"[ \t]*#+[ \t]+sbatch\b")  # how the script is called
 _SLIP = re.compile(r"[ \t]+#SBATCH[ \t]|#(?:sbatch|Sbatch)[ \t]+-|#SBATCH(?=-)")
 
 
-@RULES.add("SB136", "info", "a template")
+@RULES.add("SB136", "info", "a template with placeholders")
 def _template(script: JobScript) -> Iterator[Hit]:
     from sbatchgen.rules.safety import UNFILLED
 
@@ -530,27 +520,27 @@ def _template(script: JobScript) -> Iterator[Hit]:
         what = f"{match[0]} is a placeholder: {_many(len(lines), 'line')} that a program fills in "
         what += f"{'are' if len(lines) > 1 else 'is'} not judged"
         at = script.at(first, match.start() + 1, match.end() + 1)
-        yield Hit(at, what, "lint what the template gives")
+        yield Hit(at, what, "lint the rendered script")
 
 
 def _many(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count > 1)}"
 
 
-@RULES.add("SB137", "warning", "a hint that is dropped")
+@RULES.add("SB137", "warning", "a hint that is ignored")
 def _hint(script: JobScript) -> Iterator[Hit]:
     rivals = [name for name in HINT_RIVALS if name in script.options]
     if script.release >= "25.11":
         rivals += [name for name in ("cores-per-socket", "sockets-per-node") if name in script.options]
     if "hint" in script.options and rivals:
-        what = f"--hint is dropped beside --{rivals[0]}, and sbatch says so only with -v"
+        what = f"sbatch ignores --hint together with --{rivals[0]}, and says so only with -v"
         yield Hit("hint", what, "keep one of them")
 
 
 HINT_RIVALS = ("ntasks-per-core", "threads-per-core", "extra-node-info")
 
 
-@RULES.add("SB138", "warning", "memory in megabytes")
+@RULES.add("SB138", "warning", "memory that is read as megabytes")
 def _megabytes(script: JobScript) -> Iterator[Hit]:
     for name in ("mem", "mem-per-cpu", "mem-per-gpu"):
         value = script.option(name)
@@ -564,11 +554,11 @@ def _megabytes(script: JobScript) -> Iterator[Hit]:
 FEW_MIB = 128  # a plain number up to this one is most often meant as gigabytes
 
 
-@RULES.add("SB139", "warning", "a pattern in the name of the job")
+@RULES.add("SB139", "warning", "a filename pattern in the job name")
 def _pattern_in_name(script: JobScript) -> Iterator[Hit]:
     match = re.search(r"%\d*[jJAaxNu](?![A-Za-z0-9])", script.option("job-name"))
     if match:
-        what = f"{match[0]} in --job-name stays as it is: patterns count in --output, --error and --input"
+        what = f"{match[0]} in --job-name is not replaced: patterns work in --output, --error and --input"
         yield Hit(script.at_value("job-name"), what, "a name without it; squeue shows the id beside the name")
 
 

@@ -68,7 +68,8 @@ def _own_folder(script: JobScript) -> Iterator[Hit]:
             continue
         if (by_command or use.operator in ("%", "%%")) and use.line not in seen:
             seen.add(use.line)
-            what = "Slurm runs a copy of the script in its spool folder: this is not where the script was"
+            what = "Slurm runs a copy of the script in its spool folder: this is not the folder of your "
+            what += "script"
             yield Hit(script.at(use.line, use.column), what, fix)
 
 
@@ -79,14 +80,14 @@ def _is_fallback(script: JobScript, at: int) -> bool:
     return re.search(r"\$\{\w+:?-[^}]*$", before) is not None
 
 
-@RULES.add("SB402", "info", "modules on top of those of the shell that submits", pedantic=True)
+@RULES.add("SB402", "info", "modules loaded on top of the login shell's", pedantic=True)
 def _modules_purged(script: JobScript) -> Iterator[Hit]:
     for command, names in _module_calls(script):
         verb = names[0] if names else ""
         if verb in ("purge", "reset", "restore"):
             return
         if verb == "load":
-            what = "sbatch hands the modules of its shell on: what is loaded here comes on top of them"
+            what = "the job inherits the modules of the shell that submits: these are loaded on top"
             yield Hit(script.at_word(command), what, "module purge, before it")
             return
 
@@ -98,7 +99,7 @@ def _modules_pinned(script: JobScript) -> Iterator[Hit]:
             name for name in names[1:] if re.fullmatch(r"[A-Za-z][A-Za-z_+-]*", name) and name != "slurm"
         ]
         if names[:1] == ("load",) and loose:
-            what = f"{', '.join(loose)} without a version: the default of the site, which it may change"
+            what = f"{', '.join(loose)} without a version: the site may change its default"
             yield Hit(
                 script.at_word(command), what, f"module load {loose[0]}/VERSION, as module avail shows it"
             )
@@ -117,7 +118,7 @@ def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
     for launch in script.steps:
         if launch.step is None or launch.step.option("export"):
             continue
-        what = f"srun takes --export={export} over: what the script sets, PATH too, does not reach the tasks"
+        what = f"srun inherits --export={export}: what the script sets, even PATH, does not reach the tasks"
         edits = line_before(script, launch.command, "export SLURM_EXPORT_ENV=ALL")
         yield Hit(
             script.at_word(launch.step.words[0]), what, "export SLURM_EXPORT_ENV=ALL, before it", edits=edits
@@ -125,7 +126,7 @@ def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
         return
 
 
-@RULES.add("SB405", "warning", "conda activate in a shell that does not know it")
+@RULES.add("SB405", "warning", "conda activate in a shell without conda's functions")
 def _conda_known(script: JobScript) -> Iterator[Hit]:
     if "l" in script.body.flags or "i" in script.body.flags:
         return
@@ -161,10 +162,8 @@ def _is_prepared(script: JobScript, after: Command) -> bool:
 def _conda_after_bashrc(script: JobScript, command: Command) -> Iterator[Hit]:
     for one in script.named("conda", "mamba"):
         if len(one.words) > 1 and one.words[1].value == "activate" and one.at > command.at:
-            what = (
-                "where ~/.bashrc returns early in a shell that is not interactive, as in Debian and Ubuntu, "
-            )
-            what += "conda stays unknown"
+            what = "if ~/.bashrc returns early in non-interactive shells, as in Debian and Ubuntu, conda is "
+            what += "not found"
             yield Hit(script.at_word(command), what, 'eval "$(conda shell.bash hook)"', "info")
             return
 
@@ -172,7 +171,7 @@ def _conda_after_bashrc(script: JobScript, command: Command) -> Iterator[Hit]:
 _PREPARES = ("source", ".", "module", "ml", "eval")
 
 
-@RULES.add("SB406", "warning", "set -u while conda or a profile is read")
+@RULES.add("SB406", "warning", "set -u while conda or a profile is sourced")
 def _unset_variables(script: JobScript) -> Iterator[Hit]:
     for command in script.named("source", ".", "conda", "mamba"):
         if len(command.words) < 2:
@@ -180,7 +179,7 @@ def _unset_variables(script: JobScript) -> Iterator[Hit]:
         second = script.body.text_of(command.words[1])
         is_read = bool(re.search(r"(?:conda\.sh|bashrc|/etc/profile)$|conda.*/activate$", second))
         if (second == "activate" or is_read) and script.body.option_at("nounset", command.line):
-            what = "what is read here uses variables that are not set: set -u ends the job (unbound variable)"
+            what = "the sourced file uses unset variables: set -u ends the job (unbound variable)"
             rc = re.search(r"(?:bashrc|/etc/profile)$", second) is not None  # newer conda takes most of it
             yield Hit(
                 script.at_word(command),
@@ -211,7 +210,7 @@ def _threads_fit(script: JobScript) -> Iterator[Hit]:
         for name, word, value in _arguments(launch):
             workers = _small(value) if _WORKERS.fullmatch(name) else 0
             if workers > cpus:
-                what = f"{workers} workers that load data, but {has}"
+                what = f"{workers} data loading workers, but {has}"
                 fix = f"--cpus-per-task={workers + 1}, or {max(1, cpus - 1)} workers"
                 yield Hit(script.at_word(word), what, fix)
 
@@ -230,7 +229,7 @@ def _variables_set(script: JobScript) -> Iterator[Hit]:
         if any(option in script.options or option in script.sbatch.options for option in options):
             continue
         seen.add(use.name)
-        what = f"Slurm sets {use.name} only where --{options[0]} is given: here it is empty"
+        what = f"Slurm sets {use.name} only if --{options[0]} is given: here it is empty"
         fix = f"add --{options[0]}=N to the directives, or write ${{{use.name}:-1}}"
         yield Hit(script.at(use.line, use.column), what, fix)
 
@@ -248,7 +247,7 @@ def _interfaces_known(script: JobScript) -> Iterator[Hit]:
             continue
         names = [name for name in value.split(",") if name]
         if names and not any(a.startswith(b) or b.startswith(a) for a in names for b in used.split(",") if b):
-            what = f"{one.name}={value}, but nodes of cluster '{script.profile.name}' meet over {used}"
+            what = f"{one.name}={value}, but nodes of cluster '{script.profile.name}' communicate over {used}"
             yield Hit(script.at(one.line, one.column), what, f"{one.name}={used}")
 
 
@@ -260,12 +259,12 @@ def _debugging(script: JobScript) -> Iterator[Hit]:
         if not (one.exported or one.prefix) or (of_aws and one.name.startswith("NCCL_IB")):
             continue
         if value.upper() in _SLOW[one.name] and site.get(one.name) != value:
-            what = f"{one.name}={value} is for finding errors, and slows training down"
+            what = f"{one.name}={value} is for debugging and slows training down"
             often = "info" if one.name.endswith("_DISABLE") else None  # some machines need it
-            yield Hit(script.at(one.line, one.column), what, "remove it when the error is found", often)  # type: ignore[arg-type]
+            yield Hit(script.at(one.line, one.column), what, "remove it when you have found the error", often)  # type: ignore[arg-type]
 
 
-@RULES.add("SB411", "warning", "the first line names a shell that can't read the script", pedantic=True)
+@RULES.add("SB411", "warning", "a first line with a shell that can't read the script", pedantic=True)
 def _shell_of_script(script: JobScript) -> Iterator[Hit]:
     first = script.lines[0].rstrip("\r")
     words = first.removeprefix("#!").split()
@@ -275,7 +274,7 @@ def _shell_of_script(script: JobScript) -> Iterator[Hit]:
         and words[0].endswith("/env")
         and not words[1].startswith("-")
     ):
-        what = f"env is given one argument, '{' '.join(words[1:])}', and finds no program of that name"
+        what = f"env gets one argument, '{' '.join(words[1:])}', and finds no program of that name"
         path = f"#!/bin/{words[1]}" if words[1] in ("bash", "sh") else f"{words[0]} -S {words[1]}"
         line = " ".join([path if path.startswith("#!") else f"#!{path}", *words[2:]])
         yield Hit(script.at(1), what, line, "error", (Edit(1, 1, len(first) + 1, line),))
@@ -284,14 +283,15 @@ def _shell_of_script(script: JobScript) -> Iterator[Hit]:
     for command in script.body.commands:
         found = _of_bash(command)
         if found:
-            what = f"{found} is bash's: where /bin/sh is dash, as in Debian and Ubuntu, it is an error"
+            what = f"{found} works in bash only: where /bin/sh is dash, as in Debian and Ubuntu, it is an "
+            what += "error"
             line = " ".join(["#!/bin/bash", *words[1:]])
             edits = (Edit(1, 1, len(first) + 1, line),) if words[0] in ("/bin/sh", "/usr/bin/sh") else ()
             yield Hit(script.at_command(command), what, f"{line} as the first line", edits=edits)
             return
 
 
-@RULES.add("SB412", "warning", "results on a disk of the node")
+@RULES.add("SB412", "warning", "results on a node's local disk")
 def _results_kept(script: JobScript) -> Iterator[Hit]:
     copies = script.named(*_COPIES)
     for launch in script.trainings:
@@ -300,11 +300,11 @@ def _results_kept(script: JobScript) -> Iterator[Hit]:
                 continue
             if script.body.traps or any(command.at > launch.command.at for command in copies):
                 return
-            what = f"{name} {value} is on a disk of each node: it is lost when the job ends"
-            yield Hit(script.at_word(word), what, f'{name} "$SLURM_SUBMIT_DIR/..." or a folder of scratch')
+            what = f"{name} {value} is on each node's own disk: it is lost when the job ends"
+            yield Hit(script.at_word(word), what, f'{name} "$SLURM_SUBMIT_DIR/..." or a folder on scratch')
 
 
-@RULES.add("SB413", "info", "a program that is not where the script looks for it")
+@RULES.add("SB413", "info", "a program that is not in the folder of submission")
 def _programs_found(script: JobScript) -> Iterator[Hit]:
     folder = script.folder if script.makes_log_folders else None  # only who submits knows from where
     moved = script.named("cd", "pushd")
@@ -318,7 +318,7 @@ def _programs_found(script: JobScript) -> Iterator[Hit]:
             continue
         path = launch.program.body.value(launch.program.words[0]) or name
         if not path.startswith("/") and not _is_file(folder / path):
-            what = f"{path} is looked for in the folder of sbatch: there is none in {folder}"
+            what = f"{path} is looked up in the folder where sbatch is called, and {folder} has none"
             yield Hit(
                 script.at_word(launch.program.words[0]),
                 what,
@@ -348,7 +348,12 @@ def _old_names(script: JobScript) -> Iterator[Hit]:
             script.at(use.line, start + 1, start + 1 + len(use.name)) if start >= 0 else script.at(use.line)
         )
         edits = (Edit(use.line, start + 1, start + 1 + len(use.name), new),) if start >= 0 else ()
-        yield Hit(place, f"{use.name} is kept for old scripts only: its name is {new}", new, edits=edits)
+        yield Hit(
+            place,
+            f"{use.name} is an old name, kept for compatibility: the new one is {new}",
+            new,
+            edits=edits,
+        )
 
 
 @RULES.add("SB415", "warning", "a limit that is too low for training")
@@ -359,14 +364,15 @@ def _limits_raised(script: JobScript) -> Iterator[Hit]:
             continue
         letters, limit = "".join(words[:-1]), int(words[-1])
         if "n" in letters and limit <= FEW_FILES:
-            what = f"{limit} open files are few: workers that load data end with 'Too many open files'"
+            what = f"a limit of {limit} open files is low: data loading workers fail with 'Too many open "
+            what += "files'"
             yield Hit(script.at_word(command), what, "ulimit -n 65536")
         elif "l" in letters and limit <= LITTLE_LOCKED_KIB:
-            what = f"{limit} KiB of locked memory are too few for InfiniBand (ibv_reg_mr fails)"
+            what = f"{limit} KiB of locked memory is too little for InfiniBand (ibv_reg_mr fails)"
             yield Hit(script.at_word(command), what, "ulimit -l unlimited")
 
 
-@RULES.add("SB416", "warning", "the script sets a variable that is Slurm's")
+@RULES.add("SB416", "warning", "a script that sets Slurm's own variables")
 def _own_variables(script: JobScript) -> Iterator[Hit]:
     for one in script.body.sets:
         option = _OPTIONS_OF_SRUN.get(one.name)
@@ -376,13 +382,13 @@ def _own_variables(script: JobScript) -> Iterator[Hit]:
         if not one.exported and option not in script.options:  # else Slurm has exported it
             continue
         if option == "cpus-per-task":
-            what = (
-                f"{one.name} is Slurm's: srun of 22.05 and 23.02 does not read it, and that of 23.11 may end "
-            )
-            what += "where it differs from the job"
+            what = f"{one.name} is Slurm's: srun of 22.05 and 23.02 does not read it, and that of 23.11 may "
+            what += "end where it differs from the job"
         else:
             what = f"{one.name} is Slurm's: srun takes it for --{option}, which then differs from the job"
-        yield Hit(script.at(one.line, one.column), what, f"srun --{option}=N, or a name of your own")
+        yield Hit(
+            script.at(one.line, one.column), what, f"srun --{option}=N, or another name for your variable"
+        )
 
 
 _OPTIONS_OF_SRUN = {
@@ -400,11 +406,11 @@ _OPTIONS_OF_SRUN = {
 }
 
 
-@RULES.add("SB417", "warning", "an interface for gloo in the way of NCCL")
+@RULES.add("SB417", "warning", "a GLOO_SOCKET_IFNAME that gloo can't use")
 def _gloo_interface(script: JobScript) -> Iterator[Hit]:
     for one, value in _settings(script, ("GLOO_SOCKET_IFNAME",)):
         if value[:1] in ("^", "="):
-            what = f"GLOO_SOCKET_IFNAME={value}: gloo takes names only, and looks for one called '{value}'"
+            what = f"GLOO_SOCKET_IFNAME={value}: gloo looks for an interface with just this name"
             yield Hit(
                 script.at(one.line, one.column),
                 what,
@@ -412,7 +418,7 @@ def _gloo_interface(script: JobScript) -> Iterator[Hit]:
             )
 
 
-@RULES.add("SB418", "info", "the name of an adapter stands for others, too")
+@RULES.add("SB418", "info", "an InfiniBand adapter name that also matches others")
 def _adapter_prefix(script: JobScript) -> Iterator[Hit]:
     for one, value in _settings(script, ("NCCL_IB_HCA",)):
         if value.removeprefix("^").startswith("="):
@@ -421,12 +427,12 @@ def _adapter_prefix(script: JobScript) -> Iterator[Hit]:
             item for item in value.removeprefix("^").split(",") if re.fullmatch(r"mlx5_[1-9](?::\d+)?", item)
         ]
         if short:
-            what = f"NCCL takes {short[0]} for the beginning of a name, as of {short[0]}0"
+            what = f"NCCL takes {short[0]} as a prefix, which also matches {short[0]}0"
             exact = f"^={value[1:]}" if value.startswith("^") else f"={value}"
             yield Hit(script.at(one.line, one.column), what, f"NCCL_IB_HCA={exact}")
 
 
-@RULES.add("SB419", "info", "what the program says comes late")
+@RULES.add("SB419", "info", "Python output that reaches the log late")
 def _unbuffered(script: JobScript) -> Iterator[Hit]:
     site = script.profile.env
     if script.starts_unseen or any(str(name) == "PYTHONUNBUFFERED" for name in site):
@@ -441,10 +447,8 @@ def _unbuffered(script: JobScript) -> Iterator[Hit]:
         if python is None or launch.launcher or said or "PYTHONUNBUFFERED" in launch.command.text:
             continue
         if python.option("u") is None and not (launch.step and launch.step.option("unbuffered")):
-            what = (
-                "Python keeps back what it prints into a file: the log lags behind, and a killed job's log "
-            )
-            what += "lacks its end"
+            what = "Python buffers what it prints into a file: the log lags behind, and a killed job's log "
+            what += "misses its end"
             yield Hit(script.at_word(python.words[0]), what, "python -u, or export PYTHONUNBUFFERED=1")
             return
 

@@ -16,19 +16,10 @@ from sbatchgen.rules.rule import Rule
 # The modules of rules, by what they judge. Only those that are needed are loaded.
 PLANS = ("plans",)
 JOBS = ("placement", "resources", "options", "values")  # plans and scripts
-SCRIPTS = (
-    "directives",
-    "launch",
-    "rendezvous",
-    "steps",
-    "environment",
-    "names",
-    "containers",
-    "survival",
-    "safety",
-    "submission",
-    "syntax",
-)
+_SCRIPTS_WORDS = """
+directives launch rendezvous steps environment names containers survival safety submission syntax
+"""
+SCRIPTS = tuple(_SCRIPTS_WORDS.split())
 
 
 @cache

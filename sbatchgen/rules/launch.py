@@ -19,40 +19,14 @@ if TYPE_CHECKING:
 RULES: Rules[JobScript] = Rules()
 
 # Options of mpirun by which there may be more processes than Slurm's tasks.
-SLOTS = frozenset(
-    (
-        "oversubscribe",
-        "map-by",
-        "host",
-        "H",
-        "hostfile",
-        "machinefile",
-        "f",
-        "use-hwthread-cpus",
-        "bind-to",
-        "ppn",
-    )
-)
+_SLOTS = "oversubscribe map-by host H hostfile machinefile f use-hwthread-cpus bind-to ppn"
+SLOTS = frozenset(_SLOTS.split())
 NO_INHERITANCE = ("22.05", "23.02")  # releases in which srun does not take --cpus-per-task over
-OTHER_LAUNCHERS = frozenset(
-    (
-        "ibrun",
-        "aprun",
-        "jsrun",
-        "horovodrun",
-        "prun",
-        "fastsrun",
-        "ssh",
-        "pdsh",
-        "clush",
-        "parallel",
-        "ray",
-        "dask",
-    )
-)
+_OTHER_LAUNCHERS = "ibrun aprun jsrun horovodrun prun fastsrun ssh pdsh clush parallel ray dask"
+OTHER_LAUNCHERS = frozenset(_OTHER_LAUNCHERS.split())
 
 
-@RULES.add("SB301", "warning", "several tasks, and nothing that starts them")
+@RULES.add("SB301", "warning", "several tasks, but nothing starts them")
 def _tasks_started(script: JobScript) -> Iterator[Hit]:
     tasks = _asked_tasks(script)
     if script.resources.nodes < 2 or tasks < 2 or script.steps or script.starts_unseen:
@@ -61,10 +35,8 @@ def _tasks_started(script: JobScript) -> Iterator[Hit]:
     if any(launch.mpi or launch.launcher for launch in trainings) or script.named(*OTHER_LAUNCHERS):
         return
     for launch in [one for one in trainings if not {"V", "version"} & set(_flags(one))][:1]:
-        what = (
-            f"{tasks} tasks are asked for, but the script runs once, on the first node: {tasks - 1} of them "
-        )
-        what += "stay idle"
+        what = f"{tasks} tasks are asked for, but the script runs once, on the first node: {tasks - 1} of "
+        what += "them stay idle"
         word = launch.tools[0].words[0]
         yield Hit(script.at_word(word), what, f"srun {_head(launch)}")
 
@@ -83,15 +55,15 @@ def _one_launcher_per_node(script: JobScript) -> Iterator[Hit]:
             gpus = f" for {script.resources.gpu_count} GPUs" if script.resources.gpu_count else ""
             what += f", and each starts {workers} processes: {tasks * workers} on a node{gpus}"
         else:
-            what += ", and each starts the processes of the whole node"
+            what += ", and each starts processes for the whole node"
         yield Hit(
             script.at_word(launch.launcher.words[0]),
             what,
-            "srun --ntasks-per-node=1, and --nodes as the job's",
+            "srun --ntasks-per-node=1 with the job's --nodes",
         )
 
 
-@RULES.add("SB303", "error", "a launcher for several nodes that starts on one")
+@RULES.add("SB303", "error", "a multi-node launcher that starts on one node only")
 def _launcher_on_all_nodes(script: JobScript) -> Iterator[Hit]:
     nodes = script.resources.nodes
     if nodes < 2 or script.named(*OTHER_LAUNCHERS):
@@ -108,9 +80,9 @@ def _launcher_on_all_nodes(script: JobScript) -> Iterator[Hit]:
         if launcher.name == "deepspeed" and "hostfile" in launcher.options:
             continue
         wanted = launch.told_nodes
-        what = f"{launcher.name} runs once, on the first of {nodes} nodes: "
+        what = f"{launcher.name} runs only once, on the first of {nodes} nodes: "
         if wanted and wanted > 1:
-            what += f"it waits for {wanted - 1} {_plural(wanted - 1, 'node')} on which nothing starts"
+            what += f"it waits for {wanted - 1} {_plural(wanted - 1, 'node')} where nothing starts"
         else:
             what += (
                 f"the other {_plural(nodes - 1, 'node')} of the job {'stay' if nodes > 2 else 'stays'} idle"
@@ -125,7 +97,7 @@ def _launcher_on_all_nodes(script: JobScript) -> Iterator[Hit]:
         )
 
 
-@RULES.add("SB304", "warning", "the launcher counts other GPUs or nodes than the job has")
+@RULES.add("SB304", "warning", "a launcher with other GPUs or nodes than the job has")
 def _launcher_counts(script: JobScript) -> Iterator[Hit]:
     resources, trainings = script.resources, script.trainings
     if sum(launch.launcher is not None for launch in trainings) > 1:
@@ -142,12 +114,10 @@ def _launcher_counts(script: JobScript) -> Iterator[Hit]:
         )
         gpus = resources.gpu_count
         if workers and gpus and option and launch.step_gpus is None and workers != gpus:
-            what = (
-                f"{launcher.name} starts {workers} {_plural(workers, 'process')} on a node that the job has "
-            )
-            what += f"{resources.gpu_count} {_plural(resources.gpu_count, 'GPU')} of: "
+            what = f"{launcher.name} starts {workers} {_plural(workers, 'process')} per node, but the job "
+            what += f"has {resources.gpu_count} {_plural(resources.gpu_count, 'GPU')}: "
             what += (
-                "there is none for each"
+                "not enough for all"
                 if workers > resources.gpu_count
                 else f"{resources.gpu_count - workers} stay idle"
             )
@@ -157,11 +127,11 @@ def _launcher_counts(script: JobScript) -> Iterator[Hit]:
         one_each = launch.tasks_per_node == 1
         if launch.step and told and agents and group and one_each and agents != group:
             what = f"srun starts {agents} {_plural(agents, 'torchrun')}, but --nnodes says {group}: "
-            what += "they wait for more" if agents < group else "they do not make one group"
+            what += "they wait for more" if agents < group else "they do not form one group"
             yield Hit(script.at_option_of(told), what, "--nnodes=$SLURM_NNODES, and one task for each node")
 
 
-@RULES.add("SB305", "warning", "srun gives each task one CPU")
+@RULES.add("SB305", "warning", "srun gives each task one CPU only")
 def _cpus_inherited(script: JobScript) -> Iterator[Hit]:
     cpus = script.resources.cpus_per_task
     if not cpus or cpus < 2 or script.release not in NO_INHERITANCE:
@@ -174,16 +144,14 @@ def _cpus_inherited(script: JobScript) -> Iterator[Hit]:
             continue
         if any(one.name == "SRUN_CPUS_PER_TASK" for one in launch.command.prefix):
             continue
-        what = (
-            f"--cpus-per-task={cpus} does not reach srun in Slurm {script.release}: where tasks are bound to "
-        )
-        what += "CPUs, each gets one"
+        what = f"--cpus-per-task={cpus} does not reach srun in Slurm {script.release}: if tasks are bound to "
+        what += "CPUs, each gets only one"
         fix = 'srun --cpus-per-task="$SLURM_CPUS_PER_TASK"'
         edits = after(script, step.words[0], ' --cpus-per-task="$SLURM_CPUS_PER_TASK"')
         yield Hit(script.at_word(step.words[0]), what, fix, edits=edits)
 
 
-@RULES.add("SB313", "warning", "mpirun starts another number of processes than the job has tasks")
+@RULES.add("SB313", "warning", "mpirun with other processes than the job has tasks")
 def _mpi_tasks(script: JobScript) -> Iterator[Hit]:
     for launch in script.launches:
         mpi, step = launch.mpi, launch.step
@@ -196,7 +164,7 @@ def _mpi_tasks(script: JobScript) -> Iterator[Hit]:
             and tasks > 1
             and launch.tools.index(step) < launch.tools.index(mpi)
         ):
-            what = f"srun starts {mpi.name} {tasks} times, and each starts all processes"
+            what = f"srun starts {mpi.name} {tasks} times, and each of them starts all processes"
             yield Hit(script.at_word(mpi.words[0]), what, f"either srun PROGRAM or {mpi.name} PROGRAM")
             continue
         option = next((one for name in ("np", "n", "c") if (one := mpi.option(name))), None)
@@ -204,14 +172,12 @@ def _mpi_tasks(script: JobScript) -> Iterator[Hit]:
         given = {"ntasks", "ntasks-per-node"} & script.resources.options.keys()
         elsewhere = SLOTS & mpi.options.keys() or "exclusive" in script.resources
         if option and count and given and count > asked and not elsewhere:
-            what = (
-                f"{mpi.name} starts {count} processes, but the job has {asked} tasks: Open MPI ends for lack "
-            )
-            what += "of slots"
+            what = f"{mpi.name} starts {count} processes, but the job has {asked} tasks: Open MPI ends for "
+            what += "lack of slots"
             yield Hit(script.at_option_of(option), what, f'{mpi.name} -np "$SLURM_NTASKS"')
 
 
-@RULES.add("SB316", "info", "each rank sees one GPU only")
+@RULES.add("SB316", "info", "each rank sees only one GPU")
 def _ranks_see_all(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     bound = script.option("gpu-bind")
@@ -226,12 +192,12 @@ def _ranks_see_all(script: JobScript) -> Iterator[Hit]:
             continue
         if launch.step and launch.step.option("gpu-bind") is None:
             what = f"--{binding} shows each of {tasks} tasks on a node one GPU, which is its number 0: a "
-            what += "program that uses GPU SLURM_LOCALID fails, and NCCL may take a slower way between GPUs"
-            yield Hit(binding, what, "--gpus-per-node=N, or --gpu-bind=none beside it")
+            what += "program that uses GPU SLURM_LOCALID fails, and NCCL may use slower paths between GPUs"
+            yield Hit(binding, what, "--gpus-per-node=N, or add --gpu-bind=none")
             return
 
 
-@RULES.add("SB320", "warning", "a number of GPUs that is no number")
+@RULES.add("SB320", "warning", "a GPU variable that is not a plain number")
 def _typed_variable(script: JobScript) -> Iterator[Hit]:
     from sbatchgen.job.launches import variable
 
@@ -247,11 +213,11 @@ def _typed_variable(script: JobScript) -> Iterator[Hit]:
         if option and asked and asked[0][0]:
             name = variable(option, launch.launcher) if launch.launcher else ""
             held = ",".join(f"{kind}:{count}" for kind, count in asked)
-            what = f"{name} holds '{held}', as it was asked for: torchrun takes no such number"
+            what = f"{name} holds '{held}', with the type: torchrun wants a plain number"
             yield Hit(script.at_option_of(option), what, "--nproc-per-node=$SLURM_GPUS_ON_NODE")
 
 
-@RULES.add("SB321", "warning", "Slurm spreads the tasks as it likes", pedantic=True)
+@RULES.add("SB321", "warning", "tasks that Slurm may spread unevenly", pedantic=True)
 def _uneven(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     nodes, tasks = resources.nodes, resources.ntasks
@@ -264,12 +230,12 @@ def _uneven(script: JobScript) -> Iterator[Hit]:
             and launch.step.option("ntasks") is None
         ):
             each = -(-tasks // nodes)
-            what = f"{tasks} tasks on {nodes} nodes may be laid out unevenly, as {tasks - nodes + 1} and 1"
-            yield Hit("ntasks", what, f"--ntasks-per-node={each} in place of --ntasks")
+            what = f"{tasks} tasks on {nodes} nodes may be spread unevenly, as {tasks - nodes + 1} and 1"
+            yield Hit("ntasks", what, f"--ntasks-per-node={each} instead of --ntasks")
             return
 
 
-@RULES.add("SB322", "info", "another number of tasks on a node than of GPUs")
+@RULES.add("SB322", "info", "tasks per node and GPUs per node differ")
 def _rank_for_each_gpu(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     gpus = resources.gpu_count
@@ -286,7 +252,7 @@ def _rank_for_each_gpu(script: JobScript) -> Iterator[Hit]:
             return
 
 
-@RULES.add("SB325", "warning", "as many processes as the whole node has CPUs")
+@RULES.add("SB325", "warning", "a process for every CPU of the node")
 def _cpu_workers(script: JobScript) -> Iterator[Hit]:
     for launch in script.trainings:
         option = launch.launcher.option("nproc-per-node") if launch.launcher else None

@@ -89,7 +89,7 @@ def _misnamed(script: JobScript) -> Iterator[Hit]:
         seen.add(name)
         meant = _meant(name)
         if meant:
-            what = f"Slurm sets no {name}: it is empty"
+            what = f"Slurm does not set {name}: it is empty"
             yield Hit(script.at(use.line, use.column), what, meant)
 
 
@@ -120,11 +120,11 @@ def _conda_init(script: JobScript) -> Iterator[Hit]:
     for command in script.named("conda", "mamba"):
         words = [word.value or "" for word in command.words[1:]]
         if words[:1] == ["init"] and not {"--dry-run", "-d", "--help"} & set(words):
-            what = f"{command.name} init writes into ~/.bashrc each time, and does nothing for this shell"
+            what = f"{command.name} init writes to ~/.bashrc each time, and does not change this shell"
             yield Hit(script.at_word(command), what, f'eval "$({command.name} shell.bash hook)"')
 
 
-@RULES.add("SB423", "warning", "a variable that is set and not exported")
+@RULES.add("SB423", "warning", "a variable that is set but not exported")
 def _unexported(script: JobScript) -> Iterator[Hit]:
     body = script.body
     if any(one.name == "allexport" and one.on for one in body.settings):
@@ -141,7 +141,7 @@ def _unexported(script: JobScript) -> Iterator[Hit]:
             continue
         if started and started[-1] > one.at:
             exported.add(one.name)
-            what = f"{one.name} stays in this shell: no program that it starts sees it"
+            what = f"{one.name} is not exported: the programs that the script starts do not see it"
             yield Hit(script.at(one.line, one.column), what, f"export {one.name}={_shown(one.value)}")
 
 
@@ -162,9 +162,9 @@ def _of_others(script: JobScript) -> Iterator[Hit]:
         ):
             continue
         seen.add(use.name)
-        what = f"Slurm sets no {use.name}: it is empty"
+        what = f"Slurm does not set {use.name}: it is empty"
         if use.name in ("PBS_O_WORKDIR", "SGE_O_WORKDIR", "LS_SUBCWD"):
-            what += ", and cd goes to the home folder"
+            what += ", so cd goes to the home folder"
         yield Hit(script.at(use.line, use.column), what, f"${OF_OTHERS[use.name]}")
 
 
@@ -188,6 +188,6 @@ def _world_size(script: JobScript) -> Iterator[Hit]:
         value = (given[-1].value or "") if given else ""
         if re.fullmatch(r"\d{1,5}", value) and int(value) != tasks and not given[-1].context.branch:
             what = f"WORLD_SIZE={value}, and srun starts {tasks} processes"
-            what += ": they wait for more" if int(value) > tasks else ""
+            what += ": they wait for the others" if int(value) > tasks else ""
             yield Hit(script.at(given[-1].line, given[-1].column), what, "WORLD_SIZE=$SLURM_NTASKS")
         return

@@ -19,19 +19,8 @@ PATHS = (*LOGS, "chdir", "input")
 DEFAULT_LEAD_S = 60  # of --signal without @
 MAX_LEAD_S = 65535
 NEW_PATTERNS = {"b": "24.11", "r": "25.11", "S": "25.11"}
-LITERAL_OPTIONS = (
-    "account",
-    "chdir",
-    "comment",
-    "error",
-    "input",
-    "job-name",
-    "mail-user",
-    "output",
-    "partition",
-    "qos",
-    "time",
-)
+_LITERAL_OPTIONS = "account chdir comment error input job-name mail-user output partition qos time"
+LITERAL_OPTIONS = tuple(_LITERAL_OPTIONS.split())
 _SHELL = re.compile(r"\$\{?[A-Za-z_]\w*\}?|\$\(|`|^~(?=/|$)")
 _PATTERN = re.compile(r"%(\d*)(.)")
 
@@ -44,13 +33,13 @@ def _not_expanded(job: Job) -> Iterator[Hit]:
         value = job.option(name)
         if literal.search(value) is None:
             continue
-        what = f"{name} '{value}': Slurm expands no variables in a directive, "
+        what = f"{name} '{value}': Slurm does not expand variables in directives, "
         what += f"a folder '{value}' is looked for" if name in PATHS else f"'{value}' itself is used"
         fix = "write the path out, or use %x, %j and %u" if name in LOGS else "write the value out"
         yield Hit(name, what, fix, None if job.is_script else "error")
 
 
-@RULES.add("SB604", "error", "a signal that comes when the job has hardly begun")
+@RULES.add("SB604", "error", "a signal that comes too soon after the start")
 def _signal_leaves_time(job: Job) -> Iterator[Hit]:
     signal, time = job.resources.options.get("signal"), job.resources.time
     to, at, seconds = (signal or "").partition("@")
@@ -62,12 +51,12 @@ def _signal_leaves_time(job: Job) -> Iterator[Hit]:
         fix = f"set {to}@{max(1, time // 4)}, or a longer time"
         yield Hit("signal", what, fix, None if lead >= time or not job.is_script else "warning")
     elif lead < DEFAULT_LEAD_S:
-        what = f"the signal comes {lead} s before the end, and Slurm may send it up to 60 s early or as "
-        what += "late as it looks"
+        what = f"the signal comes {lead} s before the end, and Slurm may send it up to 60 s early or as late "
+        what += "as it looks"
         yield Hit("signal", what, f"leave time to save: {to}@300", "warning", pedantic=job.is_script)
 
 
-@RULES.add("SB606", "warning", "a restart that erases the log")
+@RULES.add("SB606", "warning", "a requeue that overwrites the log")
 def _requeue_keeps_log(job: Job) -> Iterator[Hit]:
     options = job.resources.options
     mode = options.get("open-mode", "")[:1]
@@ -77,7 +66,7 @@ def _requeue_keeps_log(job: Job) -> Iterator[Hit]:
         yield Hit("requeue", what, "add --open-mode=append")
 
 
-@RULES.add("SB701", "warning", "a folder for the log that may not be there")
+@RULES.add("SB701", "warning", "a log folder that may not exist")
 def _log_folder_exists(job: Job) -> Iterator[Hit]:
     if job.makes_log_folders:
         return
@@ -89,64 +78,64 @@ def _log_folder_exists(job: Job) -> Iterator[Hit]:
         if job.is_script and (folder.startswith("/") or _SHELL.search(folder)):
             continue  # a folder of the cluster, not of this machine; SB117
         told.add(folder)
-        what = f"the log folder '{folder}' must be there before the job starts, or it dies without a word"
+        what = f"the log folder '{folder}' must exist before the job starts, or the job dies silently"
         yield Hit(name, what, f"mkdir -p {folder} first; sbatchgen submit does")
 
 
-@RULES.add("SB702", "warning", "a log that every run writes over")
+@RULES.add("SB702", "warning", "a log file that every job overwrites")
 def _log_varies(job: Job) -> Iterator[Hit]:
     told = False
     for name in LOGS:
         path = job.option(name)
         kept = job.option("open-mode").startswith("a")
         if path and path != "none" and not path.startswith("/dev/") and not re.search(r"%\d*[jAsJ]", path):
-            does = "they write into each other" if kept else "they write over each other"
+            does = "their lines mix" if kept else "they overwrite each other"
             if _tasks_of_array(job) > 1 and not re.search(r"%\d*a", path):
                 what, severity = f"{name} '{path}' is the same for all tasks of the array: {does}", None
             else:
                 what, severity = f"{name} '{path}' is the same for every job: {does}", _in_script(job)
             if not (told and job.is_script):
-                yield Hit(name, what, "put %j into it", severity)
+                yield Hit(name, what, "add %j to it", severity)
             told = True
 
 
-@RULES.add("SB703", "warning", "one log for all tasks of an array")
+@RULES.add("SB703", "warning", "one log file for all array tasks")
 def _log_of_each_task(job: Job) -> Iterator[Hit]:
     for name in LOGS if _tasks_of_array(job) > 1 else ():
         path = job.option(name)
         if re.search(r"%\d*A", path) and not re.search(r"%\d*[ajJ]", path):
-            what = f"{name} '{path}' is the same for all tasks of the array: they write over each other"
-            yield Hit(name, what, "put %a into it, as %A_%a")
+            what = f"{name} '{path}' is the same for all tasks of the array: they overwrite each other"
+            yield Hit(name, what, "add %a to it, as in %A_%a")
 
 
-@RULES.add("SB704", "warning", "the index of an array in a job that is not an array")
+@RULES.add("SB704", "warning", "%a in a job that is not an array")
 def _log_of_no_array(job: Job) -> Iterator[Hit]:
     for name in LOGS if "array" not in job.resources else ():
         if re.search(r"(?<!%)(?:%%)*%\d*a", job.option(name)):
-            what = f"%a in {name} is 4294967294 in a job that is no array"
+            what = f"%a in {name} is 4294967294 in a job that is not an array"
             yield Hit(name, what, "remove it, or add --array", _in_script(job))  # sbatch --array may be meant
 
 
-@RULES.add("SB705", "warning", "a log for each node, where there is one", pedantic=True)
+@RULES.add("SB705", "warning", "a per-node pattern in the only log", pedantic=True)
 def _log_of_node(job: Job) -> Iterator[Hit]:
     for name in LOGS:
         match = re.search(r"(?<!%)(?:%%)*(%\d*[Nnt])", job.option(name))
         if match and (job.resources.nodes > 1 or job.resources.tasks_per_node > 1):
-            what = f"{match[1]} in {name} is that of the first node: the batch script has one log"
+            what = f"{match[1]} in {name} stands for the first node: the batch script has only one log"
             yield Hit(name, what, f"remove it; for a log of each node or task, srun --{name}")
 
 
-@RULES.add("SB706", "warning", "a pattern that this release does not know")
+@RULES.add("SB706", "warning", "an unknown filename pattern")
 def _pattern_known(job: Job) -> Iterator[Hit]:
     for name in LOGS:
         for _, letter in _PATTERN.findall(job.option(name).replace("%%", "")):
             since = NEW_PATTERNS.get(letter, "")
             if since > job.slurm or letter not in "AaJjNnstuxbrS":
-                why = f"needs Slurm {since}" if since else "is no pattern"
-                yield Hit(name, f"%{letter} in {name} {why}: it stays as it is", "use %j, %A, %a, %x or %u")
+                why = f"needs Slurm {since}" if since else "is not a pattern"
+                yield Hit(name, f"%{letter} in {name} {why}: it is not replaced", "use %j, %A, %a, %x or %u")
 
 
-@RULES.add("SB707", "error", "a backslash in the name of a log")
+@RULES.add("SB707", "error", "a backslash in the name of a log file")
 def _no_backslash(job: Job) -> Iterator[Hit]:
     for name in LOGS:
         path = job.option(name)
@@ -155,24 +144,21 @@ def _no_backslash(job: Job) -> Iterator[Hit]:
             yield Hit(name, what, "use a path without it", "warning" if job.is_script else None)
 
 
-@RULES.add("SB708", "warning", "a job name that leads the log into another folder")
+@RULES.add("SB708", "warning", "a slash in the job name that moves the log")
 def _name_in_log(job: Job) -> Iterator[Hit]:
     job_name = job.option("job-name")
     for name in LOGS if "/" in job_name else ():
         if "%x" in job.option(name):
-            what = f"%x in {name} is '{job_name}': the slash makes a folder of it, which Slurm does not "
-            what += "make"
+            what = f"%x in {name} is '{job_name}': the slash makes it a folder, which Slurm does not make"
             yield Hit(name, what, "use a job name without a slash")
 
 
-@RULES.add("SB710", "warning", "a log on a disk of the node")
+@RULES.add("SB710", "warning", "a log on a node's local disk")
 def _log_is_shared(job: Job) -> Iterator[Hit]:
     for name in LOGS:
         path = job.option(name)
         if path.startswith(("/tmp/", "/var/tmp/", "/dev/shm/")):  # noqa: S108 - that is what is warned of
-            what = (
-                f"{name} '{path}' is on the node's own disk: nobody sees it from where the job was submitted"
-            )
+            what = f"{name} '{path}' is on the node's own disk: you can't see it from the login node"
             yield Hit(name, what, "use a folder that all nodes share", _in_script(job))
 
 
@@ -180,7 +166,7 @@ def _log_is_shared(job: Job) -> Iterator[Hit]:
 def _log_is_kept(job: Job) -> Iterator[Hit]:
     path = job.option("output")
     if path in ("none", "/dev/null"):
-        yield Hit("output", f"--output={path}: nothing that the job says is kept", "use %x-%j.out")
+        yield Hit("output", f"--output={path}: the output of the job is lost", "use %x-%j.out")
 
 
 def _tasks_of_array(job: Job) -> int:

@@ -29,11 +29,11 @@ def _partition_known(job: Job) -> Iterator[Hit]:
             yield Hit("partition", what, did_you_mean(name, known))
 
 
-@RULES.add("SB202", "error", "the partition takes no jobs, or starts none", about_fit=True)
+@RULES.add("SB202", "error", "a partition that is down or takes no jobs", about_fit=True)
 def _partition_up(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         if partition.state != "up":
-            takes = "takes jobs and starts none" if partition.state == "down" else "takes no jobs"
+            takes = "takes jobs but starts none" if partition.state == "down" else "takes no jobs"
             others = [str(one) for one, facts in job.profile.partitions.items() if facts.state == "up"]
             fix = f"use {' or '.join(others[:3])}" if others else "ask the site when it is back"
             severity = "warning" if partition.state == "down" else None
@@ -44,8 +44,8 @@ def _partition_up(job: Job) -> Iterator[Hit]:
 def _partition_given(job: Job) -> Iterator[Hit]:
     if job.profile.partitions and not job.resources.partitions and "partition" not in job.profile.omit:
         names = ", ".join(map(str, job.profile.partitions))
-        what = f"no --partition is given, and cluster '{job.profile.name}' has no default one: Slurm "
-        what += "refuses the job"
+        what = f"no --partition is given, and cluster '{job.profile.name}' has no default one: Slurm refuses "
+        what += "the job"
         yield Hit("partition", what, f"add --partition with one of {names}")
 
 
@@ -77,11 +77,11 @@ def _time_given(job: Job) -> Iterator[Hit]:
         return  # a script without directives has its options elsewhere, or writes another
     limits = [partition.time_default or partition.time_max for partition in job.partitions.values()]
     given = f"the partition's {limits[0]}" if limits and limits[0] else "the partition's default"
-    what = f"no --time: the job gets {given}, and a limit that is longer than needed starts later"
+    what = f"no --time: the job gets {given}, and jobs with a longer limit than needed start later"
     yield Hit("time", what, "add --time=HH:MM:SS")
 
 
-@RULES.add("SB206", "error", "more nodes than a job may have, or fewer than it must", about_fit=True)
+@RULES.add("SB206", "error", "too many or too few nodes for the partition", about_fit=True)
 def _nodes_within_limit(job: Job) -> Iterator[Hit]:
     nodes = job.resources.nodes
     for name, partition in job.partitions.items():
@@ -90,28 +90,26 @@ def _nodes_within_limit(job: Job) -> Iterator[Hit]:
             yield Hit("nodes", what, f"ask for at most {partition.nodes_max}")
         most = job.resources.nodes_max or nodes
         if partition.nodes_min is not None and "nodes" in job.resources and most < partition.nodes_min:
-            what = f"partition '{name}' is for jobs of {partition.nodes_min} nodes or more, but {most} "
-            what += "were asked for"
+            what = f"partition '{name}' is for jobs of at least {partition.nodes_min} nodes, but {most} were "
+            what += "asked for"
             yield Hit("nodes", what, f"ask for at least {partition.nodes_min}, or use another partition")
 
 
-@RULES.add(
-    "SB223", "error", "an option that the site wants, or a value that it does not allow", about_fit=True
-)
+@RULES.add("SB223", "error", "a required option is missing, or its value is not allowed", about_fit=True)
 def _required_options(job: Job) -> Iterator[Hit]:
     for name in job.profile.required:
         option = name.replace("_", "-")
         if option not in job.resources and name in NAMES:
-            yield Hit(option, f"cluster '{job.profile.name}' wants an {option}", f"add --{option} ...")
+            yield Hit(option, f"cluster '{job.profile.name}' requires --{option}", f"add --{option} ...")
     for where, partition in job.partitions.items():
         for option, allowed in (("account", partition.accounts), ("qos", partition.qos)):
             asked = job.resources.options.get(option)
             if allowed and asked and asked not in allowed:
-                what = f"partition '{where}' is not open to {option} '{asked}'"
+                what = f"partition '{where}' does not allow {option} '{asked}'"
                 yield Hit(option, what, f"use {' or '.join(allowed)}")
 
 
-@RULES.add("SB224", "error", "more than the quality of service allows", about_fit=True)
+@RULES.add("SB224", "error", "more than the QOS allows", about_fit=True)
 def _within_qos(job: Job) -> Iterator[Hit]:
     resources, known = job.resources, job.profile.qos
     for name in job.option("qos").split(",") if known else ():
@@ -169,11 +167,11 @@ def _nodes_known(job: Job) -> Iterator[Hit]:
 def _nodes_pinned(job: Job) -> Iterator[Hit]:
     nodes = job.resources.options.get("nodelist")
     if nodes:
-        what = f"--nodelist={nodes}: the job waits for these nodes, also while others are free"
+        what = f"--nodelist={nodes}: the job waits for these nodes, even if others are free"
         yield Hit("nodelist", what, "remove it, or ask for a feature: --constraint=NAME")
 
 
-@RULES.add("SB229", "error", "a partition that takes jobs with a reservation only", about_fit=True)
+@RULES.add("SB229", "error", "a partition that needs a reservation", about_fit=True)
 def _reservation_given(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         if partition.reservation_only and "reservation" not in job.resources:
@@ -181,31 +179,30 @@ def _reservation_given(job: Job) -> Iterator[Hit]:
             yield Hit("partition", what, "add --reservation=NAME, or use another partition")
 
 
-@RULES.add("SB232", "error", "an array that is larger than the cluster takes", about_fit=True, pedantic=True)
+@RULES.add("SB232", "error", "an array that is too large for the cluster", about_fit=True, pedantic=True)
 def _array_within_limit(job: Job) -> Iterator[Hit]:
     array, limits = job.resources.options.get("array"), job.profile.limits
     largest, count = _array(array or "")
     most = limits.max_array_size or MAX_ARRAY_SIZE
     if array and largest >= most:
         known = limits.max_array_size is not None
-        whose = "of this cluster" if known else "unless the site has another one"
-        what = (
-            f"index {largest} of the array is not below MaxArraySize, {most} {whose}: Slurm refuses the job"
-        )
+        whose = "of this cluster" if known else "unless the site changed it"
+        what = f"index {largest} of the array is not below MaxArraySize, {most} {whose}: Slurm refuses the "
+        what += "job"
         fix = f"index from 0 to {most - 1} and add an offset in the script"
         yield Hit("array", what, fix, None if known else "warning")
     if array and limits.max_array_tasks is not None and count > limits.max_array_tasks:
-        what = f"{count} tasks are more than the {limits.max_array_tasks} that an array may have here"
+        what = f"{count} tasks exceed the {limits.max_array_tasks} that an array may have here"
         yield Hit("array", what, "submit several arrays")
 
 
-@RULES.add("SB233", "info", "a large array without a limit of how many run at once")
+@RULES.add("SB233", "info", "a large array without a limit on running tasks")
 def _array_throttled(job: Job) -> Iterator[Hit]:
     array = job.option("array")
     count = _array(array)[1]
     if count >= MANY_TASKS and "%" not in array:
-        what = f"{count} tasks may start at once: they fill the cluster, or its limits for you"
-        yield Hit("array", what, f"limit them, as --array={array}%50")
+        what = f"{count} tasks may start at once: they fill the cluster, or your limits"
+        yield Hit("array", what, f"limit them: --array={array}%50")
 
 
 @RULES.add("SB234", "error", "a licence that the cluster does not have", about_fit=True)

@@ -20,20 +20,12 @@ RULES: Rules[PlannedJob] = Rules()
 # sbatch obeys or ignores these in a directive, never as a job's author means it.
 NOT_IN_A_SCRIPT = ("help", "parsable", "quiet", "test-only", "usage", "verbose", "version", "wait", "wrap")
 # Options whose values sbatchgen takes as they are, and sbatch parses.
-PARSED_BY_SBATCH = (
-    "begin",
-    "deadline",
-    "distribution",
-    "hint",
-    "mail_type",
-    "nodelist",
-    "signal",
-    "switches",
-)
+_PARSED_BY_SBATCH = "begin deadline distribution hint mail_type nodelist signal switches"
+PARSED_BY_SBATCH = tuple(_PARSED_BY_SBATCH.split())
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
-@RULES.add("SB010", "error", "count or time limit too small")
+@RULES.add("SB010", "error", "a count or time limit that is too small")
 def _counts(job: PlannedJob) -> Iterator[Hit]:
     plan = job.plan
     for name in POSITIVE:
@@ -59,7 +51,7 @@ def _nodes_of_mode(job: PlannedJob) -> Iterator[Hit]:
         yield Hit(job.at("options.nodes"), what, "use mode ddp, or --nodes 1")
 
 
-@RULES.add("SB012", "error", "number of tasks that does not fit the launcher")
+@RULES.add("SB012", "error", "a number of tasks that does not fit the launcher")
 def _tasks_of_launcher(job: PlannedJob) -> Iterator[Hit]:
     plan, tasks = job.plan, job.plan.options.ntasks_per_node
     if plan.options.ntasks is not None:
@@ -83,7 +75,7 @@ def _gpus_of_mode(job: PlannedJob) -> Iterator[Hit]:
         yield Hit(job.at(f"options.{name}"), "mode 'cpu' uses no GPU", f"remove {name}")
 
 
-@RULES.add("SB014", "error", "processes and GPUs of a node differ")
+@RULES.add("SB014", "error", "a number of processes that is not the number of GPUs")
 def _process_per_gpu(job: PlannedJob) -> Iterator[Hit]:
     processes, gpus = job.plan.nproc_per_node, job.plan.gpus_per_node
     if job.plan.mode == "ddp" and gpus and processes != gpus:
@@ -101,7 +93,7 @@ def _dataparallel(job: PlannedJob) -> Iterator[Hit]:
         yield Hit(job.at("mode"), what, "mode ddp with --nodes 1 does the same work")
 
 
-@RULES.add("SB016", "error", "number of GPUs per node is not known")
+@RULES.add("SB016", "error", "an unknown number of GPUs per node")
 def _gpus_known(job: PlannedJob) -> Iterator[Hit]:
     plan = job.plan
     unknown = plan.slurm and not (plan.gpus_per_node or plan.shards or plan.partition.gpus_per_node)
@@ -111,7 +103,7 @@ def _gpus_known(job: PlannedJob) -> Iterator[Hit]:
         yield Hit(job.at(""), what, "add --gpus-per-node N (or, on CPUs, --nproc-per-node N)")
 
 
-@RULES.add("SB017", "warning", "shards in a partition that has none in the profile")
+@RULES.add("SB017", "warning", "shards that the profile does not list")
 def _shards_known(job: PlannedJob) -> Iterator[Hit]:
     plan = job.plan
     if plan.shards and plan.slurm and not plan.partition.shards_per_gpu and plan.profile.partitions:
@@ -120,7 +112,7 @@ def _shards_known(job: PlannedJob) -> Iterator[Hit]:
         yield Hit(job.at("options.gres"), what, fix)
 
 
-@RULES.add("SB018", "error", "runtime without its image or environment")
+@RULES.add("SB018", "error", "a runtime without its image or environment")
 def _runtime_complete(job: PlannedJob) -> Iterator[Hit]:
     plan = job.plan
     needs = {
@@ -134,7 +126,7 @@ def _runtime_complete(job: PlannedJob) -> Iterator[Hit]:
         yield Hit(job.at("runtime"), f"runtime '{plan.runtime}' needs {what}", f"add {fix}")
 
 
-@RULES.add("SB019", "error", "runtime or launcher that needs Slurm")
+@RULES.add("SB019", "error", "a runtime or launcher that needs Slurm")
 def _slurm_needed(job: PlannedJob) -> Iterator[Hit]:
     plan = job.plan
     if plan.runtime == "enroot" and not plan.slurm:
@@ -145,7 +137,7 @@ def _slurm_needed(job: PlannedJob) -> Iterator[Hit]:
         yield Hit(job.at("launcher"), what, "use --launcher torchrun or spawn")
 
 
-@RULES.add("SB020", "error", "image file that pyxis takes for an address")
+@RULES.add("SB020", "error", "an image file that pyxis takes for a registry address")
 def _image_is_file(job: PlannedJob) -> Iterator[Hit]:
     image = job.plan.image or ""
     if job.plan.runtime == "enroot" and image.endswith(".sqsh") and not image.startswith(("/", ".", "${")):
@@ -153,7 +145,7 @@ def _image_is_file(job: PlannedJob) -> Iterator[Hit]:
         yield Hit(job.at("image"), what, f"write ./{image}, or the absolute path")
 
 
-@RULES.add("SB021", "warning", "image that every node pulls from a registry")
+@RULES.add("SB021", "warning", "an image that every node pulls from a registry")
 def _image_pulled(job: PlannedJob) -> Iterator[Hit]:
     plan = job.plan
     if plan.runtime in ("apptainer", "enroot") and "://" in (plan.image or "") and plan.nodes > 1:
@@ -161,7 +153,7 @@ def _image_pulled(job: PlannedJob) -> Iterator[Hit]:
         yield Hit(job.at("image"), what, "import it once to a file on the shared file system")
 
 
-@RULES.add("SB022", "error", "bind path with a comma or a second colon")
+@RULES.add("SB022", "error", "a bind path with a comma or a second colon")
 def _binds(job: PlannedJob) -> Iterator[Hit]:
     for bind in job.plan.binds:
         if bind.count(":") > 1 or "," in bind:
@@ -169,7 +161,7 @@ def _binds(job: PlannedJob) -> Iterator[Hit]:
             yield Hit(job.at("binds"), what, "bind a symbolic link without them")
 
 
-@RULES.add("SB023", "warning", "launcher is ignored in this mode")
+@RULES.add("SB023", "warning", "a launcher that this mode ignores")
 def _launcher_ignored(job: PlannedJob) -> Iterator[Hit]:
     plan = job.plan
     if plan.mode != "ddp" and plan.origin("launcher").level >= Level.PROJECT:
@@ -185,7 +177,7 @@ def _one_machine(job: PlannedJob) -> Iterator[Hit]:
         yield Hit(job.at("options.nodes"), what, "use --nodes 1, or --profile with a cluster")
 
 
-@RULES.add("SB025", "warning", "signal that the script does not handle")
+@RULES.add("SB025", "warning", "a signal that the script does not handle")
 def _signal_handled(job: PlannedJob) -> Iterator[Hit]:
     plan, signal = job.plan, job.plan.options.signal
     given = plan.origin("options.signal").level > Level.DEFAULT
@@ -208,7 +200,7 @@ def _requeue_allowed(job: PlannedJob) -> Iterator[Hit]:
         yield Hit(job.at("options.requeue"), what, "remove it, or set --max-restarts 0")
 
 
-@RULES.add("SB027", "error", "malformed option")
+@RULES.add("SB027", "error", "a malformed option")
 def _options_well_formed(job: PlannedJob) -> Iterator[Hit]:
     options = job.plan.options
     for name in ("gpus", "gpus_per_node", "gpus_per_task"):
@@ -235,7 +227,7 @@ def _values_parsed(job: PlannedJob) -> Iterator[Hit]:
                 yield Hit(job.at(key), *found)
 
 
-@RULES.add("SB028", "error", "extra option that does not work as a directive")
+@RULES.add("SB028", "error", "an extra option that does not work as a directive")
 def _extra_options(job: PlannedJob) -> Iterator[Hit]:
     for name, value in job.plan.extra_options.items():
         at = job.at(f"extra_options.{name}")
@@ -273,7 +265,7 @@ def _read_otherwise(job: PlannedJob, name: str, value: str) -> str:
     return ""
 
 
-@RULES.add("SB029", "error", "variable of the job that its own paths use")
+@RULES.add("SB029", "error", "a variable of the job that changes its own paths")
 def _env_leaves_paths_alone(job: PlannedJob) -> Iterator[Hit]:
     plan = job.plan
     profile = plan.profile
@@ -287,7 +279,7 @@ def _env_leaves_paths_alone(job: PlannedJob) -> Iterator[Hit]:
             yield Hit(job.at(f"env.{name}"), what, fix)
 
 
-@RULES.add("SB030", "error", "requeue_on_timeout that can't work")
+@RULES.add("SB030", "error", "a requeue_on_timeout that can't work")
 def _requeue_on_timeout(job: PlannedJob) -> Iterator[Hit]:
     plan, key = job.plan, "requeue_on_timeout"
     if not plan.requeue_on_timeout:
@@ -303,7 +295,7 @@ def _requeue_on_timeout(job: PlannedJob) -> Iterator[Hit]:
         yield Hit(job.at(key), what, "remove one of them")
 
 
-@RULES.add("SB031", "error", "trainer that is neither a file nor a module")
+@RULES.add("SB031", "error", "a trainer that is neither a file nor a module")
 def _trainer(job: PlannedJob) -> Iterator[Hit]:
     trainer, at = job.plan.trainer, job.at("trainer")
     if trainer is None or (trainer.endswith(".py") and not trainer.startswith("-")):
@@ -314,7 +306,7 @@ def _trainer(job: PlannedJob) -> Iterator[Hit]:
         yield Hit(at, f"'{trainer}' is neither a file nor a module", f"write ./{trainer}")
 
 
-@RULES.add("SB032", "error", "argument of the trainer that sbatchgen sets")
+@RULES.add("SB032", "error", "an argument of the trainer that sbatchgen sets")
 def _trainer_args(job: PlannedJob) -> Iterator[Hit]:
     for arg in job.plan.args if job.plan.trainer is None else ():
         option = arg.split("=")[0]

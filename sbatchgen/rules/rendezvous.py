@@ -44,14 +44,12 @@ def _port_of_the_job(script: JobScript) -> Iterator[Hit]:
     for place, port in _ports(script):
         if re.fullmatch(r"[1-9]\d{0,4}", port, re.ASCII) and port not in told:
             told.add(port)
-            what = (
-                f"port {port} is the same for every job: two that share a node collide, or become one group"
-            )
+            what = f"port {port} is the same for every job: two jobs on one node collide, or join one group"
             fix = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))"
             yield Hit(place, what, fix, often)  # type: ignore[arg-type]
 
 
-@RULES.add("SB307", "warning", "an address at which each node finds itself")
+@RULES.add("SB307", "warning", "a rendezvous address that is each node itself")
 def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
     fix = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1), before srun'
     spread = [launch for launch in script.trainings if _is_spread(launch)]
@@ -62,21 +60,22 @@ def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
         for option in _options_of(launch.launcher, _ADDRESSES):
             value = _value(option, launch.launcher)
             if LOOPBACK.match(value) and not (value.endswith(":0") and launch.told_nodes == 1):
-                what = f"{value} is each node itself: the {launch.nodes} nodes never meet"
+                what = f"on each node {value} is the node itself: the {launch.nodes} nodes never find each "
+                what += "other"
                 yield Hit(script.at_option_of(option), what, fix, "error")
             elif "$(hostname" in value and option.word.source is not script.body.source:
-                what = f"every node runs this hostname: the {launch.nodes} nodes never meet"
+                what = f"every node runs this hostname itself: the {launch.nodes} nodes never find each other"
                 yield Hit(script.at_option_of(option), what, fix)
     for one in script.body.sets:
         if _ADDRESS_NAME.fullmatch(one.name) and one.word is not None and not one.context.branch:
             value = script.body.value(one.word) or ""
             if LOOPBACK.match(value):
-                what = f"{one.name}={value}: every node meets itself, where {nodes} nodes are to meet"
+                what = f"{one.name}={value} is each node itself: the {nodes} nodes never find each other"
                 yield Hit(script.at(one.line, one.column), what, fix)
     yield from (Hit(place, what, fix) for place, what in _doubtful_addresses(script))
 
 
-@RULES.add("SB323", "warning", "the launchers do not agree on the name of their group")
+@RULES.add("SB323", "warning", "a rendezvous id that does not fit the job")
 def _rendezvous_id(script: JobScript) -> Iterator[Hit]:
     for launch in script.trainings:
         option = launch.launcher.option("rdzv-id") if launch.launcher else None
@@ -84,10 +83,10 @@ def _rendezvous_id(script: JobScript) -> Iterator[Hit]:
             continue
         tasks, value = launch.tasks, _value(option, launch.launcher)
         if "RANDOM" in value and option.word.source is not script.body.source and tasks and tasks > 1:
-            what = f"each of {tasks} tasks draws its own --rdzv-id: they make {tasks} groups, all waiting"
+            what = f"each of {tasks} tasks draws its own --rdzv-id: they form {tasks} groups, all waiting"
             yield Hit(script.at_option_of(option), what, "--rdzv-id=$SLURM_JOB_ID", "error")
         elif option.value and not _has_whole_nodes(script) and "exclusive" not in script.resources:
-            what = f"--rdzv-id={option.value} is the same for every job: two at one port become one group"
+            what = f"--rdzv-id={option.value} is the same for every job: two jobs at one port join one group"
             yield Hit(script.at_option_of(option), what, "--rdzv-id=$SLURM_JOB_ID", "info")
 
 
@@ -97,14 +96,13 @@ def _standalone(script: JobScript) -> Iterator[Hit]:
         option = launch.launcher.option("standalone") if launch.launcher else None
         nodes = launch.nodes
         if option and launch.step and nodes and nodes > 1:
-            what = (
-                f"--standalone makes a group of each node alone: {nodes} nodes train {nodes} times the same"
-            )
+            what = f"with --standalone each node is a group of its own: {nodes} nodes train the same {nodes} "
+            what += "times"
             fix = "--nnodes=$SLURM_NNODES --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
             yield Hit(script.at_word(option.word), what, fix)
 
 
-@RULES.add("SB326", "warning", "an option of the trainer that torchrun takes for its own")
+@RULES.add("SB326", "warning", "a trainer option that torchrun takes for its own")
 def _ambiguous(script: JobScript) -> Iterator[Hit]:
     for launch in script.trainings:
         launcher = launch.launcher
@@ -121,7 +119,7 @@ def _ambiguous(script: JobScript) -> Iterator[Hit]:
                 [one for one in _torchrun_options() if one.startswith(name)] if _LONG.fullmatch(name) else []
             )
             if len(matching) > 1 and name not in matching:
-                what = f"torchrun reads {name} as a short form of {matching[0]} or {matching[1]}, and ends: "
+                what = f"torchrun reads {name} as short for {matching[0]} or {matching[1]}, and fails: "
                 what += "ambiguous option"
                 edits = before(script, launch.program.words[0], "-- ")
                 yield Hit(
@@ -207,13 +205,10 @@ def _doubtful_addresses(script: JobScript) -> Iterator[tuple[Place, str]]:
         name = words[0].text if words else ""
         values = [word.value or "" for word in words[1:]]
         if name == "echo" and values and LOOPBACK.match(values[0]):
-            what = (
-                f"{values[0]} in place of the first node hides that it was not found: every node trains alone"
-            )
+            what = f"{values[0]} instead of the first node hides that it was not found: every node trains "
+            what += "alone"
             yield script.at_word(words[0]), what
         elif name == "hostname" and id(command) in started and _ADDRESS_OPTIONS & set(values):
-            what = (
-                f"{' '.join(['hostname', *values])} may be 127.0.1.1, or several addresses: then every node "
-            )
-            what += "waits for itself"
+            what = f"{' '.join(['hostname', *values])} may be 127.0.1.1, or several addresses: then every "
+            what += "node waits for itself"
             yield script.at_word(words[0]), what

@@ -34,7 +34,7 @@ EXCLUSIVE = (
 )
 
 
-@RULES.add("SB131", "error", "two options exclude each other")
+@RULES.add("SB131", "error", "options that exclude each other")
 def _exclusive_options(job: Job) -> Iterator[Hit]:
     resources = job.resources
     pairs = [pair for pair in EXCLUSIVE if pair[0] in resources and pair[1] in resources]
@@ -62,19 +62,19 @@ def _exclusive_options(job: Job) -> Iterator[Hit]:
             and (name == "mem-per-gpu" or job.slurm >= "23.02")
         ):
             yield Hit(
-                name, f"--{name} needs GPUs, and the job asks for none: Slurm refuses it", f"remove --{name}"
+                name, f"--{name} needs GPUs, but the job asks for none: Slurm refuses it", f"remove --{name}"
             )
 
 
-@RULES.add("SB132", "warning", "more tasks than the nodes hold at so many a node")
+@RULES.add("SB132", "warning", "more tasks than fit on the nodes")
 def _tasks_fit_nodes(job: Job) -> Iterator[Hit]:
     resources = job.resources
     most = resources.nodes_max or resources.nodes_min
     tasks, each = resources.ntasks, resources.ntasks_per_node
     if tasks and each and most and tasks > most * each:
-        what = f"{tasks} tasks do not fit {most} nodes with {each} each"
+        what = f"{tasks} tasks do not fit on {most} nodes with {each} each"
         fix = f"remove --ntasks; --nodes and --ntasks-per-node give {most * each} tasks"
-        yield Hit("ntasks", f"{what}; beside --ntasks, --ntasks-per-node is only an upper bound", fix)
+        yield Hit("ntasks", f"{what}; with --ntasks, --ntasks-per-node is only an upper bound", fix)
 
 
 @RULES.add("SB133", "warning", "fewer tasks than nodes")
@@ -96,14 +96,14 @@ def _gpus_within_node(job: Job) -> Iterator[Hit]:
                 nodes = -(-resources.nodes * resources.gpu_count // most)
                 fix = f"set --gpus-per-node {most} and --nodes {nodes}"
             if most and resources.gpu_option == "gres":
-                what += "; --gres counts for each node"
+                what += "; --gres is per node"
             yield Hit(resources.gpu_option, what, fix)
             continue
         counts = {str(kind): count for kind, count in partition.gpu_types.items()}
         for kind, asked in resources.gpus_on_node:
             if asked > counts.get(kind, asked):
-                what = f"a node of partition '{name}' has {counts[kind]} GPUs of type '{kind}', "
-                what += f"but {asked} were asked for"
+                what = f"a node of partition '{name}' has {counts[kind]} GPUs of type '{kind}', but {asked} "
+                what += "were asked for"
                 yield Hit(resources.gpu_option, what, f"ask for at most {kind}:{counts[kind]}")
 
 
@@ -112,15 +112,15 @@ def _gpu_type_known(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         here = _types(partition)
         if not partition.gpus_typed and job.resources.gpu_types:
-            what = f"the GPUs of partition '{name}' have no type, so that none is of the one asked for"
-            yield Hit(job.resources.gpu_option, what, "ask for a number of GPUs only")
+            what = f"the GPUs of partition '{name}' have no type, so none matches the one asked for"
+            yield Hit(job.resources.gpu_option, what, "ask for GPUs without a type")
         for kind, option in job.resources.gpu_types.items() if here else ():
             if kind not in here:
                 what = f"partition '{name}' has GPUs of type '{', '.join(here)}', not '{kind}'"
                 yield Hit(option, what, f"ask for {' or '.join(here)}")
 
 
-@RULES.add("SB209", "warning", "any type of GPU will do, where there are several")
+@RULES.add("SB209", "warning", "no type of GPU is asked for, where there are several")
 def _gpu_type_given(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         here = _types(partition)
@@ -180,16 +180,16 @@ def _shards_for_one(job: Job) -> Iterator[Hit]:
     processes = resources.processes_per_node or resources.tasks_per_node
     replicas = isinstance(job, PlannedJob) and job.plan.mode == "dataparallel"
     if resources.shards and (processes > 1 or replicas):
-        what = "shards lie on one GPU, but several ranks or replicas want one each (NCCL: duplicate GPU)"
-        fix = "use one process a node, or whole GPUs"
+        what = "shards lie on one GPU, but several processes or replicas need one each (NCCL: duplicate GPU)"
+        fix = "use one process per node, or whole GPUs"
         # The tasks of a script may be meant as its CPUs.
         yield Hit("gres", what, fix, None if job.is_script else "error", pedantic=job.is_script)
 
 
-@RULES.add("SB214", "info", "shards do not divide the memory of a GPU")
+@RULES.add("SB214", "info", "shards do not limit GPU memory")
 def _shards_share_memory(job: Job) -> Iterator[Hit]:
     if job.resources.shards:
-        what = "shards do not divide the GPU's memory: another job's process can use it up"
+        what = "shards do not limit GPU memory: another job can use it up"
         yield Hit("gres", what, "limit it in the trainer: torch.cuda.set_per_process_memory_fraction")
 
 
@@ -238,13 +238,13 @@ def _memory_given(job: Job) -> Iterator[Hit]:
         each = partition.mem_per_cpu_default
         if each and not _memory_option(job) and "exclusive" not in resources:
             total = Memory(each * resources.cpus_on_node)
-            what = f"no --mem: partition '{name}' gives {each} a CPU, {total} on each node"
+            what = f"no --mem: partition '{name}' gives {each} per CPU, {total} on each node"
             yield Hit(
                 "mem", f"{what}; a process that needs more is killed", "add --mem=N with what the job needs"
             )
 
 
-@RULES.add("SB218", "warning", "a whole node without its memory")
+@RULES.add("SB218", "warning", "a whole node with the default memory only")
 def _exclusive_memory(job: Job) -> Iterator[Hit]:
     resources = job.resources
     given = any(partition.mem_per_cpu_default for partition in job.partitions.values())
@@ -253,7 +253,7 @@ def _exclusive_memory(job: Job) -> Iterator[Hit]:
         yield Hit("exclusive", what, "add --mem=0 for all of it", None if given else "info")
 
 
-@RULES.add("SB219", "warning", "all memory of a node that others could use")
+@RULES.add("SB219", "warning", "all memory of a node, but not all its GPUs")
 def _memory_of_others(job: Job) -> Iterator[Hit]:
     resources = job.resources
     if resources.mem != 0 or "exclusive" in resources:
@@ -268,22 +268,22 @@ def _memory_of_others(job: Job) -> Iterator[Hit]:
             )
             what = f"--mem=0 takes all memory of a node of partition '{name}', with {resources.gpu_count} of "
             what += f"its {most} GPUs: "
-            yield Hit("mem", f"{what}no other job fits beside it", f"ask for what the job needs{share}")
+            yield Hit("mem", f"{what}no other job fits on the node", f"ask for what the job needs{share}")
 
 
-@RULES.add("SB220", "warning", "more memory for a CPU than the partition allows")
+@RULES.add("SB220", "warning", "more memory per CPU than the partition allows")
 def _memory_per_cpu(job: Job) -> Iterator[Hit]:
     asked = job.resources.mem_per_cpu
     for name, partition in job.partitions.items():
         most = partition.mem_per_cpu_max
         if asked and most and asked > most:
             cpus = (job.resources.cpus_per_task or 1) * -(-asked // most)
-            what = f"{Memory(asked)} a CPU is over the {most} of partition '{name}': Slurm gives {cpus} "
-            what += "CPUs a task instead"
+            what = f"{Memory(asked)} per CPU is over the {most} of partition '{name}': Slurm gives {cpus} "
+            what += "CPUs per task instead"
             yield Hit("mem-per-cpu", what, f"set --mem-per-cpu {most} or less, or --cpus-per-task {cpus}")
 
 
-@RULES.add("SB221", "warning", "CPUs or memory that leave GPUs of the node without any")
+@RULES.add("SB221", "warning", "CPUs or memory that leave the other GPUs of the node unusable")
 def _fair_share(job: Job) -> Iterator[Hit]:
     resources = job.resources
     for name, partition in job.partitions.items():
@@ -303,9 +303,9 @@ def _fair_share(job: Job) -> Iterator[Hit]:
             ):
                 of = f"{asked} of {most} CPUs" if unit == "CPUs" else f"{Memory(asked)} of {most}"
                 fair = int(share * most)
-                what = f"{of} for {resources.gpu_count} of {gpus} GPUs of a node of partition '{name}': "
-                what += f"the other {left} GPU{'s' * (left > 1)} can hardly be used"
-                yield Hit(option, what, f"a fair share is {fair if unit == 'CPUs' else Memory(fair)}")
+                what = f"{of} for {resources.gpu_count} of {gpus} GPUs of a node of partition '{name}': the "
+                what += f"other {left} GPU{'s' * (left > 1)} can hardly be used by others"
+                yield Hit(option, what, f"use a fair share: {fair if unit == 'CPUs' else Memory(fair)}")
 
 
 @RULES.add("SB228", "warning", "GPU nodes for a job without GPUs")
@@ -315,25 +315,25 @@ def _gpus_used(job: Job) -> Iterator[Hit]:
     wanted = bool(resources.gpu_option or resources.gres)
     for name, partition in job.partitions.items():
         if partition.gpus_per_node and free and not wanted and job.profile.gpu_request != "none":
-            what = f"the nodes of partition '{name}' have {partition.gpus_per_node} GPUs, "
-            what += "and the job asks for none"
+            what = f"the nodes of partition '{name}' have {partition.gpus_per_node} GPUs, and the job asks "
+            what += "for none"
             yield Hit("partition", what, f"use --partition={free[0]}")
 
 
-@RULES.add("SB235", "warning", "a task with part of a core")
+@RULES.add("SB235", "warning", "CPUs per task that are not whole cores")
 def _whole_cores(job: Job) -> Iterator[Hit]:
     cpus = job.resources.cpus_per_task
     threads = max((one.threads_per_core or 1 for one in job.partitions.values()), default=1)
     if cpus and threads > 1 and cpus % threads:
-        what = f"cores here have {threads} threads, and Slurm gives whole cores: {cpus} CPUs become "
+        what = f"cores have {threads} threads here, and Slurm gives whole cores: {cpus} CPUs become "
         what += f"{-(-cpus // threads) * threads}"
         yield Hit("cpus-per-task", what, f"ask for a multiple of {threads}")
 
 
-@RULES.add("SB236", "error", "shards on nodes of one's own")
+@RULES.add("SB236", "error", "shards on exclusive nodes")
 def _shards_shared(job: Job) -> Iterator[Hit]:
     if job.resources.shards and "exclusive" in job.resources:
-        what = "--exclusive with shards waits for ever, even on an idle cluster"
+        what = "a job with --exclusive and shards waits for ever, even on an idle cluster"
         yield Hit("exclusive", what, "remove --exclusive")
 
 

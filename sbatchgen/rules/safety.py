@@ -58,19 +58,8 @@ _ALWAYS_SET = """
 EUID HOME HOSTNAME LOGNAME OLDPWD OSTYPE PPID PWD SECONDS SHELL SLURM_JOBID SLURM_JOB_ID SLURM_JOB_NAME
 SLURM_SUBMIT_DIR UID USER
 """
-OF_SITES = frozenset(
-    [
-        "TMPDIR",
-        "SCRATCH",
-        "WORK",
-        "SLURM_TMPDIR",
-        "PROJECT",
-        "LOCAL_SCRATCH",
-        "TMP",
-        "LSCRATCH",
-        "SLURM_SCRATCH",
-    ]
-)
+_OF_SITES = "TMPDIR SCRATCH WORK SLURM_TMPDIR PROJECT LOCAL_SCRATCH TMP LSCRATCH SLURM_SCRATCH"
+OF_SITES = frozenset(_OF_SITES.split())
 ALWAYS_SET = frozenset(_ALWAYS_SET.split())
 _WRITABLE = re.compile(r"0*[0-7]{0,2}[2367]|[ugo]{0,3}[ao][ugo]{0,3}[+=][rxXst]{0,5}w[rwxXst]{0,5}")
 _RUNNERS = SHELLS | {"eval", "source", "."}
@@ -87,14 +76,14 @@ UNFILLED = re.compile(
 _UNFILLED_WORDS = ("/path/to", "<your", "changeme", "change_me", "your_", "your-")
 
 
-@RULES.add("SB801", "warning", "characters that hide what the script says", pedantic=True)
+@RULES.add("SB801", "warning", "characters that hide what the script does", pedantic=True)
 def _hidden(script: JobScript) -> Iterator[Hit]:
     if not script.text.encode("utf-8", "surrogateescape").translate(None, _PRINTED):
         return
     for number, line in enumerate(script.lines, start=1):
         match = _HIDDEN.search(line) if not line.isprintable() else None
         if match:
-            what = f"the character U+{ord(match[0]):04X}: a terminal shows another line than bash reads"
+            what = f"the character U+{ord(match[0]):04X}: terminals don't show the line as bash reads it"
             at = script.at(number, match.start() + 1, match.end() + 1)
             yield Hit(at, what, _remove(match[0]), pedantic=match[0] < "\x80")
 
@@ -103,13 +92,13 @@ def _remove(character: str) -> str:
     return "remove it, or write $'\\e' for an escape" if character == "\x1b" else "remove it"
 
 
-@RULES.add("SB802", "error", "a variable that bash does not set")
+@RULES.add("SB802", "error", "an assignment that sets nothing")
 def _named(script: JobScript) -> Iterator[Hit]:
     for command in script.named("export"):
         for word in command.words[1:]:
             match = _MISNAMED.match(word.text)
             if match and not _NAME.fullmatch(match[1]) and word.text[0] != "-":
-                what = f"'{match[1]}' is no name of a variable: bash refuses this"
+                what = f"'{match[1]}' is not a variable name: bash refuses this"
                 yield Hit(script.at_word(word), what, f"{_valid(match[1])}=...")
     if script.body.faults:
         return  # what looks like a command may be text
@@ -123,8 +112,8 @@ def _named(script: JobScript) -> Iterator[Hit]:
             and _NAME.fullmatch(command.path)
             and _is_assignment(script, command)
         ):
-            what = f"a blank before =: bash runs a command '{command.path}' and sets nothing"
-            yield Hit(script.at_word(command), what, f"{command.path}=..., without blanks")
+            what = f"a space before =: bash runs a command '{command.path}' and sets nothing"
+            yield Hit(script.at_word(command), what, f"{command.path}=..., without spaces")
 
 
 def _is_assignment(script: JobScript, command: Command) -> bool:
@@ -144,7 +133,7 @@ def _misnamed(script: JobScript, command: Command) -> Iterator[Hit]:
     match = _MISNAMED.match(command.path)
     if match is None or match[1].startswith("-") or _NAME.fullmatch(match[1]):
         return
-    what = f"'{match[1]}' is no name of a variable: bash looks for a command of this name"
+    what = f"'{match[1]}' is not a variable name: bash looks for a command of this name"
     yield Hit(script.at_word(command), what, f"{_valid(match[1])}=...")
 
 
@@ -166,7 +155,7 @@ def _of_others(script: JobScript) -> Iterator[Hit]:
             fix = f"set it for one command alone: {made.name}=... python train.py"
             yield Hit(at, f"{made.name}: {_LOADED[made.name]}", fix, severity)  # type: ignore[arg-type]
         elif made.name == "PATH" and _replaces_path(made):
-            what = f"PATH is now {made.value} alone: srun, scontrol and the like are not found any more"
+            what = f"PATH is now {made.value} alone: srun, scontrol etc. are no longer found"
             yield Hit(at, what, f"PATH={made.value}:$PATH", pedantic=False)
         elif made.name.startswith("SBATCH_") and "sbatch " not in script.text:
             what = f"{made.name} is read by sbatch when a job is submitted: here it does nothing"
@@ -180,7 +169,7 @@ def _replaces_path(made: Assignment) -> bool:
     )
 
 
-@RULES.add("SB804", "warning", "an rm -r that an unset variable leads astray")
+@RULES.add("SB804", "warning", "rm -r with a variable that may be unset")
 def _removes(script: JobScript) -> Iterator[Hit]:
     for command in script.named("rm"):
         if not _is_recursive(script, command):
@@ -198,7 +187,7 @@ def _removes(script: JobScript) -> Iterator[Hit]:
             left = "".join(part.text for part in rest)
             if piece.name in OF_SITES or left not in ("/", "/*", "/.", "/**"):
                 continue
-            what = f"the script does not set {piece.name}: where nobody has, this removes {left}"
+            what = f"the script does not set {piece.name}: if it is unset, this removes {left}"
             yield Hit(script.at_word(word), what, f'rm -r -- "${{{piece.name}:?}}"{left}')
 
 
@@ -207,7 +196,7 @@ def _is_recursive(script: JobScript, command: Command) -> bool:
     return any(flag == "--recursive" or (flag[1:2] != "-" and set("rR") & set(flag)) for flag in flags)
 
 
-@RULES.add("SB805", "warning", "text that is run as commands", pedantic=True)
+@RULES.add("SB805", "warning", "outside text that is run as commands", pedantic=True)
 def _evaluated(script: JobScript) -> Iterator[Hit]:
     if "eval" not in script.text and " -c" not in script.text:
         return
@@ -216,8 +205,8 @@ def _evaluated(script: JobScript) -> Iterator[Hit]:
         foreign = [name for name in word.variables if name not in set_here and name not in ALWAYS_SET]
         if foreign and not word.text.startswith("'"):
             shown = "$" + foreign[0]
-            what = f"{shown} comes from outside of the script and is run as commands: what is in it decides "
-            what += "what the job does"
+            what = f"{shown} comes from outside the script and is run as commands: it decides what the job "
+            what += "does"
             fix = '"$@"' if foreign[0] in ("@", "*") or foreign[0].isdigit() else 'an array: "${command[@]}"'
             yield Hit(script.at_word(word), what, f"run {fix} without {command.name}")
 
@@ -240,8 +229,8 @@ def _secrets(script: JobScript) -> Iterator[Hit]:
         if (at.line, at.column) in seen:
             continue
         seen.add((at.line, at.column))
-        what = f"{kind} ({secret[:4]}...): Slurm keeps a copy of the script, and all "
-        what += "who can read the file have it"
+        what = f"{kind} ({secret[:4]}...): Slurm keeps a copy of the script, and everybody who can read the "
+        what += "file has it"
         yield Hit(at, what, f"keep it in a file of mode 600: export {name}=$(<~/.secrets/{name.lower()})")
 
 
@@ -308,7 +297,7 @@ def _has_shape(value: str) -> bool:
     return any(start in value and shape.search(value) for start, (_, shape) in _TOKENS.items())
 
 
-@RULES.add("SB807", "warning", "something that others can change")
+@RULES.add("SB807", "warning", "files or downloads that others can change")
 def _of_anybody(script: JobScript) -> Iterator[Hit]:
     for command in (
         script.named("curl", "wget", *_RUNNERS) if "curl" in script.text or "wget" in script.text else ()
@@ -331,13 +320,13 @@ def _run_from_network(script: JobScript, command: Command) -> Iterator[Hit]:
     fix = "download it once, read it, and run the file"
     if command.name not in _RUNNERS:
         if _is_piped_to_shell(command):
-            what = f"what the server sends is run as it comes: {command.name} | bash"
+            what = f"runs whatever the server sends: {command.name} | bash"
             yield Hit(script.at_word(command), what, fix)
         return
     for word in command.words[1:]:
         loads = (piece.kind in ("process", "command") and _LOADS.search(piece.text) for piece in word.pieces)
         if any(loads):
-            what = f"what the server sends is run as it comes: {command.name} {word.text}"
+            what = f"runs whatever the server sends: {command.name} {word.text}"
             yield Hit(script.at_word(word), what, fix)
 
 
@@ -358,22 +347,20 @@ def _exports(script: JobScript) -> Iterator[Hit]:
         before = item if "=" in item else before
 
 
-@RULES.add("SB809", "warning", "a job name that commands stumble over")
+@RULES.add("SB809", "warning", "a job name that commands can't handle")
 def _job_name(script: JobScript) -> Iterator[Hit]:
     name = script.option("job-name")
     if len(name.encode("utf-8", "surrogateescape")) > NAME_BYTES_MAX:
         what = f"a job name of {len(name)} characters: Slurm refuses more than {NAME_BYTES_MAX} bytes"
         yield Hit("job-name", what, "a shorter name", "error")
     elif name.startswith("-"):
-        what = f"the job name '{name}' looks like an option: scancel --name={name} works, other commands fail"
+        what = f"the job name '{name}' looks like an option: only commands with --name={name} work"
         yield Hit("job-name", what, f"--job-name={name.lstrip('-') or 'train'}")
     elif not name.isprintable():
-        yield Hit(
-            "job-name", "the job name holds characters that can't be shown", "letters, digits, . _ and -"
-        )
+        yield Hit("job-name", "the job name holds unprintable characters", "letters, digits, . _ and -")
 
 
-@RULES.add("SB811", "warning", "a place that is right for one person, or one day")
+@RULES.add("SB811", "warning", "a hard-coded home folder or host")
 def _of_one(script: JobScript) -> Iterator[Hit]:
     for made in script.body.sets:
         value = made.value if _ADDRESS.search(made.name) else None
@@ -390,18 +377,18 @@ def _of_one(script: JobScript) -> Iterator[Hit]:
     for number, line in enumerate(script.lines, start=1):
         match = _HOME.search(line) if not line.startswith("# ") else None
         if match and match[1] != user and f"/home/{user}/" not in script.text:
-            what = f"{match[0]} is the home folder of {match[1]}, and {user} submits the job"
+            what = f"{match[0]} is {match[1]}'s home folder, but {user} submits the job"
             yield Hit(
                 script.at(number, match.start() + 1, match.end() + 1), what, "$HOME/, or a shared folder"
             )
 
 
 def _fixed_address(at: Place, value: str) -> Hit:
-    what = f"{value} is one machine, and Slurm decides where the job runs: another job gets other nodes"
+    what = f"{value} is one machine, but Slurm decides where the job runs"
     return Hit(at, what, 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)')
 
 
-@RULES.add("SB812", "warning", "a placeholder that nobody has filled in")
+@RULES.add("SB812", "warning", "an unfilled placeholder")
 def _unfilled(script: JobScript) -> Iterator[Hit]:
     text = script.text.lower()
     if not any(word in text for word in _UNFILLED_WORDS):
@@ -415,10 +402,10 @@ def _unfilled(script: JobScript) -> Iterator[Hit]:
         match = UNFILLED.search(line, 0, end)
         if match and "echo" not in line[: match.start()]:
             what = f"'{match[0]}' is a placeholder"
-            yield Hit(script.at(number, match.start() + 1, match.end() + 1), what, "write what belongs there")
+            yield Hit(script.at(number, match.start() + 1, match.end() + 1), what, "fill it in")
 
 
-@RULES.add("SB813", "error", "a line of options that bash takes for a command")
+@RULES.add("SB813", "error", "an option line that bash takes for a command")
 def _not_continued(script: JobScript) -> Iterator[Hit]:
     ends: set[int] = set()
     for match in _OPTION_LINE.finditer(script.text) if script.body.language in SHELLS else ():
@@ -428,17 +415,17 @@ def _not_continued(script: JobScript) -> Iterator[Hit]:
         number, column = script.body.source.position(at)
         before, line = script.lines[number - 2 : number]
         kept = before.rstrip(" \t")
-        what = f"bash takes '{line.split()[0]}' for a command: the line before "
+        what = f"bash takes '{line.split()[0]}' for a command: the previous line "
         place = script.at(number, column)
         if kept.endswith("\\") and kept != before:
-            what += "ends in a blank after its backslash, and is not continued"
+            what += "has a space after its backslash, so it does not continue"
             edits = (Edit(number - 1, len(kept) + 1, 0, ""),)
             yield Hit(place, what, "remove the blank", edits=edits)
         elif not before.endswith("\\") and not script.body.faults:
             ends = ends or {one.end_line for one in script.body.commands if not one.test}
             if not _starts_command(script, number - 1, ends):
                 continue
-            yield Hit(place, f"{what}is not continued", "end the line before in a backslash")
+            yield Hit(place, f"{what}is not continued", "end the previous line with a backslash")
 
 
 def _starts_command(script: JobScript, number: int, ends: set[int]) -> bool:

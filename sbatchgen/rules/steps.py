@@ -23,45 +23,31 @@ RULES: Rules[JobScript] = Rules()
 
 LONG_SLEEP_S = 3600
 KEEPERS = frozenset(("wait", "exec", "trap", "fg", "tail", "sleep", "kill", "read", "tee"))
-WORDS_AT_THE_END = frozenset(
-    (
-        "echo",
-        "date",
-        "printf",
-        "true",
-        ":",
-        "sleep",
-        "ls",
-        "squeue",
-        "sacct",
-        "nvidia-smi",
-        "hostname",
-        "seff",
-    )
-)
+_WORDS_AT_THE_END = "echo date printf true : sleep ls squeue sacct nvidia-smi hostname seff"
+WORDS_AT_THE_END = frozenset(_WORDS_AT_THE_END.split())
 POLLS = frozenset(("squeue", "sacct", "sinfo", "sstat", "sbatch", "scontrol"))
 OF_A_TASK = frozenset(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK_PID"))
-_ENDS_ALONE = ("the script goes on and ends, and what it started is killed", "start the program itself")
+_ENDS_ALONE = ("the script goes on and ends, and Slurm kills what it started", "start the program itself")
 _LEAVING = {
-    "sudo": ("a batch job has no terminal to ask for a password at", "remove it"),
+    "sudo": ("a batch job has no terminal to type a password", "remove it"),
     "ssh": (
-        "what it starts belongs to no step: Slurm's variables, limits and end do not reach it",
+        "what it starts is not part of the job: Slurm neither limits nor ends it, nor sets its variables",
         "srun --nodelist=HOST --ntasks=1 COMMAND",
     ),
     "docker": (
-        "the container is a child of its daemon, outside of the job: limits and end do not reach it",
+        "its daemon starts the container outside the job: Slurm neither limits nor ends it",
         "apptainer exec IMAGE, or srun --container-image=IMAGE",
     ),
     "screen": _ENDS_ALONE,
     "tmux": _ENDS_ALONE,
-    "nohup": ("a batch job has no terminal that could hang up", "remove it"),
+    "nohup": ("a batch job has no terminal that can hang up", "remove it"),
 }
 MOSTLY_MEANT = frozenset(("nohup", "sudo", "ssh"))  # some sites allow sudo; ssh may go to another machine
 _NODES = re.compile(r"show hostnames|SLURM_(?:JOB_)?NODELIST|SLURM_LAUNCH_NODE")
 _WAITING = frozenset(("sleep", "tail", "jupyter", "jupyter-lab", "jupyter-notebook", "code-server"))
 
 
-@RULES.add("SB308", "warning", "a variable of each task that the batch shell expands")
+@RULES.add("SB308", "warning", "a per-task variable that the batch shell expands")
 def _expanded_in_the_task(script: JobScript) -> Iterator[Hit]:
     exported = False
     used = any(use.name in OF_A_TASK for use in script.body.uses)
@@ -84,14 +70,13 @@ def _expanded_in_the_task(script: JobScript) -> Iterator[Hit]:
         if launch.is_native and not exported:
             exported = True
             for one, name in _exported_early(script, launch, names):
-                what = (
-                    f"{one.name}=${name} is set before srun starts: all {tasks} tasks get the same value, 0"
-                )
+                what = f"{one.name}=${name} is set before srun starts: all {tasks} tasks get the same value, "
+                what += "0"
                 fix = f"srun bash -c 'export {one.name}=${name}; exec python ...'"
                 yield Hit(script.at(one.line, one.column), what, fix)
 
 
-@RULES.add("SB309", "error", "the script ends before what runs in the background")
+@RULES.add("SB309", "error", "a script that ends before its background processes")
 def _background_awaited(script: JobScript) -> Iterator[Hit]:
     commands = script.body.commands
     last = [launch for launch in script.launches if launch.command.background and not launch.is_helper]
@@ -139,7 +124,7 @@ def _is_plain(script: JobScript) -> bool:
     return all(OF_ENVIRONMENT.search(script.body.text_of(word)) for word in sourced)
 
 
-@RULES.add("SB310", "warning", "steps that wait for each other")
+@RULES.add("SB310", "warning", "job steps that block each other")
 def _steps_share(script: JobScript) -> Iterator[Hit]:
     waiting = [launch for launch in script.steps if launch.command.background and _takes_all(launch, script)]
     count = sum(2 if launch.command.context.loop else 1 for launch in waiting)
@@ -149,7 +134,7 @@ def _steps_share(script: JobScript) -> Iterator[Hit]:
         return
     step = waiting[0].step
     if step is not None:
-        what = "each srun takes all CPUs of its nodes: the others wait, and the steps run one after another"
+        what = "each srun takes all CPUs of its nodes: the steps run one after another"
         yield Hit(
             script.at_word(step.words[0]), what, "srun --exact --ntasks=1 --cpus-per-task=N --gpus=N --mem=N"
         )
@@ -165,12 +150,12 @@ def _waits_in_front(script: JobScript, first: Launch) -> Iterator[Hit]:
             continue
         if launch.step is not None and not command.context.branch and not first.command.context.branch:
             what = f"the srun in line {first.command.line} holds all CPUs of its nodes while it runs in the "
-            what += "background: this one waits for its end"
+            what += "background: this one waits for it"
             yield Hit(script.at_word(launch.step.words[0]), what, "srun --overlap, or --exact for both")
             return
 
 
-@RULES.add("SB311", "warning", "a pipe that hides how the training ended")
+@RULES.add("SB311", "warning", "a pipe that hides a failed training")
 def _pipe_status(script: JobScript) -> Iterator[Hit]:
     body = script.body
     for launch in (
@@ -189,16 +174,14 @@ def _pipe_status(script: JobScript) -> Iterator[Hit]:
         if body.option_at("pipefail", command.line) or any(use.name == "PIPESTATUS" for use in body.uses):
             continue
         behind = next((one.name for one in reversed(pipe.stages[-1]) if one.name), "")
-        what = (
-            f"the status of the pipe is that of {behind or 'its last command'}: Slurm shows a failed job as "
-        )
+        what = f"the status of the pipe is that of {behind or 'its last command'}: a failed job is shown as "
         what += "COMPLETED"
         safe = body.language == "bash" and not body.option_at("errexit", command.line)
         edits = line_before(script, command, "set -o pipefail") if safe else ()
         yield Hit(script.at_command(command), what, "set -o pipefail, before it", edits=edits)
 
 
-@RULES.add("SB312", "warning", "the last command hides how the training ended")
+@RULES.add("SB312", "warning", "a last command that hides a failed training")
 def _last_status(script: JobScript) -> Iterator[Hit]:
     body, last = script.body, script.body.last
     if last is None or last.name not in WORDS_AT_THE_END or last.context.branch or last.test:
@@ -220,7 +203,7 @@ def _last_status(script: JobScript) -> Iterator[Hit]:
             continue
         if any("ERR" in inner.context.trap for _, inner in body.traps):
             continue
-        what = f"the script ends with the status of {last.name}: Slurm shows a failed job as COMPLETED"
+        what = f"the script ends with the status of {last.name}: a failed job is shown as COMPLETED"
         yield Hit(
             script.at_command(last),
             what,
@@ -228,7 +211,7 @@ def _last_status(script: JobScript) -> Iterator[Hit]:
         )
 
 
-@RULES.add("SB315", "warning", "the script chooses GPUs that Slurm has chosen")
+@RULES.add("SB315", "warning", "CUDA_VISIBLE_DEVICES with GPUs that the job does not have")
 def _gpus_chosen(script: JobScript) -> Iterator[Hit]:
     for one in script.body.sets:
         if one.name != "CUDA_VISIBLE_DEVICES" or one.prefix or not script.resources.gpu_count:
@@ -237,14 +220,12 @@ def _gpus_chosen(script: JobScript) -> Iterator[Hit]:
         gpus = script.resources.gpu_count
         if re.fullmatch(r"\d{1,3}(?:,\d{1,3})*", value, re.ASCII) and max(map(int, value.split(","))) >= gpus:
             has = "one GPU, number 0" if gpus == 1 else f"{gpus} GPUs, numbers 0 to {gpus - 1}"
-            what = (
-                f"CUDA_VISIBLE_DEVICES={value}, and the job has {has} on a node: the others are not there, "
-            )
-            what += "or another job's"
+            what = f"CUDA_VISIBLE_DEVICES={value}, and the job has {has} on a node: the others don't exist, "
+            what += "or are another job's"
             yield Hit(script.at(one.line, one.column), what, "remove it: Slurm sets it")
 
 
-@RULES.add("SB317", "warning", "the script asks Slurm again and again", pedantic=True)
+@RULES.add("SB317", "warning", "Slurm commands in a loop", pedantic=True)
 def _polls(script: JobScript) -> Iterator[Hit]:
     for command in script.named("watch", *POLLS):
         name = command.name
@@ -256,18 +237,16 @@ def _polls(script: JobScript) -> Iterator[Hit]:
         if name == "scontrol" and (verb != "show" or "host" in command.text):
             continue
         if name:
-            what = (
-                f"{name} in a loop: each call is work for slurmctld, which all jobs of the cluster wait for"
-            )
+            what = f"{name} in a loop: each call loads slurmctld, which all jobs of the cluster depend on"
             fix = (
-                "one job array: --array=0-9"
+                "use one job array: --array=0-9"
                 if name == "sbatch"
-                else "a dependency: --dependency=afterok:JOBID"
+                else "use a dependency: --dependency=afterok:JOBID"
             )
             yield Hit(script.at_command(command), what, fix)
 
 
-@RULES.add("SB318", "warning", "a command that leaves the job")
+@RULES.add("SB318", "warning", "a command that runs outside the job")
 def _leaves_the_job(script: JobScript) -> Iterator[Hit]:
     for launch in script.steps:
         program = (
@@ -307,7 +286,7 @@ def _to_a_node(script: JobScript, command: Command) -> bool:
     return host is not None and bool(host.variables)
 
 
-@RULES.add("SB319", "info", "idle GPUs")
+@RULES.add("SB319", "info", "a job that holds idle GPUs")
 def _idle_gpus(script: JobScript) -> Iterator[Hit]:
     if not script.resources.gpu_count:
         return
@@ -319,15 +298,15 @@ def _idle_gpus(script: JobScript) -> Iterator[Hit]:
             continue
         if words:
             gpus = script.resources.nodes * script.resources.gpu_count
-            what = f"{' '.join(words[:2])} holds {gpus} GPUs, used or not"
+            what = f"{' '.join(words[:2])} holds {gpus} GPUs, even if idle"
             yield Hit(
                 script.at_command(command),
                 what,
-                "end the job when the work is done: timeout 1h COMMAND",
+                "limit it: timeout 1h COMMAND",
             )
 
 
-@RULES.add("SB327", "warning", "srun reads the list that a loop goes through")
+@RULES.add("SB327", "warning", "srun in a loop that reads the loop's input")
 def _reads_stdin(script: JobScript) -> Iterator[Hit]:
     loop: Command | None = None
     readers = {id(launch.command): launch for launch in script.steps}
@@ -343,7 +322,7 @@ def _reads_stdin(script: JobScript) -> Iterator[Hit]:
                 continue  # it has no stdin
             fed = any(one.operator in ("<", "<<<", "<<", "<<-") for one in command.redirects)
             if step and not fed and not (command.pipe and command.stage) and step.option("input") is None:
-                what = "srun reads the input of the loop: only the first line is worked on"
+                what = "srun reads the loop's input: only the first line is processed"
                 yield Hit(script.at_word(step.words[0]), what, "srun --input=none, or </dev/null behind it")
 
 
@@ -377,19 +356,8 @@ def _same_loop(one: Command, command: Command) -> bool:
 
 
 # Options by which a step shares its nodes, has others, or is a job of its own.
-OF_ITS_OWN = frozenset(
-    (
-        "exact",
-        "overlap",
-        "exclusive",
-        "cpus-per-task",
-        "nodelist",
-        "relative",
-        "het-group",
-        "partition",
-        "account",
-    )
-)
+_OF_ITS_OWN = "exact overlap exclusive cpus-per-task nodelist relative het-group partition account"
+OF_ITS_OWN = frozenset(_OF_ITS_OWN.split())
 
 
 def _takes_all(launch: Launch, script: JobScript) -> bool:
@@ -412,13 +380,14 @@ def _sleeps(words: list[str]) -> float:
     return total
 
 
-@RULES.add("SB328", "warning", "a serial program under srun, once for each task")
+@RULES.add("SB328", "warning", "a serial program that every task runs")
 def _serial_step(script: JobScript) -> Iterator[Hit]:
     for launch in script.steps:
         tasks, program = launch.tasks, launch.program
         name = program.name.rpartition("/")[2]
         if launch.step and tasks and tasks > 1 and name in SERIAL and not launch.mpi:
-            what = f"srun starts {name} {tasks} times, all with the same arguments: they write the same files"
+            what = f"srun starts {name} {tasks} times, with the same arguments each: they write the same "
+            what += "files"
             yield Hit(script.at_word(launch.step.words[0]), what, f"srun --ntasks=1 {name} ...")
 
 

@@ -20,27 +20,26 @@ def _overrides(script: JobScript) -> Iterator[Hit]:
             continue
         new = option.value or ""
         if name not in script.options:
-            what = f"{option.spelled}={new} in the environment sets --{name}, which the script leaves open"
+            what = f"{option.spelled}={new} in the environment sets --{name}, which the script does not set"
             yield Hit(script.at(1), what, f"unset {option.spelled}, or write it into the script", "info")
         elif (old := script.option(name)) != new:
-            what = (
-                f"{option.spelled} in the environment wins over the script: --{name} is '{new}', not '{old}'"
-            )
+            what = f"{option.spelled} in the environment wins over the script: --{name} is '{new}', not "
+            what += f"'{old}'"
             yield Hit(name, what, f"env -u {option.spelled} sbatch {script.file}")
 
 
-@RULES.add("SB902", "warning", "a job that is submitted from inside of another")
+@RULES.add("SB902", "warning", "a job submitted from inside another job")
 def _inside(script: JobScript) -> Iterator[Hit]:
     job = script.environment.get("SLURM_JOB_ID")
     if job:
-        what = f"submitted from inside of job {job}: its SLURM_ variables come along, and srun takes "
-        what += "some of them for options"
+        what = f"submitted from inside job {job}: its SLURM_ variables are inherited, and srun takes some of "
+        what += "them as options"
         yield Hit(script.at(1), what, "submit it from a login node; sbatchgen submit leaves them out")
 
 
-@RULES.add("SB910", "warning", "a variable that puts all steps into a container")
+@RULES.add("SB910", "warning", "a variable that puts every step into a container")
 def _pyxis(script: JobScript) -> Iterator[Hit]:
     names = sorted(name for name in script.environment if name.startswith("PYXIS_CONTAINER_"))
     if names and script.steps:
-        what = f"{', '.join(names)} in the environment count as options for every srun of the script"
+        what = f"{', '.join(names)} in the environment act as options of every srun of the script"
         yield Hit(script.at_word(script.steps[0].command), what, f"unset {' '.join(names)}")

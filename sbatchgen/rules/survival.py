@@ -94,7 +94,7 @@ def _shown(launch: Launch) -> str:
     return f"{(launch.step or launch.program).name} in line {launch.command.line}"
 
 
-@RULES.add("SB601", "warning", "a signal that ends the script")
+@RULES.add("SB601", "warning", "a signal without a trap, which ends the script")
 def _has_trap(script: JobScript) -> Iterator[Hit]:
     signal = _signal(script)
     if signal is None or not signal[0] or signal[1] in HARMLESS:
@@ -105,10 +105,8 @@ def _has_trap(script: JobScript) -> Iterator[Hit]:
     if {name, "?"} & _trapped(script).keys() or not _is_whole(script):
         return
     if not any(_name(word.text) == name for one in script.commands for word in one.words[1:]):
-        what = (
-            f"bash gets {name} before the time limit and has no trap for it: it ends the script, and Slurm "
-        )
-        what += "the job, earlier than without the signal"
+        what = f"bash gets {name} before the time limit and has no trap for it: the script ends, and Slurm "
+        what += "ends the job, earlier than without the signal"
         yield Hit("signal", what, f"trap 'touch \"$STOP_FILE\"' {name}, before the work is started")
 
 
@@ -122,34 +120,34 @@ def _trap_in_time(script: JobScript) -> Iterator[Hit]:
         return
     what = f"bash waits for {_shown(trainings[-1])} to end before it runs the trap for {signal[1]}: the "
     what += "training has ended, or was killed at the limit, by then"
-    fix = "end the line with &, then: while kill -0 $! 2>/dev/null; do wait $!; done"
+    fix = "end the line with &, then add: while kill -0 $! 2>/dev/null; do wait $!; done"
     yield Hit(script.at_word(trainings[-1].command), what, fix)
 
 
-@RULES.add("SB603", "warning", "a signal for the steps, where the script waits for it")
+@RULES.add("SB603", "warning", "a signal that does not reach its handler")
 def _reaches(script: JobScript) -> Iterator[Hit]:
     signal = _signal(script)
     if signal is None or signal[0] or script.body.language not in SHELLS:
         return
     name, value = signal[1], script.option("signal")
     if name in _trapped(script):
-        what = f"--signal={value} goes to the steps and not to the script: its trap for {name} never runs"
+        what = f"--signal={value} goes to the steps, not to the script: its trap for {name} never runs"
         yield Hit("signal", what, f"--signal=B:{value.partition(':')[2] or value}")
         return
     started = any(one.step or one.mpi for one in script.launches)
     if script.trainings and not script.starts_unseen and not started:
-        what = f"--signal={value} goes to steps of srun, and the script starts none: nobody gets it"
+        what = f"--signal={value} goes to srun's steps, but the script starts none: no process gets it"
         yield Hit("signal", what, f"srun {script.trainings[0].program.name}, or B: and a trap")
 
 
-@RULES.add("SB605", "warning", "a restart from the beginning", pedantic=True)
+@RULES.add("SB605", "warning", "a requeue that starts training from scratch", pedantic=True)
 def _resumes(script: JobScript) -> Iterator[Hit]:
     if "requeue" not in script.options or not script.trainings or script.starts_unseen:
         return
     if not _speaks_of(script, RESUMES):
-        what = "--requeue starts the script again from its first line, and nothing in it looks for a "
-        what += "checkpoint: the training begins anew, and may write over what it has saved"
-        yield Hit("requeue", what, "give the trainer its option to resume, or --no-requeue")
+        what = "--requeue starts the script again from its first line, but nothing in it looks for a "
+        what += "checkpoint: training starts from scratch, and may overwrite what it has saved"
+        yield Hit("requeue", what, "add the trainer's resume option, or --no-requeue")
 
 
 @RULES.add("SB607", "warning", "a requeue that Slurm refuses")
@@ -159,16 +157,14 @@ def _may_requeue(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at_word(command), what, "replace --no-requeue by --requeue")
 
 
-@RULES.add("SB608", "info", "a long job that seems to save nothing")
+@RULES.add("SB608", "info", "a long job without checkpoints")
 def _saves(script: JobScript) -> Iterator[Hit]:
     time = script.resources.time
     if time is None or time <= LONG_S or not script.trainings or script.starts_unseen:
         return
     if "signal" not in script.options and not _speaks_of(script, SAVES):
-        what = (
-            f"a job of up to {script.option('time')}, and nothing in the script speaks of checkpoints: what "
-        )
-        what += "ends it early costs all of it"
+        what = f"a job of up to {script.option('time')}, but the script does not mention checkpoints: a "
+        what += "failure loses all of it"
         yield Hit("time", what, "save a checkpoint each hour, and resume from the newest")
 
 
@@ -180,18 +176,18 @@ def _own_successor(script: JobScript) -> Iterator[Hit]:
             if {"0", "BASH_SOURCE"} & set(word.variables):
                 if command.context.branch or command.context.function or "depend" in command.text:
                     continue  # mostly: if [ -z "$SLURM_JOB_ID" ]; then sbatch "$0"
-                what = f"{word.text} is Slurm's copy of the script, on the disk of the node: it is gone when "
-                what += "the job ends, and jobs that submit each other end only by scancel"
+                what = f"{word.text} is Slurm's copy of the script, on the node's disk: it is gone when the "
+                what += "job ends. Only scancel ends jobs that submit each other"
                 yield Hit(script.at_word(word), what, _SUCCESSOR)
             elif command.context.top and (script.body.value(word) or "").rpartition("/")[2] == own:
-                what = "each run submits the next, whatever came of it: they end only by scancel"
+                what = "each run submits the next, even if it failed: only scancel ends this"
                 yield Hit(script.at_word(command), what, _SUCCESSOR)
 
 
-_SUCCESSOR = "--requeue with a bound on SLURM_RESTART_COUNT, or --array=1-10%1"
+_SUCCESSOR = "--requeue with a limit on SLURM_RESTART_COUNT, or --array=1-10%1"
 
 
-@RULES.add("SB611", "warning", "a job that waits for ever for a failed one")
+@RULES.add("SB611", "warning", "a dependency that may keep the job pending for ever")
 def _dependency(script: JobScript) -> Iterator[Hit]:
     what = "if that job fails, this one stays pending for ever (DependencyNeverSatisfied)"
     option = "--kill-on-invalid-dep=yes"
@@ -207,7 +203,7 @@ def _dependency(script: JobScript) -> Iterator[Hit]:
                 yield Hit(script.at_word(word), what.replace("this one", "the new one"), f"add {option}")
 
 
-@RULES.add("SB613", "warning", "a wait that the signal ends")
+@RULES.add("SB613", "warning", "a wait that the signal interrupts")
 def _waits_on(script: JobScript) -> Iterator[Hit]:
     signal = _signal(script)
     if signal is None or not signal[0] or signal[1] not in _trapped(script):
@@ -219,8 +215,8 @@ def _waits_on(script: JobScript) -> Iterator[Hit]:
         return
     if any(command.name in ends for command in _handlers(script, (signal[1],))):
         return
-    what = f"{signal[1]} ends this wait, with a status over 128: the script goes on, ends, and Slurm kills "
-    what += f"{_shown(behind[0])}"
+    what = f"{signal[1]} interrupts this wait (status over 128): the script goes on and ends, and Slurm "
+    what += f"kills {_shown(behind[0])}"
     yield Hit(script.at_word(waits[0]), what, 'while kill -0 "$pid" 2>/dev/null; do wait "$pid"; done')
 
 
@@ -235,12 +231,12 @@ def _torchrun_signal(script: JobScript) -> Iterator[Hit]:
             continue
         handled = agent.option("signals-to-handle")
         if handled is None or (handled.value is not None and signal[1] not in handled.value):
-            what = f"torchrun gets {signal[1]} before the time limit and has no handler for it: it ends, and "
-            what += "its workers with it"
+            what = f"torchrun gets {signal[1]} before the time limit and has no handler for it: it dies, and "
+            what += "its workers too"
             yield Hit("signal", what, f"B:{signal[1]}@300, and a trap that writes a stop file")
 
 
-@RULES.add("SB615", "warning", "a shell between the signal and the program")
+@RULES.add("SB615", "warning", "a shell that keeps the signal from the program")
 def _shell_between(script: JobScript) -> Iterator[Hit]:
     signal = _signal(script)
     if signal is None or signal[0] or signal[1] in HARMLESS:
@@ -254,7 +250,7 @@ def _shell_between(script: JobScript) -> Iterator[Hit]:
             own = [one for one in tool.body.commands if not one.context.substitution]
             if len(own) < 2:
                 continue
-            what = f"{signal[1]} reaches {shell.name} alone, which ends by it; {launch.program.name} runs on"
+            what = f"{signal[1]} reaches only {shell.name}, which dies of it; {launch.program.name} runs on"
             replaced = shell.name == "bash" and _is_end(own[-1], tool)
             what += ", unless this bash replaces itself by its last command, as newer ones do" * replaced
             fix = f"exec {tool.name} ... as its last command"
@@ -266,7 +262,7 @@ def _is_end(command: Command, tool: Tool) -> bool:
     return command.context.top and command.pipe is None and command.at == tool.words[0].at
 
 
-@RULES.add("SB616", "warning", "requeues without a bound", pedantic=True)
+@RULES.add("SB616", "warning", "requeues without a limit", pedantic=True)
 def _bounded(script: JobScript) -> Iterator[Hit]:
     requeues = _requeues(script)
     if not requeues or "SLURM_RESTART_COUNT" in script.text:
@@ -274,13 +270,11 @@ def _bounded(script: JobScript) -> Iterator[Hit]:
     handled = {id(command) for command in _handlers(script)}
     for command in requeues:
         if id(command) not in handled:
-            what = (
-                "the job is requeued however often it has been: one that fails at its start does so for ever"
-            )
+            what = "the job is requeued without a limit: one that fails at its start does so for ever"
             yield Hit(script.at_word(command), what, "((${SLURM_RESTART_COUNT:-0} < 5)) && " + command.text)
 
 
-@RULES.add("SB617", "info", "tasks that outlive a failed one")
+@RULES.add("SB617", "info", "tasks that keep running when one has failed")
 def _fails_together(script: JobScript) -> Iterator[Hit]:
     if "KILL_BAD_EXIT" in script.text:
         return
@@ -290,10 +284,8 @@ def _fails_together(script: JobScript) -> Iterator[Hit]:
             continue
         tasks = launch.tasks
         if tasks is not None and tasks > 1:
-            what = (
-                f"if one of the {tasks} tasks fails, srun lets the others run, and they wait for it until a "
-            )
-            what += "timeout"
+            what = f"if one of the {tasks} tasks fails, srun lets the others run, and they wait for it until "
+            what += "a timeout"
             yield Hit(script.at_word(step.words[0]), what, "srun --kill-on-bad-exit=1")
 
 
@@ -302,6 +294,6 @@ def _element(script: JobScript) -> Iterator[Hit]:
     for command in _requeues(script) if "array" in script.options else ():
         text = " ".join(script.body.text_of(word) for word in command.words[1:])
         if "ARRAY" not in text and ("SLURM_JOB_ID" in text or "SLURM_JOBID" in text):
-            what = "one task of an array has the array's own id as SLURM_JOB_ID: there, this requeues all"
+            what = "in one task of an array SLURM_JOB_ID is the array's id: there, this requeues all tasks"
             fix = 'scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"'
             yield Hit(script.at_word(command), what, fix)

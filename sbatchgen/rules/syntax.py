@@ -29,23 +29,24 @@ _EXIT = re.compile(r"exit(?:[ \t]+\S+)?[ \t]*(?:#.*)?")
 _HEREDOC = re.compile(r"<<-?[ \t]*\\?['\"]?([\w.!-]+)")
 
 
-@RULES.add("SB814", "error", "no bash")
+@RULES.add("SB814", "error", "a bash syntax error")
 def _syntax(script: JobScript) -> Iterator[Hit]:
     for line, said in _faults(script):
         if "here-document" not in said:
-            what = f"bash can't read this, and runs nothing from here on: {said}"
+            what = f"bash can't parse this, and runs nothing from here on: {said}"
             yield Hit(script.at(line), what, "close what is open before it: a quote, if, do, { or (")
 
 
-@RULES.add("SB815", "warning", "a here-document without its end")
+@RULES.add("SB815", "warning", "an unterminated here-document")
 def _heredoc(script: JobScript) -> Iterator[Hit]:
     for line, said in _faults(script):
         match = _HERE.search(said)
         if match:
             what = f"the here-document has no line {match[2]}: the rest of the script is part of it"
-            yield Hit(script.at(line), what, f"{match[2]} alone in a line, without blanks around it")
+            yield Hit(script.at(line), what, f"write {match[2]} alone on a line, without spaces around it")
 
 
+@lru_cache(maxsize=1)  # for both rules
 def _faults(script: JobScript) -> list[tuple[int, str]]:
     """What bash says of the script up to where it ends for sure, with the lines."""
     text = script.body.source.text if script.body.language in ("bash", "sh") else ""

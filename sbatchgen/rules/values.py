@@ -20,7 +20,7 @@ from sbatchgen.units import Duration
 
 RULES: Rules[Job] = Rules()
 
-BAD_VALUE: tuple[str, Severity, str] = ("SB126", "error", "a value that Slurm does not take")
+BAD_VALUE: tuple[str, Severity, str] = ("SB126", "error", "a value that sbatch refuses")
 EXAMPLES = {
     "begin": "--begin=2026-01-31T20:00",
     "cpus-per-task": "--cpus-per-task=8",
@@ -71,7 +71,7 @@ def refused(name: str, value: str, slurm: str) -> tuple[str, str] | None:
         return None
     example = EXAMPLES.get(name)
     return (
-        f"'{value}' is no value of --{name}: sbatch says \"{said}\"",
+        f"'{value}' is not a value for --{name}: sbatch says \"{said}\"",
         f"as in {example}" if example else "see sbatch(1)",
     )
 
@@ -154,7 +154,7 @@ def _array(text: str, _: Job) -> None:
 
     found = indices(text)
     if found is None:
-        raise ValueError("no list of indices")
+        raise ValueError("not a list of indices")
     if any(one[-1] >= MAX_ARRAY_SIZE or one.step >= MAX_ARRAY_SIZE for one in found):
         raise ValueError(f"no cluster has arrays of more than {MAX_ARRAY_SIZE}")
 
@@ -176,7 +176,7 @@ def _batch(text: str, job: Job) -> None:
 
     lists = [job.resources.options[name] for name in ("constraint", "prefer") if name in job.resources]
     if not lists:
-        raise ValueError("there is no --constraint that has it")
+        raise ValueError("no --constraint names it")
     asked = batch_names(text)
     for one in lists:
         try:
@@ -208,11 +208,11 @@ def _hosts(option: str) -> Callable[[str, Job], None]:
         except RefusedError as error:
             if option == "nodelist" and job.is_script and not _sbatch_takes(text, job.slurm):
                 return  # SB126
-            raise ValueError("no list of nodes") from error
+            raise ValueError("not a list of nodes") from error
         if any("[" in host or "]" in host for host in hosts):
             raise ValueError("a bracket is not closed, or not opened")
         if option == "exclude" and (both := set(hosts) & _asked_for(job)):
-            raise ValueError(f"{', '.join(sorted(both)[:3])} in --nodelist too")
+            raise ValueError(f"{', '.join(sorted(both)[:3])} is in --nodelist too")
 
     return check
 
@@ -267,7 +267,7 @@ def _tres_per_task(text: str, job: Job) -> None:
         kind = re.split("[/:=]", item, maxsplit=1)[0]
         if kind not in _TRES:
             raise ValueError(
-                f"'{kind}' is no kind of resource" + (": write gres/gpu" if kind == "gpu" else "")
+                f"'{kind}' is not a kind of resource" + (": write gres/gpu" if kind == "gpu" else "")
             )
 
 
@@ -275,7 +275,7 @@ def _tres_bind(text: str, _: Job) -> None:
     from sbatchgen.sbatch.binding import bad_resource_binding
 
     if bad_resource_binding(text) is not None:
-        raise ValueError("no binding of a resource")
+        raise ValueError("not a binding of a resource")
 
 
 _CHECKS: dict[str, Callable[[str, Job], None]] = {

@@ -241,7 +241,7 @@ def test_the_benchmark_reads_any_folder(tmp_path: Path) -> None:
     program = [sys.executable, str(REPOSITORY / "benchmarks" / "lint_precision.py"), str(tmp_path)]
     done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.startswith("2 scripts\n")
-    assert "error SB126 a value that Slurm does not take: 1 in 1 scripts (50.0 %)" in done.stdout
+    assert "error SB126 a value that sbatch refuses: 1 in 1 scripts (50.0 %)" in done.stdout
     assert "b\\udcff\\x1b.sh:2: #SBATCH --time=2h" in done.stdout
     shown = subprocess.run(
         [*program, "--show", "SB127"], capture_output=True, text=True, check=True, timeout=60
