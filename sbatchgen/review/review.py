@@ -91,7 +91,7 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class ReviewedJob:
     """What runs, and its folders; data and resume are None where your own trainer does not get them."""
 
     name: str
@@ -132,7 +132,7 @@ class Review:
     """
 
     schema: int = SCHEMA
-    job: Job | None = None
+    job: ReviewedJob | None = None
     cluster: Cluster | None = None
     request: Allocation | None = None
     cost: Cost | None = None
@@ -183,8 +183,8 @@ def of_script(script: str | None, job: Resources | None = None, findings: Sequen
     )
 
 
-def _job(plan: Plan) -> Job:
-    return Job(
+def _job(plan: Plan) -> ReviewedJob:
+    return ReviewedJob(
         name=plan.name,
         mode=plan.mode,
         launcher=plan.launcher,
