@@ -4,7 +4,7 @@ import os
 import signal
 
 INTERRUPTED = 130
-_heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not so where it is to be ignored
+_heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else SIGINT is ignored
 if _heard:
     signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
 
@@ -12,19 +12,19 @@ import atexit  # noqa: E402
 import gc  # noqa: E402
 from types import FrameType  # noqa: E402
 
-gc.disable()  # before the imports: a command is over before there is garbage worth a pause
-atexit.register(gc.freeze)  # a tenth of a short one would go into a last look through all modules
+gc.disable()  # a command ends before there is garbage to collect
+atexit.register(gc.freeze)  # skips the last collection, a tenth of a short command
 
 from sbatchgen import cli  # noqa: E402
 
 
 def main() -> None:
-    """Run the command; once it has an exit status, Ctrl-C does not change it."""
+    """Run the command; Ctrl-C does not change an exit status that is decided."""
     if _heard:
         signal.signal(signal.SIGINT, _interrupt)
     try:
         cli.main()
-    except KeyboardInterrupt:  # again, while the first one was dealt with
+    except KeyboardInterrupt:  # a second Ctrl-C
         os._exit(INTERRUPTED)
     finally:
         if _heard:
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def _interrupt(_: int, frame: FrameType | None) -> None:
-    """Ctrl-C. An import has nothing to end well, and Python turns what is raised in one into other errors."""
+    """Ctrl-C. In an import exit at once: Python would turn the exception into other errors."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             os._exit(INTERRUPTED)

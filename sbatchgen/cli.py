@@ -1,4 +1,4 @@
-"""The click commands: parse, call, print. The only place that prints, and the only error boundary."""
+"""The commands: parse, call, print. Only this module prints and handles errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sbatchgen.review.review import Review
     from sbatchgen.submit.submission import Submission
 
-INTERRUPTED, READER_GONE = 130, 141  # as of shells: 128 and the number of the signal
+INTERRUPTED, READER_GONE = 130, 141  # as in shells: 128 and the number of the signal
 OF_STREAMS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 MOST_COLUMNS = 10_000
 
@@ -47,7 +47,7 @@ class Commands(click.Group):
         return super().parse_args(ctx, args[:cut])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, and say what its search has left out, where that was not said before."""
+        """Run the command, then warn of files that its search has ignored."""
         try:
             return super().invoke(ctx)
         finally:
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _run(argv: list[str]) -> int:
-    """The exit status of a command. Not by click's own `main`, which gives a broken pipe that of a bug."""
+    """The exit status of a command. click's own `main` would treat a broken pipe as a bug."""
     if instruction := os.environ.get("_SBATCHGEN_COMPLETE"):
         from click.shell_completion import shell_complete
 
@@ -96,8 +96,8 @@ def _run(argv: list[str]) -> int:
 
 
 def _of_system(error: OSError) -> int:
-    """The exit status of what the system says of a file, or of stdout; what is about neither is a bug."""
-    if isinstance(error, BrokenPipeError):  # `sbatchgen render ... | head`: the reader has what it wanted
+    """The exit status of an error of the system about a file or a stream; any other is a bug."""
+    if isinstance(error, BrokenPipeError):  # `sbatchgen render ... | head`
         return READER_GONE
     problem = of_file(error)
     if problem is None:
@@ -118,9 +118,9 @@ def _leave(status: int) -> NoReturn:
 
 
 def _complete_streams() -> None:
-    """Open what the caller has closed, so that no file gets its number; what goes to such a stdout fails.
+    """Replace closed streams, so that no file gets their number; a closed stdout fails when it is written.
 
-    Text that the encoding of a terminal lacks is written with escapes.
+    Characters that the terminal's encoding lacks are written as escapes.
     """
     for name, flags, mode in (
         ("stdin", os.O_RDONLY, "r"),
@@ -137,11 +137,7 @@ def _complete_streams() -> None:
 
 
 def _print(text: str | bytes, stream: TextIO | None = None, *, nl: bool = True) -> None:
-    """To stdout, or to another stream; bytes as they are.
-
-    Raises:
-        OSError: It can't be written to. The error names it.
-    """
+    """Print to stdout or another stream; an OSError names the stream."""
     try:
         click.echo(text, file=stream, nl=nl)
     except OSError as error:
@@ -158,7 +154,7 @@ def _say(problem: Problem, severity: str) -> None:
 
 
 def _note(text: str, mark: str = "") -> None:
-    """To stderr, if anybody reads that; the word that it starts with in the colour of a severity."""
+    """Print to stderr if possible, with the severity that the text starts with in colour."""
     with contextlib.suppress(OSError):
         click.echo((_colored(mark, mark) if mark else "") + visible(text.removeprefix(mark)), err=True)
 
@@ -171,13 +167,13 @@ def _warn_of_left_out() -> None:
 
 
 def _colored(text: str, severity: str) -> str:
-    """The text in the colour of a severity; click leaves that out where no terminal reads it."""
+    """The text in the colour of a severity; click removes colours if stdout is not a terminal."""
     color = {"error": "red", "warning": "yellow", "info": "cyan"}.get(severity)
     return text if os.environ.get("NO_COLOR") else click.style(text, fg=color, bold=True)
 
 
 def _report(findings: Iterable[Finding]) -> None:
-    """Print findings; stop at errors, with 4 if all of them are about the cluster's limits, else 3."""
+    """Print findings, and raise the errors among them."""
     found = list(findings)
     for finding in found:
         if finding.severity != "error":
@@ -187,7 +183,7 @@ def _report(findings: Iterable[Finding]) -> None:
 
 
 def _failure(findings: Sequence[Finding]) -> type[SbatchgenError] | None:
-    """What findings end a command with: FitError if all errors are about the cluster's limits."""
+    """The error that findings end a command with: FitError if all are about the cluster's limits."""
     errors = [finding for finding in findings if finding.severity == "error"]
     if not errors:
         return None
@@ -199,13 +195,13 @@ def _failure(findings: Sequence[Finding]) -> type[SbatchgenError] | None:
 def cli() -> None:
     """Render, review and submit sbatch scripts for PyTorch on Slurm GPU clusters.
 
-    JOB is a bundled mode (cpu, single, dataparallel, ddp) or a job YAML. Arguments of the trainer follow
-    a double dash: sbatchgen render ddp --profile msu -- --epochs 20
+    JOB is a mode (cpu, single, dataparallel, ddp) or a job YAML. Arguments of the trainer come after --, as
+    in: sbatchgen render ddp --profile msu -- --epochs 20
     """
 
 
 class JobCommand(click.Command):
-    """A command that takes JOB and every option of a job, which are made only when it is called."""
+    """A command that takes JOB and every option of a job; they are made when it is called."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """JOB, the command's own options, and those of every job."""
@@ -224,11 +220,11 @@ class JobCommand(click.Command):
         return [job, *own[:-1], *parameters(), every, own[-1]]
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's own shape
-        """The order in which people write it."""
+        """JOB first."""
         return ["JOB", "[OPTIONS]", "[-- TRAINER ARGS]"]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The command's own options, then those of a job by groups; without --help-all the common ones."""
+        """The command's own options, then the common ones of a job by group; with --help-all, all."""
         from sbatchgen.inputs.flags import GROUPS, JobOption
 
         shown: dict[str, list[tuple[str, str]]] = {group: [] for group in ("Options", *GROUPS)}
@@ -273,11 +269,14 @@ def _here() -> Path:
 
 @cli.command(cls=JobCommand)
 @click.option(
-    "--write", metavar="FILE", type=click.Path(dir_okay=False), help="Write to FILE, not to stdout."
+    "--write",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Write to FILE instead of stdout.",
 )
 @click.pass_obj
 def render(args: tuple[str, ...], /, job: str, write: str | None, **given: Any) -> None:
-    """Write the script to stdout, findings to stderr. Needs neither Slurm nor a network."""
+    """Print the script; findings go to stderr. Needs neither Slurm nor a network."""
     from sbatchgen.render.render import render_request
     from sbatchgen.rules.judge import check
 
@@ -285,7 +284,7 @@ def render(args: tuple[str, ...], /, job: str, write: str | None, **given: Any) 
     _report(check(request.plan))
     script = render_request(request).encode()
     if write is None:
-        _print(script, nl=False)  # the bytes that `submit` would send, whatever the terminal's encoding is
+        _print(script, nl=False)  # bytes, as `submit` would send them
         return
     from sbatchgen.files import write as write_file
 
@@ -297,17 +296,17 @@ FORMAT = click.option(
     "form",
     type=click.Choice(["text", "json"]),
     default="text",
-    help="What to print.",
+    help="Output format.",
     show_default=True,
 )
 
 
 @cli.command(cls=JobCommand)
-@click.option("--test-only", is_flag=True, help="Ask the live Slurm too, which uses up a job id.")
+@click.option("--test-only", is_flag=True, help="Ask Slurm too (sbatch --test-only); uses up a job id.")
 @FORMAT
 @click.pass_obj
 def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **given: Any) -> None:
-    """Show what would be asked for, what it costs, the findings, and the script. Submits nothing."""
+    """Show resources, cost, findings and the script. Submits nothing."""
     from sbatchgen.submit.sbatch import ask_slurm
     from sbatchgen.submit.submission import look
 
@@ -318,7 +317,7 @@ def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **
     if test_only:
         if not request.plan.slurm:
             name = request.plan.profile.name
-            raise click.UsageError(f"--test-only asks Slurm, and profile '{name}' has none")
+            raise click.UsageError(f"--test-only asks Slurm, but profile '{name}' has none")
         if failure is None:
             shown = dataclasses.replace(shown, slurm=ask_slurm(submission, os.environ))
     _show(shown, sys.stdout, form)
@@ -328,7 +327,7 @@ def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **
 
 
 def _show(shown: Review, stream: TextIO, form: str = "text") -> None:
-    """In colour and in the width of the terminal where there is one."""
+    """Print a review, on a terminal in colour and in its width."""
     from sbatchgen.review.screen import as_json, as_text
 
     _warn_of_left_out()  # before anybody is asked whether to submit
@@ -343,12 +342,12 @@ def _show(shown: Review, stream: TextIO, form: str = "text") -> None:
 
 
 def _is_screen(stream: TextIO) -> bool:
-    """Whether it is a terminal that knows more than plain lines."""
+    """Whether it is a terminal that can do more than plain lines."""
     return stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
 
 
 def _columns(stream: TextIO) -> int:
-    """The width of a terminal: COLUMNS, or its own, or 80 where neither is one that can be."""
+    """The width of a terminal: COLUMNS, or its own, or 80 if neither makes sense."""
     told = []
     with contextlib.suppress(KeyError, ValueError):
         told.append(int(os.environ["COLUMNS"]))
@@ -358,11 +357,11 @@ def _columns(stream: TextIO) -> int:
 
 
 @cli.command(cls=JobCommand)
-@click.option("--lines", is_flag=True, help="Show the template and the block of each line of the script.")
+@click.option("--lines", is_flag=True, help="Show the template and block of each line of the script.")
 @FORMAT
 @click.pass_obj
 def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **given: Any) -> None:
-    """Show every option: its value, where it was written, and what it overrode."""
+    """Show every option: its value, where it was set, and what it overrode."""
     from sbatchgen.plan.origins import explanations
     from sbatchgen.render.render import render_request
     from sbatchgen.render.trace import trace_request
@@ -387,13 +386,15 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **giv
 
 @cli.command(cls=JobCommand)
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
-@click.option("--dry-run", is_flag=True, help="Stop after the review.")
-@click.option("--keep-sbatch-env", is_flag=True, help="Leave SBATCH_* and SLURM_* in the environment.")
+@click.option("--dry-run", is_flag=True, help="Review only.")
+@click.option(
+    "--keep-sbatch-env", is_flag=True, help="Don't remove SBATCH_* and SLURM_* from sbatch's environment."
+)
 @click.pass_obj
 def submit(
     args: tuple[str, ...], /, job: str, *, yes: bool, dry_run: bool, keep_sbatch_env: bool, **given: Any
 ) -> None:
-    """Review JOB, or a script file, then submit the very bytes that were shown."""
+    """Review JOB or a finished script, then submit exactly the bytes that were shown."""
     from sbatchgen.review.screen import in_short
     from sbatchgen.submit.submission import is_script, of_job, of_script
 
@@ -408,7 +409,7 @@ def submit(
         return
     if not yes:
         if not sys.stdin.isatty():
-            raise click.UsageError("nobody can be asked here: add --yes to submit, or --dry-run to look only")
+            raise click.UsageError("no terminal to ask: add --yes to submit, or --dry-run to review only")
         click.confirm(f"Submit {visible(in_short(submission.review))}?", abort=True, err=True)
     if submission.local:
         from sbatchgen.submit.local import run_locally
@@ -418,7 +419,7 @@ def submit(
 
 
 def _submit_to_slurm(submission: Submission, *, keep_env: bool) -> None:
-    """Submit and print the job's id, first of all: what comes after it may fail."""
+    """Submit, and print the job's id before anything else can fail."""
     from sbatchgen.submit import sbatch
 
     accepted = sbatch.submit(submission, os.environ, keep_env=keep_env, note=_note)
@@ -433,21 +434,25 @@ def _submit_to_slurm(submission: Submission, *, keep_env: bool) -> None:
 
 @cli.command()
 @click.argument("names", nargs=-1, metavar="FILE...")
-@click.option("--profile", metavar="NAME|FILE", help="Cluster; by default that of sbatchgen.yaml, if any.")
-@click.option("--slurm", metavar="RELEASE", help="Release that will read the scripts, as 23.11.")
+@click.option(
+    "--profile",
+    metavar="NAME|FILE",
+    help="Profile of the cluster. [default: from sbatchgen.yaml]",
+)
+@click.option("--slurm", metavar="RELEASE", help="Release of Slurm that will read the scripts, as 23.11.")
 @click.option(
     "--format",
     "form",
     type=click.Choice(["text", "json", "sarif", "github"]),
     default="text",
     show_default=True,
-    help="Text for people, or JSON, SARIF or annotations of GitHub.",
+    help="Output format; github: annotations in GitHub Actions.",
 )
 @click.option(
     "--select",
     multiple=True,
     metavar="RULES",
-    help="Only these rules, as SB204 or SB3,SB4; 'all' for the pedantic ones too.",
+    help="Only these rules, as SB204 or SB3,SB4; 'all' includes the pedantic ones.",
 )
 @click.option("--disable", multiple=True, metavar="RULES", help="Not these rules.")
 @click.option(
@@ -455,25 +460,25 @@ def _submit_to_slurm(submission: Submission, *, keep_env: bool) -> None:
     type=click.Choice(["error", "warning", "info", "never"]),
     default="error",
     show_default=True,
-    help="The least severity that fails.",
+    help="Lowest severity that gives a nonzero exit status.",
 )
-@click.option("--fix", "mend", flag_value="fix", help="Mend what can be mended safely; show the change.")
-@click.option("--diff", "mend", flag_value="diff", help="Show what --fix would change, and change nothing.")
+@click.option("--fix", "mend", flag_value="fix", help="Fix what can be fixed safely, and show the change.")
+@click.option("--diff", "mend", flag_value="diff", help="Show what --fix would change.")
 @click.option(
     "--shellcheck/--no-shellcheck",
     "ask_shellcheck",
     default=None,
-    help="Ask shellcheck too; by default for up to 10 files, where it is installed.",
+    help="Run shellcheck too; by default for up to 10 files, if it is installed.",
 )
 @click.option("--rules", is_flag=True, help="List all rules.")
-@click.option("--explain", multiple=True, metavar="RULES", help="Show the pages of rules, as SB104.")
+@click.option("--explain", multiple=True, metavar="RULES", help="Explain rules, as SB104.")
 def lint(
     names: tuple[str, ...], *, rules: bool, explain: tuple[str, ...], mend: str | None, **given: Any
 ) -> None:
-    """Find what is wrong with sbatch scripts before Slurm sees them; any script, ours or not.
+    """Find mistakes in any sbatch script before Slurm sees it.
 
-    FILE is a script, a folder, a Markdown document with scripts in it, or - for stdin. Exit status: 0, or 3
-    where there is an error (see --fail-on) or a file that can't be read.
+    FILE is a script, a folder, a Markdown document with scripts in it, or - for stdin. Exit status: 3 if
+    there is an error (see --fail-on) or a file that can't be read, else 0.
     """
     from sbatchgen.lint import command
 
@@ -507,7 +512,7 @@ def _show_markdown(text: str) -> None:
 
 
 def _print_bytes(data: bytes) -> None:
-    """What is in a file: byte for byte, but for what a terminal would obey."""
+    """The contents of a file; on a terminal, control characters are escaped."""
     _print(visible(data.decode("utf-8", "surrogateescape")) if sys.stdout.isatty() else data, nl=False)
 
 
@@ -524,10 +529,10 @@ def _print_bytes(data: bytes) -> None:
     "--output",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="A .png or .svg [default: plot.png in the run folder; here, if there are several]",
+    help="A .png or .svg file. [default: plot.png in the run folder, or here for several runs]",
 )
 def plot(runs: tuple[Path, ...], output: Path | None) -> None:
-    """Draw loss, accuracy and throughput of run folders, going on or ended. Needs matplotlib."""
+    """Plot loss, accuracy and throughput of runs, also while they are running. Needs matplotlib."""
     from sbatchgen.runs import plot as drawing
 
     _print_bytes(os.fsencode(drawing.plot(runs, output)) + b"\n")
@@ -535,43 +540,43 @@ def plot(runs: tuple[Path, ...], output: Path | None) -> None:
 
 @cli.group()
 def data() -> None:
-    """Bring a data set to the cluster before a job holds GPUs."""
+    """Download data sets before a job holds GPUs."""
 
 
 IMAGES = click.IntRange(min=1, max=1_000_000)  # they are drawn in memory
 
 
 @data.command("mnist")
-@click.option("--to", "folder", required=True, type=click.Path(file_okay=False), help="Folder to put it in.")
-@click.option("--synthetic", is_flag=True, help="Draw digits instead of downloading: same files, no network.")
+@click.option("--to", "folder", required=True, type=click.Path(file_okay=False), help="Folder for the files.")
+@click.option("--synthetic", is_flag=True, help="Draw digits instead of downloading them; needs no network.")
 @click.option("--train", type=IMAGES, help="Images to draw for training (--synthetic).")
 @click.option("--test", type=IMAGES, help="Images to draw for testing (--synthetic).")
 @click.option("--seed", type=int, help="Seed of the drawing (--synthetic).")
 @click.option("--mirror", help="Address that holds the four .gz files.")
 def data_mnist(folder: str, *, synthetic: bool, mirror: str | None, **drawing: int | None) -> None:
-    """MNIST as IDX files."""
+    """Get MNIST as IDX files."""
     from sbatchgen.runs.dataset import download_mnist, draw_mnist
 
     if synthetic:
         if mirror:
-            raise click.UsageError("--mirror is for the download; --synthetic needs none")
+            raise click.UsageError("--mirror and --synthetic exclude each other")
         given = {name: value for name, value in drawing.items() if value is not None}
         _print(draw_mnist(Path(folder), given))
         return
     wrong = [name for name, value in drawing.items() if value is not None]
     if wrong:
-        raise click.UsageError(f"--{wrong[0]} goes with --synthetic")
+        raise click.UsageError(f"--{wrong[0]} needs --synthetic")
     download_mnist(Path(folder), mirror, note=_note)
 
 
 @cli.group()
 def profile() -> None:
-    """Clusters."""
+    """List, show and check profiles of clusters."""
 
 
 @profile.command("list")
 def profile_list() -> None:
-    """Every profile that can be found; a later one of the same name is hidden by the first."""
+    """List all profiles; of several with one name, the one marked * is used."""
     from sbatchgen.inputs.document import read
     from sbatchgen.inputs.profile import Profile
     from sbatchgen.inputs.search import Places
@@ -591,7 +596,7 @@ def profile_list() -> None:
 @profile.command("show")
 @click.argument("name")
 def profile_show(name: str) -> None:
-    """The profile as it is written; NAME is a name or a file."""
+    """Print a profile; NAME is a name or a file."""
     from sbatchgen.files import read
     from sbatchgen.inputs.document import MAX_BYTES
     from sbatchgen.inputs.search import Places
@@ -602,7 +607,7 @@ def profile_show(name: str) -> None:
 @profile.command("check")
 @click.argument("names", nargs=-1, required=True)
 def profile_check(names: tuple[str, ...]) -> None:
-    """Read profiles, render every mode in every partition, and report what is wrong with them."""
+    """Check profiles: render every mode in every partition, and report problems."""
     from sbatchgen.finding import Finding
     from sbatchgen.inputs.search import Places
     from sbatchgen.lint.profile_check import findings
@@ -618,7 +623,7 @@ def profile_check(names: tuple[str, ...]) -> None:
             continue
         found += about
         if not any(finding.severity == "error" for finding in about):
-            _print(visible(f"{name}: fine"))
+            _print(visible(f"{name}: no errors"))
     _report(found)
 
 
@@ -636,7 +641,7 @@ def show_schema(name: str) -> None:
 @cli.command("completion")
 @click.argument("shell", metavar="bash|zsh|fish", type=click.Choice(["bash", "zsh", "fish"]))
 def show_completion(shell: str) -> None:
-    """Print what makes a shell complete: eval "$(sbatchgen completion bash)"."""
+    """Print shell completion; to enable it: eval "$(sbatchgen completion bash)"."""
     from click.shell_completion import get_completion_class
 
     made = get_completion_class(shell)

@@ -1,4 +1,4 @@
-"""What can go wrong for a user, and the exit status it ends with.
+"""Errors that a user can fix, and the exit status of each.
 
     SbatchgenError
     |- CommandLineError   2  the command line does not make sense
@@ -6,7 +6,7 @@
     |- FitError           4  the job does not fit the cluster
     `- SlurmError         5  Slurm refused, or cannot be reached
 
-What the system says of a file ends with 3 as well. A traceback (exit status 1) is always a bug of sbatchgen.
+An OSError of a file ends with 3 as well. A traceback (exit status 1) is always a bug of sbatchgen.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from functools import lru_cache
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: what, where it was written (`file:line` or a flag), and a fix to type."""
+    """What is wrong, where it was written (`file:line` or a flag), and how to fix it."""
 
     what: str
     at: str = ""
@@ -28,7 +28,7 @@ class Problem:
 
 
 class SbatchgenError(Exception):
-    """Problems that a user can mend; all that were found, not only the first."""
+    """Problems that a user can fix; all that were found, not only the first."""
 
     exit_status = 1
 
@@ -76,7 +76,7 @@ _FIXES = {
 
 
 def of_file(error: OSError) -> Problem | None:
-    """What the system says of a file; None of an error that names none."""
+    """An error of the system about a file; None if it names no file."""
     if not isinstance(error.filename, (str, bytes)):
         return None
     import shlex
@@ -87,7 +87,7 @@ def of_file(error: OSError) -> Problem | None:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A fix that names the nearest known word, or lists them all where none is near."""
+    """A fix that names the nearest known word, or lists all of them."""
     return _nearest(word, tuple(sorted(known)))
 
 

@@ -1,7 +1,7 @@
-"""Files that are read and written in folders which others may write to, and on disks that may be full.
+"""Safe reading and writing, also in folders that others can write and on full disks.
 
-A file is never written into: a new one is written beside it, flushed to the disk, and renamed. So the old one
-or the new one is there at any time, whole. Nobody can guess the new one's name, or plant a link there.
+A file is replaced, never changed: a new one is written beside it, flushed to the disk, and renamed. So the
+file is always whole. The new one's name can't be guessed, so nobody can plant a link there.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 from sbatchgen.errors import DocumentError
 from sbatchgen.quoting import word
 
-_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # to open a FIFO without O_NONBLOCK may take for ever
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # without O_NONBLOCK a FIFO waits for a writer
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def read(path: Path, most: int) -> bytes:
-    """What is in a regular file, the first `most` bytes of it.
+    """The first `most` bytes of a regular file.
 
     Raises:
         OSError: It can't be read, or is a FIFO, a device or a folder.
@@ -38,7 +38,7 @@ def read(path: Path, most: int) -> bytes:
 
 
 def put(path: Path, data: bytes) -> None:
-    """Write a file of ours. What had its name is replaced, also a link: nothing is written to where it leads.
+    """Write a file of ours. A link of this name is replaced, not followed.
 
     Raises:
         OSError: It can't be written.
@@ -51,14 +51,14 @@ def put(path: Path, data: bytes) -> None:
 
 
 def write(path: Path, data: bytes, *, before: bytes | None = None) -> None:
-    """Write a file of the user's: an old one keeps its mode, owner, group and extended attributes.
+    """Write a file of the user's; an old one keeps its mode, owner, group and extended attributes.
 
-    Of a link, the file that it leads to is replaced. Into a pipe or a device the data are written.
+    Links are followed. A pipe or a device gets the data.
 
     Args:
         path: The file.
         data: Its new contents.
-        before: What was read in it; if it holds something else by now, it is not replaced.
+        before: What it held when it was read; if that has changed, nothing is written.
 
     Raises:
         DocumentError: It can't be written, has changed since it was read, is read-only or has hard links, or
@@ -85,7 +85,7 @@ def write(path: Path, data: bytes, *, before: bytes | None = None) -> None:
 
 @contextlib.contextmanager
 def _told(path: Path) -> Iterator[None]:
-    """An OSError as an error that names the file which was meant."""
+    """Turn an OSError into an error that names the user's file."""
     try:
         yield
     except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
@@ -97,7 +97,7 @@ def _told(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _beside(path: Path, data: bytes, mode: int) -> Iterator[Path]:
-    """A new file on the disk, in the folder of another; it is removed unless it is renamed."""
+    """A new file in the same folder, flushed to the disk; it is removed unless it is renamed."""
     new = path.with_name(f".sbatchgen-{os.urandom(8).hex()}")
     descriptor = os.open(new, _NEW, mode)
     try:
@@ -111,28 +111,27 @@ def _beside(path: Path, data: bytes, mode: int) -> Iterator[Path]:
 
 
 def _pour(path: Path, data: bytes) -> None:
-    descriptor = os.open(
-        path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
-    )  # a FIFO that nobody reads: an error
+    # Without a reader, a FIFO is an error.
+    descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     os.set_blocking(descriptor, True)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
 
 
 def _refuse(path: Path, target: Path, status: os.stat_result) -> None:
-    """Say so if a new file in place of an old one would take something away from somebody."""
+    """Refuse to replace a file that is read-only or has hard links."""
     name = word(str(path))
     if not status.st_mode & 0o222:
         raise DocumentError.of(f"{path} is read-only", fix=f"chmod u+w {name}")
     if not os.access(target, os.W_OK):
         raise DocumentError.of(f"you may not write {path}", fix=f"work on a copy: cp {name} NEW")
     if status.st_nlink > 1:
-        what = f"{path} is one of {status.st_nlink} names of a file (hard links): a new file would part them"
-        raise DocumentError.of(what, fix=f"if they may part: cp -p {name} NEW && mv NEW {name}")
+        what = f"{path} is one of {status.st_nlink} hard links to a file: a new file would separate them"
+        raise DocumentError.of(what, fix=f"to separate them: cp -p {name} NEW && mv NEW {name}")
 
 
 def _dress(path: Path, target: Path, new: Path, status: os.stat_result) -> None:
-    """Give a new file the owner, group, mode and attributes of the old one."""
+    """Copy owner, group, mode and attributes of the old file to the new one."""
     import shutil
 
     mine, fix = new.stat(), f"work on a copy: cp {word(str(path))} NEW"
@@ -152,7 +151,7 @@ def _dress(path: Path, target: Path, new: Path, status: os.stat_result) -> None:
 
 
 def _attributes(file: Path) -> dict[str, bytes]:
-    """The extended attributes that are somebody's: those of users, and the access list."""
+    """The extended attributes of users, and the access list."""
     try:
         names = os.listxattr(file)
     except OSError:  # a file system without
@@ -165,7 +164,7 @@ def _attributes(file: Path) -> dict[str, bytes]:
 
 
 def _is_still(target: Path, status: os.stat_result, before: bytes | None) -> bool:
-    """Whether a file is the one that was looked at, and holds what was read."""
+    """Whether a file is unchanged since it was looked at."""
     now = target.lstat()
     if any(
         getattr(now, name) != getattr(status, name) for name in ("st_dev", "st_ino", "st_size", "st_mtime_ns")

@@ -1,7 +1,7 @@
-"""How a value becomes a word of bash, a path that bash expands, the value of an #SBATCH line, or shown text.
+"""Quoting: a word of bash, a path that bash expands, an #SBATCH line, or text for a terminal.
 
-The two grammars differ: sbatch's own tokenizer takes a backslash for an escape even between single quotes,
-so what quotes a word for bash would change a value in a directive (read in Slurm's src/sbatch/opt.c).
+bash's quoting is wrong in a directive: to sbatch a backslash is an escape even between single quotes (Slurm's
+src/sbatch/opt.c).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import shlex
 from sbatchgen.units import ShellPath
 
 _PLAIN_VALUE = re.compile(r"[A-Za-z0-9_@%+:,./=-]+")
-# What a path of a job may hold, and the folder that a relative one counts from where there is no Slurm.
+# The variables of a path, and the folder of a relative one where there is no Slurm.
 _EXPANDED = re.compile(rf"{ShellPath.VARIABLE.pattern}|\$\{{PWD\}}")
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")  # what shlex.quote leaves as it is
 _SPECIAL = re.compile(r'[\\"`$]')
 
 
 def word(text: str) -> str:
-    """One word of bash that holds exactly this text. Control characters are written visibly."""
+    """One word of bash that holds exactly this text; control characters are escaped."""
     if _PLAIN_WORD.fullmatch(text):
         return text
     if any(ord(char) < 32 or ord(char) == 127 for char in text):
@@ -35,13 +35,13 @@ def words(texts: tuple[str, ...]) -> str:
 
 
 def inside_quotes(text: str) -> str:
-    """The text for a place that stands in double quotes already."""
+    """The text as part of a word in double quotes."""
     return _SPECIAL.sub(r"\\\g<0>", text)
 
 
 @functools.lru_cache(maxsize=256)
 def path(text: str) -> str:
-    """One word of bash in which ${USER} and its like are expanded, and nothing else."""
+    """One word of bash in which only ${USER} and its like are expanded."""
     if _PLAIN_WORD.fullmatch(text):
         return f'"{text}"'
     pieces, start = [], 0
@@ -68,5 +68,5 @@ def directive(option: str, value: str) -> str:
 
 
 def visible(text: str) -> str:
-    """The text without what a terminal would obey; lines stay lines and tabs stay tabs."""
+    """The text with control characters escaped, except newlines and tabs."""
     return "".join(char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in text)

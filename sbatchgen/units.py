@@ -1,7 +1,6 @@
-"""Slurm's quantities and the texts that jobs and profiles may hold, each read by `parse` from its text.
+"""Slurm's quantities and the kinds of text in jobs and profiles, each with a `parse` that checks it.
 
-`parse` raises ValueError with one sentence; whoever reads a file or a flag adds the place.
-Time and memory: sbatch(1), options --time and --mem.
+`parse` raises ValueError with one sentence. Time and memory: sbatch(1), options --time and --mem.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ _DIGITS_MAX = 1000  # Python reads numbers of up to 4300
 
 
 def whole_number(text: str) -> int:
-    """A count as Slurm can keep it; it may be negative.
+    """An integer that fits Slurm's counts; it may be negative.
 
     Raises:
-        ValueError: It is no whole number, or too large.
+        ValueError: It is not an integer, or too large.
     """
     if re.fullmatch("-?[0-9]+", text) is None:
         raise ValueError(f"'{text}' is not a whole number")
@@ -33,7 +32,7 @@ def whole_number(text: str) -> int:
 
 
 def _number(digits: str) -> int:
-    """The number of these digits; of very many, one that is too large for everything."""
+    """The number; for very many digits, one that is above every limit."""
     digits = digits.lstrip("0")
     return int(digits or "0") if len(digits) < 20 else 10**20
 
@@ -45,10 +44,10 @@ class Port(int):
 
     @classmethod
     def parse(cls, text: str) -> Port:
-        """Refuses those of the system, and what is none."""
+        """1024 and above."""
         value = whole_number(text)
         if not cls.FIRST <= value <= cls.LAST:
-            raise ValueError(f"'{text}' is no port for jobs: these are {cls.FIRST} to {cls.LAST}")
+            raise ValueError(f"'{text}' is not a port for jobs: use {cls.FIRST} to {cls.LAST}")
         return cls(value)
 
 
@@ -57,7 +56,7 @@ class Count(int):
 
     @classmethod
     def parse(cls, text: str) -> Count:
-        """Refuses zero and less."""
+        """1 and above."""
         value = whole_number(text)
         if value < 1:
             raise ValueError(f"'{text}' must be 1 or more")
@@ -65,11 +64,11 @@ class Count(int):
 
 
 class Duration(int):
-    """A Slurm time limit in seconds, printed as D-HH:MM:SS, the one form that nobody misreads."""
+    """A Slurm time limit in seconds, printed as D-HH:MM:SS, which can't be misread."""
 
     @classmethod
     def parse(cls, text: str) -> Duration:
-        """Accepts minutes, H:M:S and the days forms. MM:SS is refused: most people mean hours."""
+        """Minutes, H:M:S and the forms with days. MM:SS is refused: most people mean hours."""
         if text.isdecimal() and text.isascii():
             return cls._checked(60 * _number(text), text)
         match = _CLOCK.fullmatch(text) or _DAYS.fullmatch(text)
@@ -90,9 +89,7 @@ class Duration(int):
     @classmethod
     def _checked(cls, seconds: int, text: str) -> Duration:
         if seconds > COUNT_MAX:
-            raise ValueError(
-                f"time '{text}' is longer than {COUNT_MAX // 86400} days, and Slurm counts no further"
-            )
+            raise ValueError(f"time '{text}' is longer than {COUNT_MAX // 86400} days, Slurm's maximum")
         return cls(seconds)
 
     def __str__(self) -> str:
@@ -105,13 +102,13 @@ class Memory(int):
 
     @classmethod
     def parse(cls, text: str) -> Memory:
-        """Accepts an integer with K, M, G or T (binary; MiB without a unit). 0 is the whole node."""
+        """An integer with K, M, G or T (binary; MiB without a unit). 0 is the whole node."""
         match = _MEMORY.fullmatch(text)
         if match is None:
             raise ValueError(f"'{text}' is not a memory size; write an integer with K, M, G or T, as 64G")
         mib = -(-_number(match[1]) * _KIB[(match[2] or "M").upper()] // 1024)
         if mib > _MEMORY_MAX:
-            raise ValueError(f"'{text}' is more memory than the {cls(_MEMORY_MAX)} that are counted here")
+            raise ValueError(f"'{text}' is more than the maximum of {cls(_MEMORY_MAX)}")
         return cls(mib)
 
     def __str__(self) -> str:
@@ -122,13 +119,13 @@ class Memory(int):
 
 
 class Text(str):
-    """One line of text: no control characters, since a line break would start a line of the script."""
+    """One line of text: a control character could start a new line of the script."""
 
     __slots__ = ()
 
     @classmethod
     def parse(cls, text: str) -> Text:
-        """Refuses control characters, what is not Unicode text, and numbers that nothing can count."""
+        """Refuses control characters, broken UTF-8, and numbers of a thousand digits."""
         if re.search(r"[\x00-\x1f\x7f\x85\u2028\u2029]", text):
             raise ValueError(f"{text!r} holds a control character")
         if not text.isascii() and re.search(r"[\ud800-\udfff]", text):
@@ -139,13 +136,13 @@ class Text(str):
 
 
 class Argument(str):
-    """Any text that may be an argument or a value of the environment: all but NUL and broken UTF-8."""
+    """An argument of a command or the value of an environment variable; it may hold line breaks."""
 
     __slots__ = ()
 
     @classmethod
     def parse(cls, text: str) -> Argument:
-        """Refuses what no argument can hold."""
+        """Refuses NUL and broken UTF-8."""
         if "\0" in text:
             raise ValueError(f"{text!r} holds a NUL character")
         if not text.isascii() and re.search(r"[\ud800-\udfff]", text):
@@ -162,9 +159,9 @@ class Release(Text):
 
     @classmethod
     def parse(cls, text: str) -> Release:
-        """Refuses what is none of those that are known here."""
+        """One of those that are known here."""
         if re.fullmatch(r"[0-9]{2}\.[0-9]{2}(?:\.[0-9]+)?", text) is None or text[:5] not in cls.KNOWN:
-            raise ValueError(f"'{text}' is no release of Slurm that is known here: {', '.join(cls.KNOWN)}")
+            raise ValueError(f"'{text}' is not a release of Slurm that is known here: {', '.join(cls.KNOWN)}")
         return cls(text)
 
 
@@ -177,7 +174,7 @@ class ShellPath(Text):
 
     @classmethod
     def parse(cls, text: str) -> ShellPath:
-        """Refuses an empty path, a leading ~ or -, and variables that a path may not hold."""
+        """Refuses an empty path, a leading ~ or -, and other variables."""
         Text.parse(text)
         if not text:
             raise ValueError("a path is empty")
@@ -194,27 +191,22 @@ class ShellPath(Text):
         return cls(text)
 
     def unset(self, environment: Mapping[str, str]) -> list[str]:
-        """The variables in it that have no value in an environment."""
+        """Its variables that are not set in an environment."""
         return [name for name in self.VARIABLE.findall(self) if not environment.get(name)]
 
     def filled(self, environment: Mapping[str, str]) -> str:
-        """The path with the values of its variables, all of which are set."""
+        """The path with its variables filled in; all are set."""
         return self.VARIABLE.sub(lambda match: environment[match[1]], self)
-
-    @property
-    def expands(self) -> bool:
-        """Whether the job has something to expand in it."""
-        return self.VARIABLE.search(self) is not None
 
 
 class JobName(Text):
-    """A job name that can also name a folder and stand in the name of a log."""
+    """A job name that can also name a folder and a log."""
 
     __slots__ = ()
 
     @classmethod
     def parse(cls, text: str) -> JobName:
-        """Refuses what would change a path: a slash, %, a backslash, and ${ of a variable."""
+        """Refuses what would change a path: a slash, %, a backslash, and ${."""
         Text.parse(text)
         if not text or text.startswith(("-", ".")) or re.search(r"[/%\\]|\$\{", text) or text != text.strip():
             raise ValueError(
@@ -237,7 +229,7 @@ class EnvName(Text):
         RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE
         """.split()  # noqa: SIM905
     )
-    # bash(1), "Shell Variables": what bash sets itself does not arrive, or changes how it reads the script.
+    # bash(1), "Shell Variables": bash sets these itself, or they change how it reads the script.
     BASH = frozenset(
         """
         BASH BASHOPTS BASHPID BASH_ALIASES BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_CMDS BASH_COMMAND
@@ -251,7 +243,7 @@ class EnvName(Text):
 
     @classmethod
     def parse(cls, text: str) -> EnvName:
-        """Letters, digits and underscores; not names that Slurm, bash or the script itself uses."""
+        """Letters, digits and underscores; not a name that Slurm, bash or the script uses."""
         if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text) is None:
             raise ValueError(f"'{text}' can't name a variable: use letters, digits and underscores")
         if text.startswith(("SLURM_", "SBATCH_", "SRUN_")):
@@ -270,7 +262,7 @@ class Resume(Text):
 
     @classmethod
     def parse(cls, text: str) -> Resume:
-        """Any path is taken for a checkpoint."""
+        """Any path may be a checkpoint."""
         if text not in ("auto", "off"):
             ShellPath.parse(text)
         return cls(text)
@@ -283,7 +275,7 @@ class Gres(Text):
 
     @classmethod
     def parse(cls, text: str) -> Gres:
-        """Refuses what sbatch would refuse, and `gres:` prefixes, which Slurm releases read differently."""
+        """Refuses what sbatch refuses, and the prefix `gres:`, which releases of Slurm read differently."""
         item = r"[A-Za-z_][\w.-]*(?::[A-Za-z_0-9][\w.-]*)?(?::\d+[KMGTPkmgtp]?)?"
         if re.fullmatch(rf"{item}(?:,{item})*", text) is None or text.startswith("gres:"):
             raise ValueError(f"'{text}' is not a gres request; write gpu:4, gpu:a100:4 or shard:16")

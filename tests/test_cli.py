@@ -63,7 +63,7 @@ def test_the_first_comment_renders_the_script_again(folder: Path, command: Comma
         (("render", "ddp", "--profile", "msu", "--template", "nothing.j2"), 3, "no template 'nothing.j2'"),
         (("render", "single", "--profile", "troila", "--gres", "shard:65"), 4, "must lie on one GPU"),
         (("data", "mnist"), 2, "--to"),
-        (("data", "mnist", "--to", "d", "--train", "5"), 2, "goes with --synthetic"),
+        (("data", "mnist", "--to", "d", "--train", "5"), 2, "--train needs --synthetic"),
         (("profile", "show", "nothing"), 3, "no profile 'nothing'"),
     ],
 )
@@ -105,7 +105,7 @@ def test_set_reaches_every_key(command: Command) -> None:
 def test_bundled_profiles_are_listed_shown_and_sound(command: Command, profile: str) -> None:
     assert f"* {profile} " in command("profile", "list").out
     assert f"name: {profile}\n" in command("profile", "show", profile).out
-    assert command("profile", "check", profile).out == f"{profile}: fine\n"
+    assert command("profile", "check", profile).out == f"{profile}: no errors\n"
 
 
 def test_a_broken_profile_is_checked_with_all_its_lines(folder: Path, command: Command) -> None:
@@ -120,7 +120,7 @@ def test_a_broken_profile_is_checked_with_all_its_lines(folder: Path, command: C
 def test_review_shows_what_is_asked_for_and_the_script(command: Command) -> None:
     result = command("review", "ddp", "--profile", "msu")
     assert "processes   8 on 2 nodes\n" in result.out
-    assert "each node   4 GPUs, 16 CPUs, memory as the cluster gives by default\n" in result.out
+    assert "each node   4 GPUs, 16 CPUs, the cluster's default memory\n" in result.out
     assert "time        0-02:00:00\n" in result.out
     assert "cost        16 GPU-hours, 64 CPU-hours at the time limit; " in result.out
 

@@ -1,9 +1,8 @@
-"""What a shell completes: jobs, profiles, partitions and run folders; nothing where a file is broken."""
+"""Shell completion of jobs, profiles, partitions and run folders; a broken file completes to nothing."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
-    """The names of profiles, with what they are; of a path, files."""
+    """Names of profiles with their descriptions; files for a path."""
     from sbatchgen.inputs.document import read
     from sbatchgen.inputs.profile import Profile
     from sbatchgen.inputs.search import is_file_name
@@ -29,7 +28,7 @@ def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
         if name.startswith(incomplete):
             try:
                 found.append(CompletionItem(name, help=read(file, Profile).value.description))
-            except SbatchgenError:  # a broken one is no choice
+            except SbatchgenError:
                 continue
     return found
 
@@ -56,14 +55,9 @@ def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Co
 
 
 def runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """Run folders: those that hold events."""
-    return sorted({one for one in _folders(incomplete) if Path(one, "events.jsonl").is_file()})
-
-
-def _folders(start: str) -> Iterator[str]:
-    """Folders whose path starts so, and those in them."""
-    for pattern in (f"{start}*", f"{start}*/*"):
-        yield from (str(one) for one in Path().glob(pattern) if one.is_dir())
+    """Run folders: those that hold events, here or one folder below."""
+    folders = (one for pattern in (f"{incomplete}*", f"{incomplete}*/*") for one in Path().glob(pattern))
+    return sorted({str(one) for one in folders if (one / "events.jsonl").is_file()})
 
 
 def _places() -> Places:

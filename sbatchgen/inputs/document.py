@@ -1,10 +1,8 @@
 """YAML text -> dataclass, strict, with the file and line of every value.
 
-The type of a field decides what a scalar means, not YAML 1.1: `24:00:00`, `no` and `010` stay the text
-that was written where a text is wanted. All problems of a file are reported at once.
-
-Anybody can write such a file, so nothing in it may take long: its size, its depth and its number of values,
-with those that aliases stand for, have limits. Tags, merge keys and directives are refused.
+The type of a field decides what a scalar means, not YAML 1.1: `24:00:00`, `no` and `010` stay text where
+text is wanted. All problems of a file are reported at once. So that no file takes long to read, its size,
+depth and number of values have limits; tags, merge keys and directives are refused.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ _DIRECTIVE = re.compile(r"(?:\A|[\n\r\x85\u2028\u2029])%")  # libyaml takes time
 
 @dataclass(frozen=True)
 class Document(Generic[T]):
-    """A decoded file, and where each of its values stands: "options.nodes" -> "job.yaml:4"."""
+    """A decoded file, and the place of each of its values: "options.nodes" -> "job.yaml:4"."""
 
     value: T
     places: Mapping[str, str]
@@ -49,13 +47,12 @@ def read(path: Path, kind: type[T]) -> Document[T]:
     """The file as a `kind`, a dataclass.
 
     Raises:
-        DocumentError: It can't be read, is no YAML, or does not fit the dataclass.
+        DocumentError: It can't be read, is not YAML, or does not fit the dataclass.
     """
     return decode(_text(path), kind, name=str(path))
 
 
 def _text(path: Path) -> str:
-    """The text of a regular file."""
     try:
         data = files.read(path, MAX_BYTES + 1)
     except OSError as error:
@@ -79,7 +76,7 @@ def decode(text: str, kind: type[T], *, name: str) -> Document[T]:
     """The text as a `kind`; `name` is what errors call the file.
 
     Raises:
-        DocumentError: It is no YAML, or does not fit the dataclass.
+        DocumentError: It is not YAML, or does not fit the dataclass.
     """
     text = text.removeprefix("\ufeff")
     problems = _Problems(name)
@@ -93,7 +90,7 @@ def decode(text: str, kind: type[T], *, name: str) -> Document[T]:
 
 
 class _Problems:
-    """What is wrong with a file; of very many, the first are kept."""
+    """What is wrong with a file; the first MAX_SHOWN problems are kept."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -101,32 +98,32 @@ class _Problems:
         self._kept: list[Problem] = []
 
     def add(self, line: int, what: str, fix: str | Callable[[], str] = "") -> None:
-        """Note a problem; a fix that takes time to find is given as a function."""
+        """Note a problem; `fix` is a function if it takes time to find."""
         self.count += 1
         if self.count <= MAX_SHOWN:
-            mend = fix if isinstance(fix, str) else fix()
-            self._kept.append(Problem(_cut(what), f"{self.name}:{line}", _cut(mend)))
+            text = fix if isinstance(fix, str) else fix()
+            self._kept.append(Problem(_cut(what), f"{self.name}:{line}", _cut(text)))
 
     def error(self) -> DocumentError:
         """All of them as one error."""
         more = self.count - len(self._kept)
-        rest = [Problem(f"and {more} more problems", self.name, "mend the first ones and try again")]
+        rest = [Problem(f"and {more} more problems", self.name, "fix the first ones and try again")]
         return DocumentError(self._kept + rest * bool(more))
 
     def end(self, line: int, what: str, fix: str = "") -> DocumentError:
-        """The error after which nothing more can be read."""
+        """The error of a problem after which nothing more can be read."""
         self.add(line, what, fix)
         return self.error()
 
 
 def _cut(text: str) -> str:
-    """A message that fits a screen, whatever value is in it."""
+    """A message without the middle of a very long value."""
     half = MAX_TEXT // 2
     return text if len(text) <= MAX_TEXT else f"{text[:half]} ... {text[-half:]}"
 
 
 def _refuse_characters(text: str, problems: _Problems) -> None:
-    """What the parser has no line for, or takes too long over."""
+    """Refuse what the parser reports without a line, or is too slow for."""
     if found := _UNPRINTABLE.search(text):
         line, column = (
             text.count("\n", 0, found.start()) + 1,
@@ -136,7 +133,7 @@ def _refuse_characters(text: str, problems: _Problems) -> None:
         raise problems.end(line, what, "save it as UTF-8 text" if found[0] == "\0" else "remove it")
     if found := _DIRECTIVE.search(text):
         line = text.count("\n", 0, found.end()) + 1
-        raise problems.end(line, "a line that starts with %: directives are not read here", "remove the line")
+        raise problems.end(line, "a line starts with %: YAML directives are not supported", "remove the line")
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -162,11 +159,11 @@ _Node = _Scalar | _List | _Map
 
 
 class _Composer:
-    """The events of the parser, made into nodes. Anchors are read; no alias is looked into twice."""
+    """Makes nodes of the parser's events."""
 
     def __init__(self, text: str, problems: _Problems) -> None:
         self.problems = problems
-        self.anchors: dict[str, tuple[_Node, int]] = {}  # each with the number of its values
+        self.anchors: dict[str, tuple[_Node, int]] = {}  # with the number of its values
         self.count = 0
         self.events = self._events(text)
 
@@ -181,7 +178,7 @@ class _Composer:
             raise self.problems.end(mark.line + 1 if mark else 1, what, fix) from error
 
     def document(self) -> _Node:
-        """The one document of the text; an empty mapping where there is none."""
+        """The document of the text; an empty mapping if there is none."""
         root: _Node = _Map(1, [])
         documents = 0
         for event in self.events:
@@ -205,11 +202,11 @@ class _Composer:
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event, line)
         if depth >= MAX_DEPTH:
-            what = f"more than {MAX_DEPTH} lists and mappings in each other"
+            what = f"lists and mappings are nested more than {MAX_DEPTH} deep"
             raise self.problems.end(line, what, "is it the right file?")
         if event.tag is not None:
             tag = event.tag.replace("tag:yaml.org,2002:", "!!")
-            self.problems.add(line, f"the tag {tag} is not read here: the key decides the type", "remove it")
+            self.problems.add(line, f"the tag {tag} is not supported: the key decides the type", "remove it")
         before = self.count
         node = self._made(event, line, depth)
         if event.anchor is not None:
@@ -232,10 +229,10 @@ class _Composer:
             yield self.node(event, depth + 1)
 
     def _alias(self, event: Any, line: int) -> _Node:
-        """What an alias stands for. It counts with all that is in it: aliases of aliases grow fast."""
+        """The value of an alias. Its values count again: aliases of aliases grow fast."""
         node, count = self.anchors.get(event.anchor, (None, 0))
         if node is None:
-            what = f"*{event.anchor} stands for nothing: no value before it has the anchor &{event.anchor}"
+            what = f"*{event.anchor} is not defined: no value before it has the anchor &{event.anchor}"
             self.problems.add(line, what, "write the value itself")
             return _Scalar(line, "", plain=False)
         self._limit(count, line)
@@ -244,7 +241,7 @@ class _Composer:
     def _limit(self, more: int, line: int) -> None:
         self.count += more
         if self.count > MAX_VALUES:
-            what = f"more than {MAX_VALUES} keys and values, with those that aliases stand for"
+            what = f"more than {MAX_VALUES} keys and values, including those of aliases"
             raise self.problems.end(line, what, "is it the right file?")
 
 
@@ -253,7 +250,7 @@ def _line(event: Any) -> int:
 
 
 class _Decoder:
-    """One walk over the nodes of a document, beside the types; `None` stands for what failed."""
+    """One walk over the nodes of a document and the types of a dataclass; None stands for what failed."""
 
     def __init__(self, problems: _Problems) -> None:
         self.problems = problems
@@ -278,7 +275,7 @@ class _Decoder:
         return self.scalar(node, kind, path)
 
     def entries(self, node: _Node, path: str, wants: str) -> list[tuple[str, _Scalar, _Node]]:
-        """Key, key node and value node of a mapping; complains of what is none, and of keys that are none."""
+        """Key, key node and value node of a mapping."""
         if not isinstance(node, _Map):
             below = f", indented below {_leaf(path)}:" if path else ""
             self.fail(node, f"{path or 'the file'} must be {wants}", f"write lines KEY: VALUE{below}")
@@ -289,9 +286,9 @@ class _Decoder:
             if not isinstance(key, _Scalar):
                 self.fail(key, f"a key of {path or 'the file'} must be a plain word")
             elif key.text == "<<" and key.plain:
-                self.fail(key, "the merge key << is not read here", "write out the keys that it stands for")
+                self.fail(key, "the merge key << is not supported", "write out the keys that it stands for")
             elif len(key.text) > MAX_KEY:
-                self.fail(key, f"a key of more than {MAX_KEY} characters: '{key.text[:20]}...'")
+                self.fail(key, f"a key is longer than {MAX_KEY} characters: '{key.text[:20]}...'")
             elif key.text in first:
                 what = f"duplicate key '{key.text}' (first on line {first[key.text]})"
                 self.fail(key, what, "keep one of them")
@@ -328,7 +325,7 @@ class _Decoder:
         return made
 
     def faults(self, node: _Map, made: Any, path: str) -> None:
-        """What is wrong with values that are right one by one: `faults` of a record names a key for each."""
+        """What the record finds wrong with its values together."""
         keys = {key.text: key for key, _ in node.pairs if isinstance(key, _Scalar)}
         for key, what, fix in made.faults():
             self.fail(keys.get(key, node), f"{path}.{key}: {what}" if path else f"{key}: {what}", fix)
@@ -366,7 +363,7 @@ def _leaf(path: str) -> str:
 
 
 def issubclass_safe(kind: Any, base: type) -> bool:
-    """`issubclass` that is false for what is no class."""
+    """`issubclass` that is false for what is not a class."""
     return isinstance(kind, type) and issubclass(kind, base)
 
 
@@ -381,7 +378,7 @@ def parse_scalar(text: str, kind: Any) -> Any:
     """The text as a `kind`: str, int, bool, a Literal of words, or a type with a `parse` of its own.
 
     Raises:
-        ValueError: With one sentence that says what is wanted.
+        ValueError: With one sentence that says what is expected.
     """
     try:
         return _parsed(text, kind)

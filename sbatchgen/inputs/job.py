@@ -1,4 +1,4 @@
-"""What a user wants to run: the schema of a job YAML and, as a lower layer, of sbatchgen.yaml."""
+"""What a user wants to run: the schema of a job YAML, and of sbatchgen.yaml."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,26 +19,28 @@ RUNTIMES: tuple[RuntimeName, ...] = ("host", "venv", "conda", "apptainer", "enro
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LintSpec:
-    """Rules that are off, or of another severity, each by its id or the start of it, as SB4."""
+    """Rules that are off or have another severity, by id or the start of one, as SB4."""
 
-    disable: tuple[Text, ...] = described("Rules that are off, by their ids or starts of them.", make=tuple)
-    severity: Mapping[Text, Literal["error", "warning", "info"]] = described("Other severities.", make=dict)
+    disable: tuple[Text, ...] = described("Rules that are off, by id or the start of one.", make=tuple)
+    severity: Mapping[Text, Literal["error", "warning", "info"]] = described(
+        "Severity of rules, by id or the start of one.", make=dict
+    )
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class JobSpec:
-    """Everything a job may say; None is "not said here". Values are data, never shell."""
+    """Everything a job may set; None is "not set here". Values are data, never shell."""
 
-    profile: Text | None = described("Cluster.", metavar="NAME|FILE", group="Job", common=True)
+    profile: Text | None = described("Profile of the cluster.", metavar="NAME|FILE", group="Job", common=True)
     mode: Mode | None = described("cpu, single, dataparallel or ddp.")
     launcher: Launcher | None = described(
         "How the processes of mode ddp start.", metavar="torchrun|srun|spawn", group="Launch", common=True
     )
     runtime: RuntimeName | None = described(
-        "Where Python is from.", metavar="host|venv|conda|apptainer|enroot", group="Runtime", common=True
+        "Where Python comes from.", metavar="host|venv|conda|apptainer|enroot", group="Runtime", common=True
     )
     image: ShellPath | None = described(
-        "Image of the container, a file or an address.", metavar="IMAGE", group="Runtime", common=True
+        "Container image, a file or a registry address.", metavar="IMAGE", group="Runtime", common=True
     )
     conda_env: ShellPath | None = described(
         "Conda environment, by name or path.", metavar="NAME|PATH", group="Runtime", common=True
@@ -58,16 +60,16 @@ class JobSpec:
         "Data set.", flag="--data-dir", metavar="PATH", group="Training", common=True
     )
     resume: Resume | None = described(
-        "Start from the newest checkpoint, from nothing, or from a file.",
+        "Resume from the newest checkpoint, not at all, or from a file.",
         metavar="auto|off|FILE",
         group="Training",
         common=True,
     )
     max_restarts: int | None = described(
-        "How often the job may be requeued before its time limit.", metavar="N", group="Training"
+        "How often the job may requeue itself before its time limit.", metavar="N", group="Training"
     )
     trainer: Text | None = described(
-        "Your own program, in place of the bundled trainer.",
+        "Your own program instead of the bundled trainer.",
         metavar="FILE|MODULE",
         group="Training",
         common=True,
@@ -75,20 +77,20 @@ class JobSpec:
     args: tuple[Argument, ...] | None = described("Arguments of the trainer.")
     template: Text | None = described("Template of the script.", metavar="NAME", group="Job")
     binds: tuple[ShellPath, ...] | None = described(
-        "Folder that the container sees.", flag="--bind", metavar="SRC[:DST]", group="Runtime", common=True
+        "Folder to mount in the container.", flag="--bind", metavar="SRC[:DST]", group="Runtime", common=True
     )
     env: Mapping[EnvName, Argument] = described(
-        "Variable of the job.", make=dict, metavar="NAME=VALUE", group="Training", common=True
+        "Environment variable of the job.", make=dict, metavar="NAME=VALUE", group="Training", common=True
     )
     requeue_on_timeout: bool | None = described(
-        "Restart the job at its time limit; for a trainer that resumes by itself.", group="Training"
+        "Requeue the job at its time limit, for a trainer that resumes by itself.", group="Training"
     )
     requeue_on_node_fail: bool | None = described(
-        "When a node dies, wait until Slurm notices and restarts the job.", group="Training"
+        "When a node fails, wait until Slurm notices it and requeues the job.", group="Training"
     )
     options: SbatchOptions = described("Options of sbatch.", make=SbatchOptions)
     extra_options: Mapping[Text, Text] = described(
-        "Options of sbatch that are not among these, by their long names; true for one without a value.",
+        "Other options of sbatch, by their long names; true for one without a value.",
         make=dict,
     )
-    lint: LintSpec = described("Which rules of lint count.", make=LintSpec)
+    lint: LintSpec = described("Settings of lint.", make=LintSpec)

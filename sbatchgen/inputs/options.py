@@ -1,7 +1,6 @@
-"""Every sbatch option that sbatchgen knows, once: its YAML key, its flag, its directive, its help.
+"""Every sbatch option that sbatchgen knows: its YAML key, flag, directive and help, in the script's order.
 
-The order of the fields is the order in the script. What is not here passes through `extra_options`.
-Names and meanings: sbatch(1), Slurm 20.11 to 26.05.
+Others pass through `extra_options`. Names and meanings: sbatch(1), Slurm 20.11 to 26.05.
 """
 
 from dataclasses import dataclass, field, fields
@@ -11,14 +10,14 @@ from sbatchgen.units import Duration, Gres, JobName, Memory, ShellPath, Text
 
 
 def described(help_text: str, default: Any = None, *, make: Any = None, **more: Any) -> Any:
-    """A field with its help, from which flags, schema and documentation come.
+    """A field with its help, of which flags and schemas are made.
 
     Args:
         help_text: One line.
         default: Its default.
-        make: Makes the default, where it can't be shared.
-        more: Of a key that is a flag too: `group` of the help, `common` if the short help shows it,
-            `metavar`, and `flag` where it has another name.
+        make: Makes a default that can't be shared.
+        more: Of a key that is also a flag: `group` in the help, `common` if the short help shows it,
+            `metavar`, and `flag` if it has another name.
     """
     metadata = {"help": help_text, **more}
     return (
@@ -37,46 +36,46 @@ class SbatchOptions:
 
     job_name: JobName | None = described("Name shown by squeue; also names the run folder.", common=True)
     output: ShellPath | None = described("Log file; %x is the job's name, %j its id.")
-    error: ShellPath | None = described("Separate file for stderr; by default it joins the log.")
-    open_mode: Text | None = described("append or truncate: what a requeue does to the log.")
+    error: ShellPath | None = described("Separate file for stderr; by default it goes to the log.")
+    open_mode: Text | None = described("What a requeue does to the log: append or truncate.")
     chdir: ShellPath | None = described("Working folder of the job.")
-    account: Text | None = described("Account that is charged.", common=True)
+    account: Text | None = described("Account to charge.", common=True)
     partition: Text | None = described("Partition, or several separated by commas.", common=True)
     qos: Text | None = described("Quality of service.", common=True)
     reservation: Text | None = described("Reservation to use.")
     wckey: Text | None = described("Workload characterization key.")
-    comment: Text | None = described("Comment; some sites charge by it.")
+    comment: Text | None = described("Comment; some sites use it for accounting.")
     nodes: int | None = described("Number of nodes.", common=True)
-    ntasks: int | None = described("Tasks in all; ntasks-per-node is safer.")
-    ntasks_per_node: int | None = described("Tasks on each node.")
-    cpus_per_task: int | None = described("CPUs for each task.", common=True)
-    gpus: Text | None = described("GPUs in all, [type:]count; gpus-per-node is safer.")
-    gpus_per_node: Text | None = described("GPUs on each node, [type:]count.", common=True)
-    gpus_per_task: Text | None = described("GPUs for each task, [type:]count; hides them from other tasks.")
-    gres: Gres | None = described("Generic resources on each node, as gpu:a100:4 or shard:16.")
-    mem: Memory | None = described("Memory on each node; 0 is all of it.", common=True)
-    mem_per_cpu: Memory | None = described("Memory for each CPU.")
-    mem_per_gpu: Memory | None = described("Memory for each GPU.")
-    tmp: Memory | None = described("Local disk on each node.")
-    exclusive: bool | None = described("Whole nodes, shared with no other job.")
+    ntasks: int | None = described("Total number of tasks; ntasks-per-node is safer.")
+    ntasks_per_node: int | None = described("Tasks per node.")
+    cpus_per_task: int | None = described("CPUs per task.", common=True)
+    gpus: Text | None = described("Total number of GPUs, [type:]count; gpus-per-node is safer.")
+    gpus_per_node: Text | None = described("GPUs per node, [type:]count.", common=True)
+    gpus_per_task: Text | None = described("GPUs per task, [type:]count; other tasks don't see them.")
+    gres: Gres | None = described("Generic resources per node, as gpu:a100:4 or shard:16.")
+    mem: Memory | None = described("Memory per node; 0 is all of it.", common=True)
+    mem_per_cpu: Memory | None = described("Memory per CPU.")
+    mem_per_gpu: Memory | None = described("Memory per GPU.")
+    tmp: Memory | None = described("Local disk per node.")
+    exclusive: bool | None = described("Whole nodes, not shared with other jobs.")
     constraint: Text | None = described("Features that the nodes must have.")
     nodelist: Text | None = described("Nodes to run on.")
     exclude: Text | None = described("Nodes not to run on.")
-    switches: Text | None = described("Most leaf switches, count[@time].")
+    switches: Text | None = described("Maximum number of leaf switches, count[@time].")
     licenses: Text | None = described("Licenses, name[:count].")
-    distribution: Text | None = described("How tasks are laid over nodes.")
+    distribution: Text | None = described("How tasks are distributed over nodes.")
     hint: Text | None = described("Use of cores and threads, as nomultithread.")
     time: Duration | None = described("Time limit, HH:MM:SS or D-HH:MM:SS.", common=True)
     time_min: Duration | None = described("Shortest time limit that backfill may choose.")
     begin: Text | None = described("Earliest start.")
-    deadline: Text | None = described("Latest end.")
-    nice: int | None = described("Lower the priority by this much.")
-    array: Text | None = described("Array of jobs, as 0-9%2.", common=True)
+    deadline: Text | None = described("Latest end: the job is removed if it can't end by then.")
+    nice: int | None = described("Lower the priority by this number.")
+    array: Text | None = described("Job array, as 0-9%2.", common=True)
     dependency: Text | None = described("Other jobs to wait for, as afterok:123.")
-    requeue: bool | None = described("Whether Slurm may start the job again.", flag="--requeue/--no-requeue")
+    requeue: bool | None = described("Whether Slurm may requeue the job.", flag="--requeue/--no-requeue")
     signal: Text | None = described("Signal before the time limit, as B:USR1@300.")
     mail_type: Text | None = described("Events to mail, as END,FAIL.")
-    mail_user: Text | None = described("Where to mail.")
+    mail_user: Text | None = described("Who gets the mails.")
     export: Text | None = described("Variables of the submitting shell that the job gets.")
 
 

@@ -1,7 +1,6 @@
 """Facts of a cluster, owned by the people who run it: the schema of a profile.
 
-The records of this module, of `job` and of `options` are not frozen, and have no comparison: what dataclasses
-generates for that would be a fifth of what `render` takes beyond its libraries. Nobody changes them.
+The records here, in `job` and in `options` are not frozen and have no comparison, only to start faster.
 """
 
 import re
@@ -22,7 +21,7 @@ class Partition:
     """What a job may ask for in one partition, per node where a name says so; None is "not known"."""
 
     time_max: Duration | None = described("Longest time limit (MaxTime).")
-    time_default: Duration | None = described("Time limit of a job that names none (DefaultTime).")
+    time_default: Duration | None = described("Time limit of a job that sets none (DefaultTime).")
     nodes: Text | None = described("Host names, as n[1-16].")
     nodes_max: Count | None = described("Most nodes of a job (MaxNodes).")
     nodes_min: Count | None = described("Fewest nodes of a job (MinNodes).")
@@ -33,27 +32,27 @@ class Partition:
     gpu_type: Text | None = described("Type of the GPUs, as a100.")
     gpu_types: Mapping[Text, int] = described("GPUs of a node by type, where there are several.", make=dict)
     gpus_typed: bool = described(
-        "false: gres.conf gives the GPUs no type, so a job that names one never fits.", True
+        "Whether gres.conf gives the GPUs a type; if false, a job that names a type never starts.", True
     )
     mem_per_node: Memory | None = described("Memory of a node (RealMemory).")
-    mem_per_cpu_default: Memory | None = described("Memory of a CPU where a job names none (DefMemPerCPU).")
-    mem_per_cpu_max: Memory | None = described("Most memory of a CPU (MaxMemPerCPU).")
+    mem_per_cpu_default: Memory | None = described("Memory per CPU if a job sets none (DefMemPerCPU).")
+    mem_per_cpu_max: Memory | None = described("Most memory per CPU (MaxMemPerCPU).")
     shards_per_gpu: Count | None = described("Shards of a GPU.")
     features: tuple[Text, ...] = described("Features that its nodes have, for --constraint.", ())
     accounts: tuple[Text, ...] = described("Accounts that may use it; empty: any.", ())
     qos: tuple[Text, ...] = described("Qualities of service that may use it; empty: any.", ())
     state: Literal["up", "down", "drain", "inactive"] = described("Whether it takes jobs.", "up")
-    exclusive: bool = described("Whole nodes, whatever was asked for (OverSubscribe=EXCLUSIVE).", False)
+    exclusive: bool = described("Jobs get whole nodes (OverSubscribe=EXCLUSIVE).", False)
     reservation_only: bool = described("Only for jobs with a reservation (ReqResv).", False)
     options: SbatchOptions = described("Options of sbatch for its jobs.", make=SbatchOptions)
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
-        """What is wrong with values that are right one by one: the key, what, and a fix."""
+        """Values that contradict each other: the key, what is wrong, and a fix."""
         gpus, types = self.gpus_per_node, self.gpu_types
         if gpus is not None and gpus < 0:
             yield "gpus_per_node", f"{gpus} GPUs on a node", "write 0 or more"
         elif gpus is not None and types and sum(types.values()) != gpus:
-            what = f"gpu_types name {sum(types.values())} GPUs, gpus_per_node {gpus}"
+            what = f"gpu_types has {sum(types.values())} GPUs, gpus_per_node {gpus}"
             yield "gpu_types", what, "make the two agree"
         for low, high in (
             ("time_default", "time_max"),
@@ -81,14 +80,14 @@ class Network:
     port_count: Count = described("How many ports jobs share.", make=lambda: Count(10000))
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
-        """What is wrong with values that are right one by one: the key, what, and a fix."""
+        """Values that contradict each other: the key, what is wrong, and a fix."""
         most = Port.LAST - self.port_base + 1
         if self.port_count > most:
-            what = f"{self.port_count} ports from {self.port_base} on go beyond the last one, {Port.LAST}"
+            what = f"{self.port_count} ports from {self.port_base} on end above the last port, {Port.LAST}"
             yield "port_count", what, f"write port_count: {most}, or less"
         for name in (self.gloo_socket_ifname or "").split(","):  # NCCL alone knows ^ and =
             if name and not _INTERFACE.fullmatch(name):
-                what = f"gloo takes names of interfaces, and '{name}' is none"
+                what = f"gloo needs names of interfaces, but '{name}' is not one"
                 yield "gloo_socket_ifname", what, "name them, as ib0 or ib0,ib1"
 
 
@@ -109,25 +108,25 @@ class Venv:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Apptainer:
-    """An image, what is bound into it (SRC or SRC:DST), and the flag that gives it the GPUs."""
+    """An image for Apptainer, its bind mounts, and the flag that gives it the GPUs."""
 
     image: ShellPath | None = described("The image, a .sif file or an address.")
-    binds: tuple[ShellPath, ...] = described("What is bound into it, SRC or SRC:DST.", ())
+    binds: tuple[ShellPath, ...] = described("Bind mounts, SRC or SRC:DST.", ())
     gpu_flag: Text = described("The flag that gives it the GPUs.", make=lambda: Text("--nv"))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Enroot:
-    """An image for Enroot through pyxis, what is mounted into it, and the folder to start in."""
+    """An image for Enroot through pyxis, its mounts, and the folder to start in."""
 
     image: ShellPath | None = described("The image, a .sqsh file or an address.")
-    mounts: tuple[ShellPath, ...] = described("What is mounted into it, SRC or SRC:DST.", ())
+    mounts: tuple[ShellPath, ...] = described("Mounts, SRC or SRC:DST.", ())
     workdir: ShellPath | None = described("The folder to start in; by default that of submission.")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Runtimes:
-    """The ways to bring a Python with torch; each may be set up or not."""
+    """Where a Python with torch comes from, by runtime."""
 
     conda: Conda = described("Conda.", make=Conda)
     venv: Venv = described("A virtual environment.", make=Venv)
@@ -137,7 +136,7 @@ class Runtimes:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Paths:
-    """Where data sets, run folders and the bundled training package lie on this cluster."""
+    """Folders of data sets, runs and the bundled training package on this cluster."""
 
     data: ShellPath | None = described("Data set.")
     runs: ShellPath | None = described("Folder of all run folders.")
@@ -155,13 +154,13 @@ class Qos:
     gpus_max: int | None = described("Most GPUs of a job.")
     cpus_max: int | None = described("Most CPUs of a job.")
     deny_on_limit: bool = described(
-        "Over the limit a job is refused at once (DenyOnLimit); without it, it waits.", False
+        "A job over the limit is refused (DenyOnLimit); otherwise it waits.", False
     )
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Limits:
-    """What slurm.conf says for all partitions; None is "not known"."""
+    """Settings of slurm.conf for all partitions; None is "not known"."""
 
     enforce_part_limits: Literal["no", "any", "all"] | None = described("EnforcePartLimits of slurm.conf.")
     max_array_size: int | None = described("MaxArraySize of slurm.conf.")
@@ -175,12 +174,12 @@ class Limits:
 class Profile:
     """A cluster. `setup` lines are shell, run as they stand; everything else is data.
 
-    `policies` gives rules the severity that they have here, by their ids, as SB228: error.
+    `policies` sets the severity of rules on this cluster, as SB228: error.
     """
 
     name: Text = required("The name of the cluster.")
-    url: Text = required("Where its facts are from.")
-    checked: Text = required("The day on which they were last compared with that, as 2026-01-31.")
+    url: Text = required("The guide that its facts are from.")
+    checked: Text = required("The day on which they were last compared with the guide, as 2026-01-31.")
     contact: Text | None = described("Whom to ask.")
     description: Text | None = described("One line.")
     slurm: Release | None = described("Release of Slurm, as 24.05.")
@@ -188,43 +187,41 @@ class Profile:
         "slurm; none: this machine; env: a platform that starts the script on each node.", "slurm"
     )
     partitions: Mapping[Text, Partition] = described("Partitions by name.", make=dict)
-    default_partition: Text | None = described("The partition of a job that names none.")
+    default_partition: Text | None = described("The partition of a job that sets none.")
     limits: Limits = described("Limits of slurm.conf.", make=Limits)
     qos: Mapping[Text, Qos] = described("Limits of qualities of service, by name.", make=dict)
-    gres_types: tuple[Text, ...] = described("Names that --gres may ask for, besides gpu and shard.", ())
-    licenses: tuple[Text, ...] = described("Licenses that there are.", ())
+    gres_types: tuple[Text, ...] = described("Names of --gres that exist here, besides gpu and shard.", ())
+    licenses: tuple[Text, ...] = described("Licenses that exist here.", ())
     plugin_options: tuple[Text, ...] = described(
-        "Options of sbatch from the site's plugins; with = at the end if they take a value.", ()
+        "Options that the site's plugins add to sbatch; with = at the end if they take a value.", ()
     )
     policies: Mapping[Text, Literal["error", "warning", "info", "off"]] = described(
-        "Severity of rules here, by their ids: error, warning, info or off.", make=dict
+        "Severity of rules by id: error, warning, info or off.", make=dict
     )
     gpu_request: GpuRequest = described("How jobs ask for GPUs.", "gpus_per_node")
     modules: tuple[Text, ...] = described("Modules to load, after module purge.", ())
-    setup: tuple[Text, ...] = described("Lines of shell, run as they stand before the runtime.", ())
+    setup: tuple[Text, ...] = described("Lines of shell to run before the runtime is set up.", ())
     env: Mapping[EnvName, Argument] = described("Variables of every job.", make=dict)
     network: Network = described("How processes on several nodes find each other.", make=Network)
-    runtime: RuntimeName = described("Where Python is from, unless the job says otherwise.", "host")
+    runtime: RuntimeName = described("Where Python comes from, unless the job says otherwise.", "host")
     launcher: Launcher = described("How processes start, unless the job says otherwise.", "torchrun")
-    runtimes: Runtimes = described("Ways to bring a Python with torch.", make=Runtimes)
-    paths: Paths = described("Where things lie.", make=Paths)
+    runtimes: Runtimes = described("Where a Python with torch comes from.", make=Runtimes)
+    paths: Paths = described("Folders.", make=Paths)
     options: SbatchOptions = described("Options of sbatch for every job.", make=SbatchOptions)
     modes: Mapping[Literal["cpu", "single", "dataparallel", "ddp"], SbatchOptions] = described(
         "Options of sbatch by mode.", make=dict
     )
     template: Text | None = described("Template of the script.")
-    required: tuple[Text, ...] = described("Options that every job must name, as account.", ())
-    omit: tuple[Text, ...] = described("Options that no script names, as partition.", ())
-    extra_options: Mapping[Text, Text] = described(
-        "Options of sbatch that are not among these, by their long names.", make=dict
-    )
+    required: tuple[Text, ...] = described("Options that every job must set, as account.", ())
+    omit: tuple[Text, ...] = described("Options that are left out of scripts, as partition.", ())
+    extra_options: Mapping[Text, Text] = described("Other options of sbatch, by their long names.", make=dict)
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
-        """What is wrong with values that are right one by one: the key, what, and a fix."""
+        """Values that contradict each other: the key, what is wrong, and a fix."""
         for key in ("required", "omit"):
             for name in getattr(self, key):
                 if name not in NAMES:
-                    yield key, f"'{name}' is no option", did_you_mean(name, NAMES)
+                    yield key, f"'{name}' is not an option", did_you_mean(name, NAMES)
         default = self.default_partition
         if default and self.partitions and default not in self.partitions:
             fix = did_you_mean(default, self.partitions)

@@ -1,7 +1,7 @@
-"""JSON schemas of profiles and jobs, for editors: made from the records that the files are read into.
+"""JSON schemas of profiles and jobs, for editors.
 
-A schema refuses nothing that `document` reads. It knows keys, kinds of values and words to choose from;
-limits and forms are left to the reader, which says more of them.
+A schema refuses nothing that `document` reads. It knows keys, types and choices; `document` also checks
+limits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who can write a file that was found, and so decide what runs as this user (as git's safe.directory)."""
+"""Who can write a file, and so decide what runs as this user (like git's safe.directory)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def doubt(path: Path) -> str:
-    """Who else can write a file or folder; empty if it is only the user and root, or nothing is there."""
+    """Who else can write a file or folder; empty if only the user and root can, or if it does not exist."""
     try:
         found = path.lstat()
     except OSError:
@@ -24,16 +24,15 @@ def doubt(path: Path) -> str:
 
 
 def _doubt_of_group(path: Path, group: int) -> str:
-    """The doubt about what a group can write."""
     if not _is_private(group):
         return f"can be written by the group {_group(group)}"
-    return "can be written by those whom its access list names" if _has_acl(path) else ""
+    return "can be written by others in its access list (ACL)" if _has_acl(path) else ""
 
 
 def _doubt_of_link(path: Path) -> str:
-    """The doubt about what a link leads to, or about the folder which that lies in."""
+    """The doubt about the target of a link, or about its folder."""
     target = Path(os.path.realpath(path))
-    if target.is_symlink():  # in a circle: there is nothing to read
+    if target.is_symlink():  # a circle of links
         return ""
     if told := doubt(target.parent):
         return f"is a link into {target.parent}, which {told}"
@@ -41,8 +40,8 @@ def _doubt_of_link(path: Path) -> str:
     return f"is a link to {target}, which {told}" if told else ""
 
 
-def can_mend(path: Path) -> bool:
-    """Whether chmod is what helps: the user's own, and no folder for all like /tmp."""
+def chmod_helps(path: Path) -> bool:
+    """Whether the user owns the path, and it is not a shared folder like /tmp."""
     found = path.lstat()
     sticky = found.st_mode & stat.S_ISVTX
     return found.st_uid == os.geteuid() and not sticky and not path.is_symlink()
@@ -50,7 +49,7 @@ def can_mend(path: Path) -> bool:
 
 @functools.cache
 def _is_private(group: int) -> bool:
-    """Whether a group is the user's or root's own, as most systems make one for each user."""
+    """Whether a group has one member, the user or root, as most systems make one for each user."""
     import grp
     import pwd
 
@@ -64,10 +63,10 @@ def _is_private(group: int) -> bool:
 
 
 def _has_acl(path: Path) -> bool:
-    """Whether an access list speaks for others: the group's bits are then the most that it may allow."""
+    """Whether there is an access list; the group's bits are then the most that it may allow."""
     try:
         return "system.posix_acl_access" in os.listxattr(path)
-    except (AttributeError, OSError):  # no Linux, or a file system without
+    except (AttributeError, OSError):  # not on Linux, or the file system has none
         return False
 
 

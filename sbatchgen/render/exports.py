@@ -8,8 +8,7 @@ from sbatchgen import quoting
 from sbatchgen.plan.plan import Plan
 from sbatchgen.render import launch
 
-# What torch and Python should know in every job, before the profile's and the job's own variables:
-# lines at once, and no packages of ~/.local in place of the environment's.
+# For every job: print lines at once, and ignore packages in ~/.local.
 COMMON_ENV = {"PYTHONUNBUFFERED": "1", "PYTHONNOUSERSITE": "1"}
 
 
@@ -19,7 +18,7 @@ def variables(plan: Plan) -> dict[str, str]:
 
 
 def names(plan: Plan) -> tuple[str, ...]:
-    """The variables that must arrive in a container, whatever its image sets."""
+    """The variables that a container must get, whatever its image sets."""
     return (*(launch.MEETING if launch.meets(plan) else ()), *variables(plan), *launch.own_folders(plan))
 
 
@@ -30,7 +29,7 @@ def lines(plan: Plan) -> Iterator[str]:
     yield from launch.pack([*(launch.MEETING if launch.meets(plan) else ()), *words])
     yield from launch.pack(_files(plan))
     yield from launch.pack(f"{name}={quoting.word(value)}" for name, value in plan.env.items())
-    if plan.runtime == "apptainer":  # which would read the values of its twins as shell text
+    if plan.runtime == "apptainer":  # else it evaluates the values of APPTAINERENV_ variables
         yield "APPTAINER_NO_EVAL=1"
 
 
@@ -39,19 +38,17 @@ def _common(plan: Plan) -> dict[str, str]:
     if plan.profile.scheduler != "none":
         threads = (plan.options.cpus_per_task or 1) * (plan.options.ntasks_per_node or 1)
         exports["OMP_NUM_THREADS"] = str(max(1, threads // plan.nproc_per_node))
-    if (
-        plan.runtime == "enroot"
-    ):  # without NVIDIA's tools on the node, an image that wants GPUs does not start
+    if plan.runtime == "enroot":  # "all" would fail on a node without NVIDIA's tools
         exports["NVIDIA_VISIBLE_DEVICES"] = "void" if plan.mode == "cpu" else "all"
-    if plan.runtime == "enroot" and plan.mode != "cpu":
-        exports["NVIDIA_DRIVER_CAPABILITIES"] = "compute,utility"
+        if plan.mode != "cpu":
+            exports["NVIDIA_DRIVER_CAPABILITIES"] = "compute,utility"
     if plan.mode == "cpu" and plan.trainer:
         exports["CUDA_VISIBLE_DEVICES"] = ""
     return exports
 
 
 def _files(plan: Plan) -> Iterator[str]:
-    """Where script and trainer leave word for each other; see `launch.files`."""
+    """The paths by which script and trainer talk to each other; see `launch.files`."""
     for name in launch.own_folders(plan):
         yield f"RESUME={launch.resume_word(plan)}" if name == "RESUME" else name
     for name in launch.files(plan):

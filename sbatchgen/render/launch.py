@@ -1,7 +1,4 @@
-"""Plan -> the command that the script starts: step, container, launcher, trainer and its arguments.
-
-Lines of ready words of bash, to be joined into one command.
-"""
+"""Plan -> the command that the script starts: job step, container, launcher, trainer and its arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from sbatchgen.plan.plan import Plan
 from sbatchgen.units import ShellPath
 
 WIDTH = 110  # of a line of arguments, where a single one is not longer
-# What stands for the run's own folders in the arguments of a trainer.
+# What a trainer's arguments may hold for the run's own folders.
 PLACEHOLDERS = {"{run_dir}": '"$RUN_DIR"', "{data_dir}": '"$DATA_DIR"'}
 FOLDERS = ("$PWD", "$RUN_DIR", "$DATA_DIR", "$CODE_DIR")  # whose names are known only where the job runs
 MEETING = ("MASTER_ADDR", "MASTER_PORT")
@@ -22,21 +19,21 @@ FILES_NEEDED = ("mnist", "cifar10", "imagefolder")  # data sets of the bundled t
 
 
 def command(plan: Plan, exported: Sequence[str], mounted: Sequence[str]) -> tuple[str, ...]:
-    """The lines of the command.
+    """The lines of the command, quoted for bash.
 
     Args:
         plan: The job.
-        exported: The variables that must arrive in a container.
-        mounted: What the container sees of the cluster, as `mounts` has it.
+        exported: The variables that a container must get.
+        mounted: What the container sees, as `mounts` has it.
     """
     return (*_step(plan), *_container(plan, exported, mounted), *_trainer(plan), *_arguments(plan))
 
 
 def files(plan: Plan) -> tuple[str, ...]:
-    """The files in the run folder by which script and trainer leave word for each other.
+    """The files in the run folder by which script and trainer talk to each other.
 
-    stop: asks the trainer to stop. again: the trainer asks to be started again. exit: its exit status, where
-    srun or torchrun would change it.
+    stop: asks the trainer to stop. again: the trainer asks for a restart. exit: its exit status, which srun
+    and torchrun may change.
     """
     if not plan.stoppable:
         return ()
@@ -47,7 +44,7 @@ def files(plan: Plan) -> tuple[str, ...]:
 
 
 def container(plan: Plan) -> bool:
-    """Whether the training runs in one."""
+    """Whether the training runs in a container."""
     return plan.runtime in ("apptainer", "enroot")
 
 
@@ -57,12 +54,12 @@ def several_tasks(plan: Plan) -> bool:
 
 
 def meets(plan: Plan) -> bool:
-    """Whether processes of several tasks of Slurm have to find each other."""
+    """Whether processes of several Slurm tasks need a rendezvous."""
     return plan.slurm and plan.mode == "ddp" and several_tasks(plan)
 
 
 def uses_code(plan: Plan) -> bool:
-    """Whether something of the training package's folder is started."""
+    """Whether a program of the training package is started."""
     return plan.trainer is None or plan.launcher is not None or _may_bring_a_rank(plan)
 
 
@@ -77,7 +74,7 @@ def uses_data(plan: Plan) -> bool:
 
 
 def own_folders(plan: Plan) -> tuple[str, ...]:
-    """The variables that tell an own trainer where it is to read and write."""
+    """The variables that tell your own trainer where to read and write."""
     if not plan.trainer:
         return ()
     return (
@@ -88,7 +85,7 @@ def own_folders(plan: Plan) -> tuple[str, ...]:
 
 
 def gives_resume(plan: Plan) -> bool:
-    """Whether an own trainer is told what to go on from."""
+    """Whether your own trainer is told what to resume from."""
     return plan.resume not in ("auto", "off") or any("{resume}" in word for word in plan.args)
 
 
@@ -98,11 +95,9 @@ def resume_word(plan: Plan) -> str:
 
 
 def mounts(plan: Plan, here: str) -> tuple[str, ...]:
-    """What a container sees of the cluster, SRC or SRC:DST, each as text in double quotes.
+    """What a container sees of the cluster, SRC or SRC:DST, each as text for double quotes.
 
-    Args:
-        plan: The job.
-        here: The variable that holds the folder of submission.
+    The variable `here` holds the folder of submission.
     """
     if not container(plan):
         return ()
@@ -126,7 +121,7 @@ def mounts(plan: Plan, here: str) -> tuple[str, ...]:
 
 
 def absolute(path: str, here: str) -> ShellPath:
-    """The path; a relative one counts from the folder that the variable `here` holds."""
+    """The path; a relative one is relative to the folder in the variable `here`."""
     return ShellPath(path if path.startswith(("/", "${")) else f"${{{here}}}/{path.removeprefix('./')}")
 
 
@@ -139,7 +134,7 @@ def _step(plan: Plan) -> Iterator[str]:
     if plan.options.cpus_per_task is not None:
         words.append('--cpus-per-task="$SLURM_CPUS_PER_TASK"')  # 22.05 and 23.02 do not inherit it
     if several_tasks(plan):
-        # Newer Slurm may follow the topology: rank 0 must be on the first node, where the others look for it.
+        # Newer Slurm may follow the topology, but rank 0 must be on the first node: MASTER_ADDR names it.
         words += ["--distribution=block", "--kill-on-bad-exit=1", "--wait=60"]
     if plan.launcher == "srun" and plan.options.gpus_per_task:
         words.append("--gpu-bind=none")  # else a rank sees only its own GPU and NCCL loses the others
@@ -165,7 +160,7 @@ def _trainer(plan: Plan) -> Iterator[str]:
     # srun may look for any program but env on the node, not in the image
     python = "env python3" if plan.runtime == "enroot" else "python3"
     ours = '"$CODE_DIR/training"'
-    own, module = plan.trainer, plan.trainer is not None and not is_file(plan.trainer)
+    own, module = plan.trainer, plan.trainer is not None and not trainer_is_file(plan.trainer)
     started = " ".join([*(["-m"] if module else []), quoting.word(own or "")])
     if plan.launcher == "torchrun":
         end = "-m --" if module else "--"  # its own options: it takes a trainer's --n for short forms of them
@@ -179,31 +174,31 @@ def _trainer(plan: Plan) -> Iterator[str]:
         yield from pack([f"{python} {ours}", *_flags(plan)])
 
 
-def is_file(trainer: str) -> bool:
-    """Whether an own trainer is a file, and not a module."""
+def trainer_is_file(trainer: str) -> bool:
+    """Whether your own trainer is a file, not a module."""
     return "/" in trainer or trainer.endswith(".py")
 
 
 def _may_bring_a_rank(plan: Plan) -> bool:
-    """Whether an own trainer that is alone may find a rank of others: of pyxis, an image, or the platform."""
+    """Whether a single trainer may find RANK and the like set by pyxis, an image, or the platform."""
     alone = plan.trainer is not None and plan.mode != "ddp"
     return alone and (container(plan) or plan.profile.scheduler == "env")
 
 
 def _nodes(plan: Plan) -> str:
-    """How many nodes there are, and which this is, where the launcher does not see it."""
+    """Number of nodes and rank of this one, as flags of a launcher that can't see them."""
     if plan.profile.scheduler == "env":
         return ' --nnodes="$WORLD_SIZE" --node-rank="$RANK"'  # of the platform, which counts nodes
     return ' --nnodes="$SLURM_NNODES"' if plan.launcher == "torchrun" and plan.nodes > 1 else ""
 
 
 def _nproc(plan: Plan) -> str:
-    """Processes of a node: Slurm's count of its GPUs, where that can't differ from what is meant."""
+    """Processes of a node: Slurm's count of its GPUs, where that is sure to be the number wanted."""
     count, options = str(plan.nproc_per_node), plan.options
     asked = [name for name in GPU_OPTIONS if getattr(options, name)]
     if not plan.slurm or plan.nproc_per_node != plan.gpus_per_node or options.exclusive or plan.shards:
         return count
-    if not asked:  # sbatch's command line may ask for them
+    if not asked:  # the command line of sbatch may ask for GPUs
         return f'"${{SLURM_GPUS_ON_NODE:-{count}}}"'
     return '"$SLURM_GPUS_ON_NODE"' if asked[0] in ("gpus_per_node", "gres") else count
 
@@ -225,14 +220,14 @@ def _flags(plan: Plan) -> Iterator[str]:
 
 
 def _device(plan: Plan) -> str:
-    """What the trainer may not do without: no silent training on CPUs while GPUs wait."""
+    """The device that the trainer must use: no silent training on CPUs while GPUs are idle."""
     if plan.mode == "cpu":
         return "cpu"
     return "cuda" if plan.gpus_per_node or plan.shards else ""
 
 
 def _arguments(plan: Plan) -> Iterator[str]:
-    """The arguments, an option and its values never apart."""
+    """The arguments; an option and its values stay on one line."""
     groups: list[list[str]] = []
     for arg in plan.args:
         if not groups or arg.startswith("-"):
@@ -257,7 +252,7 @@ def _argument(arg: str, plan: Plan) -> str:
 
 
 def pack(words: Iterable[str]) -> Sequence[str]:
-    """Words on as few lines as possible, none longer than WIDTH unless it is one word."""
+    """Words on as few lines as possible, none longer than WIDTH unless it is a single word."""
     lines: list[str] = []
     for word in words:
         if lines and len(lines[-1]) + len(word) < WIDTH:

@@ -1,7 +1,6 @@
-"""Plan -> script. Python has decided the numbers, the templates decide the lines, bash knows the rest.
+"""Plan -> script: the template, filled with the values of `context`.
 
-The variables of a template are the flat names of `context`: text, numbers, yes or no, and lists of these.
-Sites depend on them; a test holds their list.
+Sites rely on the names of these values in templates of their own; a test holds the list.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ RUNTIME_PARTS = {
     "apptainer": "runtime/image.sh.j2",
     "enroot": "runtime/image.sh.j2",
 }
-# What runs, in the title above it.
+# The title above the command, by launcher or mode.
 TITLES = {
     "torchrun": "one torchrun on each node",
     "srun": "one task for each process",
@@ -56,9 +55,9 @@ def render(
     Args:
         plan: What to run and where.
         code: Folder that holds the bundled package `training`.
-        rerun: The command that renders it again, for the script's first line.
-        folders: Where templates lie, the first to look in first, the bundled ones last.
-        cache: Folder that may keep compiled templates, which are a third of the time otherwise.
+        rerun: The command that renders it again, for the script's first comment.
+        folders: Folders of templates, in the order of the search, the bundled ones last.
+        cache: Folder for compiled templates; to compile them is a third of the time.
 
     Raises:
         DocumentError: A template is missing or broken.
@@ -82,7 +81,7 @@ def fill(environment: jinja2.Environment, plan: Plan, *, code: Path) -> str:
 
 
 def finish(text: str, rerun: Sequence[str]) -> str:
-    """A filled template as a script: no two empty lines together, and the provenance in its comment."""
+    """A filled template as a script: single empty lines, and the command that rendered it in a comment."""
     script = text
     while "\n\n\n" in script:
         script = script.replace("\n\n\n", "\n\n")
@@ -92,7 +91,7 @@ def finish(text: str, rerun: Sequence[str]) -> str:
 
 
 def digest(script: str) -> str:
-    """Twelve hex digits over everything but the line that holds them: an edited script has other ones."""
+    """A checksum of everything but the line that holds it: it shows that a script was edited."""
     head, start, rest = script.partition(f"# {_PROVENANCE}")
     body = rest.partition("\n")[2] if start else rest
     return hashlib.sha256((head + body).encode()).hexdigest()[:12]
@@ -101,9 +100,8 @@ def digest(script: str) -> str:
 class _Cache(jinja2.BytecodeCache):
     """Compiled templates, all of an environment in one file.
 
-    They are code that is run, so neither the file nor its folder may be writable by others, and a checksum
-    keeps what is damaged from Python's `marshal`, which believes anything. If something is wrong with the
-    file, templates are compiled as if there was none, and it is written anew.
+    They are code that is run, so nobody else may be able to write the file or its folder, and a checksum
+    keeps damaged data from Python's `marshal`. A wrong file is ignored and written anew.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -128,7 +126,7 @@ class _Cache(jinja2.BytecodeCache):
         self._changed = True
 
     def save(self) -> None:
-        """Write the file, if there is something new; stay silent where that can't be."""
+        """Write the file if there is something new and it can be written."""
         if self._changed:
             self._changed = False
             payload = marshal.dumps(self._compiled)
@@ -138,14 +136,14 @@ class _Cache(jinja2.BytecodeCache):
 
 
 def _sealed(payload: bytes) -> bytes:
-    """Compiled templates as they stand in a file: after what they were made by, and a checksum."""
-    jinja = getattr(jinja2, "__version__", "")  # other Pallets projects are giving theirs up
+    """The contents of the file: the versions that made it, a checksum, the compiled templates."""
+    jinja = getattr(jinja2, "__version__", "")  # Pallets projects are dropping it
     made_by = f"sbatchgen {__version__}, jinja2 {jinja}, python {MAGIC_NUMBER.hex()}\n"
     return made_by.encode() + hashlib.sha256(payload).digest() + payload
 
 
 def _read(folder: Path, name: str) -> bytes:
-    """What is in a file that only the user can write, as its folder; nothing where there is none."""
+    """What is in a file that, with its folder, only the user can write; nothing if it is not there."""
     with contextlib.suppress(OSError), _own(os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)) as inside:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a named pipe would wait for a writer
         with _own(os.open(name, flags, dir_fd=inside)) as file:
@@ -154,10 +152,10 @@ def _read(folder: Path, name: str) -> bytes:
 
 
 def _write(folder: Path, name: str, data: bytes) -> None:
-    """Put a file in the place of another, in a folder that only the user can write.
+    """Replace a file in a folder that only the user can write.
 
     Raises:
-        OSError: It can't be written, or the folder is not such a one.
+        OSError: It can't be written, or others can write the folder.
     """
     with _own(os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)) as inside:
         new = f"{name}.{os.urandom(8).hex()}"
@@ -173,10 +171,10 @@ def _write(folder: Path, name: str, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _own(descriptor: int) -> Iterator[int]:
-    """An open file or folder, closed at the end, that is the user's own and that nobody else can write.
+    """An open file or folder that belongs to the user and that nobody else can write, closed at the end.
 
     Raises:
-        OSError: It is not.
+        OSError: Somebody else owns it or can write it.
     """
     try:
         found = os.fstat(descriptor)
@@ -188,7 +186,6 @@ def _own(descriptor: int) -> Iterator[int]:
 
 
 def _cache(folders: Sequence[Path], cache: Path | None) -> _Cache | None:
-    """The compiled templates of these folders, for this Python."""
     if cache is None:
         return None
     name = hashlib.sha256("\0".join(map(str, folders)).encode()).hexdigest()[:16]
@@ -197,10 +194,9 @@ def _cache(folders: Sequence[Path], cache: Path | None) -> _Cache | None:
 
 @functools.cache
 def environment_of(folders: tuple[Path, ...], cache: Path | None) -> jinja2.Environment:
-    """Jinja, set up for templates of bash, with the folders that they lie in.
+    """Jinja, set up for templates of bash in these folders.
 
-    In its sandbox, for a template may come with somebody's repository: it can write a script, and not run
-    Python while that is made.
+    In its sandbox, since a template may come with somebody's repository: it can't run Python of its own.
     """
     loaders = [jinja2.FileSystemLoader(folder) for folder in folders]
     environment = ImmutableSandboxedEnvironment(
@@ -240,13 +236,13 @@ def _render(environment: jinja2.Environment, template: str, values: Mapping[str,
     except jinja2.TemplateError as error:  # the sandbox's SecurityError among them
         what = str(error.message).removesuffix(".")
         raise DocumentError.of(f"template: {what}", at=_template_line(error) or template) from error
-    except Exception as error:  # a template can divide by zero, include itself, or not be UTF-8
+    except Exception as error:  # a template may divide by zero, include itself, or not be UTF-8
         what = f"template: {type(error).__name__}: {error}"
         raise DocumentError.of(what, at=_template_line(error) or template) from error
 
 
 def _template_line(error: BaseException) -> str:
-    """The last place in a template of a traceback: jinja2 maps its frames to template lines."""
+    """The template and line of an error: jinja2 maps the frames of its traceback to them."""
     place, frame = "", error.__traceback__
     while frame is not None:
         file = frame.tb_frame.f_code.co_filename
@@ -288,8 +284,8 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
         "venv": launch.absolute(plan.venv or "", here),
         "conda_root": plan.profile.runtimes.conda.root or "",
         "conda_env": plan.conda_env or "",
-        "image": launch.absolute(plan.image or "", here) if is_file(plan) else plan.image,
-        "image_is_file": is_file(plan),
+        "image": launch.absolute(plan.image or "", here) if image_is_file(plan) else plan.image,
+        "image_is_file": image_is_file(plan),
         "mounted_text": "".join(one for one in mounted if one in launch.FOLDERS),
         "meets": launch.meets(plan),
         "port_base": plan.profile.network.port_base,
@@ -303,13 +299,13 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
 
 
 def shares_run(array: str) -> bool:
-    """Whether an array is one training in several jobs, one after the other (`%1`), not many trainings."""
+    """Whether an array is one training in consecutive jobs (`%1`), not many trainings."""
     return array.endswith("%1")
 
 
-def is_file(plan: Plan) -> bool:
-    """Whether the image is a file of the cluster and not the address of a registry."""
+def image_is_file(plan: Plan) -> bool:
+    """Whether the image is a file, not the address of a registry."""
     image = plan.image or ""
-    if plan.runtime == "enroot":  # pyxis takes a path for one only if it starts so
+    if plan.runtime == "enroot":  # to pyxis, only this is a path
         return image.startswith(("/", ".", "${"))
     return "://" not in image

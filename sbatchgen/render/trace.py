@@ -1,9 +1,8 @@
-"""Script -> where each of its lines came from: a line of a template, and the block that it stands in.
+"""Script -> where each of its lines came from: a line of a template, and the block around it.
 
-The templates are rendered a second time, with marks. Jinja hands an extension the tokens of a template before
-it parses them (Jinja's documentation, "Extensions", `Extension.filter_stream`): after all trimming of blanks,
-so that a mark changes nothing but the text that it is put into. What is left once the marks are out must
-be the script, byte for byte, and that is checked.
+The templates are rendered a second time, with marks in their text. Jinja gives an extension the tokens of a
+template after it has trimmed blanks (`Extension.filter_stream`), so that marks change nothing else. The text
+without its marks must be the script, byte for byte, and that is checked.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.request import Request
 from sbatchgen.render.render import environment_of, fill, finish
 
-# Neither a value nor a script can hold a NUL. Between two of them stands the number of what is marked: a
-# place or the name of a block that begins here; or nothing, where a block ends.
+# Neither a value nor a script can hold a NUL. Between two of them is the number of a mark: a place, or the
+# name of a block that begins here; nothing where a block ends.
 _MARK = re.compile(r"\0(\d*)\0")
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 
@@ -38,7 +37,7 @@ class TemplateLine:
         file: The template.
         line: The line there, counted from 1.
         block: The innermost block around it, also of a template that includes this one; "" for none.
-        value: Whether a value of the job or the profile stands in it.
+        value: Whether it holds a value of the job or the profile.
     """
 
     file: Path
@@ -53,7 +52,7 @@ def trace(
     """The place of each line of the script that `render` made of the plan.
 
     Raises:
-        DocumentError: A template does with its own text what it would not do with marks in it.
+        DocumentError: A template changes its own text, which can't be followed.
     """
     # Marked templates are compiled apart from the others, and never kept.
     environment = environment_of(tuple(folders), None).overlay(extensions=[_Marks], bytecode_cache=None)
@@ -62,7 +61,7 @@ def trace(
     places = _without_doubled_blanks(list(_placed(marked, marks.made)))
     if finish(_MARK.sub("", marked), rerun) != script or len(places) != script.count("\n"):
         what = f"the lines of template '{plan.template}' can't be traced"
-        raise DocumentError.of(what, fix="text that a template keeps and changes has no line: write it out")
+        raise DocumentError.of(what, fix="don't store and change text in the template")
     return [place for place, _ in places]
 
 
@@ -70,7 +69,7 @@ def trace_request(request: Request, script: str) -> list[TemplateLine]:
     """The place of each line of the script of a request.
 
     Raises:
-        DocumentError: A template does with its own text what can't be followed.
+        DocumentError: A template changes its own text, which can't be followed.
     """
     folders = request.places.folders("templates")
     try:
@@ -81,7 +80,7 @@ def trace_request(request: Request, script: str) -> list[TemplateLine]:
 
 
 class _Marks(Extension):
-    """Puts a mark before each line of text and each value, and at both ends of each block."""
+    """Puts a mark before each line of text and each value, and at both ends of a block."""
 
     def __init__(self, environment: jinja2.Environment) -> None:
         super().__init__(environment)
@@ -91,7 +90,7 @@ class _Marks(Extension):
         """The tokens of a template, with marks between them."""
         file = Path(stream.filename or "")
         statement: list[Token] = []
-        required: list[bool] = []  # of the blocks around: such a one may hold no text, not even a mark
+        required: list[bool] = []  # of the blocks around: a required one may hold no text, not even a mark
         for token in stream:
             here = TemplateLine(file, token.lineno)
             if statement or token.type == "block_begin":
@@ -106,7 +105,7 @@ class _Marks(Extension):
             yield self._text(token, self._marked(token.value, here)) if is_text else token
 
     def _around(self, statement: list[Token], required: list[bool]) -> Iterator[Token]:
-        """A statement; inside a block that begins or ends with it, the mark of that."""
+        """A statement; where it begins or ends a block, with a mark inside the block."""
         first = statement[0]
         if statement[1].test("name:endblock") and not required.pop():
             yield self._text(first, "\0\0")

@@ -1,4 +1,4 @@
-"""A review, or a page, in a terminal: in its width, in colours unless NO_COLOR is set."""
+"""A review or a Markdown page on a terminal: in its width, in colours unless NO_COLOR is set."""
 
 from __future__ import annotations
 
@@ -24,18 +24,11 @@ COLOURS = {
     "refuses": "bold red",
     "would": "bold green",
 }
-THEME = "ansi_dark"  # the sixteen colours that the terminal's user has chosen
+THEME = "ansi_dark"  # the sixteen colours of the user's terminal
 
 
 def show(review: Review, stream: IO[str], folder: Path, *, width: int | None = None) -> None:
-    """Write a review to a terminal.
-
-    Args:
-        review: The review.
-        stream: The terminal.
-        folder: The current folder, from which paths are shown.
-        width: Of the terminal, where that is known.
-    """
+    """Write a review to a terminal; paths are relative to `folder`."""
     _console(stream, width, highlight=False).print(Group(*_blocks(review, folder)))
 
 
@@ -47,7 +40,7 @@ def show_markdown(text: str, stream: IO[str], *, width: int | None = None) -> No
 
 
 def _console(stream: IO[str], width: int | None, *, highlight: bool = True) -> Console:
-    """A terminal of this width, which scrolls: without a height, Rich would look at COLUMNS all the same."""
+    height = 25 if width else None  # without a height, Rich would use COLUMNS instead of the width
     return Console(
         file=stream,
         force_terminal=True,
@@ -55,7 +48,7 @@ def _console(stream: IO[str], width: int | None, *, highlight: bool = True) -> C
         emoji=False,
         markup=False,
         width=width,
-        height=25 if width else None,
+        height=height,
     )
 
 
@@ -69,7 +62,7 @@ def _blocks(review: Review, folder: Path) -> Iterator[RenderableType]:
         code = visible(review.script)
         for part in review.parts:
             yield Rule(Text(visible(part.title), style="bold"), align="left", style="dim")
-            # To bash's grammar, directives are comments, which are not shown in full brightness.
+            # As bash, directives would be comments, which are dim.
             language = "text" if part.title == "Directives" else "bash"
             shown = _syntax(code, language, lines=(part.first, part.last))
             for number in range(part.first, part.last + 1):
@@ -106,5 +99,5 @@ def _syntax(code: str, language: str, lines: tuple[int, int] | None = None) -> S
         background_color="default",
         line_numbers=lines is not None,
         line_range=lines,
-        word_wrap=True,  # nothing is cut off: what is shown is what is submitted
+        word_wrap=True,  # nothing is cut off
     )

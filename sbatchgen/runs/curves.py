@@ -1,9 +1,8 @@
-"""The history of a run: what its folder tells of losses, accuracies and speed, and of stops and restarts.
+"""The history of a run: losses, accuracies, speed, stops and restarts, as its folder tells them.
 
-The training package writes events.jsonl, one JSON object a line, config.json and status.json; a trainer of
-one's own may write the same. A run that is still going on is read as far as it is. Others may write to the
-folder: only regular files are read, what is too long or nested too deep is
-no event, and numbers are bounded.
+The training package writes events.jsonl, one JSON object per line, config.json and status.json; your own
+trainer may write the same. Others may write to the folder: only regular files are read, lines that are too
+long or nested too deep are skipped, and numbers are bounded.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ MAX_BYTES = 256 << 20  # of events
 MAX_EVENTS = 2_000_000
 MAX_LINE = 1 << 16
 MAX_STEP = 1 << 53
-MAX_VALUE = 1e100  # a picture of more is one of numbers that overflowed
+MAX_VALUE = 1e100  # more is an overflow
 
 
 @dataclass(kw_only=True)
 class History:
-    """What a run has gone through, as it stands: what was trained again after a crash counts once.
+    """A run so far; steps that were repeated after a crash count once.
 
     Attributes:
         folder: The run folder.
-        curves: The points (step, value) of each curve, by steps; "train loss", "epoch accuracy", and so on.
-            Losses are means of a sample, accuracies in 0..1, samples_per_s those of all processes.
-        restarts: The steps at which a later start went on.
-        last: The last step that is told of.
+        curves: Points (step, value) of "train loss", "epoch accuracy" and so on. Losses are means per sample,
+            accuracies in 0..1, samples_per_s is that of all processes.
+        restarts: The steps from which a later start resumed.
+        last: The last known step.
         end: "stopped", "failed" or "done"; empty while it runs, or if it was killed.
-        config: What config.json says; empty if it is not there.
+        config: What config.json says; empty without one.
     """
 
     folder: Path
@@ -57,7 +56,7 @@ def read_history(folder: Path) -> History:
     """The history of the run in a folder.
 
     Raises:
-        DocumentError: There is no such folder, or it tells of no training.
+        DocumentError: There is no such folder, or nothing was measured.
     """
     history = History(folder=folder, config=_object(folder / CONFIG))
     for event in _events(folder):
@@ -74,7 +73,7 @@ def read_history(folder: Path) -> History:
 
 
 def _events(folder: Path) -> Iterator[dict[str, Any]]:
-    """The events; what is no whole line, as the last one of a run that is writing, is passed over."""
+    """The events; incomplete lines, as the last one of a running job, are skipped."""
     path = folder / EVENTS
     try:
         data = files.read(path, MAX_BYTES + 1)
@@ -82,10 +81,9 @@ def _events(folder: Path) -> Iterator[dict[str, Any]]:
         if not folder.is_dir():
             fix = "name the folder of a run, such as runs/ddp"
             raise DocumentError.of(f"there is no run folder {folder}", fix=fix) from error
-        fix = (
-            "name the folder of a run, which holds this file" if isinstance(error, FileNotFoundError) else ""
-        )
         what = f"can't read the events of the run: {error.strerror}"
+        missing = isinstance(error, FileNotFoundError)
+        fix = "name the folder of a run, which holds this file" if missing else ""
         raise DocumentError.of(what, at=str(path), fix=fix) from error
     if len(data) > MAX_BYTES or data.count(b"\n") > MAX_EVENTS:
         what = f"more than {MAX_BYTES >> 20} MiB or {MAX_EVENTS:,} lines of events"
@@ -101,7 +99,7 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _parsed(text: bytes) -> dict[str, Any]:
-    """The object in a text; an empty one if there is none, or one that is too long or nested too deep."""
+    """The object in a text; an empty one if it is something else, too long or nested too deep."""
     try:
         value = json.loads(text) if len(text) <= MAX_LINE else None
     except (ValueError, RecursionError):
@@ -128,7 +126,7 @@ def _add(history: History, event: Mapping[str, Any]) -> None:
 
 
 def _go_back(history: History, step: int) -> None:
-    """A start from `step`: what was later than that will be done again."""
+    """A start from `step`: later steps will be repeated."""
     for points in history.curves.values():
         while points and points[-1][0] > step:
             points.pop()

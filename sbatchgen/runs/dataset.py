@@ -1,4 +1,4 @@
-"""Data sets fetched or made before a job holds GPUs."""
+"""MNIST, downloaded or drawn before a job holds GPUs."""
 
 from __future__ import annotations
 
@@ -27,17 +27,14 @@ FILES = {
     "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
 }
 TIMEOUT_S = 30
-MAX_BYTES = 64 << 20  # several times as much as the largest file has
+MAX_BYTES = 64 << 20  # several times the largest file
 
 
 def draw_mnist(folder: Path, drawing: Mapping[str, int]) -> str:
-    """Make the four files of MNIST from drawn digits, by the script that the training package brings.
-
-    Returns:
-        What it says of them.
+    """Draw digits into the four files of MNIST, by a script of the training package; gives its output.
 
     Raises:
-        DocumentError: They can't be written there.
+        DocumentError: The files can't be written.
     """
     script = bundled("code") / "training" / "digits.py"
     options = [word for name, value in drawing.items() for word in (f"--{name}", str(value))]
@@ -52,10 +49,10 @@ def draw_mnist(folder: Path, drawing: Mapping[str, int]) -> str:
 
 
 def download_mnist(folder: Path, mirror: str | None, *, note: Callable[[str], None]) -> None:
-    """Download the four files; each is checked before it gets its name, and those that are there stay.
+    """Download the four files that are not there yet; each is checked before it gets its name.
 
     Raises:
-        DocumentError: No mirror gave a file that is what it should be.
+        DocumentError: No mirror has the right file.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -64,7 +61,7 @@ def download_mnist(folder: Path, mirror: str | None, *, note: Callable[[str], No
     for name, md5 in FILES.items():
         path = folder / name
         if path.is_file() and _md5(files.read(path, MAX_BYTES)) == md5:
-            note(f"{path}: is there already")
+            note(f"{path}: already there")
             continue
         data = _fetch(name, md5, (mirror.rstrip("/"),) if mirror else MIRRORS)
         files.put(path, data)
@@ -77,16 +74,16 @@ def _fetch(name: str, md5: str, mirrors: tuple[str, ...]) -> bytes:
         try:
             with urllib.request.urlopen(f"{mirror}/{name}", timeout=TIMEOUT_S) as answer:  # noqa: S310
                 data: bytes = answer.read(MAX_BYTES)
-                left = getattr(answer, "length", 0)  # read() with a limit does not complain of an early end
+                left = getattr(answer, "length", 0)  # read() with a limit does not report an early end
         except (OSError, ValueError, OverflowError, http.client.HTTPException) as error:
             said.append(f"{mirror}: {error or type(error).__name__}")
             continue
         if left:
-            said.append(f"{mirror}: {name} ended early, {left} bytes are missing")
+            said.append(f"{mirror}: {name} ended early, {left} bytes missing")
             continue
         if _md5(data) == md5:
             return data
-        said.append(f"{mirror}: {name} is not the file it should be (MD5)")
+        said.append(f"{mirror}: {name} has the wrong MD5 checksum")
     fix = "try --mirror URL, copy the files there by hand, or use --synthetic"
     raise DocumentError.of(f"can't download {name}: {'; '.join(said)}", fix=fix)
 

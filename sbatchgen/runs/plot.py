@@ -1,7 +1,7 @@
-"""Runs as a picture: loss, accuracy and throughput over the steps, one colour a run.
+"""A picture of runs: loss, accuracy and throughput over the steps, one colour per run.
 
-The same runs give the same bytes, whatever the machine's own settings of matplotlib are; no display is
-needed. Colours: Okabe and Ito, "Color Universal Design", https://jfly.uni-koeln.de/color/.
+The same runs give the same bytes, whatever the user's settings of matplotlib are. Colours: Okabe and Ito,
+"Color Universal Design", https://jfly.uni-koeln.de/color/.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FORMATS = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": None}}  # without what changes
+FORMATS = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": None}}  # without date and version
 DEFAULT = "plot.png"
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#D55E00")
-SHAPES = "os^Dv"  # of the validation's points: told apart without colours too
+SHAPES = "os^Dv"  # of the validation's points
 PANELS = (("loss", "Loss"), ("accuracy", "Accuracy (%)"), ("samples_per_s", "Throughput (samples/s)"))
-TOLD_APART = ("dataset", "model", "global_batch_size", "optimizer", "lr", "precision", "processes", "seed")
-LOG_FROM = 50  # a loss that falls by more than this factor is shown on a logarithmic scale
+SETTINGS = ("dataset", "model", "global_batch_size", "optimizer", "lr", "precision", "processes", "seed")
+LOG_FROM = 50  # a loss that falls by more than this factor has a logarithmic scale
 MOST_RESTARTS = 200  # that are drawn, the last ones
 MOST_LETTERS = 60  # of a name or a setting
 ENDS = {"stopped": "8", "failed": "X"}
@@ -46,16 +46,14 @@ STYLE: dict[Any, Any] = {
 
 
 def plot(folders: Sequence[Path], output: Path | None) -> Path:
-    """Draw the runs in these folders and give the file's path.
+    """Plot the runs in these folders; gives the path of the picture.
 
-    Args:
-        folders: Run folders, at least one.
-        output: The file, whose suffix decides what it is: .png or .svg. Without it, plot.png in the run
-            folder; for several runs, in the current folder.
+    Without `output`, a .png or .svg file, it is plot.png in the run folder; for several runs, in the current
+    folder.
 
     Raises:
         CommandLineError: The file has another suffix.
-        DocumentError: A folder holds no run, matplotlib is not there, or the file can't be written.
+        DocumentError: A folder holds no run, matplotlib is missing, or the file can't be written.
     """
     path = output or (folders[0] / DEFAULT if len(folders) == 1 else Path(DEFAULT))
     suffix = path.suffix.lower()
@@ -75,18 +73,17 @@ def plot(folders: Sequence[Path], output: Path | None) -> Path:
 
 
 def _drawn(histories: Sequence[History], suffix: str) -> bytes:
-    """The bytes of the picture."""
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise DocumentError.of(
-            f"plot needs matplotlib ({error})", fix="pip install 'sbatchgen[plot]'"
-        ) from error
-    except OSError as error:  # neither its own folder nor one for temporary files can be written
-        raise DocumentError.of(f"matplotlib: {error}", fix="export MPLCONFIGDIR=FOLDER of yours") from error
+        what = f"plot needs matplotlib ({error})"
+        raise DocumentError.of(what, fix="pip install 'sbatchgen[plot]'") from error
+    except OSError as error:  # it can't write its folder, nor one for temporary files
+        fix = "export MPLCONFIGDIR=FOLDER, one that you can write into"
+        raise DocumentError.of(f"matplotlib: {error}", fix=fix) from error
     with mpl.rc_context():
-        mpl.rcdefaults()  # not what a file of the user or the site says
+        mpl.rcdefaults()
         mpl.rcParams.update(STYLE)
         figure = Figure(figsize=(7.5, 7.5 + 0.2 * len(histories)), layout="constrained")
         _fill(figure, histories)
@@ -121,7 +118,7 @@ def _fill(figure: Figure, histories: Sequence[History]) -> None:
 
 
 def _curves(axes: Axes, history: History, name: str, color: str, shape: str) -> None:
-    """What was measured in training as a line, in validation as points with a dashed one."""
+    """Training as a line, validation as points with a dashed line."""
     factor = 100 if name == "accuracy" else 1
     for kind, style in (
         ("train", {"linewidth": 1.3, "marker": ".", "markersize": 2}),
@@ -135,41 +132,24 @@ def _curves(axes: Axes, history: History, name: str, color: str, shape: str) -> 
 
 
 def _marks(axes: Axes, history: History, color: str) -> None:
-    """Restarts as dotted lines from top to bottom; the end, if it came early, on the lower edge."""
+    """Restarts as dotted vertical lines; an early end as a mark at the bottom."""
     for step in history.restarts[-MOST_RESTARTS:]:
         axes.axvline(step, color=color, linewidth=0.9, linestyle=":", alpha=0.8, zorder=1)
     if history.end in ENDS:
+        look: dict[str, Any] = {"markersize": 8, "markeredgecolor": "white", "zorder": 5, "linestyle": ""}
         where = axes.get_xaxis_transform()
-        axes.plot(
-            [history.last],
-            [0.04],
-            marker=ENDS[history.end],
-            color=color,
-            markersize=8,
-            markeredgecolor="white",
-            transform=where,
-            zorder=5,
-            linestyle="",
-        )
+        axes.plot([history.last], [0.04], marker=ENDS[history.end], color=color, transform=where, **look)
 
 
 def _legend(figure: Figure, histories: Sequence[History]) -> None:
-    """Which colour is which run, and what the kinds of lines are; above the panels."""
+    """The colours of the runs below the panels, the kinds of lines above them."""
     from matplotlib.lines import Line2D
 
     grey = "#555555"
+    dashed: dict[str, Any] = {"linewidth": 1, "linestyle": (0, (4, 2)), "marker": "o", "markersize": 4}
     entries = [
         Line2D([], [], color=grey, linewidth=1.3, label="training"),
-        Line2D(
-            [],
-            [],
-            color=grey,
-            linewidth=1,
-            linestyle=(0, (4, 2)),
-            marker="o",
-            markersize=4,
-            label="validation",
-        ),
+        Line2D([], [], color=grey, label="validation", **dashed),
     ]
     if any(history.restarts for history in histories):
         entries.append(Line2D([], [], color=grey, linewidth=0.9, linestyle=":", label="restart"))
@@ -195,11 +175,8 @@ def _legend(figure: Figure, histories: Sequence[History]) -> None:
 
 
 def _title(histories: Sequence[History]) -> str:
-    """For one run its name and what was trained; for several what they have in common."""
-    names = [
-        name for name in TOLD_APART if len({str(history.config.get(name)) for history in histories}) == 1
-    ]
-    facts = _facts(histories[0], [name for name in names if name != "seed"])
+    """For one run its name and settings; for several the settings that they share."""
+    facts = _facts(histories[0], [name for name in SETTINGS if name != "seed" and _shared(histories, name)])
     if len(histories) == 1:
         return ": ".join(part for part in (_name(histories[0]), facts) if part)
     return facts
@@ -207,9 +184,7 @@ def _title(histories: Sequence[History]) -> str:
 
 def _labels(histories: Sequence[History]) -> list[str]:
     """A name for each run, with the settings in which they differ."""
-    differ = [
-        name for name in TOLD_APART if len({str(history.config.get(name)) for history in histories}) > 1
-    ]
+    differ = [name for name in SETTINGS if not _shared(histories, name)]
     names = [_name(history) for history in histories]
     if len(set(names)) < len(names):
         names = [_short(history.folder) for history in histories]
@@ -217,18 +192,22 @@ def _labels(histories: Sequence[History]) -> list[str]:
     return [f"{name} ({fact})" if fact else name for name, fact in zip(names, facts, strict=True)]
 
 
+def _shared(histories: Sequence[History], setting: str) -> bool:
+    return len({str(history.config.get(setting)) for history in histories}) == 1
+
+
 def _name(history: History) -> str:
     name = _short(history.folder.resolve().name)
-    return f" {name}" if name.startswith("_") else name  # matplotlib keeps such a name out of a legend
+    return f" {name}" if name.startswith("_") else name  # matplotlib leaves such a name out of a legend
 
 
 def _short(value: object) -> str:
-    """A name or a setting that others may have chosen, fit to be drawn."""
+    """A name or a setting, which others may have chosen, safe to draw."""
     return visible(str(value)).replace("\n", " ")[:MOST_LETTERS]
 
 
 def _facts(history: History, names: Sequence[str]) -> str:
-    """Settings in words, those that config.json has."""
+    """Settings of config.json in words."""
     words = {"global_batch_size": "batch", "lr": "lr", "seed": "seed"}
     found = {name: _short(history.config[name]) for name in names if name in history.config}
     said = [f"{words.get(name, '')} {value}".strip() for name, value in found.items() if name != "processes"]

@@ -1,7 +1,6 @@
-"""What a job will find in its run folder, where that can be seen from here.
+"""What a job will find in its run folder, as far as that can be seen from here.
 
-The training package answers that itself, without torch (`python3 training --look`): nothing of its files is
-known here.
+The training package answers that itself, without torch: `python3 training --look`.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from sbatchgen.units import ShellPath
 
 LOOK_TIMEOUT_S = 30
 SQUEUE_TIMEOUT_S = 20
-# States of squeue(1), "JOB STATE CODES", in which a job needs its run folder no more, or hardly.
+# States of squeue(1), "JOB STATE CODES", in which a job no longer uses its run folder.
 ENDED = frozenset(
     "BOOT_FAIL CANCELLED COMPLETED COMPLETING DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY REVOKED TIMEOUT".split()  # noqa: SIM905
 )
-OTHER_RUN = "another run: --job-name NAME"
-AFRESH = "from the start: --resume off"
+OTHER_RUN = "start another run: --job-name NAME"
+AFRESH = "start from nothing: --resume off"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +39,12 @@ class Start:
 
     Attributes:
         state: "new", "afresh", "resume", "done", "changed", "missing", "used" or "evaluate".
-        checkpoint: Where it goes on from.
-        step, steps: Steps done then, of how many; None is not known.
+        checkpoint: Where it resumes.
+        step, steps: Steps done then, of how many; None if not known.
         epoch, epochs: The same of epochs.
         job: The job that saved the checkpoint, or "".
-        holder: Who has the folder.
-        changed: Of each changed setting its old and its new value.
+        holder: Who uses the folder.
+        changed: The old and the new value of each changed setting.
     """
 
     state: str
@@ -70,7 +69,7 @@ class Start:
             return f"goes on from {steps}{epochs}{by}"
         return {
             "new": "new",
-            "afresh": "starts afresh; the checkpoints there are set aside",
+            "afresh": "starts from nothing; the checkpoints there are set aside",
             "done": f"nothing left to do: {self.epoch} of {self.epochs} epochs are done{by}",
             "changed": f"the checkpoint there has other settings{by}",
             "missing": f"no checkpoint {self.checkpoint}",
@@ -84,10 +83,10 @@ def error(plan: Plan, key: str, what: str, fix: str) -> Finding:
 
 
 def look(plan: Plan, run_dir: Path, code: Path, resume: str) -> tuple[Start | None, list[Finding]]:
-    """What the bundled trainer would do, and what makes that pointless or impossible.
+    """What the bundled trainer would do, and why that is useless or impossible.
 
     Args:
-        plan: The job, with the bundled trainer.
+        plan: The job.
         run_dir: Its run folder, as it is here.
         code: The folder that holds the training package.
         resume: auto, off, or the checkpoint as it is here.
@@ -95,19 +94,15 @@ def look(plan: Plan, run_dir: Path, code: Path, resume: str) -> tuple[Start | No
     package = code / "training"
     if not (package / "runfolder.py").is_file():  # seen from the nodes only, or an older version
         return None, []
-    processes = plan.nodes * plan.nproc_per_node
-    flags = [
-        "--run-dir",
-        str(run_dir),
-        "--resume",
-        resume,
-        *(["--dataparallel"] * (plan.mode == "dataparallel")),
-    ]
-    answer = _asked(package, [*flags, *plan.args], processes)
+    flags = ["--run-dir", str(run_dir), "--resume", resume]
+    flags += ["--dataparallel"] if plan.mode == "dataparallel" else []
+    answer = _asked(package, [*flags, *plan.args], plan.nodes * plan.nproc_per_node)
     if answer is None:
         return None, []
     if isinstance(answer, str):
-        return None, [error(plan, "args", *_parts(answer))]
+        what, _, fix = answer.partition("; fix: ")
+        fix = fix.replace("python -m training --help", "see its flags: python3 -m training --help")
+        return None, [error(plan, "args", f"the trainer refuses its arguments: {what}", fix)]
     start = Start(**{name: answer[name] for name in Start.__annotations__ if name in answer})
     if start.state == "new" and not any(folder.is_dir() for folder in run_dir.parents[:-1]):
         return None, []  # a file system of the nodes
@@ -115,13 +110,11 @@ def look(plan: Plan, run_dir: Path, code: Path, resume: str) -> tuple[Start | No
 
 
 def _asked(package: Path, args: Sequence[str], processes: int) -> dict[str, Any] | str | None:
-    """The package's answer, or its error; None where it gives neither."""
-    command = [sys.executable, "-I", "-S", str(package), "--look", *args]
-    environment = {"WORLD_SIZE": str(processes), "PYTHONUTF8": "1"}
+    """The package's answer, or its error; None if it gives neither."""
     try:
         done = subprocess.run(
-            command,
-            env=environment,
+            [sys.executable, "-I", "-S", str(package), "--look", *args],
+            env={"WORLD_SIZE": str(processes), "PYTHONUTF8": "1"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=LOOK_TIMEOUT_S,
@@ -139,53 +132,37 @@ def _asked(package: Path, args: Sequence[str], processes: int) -> dict[str, Any]
     return answer if isinstance(answer, dict) else None
 
 
-def _parts(error: str) -> tuple[str, str]:
-    """The trainer's error as what is wrong and how to mend it."""
-    what, _, fix = error.partition("; fix: ")
-    return f"the trainer refuses its arguments: {what}", fix.replace(
-        "python -m training --help", "see its flags: python3 -m training --help"
-    )
-
-
 def _findings(plan: Plan, run_dir: Path, start: Start) -> Iterator[Finding]:
     """The starts that can't end well."""
     folder, by = str(run_dir), f", trained by job {start.job}" if start.job else ""
     if start.state == "done":
         what = f"nothing left to do in {folder}: {start.epoch} of {start.epochs} epochs are done{by}"
-        yield error(plan, "run_dir", what, f"train longer: -- --epochs N; {OTHER_RUN}; {AFRESH}")
+        yield error(plan, "run_dir", what, f"train longer: -- --epochs N; or {OTHER_RUN}; or {AFRESH}")
     elif start.state == "changed":
-        listed = "; ".join(f"{flag(name)} was {old}, is {new}" for name, (old, new) in start.changed.items())
+        listed = "; ".join(
+            f"--{name.replace('_', '-')} was {old}, is {new}" for name, (old, new) in start.changed.items()
+        )
         what = f"the checkpoint in {folder} has other settings: {listed}{by}"
-        fix = f"the old settings; {OTHER_RUN}; {AFRESH}; or go on all the same: -- --allow-config-change"
+        fix = f"use the old settings; or {OTHER_RUN}; or {AFRESH}; or accept it: -- --allow-config-change"
         yield error(plan, "run_dir", what, fix)
     elif start.state == "used" and not plan.options.dependency:
         what = f"{folder} is in use by {start.holder}"
-        yield error(plan, "run_dir", what, f"wait for it; {OTHER_RUN}")
+        yield error(plan, "run_dir", what, f"wait for it, or {OTHER_RUN}")
     elif start.state == "missing" and _is_seen(run_dir, start.checkpoint):
         what = f"there is no checkpoint {start.checkpoint}"
-        yield error(plan, "resume", what, "a checkpoint, or --resume auto for the newest")
+        yield error(plan, "resume", what, "name a checkpoint that exists, or use --resume auto")
 
 
 def _is_seen(run_dir: Path, checkpoint: str) -> bool:
-    """Whether its folder is there, so that a missing file is no matter of where one looks from."""
+    """Whether a checkpoint's folder exists here, so that a missing file is missing on the nodes too."""
     return Path(checkpoint).parent.is_dir() if "/" in checkpoint else (run_dir / "checkpoints").is_dir()
 
 
-def flag(name: str) -> str:
-    """The trainer's flag of a setting."""
-    return f"--{name.replace('_', '-')}"
-
-
 def files_there(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """What the job needs and is not there, where that can be seen from here.
+    """The files that the job needs and that are missing; `folder` is the folder of submission.
 
-    A file whose folder is not here either may be there on the nodes. Where there is no sbatch, the job will
-    be submitted elsewhere, and nothing is certain.
-
-    Args:
-        plan: The job.
-        folder: The folder of submission.
-        environment: For the variables of paths.
+    A file whose folder is not here either may exist on the nodes. Without sbatch here, the job will be
+    submitted elsewhere, and a missing file is a warning.
     """
     submits = plan.slurm and shutil.which("sbatch", path=environment.get("PATH")) is not None
     certain = submits or plan.profile.scheduler == "none"
@@ -198,7 +175,7 @@ def _missing(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Iterat
     if chdir and chdir.parent.is_dir() and not chdir.is_dir():
         what = f"there is no working folder {chdir}: Slurm would start the job in /tmp"
         yield error(plan, "options.chdir", what, f"mkdir {quoting.word(str(chdir))}, or another --chdir")
-    elif chdir and plan.trainer and launch.is_file(plan.trainer):
+    elif chdir and plan.trainer and launch.trainer_is_file(plan.trainer):
         yield from _trainer_there(plan, plan.trainer, chdir)
     data = _here(plan.data, folder, environment) if launch.uses_data(plan) else None
     if data and data.parent.is_dir() and not data.exists() and not plan.options.dependency:
@@ -209,25 +186,22 @@ def _missing(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Iterat
 
 
 def _trainer_there(plan: Plan, trainer: str, chdir: Path) -> Iterator[Finding]:
-    """An error where the trainer's file is missing; in an image any absolute path may be one of its own."""
+    """An error if the trainer's file is missing; an absolute path may be one of the image."""
     path = chdir / trainer
     if path.exists() or (trainer.startswith("/") and (launch.container(plan) or not path.parent.is_dir())):
         return
     siblings = [one.name for one in path.parent.glob("*.py")]
-    fix = did_you_mean(path.name, siblings) if siblings else "name a file, from the folder of submission on"
+    fix = did_you_mean(path.name, siblings) if siblings else "name a file, relative to this folder"
     yield error(plan, "trainer", f"there is no trainer {path}", fix)
 
 
 def _here(path: ShellPath, folder: Path, environment: Mapping[str, str]) -> Path | None:
-    """The path with its variables filled in; None where one is not known here."""
+    """The path with its variables filled in; None if one is not known here."""
     return None if path.unset(environment) else folder / path.filled(environment)
 
 
 def queued(run_dir: Path, plan: Plan, environment: Mapping[str, str]) -> list[Finding]:
-    """An error where a job that was submitted with this run folder still waits or runs.
-
-    squeue(1) is asked only if there was one, and only once. What it does not say is no finding.
-    """
+    """An error if a job that was submitted with this run folder still waits or runs, as squeue(1) says."""
     jobs = history.jobs(run_dir)
     if not jobs or plan.options.dependency:
         return []
@@ -244,17 +218,10 @@ def queued(run_dir: Path, plan: Plan, environment: Mapping[str, str]) -> list[Fi
     except (OSError, subprocess.TimeoutExpired):
         return []
     said = re.findall(r"^(\d+) ([A-Z_]+)$", done.stdout.decode("utf-8", "replace"), re.MULTILINE)
-    live = {
-        int(job): state.lower().replace("_", " ")
-        for job, state in said
-        if int(job) in jobs and state not in ENDED
-    }
+    live = {int(job): state for job, state in said if int(job) in jobs and state not in ENDED}
     if not live:
         return []
     job = max(live)
-    what = f"job {job} has this run folder too, and is {live[job]}: {run_dir}"
-    return [
-        error(
-            plan, "run_dir", what, f"{OTHER_RUN}; after that job: --dependency afterany:{job}; scancel {job}"
-        )
-    ]
+    what = f"job {job} uses this run folder too, and is {live[job].lower().replace('_', ' ')}: {run_dir}"
+    fix = f"{OTHER_RUN}; or wait for that job: --dependency afterany:{job}; or scancel {job}"
+    return [error(plan, "run_dir", what, fix)]

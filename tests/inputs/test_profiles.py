@@ -107,8 +107,8 @@ FAULTS = [
         "default_partition: there is no partition 'gup' here",
         "gpu",
     ),
-    ("required: [acount]", "required: 'acount' is no option", "account"),
-    ("omit: [partitoin]", "omit: 'partitoin' is no option", "partition"),
+    ("required: [acount]", "required: 'acount' is not an option", "account"),
+    ("omit: [partitoin]", "omit: 'partitoin' is not an option", "partition"),
     ("partitions: {gpu: {cpus_per_node: -3}}", "partitions.gpu.cpus_per_node: '-3' must be 1 or more", ""),
     (
         "partitions: {gpu: {gpus_per_node: -1}}",
@@ -117,7 +117,7 @@ FAULTS = [
     ),
     (
         "partitions: {gpu: {gpu_types: {a: 2}, gpus_per_node: 4}}",
-        "gpu_types name 2 GPUs, gpus_per_node 4",
+        "gpu_types has 2 GPUs, gpus_per_node 4",
         "",
     ),
     (
@@ -135,7 +135,7 @@ FAULTS = [
         "partitions.gpu.nodes_min: 4 is more than nodes_max 2",
         "",
     ),
-    ("network: {gloo_socket_ifname: ^lo}", "gloo takes names of interfaces, and '^lo' is none", "ib0"),
+    ("network: {gloo_socket_ifname: ^lo}", "gloo needs names of interfaces, but '^lo' is not one", "ib0"),
     ("options: {mem: 5G, mem_per_cpu: 3G}", "--mem and --mem-per-cpu exclude each other", ""),
     (
         "partitions: {gpu: {cpus_per_node: 4}}\nmodes: {ddp: {cpus_per_task: 99}}",
@@ -170,7 +170,7 @@ def test_a_profile_that_asks_the_user_for_more_is_fine(command: Command) -> None
         + "required: [account, qos, time, mem, gres, nodes, requeue]\npartitions: {a: {}, b: {gpus_per_node: 4}}\n"
     )
     done = command("profile", "check", "./mine.yaml")
-    assert (done.status, done.out, done.err) == (0, "./mine.yaml: fine\n", "")
+    assert (done.status, done.out, done.err) == (0, "./mine.yaml: no errors\n", "")
 
 
 def test_a_profile_with_the_name_of_a_bundled_one_is_warned_of(command: Command) -> None:

@@ -74,9 +74,9 @@ def test_a_file_in_a_parent_folder_of_another_user_is_left_out(
     result = command("render", "ddp", "--profile", "msu")
     assert "planted" not in result.out
     assert result.err == (
-        f"warning: left out sbatchgen.yaml: its folder belongs to another user ({pwd.getpwuid(NOBODY).pw_name})\n"
+        f"warning: ignored sbatchgen.yaml: its folder belongs to another user ({pwd.getpwuid(NOBODY).pw_name})\n"
         f"  at:  {here.parent}/sbatchgen.yaml\n"
-        f"  fix: to use it all the same, export SBATCHGEN_TRUST={here.parent}\n"
+        f"  fix: to trust it, export SBATCHGEN_TRUST={here.parent}\n"
     )
     assert result.status == 0
 
@@ -101,9 +101,9 @@ def test_what_everybody_can_write_is_left_out_and_told_once(
     write(project / ".sbatchgen/templates/sub/part.j2", "")
     everybody(project / path)
     result = command("review", "ddp", "--profile", "own" if "own" in path else "msu")
-    assert result.err.count("left out") == 1
-    assert result.err.startswith(f"warning: left out {why} can be written by everybody\n")
-    assert f"  fix: chmod go-w {(project / path).resolve()}, or to use it all the same, export " in result.err
+    assert result.err.count("ignored ") == 1
+    assert result.err.startswith(f"warning: ignored {why} can be written by everybody\n")
+    assert f"  fix: chmod go-w {(project / path).resolve()}, or to trust it, export " in result.err
     assert f"export SBATCHGEN_TRUST={project}\n" in result.err
     assert ("--account=planted" in result.out) == (path not in (".", "sbatchgen.yaml") and "own" not in path)
     assert ("echo planted" in result.out) == ("profiles" in path and "own" not in path)
@@ -196,7 +196,7 @@ def test_an_access_list_speaks_for_others(
     groups(monkeypatch, "alice", [], os.getegid())
     monkeypatch.setattr(os, "listxattr", lambda _: ["system.posix_acl_access"])
     (project / "sbatchgen.yaml").chmod(0o664)
-    assert "sbatchgen.yaml: it can be written by those whom its access list" in command("render", "ddp").err
+    assert "sbatchgen.yaml: it can be written by others in its access list" in command("render", "ddp").err
 
 
 @pytest.mark.parametrize("variable", ["SBATCHGEN_PATH", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS"])
@@ -213,7 +213,7 @@ def test_search_folders_are_judged_too(
     result = command("render", "ddp", "--profile", "msu")
     assert ("echo template" in result.out) == part.startswith("p")
     assert ("echo planted" in result.out) == part.startswith("t")
-    assert result.err.count("warning: left out") == 1
+    assert result.err.count("warning: ignored") == 1
     assert f"export SBATCHGEN_TRUST={root}\n" in result.err
 
 
@@ -274,7 +274,7 @@ def test_all_that_was_left_out_is_one_warning(
     assert "; and 1 more\n" in error
     assert error.count("it can be written by everybody") == 3
     trusted = ":".join(f"'{project}/site {number}'" for number in range(4))
-    assert error.endswith(f", or to use them all the same, export SBATCHGEN_TRUST={trusted}\n")
+    assert error.endswith(f", or to trust them, export SBATCHGEN_TRUST={trusted}\n")
 
 
 def test_a_link_is_as_good_as_what_it_leads_to(project: Path, command: Command) -> None:
@@ -311,21 +311,21 @@ def test_the_warning_comes_with_errors_and_from_every_command(project: Path, com
     everybody(project / ".sbatchgen" / "profiles" / "own.yaml")
     result = command("render", "ddp", "--profile", "own")
     assert "error: no profile 'own'" in result.err
-    assert "warning: left out .sbatchgen/profiles/own.yaml" in result.err
+    assert "warning: ignored .sbatchgen/profiles/own.yaml" in result.err
     assert result.status == 3
     assert " own " not in command("profile", "list").out
     (project / "job.sh").write_text("#!/bin/bash\n#SBATCH --nodes=1\n")
     everybody(project / "sbatchgen.yaml")
     for arguments in (("lint", "job.sh"), ("profile", "show", "msu"), ("explain", "cpu")):
-        assert command(*arguments).err.count("warning: left out sbatchgen.yaml: it ") == 1, arguments
+        assert command(*arguments).err.count("warning: ignored sbatchgen.yaml: it ") == 1, arguments
 
 
 def test_submit_warns_before_it_asks(project: Path, command: Command) -> None:
     everybody(project / "sbatchgen.yaml")
     result = command("submit", "cpu", "--profile", "local", "--dry-run", "--", "--dataset", "fake")
-    assert result.err.startswith("warning: left out sbatchgen.yaml: it ")
+    assert result.err.startswith("warning: ignored sbatchgen.yaml: it ")
     assert "echo" in result.err
-    assert result.err.count("left out") == 1
+    assert result.err.count("ignored ") == 1
 
 
 @pytest.mark.parametrize("what", ["folder", "pipe"])

@@ -194,10 +194,10 @@ def squeue(folder: Path, answer: str) -> None:
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        ("4711 PENDING\n", "job 4711 has this run folder too, and is pending: {}/runs/ddp"),
+        ("4711 PENDING\n", "job 4711 uses this run folder too, and is pending: {}/runs/ddp"),
         (
             "4711 RUNNING\n4712 REQUEUE_HOLD\n",
-            "job 4712 has this run folder too, and is requeue hold: {}/runs/ddp",
+            "job 4712 uses this run folder too, and is requeue hold: {}/runs/ddp",
         ),
         ("4713 RUNNING\n", ""),
         ("4711 COMPLETING\n4712 CANCELLED\n", ""),
@@ -248,7 +248,7 @@ def test_on_a_real_slurm_the_second_job_of_a_folder_is_refused_while_the_first_i
     first = site.submit("meet", "single", "--begin", "now+1hour")
     second = site.sbatchgen("submit", "single", "--job-name", "meet", "--yes", check=False)
     assert second.returncode == 3
-    assert f"job {first} has this run folder too, and is pending" in second.stderr
+    assert f"job {first} uses this run folder too, and is pending" in second.stderr
     cluster.run(["scancel", str(first)])
     cluster.wait(first, {"CANCELLED"})
     third = site.submit("meet", "single", "--begin", "now+1hour")

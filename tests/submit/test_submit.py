@@ -241,7 +241,7 @@ def test_an_interrupt_while_sbatch_runs_tells_where_to_look(record: Path, folder
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert err.endswith("note: see with squeue --me whether the job is there\n")
+    assert err.endswith("note: the job may have been submitted: see squeue --me\n")
 
 
 def test_a_job_id_with_its_cluster_is_printed_whole(record: Path, folder: Path, command: Command) -> None:
