@@ -276,7 +276,10 @@ def _here() -> Path:
 )
 @click.pass_obj
 def render(args: tuple[str, ...], /, job: str, write: str | None, **given: Any) -> None:
-    """Print the script; findings go to stderr. Needs neither Slurm nor a network."""
+    """Print the script.
+
+    Findings go to stderr. Needs neither Slurm nor a network.
+    """
     from sbatchgen.render.render import render_request
     from sbatchgen.rules.judge import check
 
@@ -361,7 +364,10 @@ def _columns(stream: TextIO) -> int:
 @FORMAT
 @click.pass_obj
 def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **given: Any) -> None:
-    """Show every option: its value, where it was set, and what it overrode."""
+    """Show where every value comes from.
+
+    Each option with its value, the place where it was set, and the values that it overrode.
+    """
     from sbatchgen.plan.origins import explanations
     from sbatchgen.render.render import render_request
     from sbatchgen.render.trace import trace_request
@@ -394,7 +400,10 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **giv
 def submit(
     args: tuple[str, ...], /, job: str, *, yes: bool, dry_run: bool, keep_sbatch_env: bool, **given: Any
 ) -> None:
-    """Review JOB or a finished script, then submit exactly the bytes that were shown."""
+    """Review a job, then submit it.
+
+    JOB may also be a finished script. Exactly the bytes that were shown are submitted.
+    """
     from sbatchgen.review.screen import in_short
     from sbatchgen.submit.submission import is_script, of_job, of_script
 
@@ -475,7 +484,7 @@ def _submit_to_slurm(submission: Submission, *, keep_env: bool) -> None:
 def lint(
     names: tuple[str, ...], *, rules: bool, explain: tuple[str, ...], mend: str | None, **given: Any
 ) -> None:
-    """Find mistakes in any sbatch script before Slurm sees it.
+    """Find mistakes in sbatch scripts.
 
     FILE is a script, a folder, a Markdown document with scripts in it, or - for stdin. Exit status: 3 if
     there is an error (see --fail-on) or a file that can't be read, else 0.
@@ -532,7 +541,10 @@ def _print_bytes(data: bytes) -> None:
     help="A .png or .svg file. [default: plot.png in the run folder, or here for several runs]",
 )
 def plot(runs: tuple[Path, ...], output: Path | None) -> None:
-    """Plot loss, accuracy and throughput of runs, also while they are running. Needs matplotlib."""
+    """Plot loss, accuracy and throughput of runs.
+
+    RUN is a run folder; the run may still be going on. Needs matplotlib.
+    """
     from sbatchgen.runs import plot as drawing
 
     _print_bytes(os.fsencode(drawing.plot(runs, output)) + b"\n")
@@ -576,7 +588,10 @@ def profile() -> None:
 
 @profile.command("list")
 def profile_list() -> None:
-    """List all profiles; of several with one name, the one marked * is used."""
+    """List all profiles.
+
+    Of several with the same name, the one marked * is used.
+    """
     from sbatchgen.inputs.document import read
     from sbatchgen.inputs.profile import Profile
     from sbatchgen.inputs.search import Places
@@ -607,7 +622,10 @@ def profile_show(name: str) -> None:
 @profile.command("check")
 @click.argument("names", nargs=-1, required=True)
 def profile_check(names: tuple[str, ...]) -> None:
-    """Check profiles: render every mode in every partition, and report problems."""
+    """Check profiles.
+
+    Renders every mode in every partition, and reports problems.
+    """
     from sbatchgen.finding import Finding
     from sbatchgen.inputs.search import Places
     from sbatchgen.lint.profile_check import findings
@@ -630,7 +648,10 @@ def profile_check(names: tuple[str, ...]) -> None:
 @cli.command("schema")
 @click.argument("name", metavar="profile|job", type=click.Choice(["profile", "job"]))
 def show_schema(name: str) -> None:
-    """Print the JSON schema of a profile, or of a job and sbatchgen.yaml, for an editor."""
+    """Print a JSON schema for an editor.
+
+    profile: of profiles; job: of job YAMLs and sbatchgen.yaml.
+    """
     import json
 
     from sbatchgen.inputs.schema import schema
@@ -641,7 +662,10 @@ def show_schema(name: str) -> None:
 @cli.command("completion")
 @click.argument("shell", metavar="bash|zsh|fish", type=click.Choice(["bash", "zsh", "fish"]))
 def show_completion(shell: str) -> None:
-    """Print shell completion; to enable it: eval "$(sbatchgen completion bash)"."""
+    """Print shell completion.
+
+    To enable it: eval "$(sbatchgen completion bash)".
+    """
     from click.shell_completion import get_completion_class
 
     made = get_completion_class(shell)

@@ -98,4 +98,4 @@ def _nearest(word: str, names: tuple[str, ...]) -> str:
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     if near:
         return f"did you mean '{near[0]}'?"
-    return f"known here: {', '.join(names)}" if names else ""
+    return f"known: {', '.join(names)}" if names else ""

@@ -46,9 +46,12 @@ def bounded(*args: str, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
 
 BOMBS = {
     "brackets": ("[" * 30_000, f"nested more than {MAX_DEPTH} deep"),
-    "closed brackets": ("args: " + "[" * 30_000 + "]" * 30_000, f"more than {MAX_DEPTH} lists"),
-    "braces": ("{a: " * 30_000, f"more than {MAX_DEPTH} lists"),
-    "indentation": ("".join(f"{' ' * depth}a:\n" for depth in range(1000)), f"more than {MAX_DEPTH} lists"),
+    "closed brackets": ("args: " + "[" * 30_000 + "]" * 30_000, f"nested more than {MAX_DEPTH} deep"),
+    "braces": ("{a: " * 30_000, f"nested more than {MAX_DEPTH} deep"),
+    "indentation": (
+        "".join(f"{' ' * depth}a:\n" for depth in range(1000)),
+        f"nested more than {MAX_DEPTH} deep",
+    ),
     "aliases": (
         "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
         + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)),
@@ -57,9 +60,12 @@ BOMBS = {
     "an alias in itself": ("args: &a [*a]\n", "*a is not defined"),
     "unknown keys": ("".join(f"key{n}: x\n" for n in range(40_000)), "more than 50000 keys and values"),
     "duplicate keys": ("mode: ddp\n" * 20_000, "duplicate key 'mode'"),
-    "long keys": ("".join(f"{'k' * 800}{n}: x\n" for n in range(1200)), "a key is longer than 200 characters"),
+    "long keys": (
+        "".join(f"{'k' * 800}{n}: x\n" for n in range(1200)),
+        "a key is longer than 200 characters",
+    ),
     "anchors": ("".join(f"- &a{n} x\n" for n in range(30_000)), "the file must be a mapping"),
-    "directives": ("%TAG !e! tag:x\n" * 20_000 + "---\nmode: ddp\n", "a line that starts with %"),
+    "directives": ("%TAG !e! tag:x\n" * 20_000 + "---\nmode: ddp\n", "a line starts with %"),
     "a tag": ("mode: !!python/object/apply:os.system [true]\n", "the tag !!python/object/apply:os.system"),
     "a tag of YAML": ("args: !!set {a, b}\n", "the tag !!set is not supported"),
     "a merge key": ("env: {<<: {A: x}}\n", "the merge key << is not supported"),
@@ -117,8 +123,8 @@ NUMBERS = [
     (Profile, "network: {port_count: 0}", "'0' must be 1 or more"),
     (Profile, "network: {port_base: 60000, port_count: 6000}", "port_count"),
     (Profile, 'slurm: "24.5"', "'24.5' is not a release of Slurm that is known here"),
-    (Profile, "slurm: 24", "'24' is no release of Slurm"),
-    (Profile, "slurm: latest", "'latest' is no release of Slurm"),
+    (Profile, "slurm: 24", "'24' is not a release of Slurm"),
+    (Profile, "slurm: latest", "'latest' is not a release of Slurm"),
 ]
 
 

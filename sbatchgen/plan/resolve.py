@@ -165,15 +165,15 @@ def _derive_runtime(values: _Values, profile: Document[Profile]) -> None:
 
 
 def _derive_job(values: _Values, profile: Profile, mode: Mode, name: str) -> None:
-    values.derive("options.job_name", JobName(name), "the job's own name")
-    values.derive("resume", Resume("auto"), "goes on from the newest checkpoint, if there is one")
+    values.derive("options.job_name", JobName(name), "the name of the mode or the job file")
+    values.derive("resume", Resume("auto"), "default")
     for key, value in (("max_restarts", 10), ("requeue_on_timeout", False), ("requeue_on_node_fail", False)):
         values.derive(key, value, "default")
-    values.derive("template", "job.sh.j2", "bundled")
-    values.derive("data", ShellPath("data"), "in the folder of submission")
+    values.derive("template", "job.sh.j2", "default")
+    values.derive("data", ShellPath("data"), "default")
     runs = profile.paths.runs or "runs"
     job_name = str(values.get("options.job_name"))
-    values.derive("run_dir", ShellPath(f"{runs}/{job_name}"), "named after the job")
+    values.derive("run_dir", ShellPath(f"{runs}/{job_name}"), "the job's name")
     if not values.get("trainer"):
         values.derive("args", DEFAULT_ARGS, "the bundled trainer")
     for fact in ("nccl_socket_ifname", "gloo_socket_ifname", "nccl_ib_hca") if mode == "ddp" else ():
@@ -223,8 +223,8 @@ def _derive_tasks(values: _Values, gpus: int, shards: int, mode: Mode) -> int:
         given = values.get("nproc_per_node") or (values.get("options.ntasks_per_node") if by_srun else None)
         each = max(1, _count(values, "gpus_per_task")) if by_srun else 1
         nproc = given or gpus // each or (1 if shards else 2)
-        values.derive("nproc_per_node", nproc, "one process a GPU" if gpus else "no whole GPUs")
-    why = "one task a process" if by_srun else "one task a node"
+        values.derive("nproc_per_node", nproc, "one process per GPU" if gpus else "no whole GPUs")
+    why = "one task per process" if by_srun else "one task per node"
     values.derive("options.ntasks_per_node", nproc if by_srun else 1, why)
     return int(nproc)
 
@@ -241,7 +241,7 @@ def _derive_cpus(values: _Values, partition: Partition, gpus: int, shards: int, 
     cpus = share * max(1, processes // tasks)
     if partition.cpus_per_node:
         cpus = max(1, min(cpus, partition.cpus_per_node // tasks))
-    values.derive("options.cpus_per_task", cpus, f"{share} a process or GPU")
+    values.derive("options.cpus_per_task", cpus, f"{share} per process or GPU")
 
 
 def _share(whole: int | None, part: int, parts: int | None) -> int | None:
@@ -257,10 +257,10 @@ def _derive_limits(values: _Values, profile: Profile, partition: Partition, gpus
         mem = _share(partition.mem_per_node, gpus, partition.gpus_per_node)
         values.derive("options.mem", Memory(mem) if mem else None, "the GPUs' share of a node")
     log = "%x-%A_%a.out" if values.get("options.array") else "%x-%j.out"
-    values.derive("options.output", ShellPath(log), "in the folder of submission")
+    values.derive("options.output", ShellPath(log), "default")
     restart = values.get("resume") != "off" and values.get("max_restarts") > 0
-    values.derive("options.open_mode", Text("append") if restart else None, "a requeue keeps the log")
-    values.derive("options.requeue", restart, "resume" if restart else "no resume")
+    values.derive("options.open_mode", Text("append") if restart else None, "--requeue")
+    values.derive("options.requeue", restart, "resume and max_restarts")
     if restart and profile.scheduler == "slurm":
         saves = not values.get("requeue_on_timeout")
         most, why = (LONGEST_WARNING_S, "time to save") if saves else (REQUEUE_S, "time to requeue")
