@@ -178,7 +178,7 @@ def locked(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (hard_linked, "job.slurm is one of 2 names of a file (hard links)"),
+        (hard_linked, "job.slurm is one of 2 hard links to a file"),
         (locked, "job.slurm is read-only\n  fix: chmod u+w job.slurm\n"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Layers of input: what a profile, a file or the command line says, each value with its place."""
+"""Layers of input: the values of a profile, a file or the command line, each with its place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sbatchgen.inputs.options import NAMES, SbatchOptions
 
 
 class Level(IntEnum):
-    """Who said a value; the higher wins."""
+    """Who set a value; the higher level wins."""
 
     DEFAULT = 0
     PROFILE = 1
@@ -41,7 +41,7 @@ BY_DEFAULT = Origin(Level.DEFAULT, "default")
 
 @dataclass(frozen=True)
 class Layer:
-    """What one level says: "options.nodes" -> 4, each with its place."""
+    """The values of one level, "options.nodes" -> 4, each with its place."""
 
     level: Level
     values: Mapping[str, Any]
@@ -49,14 +49,14 @@ class Layer:
 
 
 def layer(level: Level, spec: JobSpec, places: Mapping[str, str]) -> Layer:
-    """What a job spec says, flat."""
+    """The values of a job spec under flat keys."""
     values: dict[str, Any] = {}
     for field in fields(JobSpec):
         value = getattr(spec, field.name)
         if field.name == "options":
             values |= option_values(value)
         elif field.name == "lint":
-            continue  # of scripts as they stand, not of the job
+            continue  # about scripts, not about the job
         elif isinstance(value, Mapping):
             values |= {f"{field.name}.{key}": item for key, item in value.items()}
         elif value is not None:

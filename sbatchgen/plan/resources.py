@@ -1,6 +1,6 @@
-"""What a job asks of a cluster, whoever wrote it down: a plan or a script. Rules judge this one record.
+"""What a job asks Slurm for, be it a plan or a script: the record that rules judge.
 
-Grammar of --gres and --gpus, and what counts where options meet: sbatch(1), gres.html, Slurm 22.05.
+Grammar of --gres and --gpus, and which option wins: sbatch(1), gres.html, Slurm 22.05.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Amounts = tuple[tuple[str, int], ...]  # type ("" where none was named) and coun
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Resources:
-    """What is asked for; None where nothing was said. Memory in MiB, times in seconds.
+    """What is asked for; None if not set. Memory in MiB, times in seconds.
 
     Attributes:
         options: The value of each option, as text, by Slurm's long name; "" for a flag.
@@ -59,7 +59,7 @@ class Resources:
 
     @property
     def partitions(self) -> tuple[str, ...]:
-        """Those that the job may run in: as asked for, else the cluster's default."""
+        """The partitions that the job may run in; without --partition, the cluster's default."""
         asked = self.options.get("partition") or self.default_partition or ""
         named = tuple(name for name in asked.split(",") if name)
         return named or ((self.default_partition,) if self.default_partition else ())
@@ -74,7 +74,7 @@ class Resources:
         return 1
 
     def spread(self, most: int | None) -> Resources:
-        """The job on as many nodes as it may have: `most` in its cluster, and no more than it has tasks."""
+        """The job on as many nodes as it may get, with `most` in the cluster."""
         if self.nodes_min is not None:
             return replace(self, nodes_min=self.nodes_max or self.nodes_min)
         wanted = max(self.ntasks or 1, *(count for _, count in self.gpus or ()), 1)
@@ -82,14 +82,14 @@ class Resources:
 
     @property
     def tasks_per_node(self) -> int:
-        """Of the busiest node."""
+        """Tasks on the busiest node."""
         if self.ntasks_per_node:
             return self.ntasks_per_node
         return -(-self.ntasks // max(self.nodes, 1)) if self.ntasks else 1
 
     @property
     def gpus_on_node(self) -> Amounts:
-        """GPUs of a node, by type; on the busiest one where Slurm deals them out."""
+        """GPUs of a node, by type; of the busiest one if Slurm distributes them."""
         from_gres = tuple((kind, count) for name, kind, count in self.gres if name == "gpu" and count)
         if from_gres:
             return from_gres
@@ -103,7 +103,7 @@ class Resources:
 
     @property
     def gpu_types(self) -> dict[str, str]:
-        """The types of GPU that are asked for, with the option that does; Slurm wants each of them."""
+        """The GPU types that are asked for, each with its option."""
         items = [("gres", kind) for name, kind, count in self.gres if name == "gpu" and count]
         for option, amounts in (
             ("gpus-per-node", self.gpus_per_node),
@@ -115,7 +115,7 @@ class Resources:
 
     @property
     def gpu_option(self) -> str:
-        """The option that asks for the GPUs; empty if none does."""
+        """The option that asks for GPUs; "" if none does."""
         asked = ("gres", "gpus-per-node", "gpus-per-task", "gpus", "gpus-per-socket")
         return next((name for name in asked if name in self.options), "")
 
@@ -131,14 +131,14 @@ class Resources:
 
     @property
     def cpus_on_node(self) -> int:
-        """CPUs of a node, of the busiest one."""
+        """CPUs of the busiest node."""
         if self.cpus_per_gpu and self.gpu_count:
             return self.cpus_per_gpu * self.gpu_count
         return self.tasks_per_node * (self.cpus_per_task or 1)
 
     @property
     def mem_on_node(self) -> int | None:
-        """MiB of a node; None where the cluster's default counts, 0 for all of it."""
+        """MiB of a node; None for the cluster's default, 0 for all of it."""
         if self.mem_per_cpu is not None:
             return self.mem_per_cpu * self.cpus_on_node
         if self.mem_per_gpu is not None:
