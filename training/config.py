@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar, get_type_hints
 
@@ -53,14 +54,15 @@ def _option(
     return dataclasses.field(default=default, metadata=facts)
 
 
+_critical = functools.partial(_option, critical=True)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
     """Each field is a flag: `batch_size` is --batch-size. The help text is its documentation."""
 
-    dataset: str = _option(
-        "mnist",
-        "mnist, cifar10, fake (random images), imagefolder, or PACKAGE.MODULE:FUNCTION",
-        critical=True,
+    dataset: str = _critical(
+        "mnist", "mnist, cifar10, fake (random images), imagefolder, or PACKAGE.MODULE:FUNCTION"
     )
     data_dir: str = _option("data", "folder of the data set; for imagefolder that of the training images")
     val_path: str = _option(
@@ -71,73 +73,47 @@ class Config:
         4, "loader processes per rank, and as many for the validation, for data that is not held in memory"
     )
 
-    model: str = _option(
-        "convnet", "convnet, a name in torchvision.models, or PACKAGE.MODULE:FUNCTION", critical=True
-    )
+    model: str = _critical("convnet", "convnet, a name in torchvision.models, or PACKAGE.MODULE:FUNCTION")
     init_from: str = _option(
         "", "start with the weights in this file (a checkpoint, or a model_state_dict or state_dict)"
     )
 
     epochs: int = _option(2, "passes over the training images")
-    batch_size: int = _option(
-        0, f"images per step, over all processes (default: {DEFAULT_BATCH})", critical=True
-    )
+    batch_size: int = _critical(0, f"images per step, over all processes (default: {DEFAULT_BATCH})")
     batch_size_per_gpu: int = _option(0, "images per step and process, in place of --batch-size")
-    optimizer: str = _option("adadelta", "", choices=("sgd", "adamw", "adadelta"), critical=True)
-    lr: float = _option(
-        1.0, "learning rate (default: sgd 0.01, adamw 0.001, adadelta 1.0)", critical=True, decided=True
-    )
-    momentum: float = _option(0.9, "momentum of sgd", critical=True)
-    weight_decay: float = _option(
-        0.0, "weight decay (default: adamw 0.01, else 0)", critical=True, decided=True
-    )
-    weight_decay_on: str = _option(
+    optimizer: str = _critical("adadelta", "", choices=("sgd", "adamw", "adadelta"))
+    lr: float = _critical(1.0, "learning rate (default: sgd 0.01, adamw 0.001, adadelta 1.0)", decided=True)
+    momentum: float = _critical(0.9, "momentum of sgd")
+    weight_decay: float = _critical(0.0, "weight decay (default: adamw 0.01, else 0)", decided=True)
+    weight_decay_on: str = _critical(
         "matrices",
         "weight decay on all weights, or on matrices, not biases and norms (default: adamw matrices, "
         "else all)",
         choices=("all", "matrices"),
-        critical=True,
         decided=True,
     )
-    schedule: str = _option(
+    schedule: str = _critical(
         "step",
         "step: multiply the rate by GAMMA every STEP_SIZE epochs (default: step for adadelta or with "
         "--step-size or --gamma, else constant)",
         choices=("constant", "step", "cosine"),
-        critical=True,
         decided=True,
     )
-    step_size: int = _option(
-        1, "epochs of --schedule step (default: adadelta 1, else 30)", critical=True, decided=True
+    step_size: int = _critical(1, "epochs of --schedule step (default: adadelta 1, else 30)", decided=True)
+    gamma: float = _critical(0.7, "factor of --schedule step (default: adadelta 0.7, else 0.1)", decided=True)
+    warmup_epochs: float = _critical(0.0, "epochs of linear warm-up, also a fraction")
+    seed: int = _critical(1, "seed of the initial weights, the order of the samples, and all random numbers")
+    precision: str = _critical(
+        "fp32", "bf16 and fp16: autocast; fp16 with a loss scale", choices=("fp32", "bf16", "fp16")
     )
-    gamma: float = _option(
-        0.7, "factor of --schedule step (default: adadelta 0.7, else 0.1)", critical=True, decided=True
-    )
-    warmup_epochs: float = _option(0.0, "epochs of linear warm-up, also a fraction", critical=True)
-    seed: int = _option(
-        1, "seed of the initial weights, the order of the samples, and all random numbers", critical=True
-    )
-    precision: str = _option(
-        "fp32",
-        "bf16 and fp16: autocast; fp16 with a loss scale",
-        choices=("fp32", "bf16", "fp16"),
-        critical=True,
-    )
-    accumulate: int = _option(
-        1, "gradient accumulation: a step in so many parts, with less memory", critical=True
-    )
-    clip_norm: float = _option(
-        0.0, "largest norm of the gradient over all weights; 0: no clipping", critical=True
-    )
-    label_smoothing: float = _option(0.0, "label smoothing, as in torch.nn.CrossEntropyLoss", critical=True)
-    ema: float = _option(
-        0.0, "decay of a running mean of the weights (EMA), which is then evaluated", critical=True
-    )
+    accumulate: int = _critical(1, "gradient accumulation: a step in so many parts, with less memory")
+    clip_norm: float = _critical(0.0, "largest norm of the gradient over all weights; 0: no clipping")
+    label_smoothing: float = _critical(0.0, "label smoothing, as in torch.nn.CrossEntropyLoss")
+    ema: float = _critical(0.0, "decay of a running mean of the weights (EMA), which is then evaluated")
     channels_last: bool = _option(False, "memory format channels_last: faster on many GPUs")
     compile: bool = _option(False, "compile the model (torch.compile) for the training steps")
     activation_checkpointing: bool = _option(
-        False,
-        "recompute activations in the backward pass: less memory, the same weights",
+        False, "recompute activations in the backward pass: less memory, the same weights"
     )
 
     device: str = _option("auto", "", choices=("auto", "cpu", "cuda"))

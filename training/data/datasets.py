@@ -71,9 +71,8 @@ def import_function(name: str, flag: str) -> Callable[..., Any]:
     """The function that PACKAGE.MODULE:FUNCTION names; raises UserError if it cannot be imported."""
     module, colon, function = name.partition(":")
     if not colon:
-        raise UserError(
-            f"{flag} {name} is not known", fix=f"one of those in --help, or {flag} PACKAGE.MODULE:FUNCTION"
-        )
+        fix = f"one of those in --help, or {flag} PACKAGE.MODULE:FUNCTION"
+        raise UserError(f"{flag} {name} is not known", fix=fix)
     try:
         found: Callable[..., Any] = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:

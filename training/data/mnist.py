@@ -37,9 +37,8 @@ def read_mnist(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
     )
     images_NHW, labels_N = read_idx(images_path, dimensions=3), read_idx(labels_path, dimensions=1)
     if len(images_NHW) != len(labels_N) or not len(labels_N):
-        raise UserError(
-            f"{len(images_NHW)} images but {len(labels_N)} labels", at=str(labels_path), fix=_fix(folder)
-        )
+        what = f"{len(images_NHW)} images but {len(labels_N)} labels"
+        raise UserError(what, at=str(labels_path), fix=_fix(folder))
     if int(labels_N.max()) >= CLASSES:
         what = f"a label is {int(labels_N.max())}, and MNIST has {CLASSES} classes"
         raise UserError(what, at=str(labels_path), fix=_fix(folder))

@@ -40,10 +40,9 @@ def checkpoint_activations(model: nn.Module) -> nn.Module:
     made = _replace(model)
     if not any(isinstance(module, Stages) for module in made.modules()):
         methods = " or ".join(f"{name}()" for name in OWN)
-        raise UserError(
-            f"--activation-checkpointing: {type(model).__name__} has no stages to recompute",
-            fix=f"leave it out, or give the model nn.Sequential stages, or {methods}",
-        )
+        fix = f"leave it out, or give the model nn.Sequential stages, or {methods}"
+        what = f"--activation-checkpointing: {type(model).__name__} has no stages to recompute"
+        raise UserError(what, fix=fix)
     return made
 
 

@@ -43,9 +43,8 @@ def load_weights(model: nn.Module, weights: dict[str, torch.Tensor], origin: str
         model.load_state_dict(rename_for(model, weights))
     except RuntimeError as error:
         first = str(error).splitlines()[1:2] or [str(error)]
-        raise UserError(
-            f"the weights are of another model: {first[0].strip()[:300]}", at=origin, fix="the same --model"
-        ) from error
+        what = f"the weights are of another model: {first[0].strip()[:300]}"
+        raise UserError(what, at=origin, fix="the same --model") from error
 
 
 def rename_for(model: nn.Module, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -84,13 +83,11 @@ def _convnet(shape_CHW: tuple[int, int, int], classes: int) -> nn.Module:
 def _from_torchvision(name: str, data: Data) -> nn.Module:
     models = import_torchvision(f"--model {name}").models
     if data.shape_CHW[0] != 3:
-        raise UserError(
-            f"--model {name} needs 3 channels, the images have {data.shape_CHW[0]}", fix="--model convnet"
-        )
+        what = f"--model {name} needs 3 channels, the images have {data.shape_CHW[0]}"
+        raise UserError(what, fix="--model convnet")
     try:
         model: nn.Module = models.get_model(name, weights=None, num_classes=data.classes)
     except ValueError as error:
-        raise UserError(
-            f"--model {name} is not known", fix="convnet, or one of torchvision.models.list_models()"
-        ) from error
+        fix = "convnet, or one of torchvision.models.list_models()"
+        raise UserError(f"--model {name} is not known", fix=fix) from error
     return model

@@ -112,9 +112,8 @@ def parse_deadline(deadline: str, environ: Mapping[str, str], now: float) -> flo
     except ValueError:
         seconds = float("nan")
     if not 0 < seconds < float("inf"):
-        raise UserError(
-            f"--deadline is {deadline}", fix="auto, off, or seconds from now or since 1970", shared=True
-        )
+        fix = "auto, off, or seconds from now or since 1970"
+        raise UserError(f"--deadline is {deadline}", fix=fix, shared=True)
     return seconds if seconds >= EPOCH_FROM_S else now + seconds
 
 

@@ -169,19 +169,16 @@ def _choose_device(place: Place, wanted: str, backend: str) -> torch.device:
     if count == 0:
         if wanted == "cuda":
             built = "no GPU is visible" if torch.version.cuda else "this torch is built for CPUs only"
-            raise UserError(
-                f"--device cuda, but {built}", at=socket.gethostname(), fix="ask for GPUs, or --device cpu"
-            )
+            fix = "ask for GPUs, or --device cpu"
+            raise UserError(f"--device cuda, but {built}", at=socket.gethostname(), fix=fix)
         return torch.device("cpu")
     index = place.local_rank
     if index >= count:
         # srun may bind one GPU to each task, which then sees it as number 0; gloo allows a GPU to be shared
         if not (count == 1 and place.launcher == "srun") and backend != "gloo":
-            raise UserError(
-                f"local rank {index} has no GPU: {count} visible",
-                at=socket.gethostname(),
-                fix=f"start at most {count} processes a node, or --device cpu",
-            )
+            what = f"local rank {index} has no GPU: {count} visible"
+            fix = f"start at most {count} processes per node, or --device cpu"
+            raise UserError(what, at=socket.gethostname(), fix=fix)
         index %= count
     device = torch.device("cuda", index)
     torch.cuda.set_device(device)

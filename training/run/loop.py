@@ -117,10 +117,8 @@ def try_out(session: Session) -> None:
     except (RuntimeError, ValueError, AssertionError) as error:  # of torch and torchvision
         size = "x".join(map(str, data.shape_CHW))
         what = f"--model {config.model} cannot take {images} images of {size} ({one_line(error)[:200]})"
-        fix = (
-            "another --batch-size: the last step of an epoch has one image per process" if least == 1 else ""
-        )
-        raise UserError(what, fix=fix or "another --model") from error
+        few = "another --batch-size: the last step of an epoch has one image per process"
+        raise UserError(what, fix=few if least == 1 else "another --model") from error
     shape = tuple(logits_BK.shape) if isinstance(logits_BK, torch.Tensor) else type(logits_BK).__name__
     if not isinstance(logits_BK, torch.Tensor) or logits_BK.ndim != 2 or logits_BK.shape[1] < data.classes:
         what = f"--model {config.model} gives {shape} for {images} images of {data.classes} classes"

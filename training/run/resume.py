@@ -73,9 +73,8 @@ def _write(
     except OSError as error:
         session.log.event("save_failed", step=step, reason=str(error))
         if must:
-            raise UserError(
-                f"cannot save step {step} ({error})", fix="make room, then start again"
-            ) from error
+            fix = "make room, then start again"
+            raise UserError(f"cannot save step {step} ({error})", fix=fix) from error
         session.log.say(f"Could not save step {step} ({error}): training continues")
         return
     session.stop.save_s = time.monotonic() - began

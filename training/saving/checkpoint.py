@@ -132,11 +132,8 @@ def check_room(folder: Path, size: int, *, keep: int, tell: Tell) -> None:
     # all but the newest can be deleted, which frees their bytes unless best.pt is the same file
     deletable = sum(held[path].st_size for path in known[1:] if held[path].st_nlink == 1)
     if disk.free + deletable < size:
-        raise UserError(
-            f"no room for a checkpoint: it needs {_megabytes(size)}, and {_megabytes(disk.free)} are free",
-            at=str(folder),
-            fix="make room, or another --run-dir",
-        )
+        what = f"no room for a checkpoint: it needs {_megabytes(size)}, and {_megabytes(disk.free)} are free"
+        raise UserError(what, at=str(folder), fix="make room, or another --run-dir")
     wanted = (keep + 2) * size
     room = disk.free + sum({found.st_ino: found.st_size for found in held.values()}.values())
     if room < wanted:
