@@ -119,7 +119,7 @@ def test_another_number_of_processes_goes_on_and_more_epochs_are_done(
     assert [first.code, again.code, more.code] == [0, 0, 0], more.err
     assert nothing in again.out
     assert nothing not in first.out
-    assert "The checkpoint is of 2 processes, this start has 1" in more.out
+    assert "The checkpoint was saved by 2 processes, now there are 1" in more.out
     assert (status(tmp_path)["state"], status(tmp_path)["step"], status(tmp_path)["epoch"]) == ("done", 16, 2)
     assert [event["epoch"] for event in events(tmp_path, "epoch")] == [1, 2]
 
