@@ -1,5 +1,6 @@
 # make demo   a DDP training with checkpoint and resume on this machine: no Slurm, no GPU, no data download
 # make test   format, lint, types and all tests; jobs on a real Slurm where root and the packages are there
+# make test-fast  format, lint and the tests of the command that need no Slurm and take no time: after each change
 # make test-oldest   the tests of the training package on the oldest Python and torch that it is for: before a release
 
 VENV ?= .venv
@@ -16,7 +17,11 @@ TORCH_OLDEST ?= torch==2.2.2 torchvision==0.17.2 'numpy<2'
 
 BIN := $(VENV)/bin
 BIN_OLDEST := $(VENV_OLDEST)/bin
-.PHONY: demo test test-oldest check clean sid
+.PHONY: demo test test-fast test-oldest check clean sid
+
+# Test files are shared out among so many processes, the slow ones first.
+WORKERS ?= $(shell nproc)
+PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
@@ -53,7 +58,12 @@ sid:
 	bash tests/cluster/sid.sh build/sid
 
 test: check
-	$(BIN)/python -m pytest
+	$(PYTEST)
+
+test-fast: $(VENV)/.test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(PYTEST) -m 'not slow' --ignore tests/cluster --ignore tests/jobs --ignore tests/training
 
 test-oldest: $(VENV_OLDEST)/.test
 	$(BIN_OLDEST)/python -m pytest tests/training

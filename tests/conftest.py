@@ -18,6 +18,8 @@ from sbatchgen.cli import main
 pytest_plugins = ["tests.cluster.fixtures"]
 
 REPOSITORY = Path(__file__).parents[1]
+REAL_SLURM = {"cluster", "controller_factory", "later_root", "real_slurm"}
+SLOWEST = {"jobs": 0, "training": 1, "runs": 2, "rules": 3, "lint": 4}  # folders
 FIXTURES, GOLDEN = REPOSITORY / "tests/fixtures", REPOSITORY / "tests/golden"
 
 
@@ -31,10 +33,26 @@ def pytest_configure() -> None:
 
     What is ignored here would be ignored there. Programs that are started get the default back.
     """
+    with contextlib.suppress(ModuleNotFoundError):  # as in the environment of make test-oldest
+        import hypothesis
+
+        hypothesis.settings.register_profile("any-load", deadline=None)
+        hypothesis.settings.load_profile("any-load")
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs a real Slurm as slow, and put the folders with the slowest files first.
+
+    Processes that share the files out then end at about the same time.
+    """
+    for item in items:
+        if isinstance(item, pytest.Function) and REAL_SLURM & set(item.fixturenames):
+            item.add_marker("slow")
+    items.sort(key=lambda item: SLOWEST.get(item.path.parent.name, len(SLOWEST)))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

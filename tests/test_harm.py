@@ -94,9 +94,7 @@ def test_a_failed_training_is_a_completed_job(field: Field, rule: str) -> None:
 
 def test_usr1_ends_a_script_without_a_trap(field: Field) -> None:
     job, folder = field.start("SB601", TRAINS_FOR_S="30")
-    field.cluster.until(
-        lambda: any("trained" in one.read_text() for one in folder.glob("*.out")), 20, "a start"
-    )
+    field.cluster.until(lambda: any("trained" in one.read_text() for one in folder.glob("*.out")), "a start")
     field.cluster.run(["scancel", "--batch", "--signal=USR1", str(job)], check=True)
     record = field.cluster.wait(job)
     assert (record["JobState"], record["ExitCode"]) == ("FAILED", "0:10")
@@ -105,13 +103,11 @@ def test_usr1_ends_a_script_without_a_trap(field: Field) -> None:
 
 def test_a_requeue_erases_the_log(field: Field) -> None:
     job, folder = field.start("SB606", TRAINS_FOR_S="2")
-    field.cluster.until(
-        lambda: any("trained" in one.read_text() for one in folder.glob("*.out")), 20, "a start"
-    )
+    field.cluster.until(lambda: any("trained" in one.read_text() for one in folder.glob("*.out")), "a start")
     (log,) = folder.glob("*.out")
     log.write_text("what the first run said\n" + log.read_text())
     field.cluster.run(["scontrol", "requeue", str(job)], check=True)
-    field.cluster.until(lambda: field.cluster.job(job)["Restarts"] == "1", 30, "a restart")
+    field.cluster.until(lambda: field.cluster.job(job)["Restarts"] == "1", "a restart")
     field.cluster.wait(job, {"COMPLETED"})
     assert "what the first run said" not in log.read_text()
 

@@ -34,7 +34,7 @@ from sbatchgen.runs.curves import read_history
 from tests.conftest import REPOSITORY, Command
 from tests.lint.test_lint import on_terminal
 
-TIMEOUT_S = 60
+TIMEOUT_S = 600  # nothing takes so long, whatever else the machine does
 ANOTHER_USER = 54321
 SBATCH = '#!/bin/bash\ncat -- "${!#}" >"$RECORD"\necho 4711\n'
 SCRIPT = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --time=01:00:00\nhostname\n"

@@ -95,7 +95,7 @@ class Host:
         cwd: Path = Path("/"),
         env: Mapping[str, str] | None = None,
         check: bool = True,
-        timeout: float = 60,
+        timeout: float = 600,
         stdin: str = "",
     ) -> subprocess.CompletedProcess[str]:
         """Run a command to its end, without a terminal, in exactly this environment.
@@ -152,7 +152,7 @@ class Host:
             [*inside, "address", "add", address, "dev", interface],
             [*inside, "link", "set", interface, "up"],
         ):
-            subprocess.run(command, check=True, stdin=subprocess.DEVNULL, timeout=30)
+            subprocess.run(command, check=True, stdin=subprocess.DEVNULL, timeout=600)
 
     def stop(self) -> None:
         """End every process of the host; the kernel then drops its mounts and network."""
@@ -163,7 +163,7 @@ class Host:
             _kill(self._processes[0].pid)
         self.pid = 0
         for process in self._processes:
-            process.wait(timeout=30)
+            process.wait(timeout=600)
         self._processes.clear()
 
     def __enter__(self) -> Host:

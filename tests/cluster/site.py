@@ -24,6 +24,7 @@ NETWORK_UP = (
     f"ip address add {NETWORK}.1/24 dev {BRIDGE}",
     f"ip link set {BRIDGE} up",
 )
+HANGS_S = 600  # nothing takes so long, whatever else the machine does
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "unshare", "nsenter", "setpriv", "ip")
 
 
@@ -80,7 +81,7 @@ class Site:
                 return False
 
         try:
-            until(answers, 20, "answer from slurmctld")
+            until(answers, "answer from slurmctld")
         except (RuntimeError, TimeoutError) as error:
             logs = [f"{name}: {self.log(f'{name}-stderr', lines=5)}" for name in daemons]
             raise RuntimeError("\n".join([str(error), *logs])) from error
@@ -101,7 +102,9 @@ def why_not() -> str | None:
     return f"needs {', '.join(missing)} (the Debian packages slurm-wlm, munge, iproute2)" if missing else None
 
 
-def until(predicate: Callable[[], bool], timeout: float, what: str, *, interval: float = 0.05) -> None:
+def until(
+    predicate: Callable[[], bool], what: str, *, timeout: float = HANGS_S, interval: float = 0.05
+) -> None:
     """Wait for something to become true.
 
     Raises:

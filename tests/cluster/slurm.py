@@ -77,7 +77,7 @@ class Cluster:
             self._site.start()
             for name in NODES:
                 self._serve(name)
-            site.until(lambda: self._states() == {"idle"}, 30, f"{len(NODES)} idle nodes")
+            site.until(lambda: self._states() == {"idle"}, f"{len(NODES)} idle nodes")
             self._stack = stack.pop_all()
         return self
 
@@ -99,7 +99,7 @@ class Cluster:
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
         check: bool = False,
-        timeout: float = 60,
+        timeout: float = site.HANGS_S,
         input: str | None = None,  # noqa: A002 as in subprocess.run
         on: str = LOGIN,
     ) -> subprocess.CompletedProcess[str]:
@@ -125,7 +125,7 @@ class Cluster:
         )
 
     def root(
-        self, argv: Sequence[Argument], *, check: bool = True, timeout: float = 60, on: str = LOGIN
+        self, argv: Sequence[Argument], *, check: bool = True, timeout: float = site.HANGS_S, on: str = LOGIN
     ) -> subprocess.CompletedProcess[str]:
         """Run a command as root; as `run` otherwise, but a failure raises by default."""
         return self._hosts[on].run(argv, check=check, timeout=timeout)
@@ -165,7 +165,7 @@ class Cluster:
         return self.jobs(job_id)[0]
 
     def wait(
-        self, job_id: int | str, states: Collection[str] = TERMINAL, timeout: float = 60
+        self, job_id: int | str, states: Collection[str] = TERMINAL, timeout: float = site.HANGS_S
     ) -> dict[str, str]:
         """The record of a job once it is in one of the states; all tasks of an array have to be.
 
@@ -181,7 +181,7 @@ class Cluster:
 
         wanted = f"job {job_id} in state {' or '.join(sorted(states))}"
         try:
-            self.until(there_or_ended, timeout, wanted)
+            self.until(there_or_ended, wanted, timeout=timeout)
         except TimeoutError as error:
             raise TimeoutError(f"{error}\n{self.describe(job_id)}") from None
         if not all(record["JobState"] in states for record in records):
@@ -195,9 +195,9 @@ class Cluster:
         text = log.read_text(errors="replace").splitlines()[-lines:] if log.is_file() else ["(no log)"]
         return "\n".join([*(f"{name}={value}" for name, value in record.items()), f"--- {log}", *text])
 
-    def until(self, predicate: Callable[[], bool], timeout: float, what: str) -> None:
+    def until(self, predicate: Callable[[], bool], what: str, *, timeout: float = site.HANGS_S) -> None:
         """Wait for something to become true; TimeoutError says what did not within so many seconds."""
-        site.until(predicate, timeout, what, interval=0.2)
+        site.until(predicate, what, timeout=timeout, interval=0.2)
 
     def stop_node(self, name: str, *, declare: bool = False) -> None:
         """Cut a node's power: slurmd and all jobs' processes there are gone at once.
@@ -214,7 +214,7 @@ class Cluster:
         self._up(name)
         self._serve(name)
         in_use = {"idle", "mix", "alloc", "comp"}
-        self.until(lambda: self._states(name) <= in_use, 30, f"node '{name}' in use again")
+        self.until(lambda: self._states(name) <= in_use, f"node '{name}' in use again")
 
     def log(self, name: str = "slurmctld", *, lines: int = 40) -> str:
         """The end of the log of slurmctld, or of the slurmd of a node."""

@@ -45,7 +45,7 @@ def test_a_command_that_takes_too_long_is_killed(cluster: Cluster) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         cluster.run(["sleep", "1234.5"], timeout=0.3)
     commands = ["sh", "-c", "cat /proc/[0-9]*/cmdline"]
-    cluster.until(lambda: "1234.5" not in cluster.run(commands).stdout, 5, "end of sleep")
+    cluster.until(lambda: "1234.5" not in cluster.run(commands).stdout, "end of sleep")
 
 
 def test_tasks_on_two_nodes_talk_by_name_over_hsn0(cluster: Cluster) -> None:
@@ -103,9 +103,9 @@ def test_requeue_restarts_a_job_soon(cluster: Cluster) -> None:
     job_id = cluster.sbatch(
         "--requeue", script=f"{BASH}echo ${{SLURM_RESTART_COUNT:-0}} >> {restarts}\nsleep 60\n"
     )
-    cluster.until(restarts.exists, 10, "first start")
+    cluster.until(restarts.exists, "first start")
     cluster.run(["scontrol", "requeue", str(job_id)], check=True)
-    cluster.until(lambda: restarts.read_text().split() == ["0", "1"], 15, "second start")
+    cluster.until(lambda: restarts.read_text().split() == ["0", "1"], "second start")
     assert cluster.job(job_id)["Restarts"] == "1"
     cluster.run(["scancel", str(job_id)])
     cluster.wait(job_id)

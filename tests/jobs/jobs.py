@@ -72,11 +72,11 @@ class Site:
         lines = path.read_text().splitlines() if path.exists() else []
         return [event for event in map(json.loads, lines) if event["event"] == what]
 
-    def reach_step(self, name: str, step: int, *, timeout: float = 60) -> None:
+    def reach_step(self, name: str, step: int) -> None:
         def there() -> bool:
             return any(int(str(event["step"])) >= step for event in self.events(name, "train"))
 
-        self.cluster.until(there, timeout, f"step {step} of {name}\n{self.log(name)}")
+        self.cluster.until(there, f"step {step} of {name}\n{self.log(name)}")
 
 
 def split(arguments: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -90,5 +90,5 @@ def site_on(cluster: Cluster) -> Site:
     cluster.put("work/sbatchgen.yaml", "profile: ./testing.yaml\n")
     site = Site(cluster, cluster.home / "work")
     drawing = ("--synthetic", "--train", "1600", "--test", "400")
-    site.sbatchgen("data", "mnist", "--to", "data", *drawing, check=True, timeout=120)
+    site.sbatchgen("data", "mnist", "--to", "data", *drawing, check=True)
     return site

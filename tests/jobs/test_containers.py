@@ -77,7 +77,7 @@ def site(containers: Cluster) -> Site:
     containers.put("work/probe.py", PROBE)
     site = Site(containers, containers.home / "work")
     drawing = ("--synthetic", "--train", "320", "--test", "64")
-    site.sbatchgen("data", "mnist", "--to", "data", *drawing, check=True, timeout=120)
+    site.sbatchgen("data", "mnist", "--to", "data", *drawing, check=True)
     return site
 
 
@@ -108,7 +108,7 @@ def trained(site: Site) -> dict[str, int]:
 
 @pytest.mark.parametrize("name", ["ddp-torchrun", "ddp-srun", "ddp-spawn", "apptainer-ddp"])
 def test_ddp_trains_on_two_nodes(site: Site, trained: dict[str, int], name: str) -> None:
-    site.cluster.wait(trained[name], {"COMPLETED"}, timeout=120)
+    site.cluster.wait(trained[name], {"COMPLETED"})
     log = site.log(name)
     ranks = re.findall(r"rank (\d+) of (\d+) on (n\d), local rank (\d+)", log)
     assert sorted((int(rank), int(local)) for rank, _, _, local in ranks) == [(0, 0), (1, 1), (2, 0), (3, 1)]
@@ -120,7 +120,7 @@ def test_ddp_trains_on_two_nodes(site: Site, trained: dict[str, int], name: str)
 
 @pytest.mark.parametrize("name", ["single", "single-hostile", "apptainer-single"])
 def test_single_trains(site: Site, trained: dict[str, int], name: str) -> None:
-    site.cluster.wait(trained[name], {"COMPLETED"}, timeout=120)
+    site.cluster.wait(trained[name], {"COMPLETED"})
     assert len(EPOCH.findall(site.log(name))) == 1
     assert site.status(name)["state"] == "done"
 
@@ -128,7 +128,7 @@ def test_single_trains(site: Site, trained: dict[str, int], name: str) -> None:
 def probe(site: Site, name: str, *flags: str) -> list[dict[str, Any]]:
     """What each process of a job finds around it."""
     done = site.sbatchgen("submit", *flags, "--trainer", "probe.py", "--job-name", name, "--yes", check=True)
-    site.cluster.wait(int(done.stdout), {"COMPLETED"}, timeout=60)
+    site.cluster.wait(int(done.stdout), {"COMPLETED"})
     return [json.loads(line) for line in site.log(name).splitlines() if line.startswith("{")]
 
 
@@ -165,7 +165,7 @@ def away(site: Site) -> Path:
     """A run folder outside the folder of submission, after a training whose data lay outside too."""
     site.cluster.run(["cp", "-r", "data", "../elsewhere"], cwd=site.folder, check=True)
     flags = (*AS_NVIDIA, "--run-dir", "${HOME}/runs/away", "--data-dir", "${HOME}/elsewhere")
-    site.cluster.wait(site.submit("away", "single", *flags, *CPU), {"COMPLETED"}, timeout=120)
+    site.cluster.wait(site.submit("away", "single", *flags, *CPU), {"COMPLETED"})
     return site.cluster.home / "runs/away"
 
 
@@ -176,7 +176,7 @@ def test_run_folder_and_data_outside_the_folder_of_submission(away: Path) -> Non
 
 def test_a_checkpoint_of_another_run_is_there(site: Site, away: Path) -> None:
     flags = (*AS_NVIDIA, "--resume", str(away / "checkpoints/best.pt"), *CPU)
-    site.cluster.wait(site.submit("resumed", "single", *flags), {"COMPLETED"}, timeout=60)
+    site.cluster.wait(site.submit("resumed", "single", *flags), {"COMPLETED"})
     assert "Resuming from" in site.log("resumed")
 
 
@@ -220,7 +220,7 @@ def test_a_cancelled_training_saves(site: Site) -> None:
     site.reach_step("cancelled", 5)
     site.cluster.run(["scancel", str(job)], check=True)
     site.cluster.wait(job, {"CANCELLED"})
-    site.cluster.until(lambda: site.status("cancelled")["state"] == "preempted", 10, "state preempted")
+    site.cluster.until(lambda: site.status("cancelled")["state"] == "preempted", "state preempted")
     assert int(str(site.status("cancelled")["step"])) >= 5
 
 

@@ -25,7 +25,7 @@ def trained(site: Site) -> dict[str, list[tuple[int, float, float]]]:
     for launcher in ("torchrun", "srun", "spawn"):
         name = f"ddp-{launcher}"
         extra = ("--nodes", "2", "--gpus-per-node", "2", "--launcher", launcher)
-        site.cluster.wait(site.submit(name, "ddp", *extra), {"COMPLETED"}, timeout=120)
+        site.cluster.wait(site.submit(name, "ddp", *extra), {"COMPLETED"})
         found = EPOCH.findall(site.log(name))
         results[launcher] = [(int(epoch), float(loss), float(accuracy)) for epoch, loss, accuracy in found]
     return results
@@ -60,7 +60,7 @@ def test_processes_meet_over_the_interface_of_the_profile(site: Site) -> None:
         "no-such-net", "ddp", "--nodes", "2", "--gpus-per-node", "1", "--env", "GLOO_SOCKET_IFNAME=hsn9",
         "--launcher", "srun",
     )  # fmt: skip
-    record = site.cluster.wait(job, {"FAILED"}, timeout=120)
+    record = site.cluster.wait(job, {"FAILED"})
     assert "hsn9" in site.log("no-such-net")
     assert record["ExitCode"] != "0:0"
 
@@ -80,7 +80,7 @@ def test_a_failing_training_fails_its_job(site: Site, launcher: str) -> None:
     job = site.submit(
         name, "ddp", "--nodes", "1", "--gpus-per-node", "2", "--launcher", launcher, "--", "--lr", "1e38",
     )  # fmt: skip
-    record = site.cluster.wait(job, {"FAILED"}, timeout=120)
+    record = site.cluster.wait(job, {"FAILED"})
     assert (record["ExitCode"], record["Restarts"]) == ("3:0", "0")
     assert site.status(name)["state"] == "failed"
 
@@ -152,9 +152,9 @@ def test_an_own_trainer_is_stopped_and_started_again(
     name, job = f"own-stop-{launcher}", own[launcher, "stop"]
     run_dir = site.folder / "runs" / name
     ranks = 2 if launcher == "spawn" else 4
-    site.cluster.until(lambda: len(list(run_dir.glob("state-*"))) == ranks, 120, f"ranks of {name}")
+    site.cluster.until(lambda: len(list(run_dir.glob("state-*"))) == ranks, f"ranks of {name}")
     site.cluster.run(["scancel", "--batch", "--signal=USR1", str(job)], check=True)
-    record = site.cluster.wait(job, {"COMPLETED"}, timeout=180)
+    record = site.cluster.wait(job, {"COMPLETED"})
     assert (record["Restarts"], record["ExitCode"]) == ("1", "0:0")
     told = [json.loads(line) for line in site.log(name).splitlines() if line.startswith("{")]
     assert [one["begin"] > 0 for one in told] == [False] * ranks + [True] * ranks
@@ -169,7 +169,7 @@ def test_an_own_trainers_exit_status_is_the_jobs(
     site: Site, own: dict[tuple[str, str], int], launcher: str, mode: str
 ) -> None:
     """One process of the second node fails; the others are killed for it."""
-    record = site.cluster.wait(own[launcher, mode], {"FAILED"}, timeout=180)
+    record = site.cluster.wait(own[launcher, mode], {"FAILED"})
     assert (record["ExitCode"], record["Restarts"]) == ("7:0", "0")
 
 
@@ -181,16 +181,15 @@ def test_warned_of_its_end_a_job_saves_and_is_requeued_until_it_may_not(site: Si
     )  # fmt: skip
     site.reach_step("warned", 5)
     site.cluster.run(["scancel", "--batch", "--signal=USR1", str(job)], check=True)
-    site.cluster.until(lambda: site.cluster.job(job)["Restarts"] == "1", 60, "a restart")
+    site.cluster.until(lambda: site.cluster.job(job)["Restarts"] == "1", "a restart")
     saved = int(str(site.status("warned")["step"]))
     site.cluster.until(
         lambda: "restart 1 of at most 1" in site.log("warned").partition("Requeueing")[2].partition("\n")[2],
-        60,
         "the second start",
     )
-    site.reach_step("warned", saved + 5, timeout=90)
+    site.reach_step("warned", saved + 5)
     site.cluster.run(["scancel", "--batch", "--signal=USR1", str(job)], check=True)
-    record = site.cluster.wait(job, {"FAILED"}, timeout=60)
+    record = site.cluster.wait(job, {"FAILED"})
     assert (record["ExitCode"], record["Restarts"]) == ("75:0", "1")
     log = site.log("warned")
     assert f"Stopped by time limit at step {saved}" in log
@@ -209,9 +208,9 @@ def test_an_array_element_restarts_itself_only(site: Site) -> None:
             for run in runs
         )
 
-    site.cluster.until(both_train, 60, "two elements that train")
+    site.cluster.until(both_train, "two elements that train")
     site.cluster.run(["scancel", "--batch", "--signal=USR1", f"{job}_1"], check=True)
-    site.cluster.wait(job, {"COMPLETED"}, timeout=120)
+    site.cluster.wait(job, {"COMPLETED"})
     restarts = {record["ArrayTaskId"]: record["Restarts"] for record in site.cluster.jobs(job)}
     assert restarts == {"0": "0", "1": "1"}
     states = [json.loads((run / "status.json").read_text())["state"] for run in runs]
@@ -221,7 +220,7 @@ def test_an_array_element_restarts_itself_only(site: Site) -> None:
 def test_two_jobs_on_the_same_nodes_do_not_meet(site: Site) -> None:
     extra = ("ddp", "--nodes", "2", "--nodelist", "n3,n4", "--gpus-per-node", "1", "--", "--epochs", "1")
     jobs = [site.submit(f"pair-{number}", *extra) for number in (1, 2)]
-    records = [site.cluster.wait(job, {"COMPLETED"}, timeout=120) for job in jobs]
+    records = [site.cluster.wait(job, {"COMPLETED"}) for job in jobs]
     starts = [record["StartTime"] for record in records]
     ends = [record["EndTime"] for record in records]
     assert max(starts) < min(ends), "they ran at the same time"
@@ -244,7 +243,7 @@ def test_two_jobs_on_the_same_nodes_do_not_meet(site: Site) -> None:
 def test_the_other_modes_run(site: Site, mode: str, flags: tuple[str, ...], gpus: str | None) -> None:
     name = "-".join([mode, *(word.strip("-").replace(":", "-") for word in flags)])
     job = site.submit(name, mode, *flags, "--", "--epochs", "1")
-    record = site.cluster.wait(job, {"COMPLETED"}, timeout=120)
+    record = site.cluster.wait(job, {"COMPLETED"})
     assert record.get("TresPerNode") == gpus
     assert len(EPOCH.findall(site.log(name))) == 1
 
@@ -299,7 +298,7 @@ def test_an_allocation_that_differs_from_the_script_is_used_as_it_is(site: Site)
     flags = ("ddp", "--nodes", "2", "--gpus-per-node", "1", "--run-dir", "runs/other", "--", *TRAINING)
     script = site.sbatchgen("render", *flags, "--epochs", "1", check=True).stdout
     job = site.cluster.sbatch("--nodes=1", "--gpus-per-node=2", cwd=site.folder, script=script)
-    record = site.cluster.wait(job, {"COMPLETED"}, timeout=120)
+    record = site.cluster.wait(job, {"COMPLETED"})
     ranks = re.findall(r"rank (\d+) of (\d+) on (n\d)", Path(record["StdOut"]).read_text())
     assert [rank[:2] for rank in ranks] == [("0", "2"), ("1", "2")]
     assert len({node for _, _, node in ranks}) == 1

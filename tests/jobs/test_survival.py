@@ -128,7 +128,7 @@ def as_soon_as_possible(cluster: Cluster, steps: dict[Callable[[], bool], Callab
             waiting.pop(ready)()
         return not waiting
 
-    cluster.until(nothing_left, 150, "end of what is to happen to the jobs")
+    cluster.until(nothing_left, "end of what is to happen to the jobs")
 
 
 def test_stopped_by_the_signal_before_its_time_limit(site: Site, jobs: dict[str, int]) -> None:
@@ -177,7 +177,7 @@ def test_the_node_of_the_script_dies(site: Site, jobs: dict[str, int]) -> None:
 def finished(site: Site, jobs: dict[str, int], name: str) -> dict[str, str]:
     """The record of a job that has ended as the one left alone did."""
     for one in ("alone", name):
-        record = site.cluster.wait(jobs[one], {"COMPLETED"}, timeout=240)
+        record = site.cluster.wait(jobs[one], {"COMPLETED"})
     log = site.log(name)
     assert log.count("Training completed") == 1
     assert [int(epoch) for epoch, _, _ in EPOCH.findall(log)] == [1, 2]

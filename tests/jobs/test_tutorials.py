@@ -289,7 +289,6 @@ class Here:
             capture_output=True,
             text=True,
             check=False,
-            timeout=300,
         )
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return ended.stdout
@@ -438,6 +437,7 @@ def test_runs_of_a_page_do_not_share_a_folder_unless_they_go_on(command: Command
             if folder in seen:
                 assert (seen[folder][0], made.config.epochs > seen[folder][1]) == (made.words[0], True), job
             seen[folder] = (made.words[0], made.config.epochs)
+        assert seen
 
 
 def differences(page: str) -> Iterator[str]:

@@ -14,10 +14,7 @@ import pytest
 from sbatchgen.errors import Problem
 from sbatchgen.finding import Edit, Finding, Place
 from sbatchgen.lint import fix
-from sbatchgen.lint.linter import lint
-from sbatchgen.rules.page import pages
 from tests.conftest import Command
-from tests.rules.test_rules import subject
 
 SCRIPT = b"#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH -t=01:00:00\n#SBATCH --job-name=\xff\xfe\necho '\xff \x1b[1m'\t\n"
 MENDED = SCRIPT.replace(b"-t=01:00:00", b"--time=01:00:00")
@@ -100,29 +97,6 @@ def test_a_file_that_can_not_be_replaced_stays_as_it_is(
     assert "can't write job.slurm: No space left on device" in result.err
     assert path.read_bytes() == SCRIPT
     assert [path.name for path in Path().iterdir()] == ["job.slurm"]
-
-
-def test_every_edit_of_a_page_does_away_with_its_finding(tmp_path: Path) -> None:
-    """And makes no new error."""
-    tried = set()
-    for page in pages().values():
-        for example in page.examples:
-            of = subject(page, example, tmp_path)
-            before = lint(of)
-            mine = [one for one in before if one.rule == page.rule and one.edits]
-            if not mine:
-                continue
-            tried.add(page.rule)
-            text = fix.edited(of.text.encode("utf-8", "surrogateescape"), mine).decode(
-                "utf-8", "surrogateescape"
-            )
-            after_of = subject(page, example, tmp_path)
-            after_of.text = text
-            after = lint(after_of)
-            assert [one.problem for one in after if one.rule == page.rule and one.edits] == [], page.rule
-            errors = {one.rule for one in before if one.severity == "error"}
-            assert {one.rule for one in after if one.severity == "error"} <= errors, page.rule
-    assert {"SB102", "SB111", "SB115"} <= tried
 
 
 def finding(*edits: Edit) -> Finding:

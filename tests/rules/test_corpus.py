@@ -63,6 +63,7 @@ def test_what_bash_refuses_is_an_error_and_nothing_else_is(name: str) -> None:
     subject = JobScript(file=source.file, text=source.text)
     text = source.text[: subject.body.end]
     if subject.body.language not in ("bash", "sh") or subject.placeholders:
+        assert "SB814!" not in EXPECTED[name]
         return
     extglob = ["-O", "extglob"] if "shopt -s extglob" in text else []
     refused = (
@@ -239,13 +240,11 @@ def test_the_benchmark_reads_any_folder(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("nowhere")
     os.mkfifo(tmp_path / "pipe")
     program = [sys.executable, str(REPOSITORY / "benchmarks" / "lint_precision.py"), str(tmp_path)]
-    done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("2 scripts\n")
     assert "error SB126 a value that sbatch refuses: 1 in 1 scripts (50.0 %)" in done.stdout
     assert "b\\udcff\\x1b.sh:2: #SBATCH --time=2h" in done.stdout
-    shown = subprocess.run(
-        [*program, "--show", "SB127"], capture_output=True, text=True, check=True, timeout=60
-    )
+    shown = subprocess.run([*program, "--show", "SB127"], capture_output=True, text=True, check=True)
     assert shown.stdout.endswith("1 finding\n")
     assert (
         subprocess.run([*program[:2], str(tmp_path / "gone")], check=False, capture_output=True).returncode

@@ -23,12 +23,11 @@ from sbatchgen.rules.judge import check
 from sbatchgen.rules.page import FOLDER, PROFILE, Example, Page, pages
 
 PAGES = pages()
-BOTH = [
+EXAMPLES = [
     pytest.param(page, example, id=f"{page.rule}-{'good' if example.good else 'bad'}-{number}")
     for page in PAGES.values()
     for number, example in enumerate(page.examples, start=1)
 ]
-EXAMPLES = [one for one in BOTH if isinstance(one.values[1], Example) and not one.values[1].is_job]
 
 
 def cluster(page: Page) -> Document[Profile]:
@@ -82,9 +81,9 @@ def test_a_page_shows_both() -> None:
         assert {example.good for example in page.examples} == {True, False}, page.rule
 
 
-@pytest.mark.parametrize(("page", "example"), BOTH)
+@pytest.mark.parametrize(("page", "example"), EXAMPLES)
 def test_the_examples_are_what_they_say(page: Page, example: Example, tmp_path: Path) -> None:
-    """A bad one has a finding of the rule; a good one has none of it, and no error at all."""
+    """A bad one has a finding of the rule, which its fix removes; a good one has none, and no error at all."""
     found = findings(page, example, tmp_path)
     about = [one for one in found if one.rule == page.rule]
     if example.good:
@@ -100,28 +99,40 @@ def test_the_examples_are_what_they_say(page: Page, example: Example, tmp_path: 
         lines = example.text.split("\n")
         assert 1 <= one.place.line <= len(lines)
         assert 1 <= one.place.column <= len(lines[one.place.line - 1]) + 1
+    if fixes := [one for one in about if one.edits]:
+        text = edited(example.text.encode("utf-8", "surrogateescape"), fixes)
+        mended = replace(example, text=text.decode("utf-8", "surrogateescape"))
+        after = lint(subject(page, mended, tmp_path))
+        left = [one for one in after if one.rule == page.rule]
+        assert len(left) <= len(about) - len(fixes)
+        assert not any(one.edits for one in left)
+        errors = {one.rule for one in found if one.severity == "error"}
+        assert {one.rule for one in after if one.severity == "error"} <= errors
 
 
-@pytest.mark.parametrize(("page", "example"), EXAMPLES)
-def test_a_fix_removes_what_it_is_about(page: Page, example: Example, tmp_path: Path) -> None:
-    before = lint(subject(page, example, tmp_path))
-    fixes = [one for one in before if one.rule == page.rule and one.edits]
-    if not fixes:
-        return
-    text = edited(example.text.encode("utf-8", "surrogateescape"), fixes).decode("utf-8", "surrogateescape")
-    after = [one.rule for one in lint(subject(page, replace(example, text=text), tmp_path))]
-    assert after.count(page.rule) <= sum(one.rule == page.rule for one in before) - len(fixes)
+def test_fixes_are_tried() -> None:
+    """By the bad examples of these rules, among others."""
+    fixed = {"SB102", "SB111", "SB115"}
+    tried = {
+        one.rule
+        for rule in fixed
+        for example in PAGES[rule].examples
+        for one in lint(subject(PAGES[rule], example, Path("/nonexistent")))
+        if one.edits
+    }
+    assert fixed <= tried
 
 
 def test_a_secret_is_never_shown(tmp_path: Path) -> None:
     page = PAGES["SB806"]
-    for example in page.examples:
-        for one in lint(subject(page, example, tmp_path)):
-            if one.rule == page.rule:
-                line = example.text.split("\n")[one.place.line - 1]
-                written = line[one.place.column - 1 : one.place.end - 1 if one.place.end else None]
-                assert written[-6:] not in one.problem.what + one.problem.fix
-                assert "..." in one.problem.what
+    found = [(example, one) for example in page.examples for one in lint(subject(page, example, tmp_path))]
+    secrets = [(example, one) for example, one in found if one.rule == page.rule]
+    assert secrets
+    for example, one in secrets:
+        line = example.text.split("\n")[one.place.line - 1]
+        written = line[one.place.column - 1 : one.place.end - 1 if one.place.end else None]
+        assert written[-6:] not in one.problem.what + one.problem.fix
+        assert "..." in one.problem.what
 
 
 def test_what_a_container_needs_is_looked_for_where_its_folder_is_here(tmp_path: Path) -> None:

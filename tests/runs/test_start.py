@@ -426,12 +426,12 @@ def test_on_a_real_slurm_a_trainer_that_knows_nothing_is_requeued_at_its_limit(
         check=True,
     )
     job = int(done.stdout)
-    cluster.until(lambda: "from step 0" in site.log(name), 60, "the first start")
+    cluster.until(lambda: "from step 0" in site.log(name), "the first start")
     ranks = 2 if flags[0] == "ddp" else 1
     run_dir = site.folder / "runs" / name
-    cluster.until(lambda: len({*run_dir.rglob("steps-[01]")}) == ranks, 60, "a step of each rank")
+    cluster.until(lambda: len({*run_dir.rglob("steps-[01]")}) == ranks, "a step of each rank")
     cluster.run(["scancel", "--batch", "--signal=USR1", str(job)], check=True)
-    record = cluster.wait(job, {"COMPLETED"}, timeout=180)
+    record = cluster.wait(job, {"COMPLETED"})
     assert (record["Restarts"], record["ExitCode"]) == ("1", "0:0")
     log = site.log(name)
     assert "Requeueing: restart 1 of at most 1" in log

