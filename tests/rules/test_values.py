@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -18,8 +20,8 @@ from tests.rules import values
 from tests.rules.values import Answers, Difference, Request
 
 RELEASES = ("22.05", "26.05")
-AGAIN = 400  # recorded requests that are asked once more
-NEW = 700  # others, of each kind
+AGAIN = 200  # recorded requests that are asked once more
+NEW = 250  # others, of each kind
 
 
 @pytest.fixture(autouse=True)
@@ -41,18 +43,28 @@ def recorded(release: str) -> Answers:
 
 
 @cache
+def sample(release: str) -> Answers:
+    """One in eight, and all that there may be a reason for; benchmarks/values.py --recorded goes through all."""
+    chance, answers = random.Random(2026), recorded(release)  # noqa: S311 (no secret)
+    pairs = zip(answers.requests, answers.said, strict=True)
+    chosen = [pair for pair in pairs if values.reason_of(*pair) or chance.randrange(8) == 0]
+    return replace(answers, requests=tuple(one for one, _ in chosen), said=tuple(said for _, said in chosen))
+
+
+@cache
 def differences(release: str) -> tuple[Difference, ...]:
-    return tuple(values.differences(recorded(release)))
+    return tuple(values.differences(sample(release)))
 
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_lint_agrees_with_what_slurmctld_said_or_it_is_known_why_not(release: str) -> None:
-    """3,000 requests with one option and 3,000 with several; a reason is never one for a false error."""
+    """A sample of 3,000 requests with one option and 3,000 with several; a reason is never one for a false error."""
     answers = recorded(release)
     kinds = Counter(request.name == "several" for request in answers.requests)
     assert min(kinds.values()) >= 3000
     assert len(set(answers.requests)) == len(answers.requests)
     assert 0.4 < sum(map(bool, answers.said)) / len(answers.said) < 0.8
+    assert len(sample(release).requests) > len(answers.requests) / 8
     assert [one for one in differences(release) if not one.reason] == []
 
 

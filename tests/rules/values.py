@@ -457,7 +457,7 @@ def differences(answers: Answers) -> Iterator[Difference]:
             informed = blind or errors(request, answers.slurm, _profile(answers.slurm))
             if informed and not said:
                 blind = errors(request, answers.slurm, None)
-            why = _reason(request, said)
+            why = reason_of(request, said)
             if bool(informed) != bool(said):
                 yield Difference(INFORMED, request, said, informed, why)
             if bool(blind) != bool(said):
@@ -486,7 +486,7 @@ def errors(request: Request, slurm: str, profile: Profile | None) -> tuple[str, 
     return tuple(sorted(found - NOT_REFUSED))
 
 
-def _reason(request: Request, said: str) -> str:
+def reason_of(request: Request, said: str) -> str:
     """Why slurmctld refuses what lint takes; "" if none of the reasons holds, and where it takes what lint refuses."""
     for words, pattern, reason in REASONS:
         if said and words in said and re.search(pattern, request.shown):
