@@ -21,7 +21,17 @@ from typing import Any
 import torch
 
 from .states import equal
-from .trainers import QUICKLY, SCRIPTS_TORCHRUN_2, SPAWN_2, Trainers, children, finish, status, tasks, wait_for
+from .trainers import (
+    QUICKLY,
+    SCRIPTS_TORCHRUN_2,
+    SPAWN_2,
+    Trainers,
+    children,
+    finish,
+    status,
+    tasks,
+    wait_for,
+)
 
 MODULE = """
     import os
