@@ -13,8 +13,7 @@ from sbatchgen.finding import Place
 from sbatchgen.job.job import Job
 from sbatchgen.job.known_options import PYXIS, RENAMED, is_near, known_plugins, of_plugins, table
 from sbatchgen.plan.resources import UNLIMITED, Amounts, Resources
-from sbatchgen.sbatch import Script, read, task, tres
-from sbatchgen.sbatch.getopt import Stop, Use, scan
+from sbatchgen.sbatch import Option, Script, gres, read, tres_per_task
 from sbatchgen.sbatch.grammar import (
     INFINITE,
     RefusedError,
@@ -26,6 +25,7 @@ from sbatchgen.sbatch.grammar import (
     with_prefix,
 )
 from sbatchgen.sbatch.header import READ, Token
+from sbatchgen.sbatch.options import Stop, scan
 from sbatchgen.sbatch.releases import ALIASES, Spec, line_of
 
 if TYPE_CHECKING:
@@ -113,14 +113,12 @@ class JobScript(Job):
     @cached_property
     def sbatch(self) -> Script:
         """What sbatch reads and says."""
-        folder = str(self.folder) if self.folder else "/"
         return read(
             self.text,
             slurm=self.slurm,
             environment=self.environment,
             plugin_options=(*PYXIS, *self.plugins),
             file=self.file,
-            folder=folder,
         )
 
     @cached_property
@@ -191,15 +189,15 @@ class JobScript(Job):
         return tuple(containers(given, self.launches, self.at_word))
 
     @cached_property
-    def uses(self) -> tuple[Use | Stop, ...]:
+    def uses(self) -> tuple[Option | Stop, ...]:
         """Every use of an option in the directives of the first component, also after what stops sbatch."""
         lines = [line for line in self.sbatch.directives if line.kind in READ and line.component <= 0]
         return tuple(_uses([word for line in lines for word in line.words], table(self.slurm, self.plugins)))
 
     @cached_property
-    def options(self) -> dict[str, Use]:
+    def options(self) -> dict[str, Option]:
         """The use that counts of each option, by long name."""
-        uses = [use for use in self.uses if isinstance(use, Use)]
+        uses = [use for use in self.uses if isinstance(use, Option)]
         return {ALIASES.get(use.spec.name, use.spec.name): use for use in uses}
 
     @cached_property
@@ -234,10 +232,10 @@ class JobScript(Job):
         use = self.options.get(option)
         return self.at_use(use) if use else self.at(1)
 
-    def at_use(self, use: Use | Stop) -> Place:
+    def at_use(self, use: Option | Stop) -> Place:
         """Where an option is given."""
         word = use.word
-        value = use.value_word if isinstance(use, Use) else None
+        value = use.value_word if isinstance(use, Option) else None
         end = value.end if value is not None and value.line == word.line else word.end
         return self.at(word.line, word.column, end)
 
@@ -250,7 +248,7 @@ class JobScript(Job):
         return self.at(use.value_word.line, column, end)
 
 
-def _uses(words: list[Token], known: Mapping[str, Spec]) -> Iterator[Use | Stop]:
+def _uses(words: list[Token], known: Mapping[str, Spec]) -> Iterator[Option | Stop]:
     """All options in these words; where sbatch stops, the word is left out and the rest is read."""
     numbers = {id(word): number for number, word in enumerate(words)}
     shorts = {spec.short: spec for spec in known.values() if spec.short}
@@ -307,7 +305,7 @@ def _gpus(text: str | None, slurm: str, *, per_task: bool = False) -> Amounts | 
     if text is None:
         return None
     if per_task and slurm >= "24.05":  # sbatch reads these on its own
-        return tuple((kind or "", count) for kind, count in task.per_task(text) if count > 0)
+        return tuple((kind or "", count) for kind, count in tres_per_task.per_task(text) if count > 0)
     found = _gres(",".join(f"gpu:{item}" for item in text.split(",") if item), slurm)
     return tuple((kind, count) for _, kind, count in found)
 
@@ -316,8 +314,8 @@ def _gres(text: str, slurm: str) -> tuple[tuple[str, str, int], ...]:
     """Name, type and count of each item of --gres, up to the first that is wrong."""
     found: dict[tuple[str, str], int] = {}  # of what is given twice, the last counts
     if text and fold(text) != "none":
-        with suppress(tres.BadItemError):
-            for item in tres.items(with_prefix(text, slurm=slurm), slurm=slurm):
+        with suppress(gres.BadItemError):
+            for item in gres.items(with_prefix(text, slurm=slurm), slurm=slurm):
                 found[item.name, item.type or ""] = item.count
     return tuple((name, kind, count) for (name, kind), count in found.items())
 

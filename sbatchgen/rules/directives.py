@@ -12,9 +12,9 @@ from sbatchgen.job.known_options import PYXIS_NAMES, RENAMED, SRUN_ONLY, release
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.values import BAD_VALUE, EXAMPLES, refused
-from sbatchgen.sbatch import Directive, Kind
-from sbatchgen.sbatch.getopt import Stop, Use
+from sbatchgen.sbatch import Directive, Kind, Option
 from sbatchgen.sbatch.header import READ
+from sbatchgen.sbatch.options import Stop
 from sbatchgen.sbatch.releases import RELEASES, HasArgument
 
 RULES: Rules[JobScript] = Rules()
@@ -284,7 +284,7 @@ def _continued(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB119", "warning", "an option that is given twice")
 def _repeated(script: JobScript) -> Iterator[Hit]:
-    first: dict[str, Use] = {}
+    first: dict[str, Option] = {}
     for use in _uses(script):
         before = first.setdefault(use.spec.name, use)
         if before is use or before.value == use.value:
@@ -598,8 +598,8 @@ def _is_near(word: str) -> bool:
     return same or difflib.SequenceMatcher(None, word, "SBATCH").ratio() >= 0.8
 
 
-def _uses(script: JobScript) -> Iterator[Use]:
-    return (use for use in script.uses if isinstance(use, Use))
+def _uses(script: JobScript) -> Iterator[Option]:
+    return (use for use in script.uses if isinstance(use, Option))
 
 
 def _complaints(script: JobScript) -> Iterator[Stop]:
@@ -607,12 +607,12 @@ def _complaints(script: JobScript) -> Iterator[Stop]:
     return (use for use in script.uses if isinstance(use, Stop) and use.complaint)
 
 
-def _strays(script: JobScript) -> Iterator[tuple[Use | None, Stop]]:
+def _strays(script: JobScript) -> Iterator[tuple[Option | None, Stop]]:
     """Words that are no options, each with the option before it in its line; the first of a row."""
-    before: Use | None = None
+    before: Option | None = None
     last: Stop | None = None
     for use in script.uses:
-        if isinstance(use, Use):
+        if isinstance(use, Option):
             before, last = use, None
         elif use.complaint:
             is_plugin = "unrecognized" in use.complaint and "=" not in use.word.text
@@ -629,12 +629,12 @@ def _long_name(text: str) -> str:
     return text.partition("=")[0].removeprefix("--")
 
 
-def _source(script: JobScript, use: Use) -> str:
+def _source(script: JobScript, use: Option) -> str:
     """The line of the script from an option on."""
     return script.lines[use.word.line - 1][use.word.column - 1 :] if use.word.line else ""
 
 
-def _refusal(script: JobScript, use: Use) -> tuple[str, str] | None:
+def _refusal(script: JobScript, use: Option) -> tuple[str, str] | None:
     """What sbatch says of an option alone, if it ends there, and a fix."""
     if use.value is None or use.spec.name in PYXIS_NAMES or any(char in use.value for char in "\n\r\0"):
         return None

@@ -256,7 +256,7 @@ def _read_otherwise(job: PlannedJob, name: str, value: str) -> str:
     plugins = () if known else of_plugins((name if value == "true" else f"{name}=",))
     line = directive(name, "" if value == "true" else value)
     header = f"#SBATCH {line}\n#SBATCH --comment=next\n"
-    script = read(f"#!/bin/bash\n{header}", slurm=release, plugin_options=plugins, folder="/")
+    script = read(f"#!/bin/bash\n{header}", slurm=release, plugin_options=plugins)
     if name in script.options and "comment" not in script.options:
         return f"--{name} needs a value: Slurm would take the next directive for it"
     wrong = [message.text for message in script.messages if message.level in {"fatal", "error", ""}]

@@ -146,11 +146,11 @@ def _gres_of_tasks(job: Job) -> list[str]:
     text = job.resources.options.get("tres-per-task")
     if not text:
         return []
-    from sbatchgen.sbatch import tres  # few jobs have it
+    from sbatchgen.sbatch import gres  # few jobs have it
 
     try:
-        return [item.name for item in tres.items(text, slurm=job.slurm) if item.name]
-    except tres.BadItemError:
+        return [item.name for item in gres.items(text, slurm=job.slurm) if item.name]
+    except gres.BadItemError:
         return []
 
 

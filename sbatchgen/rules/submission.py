@@ -20,12 +20,12 @@ def _overrides(script: JobScript) -> Iterator[Hit]:
             continue
         new = option.value or ""
         if name not in script.options:
-            what = f"{option.spelled}={new} in the environment sets --{name}, which the script does not set"
-            yield Hit(script.at(1), what, f"unset {option.spelled}, or write it into the script", "info")
+            what = f"{option.word.text}={new} in the environment sets --{name}, which the script does not set"
+            yield Hit(script.at(1), what, f"unset {option.word.text}, or write it into the script", "info")
         elif (old := script.option(name)) != new:
-            what = f"{option.spelled} in the environment wins over the script: --{name} is '{new}', not "
+            what = f"{option.word.text} in the environment wins over the script: --{name} is '{new}', not "
             what += f"'{old}'"
-            yield Hit(name, what, f"env -u {option.spelled} sbatch {script.file}")
+            yield Hit(name, what, f"env -u {option.word.text} sbatch {script.file}")
 
 
 @RULES.add("SB902", "warning", "a job submitted from inside another job")

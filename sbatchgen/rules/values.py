@@ -82,7 +82,7 @@ def _said(name: str, value: str, slurm: str) -> str:
     from sbatchgen.sbatch import read
 
     value = value.replace("\\", "\\\\").replace('"', '\\"')
-    answer = read(f'#!/bin/sh\n#SBATCH --{name}="{value}"\n', slurm=slurm, plugin_options=PYXIS, folder="/")
+    answer = read(f'#!/bin/sh\n#SBATCH --{name}="{value}"\n', slurm=slurm, plugin_options=PYXIS)
     if answer.returncode is None or (answer.components and answer.components[-1].settled):
         return ""
     return answer.messages[-1].text if answer.messages else ""
@@ -125,14 +125,14 @@ def _contradicting_times(job: Job) -> Iterator[Hit]:
 
 def _late(job: Job, now: float) -> str:
     """Why a job that is submitted now can't keep its deadline; "" if it can."""
-    from sbatchgen.sbatch.moment import MomentError, moment  # only jobs with a deadline need it
+    from sbatchgen.sbatch.begin_time import begin_time  # only jobs with a deadline need it
 
-    resources, begin = job.resources, 0.0
-    try:
-        deadline = moment(resources.options["deadline"], now=now, slurm=job.slurm)
-        if "begin" in resources:
-            begin = moment(resources.options["begin"], now=now, slurm=job.slurm)
-    except MomentError:
+    resources = job.resources
+    begin: float | None = 0.0
+    deadline = begin_time(resources.options["deadline"], now=now, slurm=job.slurm)
+    if "begin" in resources:
+        begin = begin_time(resources.options["begin"], now=now, slurm=job.slurm)
+    if deadline is None or begin is None:
         return ""  # SB126
     if deadline and begin and deadline < begin:
         return "" if job.is_script else "the job may begin only after its deadline"  # SB135
@@ -250,11 +250,11 @@ def _asked_for(job: Job) -> set[str]:
 def _resources(text: str, job: Job) -> None:
     if not job.is_script:
         return  # a plan holds nothing but words and counts
-    from sbatchgen.sbatch import tres
+    from sbatchgen.sbatch import gres
     from sbatchgen.sbatch.grammar import fold, with_prefix
 
     if fold(text) != "none":
-        tres.check(with_prefix(text, slurm=job.slurm), slurm=job.slurm)
+        gres.check(with_prefix(text, slurm=job.slurm), slurm=job.slurm)
 
 
 def _gpus(text: str, job: Job) -> None:

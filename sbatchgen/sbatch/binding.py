@@ -26,10 +26,7 @@ _BINDINGS = {
     "mask:": "[^0-9a-fA-F*]",
 }
 _SHARED_BINDINGS = {"none": "word", "per_task:": "number"}
-_MEMORY_FLAGS = {"p": "prefer", "prefer": "prefer", "sort": "sort", "v": "verbose", "verbose": "verbose"}
-_MEMORY_BINDS = {"no": "none", "none": "none", "rank": "rank", "local": "local"}
-_LISTED = 2**20  # of a longer list the rest is left out
-_MEMORY_ORDER = ("verbose", "prefer", "sort", "none", "rank", "local", "map_mem", "mask_mem")
+_MEMORY_BINDS = frozenset(["p", "prefer", "v", "verbose", "q", "quiet", "no", "none", "rank", "local"])
 
 
 def bad_gpu_binding(text: str) -> list[str] | None:
@@ -83,96 +80,64 @@ def _number_list(text: str, wrong: str) -> list[str] | None:
     return None
 
 
-def memory_binding(text: str, flags: set[str], *, slurm: str) -> tuple[set[str], str | None]:
-    """What --mem-bind adds to the flags that earlier ones left, and its list.
+def check_memory_binding(text: str, *, slurm: str) -> None:
+    """Refuse a --mem-bind that sbatch refuses.
 
     Raises:
-        RefusedError: It is none.
+        RefusedError: It does.
     """
-    flags, listed = set(flags), None
+    known = _MEMORY_BINDS | ({"sort", "nosort"} if slurm < "25.11" else set())
     for item in re.sub(r",(?![0-9]|[0-9a-fA-F]*(?:,|\Z))", ";", text).split(";"):
         name = fold(item)
         if name == "help":
             raise RefusedError(status=255)
-        if name in ("sort", "nosort") and slurm >= "25.11":
-            raise RefusedError(f'unrecognized --mem-bind argument "{item}"')
-        if name in _MEMORY_FLAGS:
-            flags.add(_MEMORY_FLAGS[name])
-        elif name in ("nosort", "q", "quiet"):
-            flags.discard("sort" if name == "nosort" else "verbose")
-        elif name in _MEMORY_BINDS:
-            flags, listed = flags & {"verbose", "prefer", "sort"} | {_MEMORY_BINDS[name]}, None
-        elif name.startswith(("map_mem", "mapmem", "mask_mem", "maskmem")):
+        if name.startswith(("map_mem", "mapmem", "mask_mem", "maskmem")):
             kind = "map_mem" if name.startswith("map") else "mask_mem"
-            flags = flags & {"verbose", "prefer", "sort"} | {kind}
-            listed = _memory_list(re.split("[:=]", item)[1:2], kind, slurm)
-        else:
+            _check_memory_list("".join(re.split("[:=]", item)[1:2]), kind, slurm)
+        elif name not in known:
             raise RefusedError(f'unrecognized --mem-bind argument "{item}"')
-    return flags, listed
 
 
-def _memory_list(values: list[str], kind: str, slurm: str) -> str:
-    if not values or not values[0]:
+def _check_memory_list(text: str, kind: str, slurm: str) -> None:
+    if not text:
         raise RefusedError(f'missing list for "--mem-bind={kind}:<list>"')
-    result: list[str] = []
-    for item in filter(None, values[0].split(",")):
+    for item in filter(None, text.split(",")):
         number = item[2:] if kind == "mask_mem" and item.startswith("0x") else item
         number, star, count = number.partition("*")
         if (character := byte_of(count, "[^0-9]")) is not None:
-            text = f"*{count}"
-            raise RefusedError(f"Failed to validate number: {text}, the offending character is {character}")
+            bad = f"*{count}"
+            raise RefusedError(f"Failed to validate number: {bad}, the offending character is {character}")
         if star and not 0 < (leading_number(count)[0] or 0) < LONG_MAX:
-            unexpanded = [f"Failed to expand list: '{values[0]}'"] if slurm >= "23.02" else []
+            unexpanded = [f"Failed to expand list: '{text}'"] if slurm >= "23.02" else []
             raise RefusedError(f"Invalid {kind} multiplier: {count}", *unexpanded)
         wrong = "[^0-9a-fA-F]" if kind == "mask_mem" else "[^0-9]"
         if (character := byte_of(number, wrong)) is not None:
             raise RefusedError(f"Failed to validate number: {number}, the offending character is {character}")
-        room = _LISTED - len(result)
-        result += [number] * min(int(count) if star else 1, room)
-    if not result and slurm >= "23.02":
-        raise RefusedError(f"Failed to expand list: '{values[0]}'")
-    return ",".join(result)
+    if not text.strip(",") and slurm >= "23.02":
+        raise RefusedError(f"Failed to expand list: '{text}'")
 
 
-def show_memory_binding(flags: set[str], listed: str | None) -> str:
-    """A --mem-bind as sbatch prints it."""
-    names = ",".join(name for name in _MEMORY_ORDER if name in flags)
-    return (names + (f":{listed}" if listed else "")) or "unset"
-
-
-def distribution(text: str) -> tuple[str, str, int]:
-    """Base, flag and plane size of --distribution; the flag is pack, nopack, "both" of them, or "".
+def distribution(text: str) -> tuple[str, int]:
+    """Base and plane size of --distribution.
 
     Raises:
-        RefusedError: It is none.
+        RefusedError: sbatch refuses it.
     """
     bad = "Invalid --distribution specification"
     if fold(text).startswith("plane"):
-        size_text = text.partition("=")[2]
-        size, rest = leading_number(size_text)
+        size, rest = leading_number(text.partition("=")[2])
         if size is None or rest or not 0 < size <= INT_MAX:
             raise RefusedError("Invalid plane size or size not specified", bad)
-        return "plane", "", size
-    base_text, _, flag_text = text.partition(",")
-    levels = [level for level in fold(base_text).split(":") if level]
-    if not base_text or len(levels) > 3:
-        raise RefusedError(bad)
-    defaults = ("block", "cyclic", levels[1] if len(levels) > 1 and levels[1] != "*" else "cyclic")
-    levels = [default if level == "*" else level for level, default in zip(levels, defaults, strict=False)]
+        return "plane", size
+    base_text, _, flag = fold(text).partition(",")
+    levels = [level for level in base_text.split(":") if level]
     base = ":".join(levels)
-    flag = fold(flag_text)
-    if base in ("pack", "nopack"):
-        base, flag = "", "both" if {flag, base} == {"pack", "nopack"} else flag or base
-    elif base in ("arbitrary", "hostfile"):
-        base = "arbitrary"
-    elif not _is_layout(levels):
+    if not base or len(levels) > 3 or flag not in ("", "pack", "nopack"):
         raise RefusedError(bad)
-    if flag not in ("", "pack", "nopack", "both"):
+    if base in ("arbitrary", "hostfile"):
+        return "arbitrary", 0
+    if base not in ("pack", "nopack") and not (
+        levels[0] in ("block", "cyclic", "*") and {*levels[1:]} <= {"block", "cyclic", "fcyclic", "*"}
+    ):
         raise RefusedError(bad)
-    return base, flag, 0
-
-
-def _is_layout(levels: list[str]) -> bool:
-    if not levels or levels[0] not in ("block", "cyclic"):
-        return False
-    return all(level in ("block", "cyclic", "fcyclic") for level in levels[1:])
+    return base, 0

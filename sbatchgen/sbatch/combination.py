@@ -1,4 +1,4 @@
-"""What sbatch makes of its options together, before it asks slurmctld: limits, implied values, exclusions.
+"""The options together: which ones sbatch refuses side by side, and the counts that follow from them.
 
 Source: the checks of sbatch and those it shares with salloc and srun: 22.05, with what came later by release.
 """
@@ -7,89 +7,72 @@ from __future__ import annotations
 
 import re
 
-from sbatchgen.sbatch import hostlist, task
+from sbatchgen.sbatch import hostlist, tres_per_task
 from sbatchgen.sbatch.fields import Fields
-from sbatchgen.sbatch.grammar import NO_VAL, THREAD_SPEC, RefusedError, bad_limit, fold, open_quote, wrapped
+from sbatchgen.sbatch.grammar import NO_VAL, RefusedError, bad_limit, fold, wrapped
 
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 _HINT_RIVALS = ("ntasks-per-core", "threads-per-core", "extra-node-info")
 _PER_GPU_RIVALS = ("gpus-per-task", "gpus-per-socket", "ntasks-per-node")
 
 
-# Said of pack and nopack together, where the options are settled and where they are printed.
-UNKNOWN_DISTRIBUTION = "set_distribution: Unknown distribution flag value: 0xc00000"
-
-
 def settle(job: Fields) -> None:
-    """Settle the fields as sbatch does before it prints them.
+    """Set what options imply, and check them against each other.
 
     Raises:
         RefusedError: sbatch would end.
     """
     _shared_checks(job)
-    torn = job["verbose"] and job["quiet"]
-    if torn:
-        job.say("don't specify both --verbose (-v) and --quiet (-Q)")
-    if job["resv-ports"] is not None and not job["stepmgr"] and job.slurm >= "24.05":
-        torn = True
-        management = "Slurmstepd step management must be enabled"
-        job.say(f"{management} to use --resv-ports for job allocations")
-    if "bb" in job.sources and "bbf" in job.sources:
+    stepmgr_missing = job["resv-ports"] is not None and not job["stepmgr"] and job.slurm >= "24.05"
+    if stepmgr_missing:
+        job.say("Slurmstepd step management must be enabled to use --resv-ports for job allocations")
+    if "bb" in job.options and "bbf" in job.options:
         raise RefusedError("Cannot specify both --burst-buffer and --bbf", status=1)
     _hint(job)
-    _paths(job)
-    named = _nodelist(job)
+    _nodelist(job)
     _implied_tasks(job)
     if job["cpus_set"] and job["mincpus"] < job["cpus-per-task"]:
         job["mincpus"] = job["cpus-per-task"]
     wrong = _bad_counts(job)
     _planes(job)
-    _nodes_and_tasks(job, named)
-    _arbitrary(job, named)
+    _nodes_and_tasks(job)
+    _arbitrary(job)
     per_core, threads = job["ntasks-per-core"], job["threads-per-core"]
     if job.slurm >= "23.02" and per_core != NO_VAL and threads < per_core:
         wrong = True
         job.say(f"--ntasks-per-core ({per_core}) can not be bigger than --threads-per-core ({threads})")
     if job["deadline"] and job["begin"] and job["deadline"] < job["begin"]:
         raise RefusedError("Incompatible begin and deadline time specification", status=1)
-    if wrong or torn:
+    if wrong or stepmgr_missing:
         raise RefusedError(status=1)
 
 
 def check_limits(job: Fields) -> None:
-    """What sbatch checks of the options once they are printed, GPUs and other resources apart.
+    """Check --propagate and the list of nodes, as sbatch does once the options are settled.
 
     Raises:
         RefusedError: sbatch would end.
     """
     limits = job["propagate"]
-    if limits is not None and "get-user-env" not in job.sources and (bad := bad_limit(limits)) is not None:
+    if limits is not None and "get-user-env" not in job.options and (bad := bad_limit(limits)) is not None:
         texts = (f"Bad rlimit name: {bad}", f"--propagate={limits} is not valid.")
         raise RefusedError(*texts, status=1)
-
-
-def check_export(job: Fields) -> None:
-    """Complain of an open quote in --export, which sbatch does once all else is right."""
-    names = job["export"]
-    if names is not None and fold(names) not in {"all", "none"} and (rest := open_quote(names)):
-        job.say(f"Improperly formed environment variable ({rest})")
+    _check_nodelist(job)
 
 
 def _shared_checks(job: Fields) -> None:
     """The checks that sbatch shares with salloc and srun."""
-    if job.slurm >= "26.05" and "gpus-per-node" in job.sources and "gres/gpu" in (job["gres"] or ""):
+    if job.slurm >= "26.05" and "gpus-per-node" in job.options and "gres/gpu" in (job["gres"] or ""):
         raise _fatal("--gpus-per-node and --gres=gpu are mutually exclusive.")
     _tasks_per_gpu(job)
     _specialized(job)
-    if "threads-per-core" in job.sources:
-        job.say("Setting --cpu-bind=threads as a default of --threads-per-core use", "verbose")
     _memory(job)
     if job.slurm >= "23.02" and len(job.given("exclusive", "oversubscribe")) > 1:
         raise _fatal("--exclusive and --oversubscribe options are mutually exclusive")
     if job.slurm >= "23.02":
-        task.settle(job)
+        tres_per_task.settle(job)
     if job.slurm >= "23.11":
-        task.cpus_clash(job)
+        tres_per_task.check_cpus(job)
         if job["dist"][0] == "arbitrary" and job["nodes_set"]:
             raise RefusedError("--nodes is incompatible with --distribution=arbitrary", status=1)
     if job.slurm >= "26.05":
@@ -111,11 +94,11 @@ def _tasks_per_gpu(job: Fields) -> None:
         )
     if job.given("tres-per-task"):
         raise _fatal("--tres-per-task is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU")
-    if "tres-per-task" in job.sources and "gres/gpu" in job["tres-per-task"]:
+    if "tres-per-task" in job.options and "gres/gpu" in job["tres-per-task"]:
         text = "SLURM_TRES_PER_TASK is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU"
         raise _fatal(text)
     for option in _PER_GPU_RIVALS:
-        if option not in job.sources:
+        if option not in job.options:
             continue
         name = f"--{option}" if job.given(option) else f"SLURM_{option.replace('-', '_').upper()}"
         raise _fatal(f"{name} is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU")
@@ -129,7 +112,7 @@ def _specialized(job: Fields) -> None:
         text = "Both --core-spec and --thread-spec set using environment variables."
         raise _fatal(f"{text} Those options are mutually exclusive.")
     if given or exported:
-        option = "--thread-spec" if job["core_spec"] & THREAD_SPEC else "-S"
+        option = "--thread-spec" if (exported or given)[-1] == "thread-spec" else "-S"
         reason = "it's not allowed by configuration (AllowSpecResourcesUsage = No)"
         job.say(f"Ignoring {option} since {reason}")
 
@@ -157,42 +140,17 @@ def _hint(job: Fields) -> None:
     """The hint gives way to options for the same thing, or they to it."""
     if job["hint"] is None:
         return
-    rivals = _hint_rivals(job.slurm)
+    rivals = _HINT_RIVALS + ("cores-per-socket", "sockets-per-node") * (job.slurm >= "25.11")
     others = job.given(*rivals)
-    if job.given("hint"):
-        if others:
-            than = "than" if job.slurm >= "24.05" else "then"
-            job.say(
-                f"{_hint_rivalry(job.slurm)} and --cpu-bind (other {than} --cpu-bind=verbose). "
-                "Ignoring --hint.",
-                "verbose",
-            )
-            job.reset("hint")
-            return
-        for option in rivals:
-            job.reset(option)
-    elif others:
+    exported = not job.given("hint")
+    if others or (exported and job.exported(*rivals)):
         job.reset("hint")
         return
-    elif job.exported("hint") and job.exported(*rivals):
-        text = "and --cpu-bind, but more than one set by environment variables. Ignoring SLURM_HINT."
-        job.say(f"{_hint_rivalry(job.slurm)} {text}", "verbose")
-        job.reset("hint")
-        return
+    for option in () if exported else rivals:
+        job.reset(option)
     for item in re.sub(",(?![0-9])", ";", job["hint"]).split(";"):
         _follow_hint(job, item)
     job["SLURM_HINT"] = job["hint"]  # which sbatch exports, and reads in the next component
-
-
-def _hint_rivals(slurm: str) -> tuple[str, ...]:
-    return (*_HINT_RIVALS, "cores-per-socket", "sockets-per-node") if slurm >= "25.11" else _HINT_RIVALS
-
-
-def _hint_rivalry(slurm: str) -> str:
-    names = "--ntasks-per-core, --threads-per-core, -B"
-    if slurm >= "25.11":
-        names = "--ntasks-per-core, --cores-per-socket, --threads-per-core, --sockets-per-node, -B"
-    return f"Following options are mutually exclusive with --hint: {names}"
 
 
 def _follow_hint(job: Fields, item: str) -> None:
@@ -210,25 +168,15 @@ def _follow_hint(job: Fields, item: str) -> None:
         job["ntasks-per-core"] = 0xFFFF
 
 
-def _paths(job: Fields) -> None:
-    folder = job["chdir"] or job.folder
-    job["input"] = job["input"] if job["input"] is not None else "/dev/null"
-    for option in ("error", "input", "output"):
-        if job[option] is not None and not job[option].startswith("/"):
-            job[option] = f"{folder}/{job[option]}"
-
-
-def _nodelist(job: Fields) -> int:
-    """How many hosts --nodelist names; it raises the least number of nodes, later only sets it."""
+def _nodelist(job: Fields) -> None:
+    """Set the least number of nodes from --nodelist; before 23.02 the list raised that of --nodes."""
     text = job["nodelist"]
     if text is None or "/" in text:  # a file, which only sbatch itself can read
-        return 0
-    if job.slurm >= "23.02" and (job["nodes_set"] or _is_function(job)):
-        return 0
-    count = hostlist.hosts(text, slurm=job.slurm)
-    job["min_nodes"] = max(count, job["min_nodes"]) if job["nodes_set"] else count
-    job["nodes_set"] = True
-    return count
+        return
+    if job.slurm < "23.02" or not (job["nodes_set"] or _is_function(job)):
+        count = hostlist.hosts(text, slurm=job.slurm)
+        job["min_nodes"] = max(count, job["min_nodes"]) if job["nodes_set"] else count
+        job["nodes_set"] = True
 
 
 def _is_function(job: Fields) -> bool:
@@ -258,47 +206,36 @@ def _bad_counts(job: Fields) -> bool:
 
 
 def _planes(job: Fields) -> None:
-    base, flag, size = job["dist"]
-    if flag == "both":
-        job.say(UNKNOWN_DISTRIBUTION)
+    base, size = job["dist"]
     low, tasks = job["min_nodes"], job["ntasks"]
     if base == "plane" and (low <= 0 or tasks // size < low) and (low - 1) * size >= tasks:
         raise RefusedError("Too few processes for the requested {plane,node} distribution", status=1)
 
 
-def _nodes_and_tasks(job: Fields, named: int) -> None:
+def _nodes_and_tasks(job: Fields) -> None:
     low, high = job["min_nodes"], job["max_nodes"]
     alone = job.slurm < "23.02" or job["ntasks-per-node"] == NO_VAL
-    if (job["nodes_set"] or job["extra_set"]) and high in (0, low) and not job["ntasks_set"] and alone:
+    extra = "extra-node-info" in job.options
+    if (job["nodes_set"] or extra) and high in (0, low) and not job["ntasks_set"] and alone:
         tasks = max(low, 1)
         for option in ("sockets-per-node", "cores-per-socket", "threads-per-core"):
             if job[option] != NO_VAL:
                 tasks = wrapped(tasks * job[option])
                 job["ntasks_set"] = True
         job["ntasks"] = tasks
-        if job["ntasks_set"]:
-            job.say(f"Number of tasks implicitly set to {tasks}.", "verbose")
     elif job["nodes_set"] and job["ntasks_set"]:
         tasks = job["ntasks"]
         if tasks < high:
             job["max_nodes"] = tasks
         if tasks < low:
-            text = f"can't run {tasks} processes on {low} nodes, setting nnodes to {tasks}"
             job["min_nodes"] = job["max_nodes"] = tasks
-            if job.slurm >= "23.02":
-                job.say(text, "warning")
-                return
-            job.say(f"Warning: {text}", "info")
-            if named > tasks:
-                job["nodelist"] = hostlist.first(job["nodelist"], tasks, slurm=job.slurm)
 
 
-def _arbitrary(job: Fields, named: int) -> None:
+def _arbitrary(job: Fields) -> None:
     if job["dist"][0] != "arbitrary" or (job["ntasks_set"] and job["nodes_set"]) or _is_function(job):
         return
-    if job.slurm >= "23.02":
-        text = job["nodelist"] or ""
-        named = 0 if "/" in text else hostlist.hosts(text, slurm=job.slurm, distinct=False)
+    text = job["nodelist"] or ""
+    named = 0 if "/" in text else hostlist.hosts(text, slurm=job.slurm, distinct=job.slurm < "23.02")
     if not job["ntasks_set"]:
         job["ntasks"], job["ntasks_set"] = named, True
     if not job["nodes_set"]:
@@ -306,12 +243,7 @@ def _arbitrary(job: Fields, named: int) -> None:
         job["min_nodes"] = job["max_nodes"] = named
 
 
-def check_nodelist(job: Fields) -> None:
-    """What sbatch says of the list of hosts once the options are printed.
-
-    Raises:
-        RefusedError: sbatch would end.
-    """
+def _check_nodelist(job: Fields) -> None:
     text = job["nodelist"]
     if text is not None and "/" not in text and job.slurm >= "23.02" and not _is_function(job):
         try:

@@ -9,12 +9,6 @@ from sbatchgen.sbatch.grammar import LONG_MAX, NO_VAL, RefusedError, fold, leadi
 
 _NAMED_KHZ = 0x80000000  # a bit that marks a frequency that has a name
 _FREQUENCIES = (("lo", 1), ("him1", 4), ("highm1", 4), ("hi", 3), ("med", 2))
-_FREQUENCY_NAMES = {
-    _NAMED_KHZ + 1: "Low",
-    _NAMED_KHZ + 2: "Medium",
-    _NAMED_KHZ + 3: "High",
-    _NAMED_KHZ + 4: "Highm1",
-}
 _GOVERNORS = {
     "co": "Conservative",
     "perf": "Performance",
@@ -37,18 +31,17 @@ class _WrongError(Exception):
     """What sbatch says is the exception's text, if it says anything."""
 
 
-def cpu_frequency(text: str, *, slurm: str) -> str | None:
-    """A --cpu-freq as sbatch prints it.
+def check_cpu_frequency(text: str, *, slurm: str) -> None:
+    """Refuse a --cpu-freq that sbatch refuses.
 
     Raises:
-        RefusedError: It is none.
+        RefusedError: It does.
     """
     low, high, last = _parts(text)
     governor = _governor(low) if last is None else ""
     complaints: list[str] | None = None
-    least = most = NO_VAL
     try:
-        least, most = _range(low, high, last, slurm)
+        _check_range(low, high, last, slurm)
         governor = _checked_governor(governor, high, last, slurm)
     except _WrongError as error:
         complaints = [str(error)] if str(error) else []
@@ -56,7 +49,6 @@ def cpu_frequency(text: str, *, slurm: str) -> str | None:
         complaints = [*(complaints or []), f"governor of {text} is not allowed in slurm.conf"]
     if complaints is not None:
         raise RefusedError(*complaints, "Invalid --cpu-freq argument")
-    return _shown(least, most, governor)
 
 
 def _parts(text: str) -> tuple[str, str | None, str | None]:
@@ -70,22 +62,19 @@ def _parts(text: str) -> tuple[str, str | None, str | None]:
     return low, high if dash else None, governor if colon else None
 
 
-def _range(low: str, high: str | None, last: str | None, slurm: str) -> tuple[int, int]:
-    """Lower and upper frequency."""
+def _check_range(low: str, high: str | None, last: str | None, slurm: str) -> None:
+    """Refuse frequencies that do not go together."""
+    least = NO_VAL
     if not _governor(low):
-        most = _khz(low, slurm)
+        least = _khz(low, slurm)
     elif last is not None:
         raise _WrongError(f"governor cannot be specified twice {low}{{-}}:{last} in --cpu-freq")
-    else:
-        most = NO_VAL
     if high is None:
-        return NO_VAL, most
+        return
     if slurm >= "23.11" and last is None:  # and CpuFreqDef is not set
         raise _WrongError(_NO_GOVERNOR)
-    least, most = most, _khz(high, slurm)
-    if most < least:
+    if _khz(high, slurm) < least:
         raise _WrongError(f"min cpu-frec ({low}) must be < max cpu-freq ({high})")
-    return least, most
 
 
 def _checked_governor(first: str, high: str | None, last: str | None, slurm: str) -> str:
@@ -117,17 +106,6 @@ def _khz(text: str, slurm: str) -> int:
     if (rest and slurm >= "23.11") or not (value or 0) % 2**32:
         raise _WrongError(f'unrecognized --cpu-freq argument "{text}"')
     return (value or 0) % 2**32
-
-
-def _shown(low: int, high: int, governor: str) -> str | None:
-    texts = [
-        _FREQUENCY_NAMES.get(khz, "Unknown") if khz & _NAMED_KHZ else str(khz)
-        for khz in (low, high)
-        if khz != NO_VAL
-    ]
-    if len(texts) == 2:
-        return "-".join(texts) + (f":{governor}" if governor else "")
-    return texts[0] if texts else governor or None
 
 
 def gpu_frequency_is_good(text: str) -> bool:

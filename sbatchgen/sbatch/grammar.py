@@ -1,4 +1,4 @@
-"""The values of sbatch options: what Slurm makes of a text, and how it prints that.
+"""The values of sbatch options: what Slurm makes of a text.
 
 Numbers are C's: leading blanks and a sign are fine, and what does not fit wraps around. Source: sbatch(1),
 Slurm 22.05 and the behaviour of sbatch 22.05.8; what later releases changed takes the release as an argument.
@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import re
 import signal as signals
-from collections.abc import Iterable
 
-from sbatchgen.sbatch.getopt import first_byte
-from sbatchgen.sbatch.header import BLANKS
+from sbatchgen.sbatch.header import BLANKS, first_byte
 
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
@@ -19,8 +17,6 @@ INFINITE = 0xFFFFFFFF
 NO_VAL = 0xFFFFFFFE
 NO_VAL16 = 0xFFFE
 NO_VAL64 = 2**64 - 2
-NICE_LIMIT = 2**31 - 3
-THREAD_SPEC = 0x8000
 
 _NUMBER = re.compile(r"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
 _LARGEST_JOB = 64 * 1024  # nodes of a --nodes that is a list
@@ -42,10 +38,8 @@ _SIGNALS = (
     "TTOU",
     "XCPU",
 )
-_ALL_EVENTS = ("INVALID_DEPEND", "BEGIN", "END", "FAIL", "REQUEUE", "STAGE_OUT")
-_LIMIT_EVENTS = ("TIME_LIMIT_50", "TIME_LIMIT_80", "TIME_LIMIT_90", "TIME_LIMIT")
-_EVENTS = ("ARRAY_TASKS", *_ALL_EVENTS, *_LIMIT_EVENTS)  # as sbatch prints them
-_UNITS = {"k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+_LIMIT_EVENTS = ("TIME_LIMIT", "TIME_LIMIT_50", "TIME_LIMIT_80", "TIME_LIMIT_90")
+_EVENTS = {"ALL", "ARRAY_TASKS", "BEGIN", "END", "FAIL", "INVALID_DEPEND", "NONE", "REQUEUE", "STAGE_OUT"}
 
 
 class RefusedError(Exception):
@@ -163,47 +157,18 @@ def minutes(text: str) -> int | None:
     return -(-rounded // 60) if rounded < 0 else rounded // 60
 
 
-def show_seconds(value: int) -> str:
-    """A number of seconds as D-HH:MM:SS."""
-    if value in (INFINITE, -1):
-        return "UNLIMITED"
-    if value < 0:
-        return "INVALID"
-    days, rest = divmod(value, 86400)
-    clock = f"{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
-    return f"{days}-{clock}" if days else clock
-
-
-def show_minutes(value: int) -> str:
-    """A time limit as sbatch prints it."""
-    value %= 2**32
-    return "UNLIMITED" if value == INFINITE else show_seconds(60 * value)
-
-
 def mebibytes(text: str) -> int | None:
     """MiB of a memory size, None for what is none."""
     value, rest = leading_number(text)
     if value is None or not 0 <= value < LONG_MAX:
         return None
-    match = re.fullmatch("([kmgt])b?", fold(rest))
-    if rest and not match:
+    unit = re.fullmatch("([kmgt])b?", fold(rest))
+    if rest and not unit:
         return None
-    unit = match[1] if match else "m"
-    if unit == "k":
+    if unit and unit[1] == "k":
         return (value + 1023) // 1024
-    factor: int = 1024 ** (_UNITS[unit] - 2)
+    factor: int = 1024 ** ("mgt".index(unit[1]) if unit else 0)
     return value * factor % 2**64
-
-
-def show_mebibytes(value: int) -> str:
-    """A memory size as sbatch prints it: in the largest unit that divides it; "0?" is all of a node's."""
-    if value == NO_VAL64:
-        return "(null)"
-    for unit in ("", "G", "T", "P"):
-        if value % 1024:
-            return f"{value}{unit}"
-        value //= 1024
-    return f"{value}?"
 
 
 def node_range(text: str, *, slurm: str) -> tuple[int, int]:
@@ -310,26 +275,9 @@ def _signals(slurm: str) -> tuple[str, ...]:
     return (*_SIGNALS, "CHLD", "PIPE") if slurm >= "23.11" else _SIGNALS
 
 
-def show_signal(flags: Iterable[str], number: int, lead: int, *, slurm: str) -> str:
-    """A signal as sbatch prints it; 60 seconds are the default, and not shown."""
-    prefix = "".join(letter for letter in "RB" if letter in flags)
-    names = {int(signals.Signals[f"SIG{name}"]): name for name in _signals(slurm)}
-    return f"{prefix}{':' * bool(prefix)}{names.get(number, number)}" + (f"@{lead}" if lead != 60 else "")
-
-
-def mail_events(text: str) -> frozenset[str] | None:
-    """The events of --mail-type: unknown ones count for nothing, unless there is no known one (None)."""
-    found: set[str] = set()
-    for item in fold(text).upper().split(","):
-        if item == "NONE":
-            return frozenset()
-        found |= set(_ALL_EVENTS) if item == "ALL" else {item} & set(_EVENTS)
-    return frozenset(found) or None
-
-
-def show_mail_events(events: Iterable[str]) -> str:
-    """Mail events in the order that sbatch prints them in."""
-    return ",".join(event for event in _EVENTS if event in events) or "NONE"
+def are_mail_events(text: str) -> bool:
+    """Whether --mail-type has an event that sbatch knows; it ignores the others."""
+    return not {*_EVENTS, *_LIMIT_EVENTS}.isdisjoint(fold(text).upper().split(","))
 
 
 def socket_counts(text: str, *, slurm: str) -> tuple[int, ...]:
@@ -365,15 +313,6 @@ def _least(text: str, place: str, slurm: str) -> int:
     return NO_VAL if counts == [1, INT_MAX] else counts[0]
 
 
-def profile(text: str) -> str | None:
-    """The data that --profile asks for, as sbatch prints it; None for what is none."""
-    text = fold(text)
-    if "none" in text:
-        return "None"
-    kinds = "Energy", "Lustre", "Network", "Task"
-    return ",".join(kind for kind in kinds if "all" in text or kind.lower() in text) or None
-
-
 def bad_frequencies(text: str) -> list[str]:
     """The items of --acctg-freq that are none."""
     return [item for item in text.split(",") if item and not _is_frequency(item)]
@@ -393,17 +332,6 @@ def bad_limit(text: str) -> str | None:
     known = ("CPU", "FSIZE", "DATA", "STACK", "CORE", "RSS", "NPROC", "NOFILE", "MEMLOCK", "AS")
     names = (name.removeprefix("RLIMIT_") for name in re.split("[, \t\n]+", text) if name)
     return next((name for name in names if name not in known), None)
-
-
-def open_quote(text: str) -> str:
-    """The item of --export with a quote that is not closed, and all after it; "" if there is none."""
-    start, opened = 0, set[str]()
-    for match in re.finditer("['\",]", text):
-        if match[0] != ",":
-            opened ^= {match[0]}
-        elif not opened:
-            start = match.end()
-    return text[start:] if opened else ""
 
 
 def with_prefix(text: str, *, slurm: str) -> str:

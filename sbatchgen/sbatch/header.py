@@ -273,3 +273,8 @@ def _quoted_word(line: str, start: int, number: int, *, spaces: bool) -> tuple[T
 def _skip_blanks(line: str, at: int) -> int:
     match = _BLANKS.match(line, at)
     return match.end() if match else at
+
+
+def first_byte(letter: str) -> str:
+    """The letter as C prints a char: the first byte of its UTF-8 form."""
+    return letter.encode("utf-8", "surrogateescape")[:1].decode("utf-8", "surrogateescape")

@@ -51,43 +51,6 @@ def hosts(text: str, *, slurm: str, distinct: bool = True) -> int:
     return sum(run.count for run in (_unique(runs) if distinct else runs)) + uncompared
 
 
-def first(text: str, count: int, *, slurm: str) -> str:
-    """The first hosts of a list, as Slurm writes them; the list itself where it is too long to compare."""
-    runs, uncompared = _parsed(text, slurm)
-    if uncompared:
-        return text
-    kept: list[_Hosts] = []
-    for run in _unique(runs):
-        if count <= 0:
-            break
-        run.high = min(run.high, run.low + count - 1)
-        count -= run.count
-        kept.append(run)
-    return _ranged(kept)
-
-
-def ranged(names: list[str]) -> str:
-    """Names of hosts, as Slurm writes them in one list."""
-    return _ranged(_pushed([_host(name) for name in names]))
-
-
-def _ranged(runs: list[_Hosts]) -> str:
-    texts: list[str] = []
-    for (prefix, numbered), group in itertools.groupby(runs, key=lambda run: (run.prefix, run.width >= 0)):
-        found = list(group)
-        texts += [_written(prefix, found)] if numbered else [prefix] * len(found)
-    return ",".join(texts)
-
-
-def _written(prefix: str, runs: list[_Hosts]) -> str:
-    texts: list[str] = []
-    for run in runs:
-        start, end = f"{run.low:0{max(run.width, 1)}}", f"{run.high:0{max(run.width, 1)}}"
-        texts.append(start if run.low == run.high else f"{start}-{end}")
-    bracketed = len(texts) > 1 or "-" in texts[0]
-    return f"{prefix}[{','.join(texts)}]" if bracketed else prefix + texts[0]
-
-
 def _parsed(text: str, slurm: str) -> tuple[list[_Hosts], int]:
     """The runs of a list, and how many hosts its other parts name."""
     runs: list[_Hosts] = []

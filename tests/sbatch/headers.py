@@ -11,6 +11,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from sbatchgen.sbatch import Option, read
+from sbatchgen.sbatch.grammar import INFINITE, integer, mebibytes, minutes, node_range, with_prefix
 from sbatchgen.sbatch.releases import HasArgument, specs, variables
 from tests.cluster import oracle
 
@@ -19,7 +20,22 @@ GRES_TYPES = ("gpu", "shard")  # of the oracle's slurm.conf
 # Options whose values only sbatch itself can judge: files, users, another cluster.
 UNREAD = {"bbf", "cluster", "clusters", "export-file", "gid", "nodefile", "uid"}
 _UNNAMED = ("req-switch", "wait4switch", "umask")
-_FOLDER = "/submit"
+# Whose values are compared: what rules ask for.
+_MINUTES = frozenset(("time", "time-min"))
+_MEMORY = frozenset(("mem", "mem-per-cpu", "mem-per-gpu", "tmp"))
+_COUNTS = frozenset(("cpus-per-gpu", "ntasks-per-gpu", "ntasks-per-node"))
+_AS_GIVEN = frozenset(
+    """
+    account array batch comment constraint dependency exclude export gpus gpus-per-node job-name licenses
+    mail-user partition prefer qos reservation wckey
+    """.split()
+)
+_CHANGES_NODES = frozenset(("distribution", "extra-node-info", "nodelist", "ntasks", "ntasks-per-node"))
+# What sbatch says where it ends, and not because it ends.
+_REFUSES = re.compile(
+    "(?:error|fatal): (?!set_distribution|Unknown distribution|Improperly formed)|"
+    '(?:unrecognized|invalid) option|option |Try "sbatch'
+)
 _COUNT = "1 2 3 4 8 16 04 +3 0 -1 1.5 2x 4294967297 99999999999999999999 1k x".split()
 _GPUS = "1 2 4 8 0 3 a100 a100:2 a100:4 v100:1 a100:1,v100:1 2,a100:1 gpu:2 -1 1k x: , a100=2 gpu:a100:x 12 6".split()
 _SIZE = "0 1 16 16g 16GB 1500K 2T 1k 100000 4096M 16Gi 1.5G 10P -1 +5 100B 1024 1048576 mem G 99999999999999999999".split()
@@ -144,11 +160,10 @@ _GOOD = {
 
 @dataclass(frozen=True)
 class Case:
-    """A script with the environment and the command line it is submitted with."""
+    """A script with the environment that it is submitted in."""
 
     script: str
     environment: Mapping[str, str]
-    arguments: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -320,25 +335,6 @@ def _foreign(slurm: str) -> st.SearchStrategy[str]:
     )
 
 
-_ARGUMENTS: st.SearchStrategy[list[str]] = st.one_of(
-    st.just([]),
-    st.just([]),
-    st.lists(
-        st.one_of(
-            *[
-                st.sampled_from(
-                    "-n2 -N2 --mem=1G -pgpu --gres=gpu:2 -t5 --mem-per-cpu=1G -Jx -Jy -c1 --ignore-pbs".split()
-                )
-            ]
-            * 4,
-            st.sampled_from(
-                "--exclusive --foo --time=x --mail-type=END --export=C --signal=B:USR1@9 --gpus-per-task=2 --gres=help "
-                "--tres-per-task=cpu=2 --begin=now+x".split()
-            ),
-        ),
-        max_size=2,
-    ),
-)
 _FIRST = st.sampled_from(
     ["#!/bin/bash\n"] * 90
     + ["#!/usr/bin/env python3\n", "", "\n#!/bin/sh\n", " #!", "#!/bin/sh\r\n", "#!\0\n", " \n"]
@@ -353,48 +349,89 @@ def cases(draw: st.DrawFn, slurm: str = SLURM) -> Case:
     if not draw(st.integers(0, 5)):
         lines += draw(st.lists(_foreign(slurm), min_size=1, max_size=3))
     script = draw(_FIRST) + "".join(f"{line}\n" for line in lines) + "\nhostname\n"
-    return Case(script, draw(_environment(slurm)), draw(_ARGUMENTS))
+    return Case(script, draw(_environment(slurm)))
 
 
 def ours(case: Case, slurm: str = SLURM) -> Answer | None:
     """What the reader says; None if the case needs what it does not read."""
-    script = read(
-        case.script,
-        slurm=slurm,
-        environment=case.environment,
-        arguments=case.arguments,
-        gres_types=GRES_TYPES,
-        folder=_FOLDER,
-    )
+    script = read(case.script, slurm=slurm, environment=case.environment, gres_types=GRES_TYPES)
     given = [option for component in script.components for option in component.given]
     if any(option.name in UNREAD or _is_file(option) for option in given):
         return None
     components = [
         {
-            _printed(name): option.shown or ""
-            for name, option in sorted(component.options.items(), key=lambda item: item[0] == "umask")
-            if name != "verbose"
+            name: printed(option, component.options, slurm)
+            for name, option in component.options.items()
+            if name not in _UNNAMED
         }
         for component in script.components
         if component.settled
     ]
-    return Answer(components, [str(message) for message in script.messages], script.returncode)
+    refused = script.returncode is not None
+    messages = [str(message) for message in script.messages if refused]
+    return Answer(components, [text for text in messages if _REFUSES.match(text)], script.returncode)
 
 
 def _is_file(option: Option) -> bool:
     return option.name in {"exclude", "nodelist"} and "/" in (option.value or "")
 
 
-def _printed(name: str) -> str:
-    """Options that only the environment or #PBS lines know are printed without a name."""
-    return "(null)" if name in _UNNAMED else name
+def printed(option: Option, others: Mapping[str, Option], slurm: str) -> str:
+    """An option as sbatch prints it, as far as rules ask for its value; else ""."""
+    name, value = option.name, option.value or ""
+    if name in _MINUTES:
+        return _shown_minutes(minutes(value) or INFINITE)
+    if name in _MEMORY:
+        return _shown_memory(mebibytes(value) or 0)
+    if name in _COUNTS:
+        return str(integer(name, value, positive=True, slurm=slurm))
+    if name == "nodes" and not _CHANGES_NODES & others.keys():
+        low, high = node_range(value, slurm=slurm)
+        return str(low) if low == high else f"{low}-{high}"
+    if name == "gres":
+        return value if value.lower() == "none" else with_prefix(value, slurm=slurm)
+    return value if name in _AS_GIVEN else ""
+
+
+def _shown_minutes(number: int) -> str:
+    number %= 2**32
+    days, rest = divmod(number, 1440)
+    clock = f"{rest // 60:02}:{rest % 60:02}:00"
+    return "UNLIMITED" if number == INFINITE else f"{days}-{clock}" if days else clock
+
+
+def _shown_memory(size: int) -> str:
+    units = ["", "G", "T", "P", "?"]
+    while not size % 1024 and len(units) > 1:
+        size //= 1024
+        units.pop(0)
+    return f"{size}{units[0]}"
 
 
 def theirs(case: Case, root: Path | None = None) -> Answer:
     """What sbatch says, that of this machine or of another system's folder."""
-    reading = oracle.read(case.script, *case.arguments, env=case.environment, root=root)
+    reading = oracle.read(case.script, env=case.environment, root=root)
+    return comparable(Answer(reading.components, reading.messages, reading.returncode))
+
+
+def comparable(answer: Answer) -> Answer:
+    """What is compared of sbatch's answer: all options, values that rules ask for, and why it refuses the script.
+
+    Not compared are the values that rules do not use, the messages of a script that sbatch takes, its warnings, and
+    what it says besides.
+    """
     components = [
-        {name: re.sub(r"^/[^ ]*/oracle-[^/]*", _FOLDER, value) for name, value in component.items()}
-        for component in reading.components
+        {name: value if _is_compared(name, component) else "" for name, value in component.items()}
+        for component in answer.components
     ]
-    return Answer(components, reading.messages, reading.returncode)
+    for component in components:
+        component.pop("(null)", None)  # what only the environment or #PBS lines know
+    refused = answer.returncode is not None
+    messages = [text for text in answer.messages if refused and _REFUSES.match(text)]
+    return Answer(components, messages, answer.returncode)
+
+
+def _is_compared(name: str, component: Mapping[str, str]) -> bool:
+    if name == "nodes":
+        return not _CHANGES_NODES & component.keys()
+    return name in _MINUTES | _MEMORY | _COUNTS | _AS_GIVEN | {"gres"}

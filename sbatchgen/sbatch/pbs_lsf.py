@@ -6,17 +6,17 @@ Source: Slurm's xlate.c, 22.05 to 26.05, and the behaviour of sbatch 22.05.8 and
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sbatchgen.sbatch import grammar, hostlist
+from sbatchgen.sbatch import grammar
 from sbatchgen.sbatch.fields import Fields
-from sbatchgen.sbatch.getopt import Stop, Use, scan
 from sbatchgen.sbatch.grammar import RefusedError, fold, leading_number, wrapped
 from sbatchgen.sbatch.header import Token
+from sbatchgen.sbatch.options import Option, Stop, scan
 from sbatchgen.sbatch.releases import HasArgument, Spec
 
-Put = Callable[[str, str | None], None]  # keeps an option and its value
+Found = Iterator[tuple[str, str | None]]  # options of sbatch with their values
 # The letters that take no value, or whose long name takes none or need not take one.
 _FLAGS = {"h": "-", "I": "-", "V": "-", "z": "-", "x": "-"}
 _LSF = {
@@ -134,7 +134,7 @@ def _spec(name: str, letter: str) -> Spec:
     return Spec(name=name, short=letter, argument=argument, early=False, per_component=False)
 
 
-def uses(words: Sequence[Token], known: Dialect) -> Iterator[Use | Stop]:
+def scan_foreign(words: Sequence[Token], known: Dialect) -> Iterator[Option | Stop]:
     """The options in the words of a script's lines."""
     if known.name == "BSUB":  # -cwd counts where an option may stand
         words = [
@@ -146,37 +146,41 @@ def uses(words: Sequence[Token], known: Dialect) -> Iterator[Use | Stop]:
     return scan(words, known.table, known.shorts)
 
 
-def translate(job: Fields, use: Use, known: Dialect, put: Put) -> None:
-    """Keep what an option of another scheduler stands for.
+def translate(job: Fields, given: Option, known: Dialect) -> Found:
+    """The options of sbatch that an option of another scheduler stands for.
+
+    The caller sets each before it asks for the next.
 
     Raises:
-        RefusedError: sbatch would end.
+        RefusedError: sbatch refuses it.
     """
-    letter, value = use.spec.short, use.value
+    letter, value = given.spec.short, given.value or ""
     if option := _SAME[known.name].get(letter):
-        put(option, value)
+        yield option, given.value
     elif known.name == "BSUB":
-        _translate_lsf(letter, value or "", put)
+        yield from _translate_lsf(letter, value)
     elif letter == "l":
-        _resources(job, value or "", put)
+        yield from _resources(job, value)
     elif letter == "m":
-        put("mail-type", _mail(value or ""))
+        yield "mail-type", _mail(value)
     elif letter == "v":
-        put("export", value if job["export"] is None else f"{job['export']},{value}")
-    elif letter == "W":
-        _attributes(job, value or "", put)
+        yield "export", value if job["export"] is None else f"{job['export']},{value}"
+    elif letter == "W" and fold(value).startswith("umask="):
+        yield "umask", value[6:]
+    elif letter == "W" and fold(value).startswith("depend="):
+        yield "dependency", value[7:]
 
 
-def _translate_lsf(letter: str, value: str, put: Put) -> None:
+def _translate_lsf(letter: str, value: str) -> Found:
     if letter == "m":
-        put("nodelist", value.replace(" ", ","))
+        yield "nodelist", value.replace(" ", ",")
     elif letter == "M":
-        put("mem-per-cpu", value + "K" * ("0" <= value[-1:] <= "9"))
+        yield "mem-per-cpu", value + "K" * ("0" <= value[-1:] <= "9")
     elif letter == "n":
         low, comma, high = value.partition(",")
         if comma and not high:
             raise RefusedError(f"#BSUB -n format not correct given: '{value}'", status=1)
-        put("ntasks", high if comma else low)
+        yield "ntasks", high if comma else low
 
 
 def _mail(value: str) -> str | None:
@@ -187,16 +191,7 @@ def _mail(value: str) -> str | None:
     return ",".join(event for letter, event in events if letter in letters) or None
 
 
-def _attributes(job: Fields, value: str, put: Put) -> None:
-    if fold(value).startswith("umask="):
-        put("umask", value[6:])
-    elif fold(value).startswith("depend="):
-        put("dependency", value[7:])
-    else:
-        job.say(f"Ignored PBS attributes: {value}", "verbose")
-
-
-def _resources(job: Fields, text: str, put: Put) -> None:
+def _resources(job: Fields, text: str) -> Found:  # noqa: C901 (a branch for each item)
     """What the list of `-l` stands for."""
     at, gpus = 0, 0
     pro = set[str]()
@@ -210,28 +205,21 @@ def _resources(job: Fields, text: str, put: Put) -> None:
             pro.add(kind)
         if kind == "naccelerators":
             gpus = grammar.integer("naccelerators", value, positive=True, slurm=job.slurm)
-        else:
-            _resource(job, kind, value, put)
-        if kind == "proc":
+        elif kind == "nodes":
+            yield from _nodes(value)
+        elif kind == "proc":
+            others = job["constraint"]
+            yield "constraint", value if others is None else f"{value},{others}"
             _, at = _until(",", text, at)
+        elif kind in ("tmp", "mem"):
+            yield kind, value[:-1] if value[-1:] in ("b", "B") else value
+        elif kind != "passed":
+            yield _PBS_PRO.get(kind, kind), value
     per_node = wrapped(job["ntasks-per-node"])
     if pro == set(_PBS_PRO) and job["mincpus"] > per_node:
-        put("cpus-per-task", str(job["mincpus"] // per_node))
+        yield "cpus-per-task", str(job["mincpus"] // per_node)
     if gpus > 0:
-        put("gres", f"gpu:{gpus}" if job["gres"] is None else f"{job['gres']},gpu:{gpus}")
-
-
-def _resource(job: Fields, kind: str, value: str, put: Put) -> None:
-    """Keep what an item of `-l` stands for."""
-    if kind == "nodes":
-        _nodes(value, put)
-    elif kind == "proc":
-        others = job["constraint"]
-        put("constraint", value if others is None else f"{value},{others}")
-    elif kind in ("tmp", "mem"):
-        put(kind, value[:-1] if value[-1:] in ("b", "B") else value)
-    elif kind != "passed":
-        put(_PBS_PRO.get(kind, kind), value)
+        yield "gres", f"gpu:{gpus}" if job["gres"] is None else f"{job['gres']},gpu:{gpus}"
 
 
 def _until(separators: str, text: str, at: int) -> tuple[str, int]:
@@ -241,7 +229,7 @@ def _until(separators: str, text: str, at: int) -> tuple[str, int]:
     return text[at:end], min(end + 1, len(text))
 
 
-def _nodes(text: str, put: Put) -> None:
+def _nodes(text: str) -> Found:
     """What the nodes= of `-l` stand for, such as 2:ppn=8:gpus=1 or n1+n2:ppn=4."""
     at, nodes, tasks = 0, 0, 0
     names: list[str] = []
@@ -250,7 +238,7 @@ def _nodes(text: str, put: Put) -> None:
         at = match.start() if kind in ("count", "host") else match.end()
         value, at = _until("+:", text, at)
         if kind == "gpus":
-            put("gpus-per-node", value)
+            yield "gpus-per-node", value
         elif kind == "host":
             names.append(value)
         elif kind == "ppn":
@@ -258,8 +246,8 @@ def _nodes(text: str, put: Put) -> None:
         else:
             nodes = wrapped(nodes + (leading_number(value)[0] or 0))
     if nodes:
-        put("nodes", str(nodes))
+        yield "nodes", str(nodes)
     if tasks:
-        put("ntasks", str(wrapped(tasks * (nodes or 1))))
+        yield "ntasks", str(wrapped(tasks * (nodes or 1)))
     if names:
-        put("nodelist", hostlist.ranged(names))
+        yield "nodelist", ",".join(names)

@@ -8,20 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sbatchgen.sbatch.header import Token
-from sbatchgen.sbatch.releases import HasArgument, Spec
+from sbatchgen.sbatch.header import Token, first_byte
+from sbatchgen.sbatch.releases import ALIASES, HasArgument, Spec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Use:
+class Option:
     """An option where it is given.
 
     Attributes:
         spec: Which one.
-        word: The word that names it.
+        word: The word that names it, such as -t10 or --part=gpu; in the environment the name of the variable.
         value: Its argument, or None.
         value_word: The word that the argument stands in; word itself if it is glued to the option.
         value_start: Where in value_word's text it starts.
+        source: "script" or "environment".
     """
 
     spec: Spec
@@ -29,6 +30,22 @@ class Use:
     value: str | None = None
     value_word: Token | None = None
     value_start: int = 0
+    source: str = "script"
+
+    @property
+    def name(self) -> str:
+        """The long name, also where it is shortened or a letter."""
+        return ALIASES.get(self.spec.name, self.spec.name)
+
+    @property
+    def line(self) -> int:
+        """The line of the option; 0 in the environment."""
+        return self.word.line
+
+    @property
+    def column(self) -> int:
+        """Where the option starts."""
+        return self.word.column
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +61,7 @@ def scan(
     table: Mapping[str, Spec],
     shorts: Mapping[str, Spec] | None = None,
     start: int = 0,
-) -> Iterator[Use | Stop]:
+) -> Iterator[Option | Stop]:
     """The options in these words; a Stop is the last, where there is one.
 
     Args:
@@ -79,7 +96,7 @@ def scan(
         at += last.value_word is not None and last.value_word is following
 
 
-def _long(word: Token, following: Token | None, table: Mapping[str, Spec]) -> Use | Stop:
+def _long(word: Token, following: Token | None, table: Mapping[str, Spec]) -> Option | Stop:
     name, equals, value = word.text[2:].partition("=")
     exact = table.get(name)
     matching = [exact] if exact else [spec for spec in table.values() if spec.name.startswith(name)]
@@ -93,22 +110,22 @@ def _long(word: Token, following: Token | None, table: Mapping[str, Spec]) -> Us
     return _without_value(matching[0], word, following)
 
 
-def _with_value(spec: Spec, word: Token, value: str) -> Use | Stop:
+def _with_value(spec: Spec, word: Token, value: str) -> Option | Stop:
     if spec.argument is HasArgument.NONE:
         return Stop(word=word, complaint=f"option '--{spec.name}' doesn't allow an argument")
     start = len(word.text) - len(value)
-    return Use(spec=spec, word=word, value=value, value_word=word, value_start=start)
+    return Option(spec=spec, word=word, value=value, value_word=word, value_start=start)
 
 
-def _without_value(spec: Spec, word: Token, following: Token | None) -> Use | Stop:
+def _without_value(spec: Spec, word: Token, following: Token | None) -> Option | Stop:
     if spec.argument is not HasArgument.REQUIRED:
-        return Use(spec=spec, word=word)
+        return Option(spec=spec, word=word)
     if following is None:
         return Stop(word=word, complaint=f"option '--{spec.name}' requires an argument")
-    return Use(spec=spec, word=word, value=following.text, value_word=following)
+    return Option(spec=spec, word=word, value=following.text, value_word=following)
 
 
-def _cluster(word: Token, following: Token | None, shorts: Mapping[str, Spec]) -> Iterator[Use | Stop]:
+def _cluster(word: Token, following: Token | None, shorts: Mapping[str, Spec]) -> Iterator[Option | Stop]:
     """The options of a word like -HO or -n4."""
     for at in range(1, len(word.text)):
         letter = word.text[at]
@@ -117,19 +134,14 @@ def _cluster(word: Token, following: Token | None, shorts: Mapping[str, Spec]) -
             yield Stop(word=word, complaint=f"invalid option -- '{first_byte(letter)}'")
             return
         if spec.argument is HasArgument.NONE:
-            yield Use(spec=spec, word=word)
+            yield Option(spec=spec, word=word)
             continue
         if at + 1 < len(word.text):
-            yield Use(spec=spec, word=word, value=word.text[at + 1 :], value_word=word, value_start=at + 1)
+            yield Option(spec=spec, word=word, value=word.text[at + 1 :], value_word=word, value_start=at + 1)
         elif spec.argument is HasArgument.OPTIONAL:
-            yield Use(spec=spec, word=word)
+            yield Option(spec=spec, word=word)
         elif following is None:
             yield Stop(word=word, complaint=f"option requires an argument -- '{letter}'")
         else:
-            yield Use(spec=spec, word=word, value=following.text, value_word=following)
+            yield Option(spec=spec, word=word, value=following.text, value_word=following)
         return
-
-
-def first_byte(letter: str) -> str:
-    """The letter as C prints a char: the first byte of its UTF-8 form."""
-    return letter.encode("utf-8", "surrogateescape")[:1].decode("utf-8", "surrogateescape")

@@ -5,11 +5,10 @@ Source: Slurm's slurm_opt.c, 23.02 to 26.05, and the behaviour of sbatch 26.05.5
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterator
 
-from sbatchgen.sbatch import tres
+from sbatchgen.sbatch import gres
 from sbatchgen.sbatch.fields import Fields
 from sbatchgen.sbatch.grammar import RefusedError, fold, leading_number, wrapped
 
@@ -18,7 +17,7 @@ _GPU = "gres/gpu"
 
 
 def settle(job: Fields) -> None:
-    """Settle --tres-per-task, --gpus-per-task, --cpus-per-task and --tres-bind.
+    """Bring --tres-per-task, --gpus-per-task and --cpus-per-task in line with each other.
 
     Raises:
         RefusedError: sbatch would end.
@@ -28,16 +27,20 @@ def settle(job: Fields) -> None:
             raise _fatal(f"Invalid TRES for --tres-per-task: {name}")
     if job.slurm < "23.11":
         return
-    for kind in ("license", "gres"):
-        job["tres-per-task"] = _with_slash(job["tres-per-task"], kind)
+    if "gres:" in (job["tres-per-task"] or ""):
+        items = filter(None, job["tres-per-task"].split(","))
+        job["tres-per-task"] = ",".join(re.sub("^gres:", "gres/", item) for item in items)
     if job.slurm < "24.05":
         return
-    _settle_gpus(job)
-    _settle_cpus(job)
-    _bind(job)
+    for kind, amount in per_task(job["gpus-per-task"] or ""):
+        _join(job, "gpus-per-task", _GPU if kind is None else f"{_GPU}:{kind}", amount)
+    _join(job, "cpus-per-task", "cpu", job["cpus-per-task"] if job["cpus_set"] else None)
+    count = _cpus(job["tres-per-task"] or "")
+    if count is not None:
+        job["cpus-per-task"], job["cpus_set"] = count, True
 
 
-def cpus_clash(job: Fields) -> None:
+def check_cpus(job: Fields) -> None:
     """End where --cpus-per-gpu meets another count of CPUs; one in the environment gives way.
 
     Raises:
@@ -50,14 +53,9 @@ def cpus_clash(job: Fields) -> None:
     if (job.given(*options) and job.given(gpu)) or (job.exported(*options) and job.exported(gpu)):
         text = "--cpus-per-task, --tres-per-task=cpu:#, and --cpus-per-gpu are mutually exclusive"
         raise _fatal(text)
-    ignoring = "given as command line option"
     if job.given(*options) and job.exported(gpu):
-        text = f"since --cpus-per-task or --tres-per-task=cpu:# {ignoring}"
-        job.say(f"Ignoring SBATCH_CPUS_PER_GPU {text}", "verbose")
         job.reset(gpu)
     elif job.given(gpu) and job.exported(*options):
-        text = f"since --cpus-per-gpu was {ignoring.replace('as', 'as a')}"
-        job.say(f"Ignoring cpus_per_task from the environment {text}", "verbose")
         job.reset("cpus-per-task")
         job["tres-per-task"] = _with_count(job["tres-per-task"], "cpu", 0)
 
@@ -66,43 +64,13 @@ def _fatal(text: str) -> RefusedError:
     return RefusedError(text, status=1, level="fatal")
 
 
-def _with_slash(text: str | None, kind: str) -> str | None:
-    """The list with gres/gpu for gres:gpu."""
-    if text is None or f"{kind}:" not in text:
-        return text
-    items = (re.sub(f"^{kind}:", f"{kind}/", item) for item in text.split(",") if item)
-    return ",".join(items)
-
-
-def _settle_gpus(job: Fields) -> None:
-    for kind, count in per_task(job["gpus-per-task"] or ""):
-        _join(job, "gpus-per-task", _GPU if kind is None else f"{_GPU}:{kind}", count)
-    counts = (
-        f"{item.type}:{item.count}" if item.type is not None else str(item.count) for item in _gres(job)
-    )
-    job["gpus-per-task"] = ",".join(counts) or None
-
-
 def per_task(text: str) -> Iterator[tuple[str | None, int]]:
     """Type and count of each item of --gpus-per-task, as sbatch since 24.05 reads them; no number is 0."""
     while text:
         kind, found, count = text.partition(":" if ":" in text else "=")
-        yield (
-            (kind, wrapped(leading_number(count)[0] or 0))
-            if found
-            else (
-                None,
-                wrapped(leading_number(text)[0] or 0),
-            )
-        )
+        number = wrapped(leading_number(count if found else text)[0] or 0)
+        yield (kind if found else None), number
         text = text.partition(",")[2] if found else ""
-
-
-def _settle_cpus(job: Fields) -> None:
-    _join(job, "cpus-per-task", "cpu", job["cpus-per-task"] if job["cpus_set"] else None)
-    count = _cpus(job["tres-per-task"] or "")
-    if count is not None:
-        job["cpus-per-task"], job["cpus_set"] = count, True
 
 
 def _cpus(text: str) -> int | None:
@@ -111,7 +79,7 @@ def _cpus(text: str) -> int | None:
     while found:
         item, _, rest = rest.removeprefix("/").partition(",")
         mark = "=" if "=" in item else ":"
-        count = tres.number(item.rpartition(mark)[2])
+        count = gres.number(item.rpartition(mark)[2])
         if item and (count is None or item.rpartition(mark)[0].count(":")):
             return None
         if item and count:
@@ -131,17 +99,11 @@ def _join(job: Fields, option: str, name: str, count: int | None) -> None:
     if job.given(option) and job.given("tres-per-task"):
         raise _fatal(f"You can not have --tres-per-task={name}= and --{option} please use one or the other")
     if job.given(option) and job.exported("tres-per-task"):
-        job["tres-per-task"] = text = _with_count(text, name, count or 0)
-        precedence = f"as --{option} takes precedence over the environment variables."
-        job.say(f"Updating SLURM_TRES_PER_TASK to {text or '(null)'} {precedence}", "verbose")
+        job["tres-per-task"] = _with_count(text, name, count or 0)
         return
     own = wrapped(leading_number(text[at + len(name) + 1 :])[0] or 0)
     if own <= 0:
         raise _fatal(f"Invalid --tres-per-task={name}={own}")
-    if job.exported(option) and job.given("tres-per-task"):
-        variable = f"SLURM_{option.replace('-', '_').upper()}"
-        reason = f"--tres-per-task={name}= was given as a command line option."
-        job.say(f"Ignoring {variable} since {reason}", "verbose")
 
 
 def _with_count(text: str | None, name: str, count: int) -> str | None:
@@ -155,30 +117,3 @@ def _with_count(text: str | None, name: str, count: int) -> str | None:
     before = text[:at].removesuffix(",")
     after = text[at:].partition(",")[2]
     return ",".join(filter(None, (before, f"{name}={count}" if count else "", after))) or None
-
-
-def _gres(job: Fields) -> list[tres.Item]:
-    """The generic resources of --tres-per-task, up to the first that is wrong."""
-    found: list[tres.Item] = []
-    with contextlib.suppress(tres.BadItemError):
-        found.extend(tres.items(job["tres-per-task"] or "", slurm=job.slurm))
-    return found
-
-
-def _bind(job: Fields) -> None:
-    """Bind the resources of a task to it, unless --tres-bind says how."""
-    gpus = 0
-    for item in _gres(job):
-        if item.name and item.name in (job["tres-bind"] or ""):
-            continue
-        if item.name == "gpu":
-            gpus += item.count
-        else:
-            _add_binding(job, item.name or "(null)", item.count)
-    if gpus:
-        _add_binding(job, "gpu", gpus)
-
-
-def _add_binding(job: Fields, name: str, count: int) -> None:
-    binding = f"gres/{name}:per_task:{count}"
-    job["tres-bind"] = "+".join(filter(None, (job["tres-bind"], binding)))

@@ -1,0 +1,308 @@
+"""The value of an option: whether sbatch takes it, and what its later checks need of it.
+
+Source: Slurm's table of options, 20.11 to 26.05, and the behaviour of sbatch 22.05.8 and 26.05.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sbatchgen.sbatch import begin_time, binding, frequency, grammar
+from sbatchgen.sbatch.fields import Fields
+from sbatchgen.sbatch.grammar import NO_VAL, NO_VAL64, RefusedError, fold, leading_number
+
+Setter = Callable[[Fields, str], None]
+_BINDINGS = ("disable-binding", "enforce-binding")
+_SHARING = ("one-task-per-sharing", "multiple-tasks-per-sharing")
+_NICE_LIMIT = 2**31 - 3
+_EXCLUSIVE = ("", "exclusive", "oversubscribe", "user", "mcs")
+
+
+def put(job: Fields, option: str, value: str | None) -> None:
+    """Set the fields of an option; its value is None where it is given without one.
+
+    Raises:
+        RefusedError: sbatch refuses the value.
+    """
+    if option in _COUNTS:
+        job[option] = _integer(job, option, value or "")
+    elif option in _NEED_NO_VALUE and value is None:
+        job[option] = ""
+    elif setter := _SETTERS.get(option):
+        setter(job, value or "")
+    else:
+        job[option] = "set" if value is None else value
+
+
+def _integer(job: Fields, option: str, value: str, *, positive: bool = True) -> int:
+    return grammar.integer(f"--{option}", value, positive=positive, slurm=job.slurm)
+
+
+def _wrong(option: str) -> RefusedError:
+    return RefusedError(f"Invalid --{option} specification")
+
+
+def _checked(option: str, is_right: Callable[[str], bool]) -> Setter:
+    """A setter that refuses wrong values and needs no more of them."""
+
+    def check(_: Fields, value: str) -> None:
+        if not is_right(value):
+            raise _wrong(option)
+
+    return check
+
+
+def _counted(option: str, *, positive: bool = False) -> Setter:
+    """A setter that refuses what is not a count."""
+
+    def check(job: Fields, value: str) -> None:
+        _integer(job, option, value, positive=positive)
+
+    return check
+
+
+def _acctg_freq(_: Fields, value: str) -> None:
+    if bad := grammar.bad_frequencies(value):
+        raise RefusedError(*(f"Invalid --acctg-freq specification: {item}" for item in bad))
+
+
+def _time_of_day(option: str) -> Setter:
+    def put(job: Fields, value: str) -> None:
+        seconds = begin_time.begin_time(value, now=job.now, slurm=job.slurm)
+        if seconds is None:
+            raise _wrong(option)
+        job[option] = seconds
+
+    return put
+
+
+def _autocomplete(_: Fields, __: str) -> None:
+    raise RefusedError(status=0)
+
+
+def _cpus_per_task(job: Fields, value: str) -> None:
+    job["cpus-per-task"] = _integer(job, "cpus-per-task", value)
+    job["cpus_set"] = True
+
+
+def _exclusive(job: Fields, value: str) -> None:
+    later = ("topo",) * (job.slurm >= "24.05") + ("allocation",) * (job.slurm >= "26.05")
+    if fold(value) not in _EXCLUSIVE + later:
+        raise _wrong("exclusive")
+
+
+def _extra_node_info(job: Fields, value: str) -> None:
+    names = ("sockets-per-node", "cores-per-socket", "threads-per-core")
+    for name, count in zip(names, grammar.socket_counts(value, slurm=job.slurm), strict=True):
+        job[name] = count
+
+
+def _get_user_env(job: Fields, value: str) -> None:
+    rest = leading_number(value)[1]
+    if rest and rest[0] not in "sSlL" and job.slurm < "25.05":  # then it is a flag
+        raise _wrong("get-user-env")
+
+
+def _gpu_bind(job: Fields, value: str) -> None:
+    if job.slurm >= "23.11":
+        complaints, text = binding.bad_resource_binding(f"gres/gpu:{value}"), value
+    else:
+        complaints, text = binding.bad_gpu_binding(value), f"gpu:{value}"
+    if complaints is not None:
+        raise RefusedError(*complaints, f"Invalid --gpu-bind argument: {text}")
+
+
+def _gpu_freq(job: Fields, value: str) -> None:
+    job["gpu-freq"] = value
+    if not frequency.gpu_frequency_is_good(value):
+        raise RefusedError(f"Invalid --gpu-freq argument: gpu:{value}")
+
+
+def _gres(job: Fields, value: str) -> None:
+    if fold(value) in ("help", "list"):
+        raise RefusedError(status=0)
+    job["gres"] = value if fold(value) == "none" else grammar.with_prefix(value, slurm=job.slurm)
+
+
+def _gres_flags(job: Fields, value: str) -> None:
+    if job.slurm < "23.11":
+        if fold(value) not in _BINDINGS:
+            raise _wrong("gres-flags")
+        return
+    flags = job["gres-flags"] & {_SHARING[1]}
+    for item in filter(None, value.split(",")):
+        if fold(item) == "allow-task-sharing":
+            raise RefusedError("--gres-flags=allow-task-sharing is only used with srun.")
+        if fold(item) not in _BINDINGS + _SHARING:
+            raise RefusedError(f"Invalid --gres-flags specification: {item}")
+        flags |= {fold(item)}
+    for rivals in (_BINDINGS, _SHARING):
+        if flags >= {*rivals}:
+            text = f"Invalid --gres-flags combo: {rivals[0]} and {rivals[1]} are mutually exclusive."
+            raise RefusedError(text)
+    if _SHARING[0] in flags and job.slurm >= "25.11":
+        raise RefusedError(
+            f"In order to use --gres-flags={_SHARING[0]} you must also have "
+            "SelectTypeParameters=MULTIPLE_SHARING_GRES_PJ in your slurm.conf"
+        )
+    job["gres-flags"] = frozenset(flags)
+
+
+def _mem_per_gpu(job: Fields, value: str) -> None:
+    job["mem-per-gpu"] = size = grammar.mebibytes(value)
+    if size is None or size == NO_VAL64:
+        raise _wrong("mem-per-gpu")
+
+
+def _is_memory(value: str) -> bool:
+    return grammar.mebibytes(value) not in (None, NO_VAL64)
+
+
+def _is_mem_update(value: str) -> bool:
+    margin, _, delay = value.partition("@")
+    megabytes, rest = leading_number(margin)
+    return not rest and all(0 < (one or 0) <= 0xFFFF for one in (megabytes, grammar.minutes(delay)))
+
+
+def _mem_update(job: Fields, value: str) -> None:
+    if "@" not in value:
+        raise RefusedError("--mem-update requires MARGIN@DELAY format")
+    _checked("mem-update", _is_mem_update)(job, value)
+
+
+def _nice(_: Fields, value: str) -> None:
+    if abs(leading_number(value)[0] or 0) > _NICE_LIMIT:
+        raise RefusedError(f"Invalid --nice value, out of range (+/- {_NICE_LIMIT})")
+
+
+def _requeue(job: Fields, value: str) -> None:
+    if value and fold(value) != "expedite" and job.slurm >= "26.05":
+        raise _wrong("requeue")
+
+
+def _nodefile(job: Fields, _: str) -> None:
+    job.values.pop("nodelist", None)
+
+
+def _nodes(job: Fields, value: str) -> None:
+    job["min_nodes"], job["max_nodes"] = grammar.node_range(value, slurm=job.slurm)
+    job["listed_nodes"] = job.slurm >= "23.02" and ("," in value or ":" in value)
+    job["nodes_set"] = True
+
+
+def _ntasks(job: Fields, value: str) -> None:
+    job["ntasks"] = _integer(job, "ntasks", value)
+    job["ntasks_set"] = True
+
+
+def _power(job: Fields, value: str) -> None:
+    for item in filter(None, value.split(",")):
+        if fold(item) != "level":
+            job.say(f"Ignoring unrecognized power option ({item})")
+
+
+def _priority(_: Fields, value: str) -> None:
+    number = leading_number(value)[0] or 0
+    if number < 0:
+        raise RefusedError("Priority must be >= 0")
+    if number >= NO_VAL and fold(value) != "top":
+        raise RefusedError(f"Priority must be < {NO_VAL}")
+
+
+def _profile(_: Fields, value: str) -> None:
+    if not any(name in fold(value) for name in ("none", "all", "energy", "lustre", "network", "task")):
+        raise RefusedError(f"invalid --profile={value} option")
+
+
+def _resv_ports(job: Fields, value: str) -> None:
+    job["resv-ports"] = grammar.integer("--resv-port", value, positive=False, slurm=job.slurm)
+
+
+def _segment(job: Fields, value: str) -> None:
+    job["segment"] = size = grammar.short_integer(value)
+    if size is None:
+        raise _wrong("segment")
+
+
+def _signal(job: Fields, value: str) -> None:
+    if grammar.signal(value, slurm=job.slurm) is None:
+        raise _wrong("signal")
+
+
+def _switches(job: Fields, value: str) -> None:
+    _integer(job, "switches", value.partition("@")[0])
+
+
+def _umask(_: Fields, value: str) -> None:
+    if not 0 <= grammar.any_base(value) <= 0o777:
+        raise RefusedError("Invalid -W umask= specification")
+
+
+def _wait_all_nodes(job: Fields, value: str) -> None:
+    if _integer(job, "wait-all-nodes", value, positive=False) % 2**16 > 1:
+        raise _wrong("wait-all-nodes")
+
+
+_COUNTS = frozenset(
+    (
+        "cores-per-socket",
+        "cpus-per-gpu",
+        "mincpus",
+        "ntasks-per-core",
+        "ntasks-per-gpu",
+        "ntasks-per-node",
+        "ntasks-per-socket",
+        "ntasks-per-tres",
+        "sockets-per-node",
+        "threads-per-core",
+    )
+)
+_NEED_NO_VALUE = frozenset(("nice", "no-kill", "oom-kill-step", "propagate", "requeue", "resv-ports"))
+_SETTERS: dict[str, Setter] = {
+    "acctg-freq": _acctg_freq,
+    "autocomplete": _autocomplete,
+    "begin": _time_of_day("begin"),
+    "core-spec": _counted("core-spec"),
+    "cpu-freq": lambda job, value: frequency.check_cpu_frequency(value, slurm=job.slurm),
+    "cpus-per-task": _cpus_per_task,
+    "deadline": _time_of_day("deadline"),
+    "delay-boot": _checked("delay-boot", lambda value: grammar.seconds(value) is not None),
+    "distribution": lambda job, value: job.values.update(dist=binding.distribution(value)),
+    "exclusive": _exclusive,
+    "extra-node-info": _extra_node_info,
+    "get-user-env": _get_user_env,
+    "gpu-bind": _gpu_bind,
+    "gpu-freq": _gpu_freq,
+    "gres": _gres,
+    "gres-flags": _gres_flags,
+    "kill-on-invalid-dep": _checked("kill-on-invalid-dep", lambda value: fold(value) in ("yes", "no")),
+    "mail-type": _checked("mail-type", grammar.are_mail_events),
+    "mem": _checked("mem", _is_memory),
+    "mem-bind": lambda job, value: binding.check_memory_binding(value, slurm=job.slurm),
+    "mem-per-cpu": _checked("mem-per-cpu", _is_memory),
+    "mem-per-gpu": _mem_per_gpu,
+    "mem-update": _mem_update,
+    "nice": _nice,
+    "no-kill": _checked("no-kill", lambda value: fold(value) in ("set", "off", "no")),
+    "nodefile": _nodefile,
+    "nodes": _nodes,
+    "ntasks": _ntasks,
+    "oom-kill-step": _checked("oom-kill-step", lambda value: grammar.short_integer(value) in (0, 1)),
+    "open-mode": _checked("open-mode", lambda value: fold(value[:1]) in ("a", "t")),
+    "power": _power,
+    "priority": _priority,
+    "profile": _profile,
+    "req-switch": _switches,
+    "requeue": _requeue,
+    "resv-ports": _resv_ports,
+    "segment": _segment,
+    "signal": _signal,
+    "switches": _switches,
+    "thread-spec": _counted("thread-spec", positive=True),
+    "time": _checked("time", lambda value: grammar.minutes(value) is not None),
+    "time-min": _checked("time-min", lambda value: grammar.minutes(value) is not None),
+    "tmp": _checked("tmp", _is_memory),
+    "umask": _umask,
+    "verbose": _counted("verbose"),
+    "wait-all-nodes": _wait_all_nodes,
+}
