@@ -1,6 +1,6 @@
 # make demo   a DDP training with checkpoint and resume on this machine: no Slurm, no GPU, no data download
 # make test   format, lint, types and all tests; jobs on a real Slurm where root and the packages are there
-# make test-fast  format, lint and the tests of the command that need no Slurm and take no time: after each change
+# make test-fast  format, lint and the tests of the command that need no Slurm and no torch: after each change
 # make test-oldest   the tests of the training package on the oldest Python and torch that it is for: before a release
 
 VENV ?= .venv
@@ -21,6 +21,7 @@ BIN_OLDEST := $(VENV_OLDEST)/bin
 
 # Test files are shared out among so many processes, the slow ones first.
 WORKERS ?= $(shell nproc)
+TRAINS = tests/jobs tests/training tests/docs/test_own.py tests/test_benchmark.py
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 $(BIN)/python:
@@ -63,7 +64,7 @@ test: check
 test-fast: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(PYTEST) -m 'not slow' --ignore tests/cluster --ignore tests/jobs --ignore tests/training
+	$(PYTEST) -m 'not slow' $(TRAINS:%=--ignore %)
 
 test-oldest: $(VENV_OLDEST)/.test
 	$(BIN_OLDEST)/python -m pytest tests/training

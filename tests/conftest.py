@@ -18,7 +18,7 @@ from sbatchgen.cli import main
 pytest_plugins = ["tests.cluster.fixtures"]
 
 REPOSITORY = Path(__file__).parents[1]
-REAL_SLURM = {"cluster", "controller_factory", "later_root", "real_slurm"}
+SLOW_FIXTURES = {"cluster", "controller_factory", "later_root", "real_slurm", "trained"}
 SLOWEST = {"jobs": 0, "training": 1, "runs": 2, "rules": 3, "lint": 4}  # folders
 FIXTURES, GOLDEN = REPOSITORY / "tests/fixtures", REPOSITORY / "tests/golden"
 
@@ -45,12 +45,12 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a real Slurm as slow, and put the folders with the slowest files first.
+    """Mark what needs a real Slurm or a training as slow, and put the folders with the slowest files first.
 
     Processes that share the files out then end at about the same time.
     """
     for item in items:
-        if isinstance(item, pytest.Function) and REAL_SLURM & set(item.fixturenames):
+        if isinstance(item, pytest.Function) and SLOW_FIXTURES & set(item.fixturenames):
             item.add_marker("slow")
     items.sort(key=lambda item: SLOWEST.get(item.path.parent.name, len(SLOWEST)))
 

@@ -48,6 +48,7 @@ def test_arguments_arrive(folder: Path, command: Command) -> None:
     assert seen["argv"] == arguments
 
 
+@pytest.mark.slow
 def test_torchrun_leaves_the_trainers_arguments_alone(folder: Path, command: Command) -> None:
     """It knows abbreviations of its own options, and looks for them behind the trainer too."""
     arguments = ["--n", "3", "--log", "x", "--nnodes", "7", "--", "-m", "a b", "$(touch pwned)"]

@@ -80,6 +80,7 @@ def editable(folder: Path) -> Path:
     return folder / run(sys.executable, "-c", build).strip()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["checkout", "sdist", "editable"])
 def test_an_installed_command_renders_in_an_empty_folder(
     wheels: dict[str, Path], source: str, tmp_path: Path

@@ -223,6 +223,7 @@ def long_scripts() -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", long_scripts())
 def test_a_script_of_200_kb_is_read_in_bounded_time(folder: Path, name: str) -> None:
     Path("job.slurm").write_text(long_scripts()[name])
@@ -234,6 +235,7 @@ def test_a_script_of_200_kb_is_read_in_bounded_time(folder: Path, name: str) -> 
 # --- files that are none
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [os.mkfifo, os.mkdir, lambda name: Path(name).symlink_to("/dev/zero")],
@@ -270,6 +272,7 @@ def test_what_is_no_regular_file_hangs_nothing(
 # --- Ctrl-C
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_lint_of_many_files_and_all_its_processes(folder: Path) -> None:
     for number in range(100):
         Path(f"{number}.slurm").write_text(SCRIPT * 20)

@@ -391,6 +391,7 @@ SITUATIONS: dict[str, Change] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_no_situation_gives_a_traceback(tmp_path: Path, situation: str, servers: SimpleQueue[Server]) -> None:
     def outcome(command: str) -> str:

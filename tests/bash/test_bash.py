@@ -548,6 +548,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_scripts_end(name: str) -> None:
     start = time.process_time()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cluster.slurm import Cluster
+from tests.training.trainers import QUICKLY
 
 SBATCHGEN = Path(sys.prefix, "bin", "sbatchgen")
 PROFILE = f"""
@@ -20,7 +21,7 @@ default_partition: gpu
 partitions:
   gpu: {{time_max: 1-00:00:00, nodes_max: 4, cpus_per_node: 8, gpus_per_node: 4, shards_per_gpu: 16}}
   low: {{time_max: 1-00:00:00, nodes_max: 4, cpus_per_node: 8, gpus_per_node: 4}}
-env: {{OMP_NUM_THREADS: 1}}
+env: {{OMP_NUM_THREADS: 1, PYTHONPATH: {QUICKLY}}}
 network: {{gloo_socket_ifname: hsn0}}
 options: {{mem: 2G, time: 00:10:00, cpus_per_task: 2}}
 runtime: venv

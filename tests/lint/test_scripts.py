@@ -97,6 +97,7 @@ def mutated(draw: st.DrawFn) -> bytes:
     return data
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     data=mutated()
@@ -152,6 +153,7 @@ def _limited() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (2 * MEMORY, 2 * MEMORY))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HUGE)
 def test_time_and_memory_are_bounded(name: str, tmp_path: Path) -> None:
     path = tmp_path / "job.slurm"

@@ -45,6 +45,7 @@ def test_bash_finds_nothing(rendered: dict[str, tuple[Plan, str]]) -> None:
         assert (result.returncode, result.stderr) == (0, ""), name
 
 
+@pytest.mark.slow
 def test_shellcheck_finds_nothing(rendered: dict[str, tuple[Plan, str]], tmp_path: Path) -> None:
     """With nothing disabled, and every optional severity."""
     shellcheck = shutil.which("shellcheck", path=str(Path(sys.executable).parent))

@@ -56,6 +56,7 @@ def differences(release: str) -> tuple[Difference, ...]:
     return tuple(values.differences(sample(release)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", RELEASES)
 def test_lint_agrees_with_what_slurmctld_said_or_it_is_known_why_not(release: str) -> None:
     """A sample of 3,000 requests with one option and 3,000 with several; a reason is never one for a false error."""
@@ -68,6 +69,7 @@ def test_lint_agrees_with_what_slurmctld_said_or_it_is_known_why_not(release: st
     assert [one for one in differences(release) if not one.reason] == []
 
 
+@pytest.mark.slow
 def test_every_reason_is_one() -> None:
     """No reason stands there for nothing."""
     used = {one.reason for release in RELEASES for one in differences(release)}

@@ -109,6 +109,7 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(command: Command, fold
     assert {"x/ddp", "y/ddp"} <= set(shown(Path("two.svg")))
 
 
+@pytest.mark.slow
 def test_the_same_runs_are_the_same_bytes_whatever_the_user_has_set(folder: Path) -> None:
     run(folder / "ddp", *ORDINARY)
     (folder / "mine").mkdir()

@@ -18,6 +18,7 @@ from sbatchgen.runs.start import Start
 from tests.cluster.slurm import Cluster
 from tests.conftest import REPOSITORY, Command
 from tests.jobs.jobs import site_on
+from tests.training.trainers import quickly
 
 TRAINING = REPOSITORY / "training"
 ARGS = ("--dataset", "fake", "--fake-samples", "200", "--epochs", "2")
@@ -29,7 +30,7 @@ def train(folder: Path, *args: str, job: str = "") -> subprocess.CompletedProces
     command = [sys.executable, str(TRAINING), "--run-dir", str(folder / "runs/ddp"), "--device", "cpu", *args]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
     environment |= {"SLURM_JOB_ID": job} if job else {}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(command, env=quickly(environment), capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -439,6 +440,7 @@ def test_on_a_real_slurm_a_trainer_that_knows_nothing_is_requeued_at_its_limit(
     assert "from step 0" not in log.partition("Requeueing")[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["best.pt", "checkpoint_epoch_1.pt"])
 def test_a_checkpoint_by_another_name_is_told_as_the_trainer_takes_it(
     command: Command, folder: Path, name: str

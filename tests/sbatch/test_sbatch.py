@@ -78,6 +78,7 @@ def test_gres() -> None:
         assert (script.returncode is None) == (not row["status"].startswith(("error", "directive"))), row
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(cases())
 def test_agrees_with_sbatch(oracle: Callable[..., Any], case: Case) -> None:
@@ -86,6 +87,7 @@ def test_agrees_with_sbatch(oracle: Callable[..., Any], case: Case) -> None:
     assert answer == theirs(case)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(cases("26.05"))
 def test_agrees_with_a_later_sbatch(later_root: Path, case: Case) -> None:
