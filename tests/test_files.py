@@ -51,6 +51,7 @@ def notes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder / "record"
 
 
+@pytest.mark.slow
 def test_200_submissions_at_once_are_what_each_has_shown(notes: Path, folder: Path) -> None:
     def submit(number: int) -> tuple[str, bytes]:
         script = f"#!/bin/bash\n# {number}\n".encode() * 100

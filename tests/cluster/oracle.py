@@ -28,7 +28,7 @@ NodeName=x[1-2] CPUs=8 RealMemory=16000 Gres=gpu:a100:4,shard:64
 PartitionName=gpu Nodes=ALL Default=YES
 """
 LEAVE = ("SLURM_", "SBATCH_", "SALLOC_", "SRUN_")
-DEADLINE_S = 3.0
+DEADLINE_S = 30.0  # what ends an sbatch that hides the sign which we wait for
 
 # sbatch is through with the script once it looks for slurmctld
 _SUBMITS = re.compile(r"failed to connect|Unable to contact")
@@ -84,9 +84,7 @@ def read(
             encoding="utf-8",
             errors="surrogateescape",
         )
-        deadline = threading.Timer(
-            DEADLINE_S, process.kill
-        )  # a script with --quiet hides the sign that we wait for
+        deadline = threading.Timer(DEADLINE_S, process.kill)
         deadline.start()
         lines = []
         assert process.stderr

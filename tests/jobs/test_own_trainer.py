@@ -30,7 +30,7 @@ LIBRARIES = {
 }
 LONGEST = 15  # lines of an example for a library
 STEPS, STOP_AT = 24, 5  # of one process; of two, each does half as many
-LIMIT_S = 300  # for runs that take ten seconds on an idle machine
+LIMIT_S = 600  # for runs that take ten seconds on an idle machine
 
 # Before the code of the page: each optimizer step is counted, and the stop file is made in one of them.
 BEFORE = """

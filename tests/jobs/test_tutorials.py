@@ -31,6 +31,7 @@ from torch.optim import lr_scheduler
 from tests.cluster.slurm import Cluster
 from tests.conftest import REPOSITORY, Command
 from tests.training import vision
+from tests.training.trainers import QUICKLY
 from training import digits
 from training.config import Config, global_batch, parse
 from training.data.datasets import Data, load_data
@@ -273,7 +274,8 @@ class Here:
 
     def _bash(self, script: str, name: str) -> str:
         """What a script prints; torchvision is made to fit, as in all tests."""
-        lines = f"import sys\nsys.path.insert(0, {str(REPOSITORY)!r})\n"
+        lines = (QUICKLY / "sitecustomize.py").read_text()
+        lines += f"import sys\nsys.path.insert(0, {str(REPOSITORY)!r})\n"
         lines += "from tests.training import vision\nvision.fit()\nsys.path.pop(0)\n"
         (self.folder / "sitecustomize.py").write_text(lines)
         (self.folder / f"{name}.sh").write_text(script)

@@ -61,6 +61,7 @@ def test_shellcheck_finds_nothing(rendered: dict[str, tuple[Plan, str]], tmp_pat
     assert [half.returncode for half in halves] == [0, 0], outputs[0][:3000] + outputs[1][:3000]
 
 
+@pytest.mark.slow
 def test_lint_finds_nothing(rendered: dict[str, tuple[Plan, str]]) -> None:
     """On the cluster that each is for: two rules have something to tell, and no more than that."""
     for name, (of, text) in rendered.items():

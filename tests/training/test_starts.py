@@ -15,7 +15,7 @@ import pytest
 import training
 from tests.cluster.slurm import Cluster
 
-from .trainers import LAUNCHER_VARIABLES, ROOT, Trainers
+from .trainers import LAUNCHER_VARIABLES, QUICKLY, ROOT, Trainers
 
 TEXT = str(training.__doc__)
 LINES = [line.strip() for line in re.sub(r" \\\n +", " ", TEXT).splitlines()]
@@ -48,7 +48,7 @@ def test_a_line_for_one_machine_works_as_typed(
 ) -> None:
     shutil.copytree(small_digits, tmp_path / "data")
     env = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES and not k.startswith("SLURM")}
-    env |= {"PATH": f"{BIN}:{env['PATH']}", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    env |= {"PATH": f"{BIN}:{env['PATH']}", "PYTHONPATH": f"{ROOT}:{QUICKLY}", "OMP_NUM_THREADS": "1"}
     ended = subprocess.run(
         ["bash", "-c", line], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False
     )
@@ -60,7 +60,7 @@ def test_a_line_for_one_machine_works_as_typed(
 def test_the_lines_for_several_machines_work_in_a_job(small_digits: Path, cluster: Cluster) -> None:
     lines = [
         "#!/bin/bash",
-        f"export PATH={BIN}:$PATH PYTHONPATH={ROOT} OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=hsn0",
+        f"export PATH={BIN}:$PATH PYTHONPATH={ROOT}:{QUICKLY} OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=hsn0",
     ]
     lines += ["set -e", "python -m training.digits --to data --train 250 --test 101 --seed 3", MEETING]
     for number, line in enumerate(IN_A_JOB):
