@@ -47,6 +47,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"checkout": next(direct.glob("*.whl")), "sdist": next(through.glob("*.whl"))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["checkout", "sdist"])
 def test_the_wheel_holds_exactly_this(wheels: dict[str, Path], source: str) -> None:
     info = f"sbatchgen-{__version__}.dist-info"
