@@ -37,6 +37,11 @@ def _number(digits: str) -> int:
     return int(digits or "0") if len(digits) < 20 else 10**20
 
 
+def is_utf8(text: str) -> bool:
+    """Whether a text can be written as UTF-8: arguments of a command may hold any bytes."""
+    return text.isascii() or re.search(r"[\ud800-\udfff]", text) is None
+
+
 class Port(int):
     """A port that a job may listen on."""
 
@@ -128,7 +133,7 @@ class Text(str):
         """Refuses control characters, broken UTF-8, and numbers of a thousand digits."""
         if re.search(r"[\x00-\x1f\x7f\x85\u2028\u2029]", text):
             raise ValueError(f"{text!r} holds a control character")
-        if not text.isascii() and re.search(r"[\ud800-\udfff]", text):
+        if not is_utf8(text):
             raise ValueError(f"{text!r} is not valid UTF-8")
         if len(text) > _DIGITS_MAX and re.search(f"[0-9]{{{_DIGITS_MAX}}}", text):
             raise ValueError(f"'{text}' holds a number of {_DIGITS_MAX} digits or more")
@@ -145,7 +150,7 @@ class Argument(str):
         """Refuses NUL and broken UTF-8."""
         if "\0" in text:
             raise ValueError(f"{text!r} holds a NUL character")
-        if not text.isascii() and re.search(r"[\ud800-\udfff]", text):
+        if not is_utf8(text):
             raise ValueError(f"{text!r} is not valid UTF-8")
         return cls(text)
 

@@ -270,7 +270,7 @@ class _Decoder:
             return self.record(node, kind, path)
         if origin is tuple:
             return self.sequence(node, arguments[0], path)
-        if origin is not None and issubclass_safe(origin, Mapping):
+        if origin is Mapping:
             return self.mapping(node, arguments[0], arguments[1], path)
         return self.scalar(node, kind, path)
 
@@ -360,11 +360,6 @@ class _Decoder:
 
 def _leaf(path: str) -> str:
     return path.rsplit(".", maxsplit=1)[-1]
-
-
-def issubclass_safe(kind: Any, base: type) -> bool:
-    """`issubclass` that is false for what is not a class."""
-    return isinstance(kind, type) and issubclass(kind, base)
 
 
 def without_none(kind: Any) -> Any:

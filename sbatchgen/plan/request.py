@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from sbatchgen.errors import CommandLineError, did_you_mean
-from sbatchgen.inputs.document import Document, read
+from sbatchgen.inputs.document import read
 from sbatchgen.inputs.flags import layer_of, parameters
 from sbatchgen.inputs.job import MODES, JobSpec
-from sbatchgen.inputs.layers import BY_DEFAULT, Level, Origin, layer
+from sbatchgen.inputs.layers import BY_DEFAULT, Layer, Level, Origin, layer
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import PROJECT_FILE, Places, is_file_name
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.resolve import resolve
-from sbatchgen.units import JobName, ShellPath
+from sbatchgen.units import JobName, ShellPath, is_utf8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,15 +38,6 @@ class Request:
     rerun: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _File:
-    """A job YAML or sbatchgen.yaml that was read."""
-
-    level: Level
-    path: Path
-    document: Document[JobSpec]
-
-
 def read_request(
     job: str, args: tuple[str, ...], given: Mapping[str, Any], *, environment: Mapping[str, str], folder: Path
 ) -> Request:
@@ -64,13 +55,11 @@ def read_request(
     """
     places = Places(folder, environment)
     flags = layer_of(args, given)
-    files = [_read(Level.JOB, _job_file(job))] if job not in MODES else []
+    layers = [_read(Level.JOB, _job_file(job)), flags] if job not in MODES else [flags]
     if project := places.project:
         nearby = Path(PROJECT_FILE) if project.parent == folder else project
-        files.insert(0, _read(Level.PROJECT, nearby))
-    layers = [layer(one.level, one.document.value, one.document.places) for one in files]
-    layers.append(flags)
-    name, profile_by = _profile_name(given, environment, files)
+        layers.insert(0, _read(Level.PROJECT, nearby))
+    name, profile_by = _profile_name(given, environment, layers)
     profile_file = places.profile(name)
     profile = read(profile_file, Profile)
     modes = [one.values["mode"] for one in layers if "mode" in one.values]
@@ -88,8 +77,9 @@ def read_request(
     )
 
 
-def _read(level: Level, path: Path) -> _File:
-    return _File(level, path, read(path, JobSpec))
+def _read(level: Level, path: Path) -> Layer:
+    document = read(path, JobSpec)
+    return layer(level, document.value, document.places)
 
 
 def _job_file(job: str) -> Path:
@@ -108,16 +98,17 @@ def _name_of(job: str) -> str:
 
 
 def _profile_name(
-    given: Mapping[str, Any], environment: Mapping[str, str], files: list[_File]
+    given: Mapping[str, Any], environment: Mapping[str, str], layers: list[Layer]
 ) -> tuple[str, Origin]:
     """The profile's name or file: of the flag, SBATCHGEN_PROFILE, the job or sbatchgen.yaml."""
     if named := given.get("profile"):
         return str(named), Origin(Level.COMMAND_LINE, "--profile")
     if named := environment.get("SBATCHGEN_PROFILE"):
         return named, Origin(Level.PROJECT, "SBATCHGEN_PROFILE")
-    for file in reversed(files):
-        if named := file.document.value.profile:
-            return beside(file.path, named), Origin(file.level, file.document.places["profile"])
+    for one in reversed(layers):
+        if named := one.values.get("profile"):
+            where = one.places["profile"]
+            return beside(Path(where.rpartition(":")[0]), named), Origin(one.level, where)
     return "local", Origin(Level.DEFAULT, "no profile is set")
 
 
@@ -146,7 +137,7 @@ def _rerun(job: str, profile: str, args: tuple[str, ...], given: Mapping[str, An
     if args:
         words += ["--", *args]
     for word in words:
-        if not word.isascii() and any("\ud800" <= char <= "\udfff" for char in word):
+        if not is_utf8(word):
             raise CommandLineError.of(f"'{word}' is not UTF-8", fix="give the file or folder another name")
     return tuple(words)
 

@@ -60,7 +60,7 @@ def meets(plan: Plan) -> bool:
 
 def uses_code(plan: Plan) -> bool:
     """Whether a program of the training package is started."""
-    return plan.trainer is None or plan.launcher is not None or _may_bring_a_rank(plan)
+    return plan.trainer is None or plan.launcher is not None or _may_inherit_rank(plan)
 
 
 def uses_data(plan: Plan) -> bool:
@@ -166,7 +166,7 @@ def _trainer(plan: Plan) -> Iterator[str]:
         end = "-m --" if module else "--"  # its own options: it takes a trainer's --n for short forms of them
         yield f'{python} "$CODE_DIR/training/torchrun.py"{_nodes(plan)} --nproc-per-node={_nproc(plan)} {end}'
         yield from [quoting.word(own)] if own else pack([ours, *_flags(plan)])
-    elif own and (plan.launcher or _may_bring_a_rank(plan)):
+    elif own and (plan.launcher or _may_inherit_rank(plan)):
         yield f'{python} "$CODE_DIR/training/task.py" --launcher {plan.launcher or "none"} -- {started}'
     elif own:
         yield f"{python} {started}"
@@ -179,7 +179,7 @@ def trainer_is_file(trainer: str) -> bool:
     return "/" in trainer or trainer.endswith(".py")
 
 
-def _may_bring_a_rank(plan: Plan) -> bool:
+def _may_inherit_rank(plan: Plan) -> bool:
     """Whether a single trainer may find RANK and the like set by pyxis, an image, or the platform."""
     alone = plan.trainer is not None and plan.mode != "ddp"
     return alone and (container(plan) or plan.profile.scheduler == "env")

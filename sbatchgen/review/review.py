@@ -91,7 +91,7 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReviewedJob:
+class JobSummary:
     """What runs, and its folders; data and resume are None where your own trainer does not get them."""
 
     name: str
@@ -132,7 +132,7 @@ class Review:
     """
 
     schema: int = SCHEMA
-    job: ReviewedJob | None = None
+    job: JobSummary | None = None
     cluster: Cluster | None = None
     request: Allocation | None = None
     cost: Cost | None = None
@@ -183,8 +183,8 @@ def of_script(script: str | None, job: Resources | None = None, findings: Sequen
     )
 
 
-def _job(plan: Plan) -> ReviewedJob:
-    return ReviewedJob(
+def _job(plan: Plan) -> JobSummary:
+    return JobSummary(
         name=plan.name,
         mode=plan.mode,
         launcher=plan.launcher,

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.search import short
-from sbatchgen.plan.origins import Explanation, Said
+from sbatchgen.plan.origins import Explanation
 from sbatchgen.render.trace import TemplateLine
 from sbatchgen.review.review import SCHEMA, Allocation, Amount, Cluster, Cost, Review, lines_of
 from sbatchgen.slurm.refusal import UNCHECKED, Answer
@@ -86,11 +86,10 @@ def rows(review: Review) -> list[tuple[str, str]]:
     if cluster:
         lines.append(("cluster", ", ".join(_cluster(cluster))))
     if request:
-        lines.append(
-            _size(request, spawns=bool(job and job.launcher == "spawn" and job.trainer != "training"))
-        )
+        spawns = job is not None and job.launcher == "spawn" and job.trainer != "training"
+        lines.append(_size(request, spawns=spawns))
     if request and cost:
-        limit = "that of the partition" if request.time_s is None else str(Duration(request.time_s))
+        limit = "the partition's limit" if request.time_s is None else str(Duration(request.time_s))
         lines += [("each node", _node(request)), ("time", limit), ("cost", _cost(cost, request))]
     if job:
         resume = {"auto": "the newest checkpoint, if any", "off": "off: starts from nothing"}
@@ -108,7 +107,7 @@ def _size(request: Allocation, *, spawns: bool) -> tuple[str, str]:
     if request.processes is None:
         return "nodes", f"{request.nodes}{jobs}"
     others = "; your trainer starts the others" if spawns else ""
-    return "processes", f"{request.processes} on {plural(request.nodes, 'node')}{jobs}{others}"
+    return "processes", f"{request.processes} on {_plural(request.nodes, 'node')}{jobs}{others}"
 
 
 def _cluster(cluster: Cluster) -> Iterator[str]:
@@ -122,16 +121,15 @@ def _cluster(cluster: Cluster) -> Iterator[str]:
 
 
 def in_short(review: Review) -> str:
-    """What a question about the job should name."""
+    """The job in a few words, for the question whether to submit it."""
     job, request, cost = review.job, review.request, review.cost
     text = job.name if job else "this script"
     if request and (cost is not None or job is None):
-        text += f" on {plural(request.nodes, 'node')}"
+        text += f" on {_plural(request.nodes, 'node')}"
     return text + (f", {_number(cost.gpu_hours)} GPU-hours" if cost and cost.gpu_hours else "")
 
 
-def plural(count: int, noun: str) -> str:
-    """The count and the noun."""
+def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
@@ -157,20 +155,14 @@ def _cost(cost: Cost, request: Allocation) -> str:
     text = ", ".join(f"{_number(count)} {name}" for count, name in hours if count)
     if not text:
         return "not known without a time limit"
-    more = (
-        f"; as much again for each of up to {plural(request.restarts, 'restart')}" if request.restarts else ""
-    )
-    return f"{text} at the time limit{more}"
+    more = f"; as much again for each of up to {_plural(request.restarts, 'restart')}"
+    return f"{text} at the time limit{more if request.restarts else ''}"
 
 
 def origin(setting: Explanation, folder: Path) -> str:
-    """Who said a value and where, and what it took the place of."""
-    others = [f"over {other.value} of {_by(other, folder)}" for other in setting.overrode]
-    return ", ".join([_by(setting.said, folder), *others])
-
-
-def _by(said: Said, folder: Path) -> str:
-    return short(said.at, folder)
+    """Where a value was set, and what it overrode."""
+    others = [f"over {other.value} of {short(other.at, folder)}" for other in setting.overrode]
+    return ", ".join([short(setting.said.at, folder), *others])
 
 
 def _number(count: float) -> str:
@@ -213,7 +205,7 @@ def _indented(text: str) -> str:
 
 
 def explanation(settings: Iterable[Explanation]) -> str:
-    """Every option: its value, where it was written, and what it overrode."""
+    """Every option: its value, where it was set, and what it overrode."""
     lines = [(one.name, one.said.value, one.said.at + _over(one)) for one in settings]
     first, second = (max(len(line[column]) for line in lines) for column in (0, 1))
     return "".join(f"{name:<{first}}  {value:<{min(second, 40)}}  {where}\n" for name, value, where in lines)
@@ -225,7 +217,7 @@ def _over(setting: Explanation) -> str:
 
 
 def blame(script: str, places: Sequence[TemplateLine], folder: Path) -> str:
-    """Each line of the script behind its number, the template that it is from, and the block there."""
+    """Each line of the script after its number, its place in a template, and the block there."""
     where = [(f"{short(str(one.file), folder)}:{one.line}", one.block) for one in places]
     first, second = (max(len(one[column]) for one in where) for column in (0, 1))
     lines = enumerate(zip(lines_of(script), where, strict=True), 1)

@@ -227,7 +227,7 @@ def test_a_finished_script_is_shown_with_what_it_asks_for(folder: Path, command:
     )
     (folder / "job.slurm").write_text("#!/bin/bash\n#SBATCH -t UNLIMITED\nhostname\n")
     shown = command("submit", "job.slurm", "--dry-run").err
-    assert "time       that of the partition\ncost       not known without a time limit\n" in shown
+    assert "time       the partition's limit\ncost       not known without a time limit\n" in shown
 
 
 ESCAPE = "\x1b[31m"
