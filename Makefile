@@ -1,6 +1,7 @@
 # make demo   a DDP training with checkpoint and resume on this machine: no Slurm, no GPU, no data download
 # make test   format, lint, types and all tests; jobs on a real Slurm where root and the packages are there
 # make test-fast  format, lint and the tests of the command that need no Slurm and no torch: after each change
+# make docs   the documentation as a site, in build/site: open build/site/index.html
 # make test-oldest   the tests of the training package on the oldest Python and torch that it is for: before a release
 
 VENV ?= .venv
@@ -17,7 +18,7 @@ TORCH_OLDEST ?= torch==2.2.2 torchvision==0.17.2 'numpy<2'
 
 BIN := $(VENV)/bin
 BIN_OLDEST := $(VENV_OLDEST)/bin
-.PHONY: demo test test-fast test-oldest check clean sid
+.PHONY: demo docs test test-fast test-oldest check clean sid
 
 # Test files are shared out among so many processes, the slow ones first: one more than cores, since jobs wait.
 WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
@@ -37,6 +38,10 @@ $(VENV)/.test: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' '$(TORCH)' '$(TORCHVISION)'
 	@touch $@
 
+$(VENV)/.docs: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@
+
 $(BIN_OLDEST)/python:
 	@$(PYTHON_OLDEST) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 10))' || \
 	    { echo "error: $(PYTHON_OLDEST) is not Python 3.10; fix: name one: make test-oldest PYTHON_OLDEST=path/to/python3.10"; exit 1; }
@@ -48,6 +53,10 @@ $(VENV_OLDEST)/.test: pyproject.toml Makefile | $(BIN_OLDEST)/python
 
 demo: $(VENV)/.demo
 	PATH="$(abspath $(BIN)):$$PATH" bash examples/demo.sh demo
+
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --conf-dir docs . build/site
+	@echo 'The site is in build/site: open build/site/index.html'
 
 check: $(VENV)/.test
 	$(BIN)/ruff format --check .

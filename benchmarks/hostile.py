@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Attacks what docs/trust.md promises, with a seed, and counts what gets through: all counts should be 0.
+"""Attacks what docs/about/trust.md promises, with a seed, and counts what gets through: all should be 0.
 
     python benchmarks/hostile.py                      # about ten minutes on two cores
     python benchmarks/hostile.py --quick              # a tenth of it

@@ -24,7 +24,7 @@ from tests.conftest import REPOSITORY, Command
 from tests.scripts import NEEDS, plan, script
 
 EXAMPLE = REPOSITORY / "examples" / "own.py"
-PAGE = (REPOSITORY / "docs" / "own-data.md").read_text()
+PAGE = (REPOSITORY / "docs/how-to/own-data.md").read_text()
 QUICK = ("--epochs", "5", "--save-every", "9", "--log-every", "5", "--sync-every", "1", "--workers", "1")
 SLOW = ("--step-delay", "0.1")
 

@@ -17,7 +17,7 @@ from tests.conftest import GOLDEN, REPOSITORY, Command
 from tests.scripts import PROFILES, errors, matrix, plan, script
 
 MOST_GPUS = 8  # of a node of which nothing is known
-README = REPOSITORY / "README.md"
+SCRIPT_PAGE = REPOSITORY / "docs/reference/script.md"
 SHOWN = re.compile(r"(?<=```bash\n)#!/bin/bash.*?(?=```)", re.DOTALL)
 
 
@@ -223,6 +223,6 @@ def test_golden_scripts(request: pytest.FixtureRequest) -> None:
             old.unlink()
         for name, text in made.items():
             (GOLDEN / f"{name}.sh").write_text(text)
-        README.write_text(SHOWN.sub(lambda _: made["ddp-torchrun"], README.read_text()))
+        SCRIPT_PAGE.write_text(SHOWN.sub(lambda _: made["ddp-torchrun"], SCRIPT_PAGE.read_text()))
         pytest.fail(f"{len(made)} golden scripts written: review them")
     assert {path.stem: path.read_text() for path in GOLDEN.glob("*.sh")} == made

@@ -1,4 +1,4 @@
-"""The trainers that docs/own-trainer.md shows, run as they stand there, with the real libraries, on the CPU.
+"""The trainers that docs/how-to/own-trainer.md shows, run as they stand there, with the real libraries, on the CPU.
 
 Each is trained in one go, and once more with a stop half way. The stop file is made in a certain step of the
 optimizer, by a hook, so that nothing depends on how long anything takes.
@@ -20,7 +20,7 @@ import torch
 
 from tests.conftest import REPOSITORY, Command
 
-PAGE = (REPOSITORY / "docs" / "own-trainer.md").read_text()
+PAGE = (REPOSITORY / "docs/how-to/own-trainer.md").read_text()
 PLAIN, LIGHTNING, TRAINER, ACCELERATE = "Plain PyTorch", "Lightning", "Hugging Face Trainer", "Accelerate"
 LIBRARIES = {
     PLAIN: "torch",

@@ -1,4 +1,4 @@
-"""The pages of docs/tutorials: each command trains as the job of the tutorial that it replaces.
+"""The pages of docs/migrate: each command trains as the job of the tutorial that it replaces.
 
 tests/fixtures/tutorials.yaml says what each job does, as its files say it. Here the same is computed of the command on
 the page: of the script that it renders, of the settings that the training package reads from that script, of torch's
@@ -39,7 +39,7 @@ from training.data.order import epoch_order
 from training.model.models import build_model
 from training.model.optimizer import build_optimizer, lr_at
 
-FOLDER = REPOSITORY / "docs" / "tutorials"
+FOLDER = REPOSITORY / "docs" / "migrate"
 TUTORIALS = yaml.safe_load((REPOSITORY / "tests/fixtures/tutorials.yaml").read_text())["jobs"]
 JOBS = [(page, name) for page, tutorial in TUTORIALS.items() for name in tutorial["jobs"]]
 DATA_SETS = {"mnist": (60_000, (1, 28, 28), 10), "imagefolder": (1_281_167, (3, 224, 224), 1000)}
@@ -80,7 +80,7 @@ class Page:
         return str(line)
 
 
-PAGES = {path.stem: Page(path.stem) for path in sorted(FOLDER.glob("*.md")) if path.stem != "running"}
+PAGES = {path.stem: Page(path.stem) for path in sorted(FOLDER.glob("*.md")) if path.stem != "index"}
 
 
 @dataclass
@@ -485,7 +485,7 @@ def test_a_page_tells_all_differences(request: pytest.FixtureRequest, page: str)
     assert path.read_text() == text
 
 
-RUNNING = (FOLDER / "running.md").read_text()
+RUNNING = (REPOSITORY / "docs/how-to/watch-a-job.md").read_text()
 ADVICE = [
     line
     for line in re.findall(r"^    (\w.*)$", RUNNING, re.MULTILINE)
@@ -528,12 +528,11 @@ def test_the_advice_works_on_a_real_slurm(cluster: Cluster) -> None:
     cluster.wait(job, {"CANCELLED"})
 
 
-def test_the_readme_links_to_every_page_and_counts_its_jobs() -> None:
-    readme = (REPOSITORY / "README.md").read_text()
-    rows = re.findall(r"^\| \[.*?\]\(docs/tutorials/(\w+)\.md\).*? \| (\d+) \| ", readme, re.MULTILINE)
+def test_the_list_links_to_every_page_and_counts_its_jobs() -> None:
+    index = (FOLDER / "index.md").read_text()
+    rows = re.findall(r"^\| \[.*?\]\((\w+)\.md\).*? \| (\d+) \| ", index, re.MULTILINE)
 
     assert {page: int(count) for page, count in rows} == {
         page: len(tutorial["jobs"]) for page, tutorial in TUTORIALS.items()
     }
-    assert "(docs/tutorials/running.md)" in readme
-    assert all("(running.md)" in page.text for page in PAGES.values())
+    assert all("(../how-to/watch-a-job.md)" in page.text for page in PAGES.values())

@@ -1,0 +1,51 @@
+"""How Sphinx makes a site of the documentation: `make docs`.
+
+Pages are read where they lie, so that a link is the same in the repository and on the site: those of docs/,
+the rules' own pages, which are in the package, and CONTRIBUTING.md. Neither the build nor a reader needs the
+network.
+"""
+
+import re
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+ROOT = Path(__file__).parents[1]
+
+project = "sbatchgen"
+author = "the authors of sbatchgen"
+copyright = author
+extensions = ["myst_parser", "sphinx_copybutton"]
+root_doc = "docs/index"
+include_patterns = ["docs/**.md", "sbatchgen/rules/pages/*.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+exclude_patterns = [
+    f"{path.name}" for path in ROOT.iterdir() if path.name not in {"docs", "sbatchgen"} and path.is_dir()
+]
+myst_heading_anchors = 3
+suppress_warnings = ["misc.highlighting_failure"]  # bad examples are no bash
+copybutton_prompt_text = "$ "
+html_theme = "furo"
+html_title = "sbatchgen"
+html_show_sourcelink = html_copy_source = html_show_copyright = False
+html_extra_path = ["site"]
+
+_EXAMPLE = re.compile(r"^```(\w+) (bad|good|profile)((?: \S+=\S*)*)$", re.MULTILINE)
+_WORDS = {"bad": "Bad", "good": "Good", "profile": "With this profile"}
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    app.connect("source-read", _label_examples)
+
+
+def _label_examples(_: Sphinx, page: str, source: list[str]) -> None:
+    """Say which examples of a rule are bad and good: a site does not show the word behind ```bash."""
+    if page.startswith("sbatchgen/rules/pages/"):
+        source[0] = _EXAMPLE.sub(
+            lambda found: f"**{_WORDS[found[2]]}**{_settings(found[3])}:\n\n```{found[1]}", source[0]
+        )
+
+
+def _settings(words: str) -> str:
+    shown = [f"`{word}`" for word in words.split() if not word.startswith("escapes=")]
+    return f" ({', '.join(shown)})" if shown else ""

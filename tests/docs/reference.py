@@ -1,0 +1,321 @@
+"""The generated pages of docs/reference, made from the code: `pytest --update-golden tests/docs` writes them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import click
+import yaml
+
+from sbatchgen.cli import JobCommand, cli
+from sbatchgen.inputs.flags import GROUPS, JobOption, parameters
+from sbatchgen.inputs.job import JobSpec
+from sbatchgen.inputs.options import SbatchOptions
+from sbatchgen.inputs.profile import Profile
+from sbatchgen.lint.linter import rules
+from sbatchgen.rules.page import FOLDER as RULE_PAGES
+from sbatchgen.units import Count, Duration, Memory, Port, Release, Resume, ShellPath
+from tests.conftest import REPOSITORY, Command
+from training.config import Config
+
+PAGES = REPOSITORY / "docs" / "reference"
+# A cluster of which nothing is known but its GPUs: what a job gets there are the defaults.
+BARE = "name: bare\nurl: https://example.org\nchecked: 2026-01-01\ndefault_partition: gpu\npartitions: {gpu: {gpus_per_node: 4}}\n"
+KINDS: dict[Any, str] = {
+    bool: "true or false",
+    int: "number",
+    Count: "number, 1 or more",
+    Port: "port, 1024 to 65535",
+    Duration: "time",
+    Memory: "memory",
+    Release: "release",
+    ShellPath: "path",
+    Resume: "auto, off or a path",
+}
+ENDS = "\n\nMade from the code by `pytest --update-golden tests/docs`.\n"
+
+
+def pages(command: Command) -> dict[str, str]:
+    """Every generated page by its file's name; `command` runs sbatchgen in an empty folder."""
+    made: dict[str, Callable[[], Iterator[str]]] = {
+        "commands.md": _commands,
+        "job.md": lambda: _job(_defaults(command)),
+        "profile.md": _profile,
+        "rules.md": _rules,
+        "training.md": _training,
+    }
+    return {
+        name: re.sub(r"\n{3,}", "\n\n", "\n".join(lines())).rstrip() + ENDS for name, lines in made.items()
+    }
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield ""
+    yield f"| {' | '.join(head)} |"
+    yield "|---" * len(head) + "|"
+    for row in rows:
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
+    yield ""
+
+
+# --- commands
+
+
+def _commands() -> Iterator[str]:
+    yield "# Commands and options"
+    yield ""
+    yield "`render`, `review`, `explain` and `submit` also take every [option of a job](#options-of-a-job). `-h` shows the"
+    yield "common ones, `--help-all` all of them."
+    yield ""
+    yield "    sbatchgen COMMAND -h"
+    yield "    sbatchgen --version"
+    for path, one in _walk(cli, "sbatchgen"):
+        yield from _command(path, one)
+    yield "## Options of a job"
+    yield ""
+    yield "Each is a key of a [job file](job.md) too. What follows `--` goes to the trainer."
+    for group in GROUPS:
+        yield ""
+        yield f"### {group}"
+        of_group = [one for one in parameters() if one.group == group]
+        yield from _table(("option", "what"), [_option(one)[:2] for one in of_group])
+
+
+def _walk(one: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+    if not isinstance(one, click.Group):
+        yield path, one
+        return
+    for name, inner in sorted(one.commands.items()):
+        yield from _walk(inner, f"{path} {name}")
+
+
+def _command(path: str, one: click.Command) -> Iterator[str]:
+    yield ""
+    yield f"## {path}"
+    yield ""
+    for paragraph in re.split(r"\n\s*\n", (one.help or "").strip()):
+        yield " ".join(paragraph.split())
+        yield ""
+    context = click.Context(one, info_name=path)
+    yield f"    {path} {' '.join(one.collect_usage_pieces(context))}"
+    yield ""
+    own = [
+        _option(param)
+        for param in one.get_params(context)
+        if isinstance(param, click.Option) and not isinstance(param, JobOption) and param.opts[-1] != "--help"
+    ]
+    if isinstance(one, JobCommand):
+        yield "With every [option of a job](#options-of-a-job), and:"
+    if own:
+        yield from _table(("option", "what", "default"), own)
+
+
+def _option(one: click.Option) -> tuple[str, str, str]:
+    flags = ", ".join(f"`{flag}`" for flag in (*one.opts, *one.secondary_opts) if flag.startswith("-"))
+    value = "" if one.is_flag else one.metavar or _value(one.type)
+    what, told = _without_default(one.help or "")
+    shown = f"{flags} `{value}`" if value else flags
+    default = told or (f"`{one.default}`" if one.show_default else "")
+    return f"{shown}{', several times' * one.multiple}", what, default
+
+
+def _without_default(text: str) -> tuple[str, str]:
+    """A help text, and the default that it tells in brackets at its end."""
+    what, _, told = text.partition(" [default: ")
+    return what, told.removesuffix("]")
+
+
+def _value(kind: Any) -> str:
+    """What an option without a metavar takes, in a word."""
+    if isinstance(kind, click.Choice):
+        return "|".join(kind.choices)
+    return "N" if kind.name.startswith("integer") else str(kind.name).upper()
+
+
+# --- keys of jobs and profiles
+
+
+def _job(defaults: Mapping[str, str]) -> Iterator[str]:
+    yield "# Keys of a job file and sbatchgen.yaml"
+    yield ""
+    yield "Both files have the same keys. `sbatchgen.yaml` in this folder or a parent holds for all jobs below it; a job file"
+    yield "wins over it, and an option of the command line over both. `sbatchgen explain JOB` shows who said what."
+    yield "Defaults are those of mode `ddp` on a cluster of which nothing is known but four GPUs a node; a profile may have"
+    yield "others. The examples are from [job-example.yaml](job-example.yaml)."
+    yield from _how_values_are_written()
+    yield from _records(JobSpec, "job-example.yaml", defaults)
+
+
+def _profile() -> Iterator[str]:
+    yield "# Keys of a cluster profile"
+    yield ""
+    yield "Only `name`, `url` and `checked` are required. What a profile does not say is not judged."
+    yield "[Add a cluster in ten minutes](../how-to/add-a-cluster.md) has one to start from; the examples below are from"
+    yield "[profile-example.yaml](profile-example.yaml), which has every key."
+    yield from _how_values_are_written()
+    yield from _records(Profile, "profile-example.yaml", {})
+
+
+def _how_values_are_written() -> Iterator[str]:
+    yield ""
+    yield "The key decides what a value is, so quotes are seldom needed: `time: 24:00:00` is a day."
+    yield from _table(
+        ("type", "how it is written"),
+        [
+            ("time", "`HH:MM:SS`, `D-HH:MM:SS`, or minutes"),
+            ("memory", "a whole number with K, M, G or T; M without a letter"),
+            (
+                "path",
+                "may hold `${USER}`, `${HOME}`, `${SCRATCH}`, `${WORK}`, `${TMPDIR}`, `${SLURM_...}`: the job expands them",
+            ),
+            ("release", ", ".join(f"`{one}`" for one in Release.KNOWN)),
+            ("text", "one line"),
+        ],
+    )
+
+
+def _records(kind: type, example: str, defaults: Mapping[str, str]) -> Iterator[str]:
+    """A table for each record: the file's own keys first, then those of the keys that hold keys."""
+    root = yaml.load((PAGES / example).read_text(), yaml.BaseLoader)  # noqa: S506 - texts as they are written
+    waiting: list[tuple[str, type, Any]] = [("", kind, root)]
+    seen: set[type] = set()
+    while waiting:
+        path, record, value = waiting.pop(0)
+        if record in seen:
+            continue
+        seen.add(record)
+        yield ""
+        yield f"## {'Keys of the file' if not path else f'Keys in {path}'}"
+        of_options = record is SbatchOptions and kind is not JobSpec
+        if of_options:
+            yield ""
+            yield "Options of sbatch: [the keys that a job has in `options`](job.md#keys-in-options)."
+            continue
+        rows = []
+        for key in dataclasses.fields(record):
+            type_ = record.__annotations__[key.name]
+            rows.append(_row(key, type_, value.get(key.name), defaults, prefix=path))
+            if inner := _record_in(type_):
+                inside, named = inner
+                below = value.get(key.name) or {}
+                where = f"{path}.{key.name}" if path else key.name
+                waiting.append(
+                    (f"{where}.NAME", inside, next(iter(below.values()))) if named else (where, inside, below)
+                )
+        yield from _table(("key", "type", "default", "example", "what"), rows)
+
+
+def _row(
+    key: Field[Any], kind: Any, example: Any, defaults: Mapping[str, str], *, prefix: str
+) -> tuple[str, ...]:
+    name = f"--{key.name.replace('_', '-')}" if prefix == "options" else key.name
+    default = defaults.get(name, _default(key))
+    text, _ = _without_default(key.metadata["help"])
+    required = key.default is MISSING and key.default_factory is MISSING
+    shown = "" if isinstance(example, dict) and _record_in(kind) else f"`{_flow(example)}`"
+    return (
+        f"`{key.name}`{', required' * required}",
+        _type(kind),
+        f"`{default}`" if default else "",
+        shown,
+        text,
+    )
+
+
+def _default(key: Field[Any]) -> str:
+    value = key.default if key.default_factory is MISSING else key.default_factory()
+    if value is MISSING or value is None or is_dataclass(value) or value in ((), {}):
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _type(kind: Any) -> str:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return _type(next(one for one in arguments if one is not type(None)))
+    if origin is Literal:
+        return ", ".join(f"`{word}`" for word in arguments)
+    if origin is tuple:
+        return f"list: {_type(arguments[0])}"
+    if origin is Mapping:
+        return f"name: {_type(arguments[1])}"
+    return "keys" if is_dataclass(kind) else KINDS.get(kind, "text")
+
+
+def _record_in(kind: Any) -> tuple[type, bool] | None:
+    """The record that a key holds, and whether it holds one by each of several names."""
+    if is_dataclass(kind) and isinstance(kind, type):
+        return kind, False
+    if get_origin(kind) is Mapping and is_dataclass(inner := get_args(kind)[1]) and isinstance(inner, type):
+        return inner, True
+    return None
+
+
+def _flow(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_flow(one)}' for key, one in value.items())}}}"
+    return f"[{', '.join(map(_flow, value))}]" if isinstance(value, list) else str(value)
+
+
+def _defaults(command: Command) -> dict[str, str]:
+    """What a job gets where nobody says anything: "--time" -> "0-01:00:00", as `explain` names it."""
+    Path("bare.yaml").write_text(BARE)
+    told = json.loads(command("explain", "ddp", "--profile", "./bare.yaml", "--format", "json").out)
+    said = {one["name"]: one["said"] for one in told["settings"]}
+    words = {"yes": "true", "no": "false"}
+    return {
+        name: words.get(one["value"], one["value"]) for name, one in said.items() if one["by"] == "default"
+    }
+
+
+# --- rules
+
+
+def _rules() -> Iterator[str]:
+    """A table for each file of pages, with a link to each rule's page."""
+    yield "# Rules of sbatchgen lint"
+    yield ""
+    yield "Each links to its reasons, with bad and good scripts; `sbatchgen lint --explain SB104` shows the same. A pedantic"
+    yield "rule is off unless `--select` names it or `all`."
+    for file in sorted(RULE_PAGES.glob("*.md"), key=lambda path: int(path.name.partition("-")[0])):
+        text = file.read_text()
+        yield ""
+        yield f"## {text.splitlines()[0].removeprefix('# ')}"
+        rows = []
+        for rule, title in re.findall(r"^## (SB\d{3}) (.+)$", text, re.MULTILINE):
+            anchor = re.sub(r"[^\w -]", "", f"{rule} {title}".lower()).replace(" ", "-")
+            link = f"[{rule}](../../sbatchgen/rules/pages/{file.name}#{anchor})"
+            rows.append((link, f"{rules()[rule].severity}{', pedantic' * rules()[rule].pedantic}", title))
+        yield from _table(("rule", "severity", "what"), rows)
+
+
+# --- the training package
+
+
+def _training() -> Iterator[str]:
+    yield "# Flags of the training package"
+    yield ""
+    yield "What follows `--` in a job of the bundled trainer; `python3 -m training --help` lists the same. A setting marked"
+    yield "*kept* decides what the weights become: a run is not resumed with another value of it, unless"
+    yield "`--allow-config-change` is given."
+    rows = []
+    hints = get_type_hints(Config)
+    for key in dataclasses.fields(Config):
+        text = key.metadata["help"]
+        if text.startswith("=="):  # argparse.SUPPRESS
+            continue
+        told = re.search(r" ?\(default: (.*?)\)", text)
+        default = told[1] if told else f"`{key.default}`" if key.default else ""
+        choices = ", ".join(f"`{one}`" for one in key.metadata["choices"])
+        value = choices or {bool: "", str: "text"}.get(hints[key.name], "number")
+        what = text.replace(told[0], "") if told else text
+        flag = f"`--{key.name.replace('_', '-')}`"
+        rows.append((flag, value, default, "*kept*" * key.metadata["critical"], what))
+    yield from _table(("flag", "value", "default", "resume", "what"), rows)

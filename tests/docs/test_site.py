@@ -1,0 +1,81 @@
+"""The documentation is built as a site, without a warning and without the network; its links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from tests.conftest import REPOSITORY
+from tests.docs.pages import PAGES
+
+
+class Links(HTMLParser):
+    """What a page of the site loads, where its links lead, and the places in it that links can lead to."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.links: list[str] = []
+        self.places: set[str] = set()
+        self.feed(page.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note what the tag names."""
+        said = {name: value or "" for name, value in attrs}
+        self.places.add(said.get("id", ""))
+        if tag == "a":
+            self.links.append(said.get("href", ""))
+        elif said.get("rel") not in {"canonical", "search", "index", "next", "prev"}:
+            self.loads += [said[name] for name in ("src", "href") if name in said]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built as `make docs` builds it."""
+    folder = tmp_path_factory.mktemp("site")
+    (line,) = re.findall(r"-m (sphinx .*) build/site$", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
+    words = [sys.executable, "-m", *line.split(), str(folder)]
+    done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return folder
+
+
+def test_every_page_is_on_the_site_and_every_link_leads_somewhere(site: Path) -> None:
+    found = {page: Links(page) for page in site.rglob("*.html")}
+    assert {site / page.relative_to(REPOSITORY).with_suffix(".html") for page in PAGES[1:]} <= {*found}
+    for page, one in found.items():
+        for link in one.links:
+            file, _, place = unquote(link).partition("#")
+            if re.match(r"[a-z]+:", file) or (not file and not place):
+                continue
+            to = (page.parent / file).resolve() if file else page
+            assert to.is_file(), f"{page}: {link}"
+            assert not place or to not in found or place in found[to].places, f"{page}: {link}"
+
+
+def test_the_site_loads_nothing_from_the_network(site: Path) -> None:
+    loaded = {one for page in site.rglob("*.html") for one in Links(page).loads}
+    assert len(loaded) > 5
+    assert not [one for one in loaded if re.match(r"(https?:)?//", one)]
+    for style in site.rglob("*.css"):
+        assert not re.search(r"url\(['\"]?(https?:)?//|@import", style.read_text()), style
+
+
+def test_the_links_of_the_readme_lead_somewhere() -> None:
+    readme = (REPOSITORY / "README.md").read_text()
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", readme)
+    assert len(links) > 15
+    assert [link for link in links if not link.startswith("http") and not (REPOSITORY / link).exists()] == []
+    named = {link.removeprefix("docs/") for link in links}
+    pages = {str(page.relative_to(REPOSITORY / "docs")) for page in PAGES[2:]}
+    assert {page for page in pages - named if page.startswith(("how-to", "reference"))} == set()
+
+
+def test_the_readme_is_read_in_a_minute() -> None:
+    assert len((REPOSITORY / "README.md").read_text().splitlines()) <= 150
