@@ -28,14 +28,35 @@ html_theme = "furo"
 html_title = "sbatchgen"
 html_show_sourcelink = html_copy_source = html_show_copyright = False
 html_extra_path = ["site"]
+html_css_files = ["../tables.css"]
 
 _EXAMPLE = re.compile(r"^```(\w+) (bad|good|profile)((?: \S+=\S*)*)$", re.MULTILINE)
 _WORDS = {"bad": "Bad", "good": "Good", "profile": "With this profile"}
 
 
+# What stands below a page in the list of pages.
+PARTS = {
+    "docs/migrate/index": sorted(path.stem for path in (ROOT / "docs/migrate").glob("*.md")),
+    "docs/reference/rules": [
+        f"../../sbatchgen/rules/pages/{path.stem}"
+        for path in sorted(
+            (ROOT / "sbatchgen/rules/pages").glob("*.md"), key=lambda path: int(path.name.partition("-")[0])
+        )
+    ],
+}
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("source-read", _label_examples)
+    app.connect("source-read", _list_parts)
+
+
+def _list_parts(_: Sphinx, page: str, source: list[str]) -> None:
+    """In the page itself the list would show as code where it is read in the repository."""
+    if page in PARTS:
+        parts = "\n".join(part for part in PARTS[page] if part != "index")
+        source[0] += f"\n```{{toctree}}\n:hidden:\n\n{parts}\n```\n"
 
 
 def _label_examples(_: Sphinx, page: str, source: list[str]) -> None:

@@ -209,7 +209,7 @@ def _records(kind: type, example: str, defaults: Mapping[str, str]) -> Iterator[
                 waiting.append(
                     (f"{where}.NAME", inside, next(iter(below.values()))) if named else (where, inside, below)
                 )
-        yield from _table(("key", "type", "default", "example", "what"), rows)
+        yield from _table(("key", "what", "type", "default", "example"), rows)
 
 
 def _row(
@@ -222,10 +222,10 @@ def _row(
     shown = "" if isinstance(example, dict) and _record_in(kind) else f"`{_flow(example)}`"
     return (
         f"`{key.name}`{', required' * required}",
+        text,
         _type(kind),
         f"`{default}`" if default else "",
         shown,
-        text,
     )
 
 
@@ -317,5 +317,5 @@ def _training() -> Iterator[str]:
         value = choices or {bool: "", str: "text"}.get(hints[key.name], "number")
         what = text.replace(told[0], "") if told else text
         flag = f"`--{key.name.replace('_', '-')}`"
-        rows.append((flag, value, default, "*kept*" * key.metadata["critical"], what))
-    yield from _table(("flag", "value", "default", "resume", "what"), rows)
+        rows.append((flag, what, value, default, "*kept*" * key.metadata["critical"]))
+    yield from _table(("flag", "what", "value", "default", "resume"), rows)
