@@ -39,9 +39,7 @@ PARTS = {
     "docs/migrate/index": sorted(path.stem for path in (ROOT / "docs/migrate").glob("*.md")),
     "docs/reference/rules": [
         f"../../sbatchgen/rules/pages/{path.stem}"
-        for path in sorted(
-            (ROOT / "sbatchgen/rules/pages").glob("*.md"), key=lambda path: int(path.name.partition("-")[0])
-        )
+        for path in sorted((ROOT / "sbatchgen/rules/pages").glob("*.md"))
     ],
 }
 

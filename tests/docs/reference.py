@@ -284,7 +284,7 @@ def _rules() -> Iterator[str]:
     yield ""
     yield "Each links to its reasons, with bad and good scripts; `sbatchgen lint --explain SB104` shows the same. A pedantic"
     yield "rule is off unless `--select` names it or `all`."
-    for file in sorted(RULE_PAGES.glob("*.md"), key=lambda path: int(path.name.partition("-")[0])):
+    for file in sorted(RULE_PAGES.glob("*.md")):
         text = file.read_text()
         yield ""
         yield f"## {text.splitlines()[0].removeprefix('# ')}"
