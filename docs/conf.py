@@ -24,6 +24,7 @@ exclude_patterns = [
 myst_heading_anchors = 3
 suppress_warnings = ["misc.highlighting_failure"]  # bad examples are no bash
 copybutton_prompt_text = "$ "
+smartquotes = False  # it makes a dash of the -- of options
 html_theme = "furo"
 html_title = "sbatchgen"
 html_show_sourcelink = html_copy_source = html_show_copyright = False

@@ -155,3 +155,4 @@ def test_the_scripts_that_are_shown_are_the_golden_one() -> None:
     assert re.findall(r"```bash\n(.*?)```", page, re.DOTALL) == [golden]
     (heart,) = [block.text for block in blocks(REPOSITORY / "README.md") if block.kind == "bash"]
     assert f"\n{heart}" in golden
+    assert f"[{len(golden.splitlines())} lines](docs/reference/script.md)" in (REPOSITORY / "README.md").read_text()
