@@ -463,7 +463,7 @@ def differences(page: str) -> Iterator[str]:
         yield f"| {jobs} | {cell} | {one} | {other} | {why} |\n"
     yield (
         "\nAll else is equal: nodes, processes, images of a process and step, optimizer, learning rate of each epoch,"
-        "\nweight decay, epochs, precision, checkpoints, what is told and evaluated. `tests/jobs/test_tutorials.py` computes"
+        "\nweight decay, epochs, precision, checkpoints, what is logged and evaluated. `tests/jobs/test_tutorials.py` computes"
         "\nit from the commands above, beside [what the originals do](../../tests/fixtures/tutorials.yaml).\n"
     )
 
