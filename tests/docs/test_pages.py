@@ -26,12 +26,17 @@ from tests.docs.pages import PAGES, blocks, commands
 from tests.scripts import PROFILES
 from training.config import parse
 
-CONSOLES = [page for page in PAGES if any(block.kind == "console" for block in blocks(page))]
-HEAD = "name: x\nurl: x\nchecked: x\n"
-
 
 def name(page: Path) -> str:
     return str(page.relative_to(REPOSITORY))
+
+
+CONSOLES = [
+    pytest.param(page, id=name(page), marks=[pytest.mark.slow] if page.stem == "tutorial" else [])
+    for page in PAGES
+    if any(block.kind == "console" for block in blocks(page))
+]
+HEAD = "name: x\nurl: x\nchecked: x\n"
 
 
 @pytest.fixture
@@ -45,7 +50,7 @@ def typed(folder: Path) -> dict[str, str]:
     return os.environ | {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
 
 
-@pytest.mark.parametrize("page", CONSOLES, ids=name)
+@pytest.mark.parametrize("page", CONSOLES)
 def test_what_a_page_shows_is_what_its_commands_print(
     page: Path, folder: Path, typed: dict[str, str], request: pytest.FixtureRequest
 ) -> None:
@@ -155,4 +160,7 @@ def test_the_scripts_that_are_shown_are_the_golden_one() -> None:
     assert re.findall(r"```bash\n(.*?)```", page, re.DOTALL) == [golden]
     (heart,) = [block.text for block in blocks(REPOSITORY / "README.md") if block.kind == "bash"]
     assert f"\n{heart}" in golden
-    assert f"[{len(golden.splitlines())} lines](docs/reference/script.md)" in (REPOSITORY / "README.md").read_text()
+    assert (
+        f"[{len(golden.splitlines())} lines](docs/reference/script.md)"
+        in (REPOSITORY / "README.md").read_text()
+    )

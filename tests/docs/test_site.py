@@ -46,6 +46,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_every_page_is_on_the_site_and_every_link_leads_somewhere(site: Path) -> None:
     found = {page: Links(page) for page in site.rglob("*.html")}
     assert {site / page.relative_to(REPOSITORY).with_suffix(".html") for page in PAGES[1:]} <= {*found}
@@ -59,6 +60,7 @@ def test_every_page_is_on_the_site_and_every_link_leads_somewhere(site: Path) ->
             assert not place or to not in found or place in found[to].places, f"{page}: {link}"
 
 
+@pytest.mark.slow
 def test_the_site_loads_nothing_from_the_network(site: Path) -> None:
     loaded = {one for page in site.rglob("*.html") for one in Links(page).loads}
     assert len(loaded) > 5
