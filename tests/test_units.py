@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sbatchgen.plan.resources import gres_items
+from sbatchgen.sbatch.gres import requested
 from sbatchgen.units import Argument, Duration, EnvName, Gres, JobName, Memory, ShellPath, Text
 
 
@@ -99,7 +99,7 @@ def test_a_name_that_is_no_variable_or_is_slurms_is_refused(text: str) -> None:
 )
 def test_gres_counts_over_all_types(text: str, gpus: int, shards: int) -> None:
     counted = {"gpu": 0, "shard": 0}
-    for name, _, count in gres_items(Gres.parse(text)):
+    for name, _, count in requested(Gres.parse(text)):
         counted[name] += count
     assert counted == {"gpu": gpus, "shard": shards}
 

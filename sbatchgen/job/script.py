@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -13,19 +12,18 @@ from sbatchgen.finding import Place
 from sbatchgen.job.job import Job
 from sbatchgen.job.known_options import PYXIS, RENAMED, is_near, known_plugins, of_plugins, table
 from sbatchgen.plan.resources import UNLIMITED, Amounts, Resources
-from sbatchgen.sbatch import Option, Script, gres, read, tres_per_task
+from sbatchgen.sbatch import gres, tres_per_task
 from sbatchgen.sbatch.grammar import (
     INFINITE,
     RefusedError,
-    fold,
     integer,
     mebibytes,
     minutes,
     node_range,
-    with_prefix,
 )
 from sbatchgen.sbatch.header import READ, Token
-from sbatchgen.sbatch.options import Stop, scan
+from sbatchgen.sbatch.options import Option, Stop, scan
+from sbatchgen.sbatch.reader import Script, read
 from sbatchgen.sbatch.releases import ALIASES, Spec, line_of
 
 if TYPE_CHECKING:
@@ -277,10 +275,10 @@ def _resources(script: JobScript) -> Resources:
         ntasks_per_node=count["ntasks-per-node"],
         cpus_per_task=count["cpus-per-task"],
         cpus_per_gpu=count["cpus-per-gpu"],
-        gpus=_gpus(text.get("gpus"), script.slurm),
-        gpus_per_node=_gpus(text.get("gpus-per-node"), script.slurm),
-        gpus_per_task=_gpus(text.get("gpus-per-task"), script.slurm, per_task=True),
-        gres=_gres(text.get("gres", "none"), script.slurm),
+        gpus=gres.requested_gpus(text.get("gpus"), slurm=script.slurm),
+        gpus_per_node=gres.requested_gpus(text.get("gpus-per-node"), slurm=script.slurm),
+        gpus_per_task=_gpus_per_task(text.get("gpus-per-task"), script.slurm),
+        gres=gres.requested(text.get("gres", ""), slurm=script.slurm),
         mem=mebibytes(text["mem"]) if "mem" in text else None,
         mem_per_cpu=mebibytes(text["mem-per-cpu"]) if "mem-per-cpu" in text else None,
         mem_per_gpu=mebibytes(text["mem-per-gpu"]) if "mem-per-gpu" in text else None,
@@ -300,24 +298,10 @@ def _count(name: str, text: str | None, slurm: str) -> int | None:
         return None
 
 
-def _gpus(text: str | None, slurm: str, *, per_task: bool = False) -> Amounts | None:
-    """Types and counts in the value of a --gpus option."""
-    if text is None:
-        return None
-    if per_task and slurm >= "24.05":  # sbatch reads these on its own
+def _gpus_per_task(text: str | None, slurm: str) -> Amounts | None:
+    if text is not None and slurm >= "24.05":  # sbatch reads these on its own
         return tuple((kind or "", count) for kind, count in tres_per_task.per_task(text) if count > 0)
-    found = _gres(",".join(f"gpu:{item}" for item in text.split(",") if item), slurm)
-    return tuple((kind, count) for _, kind, count in found)
-
-
-def _gres(text: str, slurm: str) -> tuple[tuple[str, str, int], ...]:
-    """Name, type and count of each item of --gres, up to the first that is wrong."""
-    found: dict[tuple[str, str], int] = {}  # of what is given twice, the last counts
-    if text and fold(text) != "none":
-        with suppress(gres.BadItemError):
-            for item in gres.items(with_prefix(text, slurm=slurm), slurm=slurm):
-                found[item.name, item.type or ""] = item.count
-    return tuple((name, kind, count) for (name, kind), count in found.items())
+    return gres.requested_gpus(text, slurm=slurm)
 
 
 def _nodes(text: str | None, slurm: str) -> tuple[int | None, int | None]:

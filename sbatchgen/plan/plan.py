@@ -12,7 +12,8 @@ from sbatchgen.inputs.job import Launcher, Mode, RuntimeName
 from sbatchgen.inputs.layers import BY_DEFAULT, Origin
 from sbatchgen.inputs.options import LONG_NAMES, SbatchOptions
 from sbatchgen.inputs.profile import Partition, Profile
-from sbatchgen.plan.resources import Resources, gpu_amounts, gres_items
+from sbatchgen.plan.resources import Resources
+from sbatchgen.sbatch.gres import requested, requested_gpus
 from sbatchgen.units import Resume, ShellPath
 
 
@@ -101,10 +102,10 @@ class Plan:
             ntasks=options.ntasks,
             ntasks_per_node=options.ntasks_per_node,
             cpus_per_task=options.cpus_per_task,
-            gpus=gpu_amounts(options.gpus),
-            gpus_per_node=gpu_amounts(options.gpus_per_node),
-            gpus_per_task=gpu_amounts(options.gpus_per_task),
-            gres=gres_items(options.gres),
+            gpus=requested_gpus(options.gpus),
+            gpus_per_node=requested_gpus(options.gpus_per_node),
+            gpus_per_task=requested_gpus(options.gpus_per_task),
+            gres=requested(options.gres or ""),
             mem=options.mem,
             mem_per_cpu=options.mem_per_cpu,
             mem_per_gpu=options.mem_per_gpu,

@@ -15,7 +15,7 @@ from sbatchgen.inputs.layers import BY_DEFAULT, Layer, Level, Origin, option_val
 from sbatchgen.inputs.options import GPU_OPTIONS, SbatchOptions
 from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.plan.plan import Plan
-from sbatchgen.plan.resources import gpu_amounts, gres_items
+from sbatchgen.sbatch.gres import requested, requested_gpus
 from sbatchgen.units import Duration, Gres, JobName, Memory, Resume, ShellPath, Text
 
 DEFAULT_TIME = Duration(3600)
@@ -191,7 +191,7 @@ def _gpus(values: _Values, profile: Profile, partition: Partition, mode: Mode) -
     if mode == "cpu":
         return 0, 0
     gpus, shards = (
-        sum(count for name, _, count in gres_items(values.get("options.gres")) if name == wanted)
+        sum(count for name, _, count in requested(values.get("options.gres") or "") if name == wanted)
         for wanted in ("gpu", "shard")
     )
     if values.get("options.gpus_per_node"):
@@ -212,7 +212,7 @@ def _gpus(values: _Values, profile: Profile, partition: Partition, mode: Mode) -
 
 def _count(values: _Values, option: str) -> int:
     """GPUs that an option asks for, of all types."""
-    return sum(count for _, count in gpu_amounts(values.get(f"options.{option}")) or ())
+    return sum(count for _, count in requested_gpus(values.get(f"options.{option}")) or ())
 
 
 def _derive_tasks(values: _Values, gpus: int, shards: int, mode: Mode) -> int:

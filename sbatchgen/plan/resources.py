@@ -5,14 +5,12 @@ Grammar of --gres and --gpus, and which option wins: sbatch(1), gres.html, Slurm
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from sbatchgen.finding import Place
 
 UNLIMITED = 1 << 40  # seconds: what --time=UNLIMITED and 0 mean
-_POWERS = {"k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 
 Amounts = tuple[tuple[str, int], ...]  # type ("" where none was named) and count
 
@@ -144,30 +142,3 @@ class Resources:
         if self.mem_per_gpu is not None:
             return self.mem_per_gpu * self.gpu_count
         return self.mem
-
-
-def gpu_amounts(text: str | None) -> Amounts | None:
-    """Types and counts in the value of a --gpus option: [type:]count[,...]; a word alone is a type."""
-    if text is None:
-        return None
-    return tuple((kind, count) for kind, count in map(_item, text.split(",")) if kind or count)
-
-
-def gres_items(text: str | None) -> tuple[tuple[str, str, int], ...]:
-    """Name, type and count of each item of --gres."""
-    items = []
-    for item in (text or "none").split(","):
-        name, _, rest = item.partition(":")
-        kind, count = _item(rest) if rest else ("", 1)
-        if name != "none":
-            items.append((name, kind, count))
-    return tuple(items)
-
-
-def _item(text: str) -> tuple[str, int]:
-    """The type and the count of `type:count`, `count` or `type`."""
-    kind, colon, last = text.rpartition(":")
-    match = re.fullmatch(r"(\d{1,18})([kmgtpKMGTP]?)", last)
-    if match is None:
-        return (text if colon else last), 1
-    return kind, int(match[1]) * 1024 ** _POWERS.get(match[2].lower(), 0)

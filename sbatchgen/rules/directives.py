@@ -12,9 +12,8 @@ from sbatchgen.job.known_options import PYXIS_NAMES, RENAMED, SRUN_ONLY, release
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.values import BAD_VALUE, EXAMPLES, refused
-from sbatchgen.sbatch import Directive, Kind, Option
-from sbatchgen.sbatch.header import READ
-from sbatchgen.sbatch.options import Stop
+from sbatchgen.sbatch.header import READ, Directive, Kind
+from sbatchgen.sbatch.options import Option, Stop
 from sbatchgen.sbatch.releases import RELEASES, HasArgument
 
 RULES: Rules[JobScript] = Rules()

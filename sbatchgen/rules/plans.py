@@ -249,7 +249,7 @@ def _read_otherwise(job: PlannedJob, name: str, value: str) -> str:
     An option that needs a value takes the next directive for it; one that takes none refuses any.
     """
     from sbatchgen.job.known_options import of_plugins, releases
-    from sbatchgen.sbatch import read
+    from sbatchgen.sbatch.reader import read
 
     known = releases(name)
     release = job.slurm if not known or job.slurm in known else known[-1]

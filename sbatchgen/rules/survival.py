@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from signal import Signals
 
 from sbatchgen.bash import Command
 from sbatchgen.bash.body import SHELLS
@@ -16,30 +17,29 @@ from sbatchgen.finding import Edit
 from sbatchgen.job.launches import Launch
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.sbatch.grammar import signal as read_signal
 
 RULES: Rules[JobScript] = Rules()
 
 LONG_S = 12 * 3600
 HARMLESS = frozenset(("CONT", "CHLD", "WINCH", "URG"))  # that a process ignores unless it asks for them
-NUMBERS = {"1": "HUP", "2": "INT", "10": "USR1", "12": "USR2", "15": "TERM"}
-_SIGNAL = re.compile(r"(?:(?P<to>[RB]{1,2}):)?(?P<name>[A-Za-z]\w*|\d+)(?:@\d+)?")
 RESUMES = ("resum", "restart", "checkpoint", "ckpt", "snapshot", "latest", "last.pt", "continue")
 SAVES = ("resum", "checkpoint", "ckpt", "snapshot", "save", "saving")
 OF_ENVIRONMENT = re.compile(
     r"(?:activate|rc|profile|conda\.sh|mamba\.sh|env|modules?\.sh|lmod\.sh|/init/\w+)$"
 )
+_NAMES = {str(int(one)): one.name for one in Signals}
 _AFTER_OK = re.compile(r"(?:^|[,?=])(?:afterok|aftercorr)\b")
 
 
 def _signal(script: JobScript) -> tuple[bool, str] | None:
     """Whether --signal is for the batch shell, and the signal's name; None where there is none."""
-    match = _SIGNAL.fullmatch(script.option("signal"))
-    return ("B" in (match["to"] or ""), _name(match["name"])) if match else None
+    found = read_signal(script.option("signal"), slurm=script.slurm)
+    return ("B" in found[0], _name(str(found[1]))) if found else None
 
 
 def _name(signal: str) -> str:
-    name = signal.upper().removeprefix("SIG")
-    return NUMBERS.get(name, name)
+    return _NAMES.get(signal, signal.upper()).removeprefix("SIG")
 
 
 def _trapped(script: JobScript) -> dict[str, list[Command]]:

@@ -79,7 +79,7 @@ def refused(name: str, value: str, slurm: str) -> tuple[str, str] | None:
 @lru_cache(maxsize=256)
 def _said(name: str, value: str, slurm: str) -> str:
     from sbatchgen.job.known_options import PYXIS
-    from sbatchgen.sbatch import read
+    from sbatchgen.sbatch.reader import read
 
     value = value.replace("\\", "\\\\").replace('"', '\\"')
     answer = read(f'#!/bin/sh\n#SBATCH --{name}="{value}"\n', slurm=slurm, plugin_options=PYXIS)
@@ -251,10 +251,9 @@ def _resources(text: str, job: Job) -> None:
     if not job.is_script:
         return  # a plan holds nothing but words and counts
     from sbatchgen.sbatch import gres
-    from sbatchgen.sbatch.grammar import fold, with_prefix
 
-    if fold(text) != "none":
-        gres.check(with_prefix(text, slurm=job.slurm), slurm=job.slurm)
+    if text.lower() != "none":
+        gres.check(gres.with_prefix(text, slurm=job.slurm), slurm=job.slurm)
 
 
 def _gpus(text: str, job: Job) -> None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 import signal as signals
 
-from sbatchgen.sbatch.header import BLANKS, first_byte
-
+BLANKS = " \t\n\v\f\r"
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
 INFINITE = 0xFFFFFFFF
@@ -334,14 +333,12 @@ def bad_limit(text: str) -> str | None:
     return next((name for name in names if name not in known), None)
 
 
-def with_prefix(text: str, *, slurm: str) -> str:
-    """A --gres as sbatch keeps it: each item with the kind of resource before it."""
-    prefix = "gres:" if slurm < "23.11" else "gres/"
-    text = prefix + text.replace(",", "," + prefix)
-    return text.replace(prefix * 2, prefix)
-
-
 def byte_of(text: str, wrong: str) -> str | None:
     """The first character that the pattern `wrong` finds, as C prints a char."""
     match = re.search(wrong, text)
     return first_byte(match[0]) if match else None
+
+
+def first_byte(letter: str) -> str:
+    """The letter as C prints a char: the first byte of its UTF-8 form."""
+    return letter.encode("utf-8", "surrogateescape")[:1].decode("utf-8", "surrogateescape")

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
-from sbatchgen.sbatch.grammar import fold
-
+NEWEST = "26.05"  # how a list is read where nobody names a release
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+_UNIT = re.compile("([kmgtp])(i?b)?", re.ASCII | re.IGNORECASE)
 _COUNT = re.compile(r"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
 
 
@@ -32,6 +33,31 @@ class Item:
     name: str
     type: str | None
     count: int
+
+
+def requested(text: str, *, slurm: str = NEWEST) -> tuple[tuple[str, str, int], ...]:
+    """Name, type ("" for any) and count of each item of --gres, up to the first that is wrong."""
+    found: dict[tuple[str, str], int] = {}  # of what is given twice, the last counts
+    if text and text.lower() != "none":
+        with suppress(BadItemError):
+            for item in items(with_prefix(text, slurm=slurm), slurm=slurm):
+                found[item.name, item.type or ""] = item.count
+    return tuple((name, kind, count) for (name, kind), count in found.items())
+
+
+def requested_gpus(text: str | None, *, slurm: str = NEWEST) -> tuple[tuple[str, int], ...] | None:
+    """Type and count of each item of a --gpus option; None where it is not given."""
+    if text is None:
+        return None
+    found = requested(",".join(f"gpu:{item}" for item in text.split(",") if item), slurm=slurm)
+    return tuple((kind, count) for _, kind, count in found)
+
+
+def with_prefix(text: str, *, slurm: str) -> str:
+    """A --gres as sbatch keeps it: each item with the kind of resource before it."""
+    prefix = "gres:" if slurm < "23.11" else "gres/"
+    text = prefix + text.replace(",", "," + prefix)
+    return text.replace(prefix * 2, prefix)
 
 
 def items(text: str, *, slurm: str) -> Iterator[Item]:
@@ -113,9 +139,9 @@ def number(text: str, *, signed: bool = False) -> int | None:
     value, suffix = (int(f"{match[1]}{digits or 0}"), text[match.end() :]) if match else (0, text)
     if abs(value) >= 2**64 - 1 or value == -1:
         return None
-    unit = re.fullmatch("([kmgtp])(i?b)?", fold(suffix))
+    unit = _UNIT.fullmatch(suffix)
     if suffix and not unit:
         return None
-    base = 1000 if unit and unit[2] == "b" else 1024
-    factor: int = base ** (_POWERS[unit[1]] if unit else 0)
+    base = 1000 if unit and unit[2] in ("b", "B") else 1024
+    factor: int = base ** (_POWERS[unit[1].lower()] if unit else 0)
     return value * factor % 2**64

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from sbatchgen.sbatch.grammar import BLANKS
 from sbatchgen.sbatch.releases import RELEASES, line_of
 
-BLANKS = " \t\n\v\f\r"
 _BLANKS = re.compile(f"[{BLANKS}]*")
 _COMMAND = re.compile(r"^[ \t\v\f\r]*[^# \t\n\v\f\r]", re.MULTILINE)
 _CANDIDATE = re.compile(r"^[ \t]*#[ \t#]*(?:SBATCH|SLURM|PBS|BSUB)[^\n]*", re.MULTILINE | re.IGNORECASE)
@@ -273,8 +273,3 @@ def _quoted_word(line: str, start: int, number: int, *, spaces: bool) -> tuple[T
 def _skip_blanks(line: str, at: int) -> int:
     match = _BLANKS.match(line, at)
     return match.end() if match else at
-
-
-def first_byte(letter: str) -> str:
-    """The letter as C prints a char: the first byte of its UTF-8 form."""
-    return letter.encode("utf-8", "surrogateescape")[:1].decode("utf-8", "surrogateescape")

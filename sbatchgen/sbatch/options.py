@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sbatchgen.sbatch.header import Token, first_byte
+from sbatchgen.sbatch.grammar import first_byte
+from sbatchgen.sbatch.header import Token
 from sbatchgen.sbatch.releases import ALIASES, HasArgument, Spec
 
 

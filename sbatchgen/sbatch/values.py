@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sbatchgen.sbatch import begin_time, binding, frequency, grammar
+from sbatchgen.sbatch import begin_time, binding, frequency, grammar, gres
 from sbatchgen.sbatch.fields import Fields
 from sbatchgen.sbatch.grammar import NO_VAL, NO_VAL64, RefusedError, fold, leading_number
 
@@ -121,7 +121,7 @@ def _gpu_freq(job: Fields, value: str) -> None:
 def _gres(job: Fields, value: str) -> None:
     if fold(value) in ("help", "list"):
         raise RefusedError(status=0)
-    job["gres"] = value if fold(value) == "none" else grammar.with_prefix(value, slurm=job.slurm)
+    job["gres"] = value if fold(value) == "none" else gres.with_prefix(value, slurm=job.slurm)
 
 
 def _gres_flags(job: Fields, value: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from sbatchgen.errors import Problem
 from sbatchgen.inputs.document import read
 from sbatchgen.plan.plan import Plan
-from sbatchgen.sbatch import Script
+from sbatchgen.sbatch.reader import Script
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from sbatchgen.render.trace import trace_request
 from sbatchgen.review import review
 from sbatchgen.rules.judge import check
 from sbatchgen.runs import history, start
-from sbatchgen.sbatch import Script, read
+from sbatchgen.sbatch.reader import Script, read
 from sbatchgen.slurm.refusal import Asked, asked_by, asked_in
 from sbatchgen.units import ShellPath, Text
 

@@ -10,8 +10,10 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from sbatchgen.sbatch import Option, read
-from sbatchgen.sbatch.grammar import INFINITE, integer, mebibytes, minutes, node_range, with_prefix
+from sbatchgen.sbatch.grammar import INFINITE, integer, mebibytes, minutes, node_range
+from sbatchgen.sbatch.gres import with_prefix
+from sbatchgen.sbatch.options import Option
+from sbatchgen.sbatch.reader import read
 from sbatchgen.sbatch.releases import HasArgument, specs, variables
 from tests.cluster import oracle
 

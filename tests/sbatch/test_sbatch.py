@@ -14,8 +14,9 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from sbatchgen.sbatch import Kind, Script, read
 from sbatchgen.sbatch.grammar import INFINITE, mebibytes, minutes
+from sbatchgen.sbatch.header import Kind
+from sbatchgen.sbatch.reader import Script, read
 from sbatchgen.sbatch.releases import RELEASES, HasArgument, Spec, specs, variables
 from tests.conftest import FIXTURES
 from tests.sbatch.headers import GRES_TYPES, Answer, Case, cases, comparable, ours, theirs

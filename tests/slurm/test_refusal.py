@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sbatchgen.sbatch import read
+from sbatchgen.sbatch.reader import read
 from sbatchgen.slurm.refusal import (
     Asked,
     Refusal,

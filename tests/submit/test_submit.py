@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.render.render import digest
-from sbatchgen.sbatch import read
+from sbatchgen.sbatch.reader import read
 from sbatchgen.submit import sbatch
 from sbatchgen.submit.submission import log_folders
 from tests.conftest import Command
