@@ -1,6 +1,6 @@
 """What bash finds in the body of a script: `read` of `body`; what a command launches: `chain` of `launch`.
 
-No rule of ours is in it. It needs nothing of the rest of sbatchgen, and parses with tree-sitter's grammar.
+It holds no rules. It needs nothing of the rest of sbatchgen, and parses with tree-sitter's grammar.
 """
 
 from sbatchgen.bash.body import Body, read

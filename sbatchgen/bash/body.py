@@ -28,7 +28,7 @@ class Body:
 
     Attributes:
         language: The shell or the interpreter of the first line: "bash", "sh", "python3" and so on.
-        source: The text; empty where the language is no shell's.
+        source: The text; empty where the language is not a shell.
     """
 
     def __init__(self, source: ShellText, language: str, context: Context, flags: str) -> None:
@@ -39,7 +39,7 @@ class Body:
 
     @property
     def faults(self) -> tuple[Fault, ...]:
-        """What is no bash to the grammar. Seldom it is bash all the same: `bash -n` has the last word."""
+        """What is not bash to the grammar. Seldom it is bash all the same: `bash -n` has the last word."""
         return self.source.faults
 
     @cached_property

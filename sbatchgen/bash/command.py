@@ -83,8 +83,8 @@ class Assignment(NamedTuple):
 
     Attributes:
         name: The variable's.
-        word: The value as it is written; None of an array and where a command gives the value.
-        items: The words of an array's value; None if it is none.
+        word: The value as it is written; None for an array, and where a command sets the value.
+        items: The words of an array's value; None if it is not an array.
         append: Whether it is +=.
         subscript: What stands in brackets after the name.
         by: The command or word that sets it: "", "export", "declare", "for", "read", "unset" and so on.

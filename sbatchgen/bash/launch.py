@@ -157,12 +157,7 @@ def _with_parameters(words: Sequence[Word], passed: Sequence[Word]) -> Iterator[
 
 
 def _value(words: Sequence[Word], body: Body) -> str | None:
-    return _told(words[0], body) if words else None
-
-
-def _told(word: Word, body: Body) -> str | None:
-    """The value of a word, wherever it stands."""
-    return body.value(word)
+    return body.value(words[0]) if words else None
 
 
 def _tool(words: tuple[Word, ...], body: Body) -> Tool:
@@ -201,7 +196,7 @@ def _tool(words: tuple[Word, ...], body: Body) -> Tool:
 def _subcommand(name: str, words: tuple[Word, ...], body: Body) -> tuple[str, int]:
     """The name with the verb after it, such as apptainer exec, and where its options start."""
     for at in range(1, min(len(words), 6)):
-        value = _told(words[at], body)
+        value = body.value(words[at])
         if value is None or f"{name} {value}" in SYNTAX:
             return (f"{name} {value}", at + 1) if value is not None else (name, 1)
         if not value.startswith("-"):
@@ -234,11 +229,11 @@ def _python(words: tuple[Word, ...], given: list[ToolOption], at: int, body: Bod
 
 
 def _shell_tool(name: str, words: tuple[Word, ...], given: list[ToolOption], at: int, body: Body) -> Tool:
-    """A shell; the string of -c is the first word that is no option."""
+    """A shell; the string of -c is the first word that is not an option."""
     if any(option.name == "command" for option in given) and at < len(words):
         command = next(option for option in given if option.name == "command")
         made = ToolOption(
-            name="command", value=_told(words[at], body), word=command.word, value_word=words[at]
+            name="command", value=body.value(words[at]), word=command.word, value_word=words[at]
         )
         given = [option for option in given if option is not command] + [made]
         at += 1
@@ -246,7 +241,7 @@ def _shell_tool(name: str, words: tuple[Word, ...], given: list[ToolOption], at:
 
 
 def _options(words: tuple[Word, ...], at: int, syntax: Syntax, body: Body) -> tuple[list[ToolOption], int]:
-    """The options from a word on, and where the first word is that is none."""
+    """The options from a word on, and where the first word is that is not an option."""
     given: list[ToolOption] = []
     while at < len(words):
         word = words[at]

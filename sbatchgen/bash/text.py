@@ -1,4 +1,4 @@
-"""A script's text and its tree: positions, and what the grammar needs to be spared.
+"""A script's text and its tree: positions, and what has to be hidden from the grammar.
 
 The grammar (tree-sitter-bash 0.25) reads most of bash. What it does not read and bash does is written for it
 in other characters, as many as there were, so that a place in the tree is a place in the text.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Slurm's own limit, max_script_size of SchedulerParameters in slurm.conf(5), is 4 MiB.
 SIZE_MAX = 4 << 20
-# What is no bash can take the parser's time squared. Seconds of its own, on a busy machine too.
+# What is not bash can take the parser's time squared. Seconds of its own, on a busy machine too.
 SECONDS_MAX = 1.0
 # Of an unfinished pipeline the parser makes what it can without a look at the time: 16,000 of these take 7 s.
 PIPES_MAX = 4_000
@@ -130,7 +130,7 @@ class ShellText:
 
     @cached_property
     def faults(self) -> tuple[Fault, ...]:
-        """What is no bash, as far as the grammar knows bash."""
+        """What is not bash, as far as the grammar knows bash."""
         if self.tree is None:
             return (self.fault("the script is too long or too tangled to be read", 0, len(self.text)),)
         return tuple(self._faults(self.tree)) if self.tree.root_node.has_error else ()
@@ -235,7 +235,7 @@ _MATCH = re.compile(
     rb"""(=~[ \t]+)((?:\\.|"(?:\\.|[^"\\])*"|'[^']*'|\((?:\\.|[^()\\\n])*\)|\$\{[^}]*\}|[^\s\\"'(])+)""",
     re.DOTALL,
 )
-# $'...', or what may hold its two characters and is none: a comment, "...", '...$'
+# $'...', or what may hold its two characters and is not one: a comment, "...", '...$'
 _ANSI = re.compile(
     rb"""\$'(?:\\.|[^'\\])*'|\\.|(?<![^\s;])\#[^\n]*|"(?:\\.|[^"\\$`]|\$(?!\())*"|'[^']*'""", re.DOTALL
 )

@@ -22,8 +22,6 @@ class Syntax:
         optional: Those of `values` whose value only follows an =.
         single: Whether long options may have one dash, as in mpirun -np 2.
         underscores: Whether _ and - in a name are the same.
-        program: Whether the first word that is no option is the program to start.
-        subcommand: Whether a first word such as exec comes before the options.
         operands: How many words stand between the options and the command, such as an image.
         counts: How many values an option takes, where that is not one.
     """

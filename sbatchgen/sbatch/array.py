@@ -12,7 +12,7 @@ _LARGEST = 10**18  # about what a long holds
 
 
 def indices(text: str) -> tuple[range, ...] | None:
-    """The indices, one range an item; none of an empty text, which is no array. None: slurmctld refuses it.
+    """The indices, one range an item; no range for an empty text. None: slurmctld refuses it.
 
     MaxArraySize is not judged.
     """

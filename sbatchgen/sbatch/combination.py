@@ -20,7 +20,7 @@ def settle(job: Fields) -> None:
     """Set what options imply, and check them against each other.
 
     Raises:
-        RefusedError: sbatch would end.
+        RefusedError: sbatch refuses the job.
     """
     _shared_checks(job)
     stepmgr_missing = job["resv-ports"] is not None and not job["stepmgr"] and job.slurm >= "24.05"
@@ -51,7 +51,7 @@ def check_limits(job: Fields) -> None:
     """Check --propagate and the list of nodes, as sbatch does once the options are settled.
 
     Raises:
-        RefusedError: sbatch would end.
+        RefusedError: sbatch refuses the job.
     """
     limits = job["propagate"]
     if limits is not None and "get-user-env" not in job.options and (bad := bad_limit(limits)) is not None:

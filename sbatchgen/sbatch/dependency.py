@@ -55,9 +55,9 @@ def _condition(text: str, *, strict: bool) -> str:
             raise ValueError(f"'{rest}' can't follow a job id")
         return rest
     if not colon:
-        raise ValueError(f"'{text}' is no condition" if text else "a condition is empty")
+        raise ValueError(f"'{text}' is not a condition" if text else "a condition is empty")
     if not fold(f"{kind}:").startswith(_KINDS) and not fold(text).startswith(_BURST):
-        raise ValueError(f"'{kind}' is no kind of dependency")
+        raise ValueError(f"'{kind}' is not a kind of dependency")
     return _jobs(rest, strict=strict)
 
 
@@ -70,7 +70,7 @@ def _jobs(text: str, *, strict: bool) -> str:
         if text[:1] == "+":
             minutes, text = leading_number(text[1:])
             if wrapped(minutes or 0) <= 0:
-                raise ValueError("+ wants a number of minutes")
+                raise ValueError("+ needs a number of minutes after it")
         text = _after_state(text)
         if text[:1] != ":":
             return text
@@ -81,13 +81,13 @@ def _job(text: str, *, strict: bool) -> str:
     """What follows the first job id of a text, and its task of an array."""
     number, rest = leading_number(text)
     if not (number or 0) % 2**32:
-        raise ValueError(f"'{text}' is no job id" if text else "a job id is missing")
+        raise ValueError(f"'{text}' is not a job id" if text else "a job id is missing")
     if rest[:2] == "_*":
         return rest[2:]
     if rest[:1] == "_":
         task, rest = leading_number(rest[1:])
         if task is None and strict:
-            raise ValueError("_ wants the index of a task")
+            raise ValueError("_ needs the index of a task after it")
     return rest
 
 
@@ -101,7 +101,7 @@ def _after_state(text: str) -> str:
 
 
 def _listed(text: str) -> str:
-    """The text with the tasks of each list, as 1_[2-4], apart; as it is where one is no list.
+    """The text with the tasks of each list, as 1_[2-4], apart; unchanged where one is not a list.
 
     Of more than two tasks only two are written: slurmctld judges all alike.
     """

@@ -92,11 +92,11 @@ class _Reader:
         self.count = wrapped(leading_number(token[1:])[0] or 0)
         self.starred = self.starred or not self.bracket
         if not self.name or self.count <= 0 or self.paren:
-            raise ValueError("* wants a feature before it, outside of parentheses, and a number after it")
+            raise ValueError("* needs a feature before it, outside of parentheses, and a number after it")
 
     def _join(self, token: str) -> None:
         if not self.name:
-            raise ValueError(f"'{token}' wants a feature before it")
+            raise ValueError(f"'{token}' needs a feature before it")
         self._keep("[" * (self.bracket and not self.paren) + token)
 
     def _open_bracket(self, _: str) -> None:
@@ -139,4 +139,4 @@ def _check_counts(features: list[_Feature]) -> None:
         elif not feature.inside:
             checked, joints = joints, checked
         if ("[&" in checked and not feature.number) or ("[|" in checked and feature.number):
-            raise ValueError("in brackets, & wants a count for each feature, as [a*2&b*4], and | wants none")
+            raise ValueError("in brackets, & needs a count for each feature, as [a*2&b*4], and | takes none")

@@ -42,7 +42,7 @@ _EVENTS = {"ALL", "ARRAY_TASKS", "BEGIN", "END", "FAIL", "INVALID_DEPEND", "NONE
 
 
 class RefusedError(Exception):
-    """sbatch would end here.
+    """sbatch ends here, refusing the job.
 
     Attributes:
         texts: What it says.
@@ -95,7 +95,7 @@ def integer(option: str, text: str, *, positive: bool, slurm: str) -> int:
     """A count such as that of --ntasks.
 
     Raises:
-        RefusedError: It is none.
+        RefusedError: sbatch refuses it.
     """
     value, rest = leading_number(text)
     value = value or 0
@@ -111,14 +111,14 @@ def _too_big(value: int, option: str, slurm: str) -> str:
 
 
 def short_integer(text: str) -> int | None:
-    """A number of 16 bits, None for what is none."""
+    """A number of 16 bits; None for an invalid one."""
     value, rest = leading_number(text)
     value = value or 0
     return None if rest or not 0 <= value < NO_VAL16 else value
 
 
 def seconds(text: str) -> int | None:
-    """Seconds of a time; INFINITE for no limit, None for what is no time. Fields have no upper bound."""
+    """Seconds of a time; INFINITE for no limit, None for an invalid time. Fields have no upper bound."""
     if fold(text) in ("-1", "infinite", "unlimited"):
         return INFINITE
     if not re.fullmatch(r"[0-9:-]+", text):
@@ -148,7 +148,7 @@ def seconds(text: str) -> int | None:
 
 
 def minutes(text: str) -> int | None:
-    """Minutes of a time, rounded up; INFINITE for no limit, None for what is no time."""
+    """Minutes of a time, rounded up; INFINITE for no limit, None for an invalid time."""
     value = seconds(text)
     if value is None or value in (INFINITE, -1):
         return INFINITE if value else value
@@ -157,7 +157,7 @@ def minutes(text: str) -> int | None:
 
 
 def mebibytes(text: str) -> int | None:
-    """MiB of a memory size, None for what is none."""
+    """MiB of a memory size; None for an invalid one."""
     value, rest = leading_number(text)
     if value is None or not 0 <= value < LONG_MAX:
         return None
@@ -174,7 +174,7 @@ def node_range(text: str, *, slurm: str) -> tuple[int, int]:
     """Least and most nodes; since 23.02 also of a list, such as 2,4,8 or 1-15:4.
 
     Raises:
-        RefusedError: It is no count of nodes.
+        RefusedError: sbatch refuses it.
     """
     if slurm >= "23.02" and re.search("[,:]", text):
         return _listed_nodes(text)
@@ -208,7 +208,7 @@ def _listed_nodes(text: str) -> tuple[int, int]:
 
 
 def runs(text: str) -> tuple[range, ...] | None:
-    """The numbers of a list, as 1,3-5 or 1-15:4; None for what is none. A range that goes down has none.
+    """The numbers of a list, as 1,3-5 or 1-15:4; None for an invalid list. A range that goes down has none.
 
     What is no digit, comma or dash is passed over, and a number that is missing is 0. Of a range with a step
     the end does not count. C: bitfmt2int.
@@ -245,7 +245,7 @@ def _nodes(text: str, slurm: str) -> int:
 
 
 def signal(text: str, *, slurm: str) -> tuple[str, int, int] | None:
-    """Flags (of "R" and "B"), number and seconds of --signal; None for what is none."""
+    """Flags (of "R" and "B"), number and seconds of --signal; None for an invalid one."""
     flags = ""
     for letter in "RBR":
         if text[:1].upper() == letter and text[:1].isascii():
@@ -283,7 +283,7 @@ def socket_counts(text: str, *, slurm: str) -> tuple[int, ...]:
     """Sockets, cores and threads of --extra-node-info; NO_VAL where nothing is asked.
 
     Raises:
-        RefusedError: One is no number, nor `*`.
+        RefusedError: One is neither a number nor `*`.
     """
     parts = (*text.split(":", 3)[:3], "", "")
     return tuple(
@@ -313,7 +313,7 @@ def _least(text: str, place: str, slurm: str) -> int:
 
 
 def bad_frequencies(text: str) -> list[str]:
-    """The items of --acctg-freq that are none."""
+    """The invalid items of --acctg-freq."""
     return [item for item in text.split(",") if item and not _is_frequency(item)]
 
 
@@ -325,7 +325,7 @@ def _is_frequency(item: str) -> bool:
 
 
 def bad_limit(text: str) -> str | None:
-    """The first name in --propagate that is no resource limit."""
+    """The first name in --propagate that is not a resource limit."""
     if text in ("ALL", "NONE"):
         return None
     known = ("CPU", "FSIZE", "DATA", "STACK", "CORE", "RSS", "NPROC", "NOFILE", "MEMLOCK", "AS")

@@ -17,7 +17,7 @@ _COUNT = re.compile(r"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
 
 
 class BadItemError(Exception):
-    """An item of a list of resources is none."""
+    """An item of a list of resources is invalid."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +89,7 @@ def check(text: str, *, slurm: str) -> None:
     Names of resources are not looked up; one that no plugin can have is refused by sbatch itself.
 
     Raises:
-        ValueError: An item is none; the text says which.
+        ValueError: An item is invalid; the text says which.
     """
     for item in filter(None, text.split(",")):
         _, mark, last = item.rpartition(":")
@@ -98,7 +98,7 @@ def check(text: str, *, slurm: str) -> None:
             if not mark or not last or (counted and (number(last) is None or item.count(":") < 2)):
                 raise ValueError(f"'{item}' has no count")
         elif number(item.removeprefix("gres/")) or (item[5:6] in (":", "=") and number(item[6:]) != 0):
-            raise ValueError(f"'{item.removeprefix('gres/')}' is of no resource")
+            raise ValueError(f"'{item.removeprefix('gres/')}' does not name a resource")
 
 
 def _old_item(item: str) -> Item:
@@ -131,7 +131,7 @@ def _item(item: str) -> Item:
 
 
 def number(text: str, *, signed: bool = False) -> int | None:
-    """A count with its unit, as C's strtoull reads it; None for what is none."""
+    """A count with its unit, as C's strtoull reads it; None for an invalid one."""
     match = _COUNT.match(text)
     if not signed and not "0" <= text[:1] <= "9":
         return None

@@ -64,7 +64,7 @@ def verify(job: Fields, *, known: frozenset[str] | None) -> None:
         known: The GresTypes of the cluster, None if they are unknown.
 
     Raises:
-        RefusedError: sbatch would end.
+        RefusedError: sbatch refuses the job.
     """
     if job["clusters"] is not None:  # another cluster may have other resources
         return

@@ -1,4 +1,4 @@
-"""The header of an sbatch script: whether sbatch takes the file, its directives, and their words.
+"""The header of an sbatch script: whether sbatch accepts the file, its directives, and their words.
 
 What is read here is not shell: sbatch has a quoting of its own. Source: Slurm's sbatch, releases 20.11 to
 26.05, and the behaviour of sbatch 22.05.8.

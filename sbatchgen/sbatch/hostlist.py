@@ -45,7 +45,7 @@ def hosts(text: str, *, slurm: str, distinct: bool = True) -> int:
     """How many hosts the list names, each counted once if they are to be distinct.
 
     Raises:
-        RefusedError: It is no list of hosts.
+        RefusedError: It is not a list of hosts.
     """
     runs, uncompared = _parsed(text, slurm)
     return sum(run.count for run in (_unique(runs) if distinct else runs)) + uncompared
@@ -263,7 +263,7 @@ def expanded(text: str, *, slurm: str, most: int = _RANGE_LIMIT) -> list[str]:
     """The names of the hosts in a list; none if there are more than `most`.
 
     Raises:
-        RefusedError: It is no list of hosts.
+        RefusedError: It is not a list of hosts.
     """
     found, uncompared = _parsed(text, slurm)
     if uncompared or sum(run.count for run in found) > most:
@@ -279,6 +279,6 @@ def passed_on(text: str, *, slurm: str) -> list[str]:
     """The hosts of --nodelist as slurmctld finds them: sbatch has written the list anew before.
 
     Raises:
-        RefusedError: One of them takes it for no list.
+        RefusedError: sbatch or slurmctld refuses the list.
     """
     return expanded(",".join(expanded(text, slurm=slurm)), slurm=slurm)

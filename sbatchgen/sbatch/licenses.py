@@ -43,7 +43,7 @@ def _count(text: str, slurm: str) -> int:
     if number is None and slurm >= "25.11" and re.fullmatch(r"[A-Za-z_]\w*", text):
         return 1  # the name of a number, where the site has such names
     if rest or (number is None and slurm >= "25.11"):
-        raise ValueError(f"'{text}' is no number of licences")
+        raise ValueError(f"'{text}' is not a number of licences")
     count = wrapped(number or 0)
     if count < 0:
         raise ValueError(f"{count} licences")

@@ -51,7 +51,7 @@ class Option:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stop:
-    """Why getopt went no further: its complaint, or the word that is no option."""
+    """Why getopt went no further: its complaint, or the word that is not an option."""
 
     word: Token
     complaint: str = ""

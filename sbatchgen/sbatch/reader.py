@@ -5,7 +5,7 @@
     script.messages                     # what sbatch would say
     script.returncode                   # its exit status where it would refuse the script
 
-It judges as sbatch itself does, before slurmctld is asked: no rule of ours is in it. Not read are files
+It judges as sbatch itself does before it asks slurmctld; it holds no rules. Not read are files
 that an option names (--nodefile, --bbf, --export-file, a --nodelist with a slash), users (--uid, --gid)
 and other clusters (--clusters); options of a site's plugins are given by the caller. What slurm.conf
 could change is taken as its defaults have it. Checked against sbatch 22.05.8 and 26.05.5 by

@@ -45,7 +45,7 @@ def specs(release: str) -> dict[str, Spec]:
     """The options of a release, by long name.
 
     Raises:
-        ValueError: The release is none of RELEASES; a point release is taken for its line.
+        ValueError: The release is not in RELEASES; a point release counts as its line.
     """
     at = RELEASES.index(line_of(release))
     found = {}

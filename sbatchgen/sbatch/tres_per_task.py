@@ -20,7 +20,7 @@ def settle(job: Fields) -> None:
     """Bring --tres-per-task, --gpus-per-task and --cpus-per-task in line with each other.
 
     Raises:
-        RefusedError: sbatch would end.
+        RefusedError: sbatch refuses the job.
     """
     for name in _UNFIT:
         if re.match(f"(?:.*,)?{name}", fold(job["tres-per-task"] or ""), re.DOTALL):
@@ -44,7 +44,7 @@ def check_cpus(job: Fields) -> None:
     """End where --cpus-per-gpu meets another count of CPUs; one in the environment gives way.
 
     Raises:
-        RefusedError: sbatch would end.
+        RefusedError: sbatch refuses the job.
     """
     options = ["cpus-per-task"]
     if job.slurm >= "24.05" and "cpu" in fold(job["tres-per-task"] or ""):

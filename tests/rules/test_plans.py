@@ -94,7 +94,7 @@ BREAKS: list[tuple[str, dict[str, Any], str, bool]] = [
     ("ddp", {"output": ShellPath("a\\b-%j.out")}, "turns off %j", False),
     ("ddp", {"array": Text("1..4")}, "not a list of indices", False),
     ("ddp", {"array": Text("5-1")}, "not a list of indices", False),
-    ("ddp", {"dependency": Text("afterfoo:1")}, "'afterfoo' is no kind of dependency", False),
+    ("ddp", {"dependency": Text("afterfoo:1")}, "'afterfoo' is not a kind of dependency", False),
     ("ddp", {"constraint": Text("[a")}, "'[' is not closed", False),
     ("ddp", {"licenses": Text("matlab:-1")}, "-1 licences", False),
     ("ddp", {"exclude": Text("n[3-1]")}, "not a list of nodes", False),
