@@ -34,7 +34,7 @@ _AFTER_OK = re.compile(r"(?:^|[,?=])(?:afterok|aftercorr)\b")
 
 def _signal(script: JobScript) -> tuple[bool, str] | None:
     """Whether --signal is for the batch shell, and the signal's name; None where there is none."""
-    found = read_signal(script.option("signal"), slurm=script.slurm)
+    found = read_signal(script.option("signal").partition("@")[0], slurm=script.slurm)
     return ("B" in found[0], _name(str(found[1]))) if found else None
 
 
