@@ -97,7 +97,8 @@ class Values:
 
     def _followed(self, word: Word, depth: int, left: list[int]) -> tuple[Piece, ...]:
         """The pieces of a word, with those of the variables that it expands in their place."""
-        if word.source is not self._walk.source:
+        is_plain = len(word.pieces) == 1 and word.pieces[0].kind in LITERAL
+        if is_plain or word.source is not self._walk.source:
             return word.pieces
         pieces: list[Piece] = []
         for piece in word.pieces:
