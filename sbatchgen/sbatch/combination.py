@@ -9,7 +9,7 @@ import re
 
 from sbatchgen.sbatch import hostlist, tres_per_task
 from sbatchgen.sbatch.fields import Fields
-from sbatchgen.sbatch.grammar import NO_VAL, RefusedError, bad_limit, fold, wrapped
+from sbatchgen.sbatch.grammar import NO_VAL, RefusedError, bad_limit, fatal, fold, wrapped
 
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 _HINT_RIVALS = ("ntasks-per-core", "threads-per-core", "extra-node-info")
@@ -63,12 +63,12 @@ def check_limits(job: Fields) -> None:
 def _shared_checks(job: Fields) -> None:
     """The checks that sbatch shares with salloc and srun."""
     if job.slurm >= "26.05" and "gpus-per-node" in job.options and "gres/gpu" in (job["gres"] or ""):
-        raise _fatal("--gpus-per-node and --gres=gpu are mutually exclusive.")
+        raise fatal("--gpus-per-node and --gres=gpu are mutually exclusive.")
     _tasks_per_gpu(job)
     _specialized(job)
     _memory(job)
     if job.slurm >= "23.02" and len(job.given("exclusive", "oversubscribe")) > 1:
-        raise _fatal("--exclusive and --oversubscribe options are mutually exclusive")
+        raise fatal("--exclusive and --oversubscribe options are mutually exclusive")
     if job.slurm >= "23.02":
         tres_per_task.settle(job)
     if job.slurm >= "23.11":
@@ -79,38 +79,34 @@ def _shared_checks(job: Fields) -> None:
         _segment(job)
 
 
-def _fatal(text: str) -> RefusedError:
-    return RefusedError(text, status=1, level="fatal")
-
-
 def _tasks_per_gpu(job: Fields) -> None:
     given = job.given("ntasks-per-gpu", "ntasks-per-tres")
     if not given:
         return
     per_gpu, per_tres = job["ntasks-per-gpu"], job["ntasks-per-tres"]
     if len(given) > 1 and per_gpu != per_tres:
-        raise _fatal(
+        raise fatal(
             f"Inconsistent values set to --ntasks-per-gpu={per_gpu} and --ntasks-per-tres={per_tres} "
         )
     if job.given("tres-per-task"):
-        raise _fatal("--tres-per-task is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU")
+        raise fatal("--tres-per-task is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU")
     if "tres-per-task" in job.options and "gres/gpu" in job["tres-per-task"]:
         text = "SLURM_TRES_PER_TASK is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU"
-        raise _fatal(text)
+        raise fatal(text)
     for option in _PER_GPU_RIVALS:
         if option not in job.options:
             continue
         name = f"--{option}" if job.given(option) else f"SLURM_{option.replace('-', '_').upper()}"
-        raise _fatal(f"{name} is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU")
+        raise fatal(f"{name} is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU")
 
 
 def _specialized(job: Fields) -> None:
     given, exported = job.given("core-spec", "thread-spec"), job.exported("core-spec", "thread-spec")
     if len(given) > 1 and job.slurm >= "21.08":
-        raise _fatal("-S/--core-spec and --thred-spec options are mutually exclusive")
+        raise fatal("-S/--core-spec and --thred-spec options are mutually exclusive")
     if len(exported) > 1:
         text = "Both --core-spec and --thread-spec set using environment variables."
-        raise _fatal(f"{text} Those options are mutually exclusive.")
+        raise fatal(f"{text} Those options are mutually exclusive.")
     if given or exported:
         option = "--thread-spec" if (exported or given)[-1] == "thread-spec" else "-S"
         reason = "it's not allowed by configuration (AllowSpecResourcesUsage = No)"
@@ -120,12 +116,12 @@ def _specialized(job: Fields) -> None:
 def _memory(job: Fields) -> None:
     given = job.given(*_MEMORY)
     if len(given) > 1:
-        raise _fatal("--mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive.")
+        raise fatal("--mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive.")
     if given:
         for option in set(_MEMORY) - set(given):
             job.reset(option)
     elif len(job.exported(*_MEMORY)) > 1:
-        raise _fatal("SLURM_MEM_PER_CPU, SLURM_MEM_PER_GPU, and SLURM_MEM_PER_NODE are mutually exclusive.")
+        raise fatal("SLURM_MEM_PER_CPU, SLURM_MEM_PER_GPU, and SLURM_MEM_PER_NODE are mutually exclusive.")
 
 
 def _segment(job: Fields) -> None:
@@ -133,7 +129,7 @@ def _segment(job: Fields) -> None:
     nodes = job["max_nodes"] if job["listed_nodes"] and job["max_nodes"] else job["min_nodes"]
     if size and job["nodes_set"] and nodes > size and nodes % size:
         fit = f"--segment={size} does not fit the job size ({nodes})"
-        raise _fatal(f"{fit}: node count must be evenly divisible by segment size")
+        raise fatal(f"{fit}: node count must be evenly divisible by segment size")
 
 
 def _hint(job: Fields) -> None:

@@ -59,6 +59,11 @@ class RefusedError(Exception):
         self.levels = [level] * (len(texts) - 1) + [last_level or level]
 
 
+def fatal(text: str) -> RefusedError:
+    """A fatal error of sbatch."""
+    return RefusedError(text, status=1, level="fatal")
+
+
 def fold(text: str) -> str:
     """The text with the 26 capitals of ASCII made small, all that C's strcasecmp knows."""
     return text.lower() if text.isascii() else re.sub("[A-Z]+", lambda match: match[0].lower(), text)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from sbatchgen.sbatch import gres
 from sbatchgen.sbatch.fields import Fields
-from sbatchgen.sbatch.grammar import RefusedError, fold, leading_number, wrapped
+from sbatchgen.sbatch.grammar import fatal, fold, leading_number, wrapped
 
 _UNFIT = ("mem", "energy", "node", "billing", "fs", "vmem", "pages", "bb")
 _GPU = "gres/gpu"
@@ -24,7 +24,7 @@ def settle(job: Fields) -> None:
     """
     for name in _UNFIT:
         if re.match(f"(?:.*,)?{name}", fold(job["tres-per-task"] or ""), re.DOTALL):
-            raise _fatal(f"Invalid TRES for --tres-per-task: {name}")
+            raise fatal(f"Invalid TRES for --tres-per-task: {name}")
     if job.slurm < "23.11":
         return
     if "gres:" in (job["tres-per-task"] or ""):
@@ -52,16 +52,12 @@ def check_cpus(job: Fields) -> None:
     gpu = "cpus-per-gpu"
     if (job.given(*options) and job.given(gpu)) or (job.exported(*options) and job.exported(gpu)):
         text = "--cpus-per-task, --tres-per-task=cpu:#, and --cpus-per-gpu are mutually exclusive"
-        raise _fatal(text)
+        raise fatal(text)
     if job.given(*options) and job.exported(gpu):
         job.reset(gpu)
     elif job.given(gpu) and job.exported(*options):
         job.reset("cpus-per-task")
         job["tres-per-task"] = _with_count(job["tres-per-task"], "cpu", 0)
-
-
-def _fatal(text: str) -> RefusedError:
-    return RefusedError(text, status=1, level="fatal")
 
 
 def per_task(text: str) -> Iterator[tuple[str | None, int]]:
@@ -97,13 +93,13 @@ def _join(job: Fields, option: str, name: str, count: int | None) -> None:
             job["tres-per-task"] = _with_count(job["tres-per-task"], name, count)
         return
     if job.given(option) and job.given("tres-per-task"):
-        raise _fatal(f"You can not have --tres-per-task={name}= and --{option} please use one or the other")
+        raise fatal(f"You can not have --tres-per-task={name}= and --{option} please use one or the other")
     if job.given(option) and job.exported("tres-per-task"):
         job["tres-per-task"] = _with_count(text, name, count or 0)
         return
     own = wrapped(leading_number(text[at + len(name) + 1 :])[0] or 0)
     if own <= 0:
-        raise _fatal(f"Invalid --tres-per-task={name}={own}")
+        raise fatal(f"Invalid --tres-per-task={name}={own}")
 
 
 def _with_count(text: str | None, name: str, count: int) -> str | None:
