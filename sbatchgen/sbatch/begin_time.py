@@ -23,7 +23,7 @@ _Clock = tuple[int, int, int]
 _Date = tuple[int | None, int, int]
 
 
-class _WrongError(Exception):
+class _NotATimeError(Exception):
     """The text does not name a time."""
 
 
@@ -34,7 +34,7 @@ def begin_time(text: str, *, now: float, slurm: str) -> float | None:
         return value if value is not None and not rest and 1000000 <= value < LONG_MAX else None
     try:
         clock, date = _fields(text, now, slurm)
-    except _WrongError:
+    except _NotATimeError:
         return None
     return None if clock is None and date is None else _seconds(clock, date, now)
 
@@ -77,7 +77,7 @@ def _delta(text: str, at: int) -> tuple[int, int]:
     match = re.compile(r"[ \t]*([+-])").match(text, at)
     if match is None:
         if text[at:].strip(" \t"):
-            raise _WrongError
+            raise _NotATimeError
         return 0, len(text)
     count, digits, end, folded = 0, 0, match.end(), fold(text)
     while end < len(text):
@@ -89,20 +89,20 @@ def _delta(text: str, at: int) -> tuple[int, int]:
         if "0" <= text[end] <= "9":
             count, digits = wrapped(count * 10 + int(text[end]), 64), digits + 1
         elif text[end] not in " \t\n\v\f\r":
-            raise _WrongError
+            raise _NotATimeError
         end += 1
     if not digits:
-        raise _WrongError
+        raise _NotATimeError
     return (count if match[1] == "+" else -count), end
 
 
 def _read_clock(text: str, at: int) -> tuple[_Clock, int]:
     match = _CLOCK.match(text, at)
     if match is None:
-        raise _WrongError
+        raise _NotATimeError
     hour, minute, second, half = int(match[1]), int(match[2]), int(match[3] or 0), fold(match[4] or "")
     if hour > (12 if half else 23) or minute > 59 or second > 59:
-        raise _WrongError
+        raise _NotATimeError
     if half:
         hour = hour % 12 + 12 * (half == "pm")
     return (hour, minute, second), match.end()
@@ -112,12 +112,12 @@ def _read_date(text: str, at: int) -> tuple[_Date, int]:
     is_iso = len(text) >= at + 7 and text[at + 4 : at + 5] == "-" == text[at + 7 : at + 8]
     match = (_ISO_DATE if is_iso else _DATE).match(text, at)
     if match is None:
-        raise _WrongError
+        raise _NotATimeError
     month, day = (int(match[2]), int(match[3])) if is_iso else (int(match[1]), int(match[2]))
     year = int(match[1]) if is_iso else 2000 + int(match[3] or 0)
     end = match.end()
     if not 1 <= month <= 12 or not 1 <= day <= 31 or (match[3] is None and "0" <= text[end : end + 1] <= "9"):
-        raise _WrongError
+        raise _NotATimeError
     return (year if is_iso or year > 2000 else None, month, day), end
 
 
