@@ -314,7 +314,7 @@ def test_pipes_and_devices_are_written_to_and_stay(folder: Path, command: Comman
         reading = threads.submit((folder / "pipe").read_text)
         while command("render", "ddp", "--write", "pipe").status:
             time.sleep(0.05)
-        assert reading.result(30) == expected
+        assert reading.result(600) == expected
     assert (folder / "pipe").is_fifo()
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sbatchgen import __version__
+from tests.conftest import REPOSITORY
 
-REPOSITORY = Path(__file__).parents[1]
 FOLDERS = {
     "sbatchgen": "sbatchgen",
     "templates": "sbatchgen/templates",

@@ -110,9 +110,9 @@ line = json.dumps({"rank": rank, "size": os.environ.get("WORLD_SIZE"), "begin": 
 os.write(1, f"{line}\\n".encode())  # in one piece: the processes share the log
 if mode == "fail":
     last = rank == "3" or "RANK" not in os.environ and os.environ["SLURM_NODEID"] == "1"
-    time.sleep(0 if last else 120)
+    time.sleep(0 if last else 600)
     sys.exit(7)
-for step in range(begin, begin + 600):
+for step in range(begin, begin + 6000):
     state.write_text(str(step + 1))
     if stop.exists():
         if rank == "0":

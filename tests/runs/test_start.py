@@ -402,12 +402,12 @@ import pathlib, os, time
 state = pathlib.Path(os.environ["RUN_DIR"], "steps-" + os.environ.get("RANK", "0"))
 step = int(state.read_text()) if state.exists() else 0
 print("from step", step, flush=True)
-end = 10 if step else 600
+end = 10 if step else 6000
 while step < end:
     step += 1
     state.with_suffix(".new").write_text(str(step))
     state.with_suffix(".new").replace(state)
-    time.sleep(0.1 if end == 600 else 0)
+    time.sleep(0.1 if end == 6000 else 0)
 print("complete at", step, flush=True)
 """
 

@@ -141,7 +141,7 @@ def test_ranks_end_with_the_process_that_started_them(
     pids = ranks(process.pid)
     process.kill()
     process.wait()
-    wait_for(lambda: not any(alive(pid) for pid in pids), "end of the ranks", timeout_s=20)
+    wait_for(lambda: not any(alive(pid) for pid in pids), "end of the ranks")
     ended = finish(trainers.start(tmp_path, "--epochs", "1"))
     assert ended.code == 0, ended.err
     assert "Waiting up to" not in ended.out

@@ -50,7 +50,7 @@ def test_a_line_for_one_machine_works_as_typed(
     env = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES and not k.startswith("SLURM")}
     env |= {"PATH": f"{BIN}:{env['PATH']}", "PYTHONPATH": f"{ROOT}:{QUICKLY}", "OMP_NUM_THREADS": "1"}
     ended = subprocess.run(
-        ["bash", "-c", line], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False
+        ["bash", "-c", line], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600, check=False
     )
 
     assert ended.returncode == 0, ended.stderr
