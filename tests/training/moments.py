@@ -54,6 +54,10 @@ MODULE = """
     SAMPLES, VALIDATION = 250, 1100
     WARM_UP = 2 if SIZE > 1 else 0  # steps before the first one, which are undone
 
+    # Each signal that arrives is a byte in this file
+    arrived = os.open(NOTES / f"signals-{RANK}", os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK)
+    signal.set_wakeup_fd(arrived, warn_on_full_buffer=False)
+
 
     def hold(moment):
         global HOLD_AT
@@ -293,7 +297,8 @@ class Held:
                 time.sleep(0.05 * again)
                 for pid in _pids(target, processes, ranks):
                     os.kill(pid, number)
-            time.sleep(0.05)  # an agent has to pass it on
+            if target in {"agent", "parent"}:  # which has to pass it on
+                wait_for(partial(_all_heard, notes), f"signal in {name}")
             (notes / "go").touch()
             ended = [finish(process) for process in processes]
             state = status(run_dir)
@@ -364,6 +369,10 @@ def seen(notes: Path) -> list[list[int]]:
 
 def _all_there(files: list[Path]) -> bool:
     return all(file.exists() for file in files)
+
+
+def _all_heard(notes: Path) -> bool:
+    return all((notes / f"signals-{rank}").stat().st_size for rank in "01")
 
 
 def _ranks(launcher: str, processes: list[subprocess.Popen[str]]) -> list[int]:
