@@ -110,7 +110,7 @@ def test_a_variable_that_bash_or_the_script_uses_is_refused_or_arrives(
 def test_a_variable_that_a_path_of_the_job_holds_is_refused(command: Command) -> None:
     result = command("render", "single", "--run-dir", "${HOME}/runs", "--env", "HOME=/elsewhere")
     assert result.status == 3
-    assert "a path of it holds ${HOME}: ${HOME}/runs" in result.err
+    assert "one of its paths holds ${HOME}: ${HOME}/runs" in result.err
     assert command("render", "single", "--env", "HOME=/elsewhere").status == 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shlex
@@ -11,17 +10,17 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from sbatchgen.inputs.job import RUNTIMES
 from tests.conftest import REPOSITORY, Command
 from tests.scripts import NEEDS, plan, script
+from tests.training.states import equal, everything
+from tests.training.trainers import wait_for
 
 EXAMPLE = REPOSITORY / "examples" / "own.py"
 PAGE = (REPOSITORY / "docs/how-to/own-data.md").read_text()
@@ -83,23 +82,6 @@ def rendered(command: Command, *args: str) -> str:
     return result.out
 
 
-def state(run_dir: Path) -> dict[str, Any]:
-    """All that the newest checkpoint has."""
-    name = json.loads((run_dir / "status.json").read_text())["checkpoint"]
-    found: dict[str, Any] = torch.load(run_dir / name, weights_only=True)
-    return found
-
-
-def equal(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(equal, one, other))
-    return bool(one == other)
-
-
 @pytest.mark.parametrize("function", ["data", "files"])
 def test_killed_at_any_time_it_goes_on_as_if_nothing_had_been(
     command: Command, bash: Bash, function: str
@@ -110,17 +92,15 @@ def test_killed_at_any_time_it_goes_on_as_if_nothing_had_been(
     bash.run(rendered(command, *job, "--run-dir", "whole", *trainer), "whole")
 
     killed = bash.start(rendered(command, *job, "--run-dir", "parts", *trainer, *SLOW), "killed")
-    deadline = time.monotonic() + 600
-    while not (bash.folder / "parts/checkpoints/step-00000009.pt").exists():
-        assert time.monotonic() < deadline
-        assert killed.poll() is None, killed.communicate()[0]
-        time.sleep(0.05)
+    checkpoint = bash.folder / "parts/checkpoints/step-00000009.pt"
+    wait_for(lambda: checkpoint.exists() or killed.poll() is not None, "checkpoint")
+    assert killed.poll() is None, killed.communicate()[0]
     os.killpg(killed.pid, signal.SIGKILL)
     killed.communicate()
     again = bash.run(rendered(command, *job, "--run-dir", "parts", *trainer), "again")
 
     assert re.search(r"Resuming from checkpoints/step-000000(09|18|27)\.pt: epoch 1, ", again)
-    assert equal(state(bash.folder / "parts"), state(bash.folder / "whole"))
+    assert equal(everything(bash.folder / "parts"), everything(bash.folder / "whole"))
     accuracy = float(re.findall(r"Accuracy: ([\d.]+)%", again)[-1])
     assert accuracy > 90, again  # it has learnt, by the defaults
 

@@ -253,7 +253,7 @@ def test_a_missing_log_folder_can_not_happen(site: Site) -> None:
     flags = ("single", "--output", "logs/deep/%x-%j.out", "--job-name", "logged", "--trainer", "ok.py")
     site.cluster.put("work/ok.py", "print('trained')\n")
     rendered = site.sbatchgen("render", *flags, check=True)
-    assert "the log folder 'logs/deep' must be there before the job starts" in rendered.stderr
+    assert "the log folder 'logs/deep' must exist before the job starts" in rendered.stderr
     lost = site.cluster.sbatch(cwd=site.folder, script=rendered.stdout)
     record = site.cluster.wait(lost, {"FAILED"})
     assert not Path(record["StdOut"]).exists()
