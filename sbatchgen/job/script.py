@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 NAMES_MAX = 100  # of options that sbatch does not have, which are compared with its own
 # What a subject keeps that no release of Slurm changes.
 _OF_BASH = ("lines", "body", "commands", "_by_name")
+_OF_ENVIRONMENT = re.compile(
+    r"(?:activate|rc|profile|conda\.sh|mamba\.sh|env|modules?\.sh|lmod\.sh|/init/\w+)$"
+)
 _MARKS = ("{", "<", "@", "%", "__")
 _IN_BODY = re.compile(
     r"\{\{-?[ \t]*[A-Za-z_][^{}$\n]*\}\}|\{%-?[ \t]*\w[^%\n]*%\}|(?<![\w@])@[A-Z][A-Z0-9_]+@"
@@ -161,6 +164,17 @@ class JobScript(Job):
         """The commands of the body and of the strings of its traps, tests left out."""
         traps = [command for _, body in self.body.traps for command in body.commands]
         return tuple(command for command in (*self.body.commands, *traps) if not command.test)
+
+    @cached_property
+    def assigned(self) -> frozenset[str]:
+        """The names of the variables that the script sets."""
+        return frozenset(one.name for one in self.body.sets)
+
+    @cached_property
+    def sources_commands(self) -> bool:
+        """Whether it sources files that are not for the environment alone, as a virtual environment's are."""
+        files = [command.words[1] for command in self.named("source", ".") if len(command.words) > 1]
+        return not all(_OF_ENVIRONMENT.search(self.body.text_of(file)) for file in files)
 
     @cached_property
     def _by_name(self) -> dict[str, list[Command]]:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, did_you_mean
+from sbatchgen.files import write
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.search import Places
 from sbatchgen.lint import fix, report, shellcheck
@@ -192,7 +193,7 @@ def check(name: str, task: Task) -> Checked:
 def _mended(name: str, source: Source, task: Task) -> Checked:
     new = fix.mended(source.data, lambda data: findings_of(replace(source, data=data), task.settings))
     if task.mend == "fix" and new != source.data:
-        fix.write(Path(name), new, before=source.data)
+        write(Path(name), new, before=source.data)
     rest = replace(source, data=new) if task.mend == "fix" else source
     change = fix.difference(source.file, source.data, new)
     return Checked(found=tuple(_found([rest], task)), change=change, scripts=1)
@@ -220,10 +221,7 @@ def _lines(source: Source, found: Iterable[Finding]) -> dict[int, str]:
 
 
 def _report(
-    form: str,
-    found: Sequence[report.Located],
-    problems: Sequence[Problem],
-    style: report.Style,
+    form: str, found: Sequence[report.Located], problems: Sequence[Problem], style: report.Style
 ) -> str:
     if form == "json":
         return report.as_json(found)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 
-from sbatchgen import files
 from sbatchgen.finding import Edit, Finding
 
 _PASSES = 10  # more than any chain of fixes needs; two that undo each other end here
@@ -88,17 +86,3 @@ def _lines(data: bytes) -> Iterator[bytes]:
     yield from (part + b"\n" for part in parts[:-1])
     if parts[-1]:
         yield parts[-1]
-
-
-def write(path: Path, data: bytes, *, before: bytes | None = None) -> None:
-    """Replace a file, its mode, owner and attributes kept: all of it, or nothing.
-
-    Args:
-        path: The file.
-        data: Its new contents.
-        before: What was read in it: an edit since then is not written over.
-
-    Raises:
-        DocumentError: It can't be written, or has changed.
-    """
-    files.write(path, data, before=before)

@@ -128,13 +128,16 @@ class _Failures:
 
     def findings_of(self, wanted: Iterable[Rule[Any]]) -> list[Finding]:
         """What rules find, each up to where it raises."""
-        checks = ((rule.id, partial(judge.findings, rule, self.script)) for rule in wanted)
-        return [finding for rule, check in checks for finding in self.kept(rule, check)]
+        found: list[Finding] = []
+        for rule in wanted:
+            found += self.kept(rule.id, partial(judge.findings, rule, self.script))
+        return found
 
-    def kept(self, rule: str, check: _Check) -> Iterator[Finding]:
+    def kept(self, rule: str, check: _Check) -> list[Finding]:
         """What a rule finds, up to where it raises."""
+        found: list[Finding] = []
         try:
-            yield from check()
+            found.extend(check())
         except Exception as error:  # noqa: BLE001 - any of them is a bug of ours
             import traceback
 
@@ -142,6 +145,7 @@ class _Failures:
             cause = f"{type(error).__name__}: {str(error)[:_LONGEST]}"
             where = f"{last.filename.rpartition('/')[2]}:{last.lineno}"
             self.rules.setdefault(f"{cause}, {where}", []).append(rule)
+        return found
 
     def findings(self) -> Iterator[Finding]:
         """One for each cause, of the first rule that it ended."""

@@ -35,10 +35,9 @@ def _tasks(script: JobScript) -> int:
     return script.resources.nodes * script.resources.tasks_per_node
 
 
-def _sets(script: JobScript) -> set[str]:
+def _sets(script: JobScript) -> frozenset[str]:
     """The variables that the script or the cluster's profile sets."""
-    names = {assignment.name for assignment in script.body.sets}
-    return names | {str(name) for name in script.profile.env}
+    return script.assigned | {str(name) for name in script.profile.env}
 
 
 def _is_missing(script: JobScript, path: str) -> bool:

@@ -110,7 +110,7 @@ def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
     export = script.option("export")
     if "export" not in script.options or "ALL" in export.upper().split(","):
         return
-    if any(one.name == "SLURM_EXPORT_ENV" for one in script.body.sets):
+    if "SLURM_EXPORT_ENV" in script.assigned:
         return
     given = any(one.exported for one in script.body.sets) or script.named(*_PREPARES, "conda", "spack")
     if not given:
@@ -220,7 +220,7 @@ def _variables_set(script: JobScript) -> Iterator[Hit]:
     uses = [use for use in script.body.uses if use.name in _NEEDED and use.operator[:1] not in (*":-=+?",)]
     if not uses:
         return
-    own = {one.name for one in script.body.sets} | _tested(script)
+    own = script.assigned | _tested(script)
     seen = set()
     for use in uses:
         options = _NEEDED[use.name]
@@ -320,9 +320,7 @@ def _programs_found(script: JobScript) -> Iterator[Hit]:
         if not path.startswith("/") and not _is_file(folder / path):
             what = f"{path} is looked up in the folder where sbatch is called, and {folder} has none"
             yield Hit(
-                script.at_word(launch.program.words[0]),
-                what,
-                "cd FOLDER before it, or add --chdir=FOLDER",
+                script.at_word(launch.program.words[0]), what, "cd FOLDER before it, or add --chdir=FOLDER"
             )
             return
 
@@ -337,7 +335,7 @@ def _is_file(path: Path) -> bool:
 
 @RULES.add("SB414", "info", "the old name of a variable")
 def _old_names(script: JobScript) -> Iterator[Hit]:
-    own = {one.name for one in script.body.sets}
+    own = script.assigned
     for use in script.body.uses:
         new = _OLD.get(use.name)
         line = script.lines[use.line - 1] if use.line <= len(script.lines) else ""
@@ -439,7 +437,7 @@ def _unbuffered(script: JobScript) -> Iterator[Hit]:
         return
     if script.resources.time is None or script.resources.time < LONG_S:
         return
-    if any(one.name == "PYTHONUNBUFFERED" for one in script.body.sets):
+    if "PYTHONUNBUFFERED" in script.assigned:
         return
     for launch in script.trainings:
         python = next((tool for tool in launch.tools if tool.name == "python"), None)

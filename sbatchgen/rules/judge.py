@@ -30,7 +30,7 @@ def rules(modules: tuple[str, ...]) -> tuple[Rule[Any], ...]:
 
 def findings(rule: Rule[Any], job: Job) -> Iterator[Finding]:
     """What a rule finds in a job, with the severity that the cluster's policies give it."""
-    policy = job.profile.policies.get(rule.id)  # type: ignore[call-overload]
+    policy = job.profile.policies.get(rule.id) if job.profile.policies else None  # type: ignore[call-overload]
     if policy == "off":
         return
     for hit in rule.check(job):

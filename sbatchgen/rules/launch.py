@@ -57,9 +57,7 @@ def _one_launcher_per_node(script: JobScript) -> Iterator[Hit]:
         else:
             what += ", and each starts processes for the whole node"
         yield Hit(
-            script.at_word(launch.launcher.words[0]),
-            what,
-            "srun --ntasks-per-node=1 with the job's --nodes",
+            script.at_word(launch.launcher.words[0]), what, "srun --ntasks-per-node=1 with the job's --nodes"
         )
 
 
@@ -104,7 +102,7 @@ def _launcher_counts(script: JobScript) -> Iterator[Hit]:
         return  # they may share the job
     for launch in trainings:
         launcher = launch.launcher
-        if launcher is None or any(one.name == "CUDA_VISIBLE_DEVICES" for one in script.body.sets):
+        if launcher is None or "CUDA_VISIBLE_DEVICES" in script.assigned:
             continue
         workers = launch.workers
         option = (

@@ -78,7 +78,7 @@ READ_BY_CHILDREN = frozenset(_READ_BY_CHILDREN.split())
 
 @RULES.add("SB421", "warning", "a variable that Slurm never sets")
 def _misnamed(script: JobScript) -> Iterator[Hit]:
-    own = {one.name for one in script.body.sets}
+    own = script.assigned
     seen: set[str] = set()
     for use in script.body.uses:
         name = use.name
@@ -151,7 +151,7 @@ def _shown(value: str | None) -> str:
 
 @RULES.add("SB424", "warning", "a variable of another scheduler")
 def _of_others(script: JobScript) -> Iterator[Hit]:
-    own = {one.name for one in script.body.sets} | _asked_for(script)
+    own = script.assigned | _asked_for(script)
     seen: set[str] = set()
     for use in script.body.uses:
         if (

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from sbatchgen.errors import did_you_mean
 from sbatchgen.inputs.options import NAMES
 from sbatchgen.job.job import Job
-from sbatchgen.plan.resources import UNLIMITED
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.units import Duration
+from sbatchgen.rules.values import time_limit
 
 RULES: Rules[Job] = Rules()
 
@@ -54,7 +53,7 @@ def _time_within_limit(job: Job) -> Iterator[Hit]:
     time = job.resources.time
     for name, partition in job.partitions.items():
         if time is not None and partition.time_max and time > partition.time_max:
-            what = f"time {_time(time)} is over the limit {partition.time_max} of partition '{name}'"
+            what = f"time {time_limit(time)} is over the limit {partition.time_max} of partition '{name}'"
             fix = f"set --time {partition.time_max} or less"
             reason = "for ever (PartitionTimeLimit)"
             fate = {
@@ -65,7 +64,7 @@ def _time_within_limit(job: Job) -> Iterator[Hit]:
             yield Hit("time", what, fix)
         least = job.resources.time_min
         if least is not None and partition.time_max and least > partition.time_max:
-            what = f"the shortest time {_time(least)} is over the limit {partition.time_max} of partition "
+            what = f"--time-min {time_limit(least)} is over the limit {partition.time_max} of partition "
             fix = f"set --time-min {partition.time_max} or less"
             yield Hit("time-min", f"{what}'{name}': Slurm refuses the job", fix)
 
@@ -122,8 +121,8 @@ def _within_qos(job: Job) -> Iterator[Hit]:
         fate = "Slurm refuses the job" if limits.deny_on_limit else "the job would pend for ever"
         gpus, cpus = resources.nodes * resources.gpu_count, resources.nodes * resources.cpus_on_node
         if limits.time_max and (resources.time or 0) > limits.time_max:
-            what = f"time {_time(resources.time or 0)} is over the limit {limits.time_max} of qos '{name}': "
-            what += f"{fate}"
+            what = f"time {time_limit(resources.time or 0)} is over the limit {limits.time_max} of qos "
+            what += f"'{name}': {fate}"
             yield Hit("time", what, f"set --time {limits.time_max} or less")
         for option, asked, most, unit in (
             ("nodes", resources.nodes, limits.nodes_max, "nodes"),
@@ -212,10 +211,6 @@ def _licenses_known(job: Job) -> Iterator[Hit]:
         if name not in known:
             what = f"cluster '{job.profile.name}' has no licence '{name}': Slurm refuses the job"
             yield Hit("licenses", what, did_you_mean(name, known))
-
-
-def _time(seconds: int) -> str:
-    return "UNLIMITED" if seconds >= UNLIMITED else str(Duration(seconds))
 
 
 def _features(text: str, slurm: str) -> tuple[str, ...]:

@@ -63,13 +63,7 @@ class Rules(list[Rule[J]]):
     """Rules of a module: `Rules[JobScript]` judge scripts, `Rules[PlannedJob]` plans, `Rules[Job]` both."""
 
     def add(
-        self,
-        rule_id: str,
-        severity: Severity,
-        title: str,
-        *,
-        about_fit: bool = False,
-        pedantic: bool = False,
+        self, rule_id: str, severity: Severity, title: str, *, about_fit: bool = False, pedantic: bool = False
     ) -> Callable[[Callable[[J], Iterator[Hit]]], Callable[[J], Iterator[Hit]]]:
         """A decorator that makes a function a rule."""
 

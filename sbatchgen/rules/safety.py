@@ -174,13 +174,12 @@ def _removes(script: JobScript) -> Iterator[Hit]:
     for command in script.named("rm"):
         if not _is_recursive(script, command):
             continue
-        set_here = {made.name for made in script.body.sets}
         for word in command.words[1:]:
             piece = word.pieces[0]
             rest = word.pieces[1:]
             if piece.kind != "variable" or piece.operator or not _NAME.fullmatch(piece.name):
                 continue
-            if piece.name in set_here or piece.name in ALWAYS_SET:
+            if piece.name in script.assigned or piece.name in ALWAYS_SET:
                 continue
             if not rest or not rest[0].text.startswith("/") or script.body.option_at("nounset", command.line):
                 continue
@@ -200,9 +199,8 @@ def _is_recursive(script: JobScript, command: Command) -> bool:
 def _evaluated(script: JobScript) -> Iterator[Hit]:
     if "eval" not in script.text and " -c" not in script.text:
         return
-    set_here = {made.name for made in script.body.sets}
     for command, word in _run_texts(script):
-        foreign = [name for name in word.variables if name not in set_here and name not in ALWAYS_SET]
+        foreign = [name for name in word.variables if name not in script.assigned and name not in ALWAYS_SET]
         if foreign and not word.text.startswith("'"):
             shown = "$" + foreign[0]
             what = f"{shown} comes from outside the script and is run as commands: it decides what the job "

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.edits import line_after, line_before
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.rules.survival import OF_ENVIRONMENT
 
 if TYPE_CHECKING:
     from sbatchgen.bash import Assignment, Command, Word
@@ -99,10 +98,7 @@ def _background_awaited(script: JobScript) -> Iterator[Hit]:
         return
     what = "the script ends while this runs in the background: Slurm then kills it"
     yield Hit(
-        script.at_command(command),
-        what,
-        "wait, as the last line",
-        edits=line_after(script, command, "wait"),
+        script.at_command(command), what, "wait, as the last line", edits=line_after(script, command, "wait")
     )
 
 
@@ -120,8 +116,7 @@ def _is_plain(script: JobScript) -> bool:
     """Whether the script's own commands are all that it runs."""
     if script.body.traps or script.named("eval", "wait", "coproc", "fg", "exec"):
         return False
-    sourced = [one.words[1] for one in script.named("source", ".") if len(one.words) > 1]
-    return all(OF_ENVIRONMENT.search(script.body.text_of(word)) for word in sourced)
+    return not script.sources_commands
 
 
 @RULES.add("SB310", "warning", "job steps that block each other")
@@ -158,10 +153,7 @@ def _waits_in_front(script: JobScript, first: Launch) -> Iterator[Hit]:
 @RULES.add("SB311", "warning", "a pipe that hides a failed training")
 def _pipe_status(script: JobScript) -> Iterator[Hit]:
     body = script.body
-    for launch in (
-        *script.trainings,
-        *(one for one in script.steps if not one.is_training),
-    ):
+    for launch in (*script.trainings, *(one for one in script.steps if not one.is_training)):
         command = launch.command
         pipe = command.pipe
         if (
@@ -205,9 +197,7 @@ def _last_status(script: JobScript) -> Iterator[Hit]:
             continue
         what = f"the script ends with the status of {last.name}: a failed job is shown as COMPLETED"
         yield Hit(
-            script.at_command(last),
-            what,
-            "set -e at the start, or keep the status: rc=$?; ...; exit $rc",
+            script.at_command(last), what, "set -e at the start, or keep the status: rc=$?; ...; exit $rc"
         )
 
 
@@ -299,11 +289,7 @@ def _idle_gpus(script: JobScript) -> Iterator[Hit]:
         if words:
             gpus = script.resources.nodes * script.resources.gpu_count
             what = f"{' '.join(words[:2])} holds {gpus} GPUs, even if idle"
-            yield Hit(
-                script.at_command(command),
-                what,
-                "limit it: timeout 1h COMMAND",
-            )
+            yield Hit(script.at_command(command), what, "limit it: timeout 1h COMMAND")
 
 
 @RULES.add("SB327", "warning", "srun in a loop that reads the loop's input")

@@ -25,9 +25,6 @@ LONG_S = 12 * 3600
 HARMLESS = frozenset(("CONT", "CHLD", "WINCH", "URG"))  # that a process ignores unless it asks for them
 RESUMES = ("resum", "restart", "checkpoint", "ckpt", "snapshot", "latest", "last.pt", "continue")
 SAVES = ("resum", "checkpoint", "ckpt", "snapshot", "save", "saving")
-OF_ENVIRONMENT = re.compile(
-    r"(?:activate|rc|profile|conda\.sh|mamba\.sh|env|modules?\.sh|lmod\.sh|/init/\w+)$"
-)
 _NAMES = {str(int(one)): one.name for one in Signals}
 _AFTER_OK = re.compile(r"(?:^|[,?=])(?:afterok|aftercorr)\b")
 
@@ -60,8 +57,7 @@ def _is_whole(script: JobScript) -> bool:
         return False
     if any(len(command.words) > 1 and command.context.top for command in script.named("exec")):
         return False
-    sourced = [command.words[1] for command in script.named("source", ".") if len(command.words) > 1]
-    return all(OF_ENVIRONMENT.search(script.body.text_of(word)) for word in sourced)
+    return not script.sources_commands
 
 
 def _requeues(script: JobScript) -> list[Command]:

@@ -114,8 +114,8 @@ def _refused_value(job: Job) -> Iterator[Hit]:
 def _contradicting_times(job: Job) -> Iterator[Hit]:
     most, least = job.resources.time, job.resources.time_min
     if most is not None and least is not None and least > most:
-        what = f"the shortest time limit, {_time(least)}, is longer than --time, {_time(most)}: "
-        yield Hit("time-min", f"{what}Slurm refuses the job", f"set --time-min {_time(most)} or less")
+        what = f"the shortest time limit, {time_limit(least)}, is longer than --time, {time_limit(most)}: "
+        yield Hit("time-min", f"{what}Slurm refuses the job", f"set --time-min {time_limit(most)} or less")
     elif "deadline" in job.resources:
         now = int(time.time())
         reasons = [_late(job, now + later) for later in _LATER_S]
@@ -141,11 +141,12 @@ def _late(job: Job, now: float) -> str:
     if deadline and deadline < start:
         return "the deadline has passed"
     if deadline and least and deadline < start + least:
-        return f"the deadline is less than {_time(least)} after the start"
+        return f"the deadline is less than {time_limit(least)} after the start"
     return ""
 
 
-def _time(seconds: int) -> str:
+def time_limit(seconds: int) -> str:
+    """A time limit as Slurm shows it."""
     return "UNLIMITED" if seconds >= UNLIMITED else str(Duration(seconds))
 
 
