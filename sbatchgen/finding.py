@@ -1,4 +1,4 @@
-"""What a check says about a job, be it a plan or a script."""
+"""What a rule finds in a plan or a script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that are not sbatch's own, or not any more: what to say where a script uses one.
+"""Options that sbatch does not have, or no longer: srun's, plugins', renamed ones.
 
 Sources: srun(1) of Slurm 22.05; pyxis' README and args.c; the option tables of Slurm 16.05 to 26.05.
 """
@@ -71,7 +71,7 @@ def of_plugins(names: Iterable[str]) -> tuple[Spec, ...]:
 
 @cache
 def known_plugins() -> tuple[Spec, ...]:
-    """Options of plugins that several sites or a well-known one have, besides those of pyxis."""
+    """Options of plugins that several sites or a well-known one have, except pyxis."""
     lines = (line.partition(":")[2].split() for line in _KNOWN_PLUGINS.strip().split("\n"))
     return of_plugins(chain.from_iterable(lines))
 
@@ -102,10 +102,10 @@ def distance(one: str, other: str) -> int:
 
 
 def table(slurm: str, plugins: Iterable[Spec] = ()) -> dict[str, Spec]:
-    """The options that a directive may hold where pyxis is there, by long name."""
+    """The options that a directive may hold if pyxis is installed, by long name."""
     return specs(slurm) | {spec.name: spec for spec in (*PYXIS, *plugins)}
 
 
 def releases(name: str) -> tuple[str, ...]:
-    """The releases that know an option, oldest first; none if it never was one of those in the tables."""
+    """The releases that have an option, oldest first."""
     return tuple(release for release in RELEASES if name in specs(release))

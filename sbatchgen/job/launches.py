@@ -58,7 +58,7 @@ class Launch:
 
     @cached_property
     def step(self) -> Tool | None:
-        """The srun; None where the program runs in the batch script's own place."""
+        """The srun; None if the batch script runs the program itself."""
         return self._first(frozenset(("srun",)))
 
     @cached_property
@@ -96,7 +96,7 @@ class Launch:
 
     @cached_property
     def is_training(self) -> bool:
-        """Whether it starts a program of Python, in the place where the script's work is done."""
+        """Whether it starts a Python program that does the script's real work."""
         code = next((tool for tool in self.tools if tool.name == "python"), None)
         inline = code is not None and code.option("c") is not None
         return self.is_python and not self.is_helper and not inline and not self.command.context.substitution
@@ -246,12 +246,12 @@ def _is_unseen(command: Command, body: Body) -> bool:
 
 
 def fixed_nodes(resources: Resources) -> int | None:
-    """The nodes of a job; None where --nodes is a range."""
+    """The nodes of a job; None if --nodes is a range."""
     return resources.nodes if resources.nodes_max in (None, resources.nodes_min) else None
 
 
 def variable(option: ToolOption, tool: Tool) -> str:
-    """The name of the variable that an option's value is; "" where it is something else."""
+    """The variable that an option's value is; "" if it is something else."""
     word = option.value_word
     if word is None:
         return ""
@@ -264,7 +264,7 @@ def variable(option: ToolOption, tool: Tool) -> str:
 
 
 def slurm_number(name: str, resources: Resources) -> int | None:
-    """What a variable of Slurm holds in a job; None where it is not one, not set, or no plain number."""
+    """The number in a variable of Slurm; None if it is not one, not set, or not a number."""
     nodes = fixed_nodes(resources)
     tasks = nodes * resources.ntasks_per_node if nodes is not None and resources.ntasks_per_node else None
     held = {
@@ -283,5 +283,5 @@ def slurm_number(name: str, resources: Resources) -> int | None:
 
 
 def _untyped(asked: Amounts | None) -> int | None:
-    """The number of a --gpus option that names no type: with one, the variable is no number."""
+    """The number of a --gpus option without a type: with one, the variable is not a number."""
     return asked[0][1] if asked and len(asked) == 1 and not asked[0][0] else None

@@ -99,7 +99,7 @@ class JobScript(Job):
         return found
 
     def may_be_of_plugin(self, name: str) -> bool:
-        """Whether an unknown option may be one of a plugin: it is no slip, and no list says no."""
+        """Whether an unknown option may be a plugin's: it is not a typo, and the profile lists no plugins."""
         if self.profile.plugin_options:
             return False
         known = self._unknown_names
@@ -144,7 +144,7 @@ class JobScript(Job):
 
     @cached_property
     def trainings(self) -> tuple[Launch, ...]:
-        """The launches of the real work: programs of Python."""
+        """The launches of the real work: Python programs."""
         return tuple(launch for launch in self.launches if launch.is_training)
 
     @cached_property
@@ -227,7 +227,7 @@ class JobScript(Job):
         return Place(f"{self.file}:{line}:{column}", line, column, end)
 
     def at_word(self, word: Word | Command) -> Place:
-        """Where a word or a command of the body stands; up to the line's end where it goes on in the next."""
+        """Where a word or a command of the body is; to the end of the line if it continues on the next."""
         end = word.end_column if word.end_line == word.line else 0
         return self.at(word.line, word.column, end if end > word.column else 0)
 
@@ -240,7 +240,7 @@ class JobScript(Job):
         return self.at_word(option.value_word or option.word)
 
     def at_option(self, option: str) -> Place:
-        """Where an option that counts is given: all of it, with its value where they stand together."""
+        """Where an option that counts is given, with its value if that is on the same line."""
         use = self.options.get(option)
         return self.at_use(use) if use else self.at(1)
 
@@ -261,7 +261,7 @@ class JobScript(Job):
 
 
 def _uses(words: list[Token], known: Mapping[str, Spec]) -> Iterator[Option | Stop]:
-    """All options in these words; where sbatch stops, the word is left out and the rest is read."""
+    """All options in these words; a word at which sbatch stops is skipped."""
     numbers = {id(word): number for number, word in enumerate(words)}
     shorts = {spec.short: spec for spec in known.values() if spec.short}
     start = 0

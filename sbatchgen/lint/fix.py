@@ -66,7 +66,7 @@ def _meet(one: Edit, other: Edit) -> bool:
 
 
 def difference(name: str, before: bytes, after: bytes) -> bytes:
-    """The change as a unified diff, which patch(1) and git take; nothing if there is none."""
+    """The change as a unified diff for patch(1) and git; empty if nothing changed."""
     import difflib
 
     if before == after:
@@ -81,7 +81,7 @@ def difference(name: str, before: bytes, after: bytes) -> bytes:
 
 
 def _lines(data: bytes) -> Iterator[bytes]:
-    """The lines with their line feeds; a carriage return ends none."""
+    """The lines with their line feeds; a carriage return does not end a line."""
     parts = data.split(b"\n")
     yield from (part + b"\n" for part in parts[:-1])
     if parts[-1]:

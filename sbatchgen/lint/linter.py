@@ -63,7 +63,7 @@ _NAMES_A_TIME = re.compile(r"--?(?:wall)?time\b|[ \t]-t[ \t=]?\d")
 
 
 def _without_consequences(script: JobScript, found: list[Finding]) -> list[Finding]:
-    """The findings; where a directive for the time is not read, this is all there is to say."""
+    """The findings, without "no time limit" if an ignored directive gives one."""
     lines = {one.place.line for one in found if one.rule in ("SB104", "SB105", "SB113")}
     if not any(_NAMES_A_TIME.search(script.lines[line - 1]) for line in lines):
         return found
@@ -75,7 +75,7 @@ LONG = 1 << 17  # characters of a script that is not read for other releases as 
 
 
 def _dated(script: JobScript, found: list[Finding]) -> list[Finding]:
-    """The findings; what a later release alone refuses is a warning where nobody has named the release."""
+    """The findings; if nobody has named the release, what only later releases refuse is a warning."""
     about = {rule.id for rule in judge.rules(_ABOUT_OPTIONS)}
     lines = {one.place.line for one in found if one.severity == "error" and one.rule in about}
     if not script.assumed or not lines or len(script.text) > LONG:

@@ -51,7 +51,7 @@ def findings(file: Path, places: Places) -> list[Finding]:
 
 
 def _name(profile: Document[Profile], file: Path) -> Iterator[Finding]:
-    """A warning where it has the name of a bundled one, which reviews would show in its place."""
+    """A warning if it has the name of a bundled profile, which reviews would show."""
     name, own = profile.value.name, bundled("profiles")
     if (own / f"{name}.yaml").is_file() and file.resolve().parent != own.resolve() and file.stem != name:
         what = f"name: '{name}' is the name of a bundled profile"
@@ -59,7 +59,7 @@ def _name(profile: Document[Profile], file: Path) -> Iterator[Finding]:
 
 
 def _setup(profile: Document[Profile]) -> Iterator[Finding]:
-    """An error where bash can't read the lines of `setup`, which nobody executes here."""
+    """An error if bash can't parse the lines of `setup`; they are not run."""
     if not profile.value.setup or not shutil.which("bash"):
         return
     text = "\n".join(profile.value.setup)

@@ -88,7 +88,7 @@ def _sound(text: str) -> str:
 
 
 def as_github(found: Iterable[Located]) -> str:
-    """Workflow commands: GitHub shows them beside the lines of a change."""
+    """Workflow commands: GitHub shows them next to the lines of a change."""
     text = ""
     for one in found:
         finding, place = one.finding, one.finding.place
@@ -103,7 +103,7 @@ def as_github(found: Iterable[Located]) -> str:
 
 
 def _escaped(text: str, more: str = "") -> str:
-    """The text with what GitHub would read as its own marks, and no control characters for its log."""
+    """The text with GitHub's own marks escaped, and without control characters."""
     return "".join(f"%{ord(char):02X}" if char in "%\n" + more else char for char in visible(text))
 
 

@@ -63,7 +63,7 @@ class Settings:
 
 
 def findings_of(source: Source, settings: Settings, others: Sequence[Finding] = ()) -> list[Finding]:
-    """The findings of a script that nobody turned off, in the lines and columns of its file."""
+    """The findings of a script that are not turned off, with the lines and columns of its file."""
     subject = JobScript(
         file=source.file,
         text=source.text,
@@ -118,7 +118,7 @@ def settings_of(
 
 
 def _profile(places: Places, named: str | None, project: JobSpec) -> Profile | None:
-    """The cluster, where somebody names one; scripts need none."""
+    """The cluster, if one is named."""
     name = named or places.environment.get("SBATCHGEN_PROFILE")
     if not name and project.profile and places.project:
         from sbatchgen.plan.request import beside

@@ -26,7 +26,7 @@ _SEVERITIES: dict[str, Severity] = {"error": "warning", "warning": "warning"}
 
 
 def findings(source: Source, program: str) -> list[Finding]:
-    """What shellcheck says of a script; nothing of one that is no shell, too large, or takes it too long."""
+    """What shellcheck says of a script; nothing if it is not a shell script, too large, or takes too long."""
     first = source.data.partition(b"\n")[0].decode("utf-8", "replace")
     interpreter = [word.rpartition("/")[2] for word in first[2:].split()] if first.startswith("#!") else []
     if len(source.data) > MAX_BYTES or (interpreter and not set(interpreter) & set(SHELLS)):

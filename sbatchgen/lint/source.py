@@ -46,11 +46,11 @@ class Source:
 
     @property
     def text(self) -> str:
-        """The script; bytes that are no UTF-8 are surrogates."""
+        """The script; bytes that are not UTF-8 are surrogates."""
         return self.data.decode("utf-8", "surrogateescape")
 
     def moved(self, finding: Finding) -> Finding:
-        """The finding where it stands in the file; in a document nothing is edited."""
+        """The finding with its place in the file; without edits in a document."""
         if not self.indents:
             return finding
         old = finding.place

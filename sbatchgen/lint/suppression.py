@@ -118,7 +118,7 @@ def suppressions(file: str, lines: Sequence[str]) -> Iterator[Suppression]:
 
 
 def _following(lines: Sequence[str], number: int) -> tuple[int, int]:
-    """The line after line `number` that is no comment for a linter, and the last that is joined to it."""
+    """The next line that is not a linter's comment, and the last of its continuations."""
     first = number + 1
     while first <= len(lines) and _OTHERS.match(lines[first - 1]):
         first += 1

@@ -1,4 +1,4 @@
-"""Work that is spread over processes, none of which outlives the call, whatever ends it.
+"""Work spread over processes, none of which outlives the call.
 
 A pool of the standard library may wait for ever where Ctrl-C meets one of its locks. Here there are none:
 each process has its share from the start, and one pipe for its answer.

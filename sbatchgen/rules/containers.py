@@ -232,7 +232,7 @@ def _mounted(script: JobScript) -> Iterator[Hit]:
 
 
 def _unmounted(script: JobScript, container: Container, values: tuple[str, ...]) -> Iterator[Hit]:
-    """The arguments of a trainer that name a shared folder which no mount covers."""
+    """A finding for each argument of a trainer with a shared folder that is not mounted."""
     items = [_plain(item) for value in values for item in value.split(",")]
     targets = [[*item.split(":"), ""][1] or item.partition(":")[0] for item in items]
     if any(target.startswith("$") or "$(" in target for target in targets):

@@ -466,7 +466,7 @@ def _hetjob(script: JobScript) -> Iterator[Hit]:
 
 
 def _unread(script: JobScript) -> Iterator[Hit]:
-    """The components that the reader leaves out, told once."""
+    """The components that the reader skips, reported once."""
     read, rest = len(script.sbatch.components), script.sbatch.unread
     if rest:
         lines = (line for line in script.sbatch.directives if line.kind is Kind.SEPARATOR)
@@ -481,7 +481,7 @@ def _unread(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB135", "error", "a combination that sbatch refuses")
 def _combination(script: JobScript) -> Iterator[Hit]:
-    """What no other rule tells of: the options are fine one by one."""
+    """What no other rule reports: each option alone is fine."""
     said = script.sbatch
     resources = script.resources
     if said.returncode is None or not said.components or not said.messages:
@@ -562,7 +562,7 @@ def _pattern_in_name(script: JobScript) -> Iterator[Hit]:
 
 
 def _is_slip(script: JobScript, line: Directive) -> bool:
-    """Whether a line is no directive by mistake: # and word stand together, and no line says the same.
+    """Whether a line was meant as a directive: # and word stand together, and no other line gives the option.
 
     With a blank between them it is mostly switched off on purpose.
     """
@@ -607,7 +607,7 @@ def _complaints(script: JobScript) -> Iterator[Stop]:
 
 
 def _strays(script: JobScript) -> Iterator[tuple[Option | None, Stop]]:
-    """Words that are no options, each with the option before it in its line; the first of a row."""
+    """Words that are not options, with the option before them on the line; of several in a row, the first."""
     before: Option | None = None
     last: Stop | None = None
     for use in script.uses:

@@ -1,4 +1,4 @@
-"""Safe edits of a script's body: where a word or a line may be put without touching anything else."""
+"""Safe edits of a script's body: words and lines inserted without changing anything else."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 
 def before(script: JobScript, word: Word, text: str) -> tuple[Edit, ...]:
-    """An insertion before a word of the script's own; none where it is not written there as it is."""
+    """An insertion before a word; none if the word comes from an expansion or another text."""
     if word.source is not script.body.source or not word.text or word.text != word.value:
         return ()
     return (Edit(word.line, word.column, word.column, text),)
 
 
 def after(script: JobScript, word: Word, text: str) -> tuple[Edit, ...]:
-    """An insertion behind a word, likewise."""
+    """An insertion after a word; none if the word comes from an expansion or another text."""
     return (Edit(word.line, word.end_column, word.end_column, text),) if before(script, word, text) else ()
 
 
 def line_before(script: JobScript, command: Command, text: str) -> tuple[Edit, ...]:
-    """A new line before a command that always runs; none where something else starts on its line."""
+    """A new line before a command that always runs; none if another command starts on its line."""
     line = _line(script, command.line)
     if not _is_own(script, command) or line[: command.column - 1].strip():
         return ()
@@ -33,7 +33,7 @@ def line_before(script: JobScript, command: Command, text: str) -> tuple[Edit, .
 
 
 def line_after(script: JobScript, command: Command, text: str) -> tuple[Edit, ...]:
-    """A new line behind a command in the background that always runs; none where its line goes on."""
+    """A new line after a background command that always runs; none if its line continues."""
     line = _line(script, command.end_line)
     if not _is_own(script, command) or not re.fullmatch(r"\s*&\s*(?:#.*)?", line[command.end_column - 1 :]):
         return ()

@@ -74,7 +74,7 @@ def _own_folder(script: JobScript) -> Iterator[Hit]:
 
 
 def _is_fallback(script: JobScript, at: int) -> bool:
-    """Whether it stands in ${NAME:-...}: what is taken where nobody says better."""
+    """Whether it is the default in ${NAME:-...}."""
     text = script.body.source.text
     before = text[max(0, text.rfind("\n", 0, at), at - 300) : at]
     return re.search(r"\$\{\w+:?-[^}]*$", before) is not None
@@ -154,7 +154,7 @@ def _conda_known(script: JobScript) -> Iterator[Hit]:
 
 
 def _is_prepared(script: JobScript, after: Command) -> bool:
-    """Whether something else than ~/.bashrc tells the shell of conda."""
+    """Whether the script sets up conda's shell functions itself."""
     others = script.named("source", ".", "module", "ml", "eval")
     return any(one is not after for one in others)
 
@@ -484,7 +484,7 @@ _ML_VERBS = frozenset(
 
 
 def _cpus(launch: Launch, resources: Resources) -> int | None:
-    """The CPUs of a task; None where the text does not tell."""
+    """The CPUs of a task; None if the script does not say."""
     given = launch.step.option("cpus-per-task") if launch.step else None
     if given:
         return launch.number(given, launch.step) if launch.step else None

@@ -39,7 +39,7 @@ def findings(rule: Rule[Any], job: Job) -> Iterator[Finding]:
 
 
 def check(plan: Plan, *, log_folders_made: bool = False) -> list[Finding]:
-    """All findings of a plan, errors first; `log_folders_made` where somebody makes the logs' folders."""
+    """All findings of a plan, errors first; `log_folders_made`: the folders of its logs will be created."""
     job = PlannedJob(plan, makes_log_folders=log_folders_made)
     wanted = rules((*PLANS, *JOBS) if plan.slurm else PLANS)
     found = [one for rule in wanted for one in findings(rule, job) if not one.pedantic]

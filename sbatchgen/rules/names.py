@@ -95,7 +95,7 @@ def _misnamed(script: JobScript) -> Iterator[Hit]:
 
 @lru_cache(maxsize=1024)
 def _meant(name: str) -> str:
-    """What to write in place of a name that is none of Slurm's; "" where it is one, or may be a site's."""
+    """What to write instead of a name that Slurm does not have; "" if Slurm has it, or a site may have."""
     if (
         len(name) > LONGEST
         or name in OF_SLURM

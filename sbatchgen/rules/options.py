@@ -184,7 +184,7 @@ def _in_script(job: Job) -> Severity | None:
 
 
 def _is_there(job: Job, folder: str) -> bool:
-    """Whether the folder is there; where nobody knows the place of submission, it is not."""
+    """Whether the folder exists; False if the place of submission is unknown."""
     if job.folder is None or "%" in folder.replace("%%", ""):
         return False
     start = job.folder / job.option("chdir")

@@ -24,7 +24,7 @@ _BLOCK = re.compile(r"^```(\w+) (bad|good|profile)((?: \S+=\S*)*)\n(.*?)^```$", 
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """A script or a job, good or bad; `settings` are the words beside it."""
+    """A script or a job, good or bad; `settings` are the words after it."""
 
     is_job: bool
     good: bool

@@ -214,7 +214,7 @@ def _licenses_known(job: Job) -> Iterator[Hit]:
 
 
 def _features(text: str, slurm: str) -> tuple[str, ...]:
-    """The names in a list of features; none of what is no list (SB140)."""
+    """The names in a list of features; none if it is malformed (SB140)."""
     if not text:
         return ()
     from sbatchgen.sbatch.features import names  # only jobs that name features need it
@@ -226,7 +226,7 @@ def _features(text: str, slurm: str) -> tuple[str, ...]:
 
 
 def _licenses(text: str, slurm: str) -> tuple[str, ...]:
-    """The names in a list of licences; none of what is no list (SB140)."""
+    """The names in a list of licences; none if it is malformed (SB140)."""
     if not text:
         return ()
     from sbatchgen.sbatch.licenses import counts  # only jobs that name licences need it
@@ -239,7 +239,7 @@ def _licenses(text: str, slurm: str) -> tuple[str, ...]:
 
 
 def _hosts(text: str, slurm: str, *, passed_on: bool = False) -> list[str]:
-    """The names of a list of hosts; none of what is no list (SB140), or the name of a file."""
+    """The names in a list of hosts; none if it is malformed (SB140) or the name of a file."""
     from sbatchgen.sbatch import hostlist  # only jobs that name nodes need it
     from sbatchgen.sbatch.grammar import RefusedError
 
@@ -255,7 +255,7 @@ def _some(names: list[str]) -> str:
 
 
 def _array(text: str) -> tuple[int, int]:
-    """The largest index or step of an array and the number of its tasks; (-1, 0) for what is no array."""
+    """The largest index or step of an array and the number of its tasks; (-1, 0) if it is malformed."""
     if not text:
         return -1, 0
     from sbatchgen.sbatch.array import indices  # only arrays need it

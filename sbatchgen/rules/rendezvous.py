@@ -140,7 +140,7 @@ def _torchrun_options() -> list[str]:
 
 
 def _value(option: ToolOption, tool: Tool | None) -> str:
-    """The value of an option, with what can't be followed as it is written."""
+    """The value of an option; unknown expansions stay as they are written."""
     if option.value is not None or option.value_word is None or tool is None:
         return option.value or ""
     text = tool.body.text_of(option.value_word)
@@ -169,7 +169,7 @@ def _has_whole_nodes(script: JobScript) -> bool:
 
 
 def _ports(script: JobScript) -> Iterator[tuple[Place, str]]:
-    """Each place where a port is written out, and the port."""
+    """Each literal port and its place."""
     used = script.trainings
     if all(launch.launcher and "standalone" in launch.launcher.options for launch in used):
         return
@@ -187,7 +187,7 @@ def _ports(script: JobScript) -> Iterator[tuple[Place, str]]:
 
 
 def _is_written(word: Word) -> bool:
-    """Whether the end of a word is written in it, and is no variable's."""
+    """Whether a word ends in literal text."""
     return bool(word.pieces) and word.pieces[-1].kind == "text"
 
 

@@ -142,7 +142,7 @@ def _gres_known(job: Job) -> Iterator[Hit]:
 
 
 def _gres_of_tasks(job: Job) -> list[str]:
-    """The names of generic resources in --tres-per-task; none of what sbatch can't read."""
+    """The names of generic resources in --tres-per-task; none if sbatch can't parse it."""
     text = job.resources.options.get("tres-per-task")
     if not text:
         return []
@@ -338,7 +338,7 @@ def _shards_shared(job: Job) -> Iterator[Hit]:
 
 
 def _is_gpu(name: str, slurm: str) -> bool:
-    """Whether sbatch takes it for one beside --gpus-per-node; since 26.05 it compares the start only."""
+    """Whether sbatch takes a resource of --gres for GPUs; since 26.05 it compares only the start."""
     return name == "gpu" or (slurm >= "26.05" and name.startswith("gpu"))
 
 
@@ -348,5 +348,5 @@ def _types(partition: Partition) -> tuple[str, ...]:
 
 
 def _memory_option(job: Job) -> str:
-    """The option that asks for memory; empty if none does."""
+    """The option that asks for memory, or ""."""
     return next((name for name in ("mem", "mem-per-cpu", "mem-per-gpu") if name in job.resources), "")

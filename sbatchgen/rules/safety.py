@@ -117,7 +117,7 @@ def _named(script: JobScript) -> Iterator[Hit]:
 
 
 def _is_assignment(script: JobScript, command: Command) -> bool:
-    """Whether NAME = VALUE is meant: the = stands alone or before a value, and NAME is no program."""
+    """Whether NAME=VALUE was meant: the = stands alone or before a value, and NAME is not a program."""
     second = command.words[1].text
     if second.startswith(("==", "=~")) or command.name in NO_VARIABLES:
         return False
@@ -129,7 +129,7 @@ NO_VARIABLES = frozenset(("echo", "printf", "print", "test", "expr", "figlet", "
 
 
 def _misnamed(script: JobScript, command: Command) -> Iterator[Hit]:
-    """What NAME=VALUE is where it is a command to bash."""
+    """A finding for NAME=VALUE that bash takes for a command."""
     match = _MISNAMED.match(command.path)
     if match is None or match[1].startswith("-") or _NAME.fullmatch(match[1]):
         return
@@ -233,7 +233,7 @@ def _secrets(script: JobScript) -> Iterator[Hit]:
 
 
 def _shaped(script: JobScript) -> Iterator[tuple[str, str, Place, str]]:
-    """Tokens that their shape tells, also in comments and directives."""
+    """Tokens recognised by their shape, even in comments and directives."""
     text = script.text
     for start, (kind, shape) in _TOKENS.items():
         for match in shape.finditer(text) if start in text else ():

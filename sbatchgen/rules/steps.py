@@ -269,7 +269,7 @@ def _leaves_the_job(script: JobScript) -> Iterator[Hit]:
 
 
 def _to_a_node(script: JobScript, command: Command) -> bool:
-    """Whether an ssh goes to a node of the job, as far as the text tells."""
+    """Whether an ssh seems to go to a node of the job."""
     if command.name != "ssh" or not _NODES.search(script.text):
         return False
     host = next((word for word in command.words[1:] if not word.text.startswith("-")), None)
@@ -326,7 +326,7 @@ def _expanded_early(script: JobScript, launch: Launch, names: frozenset[str]) ->
 def _exported_early(
     script: JobScript, launch: Launch, names: frozenset[str]
 ) -> Iterator[tuple[Assignment, str]]:
-    """The variables that a step gets from the batch script with what is each task's own, with that name."""
+    """Exported variables whose value uses a per-task variable, with the name of that one."""
     for one in (*script.body.sets, *launch.command.prefix):
         is_given = one.prefix or (one.exported and not one.context.branch and one.at < launch.command.at)
         if not is_given or one.word is None or (one.prefix and one not in launch.command.prefix):

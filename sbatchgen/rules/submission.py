@@ -1,4 +1,4 @@
-"""Where a job is submitted from: SB901, SB902 and SB910. What a live Slurm says is told by a review.
+"""Where a job is submitted from: SB901, SB902 and SB910.
 
 Sources: sbatch(1), INPUT ENVIRONMENT VARIABLES; srun(1), the same; args.c of pyxis 0.24.
 """

@@ -30,7 +30,7 @@ _AFTER_OK = re.compile(r"(?:^|[,?=])(?:afterok|aftercorr)\b")
 
 
 def _signal(script: JobScript) -> tuple[bool, str] | None:
-    """Whether --signal is for the batch shell, and the signal's name; None where there is none."""
+    """Whether --signal is for the batch shell, and the signal's name; None without --signal."""
     found = read_signal(script.option("signal").partition("@")[0], slurm=script.slurm)
     return ("B" in found[0], _name(str(found[1]))) if found else None
 
@@ -40,7 +40,7 @@ def _name(signal: str) -> str:
 
 
 def _trapped(script: JobScript) -> dict[str, list[Command]]:
-    """The signals for which the script sets a trap, with the commands that do; "?" for those not told."""
+    """The signals for which the script sets a trap, with the trap commands; "?" for unknown ones."""
     found: dict[str, list[Command]] = {}
     for command in script.named("trap"):
         words = [word for word in command.words[1:] if word.text != "--"]

@@ -48,7 +48,7 @@ def _heredoc(script: JobScript) -> Iterator[Hit]:
 
 @lru_cache(maxsize=1)  # for both rules
 def _faults(script: JobScript) -> list[tuple[int, str]]:
-    """What bash says of the script up to where it ends for sure, with the lines."""
+    """What bash says of the script up to an unconditional exit, with line numbers."""
     text = script.body.source.text if script.body.language in ("bash", "sh") else ""
     if not text or len(text) > BYTES_MAX or not _is_doubtful(script):
         return []
@@ -89,7 +89,7 @@ def _bash() -> str:
 
 @lru_cache(maxsize=4)
 def _asked(text: str) -> list[tuple[int, str]]:
-    """What bash says, with the lines; nothing where there is none, or it takes too long."""
+    """What bash says, with line numbers; nothing if there is no bash, or it takes too long."""
     if not _bash():
         return []
     options = ["-O", "extglob"] if "extglob" in text else []

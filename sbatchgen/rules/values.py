@@ -65,7 +65,7 @@ _LATER_S = (*range(0, _DAY_S + 1, 3600), *range(2 * _DAY_S, 366 * _DAY_S, 7 * _D
 
 
 def refused(name: str, value: str, slurm: str) -> tuple[str, str] | None:
-    """What sbatch itself says of an option with this value, and a fix; None where it takes it. SB126."""
+    """What sbatch says of an option with this value, and a fix; None if it accepts it (SB126)."""
     said = _said(name, value, slurm)
     if not said:
         return None
@@ -230,7 +230,7 @@ def _sbatch_takes(text: str, slurm: str) -> bool:
 
 
 def _asked_for(job: Job) -> set[str]:
-    """The nodes of --nodelist; none where Slurm may leave some of them out."""
+    """The nodes of --nodelist; none if Slurm may leave some of them out."""
     from sbatchgen.sbatch.grammar import RefusedError
     from sbatchgen.sbatch.hostlist import passed_on
 
