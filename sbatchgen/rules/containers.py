@@ -31,10 +31,6 @@ _EXPANSION = re.compile(r"\$\{[^{}]*\}")
 _BRACES = re.compile(r"\$\{(\w+)\}")
 
 
-def _tasks(script: JobScript) -> int:
-    return script.resources.nodes * script.resources.tasks_per_node
-
-
 def _sets(script: JobScript) -> frozenset[str]:
     """The variables that the script or the cluster's profile sets."""
     return script.assigned | {str(name) for name in script.profile.env}
@@ -252,14 +248,12 @@ def _plain(text: str) -> str:
     return _BRACES.sub(r"$\1", text)
 
 
-def _hands_over(script: JobScript) -> bool:
-    """Whether the script names variables that Apptainer sets in a container."""
-    return "APPTAINERENV_" in script.text or "SINGULARITYENV_" in script.text
-
-
 @RULES.add("SB510", "warning", "a container without the environment of its task", pedantic=True)
 def _environment(script: JobScript) -> Iterator[Hit]:
-    if not (script.resources.gpu_count or _tasks(script) > 1) or _hands_over(script):
+    resources = script.resources
+    if not resources.gpu_count and resources.nodes * resources.tasks_per_node < 2:
+        return
+    if "APPTAINERENV_" in script.text or "SINGULARITYENV_" in script.text:  # passed on one by one
         return
     for container in script.containers:
         flag = next((name for name in ("cleanenv", "containall") if name in container.options), "")

@@ -492,7 +492,9 @@ def _combination(script: JobScript) -> Iterator[Hit]:
     )
     text = [message.text for message in said.messages if message.level in ("fatal", "error")]
     alone = len(said.components) == 1 and text and "mutually exclusive" in text[-1]
-    if told or shared or not text or alone or _needs_gpus(script, text[0]):
+    if told or shared or not text or alone:
+        return  # SB131
+    if "cpus-per-gpu" in script.options and not resources.gpu_option and "any GPU" in text[0]:
         return  # SB131
     if any(_refusal(script, use) for use in _uses(script)):
         return
@@ -516,14 +518,10 @@ def _template(script: JobScript) -> Iterator[Hit]:
     first = next(told, None)
     if first is not None:
         match = lines[first]
-        what = f"{match[0]} is a placeholder: {_many(len(lines), 'line')} that a program fills in "
-        what += f"{'are' if len(lines) > 1 else 'is'} not judged"
+        many = f"{len(lines)} such lines are" if len(lines) > 1 else "1 such line is"
+        what = f"{match[0]} is a placeholder for a program to fill in: {many} not checked"
         at = script.at(first, match.start() + 1, match.end() + 1)
         yield Hit(at, what, "lint the rendered script")
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count > 1)}"
 
 
 @RULES.add("SB137", "warning", "a hint that is ignored")
@@ -575,10 +573,6 @@ def _is_slip(script: JobScript, line: Directive) -> bool:
     words = line.text[match.end() :].split("#")[0].split()
     usage = bool(words) and not words[-1].startswith("-") and "=" not in words[-1] and len(words) > 2
     return name not in given and not usage
-
-
-def _needs_gpus(script: JobScript, said: str) -> bool:
-    return "cpus-per-gpu" in script.options and not script.resources.gpu_option and "any GPU" in said
 
 
 def _header(script: JobScript) -> Iterator[tuple[int, str]]:

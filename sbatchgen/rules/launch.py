@@ -34,7 +34,7 @@ def _tasks_started(script: JobScript) -> Iterator[Hit]:
     trainings = script.trainings
     if any(launch.mpi or launch.launcher for launch in trainings) or script.named(*OTHER_LAUNCHERS):
         return
-    for launch in [one for one in trainings if not {"V", "version"} & set(_flags(one))][:1]:
+    for launch in [one for one in trainings if not {"V", "version"} & one.tools[0].options.keys()][:1]:
         what = f"{tasks} tasks are asked for, but the script runs once, on the first node: {tasks - 1} of "
         what += "them stay idle"
         word = launch.tools[0].words[0]
@@ -258,11 +258,6 @@ def _cpu_workers(script: JobScript) -> Iterator[Hit]:
             cpus = script.resources.cpus_on_node
             what = f"--nproc-per-node=cpu counts all CPUs of the node, but the job has {cpus}"
             yield Hit(script.at_option_of(option), what, "--nproc-per-node=$SLURM_CPUS_ON_NODE")
-
-
-def _flags(launch: Launch) -> list[str]:
-    """The letters and names of the options of its first tool."""
-    return [option.name for option in launch.tools[0].given]
 
 
 def _asked_tasks(script: JobScript) -> int:

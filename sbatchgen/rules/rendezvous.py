@@ -16,9 +16,7 @@ from sbatchgen.rules.edits import before
 from sbatchgen.rules.rule import Hit, Rules
 
 if TYPE_CHECKING:
-    from sbatchgen.bash import Word
     from sbatchgen.bash.launch import Tool, ToolOption
-    from sbatchgen.job.launches import Launch
 
 RULES: Rules[JobScript] = Rules()
 
@@ -52,7 +50,7 @@ def _port_of_the_job(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB307", "warning", "a rendezvous address that is each node itself")
 def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
     fix = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1), before srun'
-    spread = [launch for launch in script.trainings if _is_spread(launch)]
+    spread = [launch for launch in script.trainings if launch.step and (launch.nodes or 0) > 1]
     if not spread:
         return
     nodes = script.resources.nodes
@@ -153,11 +151,6 @@ def _options_of(launcher: Tool | None, names: dict[str, tuple[str, ...]]) -> Ite
             yield option
 
 
-def _is_spread(launch: Launch) -> bool:
-    nodes = launch.nodes
-    return launch.step is not None and nodes is not None and nodes > 1
-
-
 def _has_whole_nodes(script: JobScript) -> bool:
     """Whether the job takes all GPUs of its nodes, so that no other training shares them."""
     partitions, gpus = script.partitions, script.resources.gpu_count
@@ -182,13 +175,9 @@ def _ports(script: JobScript) -> Iterator[tuple[Place, str]]:
             continue
         for name in ("rdzv-endpoint", _PORTS[launcher.name]):
             option = launcher.option(name)
-            if option and option.value_word and _is_written(option.value_word):
+            pieces = option.value_word.pieces if option and option.value_word else ()
+            if option and pieces and pieces[-1].kind == "text":
                 yield script.at_option_of(option), _value(option, launcher).rpartition(":")[2]
-
-
-def _is_written(word: Word) -> bool:
-    """Whether a word ends in literal text."""
-    return bool(word.pieces) and word.pieces[-1].kind == "text"
 
 
 def _doubtful_addresses(script: JobScript) -> Iterator[tuple[Place, str]]:

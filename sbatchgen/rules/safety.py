@@ -85,11 +85,8 @@ def _hidden(script: JobScript) -> Iterator[Hit]:
         if match:
             what = f"the character U+{ord(match[0]):04X}: terminals don't show the line as bash reads it"
             at = script.at(number, match.start() + 1, match.end() + 1)
-            yield Hit(at, what, _remove(match[0]), pedantic=match[0] < "\x80")
-
-
-def _remove(character: str) -> str:
-    return "remove it, or write $'\\e' for an escape" if character == "\x1b" else "remove it"
+            fix = "remove it, or write $'\\e' for an escape" if match[0] == "\x1b" else "remove it"
+            yield Hit(at, what, fix, pedantic=match[0] < "\x80")
 
 
 @RULES.add("SB802", "error", "an assignment that sets nothing")

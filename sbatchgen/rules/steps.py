@@ -92,7 +92,8 @@ def _background_awaited(script: JobScript) -> Iterator[Hit]:
     rest = [
         one for one in commands if one.at > command.at and id(one) not in same and not one.context.function
     ]
-    if not all(_is_quick(one) for one in rest if not _same_loop(one, command)) or (rest and not alone):
+    later = [one for one in rest if not _same_loop(one, command)]
+    if any(one.context.loop or not (one.test or one.name in QUICK) for one in later) or (rest and not alone):
         return
     if any(launch.command.at > command.at and not launch.is_helper for launch in script.launches):
         return
@@ -105,11 +106,6 @@ def _background_awaited(script: JobScript) -> Iterator[Hit]:
 QUICK = frozenset(
     ("echo", "date", "printf", "true", ":", "ls", "hostname", "exit", "cd", "export", "unset", "mkdir")
 )
-
-
-def _is_quick(command: Command) -> bool:
-    """Whether a command ends at once, so that the script ends behind it."""
-    return (command.name in QUICK or command.test) and not command.context.loop
 
 
 def _is_plain(script: JobScript) -> bool:

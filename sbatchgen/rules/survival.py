@@ -12,7 +12,6 @@ from signal import Signals
 
 from sbatchgen.bash import Command
 from sbatchgen.bash.body import SHELLS
-from sbatchgen.bash.launch import Tool
 from sbatchgen.finding import Edit
 from sbatchgen.job.launches import Launch
 from sbatchgen.job.script import JobScript
@@ -247,15 +246,12 @@ def _shell_between(script: JobScript) -> Iterator[Hit]:
             if len(own) < 2:
                 continue
             what = f"{signal[1]} reaches only {shell.name}, which dies of it; {launch.program.name} runs on"
-            replaced = shell.name == "bash" and _is_end(own[-1], tool)
+            last = own[-1]  # which newer bash versions run in their own place
+            replaced = shell.name == "bash" and last.context.top and not last.pipe
+            replaced = replaced and last.at == tool.words[0].at
             what += ", unless this bash replaces itself by its last command, as newer ones do" * replaced
             fix = f"exec {tool.name} ... as its last command"
             yield Hit(script.at_word(launch.command), what, fix, "info" if replaced else None)
-
-
-def _is_end(command: Command, tool: Tool) -> bool:
-    """Whether a tool is started by this command, which ends its shell's string."""
-    return command.context.top and command.pipe is None and command.at == tool.words[0].at
 
 
 @RULES.add("SB616", "warning", "requeues without a limit", pedantic=True)

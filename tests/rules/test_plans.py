@@ -171,3 +171,12 @@ def test_findings_of_both_kinds_end_with_3(here: Path, command: Command) -> None
     both = command("render", "ddp", "--profile", str(here), "--gpus-per-node", "8", "--ntasks", "2")
     assert both.status == 3
     assert both.err.count("error: ") == 3
+
+
+def test_what_a_plan_and_its_script_show_is_said_once(here: Path, command: Command) -> None:
+    image = ("--runtime", "apptainer", "--image", "docker://a/b", "--nproc-per-node", "2")
+    shown = command("review", "ddp", "--profile", str(here), "--account", "a", "--nodes", "2", *image).out
+    assert "SB021" in shown
+    assert "SB014" in shown
+    assert "SB506" not in shown
+    assert "SB304" not in shown
