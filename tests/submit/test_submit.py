@@ -111,7 +111,7 @@ def test_a_finished_script_goes_as_it_is(record: Path, folder: Path, command: Co
             b"#!/bin/bash\n#SBATCH --tim=1 --gres gpu:1, shard:1\nhostname\n",
             (),
             3,
-            "the blank after the comma",
+            "the space after the comma",
         ),
         (b"#!/bin/bash\n#SBATCH -o logs/%j/x.out\nhostname\n", (), 3, "known only once the job runs"),
     ],
