@@ -95,6 +95,7 @@ def run(line: str, environment: dict[str, str]) -> str:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_the_commands_and_options_that_a_page_names_exist(page: Path, command: Command) -> None:
+    assert all(commands(page))
     for words in commands(page):
         if words[0] == "sbatchgen" and len(words) > 1:
             check_sbatchgen(words[1:], command)
@@ -144,9 +145,10 @@ def test_the_yaml_that_a_page_shows_is_a_job_or_a_profile(page: Path) -> None:
             continue
         head = "" if "\nurl:" in block.text else HEAD
         try:
-            decode(block.text, JobSpec, name=page.name)
+            found: object = decode(block.text, JobSpec, name=page.name)
         except DocumentError:
-            decode(head + block.text, Profile, name=page.name)
+            found = decode(head + block.text, Profile, name=page.name)
+        assert found
 
 
 def test_every_profile_and_command_is_shown() -> None:
