@@ -82,8 +82,8 @@ def _late(script: JobScript) -> Iterator[Hit]:
     if late:
         what = "this directive comes after the first command: Slurm silently ignores it"
         if len(late) > 1:
-            what = f"this directive and {len(late) - 1} more come after the first command: Slurm silently "
-            what += "ignores them without a word"
+            what = f"this directive and {len(late) - 1} more come after the first command: "
+            what += "Slurm silently ignores them"
         yield Hit(script.at(late[0]), what, "move it above the first command")
 
 
