@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -45,6 +46,7 @@ INTERRUPTED = 1  # not 128 + the signal: srun reports the highest status, which 
 
 def main(argv: list[str]) -> int:
     """Run torchrun on this node; returns the exit status."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(INTERRUPTED))  # until torchrun handles it
     os.environ.setdefault("PET_SIGNALS_TO_HANDLE", SIGNALS)
     os.environ[PARENT] = str(os.getpid())  # if this process is killed, its ranks end too
     try:

@@ -110,6 +110,9 @@ line = json.dumps({"rank": rank, "size": os.environ.get("WORLD_SIZE"), "begin": 
 os.write(1, f"{line}\\n".encode())  # in one piece: the processes share the log
 if mode == "fail":
     last = rank == "3" or "RANK" not in os.environ and os.environ["SLURM_NODEID"] == "1"
+    (run / f"here-{os.environ['SLURM_NODEID']}-{rank}").touch()
+    while last and len(list(run.glob("here-*"))) < int(os.environ.get("WORLD_SIZE", "2")):
+        time.sleep(0.1)  # one that still starts would be killed before it can say why it ends
     time.sleep(0 if last else 600)
     sys.exit(7)
 for step in range(begin, begin + 6000):
