@@ -10,9 +10,10 @@ from sbatchgen.finding import Place
 from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.resources import Resources
+from sbatchgen.sbatch.gres import NEWEST
 from sbatchgen.units import Text
 
-DEFAULT_SLURM = "26.05"  # the current release, for scripts and profiles that name none
+DEFAULT_SLURM = NEWEST  # for scripts and profiles that name none
 NO_CLUSTER = Profile(name=Text("unknown"), url=Text(""), checked=Text(""))
 
 

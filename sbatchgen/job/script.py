@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 NAMES_MAX = 100  # of options that sbatch does not have, which are compared with its own
-# What a subject keeps that no release of Slurm changes.
+# What does not depend on the release of Slurm.
 _OF_BASH = ("lines", "body", "commands", "_by_name")
 _OF_ENVIRONMENT = re.compile(
     r"(?:activate|rc|profile|conda\.sh|mamba\.sh|env|modules?\.sh|lmod\.sh|/init/\w+)$"

@@ -10,8 +10,10 @@ from typing import Any
 
 from sbatchgen.errors import Problem
 from sbatchgen.finding import Finding
+from sbatchgen.job.job import DEFAULT_SLURM
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint import suppression
+from sbatchgen.plan.plan import Plan
 from sbatchgen.rules import judge
 from sbatchgen.rules.directives import OLD
 from sbatchgen.rules.rule import Rule
@@ -52,8 +54,15 @@ def lint(script: JobScript, others: Sequence[Finding] = ()) -> list[Finding]:
 _SAID_OF_PLANS = ("SB304", "SB506")
 
 
-def lint_rendered(script: JobScript) -> list[Finding]:
-    """The findings of a rendered script besides those of its plan."""
+def lint_rendered(plan: Plan, text: str) -> list[Finding]:
+    """The findings of a plan's script besides those of the plan: of templates, `setup` and extra options."""
+    script = JobScript(
+        file="job.slurm",
+        text=text,
+        slurm=plan.profile.slurm or DEFAULT_SLURM,
+        profile=plan.profile,
+        known_options=tuple(f"{name}{'=' * (to != 'true')}" for name, to in plan.extra_options.items()),
+    )
     wanted = (rule for rule in judge.rules(judge.SCRIPTS) if rule.id not in _SAID_OF_PLANS)
     found = (finding for rule in wanted for finding in judge.findings(rule, script))
     return _sorted(finding for finding in found if not finding.pedantic)

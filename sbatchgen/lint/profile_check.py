@@ -20,8 +20,6 @@ from sbatchgen.inputs.job import MODES, Mode
 from sbatchgen.inputs.layers import Layer, Level
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import Places, bundled
-from sbatchgen.job.job import DEFAULT_SLURM
-from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint_rendered
 from sbatchgen.lint.settings import checked
 from sbatchgen.plan.plan import Plan
@@ -98,10 +96,9 @@ def _of_script(plan: Plan, profile: Document[Profile], file: Path, places: Place
         return
     if not plan.slurm:
         return
-    slurm = plan.profile.slurm or DEFAULT_SLURM
-    subject = JobScript(file="job.slurm", text=script, slurm=slurm, profile=plan.profile)
-    for finding in lint_rendered(subject):
+    lines = script.split("\n")
+    for finding in lint_rendered(plan, script):
         line = finding.place.line
-        if 0 < line <= len(subject.lines) and subject.lines[line - 1] in plan.profile.setup:
+        if 0 < line <= len(lines) and lines[line - 1] in plan.profile.setup:
             problem = replace(finding.problem, at=profile.places.get("setup", str(file)))
             yield replace(finding, problem=problem, place=NOWHERE, edits=())

@@ -64,7 +64,7 @@ class Settings:
 
 def findings_of(source: Source, settings: Settings, others: Sequence[Finding] = ()) -> list[Finding]:
     """The findings of a script that are not turned off, with the lines and columns of its file."""
-    subject = JobScript(
+    script = JobScript(
         file=source.file,
         text=source.text,
         slurm=settings.slurm,
@@ -74,7 +74,7 @@ def findings_of(source: Source, settings: Settings, others: Sequence[Finding] = 
         folder=settings.folder,
         makes_log_folders=settings.makes_log_folders,
     )
-    found = map(settings.judged, lint(subject, others))
+    found = map(settings.judged, lint(script, others))
     return [source.moved(finding) for finding in found if finding is not None]
 
 

@@ -12,7 +12,6 @@ from sbatchgen.errors import CommandLineError, DocumentError, FitError
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.layers import Level
 from sbatchgen.inputs.search import Places, bundled
-from sbatchgen.job.job import DEFAULT_SLURM
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint_rendered
 from sbatchgen.lint.settings import findings_of, settings_of
@@ -82,12 +81,12 @@ def _of_plan(
     findings = check(request.plan, log_folders_made=True)
     begins, about_start = _start(request, environment, folder, run_dir)
     findings += [*about_start, *start.files_there(plan, folder, environment)]
-    if ask_squeue and run_dir and plan.slurm and _known_here(plan.run_dir) == plan.run_dir:
+    if ask_squeue and run_dir and plan.slurm and _is_known(plan.run_dir):
         findings += start.queued(run_dir, plan, environment)
     broken = any(finding.severity == "error" for finding in findings)
     script = "" if broken else render_request(request)
     if script and plan.slurm:
-        findings += _of_script_of(request, script)
+        findings += lint_rendered(plan, script)
     shown = review.of_plan(
         request.plan,
         None if broken else script,
@@ -108,21 +107,6 @@ def _of_plan(
     )
 
 
-def _of_script_of(request: Request, script: str) -> list[Finding]:
-    """What a template, the profile's setup or extra_options have brought into the script."""
-    plan = request.plan
-    extra = tuple(f"{name}{'=' * (value != 'true')}" for name, value in plan.extra_options.items())
-    return lint_rendered(
-        JobScript(
-            file="job.slurm",
-            text=script,
-            slurm=plan.profile.slurm or DEFAULT_SLURM,
-            profile=plan.profile,
-            known_options=extra,
-        )
-    )
-
-
 def _start(
     request: Request, environment: Mapping[str, str], folder: Path, run_dir: Path | None
 ) -> tuple[start.Start | None, list[Finding]]:
@@ -133,12 +117,17 @@ def _start(
         plan.trainer
         or plan.options.array  # each element has a folder of its own
         or not run_dir
-        or _known_here(plan.run_dir) != plan.run_dir
+        or not _is_known(plan.run_dir)
         or any(ShellPath(path).unset(environment) for path in (plan.resume, code or ""))
     ):
         return None, []
     package = folder / code.filled(environment) if code else bundled("code")
     return start.look(plan, run_dir, package, ShellPath(plan.resume).filled(environment))
+
+
+def _is_known(run_dir: ShellPath) -> bool:
+    """Whether the run folder's name is known before the job runs."""
+    return "${SLURM_" not in run_dir
 
 
 def _known_here(run_dir: ShellPath) -> ShellPath:

@@ -25,7 +25,20 @@ from training.errors import UserError
 
 from . import vision
 from .states import equal, everything
-from .trainers import HANGS_S, QUICKLY, ROOT, SLOW, SPAWN_2, Here, Trainers, events, finish, status, wait_for
+from .trainers import (
+    HANGS_S,
+    QUICKLY,
+    ROOT,
+    SLOW,
+    SPAWN_2,
+    Here,
+    Trainers,
+    alive,
+    events,
+    finish,
+    status,
+    wait_for,
+)
 
 CLASSES = ("ant", "bee", "cow")
 TRAIN, VALIDATION = 17, 7
@@ -248,16 +261,9 @@ def test_loaders_end_with_a_killed_run(trainers: Trainers, own: Path, tmp_path: 
     readers = set((own / "readers").read_text().split())
     process.kill()
     process.wait()
-    wait_for(lambda: not any(alive(pid) for pid in readers), "end of the loaders")
+    wait_for(lambda: not any(alive(int(pid)) for pid in readers), "end of the loaders")
 
     assert len(readers) == 4
-
-
-def alive(pid: str) -> bool:
-    """Whether it is there and no zombie, which nobody may have waited for yet."""
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
 
 
 def test_a_loader_that_is_killed_is_one_line(trainers: Trainers, own: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from training.processes import jobscript
 from training.saving.checkpoint import save as save_checkpoint
 from training.saving.lock import RunLock
 
-from .trainers import ROOT, Here, Trainers, events, finish, status, wait_for
+from .trainers import ROOT, Here, Trainers, alive, events, finish, status, wait_for
 
 NAMES = ("status.json", "events.jsonl", "lock.json", "stop", "config.json")
 
@@ -153,12 +153,6 @@ def ranks(parent: int) -> list[int]:
         listed = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
         return [int(pid) for pid in listed if b"RANK=" in Path(f"/proc/{pid}/environ").read_bytes()]
     return []
-
-
-def alive(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    return False
 
 
 def test_a_rank_whose_parent_is_gone_already_does_not_begin(trainers: Trainers, tmp_path: Path) -> None:

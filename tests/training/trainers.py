@@ -58,16 +58,7 @@ class Trainers:
         clean = {
             k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES and not k.startswith("SLURM")
         }
-        common = (
-            "--data-dir",
-            str(self.data_dir),
-            "--run-dir",
-            str(run_dir),
-            "--device",
-            "cpu",
-            "--batch-size",
-            "32",
-        )
+        common = _common(self.data_dir, run_dir)
         process = subprocess.Popen(
             [sys.executable, *launcher, *common, *flags],
             cwd=ROOT,
@@ -97,6 +88,11 @@ class Trainers:
             process.communicate()
 
 
+def _common(data_dir: Path, run_dir: Path) -> list[str]:
+    """The flags of every run."""
+    return ["--data-dir", str(data_dir), "--run-dir", str(run_dir), "--device", "cpu", "--batch-size", "32"]
+
+
 class Here:
     """The trainer inside the test's own process: saves the time of the imports."""
 
@@ -105,16 +101,7 @@ class Here:
 
     def __call__(self, run_dir: Path, *flags: str) -> Ended:
         """Run it on the small digits."""
-        common = [
-            "--data-dir",
-            str(self.data_dir),
-            "--run-dir",
-            str(run_dir),
-            "--device",
-            "cpu",
-            "--batch-size",
-            "32",
-        ]
+        common = _common(self.data_dir, run_dir)
         with (
             contextlib.redirect_stdout(io.StringIO()) as out,
             contextlib.redirect_stderr(io.StringIO()) as err,
@@ -144,6 +131,13 @@ def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = HANGS_S
     while not condition():
         assert time.monotonic() < deadline, f"no {what} in {timeout_s} s"
         time.sleep(0.03)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there and has not ended, even if nobody has waited for it yet."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
 
 
 def all_events(run_dir: Path) -> list[dict[str, Any]]:
