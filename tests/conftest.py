@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import pytest
 
 from sbatchgen.cli import main
@@ -21,6 +22,13 @@ REPOSITORY = Path(__file__).parents[1]
 SLOW_FIXTURES = {"cluster", "controller_factory", "later_root", "real_slurm", "trained"}
 SLOWEST = {"jobs": 0, "training": 1, "runs": 2, "rules": 3, "lint": 4}  # folders
 FIXTURES, GOLDEN = REPOSITORY / "tests/fixtures", REPOSITORY / "tests/golden"
+
+
+def commands_of(group: click.Group) -> dict[str, click.Command]:
+    """The commands of a group by name."""
+    context = click.Context(group)
+    found = {name: group.get_command(context, name) for name in group.list_commands(context)}
+    return {name: command for name, command in found.items() if command}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from sbatchgen.cli import cli
-from tests.conftest import Command
+from tests.conftest import Command, commands_of
 from tests.scripts import PROFILES
 
 
@@ -134,7 +134,7 @@ def test_the_help_of_a_job_is_short_and_grouped(command: Command) -> None:
         name: set(re.findall(r"^  (--[a-z-]+)", text, re.MULTILINE))
         for name, text in (("short", short), ("whole", whole))
     }
-    every = {parameter.opts[0] for parameter in cli.commands["render"].get_params(click.Context(cli))} - {
+    every = {parameter.opts[0] for parameter in commands_of(cli)["render"].get_params(click.Context(cli))} - {
         "job"
     }
     assert flags["whole"] == every - {"-h"}
@@ -147,7 +147,7 @@ def test_the_help_of_a_job_is_short_and_grouped(command: Command) -> None:
 
 def test_every_command_and_every_option_has_help() -> None:
     def walk(group: click.Group) -> None:
-        for command in group.commands.values():
+        for command in commands_of(group).values():
             assert command.help, command.name
             for parameter in command.get_params(click.Context(command)):
                 assert not isinstance(parameter, click.Option) or parameter.help, parameter.name
@@ -155,7 +155,7 @@ def test_every_command_and_every_option_has_help() -> None:
                 walk(command)
 
     walk(cli)
-    assert set(cli.commands) == set(
+    assert set(commands_of(cli)) == set(
         "render review explain lint submit plot data profile schema completion".split()
     )
 

@@ -14,7 +14,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import click
 import yaml
 
-from sbatchgen.cli import JobCommand, cli
+from sbatchgen.cli import cli
+from sbatchgen.cli.jobs import JobCommand
 from sbatchgen.inputs.flags import GROUPS, JobOption, parameters
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.options import SbatchOptions
@@ -22,7 +23,7 @@ from sbatchgen.inputs.profile import Profile
 from sbatchgen.lint.linter import rules
 from sbatchgen.rules.page import FOLDER as RULE_PAGES
 from sbatchgen.units import Count, Duration, Memory, Port, Release, Resume, ShellPath
-from tests.conftest import REPOSITORY, Command
+from tests.conftest import REPOSITORY, Command, commands_of
 from training.config import Config
 
 PAGES = REPOSITORY / "docs" / "reference"
@@ -92,7 +93,7 @@ def _walk(one: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
     if not isinstance(one, click.Group):
         yield path, one
         return
-    for name, inner in sorted(one.commands.items()):
+    for name, inner in sorted(commands_of(one).items()):
         yield from _walk(inner, f"{path} {name}")
 
 

@@ -16,12 +16,13 @@ import click
 import pytest
 import yaml
 
-from sbatchgen.cli import JobCommand, cli
+from sbatchgen.cli import cli
+from sbatchgen.cli.jobs import JobCommand
 from sbatchgen.errors import DocumentError
 from sbatchgen.inputs.document import decode
 from sbatchgen.inputs.job import MODES, JobSpec
 from sbatchgen.inputs.profile import Profile
-from tests.conftest import REPOSITORY, Command
+from tests.conftest import REPOSITORY, Command, commands_of
 from tests.docs.pages import PAGES, blocks, commands
 from tests.scripts import PROFILES
 from training.config import parse
@@ -119,7 +120,7 @@ def check_sbatchgen(words: list[str], command: Command) -> None:
     own, args = words[:cut], words[cut + 1 :]
     one: click.Command = cli
     while isinstance(one, click.Group) and own:
-        one = one.commands[own.pop(0)]
+        one = commands_of(one)[own.pop(0)]
     if not own or set(own) & {"-h", "[OPTIONS]"}:
         return
     context = one.make_context("sbatchgen", [*own])
@@ -153,7 +154,7 @@ def test_the_yaml_that_a_page_shows_is_a_job_or_a_profile(page: Path) -> None:
 
 def test_every_profile_and_command_is_shown() -> None:
     typed = [words for page in PAGES for words in commands(page) if words[0] == "sbatchgen"]
-    assert {word for words in typed for word in words} >= {*PROFILES, *cli.commands}
+    assert {word for words in typed for word in words} >= {*PROFILES, *commands_of(cli)}
 
 
 def test_the_scripts_that_are_shown_are_the_golden_one() -> None:

@@ -295,13 +295,13 @@ def test_the_lines_that_are_the_same_in_every_script_are_dim(
 def test_a_dumb_terminal_gets_plain_text(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    from sbatchgen.cli import _show
+    from sbatchgen.cli.output import show_review
 
     of = of_script("#!/bin/bash\nls\n")
     for term, plain in (("dumb", True), ("xterm", False)):
         monkeypatch.setenv("TERM", term)
         stream = Terminal()
-        _show(of, stream)
+        show_review(of, stream)
         assert (stream.getvalue() == "#!/bin/bash\nls\n") is plain
     assert "rich" in sys.modules
 

@@ -1,0 +1,207 @@
+"""render, review, explain, submit."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sbatchgen.cli.output import FORMAT, failure_of, here, note, put, report, show_review
+from sbatchgen.errors import SlurmError
+from sbatchgen.quoting import visible
+
+if TYPE_CHECKING:
+    from sbatchgen.plan.request import Request
+    from sbatchgen.submit.submission import Submission
+
+
+class JobCommand(click.Command):
+    """A command that takes JOB and every option of a job; they are made when it is called."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """JOB, the command's own options, and those of every job."""
+        from sbatchgen.inputs.flags import completed, parameters
+
+        own = super().get_params(ctx)
+        every = click.Option(
+            ["--help-all"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_help_all,
+            help="Show all options.",
+        )
+        job = click.Argument(["job"], metavar="JOB", shell_complete=completed("jobs"))
+        return [job, *own[:-1], *parameters(), every, own[-1]]
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's own shape
+        """JOB first."""
+        return ["JOB", "[OPTIONS]", "[-- TRAINER ARGS]"]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The command's own options, then the common ones of a job by group; with --help-all, all."""
+        from sbatchgen.inputs.flags import GROUPS, JobOption
+
+        shown: dict[str, list[tuple[str, str]]] = {group: [] for group in ("Options", *GROUPS)}
+        for one in self.get_params(ctx):
+            of_job = one if isinstance(one, JobOption) else None
+            is_shown = of_job is None or of_job.common or ctx.meta.get(_ALL)
+            if is_shown and isinstance(one, click.Option) and (record := one.get_help_record(ctx)):
+                shown[of_job.group if of_job else "Options"].append(record)
+        for group, records in shown.items():
+            with formatter.section(group):
+                formatter.write_dl(records)
+
+
+_ALL = "sbatchgen.all"
+
+
+def _help_all(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's shape
+    if value:
+        ctx.meta[_ALL] = True
+        put(ctx.get_help())
+        ctx.exit()
+
+
+def _request(job: str, args: tuple[str, ...], given: dict[str, Any]) -> Request:
+    from sbatchgen.plan.request import read_request
+
+    return read_request(job, args, given, environment=os.environ, folder=here())
+
+
+@click.command(cls=JobCommand)
+@click.option(
+    "--write",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Write to FILE instead of stdout.",
+)
+@click.pass_obj
+def render(args: tuple[str, ...], /, job: str, write: str | None, **given: Any) -> None:
+    """Print the script.
+
+    Findings go to stderr. Needs neither Slurm nor a network.
+    """
+    from sbatchgen.render.render import render_request
+    from sbatchgen.rules.judge import check
+
+    request = _request(job, args, given)
+    report(check(request.plan))
+    script = render_request(request).encode()
+    if write is None:
+        put(script, nl=False)  # bytes, as `submit` would send them
+        return
+    from sbatchgen.files import write as write_file
+
+    write_file(Path(write), script)
+
+
+@click.command(cls=JobCommand)
+@click.option("--test-only", is_flag=True, help="Ask Slurm too (sbatch --test-only); uses up a job id.")
+@FORMAT
+@click.pass_obj
+def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **given: Any) -> None:
+    """Show resources, cost, findings and the script. Submits nothing."""
+    from sbatchgen.submit.sbatch import ask_slurm
+    from sbatchgen.submit.submission import look
+
+    request = _request(job, args, given)
+    submission = look(request, os.environ, here())
+    shown = submission.review
+    failure = failure_of(shown.findings)
+    if test_only:
+        if not request.plan.slurm:
+            name = request.plan.profile.name
+            raise click.UsageError(f"--test-only asks Slurm, but profile '{name}' has none")
+        if failure is None:
+            shown = dataclasses.replace(shown, slurm=ask_slurm(submission, os.environ))
+    show_review(shown, sys.stdout, form)
+    if failure is None and shown.slurm and not shown.slurm.accepted:
+        failure = SlurmError
+    sys.exit(failure.exit_status if failure else 0)
+
+
+@click.command(cls=JobCommand)
+@click.option("--lines", is_flag=True, help="Show the template and block of each line of the script.")
+@FORMAT
+@click.pass_obj
+def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **given: Any) -> None:
+    """Show where every value comes from.
+
+    Each option with its value, the place where it was set, and the values that it overrode.
+    """
+    from sbatchgen.plan.origins import explanations
+    from sbatchgen.render.render import render_request
+    from sbatchgen.render.trace import trace_request
+    from sbatchgen.review import screen
+    from sbatchgen.rules.judge import check
+
+    request = _request(job, args, given)
+    found = check(request.plan)
+    values = explanations(request)
+    traced = lines and not failure_of(found)
+    script = render_request(request) if traced else None
+    places = trace_request(request, script) if script is not None else []
+    if form == "json":
+        text = screen.explanation_as_json(values, script, places)
+    elif script is not None:
+        text = screen.blame(script, places, here())
+    else:
+        text = screen.explanation(values)
+    put(visible(text), nl=False)
+    report(found)
+
+
+@click.command(cls=JobCommand)
+@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@click.option("--dry-run", is_flag=True, help="Review only.")
+@click.option(
+    "--keep-sbatch-env", is_flag=True, help="Don't remove SBATCH_* and SLURM_* from sbatch's environment."
+)
+@click.pass_obj
+def submit(
+    args: tuple[str, ...], /, job: str, *, yes: bool, dry_run: bool, keep_sbatch_env: bool, **given: Any
+) -> None:
+    """Review a job, then submit it.
+
+    JOB may also be a finished script. Exactly the bytes that were shown are submitted.
+    """
+    from sbatchgen.review.screen import in_short
+    from sbatchgen.submit.submission import is_script, of_job, of_script
+
+    if is_script(job):
+        submission = of_script(Path(job), given, args, os.environ, here(), keep_env=keep_sbatch_env)
+    else:
+        submission = of_job(_request(job, args, given), os.environ, here(), ask_squeue=True)
+    show_review(submission.review, sys.stderr)
+    if failure := failure_of(submission.review.findings):
+        sys.exit(failure.exit_status)
+    if dry_run:
+        return
+    if not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError("no terminal to ask: add --yes to submit, or --dry-run to review only")
+        click.confirm(f"Submit {visible(in_short(submission.review))}?", abort=True, err=True)
+    if submission.local:
+        from sbatchgen.submit.local import run_locally
+
+        sys.exit(run_locally(submission, os.environ, note=note))
+    _submit_to_slurm(submission, keep_env=keep_sbatch_env)
+
+
+def _submit_to_slurm(submission: Submission, *, keep_env: bool) -> None:
+    """Submit, and print the job's id before anything else can fail."""
+    from sbatchgen.submit import sbatch
+
+    accepted = sbatch.submit(submission, os.environ, keep_env=keep_env, note=note)
+    try:
+        put(accepted.job)
+    except OSError:
+        note(f"note: job {accepted.job} is submitted")
+        raise
+    finally:
+        sbatch.record(submission, accepted, note=note)

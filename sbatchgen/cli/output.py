@@ -1,0 +1,145 @@
+"""What commands print: results to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+import click
+
+from sbatchgen.errors import DocumentError, FitError, Problem, SbatchgenError
+from sbatchgen.quoting import visible
+
+if TYPE_CHECKING:
+    from sbatchgen.finding import Finding
+    from sbatchgen.review.review import Review
+
+MOST_COLUMNS = 10_000
+
+
+def put(text: str | bytes, stream: TextIO | None = None, *, nl: bool = True) -> None:
+    """Print to stdout or another stream; an OSError names the stream."""
+    try:
+        click.echo(text, file=stream, nl=nl)
+    except OSError as error:
+        name = "stderr" if stream is sys.stderr else "stdout"
+        raise OSError(error.errno, error.strerror, name) from error
+
+
+def say(problem: Problem, severity: str) -> None:
+    """Print a problem to stderr."""
+    note(f"{severity}: {problem.what}", mark=severity)
+    if problem.at:
+        note(f"  at:  {problem.at}")
+    if problem.fix:
+        note(f"  fix: {problem.fix}")
+
+
+def note(text: str, mark: str = "") -> None:
+    """Print to stderr if possible, with the severity that the text starts with in colour."""
+    with contextlib.suppress(OSError):
+        click.echo((colored(mark, mark) if mark else "") + visible(text.removeprefix(mark)), err=True)
+
+
+def warn_of_left_out() -> None:
+    """Warn of files that the search has ignored."""
+    from sbatchgen.inputs.search import left_out
+
+    if problem := left_out():
+        say(problem, "warning")
+
+
+def colored(text: str, severity: str) -> str:
+    """The text in the colour of a severity; click removes colours if stdout is not a terminal."""
+    color = {"error": "red", "warning": "yellow", "info": "cyan"}.get(severity)
+    return text if os.environ.get("NO_COLOR") else click.style(text, fg=color, bold=True)
+
+
+def report(findings: Iterable[Finding]) -> None:
+    """Print findings, and raise the errors among them."""
+    found = list(findings)
+    for finding in found:
+        if finding.severity != "error":
+            say(finding.problem, finding.severity)
+    if kind := failure_of(found):
+        raise kind(finding.problem for finding in found if finding.severity == "error")
+
+
+def failure_of(findings: Sequence[Finding]) -> type[SbatchgenError] | None:
+    """The error that findings end a command with: FitError if all are about the cluster's limits."""
+    errors = [finding for finding in findings if finding.severity == "error"]
+    if not errors:
+        return None
+    return FitError if all(finding.about_fit for finding in errors) else DocumentError
+
+
+def here() -> Path:
+    """The current folder.
+
+    Raises:
+        DocumentError: It is gone, or may not be entered.
+    """
+    try:
+        return Path.cwd()
+    except OSError as error:
+        what = f"the current folder can't be used: {error.strerror}"
+        raise DocumentError.of(what, fix="cd to another folder, or to this one again") from error
+
+
+FORMAT = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    help="Output format.",
+    show_default=True,
+)
+
+
+def show_review(shown: Review, stream: TextIO, form: str = "text") -> None:
+    """Print a review, on a terminal in colour and in its width."""
+    from sbatchgen.review.screen import as_json, as_text
+
+    warn_of_left_out()  # before anybody is asked whether to submit
+    if form == "json":
+        put(as_json(shown), stream, nl=False)
+    elif is_screen(stream):
+        from sbatchgen.review.terminal import show
+
+        show(shown, stream, here(), width=_columns(stream))
+    else:
+        put(visible(as_text(shown, here())), stream, nl=False)
+
+
+def is_screen(stream: TextIO) -> bool:
+    """Whether it is a terminal that can do more than plain lines."""
+    return stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+
+
+def _columns(stream: TextIO) -> int:
+    """The width of a terminal: COLUMNS, or its own, or 80 if neither makes sense."""
+    told = []
+    with contextlib.suppress(KeyError, ValueError):
+        told.append(int(os.environ["COLUMNS"]))
+    with contextlib.suppress(OSError):
+        told.append(os.get_terminal_size(stream.fileno()).columns)
+    return next((columns for columns in told if 0 < columns <= MOST_COLUMNS), 80)
+
+
+def show_markdown(text: str) -> None:
+    """Print Markdown, on a terminal in colour."""
+    if is_screen(sys.stdout):
+        from sbatchgen.review import terminal
+
+        terminal.show_markdown(text, sys.stdout, width=_columns(sys.stdout))
+    else:
+        put(text, nl=False)
+
+
+def print_bytes(data: bytes) -> None:
+    """The contents of a file; on a terminal, control characters are escaped."""
+    put(visible(data.decode("utf-8", "surrogateescape")) if sys.stdout.isatty() else data, nl=False)

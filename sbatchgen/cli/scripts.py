@@ -1,0 +1,81 @@
+"""lint."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from sbatchgen.cli.output import colored, here, note, print_bytes, put, say, show_markdown
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="FILE...")
+@click.option(
+    "--profile",
+    metavar="NAME|FILE",
+    help="Profile of the cluster. [default: from sbatchgen.yaml]",
+)
+@click.option("--slurm", metavar="RELEASE", help="Release of Slurm that will read the scripts, as 23.11.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "sarif", "github"]),
+    default="text",
+    show_default=True,
+    help="Output format; github: annotations in GitHub Actions.",
+)
+@click.option(
+    "--select",
+    multiple=True,
+    metavar="RULES",
+    help="Only these rules, as SB204 or SB3,SB4; 'all' includes the pedantic ones.",
+)
+@click.option("--disable", multiple=True, metavar="RULES", help="Not these rules.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(["error", "warning", "info", "never"]),
+    default="error",
+    show_default=True,
+    help="Lowest severity that gives a nonzero exit status.",
+)
+@click.option("--fix", "mend", flag_value="fix", help="Fix what can be fixed safely, and show the change.")
+@click.option("--diff", "mend", flag_value="diff", help="Show what --fix would change.")
+@click.option(
+    "--shellcheck/--no-shellcheck",
+    "ask_shellcheck",
+    default=None,
+    help="Run shellcheck too; by default for up to 10 files, if it is installed.",
+)
+@click.option("--rules", is_flag=True, help="List all rules.")
+@click.option("--explain", multiple=True, metavar="RULES", help="Explain rules, as SB104.")
+def lint(
+    names: tuple[str, ...], *, rules: bool, explain: tuple[str, ...], mend: str | None, **given: Any
+) -> None:
+    """Find mistakes in sbatch scripts.
+
+    FILE is a script, a folder, a Markdown document with scripts in it, or - for stdin. Exit status: 3 if
+    there is an error (see --fail-on) or a file that can't be read, else 0.
+    """
+    from sbatchgen.lint import command
+
+    if rules:
+        put(command.table(), nl=False)
+        return
+    if explain:
+        show_markdown(command.explanation(explain))
+        return
+    if not names:
+        raise click.UsageError("no files: name scripts or folders, or - for stdin")
+    outcome = command.run(
+        names, environment=os.environ, folder=here(), style=colored, mend=mend or "", **given
+    )
+    print_bytes(outcome.change)  # for patch
+    put(outcome.report, nl=False)
+    for problem in outcome.problems:
+        say(problem, "error")
+    if outcome.summary:
+        note(outcome.summary)
+    sys.exit(outcome.status)
