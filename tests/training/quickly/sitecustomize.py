@@ -1,7 +1,7 @@
-"""Loaded by Python as it starts in a process of the tests: torch without its compiler.
+"""Loaded by Python as it starts in a process of the tests: torch without what only its compiler needs.
 
-That is half of the time that a trainer takes to start. torch loads it with the first optimizer, to tell it which
-functions it must leave alone; nothing here compiles.
+That is more than half of the time that a trainer takes to start. torch loads the compiler with the first
+optimizer, to tell it which functions it must leave alone; nothing here compiles.
 """
 
 from __future__ import annotations
@@ -14,38 +14,64 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-COMPILER = "torch._dynamo"
-
 
 def disable(function: Any = None, *_: object, **__: object) -> Any:
     return function or (lambda function: function)
 
 
+def nothing(*_: object, **__: object) -> None:
+    pass
+
+
+# What torch 2.13 asks of each when nothing is compiled.
+ASKED: dict[str, dict[str, Any]] = {
+    "torch._dynamo": {
+        "disable": disable,
+        "graph_break": nothing,
+        "utils": SimpleNamespace(get_optimize_ddp_mode=lambda: "ddp_optimizer"),
+        "trace_rules": SimpleNamespace(
+            LEGACY_MOD_INLINELIST=set(),
+            get_legacy_mod_inlinelist=SimpleNamespace(cache_clear=nothing),
+            clear_lru_cache=nothing,
+        ),
+    },
+    "torch.export": {},
+    "torch._meta_registrations": {},  # shapes without values
+}
+
+
 class NoCompiler(MetaPathFinder, Loader):
-    """Has all that torch 2.13 asks its compiler when nothing is compiled; for anything else the real one is loaded."""
+    """Has all that torch asks of these modules; for anything else the real one is loaded."""
 
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
-        return ModuleSpec(name, self) if name == COMPILER else None
+        return ModuleSpec(name, self) if name in ASKED else None
 
     def exec_module(self, module: ModuleType) -> None:
-        nothing: Callable[..., None] = lambda *_, **__: None  # noqa: E731
-        inlined = SimpleNamespace(cache_clear=nothing)
-        vars(module).update(
-            disable=disable,
-            graph_break=nothing,
-            utils=SimpleNamespace(get_optimize_ddp_mode=lambda: "ddp_optimizer"),
-            trace_rules=SimpleNamespace(
-                LEGACY_MOD_INLINELIST=set(), get_legacy_mod_inlinelist=inlined, clear_lru_cache=nothing
-            ),
-            __getattr__=self.of_the_real_one,
-        )
+        vars(module).update(ASKED[module.__name__], __getattr__=real(module.__name__))
 
-    def of_the_real_one(self, name: str) -> Any:
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-            del sys.modules[COMPILER]
-            vars(sys.modules["torch"]).pop("_dynamo", None)
-        return getattr(importlib.import_module(COMPILER), name)
+
+def real(module: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a module that takes everything from the real one."""
+
+    def get(name: str) -> Any:
+        if name.startswith("__"):  # what Python's own import asks
+            raise AttributeError(name)
+        if module in ASKED:
+            restore()
+        return getattr(importlib.import_module(module), name)
+
+    return get
+
+
+def restore() -> None:
+    """Load the real modules, in an order that their imports of each other allow."""
+    names = [*reversed(ASKED)]
+    ASKED.clear()
+    for name in names:
+        sys.modules.pop(name, None)
+        vars(sys.modules["torch"]).pop(name.removeprefix("torch."), None)
+    for name in names[:-1]:
+        importlib.import_module(name)
 
 
 sys.meta_path.insert(0, NoCompiler())
