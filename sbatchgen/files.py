@@ -12,6 +12,7 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from sbatchgen.errors import DocumentError
 from sbatchgen.quoting import word
@@ -27,12 +28,26 @@ def read(path: Path, most: int) -> bytes:
     Raises:
         OSError: It can't be read, or is a FIFO, a device or a folder.
     """
+    with regular(path) as file:
+        return file.read(most)
+
+
+def read_end(path: Path, most: int) -> bytes:
+    """The last `most` bytes of a regular file; raises OSError like `read`."""
+    with regular(path) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - most))
+        return file.read(most)
+
+
+@contextlib.contextmanager
+def regular(path: Path) -> Iterator[BinaryIO]:
+    """A regular file, open for reading; raises OSError like `read`."""
     descriptor = os.open(path, _READ)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         with os.fdopen(descriptor, "rb", closefd=False) as file:
-            return file.read(most)
+            yield file
     finally:
         os.close(descriptor)
 

@@ -7,27 +7,20 @@ long or nested too deep are skipped, and numbers are bounded.
 
 from __future__ import annotations
 
-import io
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sbatchgen import files
 from sbatchgen.errors import DocumentError
+from sbatchgen.runs.events import CONFIG, EVENTS, MAX_VALUE, STATUS, events, read_object
 
-EVENTS, CONFIG, STATUS = "events.jsonl", "config.json", "status.json"
 CURVES = {
     "train": ("loss", "accuracy", "samples_per_s"),
     "epoch": ("loss", "accuracy"),
 }
 ENDS = {"preempted": "stopped", "done": "done"}
-MAX_BYTES = 256 << 20  # of events
-MAX_EVENTS = 2_000_000
-MAX_LINE = 1 << 16
 MAX_STEP = 1 << 53
-MAX_VALUE = 1e100  # more is an overflow
 
 
 @dataclass(kw_only=True)
@@ -58,10 +51,10 @@ def read_history(folder: Path) -> History:
     Raises:
         DocumentError: There is no such folder, or nothing was measured.
     """
-    history = History(folder=folder, config=_object(folder / CONFIG))
-    for event in _events(folder):
+    history = History(folder=folder, config=read_object(folder / CONFIG))
+    for event in events(folder):
         _add(history, event)
-    if _object(folder / STATUS).get("state") == "failed":
+    if read_object(folder / STATUS).get("state") == "failed":
         history.end = "failed"
     if not any(history.curves.values()):
         raise DocumentError.of(
@@ -70,41 +63,6 @@ def read_history(folder: Path) -> History:
             fix="wait for the first epoch, or for --log-every steps",
         )
     return history
-
-
-def _events(folder: Path) -> Iterator[dict[str, Any]]:
-    """The events; incomplete lines, as the last one of a running job, are skipped."""
-    path = folder / EVENTS
-    try:
-        data = files.read(path, MAX_BYTES + 1)
-    except OSError as error:
-        if not folder.is_dir():
-            fix = "name the folder of a run, such as runs/ddp"
-            raise DocumentError.of(f"there is no run folder {folder}", fix=fix) from error
-        what = f"can't read the events of the run: {error.strerror}"
-        missing = isinstance(error, FileNotFoundError)
-        fix = "name the folder of a run, which holds this file" if missing else ""
-        raise DocumentError.of(what, at=str(path), fix=fix) from error
-    if len(data) > MAX_BYTES or data.count(b"\n") > MAX_EVENTS:
-        what = f"more than {MAX_BYTES >> 20} MiB or {MAX_EVENTS:,} lines of events"
-        raise DocumentError.of(what, at=str(path), fix="train with a larger --log-every")
-    return (event for event in map(_parsed, io.BytesIO(data)) if isinstance(event.get("event"), str))
-
-
-def _object(path: Path) -> dict[str, Any]:
-    try:
-        return _parsed(files.read(path, MAX_LINE))
-    except OSError:
-        return {}
-
-
-def _parsed(text: bytes) -> dict[str, Any]:
-    """The object in a text; an empty one if it is something else, too long or nested too deep."""
-    try:
-        value = json.loads(text) if len(text) <= MAX_LINE else None
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _add(history: History, event: Mapping[str, Any]) -> None:

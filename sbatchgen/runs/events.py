@@ -1,0 +1,67 @@
+"""What a training writes into its run folder: events.jsonl, config.json and status.json.
+
+Others may write to the folder: only regular files are read, and lines that are too long or nested too deep
+are skipped.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sbatchgen import files
+from sbatchgen.errors import DocumentError
+
+EVENTS, CONFIG, STATUS = "events.jsonl", "config.json", "status.json"
+MAX_BYTES = 256 << 20  # of events
+MAX_EVENTS = 2_000_000
+MAX_LINE = 1 << 16
+MAX_VALUE = 1e100  # more is an overflow
+
+
+def events(folder: Path) -> Iterator[dict[str, Any]]:
+    """The events; incomplete lines, as the last one of a running job, are skipped."""
+    path = folder / EVENTS
+    try:
+        data = files.read(path, MAX_BYTES + 1)
+    except OSError as error:
+        if not folder.is_dir():
+            fix = "name the folder of a run, such as runs/ddp"
+            raise DocumentError.of(f"there is no run folder {folder}", fix=fix) from error
+        what = f"can't read the events of the run: {error.strerror}"
+        missing = isinstance(error, FileNotFoundError)
+        fix = "name the folder of a run, which holds this file" if missing else ""
+        raise DocumentError.of(what, at=str(path), fix=fix) from error
+    if len(data) > MAX_BYTES or data.count(b"\n") > MAX_EVENTS:
+        what = f"more than {MAX_BYTES >> 20} MiB or {MAX_EVENTS:,} lines of events"
+        raise DocumentError.of(what, at=str(path), fix="train with a larger --log-every")
+    return (event for event in map(_parsed, io.BytesIO(data)) if isinstance(event.get("event"), str))
+
+
+def last_events(folder: Path, most: int = MAX_LINE) -> list[dict[str, Any]]:
+    """The events at the end of the file, in their order; none if it can't be read."""
+    try:
+        data = files.read_end(folder / EVENTS, most)
+    except OSError:
+        return []
+    return [event for event in map(_parsed, data.split(b"\n")) if isinstance(event.get("event"), str)]
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The object of JSON in a small file; an empty one if there is none."""
+    try:
+        return _parsed(files.read(path, MAX_LINE))
+    except OSError:
+        return {}
+
+
+def _parsed(text: bytes) -> dict[str, Any]:
+    """The object in a text; an empty one if it is something else, too long or nested too deep."""
+    try:
+        value = json.loads(text) if len(text) <= MAX_LINE else None
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,195 @@
+"""What is known of a submission, in a file beside its script: job-4711.json beside job-4711.slurm.
+
+Others may write to the folder: a file that is not as this module writes it is not a record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from sbatchgen import files
+from sbatchgen.runs.index import Job, Run
+
+FORMAT = 1
+MAX_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value:
+    """A value of a plan, and who said it, as `explain` shows them."""
+
+    name: str
+    value: str
+    by: str
+    at: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Code:
+    """The code that a job runs.
+
+    Attributes:
+        folder: Where it is; where git has its root, if git knows it.
+        commit: The commit of git; "" without one.
+        dirty: Whether files that git knows differ from the commit.
+        snapshot: Whether the folder is a copy of the run's own.
+    """
+
+    folder: str
+    commit: str = ""
+    dirty: bool = False
+    snapshot: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """A run without Slurm: its process group.
+
+    Attributes:
+        pid: The process, which leads its group.
+        born: When it was started, in ticks since the machine was: tells it from a later one of this number.
+        host: The machine.
+        boot: The machine's start, as Linux names it.
+    """
+
+    pid: int
+    born: int
+    host: str
+    boot: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """A submission that was accepted.
+
+    Attributes:
+        key: Names the submission, in the index too.
+        run: The name of its run.
+        shared: Whether other runs have their folders in the run's.
+        name: The job's name.
+        job: Its id; of a run without Slurm, the time of its start.
+        cluster: The cluster that sbatch told, or "".
+        submitted: Seconds since 1970.
+        folder: Where it was submitted from.
+        command: What renders its script again; empty for a finished script.
+        script: The file of a finished script, or "".
+        log: Where its log is, with Slurm's patterns such as %j.
+        array: The elements of an array, as sbatch was told.
+        profile: The profile's name, or "".
+        version: The version of sbatchgen.
+        values: The plan.
+        code: The code that it runs, if known.
+        process: Where it runs without Slurm.
+    """
+
+    key: str
+    run: str
+    shared: bool
+    name: str
+    job: str
+    cluster: str = ""
+    submitted: float
+    folder: str
+    command: tuple[str, ...] = ()
+    script: str = ""
+    log: str = ""
+    array: str = ""
+    profile: str = ""
+    version: str
+    values: tuple[Value, ...] = ()
+    code: Code | None = None
+    process: Process | None = None
+
+
+def keep(run_dir: Path, record: Record) -> Path:
+    """Write a record into its run folder, and give its file.
+
+    Raises:
+        OSError: It can't be written.
+    """
+    file = run_dir / f"job-{record.job}.json"
+    text = json.dumps({"format": FORMAT, **dataclasses.asdict(record)}, indent=1)
+    files.put(file, text.encode() + b"\n")
+    return file
+
+
+def read(file: Path) -> Record | None:
+    """The record in a file, if it is one."""
+    try:
+        data = json.loads(files.read(file, MAX_BYTES))
+        if data.pop("format") != FORMAT:
+            return None
+        found: Record = _typed(data, Record)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return found
+
+
+def records(run_dir: Path) -> list[Record]:
+    """The records of a run folder, the oldest first; none if it can't be read."""
+    found = []
+    with contextlib.suppress(OSError):
+        found = [one for file in run_dir.glob("job-*.json") if (one := read(file))]
+    return sorted(found, key=lambda record: (record.submitted, record.job))
+
+
+def scan(folder: Path, most_deep: int = 6) -> Iterator[tuple[Run, list[Job]]]:
+    """The runs in a folder and those below it, for the index; links are not followed."""
+    found: dict[str, list[Record]] = {}
+    for record in records(folder):
+        found.setdefault(record.run, []).append(record)
+    for name, several in found.items():
+        run = Run(name=name, folder=folder, shared=several[0].shared, created=several[0].submitted)
+        yield run, [_as_job(record) for record in several]
+    if most_deep:
+        with contextlib.suppress(OSError):
+            for below in sorted(folder.iterdir()):
+                if below.is_dir() and not below.is_symlink():
+                    yield from scan(below, most_deep - 1)
+
+
+def _as_job(record: Record) -> Job:
+    return Job(
+        key=record.key,
+        run=record.run,
+        id=record.job,
+        cluster=record.cluster,
+        submitted=record.submitted,
+        state="",
+        ended=False,
+        says="",
+        seen=record.submitted,
+    )
+
+
+def _typed(value: Any, kind: Any) -> Any:
+    """A value of JSON as a value of a type.
+
+    Raises:
+        TypeError, ValueError: It is not one.
+    """
+    if dataclasses.is_dataclass(kind):
+        hints = get_type_hints(kind)
+        if not isinstance(value, Mapping):
+            raise TypeError(kind)
+        known = {name: _typed(one, hints[name]) for name, one in value.items() if name in hints}
+        return kind(**known)  # type: ignore[operator]
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise TypeError(kind)
+        return tuple(_typed(one, inner[0]) for one in value)
+    if origin in (Union, types.UnionType):
+        return None if value is None else _typed(value, inner[0])
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise TypeError(kind)
+    return value

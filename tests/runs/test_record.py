@@ -1,0 +1,159 @@
+"""What a run folder tells of its submissions, its code and its training."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sbatchgen.runs import code
+from sbatchgen.runs.progress import Progress, read_progress
+from sbatchgen.runs.record import Code, Process, Record, Value, keep, read, records, scan
+
+WHOLE = Record(
+    key="ab12",
+    run="ddp-2",
+    shared=True,
+    name="ddp",
+    job="4711",
+    cluster="alpha",
+    submitted=1_795_338_625.5,
+    folder="/home/ann/work",
+    command=("sbatchgen", "render", "ddp"),
+    log="/home/ann/work/runs/ddp/%x-%j.out",
+    array="1-9%2",
+    profile="msu",
+    version="0.1.0",
+    values=(Value(name="--time", value="1:00:00", by="job", at="job.yaml:3"),),
+    code=Code(folder="/home/ann/work", commit="c0ffee", dirty=True),
+    process=Process(pid=7, born=9, host="vm", boot="x"),
+)
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+    file = keep(tmp_path, WHOLE)
+    assert file.name == "job-4711.json"
+    assert read(file) == WHOLE
+    least = Record(
+        key="k", run="r", shared=False, name="r", job="1", submitted=1.0, folder="/", version="0.1.0"
+    )
+    keep(tmp_path, least)
+    assert records(tmp_path) == [least, WHOLE]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": 2}, {"format": "1"}, {"key": 7}, {"submitted": "now"}, {"submitted": True}, {"shared": 1}, {"command": "x"},
+        {"command": [1]}, {"code": []}, {"code": {"folder": 1}}, {"code": {}}, {"values": [{}]}, {"process": {"pid": 1.5}},
+    ],
+)  # fmt: skip
+def test_what_is_not_a_record_is_none(tmp_path: Path, change: dict[str, Any]) -> None:
+    file = keep(tmp_path, WHOLE)
+    data = json.loads(file.read_text())
+    file.write_text(json.dumps({**data, "later": "unknown"}))
+    assert read(file) == WHOLE  # a later version may add to it
+    file.write_text(json.dumps({**data, **change}))
+    assert read(file) is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", "[" * 10_000, "{", "\udc00", '"x"', "{}"])
+def test_other_files_are_none(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "job-1.json"
+    file.write_bytes(text.encode("utf-8", "surrogatepass"))
+    assert read(file) is None
+    os.mkfifo(tmp_path / "job-2.json")
+    (tmp_path / "job-3.json").mkdir()
+    (tmp_path / "job-4.json").symlink_to("job-4.json")
+    assert records(tmp_path) == []
+
+
+def test_runs_are_found_in_folders(tmp_path: Path) -> None:
+    one, two = tmp_path / "runs" / "a", tmp_path / "runs" / "deep" / "b"
+    for folder in (one, two):
+        folder.mkdir(parents=True)
+    keep(one, replace(WHOLE, run="a", job="1", key="1", submitted=1.0))
+    keep(one, replace(WHOLE, run="a", job="2", key="2", submitted=2.0))
+    keep(two, replace(WHOLE, run="b", job="3", key="3", submitted=3.0))
+    (tmp_path / "runs" / "again").symlink_to(tmp_path / "runs")
+    found = {run.name: (run.folder, [job.id for job in jobs]) for run, jobs in scan(tmp_path)}
+    assert found == {"a": (one, ["1", "2"]), "b": (two, ["3"])}
+    assert list(scan(tmp_path / "nothing")) == []
+
+
+def test_what_git_says_of_the_code(tmp_path: Path) -> None:
+    assert code.look(tmp_path) == Code(folder=str(tmp_path))
+    assert code.look(tmp_path / "nothing") == Code(folder=str(tmp_path / "nothing"))
+
+    def git(*arguments: str) -> str:
+        author = ("-c", "user.name=a", "-c", "user.email=a@b")
+        done = subprocess.run(
+            ["git", "-C", tmp_path, *author, *arguments], check=True, capture_output=True, text=True
+        )
+        return done.stdout.strip()
+
+    git("init", "--quiet")
+    assert code.look(tmp_path) == Code(folder=str(tmp_path))  # no commit yet
+    (tmp_path / "train.py").write_text("1\n")
+    git("add", "train.py")
+    git("commit", "--quiet", "--message", "1")
+    (tmp_path / "new.txt").write_text("not of git\n")
+    (tmp_path / "below").mkdir()
+    clean = Code(folder=str(tmp_path), commit=git("rev-parse", "HEAD"))
+    assert code.look(tmp_path / "below") == clean
+    (tmp_path / "train.py").write_text("2\n")
+    assert code.look(tmp_path) == replace(clean, dirty=True)
+
+
+def write(folder: Path, status: dict[str, Any], *events: dict[str, Any] | str) -> None:
+    (folder / "status.json").write_text(json.dumps(status))
+    (folder / "config.json").write_text(json.dumps({"epochs": 10}))
+    lines = (event if isinstance(event, str) else json.dumps(event) for event in events)
+    (folder / "events.jsonl").write_text("".join(f"{line}\n" for line in lines))
+
+
+def test_how_far_a_training_is(tmp_path: Path) -> None:
+    assert read_progress(tmp_path) is None
+    write(
+        tmp_path,
+        {
+            "state": "running",
+            "step": 40,
+            "epoch": 2,
+            "checkpoint": "checkpoints/x.pt",
+            "reason": None,
+            "time": 5.5,
+        },
+        {"event": "epoch", "epoch": 1, "loss": 0.5, "accuracy": 0.9},
+        {"event": "train", "samples_per_s": 100.0},
+        {"event": "epoch", "epoch": 2, "loss": 0.25, "accuracy": 0.875},
+        '{"event": "epoch", "loss": 0.1, "acc',
+    )
+    found = read_progress(tmp_path)
+    assert found == Progress(
+        state="running", step=40, epoch=2, epochs=10, loss=0.25, accuracy=0.875, best=0.9, samples_per_s=100.0,
+        checkpoint="checkpoints/x.pt", time=5.5,
+    )  # fmt: skip
+    assert found.says == "epoch 2 of 10, loss 0.25, accuracy 87.5%"
+
+
+def test_of_odd_files_nothing_is_taken(tmp_path: Path) -> None:
+    for state in ("", "\x1b[2J", 7, None, ["running"]):
+        write(tmp_path, {"state": state})
+        assert read_progress(tmp_path) is None
+    odd = {"step": -1, "epoch": True, "loss": "low", "accuracy": 10**400, "samples_per_s": [], "reason": 5}
+    write(
+        tmp_path,
+        {"state": "done", **odd},
+        {"event": "epoch", **odd},
+        {"event": 5},
+        "[]",
+        "NaN",
+        '{"event": "epoch", "loss": NaN}',
+    )
+    assert read_progress(tmp_path) == Progress(state="done", epochs=10)
