@@ -48,6 +48,14 @@ class NoCompiler(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         vars(module).update(ASKED[module.__name__], __getattr__=real(module.__name__))
+        if module.__name__ == "torch._meta_registrations":
+            generators()
+
+
+def generators() -> None:
+    """What torch's random numbers need of the modules that are left out."""
+    torch = sys.modules["torch"]
+    torch._C._set_generator_metaclass(importlib.import_module("torch._opaque_base").OpaqueBaseMeta)
 
 
 def real(module: str) -> Callable[[str], Any]:
