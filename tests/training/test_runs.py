@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 import torch
 
 from .states import equal, weights
-from .trainers import ALONE, SLOW, SPAWN_2, TORCHRUN_2, Here, Trainers, events, finish, status, wait_for
+from .trainers import ALONE, SLOW, SPAWN_2, TORCHRUN_2, Here, Trainers, events, finish, status, tasks, wait_for
 
 
 def score_lines(out: str) -> list[str]:
@@ -71,7 +70,7 @@ def test_a_stop_file_half_way_and_going_on_change_nothing(
     )
 
     (tmp_path / "stop").unlink()
-    resumed = trainers.run(tmp_path, launcher=TORCHRUN_2)
+    resumed = trainers.run_ranks(2, tmp_path)
 
     assert resumed.code == 0, resumed.err
     assert f"Resuming from {half['checkpoint']}: epoch 1, step {half['step']}" in resumed.out
@@ -89,18 +88,7 @@ def test_spawn_is_the_same_run_as_torchrun(trainers: Trainers, tmp_path: Path, r
 
 
 def test_srun_is_the_same_run_as_torchrun(trainers: Trainers, tmp_path: Path, reference: Any) -> None:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        meeting = {
-            "MASTER_ADDR": "localhost",
-            "MASTER_PORT": str(probe.getsockname()[1]),
-            "SLURM_NTASKS": "2",
-        }
-    tasks = [
-        trainers.start(tmp_path, env=meeting | {"SLURM_PROCID": rank, "SLURM_LOCALID": rank})
-        for rank in ("0", "1")
-    ]
-    ended = [finish(task) for task in tasks]
+    ended = [finish(task) for task in tasks(trainers, (tmp_path, tmp_path))]
 
     assert [one.code for one in ended] == [0, 0], ended
     assert ended[1].out == ""
@@ -112,7 +100,7 @@ def test_another_number_of_processes_goes_on_and_more_epochs_are_done(
     trainers: Trainers, here: Here, tmp_path: Path
 ) -> None:
     nothing = "Nothing left to do: 1 of 1 epochs are done"
-    first = trainers.run(tmp_path, *SPAWN_2, "--epochs", "1")
+    first = trainers.run_ranks(2, tmp_path, "--epochs", "1")
     again = here(tmp_path, "--epochs", "1")
     more = here(tmp_path, "--epochs", "2")
 
@@ -166,27 +154,15 @@ def test_a_signal_during_the_start_is_not_lost(trainers: Trainers, tmp_path: Pat
 
 def test_spawn_passes_signals_on_and_three_go_on_exactly(trainers: Trainers, tmp_path: Path) -> None:
     """With three, a sum depends on its order: the gradients must be laid out alike in both runs."""
-    three = (
-        "--launcher",
-        "spawn",
-        "--nproc-per-node",
-        "3",
-        "--dataset",
-        "fake",
-        "--fake-samples",
-        "150",
-        "--epochs",
-        "1",
-        "--batch-size",
-        "30",
-    )
-    whole = trainers.run(tmp_path / "whole", *three)
-    process = trainers.start(tmp_path / "halves", *three, *SLOW)
+    flags = ("--dataset", "fake", "--fake-samples", "150", "--epochs", "1", "--batch-size", "30")
+    whole = trainers.run_ranks(3, tmp_path / "whole", *flags)
+    spawned = ("--launcher", "spawn", "--nproc-per-node", "3")
+    process = trainers.start(tmp_path / "halves", *flags, *spawned, *SLOW)
     wait_for(lambda: events(tmp_path / "halves", "train"), "progress")
     process.send_signal(signal.SIGTERM)
     stopped = finish(process)
     half = status(tmp_path / "halves")
-    resumed = trainers.run(tmp_path / "halves", *three)
+    resumed = trainers.run_ranks(3, tmp_path / "halves", *flags)
 
     assert [whole.code, stopped.code, resumed.code] == [0, 75, 0], stopped.err
     assert half["state"] == "preempted"
@@ -341,13 +317,13 @@ OWN = """
 def test_own_data_and_model_with_loaders_resume_exactly(trainers: Trainers, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(textwrap.dedent(OWN))
     env = {"PYTHONPATH": str(tmp_path)}
-    own = ("--dataset", "mine:data", "--model", "mine:model", "--batch-size", "8", *SPAWN_2)
-    whole = trainers.run(tmp_path / "whole", *own, "--workers", "0", env=env)
-    process = trainers.start(tmp_path / "halves", *own, *SLOW, "--workers", "1", env=env)
+    own = ("--dataset", "mine:data", "--model", "mine:model", "--batch-size", "8")
+    whole = trainers.run_ranks(2, tmp_path / "whole", *own, "--workers", "0", env=env)
+    process = trainers.start(tmp_path / "halves", *own, *SPAWN_2, *SLOW, "--workers", "1", env=env)
     wait_for(lambda: events(tmp_path / "halves", "train"), "progress")
     os.killpg(process.pid, signal.SIGTERM)  # as Slurm does: loaders get it too
     stopped = finish(process)
-    resumed = trainers.run(tmp_path / "halves", *own, "--workers", "2", env=env)
+    resumed = trainers.run_ranks(2, tmp_path / "halves", *own, "--workers", "2", env=env)
 
     assert [whole.code, stopped.code, resumed.code] == [0, 75, 0], stopped.err
     assert equal(weights(tmp_path / "halves"), weights(tmp_path / "whole"))

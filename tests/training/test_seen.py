@@ -22,6 +22,7 @@ from training.output import log
 from training.output.bar import Bar
 from training.run import loop
 
+from .forks import Fork
 from .trainers import HANGS_S, ROOT, TORCHRUN_2, Here, Trainers, all_events, events, quickly, status
 
 SLOW = ("--step-delay", "0.15", "--sync-every", "1", "--log-every", "4", "--epochs", "2")
@@ -38,6 +39,7 @@ def on_terminal(
     env: dict[str, str] | None = None,
     launcher: tuple[str, ...] = ("-m", "training"),
     stop_when: str = "",
+    fresh: bool = False,
 ) -> tuple[int, str]:
     """A trainer whose stdout and stderr are a terminal 140 columns wide: its exit status, all it wrote there.
 
@@ -46,7 +48,7 @@ def on_terminal(
     ours, theirs = pty.openpty()
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "TQDM"))}
     common = ("--data-dir", str(data_dir), "--run-dir", str(run_dir), "--device", "cpu", "--batch-size", "32")
-    process = subprocess.Popen(
+    process = (subprocess.Popen[str] if fresh else Fork)(
         [sys.executable, *launcher, *common, *flags],
         cwd=ROOT,
         env=quickly(clean | {"OMP_NUM_THREADS": "1", "TERM": "xterm", "COLUMNS": "140"} | (env or {})),
@@ -155,7 +157,7 @@ def test_without_a_live_line_there_are_the_plain_ones(
     else:
         (tmp_path / "tqdm.py").write_text("raise ImportError('none here')\n")
         env = {"TERM": "dumb"} if why == "dumb" else {"PYTHONPATH": str(tmp_path)}
-        code, text = on_terminal(small_digits, tmp_path / "run", *quick, env=env)
+        code, text = on_terminal(small_digits, tmp_path / "run", *quick, env=env, fresh=True)
 
     assert code == 0, text
     assert len(PLAIN.findall(text)) == 1
@@ -289,7 +291,7 @@ def test_a_broken_tensorboard_costs_its_curves_only(trainers: Trainers, tmp_path
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise TypeError('Descriptors cannot be created directly')\n")
     run_dir = tmp_path / "run"
-    ended = trainers.run(run_dir, "--epochs", "1", env={"PYTHONPATH": str(package.parent)})
+    ended = trainers.run(run_dir, "--epochs", "1", env={"PYTHONPATH": str(package.parent)}, fresh=True)
 
     assert ended.code == 0, ended.err
     said = [line for line in ended.out.splitlines() if "TensorBoard" in line]

@@ -18,9 +18,10 @@ from typing import IO, Any
 
 from training.command import main
 
+from .forks import QUICKLY, Fork
+
 ROOT = Path(__file__).parents[2]
 HANGS_S = 600.0  # nothing takes so long, whatever else the machine does
-QUICKLY = Path(__file__).parent / "quickly"
 LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 TORCHRUN_2 = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "training")
 SCRIPTS_TORCHRUN_2 = (
@@ -53,13 +54,17 @@ class Trainers:
         launcher: tuple[str, ...] = ALONE,
         env: dict[str, str] | None = None,
         output: IO[str] | None = None,
+        fresh: bool = False,
     ) -> subprocess.Popen[str]:
-        """A running trainer on the small digits, one thread a process; what it says is kept, or in `output`."""
+        """A running trainer on the small digits, one thread a process; what it says is kept, or in `output`.
+
+        With `fresh`, or code to run, it is a new interpreter, not a fork of one that has imported torch.
+        """
         clean = {
             k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES and not k.startswith("SLURM")
         }
         common = _common(self.data_dir, run_dir)
-        process = subprocess.Popen(
+        process = (subprocess.Popen if fresh or launcher[0] == "-c" else Fork)(
             [sys.executable, *launcher, *common, *flags],
             cwd=ROOT,
             env=quickly(clean | {"OMP_NUM_THREADS": "1"} | (env or {})),
@@ -72,10 +77,23 @@ class Trainers:
         return process
 
     def run(
-        self, run_dir: Path, *flags: str, launcher: tuple[str, ...] = ALONE, env: dict[str, str] | None = None
+        self,
+        run_dir: Path,
+        *flags: str,
+        launcher: tuple[str, ...] = ALONE,
+        env: dict[str, str] | None = None,
+        fresh: bool = False,
     ) -> Ended:
         """The same, waited for."""
-        return finish(self.start(run_dir, *flags, launcher=launcher, env=env))
+        return finish(self.start(run_dir, *flags, launcher=launcher, env=env, fresh=fresh))
+
+    def run_ranks(
+        self, count: int, run_dir: Path, *flags: str, env: dict[str, str] | None = None
+    ) -> Ended:
+        """Ranks as srun starts them, waited for: of all ways the quickest. They have ended alike."""
+        ended = [*map(finish, tasks(self, (run_dir,) * count, *flags, env=env))]
+        assert len({one.code for one in ended}) == 1, ended
+        return Ended(ended[0].code, "".join(one.out for one in ended), "".join(one.err for one in ended))
 
     def end(self) -> None:
         """Kill what still runs, and what it started: torchrun gives each of its processes a session."""
@@ -159,16 +177,16 @@ def status(run_dir: Path) -> dict[str, Any]:
 
 
 def tasks(
-    trainers: Trainers, run_dirs: tuple[Path, Path], *flags: str, env: dict[str, str] | None = None
+    trainers: Trainers, run_dirs: tuple[Path, ...], *flags: str, env: dict[str, str] | None = None
 ) -> list[subprocess.Popen[str]]:
-    """Two ranks as srun starts them: nobody stands for them, so each has an exit status to be seen."""
+    """Ranks as srun starts them: nobody stands for them, so each has an exit status to be seen."""
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = str(probe.getsockname()[1])
-    meeting = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "SLURM_NTASKS": "2"} | (env or {})
+    meeting = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "SLURM_NTASKS": str(len(run_dirs))} | (env or {})
     return [
         trainers.start(run_dir, *flags, env=meeting | {"SLURM_PROCID": rank, "SLURM_LOCALID": rank})
-        for rank, run_dir in zip("01", run_dirs, strict=True)
+        for rank, run_dir in zip(map(str, range(len(run_dirs))), run_dirs, strict=True)
     ]
 
 

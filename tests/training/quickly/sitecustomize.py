@@ -6,6 +6,7 @@ optimizer, to tell it which functions it must leave alone; nothing here compiles
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 from collections.abc import Callable
@@ -53,9 +54,10 @@ class NoCompiler(MetaPathFinder, Loader):
 
 
 def generators() -> None:
-    """What torch's random numbers need of the modules that are left out."""
-    torch = sys.modules["torch"]
-    torch._C._set_generator_metaclass(importlib.import_module("torch._opaque_base").OpaqueBaseMeta)
+    """Set what a module that is left out would set, and without which torch 2.13 makes no generators."""
+    core = sys.modules["torch._C"]
+    if hasattr(core, "_set_generator_metaclass"):
+        core._set_generator_metaclass(importlib.import_module("torch._opaque_base").OpaqueBaseMeta)
 
 
 def real(module: str) -> Callable[[str], Any]:
@@ -83,3 +85,4 @@ def restore() -> None:
 
 
 sys.meta_path.insert(0, NoCompiler())
+gc.set_threshold(50_000)  # imports make many objects, all of which stay
