@@ -6,7 +6,6 @@ The training package answers that itself, without torch: `python3 training --loo
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -16,19 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from sbatchgen import quoting
-from sbatchgen.errors import Problem, did_you_mean
+from sbatchgen.errors import Problem, SlurmError, did_you_mean
 from sbatchgen.finding import Finding
 from sbatchgen.plan.plan import Plan
 from sbatchgen.render import launch
 from sbatchgen.runs import history
+from sbatchgen.slurm.queue import queue
 from sbatchgen.units import ShellPath
 
 LOOK_TIMEOUT_S = 30
-SQUEUE_TIMEOUT_S = 20
-# States of squeue(1), "JOB STATE CODES", in which a job no longer uses its run folder.
-ENDED = frozenset(
-    "BOOT_FAIL CANCELLED COMPLETED COMPLETING DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY REVOKED TIMEOUT".split()  # noqa: SIM905
-)
 OTHER_RUN = "start another run: --job-name NAME"
 AFRESH = "start from nothing: --resume off"
 
@@ -205,23 +200,14 @@ def queued(run_dir: Path, plan: Plan, environment: Mapping[str, str]) -> list[Fi
     jobs = history.jobs(run_dir)
     if not jobs or plan.options.dependency:
         return []
-    ids = ",".join(map(str, jobs[-100:]))
     try:
-        done = subprocess.run(
-            ["squeue", "--noheader", "--format=%F %T", f"--jobs={ids}"],
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=SQUEUE_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        found = queue(environment, jobs[-100:])
+    except SlurmError:  # what submits will say why Slurm does not answer
         return []
-    said = re.findall(r"^(\d+) ([A-Z_]+)$", done.stdout.decode("utf-8", "replace"), re.MULTILINE)
-    live = {int(job): state for job, state in said if int(job) in jobs and state not in ENDED}
+    live = {one.job: one.state for one in found if not one.state.ended and one.state.name != "COMPLETING"}
     if not live:
         return []
     job = max(live)
-    what = f"job {job} uses this run folder too, and is {live[job].lower().replace('_', ' ')}: {run_dir}"
+    what = f"job {job} uses this run folder too, and is {live[job].words}: {run_dir}"
     fix = f"{OTHER_RUN}; or wait for that job: --dependency afterany:{job}; or scancel {job}"
     return [error(plan, "run_dir", what, fix)]

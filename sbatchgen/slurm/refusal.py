@@ -1,6 +1,6 @@
 """What Slurm says when it refuses a job -> what that means, the options at fault, and what to do.
 
-A site's own plugin may say anything: a text that reasons.yaml does not know is passed on as it is.
+A site's own plugin may say anything: a text that refusals.yaml does not know is passed on as it is.
 """
 
 import functools
@@ -34,7 +34,7 @@ class Refusal:
 
     Attributes:
         says: Slurm's own words.
-        means: The same in plain words; "" if reasons.yaml does not know the text.
+        means: The same in plain words; "" if refusals.yaml does not know the text.
         options: The options of the job that may be at fault.
         fix: What to do.
     """
@@ -73,8 +73,8 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reason:
-    """A text of Slurm's, as reasons.yaml explains it."""
+class RefusalText:
+    """A text of Slurm's, as refusals.yaml explains it."""
 
     text: str
     means: str
@@ -84,27 +84,27 @@ class Reason:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reasons:
-    """All of reasons.yaml."""
+class RefusalTexts:
+    """All of refusals.yaml."""
 
     groups: Mapping[str, str]
-    reasons: tuple[Reason, ...]
+    texts: tuple[RefusalText, ...]
 
 
 @functools.cache
-def reasons() -> tuple[tuple[re.Pattern[str], Reason], ...]:
+def texts() -> tuple[tuple[re.Pattern[str], RefusalText], ...]:
     """The texts that are known, each as a pattern; the first that matches counts."""
-    return tuple((re.compile(one.text), one) for one in _table().reasons)
+    return tuple((re.compile(one.text), one) for one in _table().texts)
 
 
 @functools.cache
-def _table() -> Reasons:
-    return read(Path(__file__).with_name("reasons.yaml"), Reasons).value
+def _table() -> RefusalTexts:
+    return read(Path(__file__).with_name("refusals.yaml"), RefusalTexts).value
 
 
-def options_of(reason: Reason) -> list[str]:
+def options_of(known: RefusalText) -> list[str]:
     """The options that may be at fault, by long name, with groups spelled out."""
-    names = reason.options
+    names = known.options
     for group, members in [*_table().groups.items()][::-1]:  # a group may hold those before it
         names = names.replace(group, members)
     return names.split()
@@ -173,15 +173,15 @@ def understand(returncode: int, said: str, asked: Mapping[str, Asked]) -> Answer
 
 
 def _explained(line: str, asked: Mapping[str, Asked]) -> tuple[Refusal, bool] | None:
-    """What a line means, and whether its text is a general one; None if it is not a reason."""
+    """What a line means, and whether its text is a general one; None if it says nothing of a refusal."""
     text = line[match.end() :] if (match := _SPEAKER.match(line)) else line
     if not text.strip() or _CHATTER.match(line):
         return None
-    for pattern, reason in reasons():
+    for pattern, known in texts():
         if match := pattern.fullmatch(text):
             words = [word for word in match.groups() if word]
-            names = [name.format(*words, *[""] * 3) for name in options_of(reason)]
+            names = [name.format(*words, *[""] * 3) for name in options_of(known)]
             options = tuple(asked[name] for name in dict.fromkeys(names) if name in asked)
-            means, fix = reason.means.format(*words), reason.fix.format(*words)
-            return Refusal(says=text, means=means, options=options, fix=fix), reason.general
+            means, fix = known.means.format(*words), known.fix.format(*words)
+            return Refusal(says=text, means=means, options=options, fix=fix), known.general
     return Refusal(says=text), False

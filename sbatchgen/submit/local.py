@@ -11,7 +11,8 @@ from typing import IO
 
 from sbatchgen import files
 from sbatchgen.runs import history
-from sbatchgen.submit.sbatch import Note, as_in_shell, clean_environment, make_folders
+from sbatchgen.slurm.command import status_in_shell, submit_environment
+from sbatchgen.submit.sbatch import Note, make_folders
 from sbatchgen.submit.submission import Submission
 
 
@@ -25,7 +26,7 @@ def run_locally(submission: Submission, environment: Mapping[str, str], *, note:
     files.put(run_dir / submission.name, submission.script)
     output, started = _new_log(run_dir)
     script = history.keep(run_dir, started, submission.script)  # nobody writes another one of this name
-    env, _ = clean_environment(environment)
+    env, _ = submit_environment(environment)
     with output:
         process = subprocess.Popen(
             ["bash", str(script)],
@@ -43,7 +44,7 @@ def run_locally(submission: Submission, environment: Mapping[str, str], *, note:
         if isinstance(error, OSError):
             raise
         return 130
-    return as_in_shell(process.returncode)
+    return status_in_shell(process.returncode)
 
 
 def _new_log(run_dir: Path) -> tuple[IO[bytes], str]:

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from sbatchgen import files
-from sbatchgen.errors import DocumentError, SbatchgenError, SlurmError
-from sbatchgen.quoting import word
+from sbatchgen.errors import DocumentError, SlurmError
 from sbatchgen.runs import history
+from sbatchgen.slurm.command import Output, run, submit_environment
 from sbatchgen.slurm.refusal import Answer, Refusal, refusals, understand
 from sbatchgen.submit.submission import Submission
 
 SUBMIT_TIMEOUT_S = 60
+ELSEWHERE = "submit on a node that has Slurm's commands, or run here with --profile local"
 Note = Callable[[str], None]
 
 
@@ -37,7 +36,7 @@ def submit(submission: Submission, environment: Mapping[str, str], *, keep_env: 
         SlurmError: Slurm refused, or can't be asked.
         DocumentError: A folder can't be made or written into.
     """
-    env, leaks = (dict(environment), []) if keep_env else clean_environment(environment)
+    env, leaks = (dict(environment), []) if keep_env else submit_environment(environment)
     if leaks:
         note(f"note: removed from the environment of sbatch, would change the job: {', '.join(leaks)}")
     make_folders(submission, note)
@@ -49,11 +48,11 @@ def submit(submission: Submission, environment: Mapping[str, str], *, keep_env: 
         note("note: the job may have been submitted: see squeue --me")
         raise
     match = re.search(r"^(\d+)(;.*)?$", answer.out, re.MULTILINE)
-    if match and answer.ended:  # sbatch waits for the job where the script says --wait
-        return Accepted(match[0], "\n".join(line for line in (answer.err.strip(), answer.ended) if line))
+    if match and answer.failure:  # sbatch waits for the job where the script says --wait
+        return Accepted(match[0], "\n".join(line for line in (answer.err.strip(), answer.failure) if line))
     fix = "see with squeue --me whether the job is there before trying again"
     if answer.status is None:
-        raise SlurmError.of(answer.ended, fix=fix)
+        raise SlurmError.of(answer.failure, fix=fix)
     if answer.status:
         said = refusals(answer.status, answer.err or answer.out, submission.asked)
         raise SlurmError(refusal.problem for refusal in said)
@@ -78,19 +77,13 @@ def record(submission: Submission, accepted: Accepted, *, note: Note) -> None:
 def ask_slurm(submission: Submission, environment: Mapping[str, str]) -> Answer:
     """What the live Slurm says of the script: `sbatch --test-only`, which uses up a job id."""
     try:
-        answer = _sbatch("--test-only", submission, clean_environment(environment)[0])
+        answer = _sbatch("--test-only", submission, submit_environment(environment)[0])
         if answer.status is None:
-            raise SlurmError.of(answer.ended, fix="try again later")
+            raise SlurmError.of(answer.failure, fix="try again later")
     except SlurmError as error:
         problem = error.problems[0]
         return Answer(accepted=False, says="", refusals=(Refusal(says=problem.what, fix=problem.fix),))
     return understand(answer.status, answer.err or answer.out, submission.asked)
-
-
-def clean_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """The environment without SBATCH_* and SLURM_*, which beat the script; and the names left out."""
-    leaks = [name for name in environment if name.startswith(("SBATCH_", "SLURM_")) and name != "SLURM_CONF"]
-    return {name: value for name, value in environment.items() if name not in leaks}, sorted(leaks)
 
 
 def make_folders(submission: Submission, note: Note) -> None:
@@ -110,23 +103,7 @@ def make_folders(submission: Submission, note: Note) -> None:
             note(f"note: can't write into {folder}: a job that can't write its log fails without a message")
 
 
-@dataclass(frozen=True)
-class _Output:
-    """What sbatch printed; its exit status is None if it was still running after SUBMIT_TIMEOUT_S."""
-
-    status: int | None
-    out: str
-    err: str
-
-    @property
-    def ended(self) -> str:
-        """How it failed, if it did."""
-        if self.status is None:
-            return f"sbatch did not end within {SUBMIT_TIMEOUT_S} s"
-        return f"sbatch ended with exit status {self.status}" if self.status else ""
-
-
-def _sbatch(option: str, submission: Submission, env: Mapping[str, str]) -> _Output:
+def _sbatch(option: str, submission: Submission, env: Mapping[str, str]) -> Output:
     """Give sbatch the script, in a folder that only this user can enter.
 
     Others may write to the run folder, or submit from it at the same moment, and sbatch opens the script by
@@ -144,32 +121,4 @@ def _sbatch(option: str, submission: Submission, env: Mapping[str, str]) -> _Out
     with private as folder:
         path = Path(folder) / submission.name
         files.put(path, submission.script)
-        command = ["sbatch", option, str(path)]
-        try:
-            done = subprocess.run(
-                command, env=env, check=False, capture_output=True, timeout=SUBMIT_TIMEOUT_S
-            )
-        except subprocess.TimeoutExpired as error:
-            return _Output(None, _text(error.stdout), _text(error.stderr))
-        except OSError as error:
-            raise _no_sbatch(error, env) from error
-    return _Output(as_in_shell(done.returncode), _text(done.stdout), _text(done.stderr))
-
-
-def as_in_shell(returncode: int) -> int:
-    """The exit status as a shell has it, where a process may also be ended by a signal."""
-    return returncode if returncode >= 0 else 128 - returncode
-
-
-def _text(said: bytes | None) -> str:
-    """Output of a command of Slurm; a plugin of the site may write anything, in any encoding."""
-    return (said or b"").decode("utf-8", "replace")
-
-
-def _no_sbatch(error: OSError, env: Mapping[str, str]) -> SbatchgenError:
-    """Why sbatch can't be started."""
-    found = shutil.which("sbatch", mode=os.F_OK, path=env.get("PATH"))
-    if found is None:
-        fix = "submit on a node that has Slurm's commands, or run here with --profile local"
-        return SlurmError.of("there is no sbatch here", fix=fix)
-    return SlurmError.of(f"can't start {found}: {error.strerror}", fix=f"look at it: ls -lL {word(found)}")
+        return run(["sbatch", option, str(path)], env, timeout=SUBMIT_TIMEOUT_S, elsewhere=ELSEWHERE)

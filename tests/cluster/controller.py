@@ -85,6 +85,25 @@ class Controller:
         )
         return Verdict(done.returncode, done.stderr)
 
+    @property
+    def home(self) -> Path:
+        """The home folder of the user."""
+        return self._site.user.home
+
+    def run(self, argv: Sequence[str | Path]) -> str:
+        """What a command prints, run as the user in the home folder."""
+        user, environment = self._site.user, self._site.environment()
+        return self._site.host.run(argv, user=user, cwd=user.home, env=environment).stdout
+
+    def commands(self, folder: Path, *names: str) -> None:
+        """Write programs into a folder that run the commands of their names as the user (see host.py)."""
+        environment = self._site.environment()
+        self._site.host.commands(folder, *names, user=self._site.user, env=environment)
+
+    def crash(self) -> None:
+        """Kill slurmctld."""
+        self._site.host.run(["sh", "-c", "kill -KILL $(pgrep -x slurmctld)"])
+
     def reserve(self, settings: str) -> None:
         """Make a reservation, with the settings of scontrol(1)."""
         self._site.host.run(

@@ -124,6 +124,20 @@ class Host:
             )
         return done
 
+    def commands(self, folder: Path, *names: str, user: User, env: Mapping[str, str]) -> None:
+        """Write programs into a folder, by these names: each runs the command of its name on this host.
+
+        They run as the user, in the environment of who calls them and these variables.
+        """
+        folder.mkdir(exist_ok=True)
+        ids = ["--setuid", str(user.uid), "--setgid", str(user.uid)]
+        variables = [f"{name}={value}" for name, value in {"PATH": PATH, **env}.items()]
+        for name in names:
+            command = shlex.join([*self._enter(), *ids, *DIE_WITH_PARENT, "env", *variables, name])
+            program = folder / name
+            program.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+            program.chmod(0o755)
+
     def spawn(self, argv: Sequence[str], *, log: Path) -> subprocess.Popen[str]:
         """Start a daemon that stays in the foreground, as root; it ends with the host."""
         with log.open("a") as file:

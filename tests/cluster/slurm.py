@@ -130,6 +130,11 @@ class Cluster:
         """Run a command as root; as `run` otherwise, but a failure raises by default."""
         return self._hosts[on].run(argv, check=check, timeout=timeout)
 
+    def commands(self, folder: Path, *names: str) -> None:
+        """Write programs into a folder that run the commands of their names as the user (see host.py)."""
+        host, environment = self._hosts[LOGIN], self._site.environment()
+        host.commands(folder, *names, user=self._site.user, env=environment)
+
     def put(self, name: str, text: str, *, mode: int = 0o644) -> Path:
         """Write a file of the user's, by its path below the home folder."""
         path = self.home / name

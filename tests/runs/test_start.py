@@ -18,6 +18,7 @@ from sbatchgen.runs.start import Start
 from tests.cluster.slurm import Cluster
 from tests.conftest import REPOSITORY, Command
 from tests.jobs.jobs import site_on
+from tests.slurm import fakes
 from tests.training.trainers import quickly
 
 TRAINING = REPOSITORY / "training"
@@ -185,35 +186,26 @@ def test_an_own_trainer_is_not_asked(command: Command) -> None:
     assert review(command, "--epochz", flags=("--trainer", "train.py")) == ({}, [])
 
 
-def squeue(folder: Path, answer: str) -> None:
-    """A squeue that gives this answer."""
-    (folder / "bin").mkdir(exist_ok=True)
-    (folder / "bin/squeue").write_text(f"#!/bin/sh\nprintf '%s' '{answer}'\n")
-    (folder / "bin/squeue").chmod(0o755)
-
-
 @pytest.mark.parametrize(
-    ("answer", "error"),
+    ("states", "error"),
     [
-        ("4711 PENDING\n", "job 4711 uses this run folder too, and is pending: {}/runs/ddp"),
+        ({"4711": "PENDING"}, "job 4711 uses this run folder too, and is waiting: {}/runs/ddp"),
         (
-            "4711 RUNNING\n4712 REQUEUE_HOLD\n",
-            "job 4712 uses this run folder too, and is requeue hold: {}/runs/ddp",
+            {"4711": "RUNNING", "4712": "REQUEUE_HOLD"},
+            "job 4712 uses this run folder too, and is put back into the queue, and held: {}/runs/ddp",
         ),
-        ("4713 RUNNING\n", ""),
-        ("4711 COMPLETING\n4712 CANCELLED\n", ""),
-        ("slurm_load_jobs error: Invalid job id specified\n", ""),
-        ("", ""),
+        ({"4711": "COMPLETING", "4712": "CANCELLED"}, ""),
+        ({}, ""),
     ],
 )
 def test_a_job_in_the_queue_with_the_same_folder(
-    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, answer: str, error: str
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, states: dict[str, str], error: str
 ) -> None:
     Path("here.yaml").write_text(PROFILE)
     Path("runs/ddp").mkdir(parents=True)
     for job in (4711, 4712):
         Path(f"runs/ddp/job-{job}.slurm").touch()
-    squeue(folder, answer)
+    fakes.squeue(folder / "bin", [{"JobArrayID": job, "State": state} for job, state in states.items()])
     monkeypatch.setenv("PATH", str(folder / "bin"), prepend=os.pathsep)
     flags = ("--profile", "./here.yaml", "--gpus-per-node", "1", "--dry-run")
     done = command("submit", "ddp", *flags, "--", *ARGS)
@@ -230,7 +222,7 @@ def test_jobs_whose_folders_only_they_can_name_do_not_meet(
     Path("here.yaml").write_text(PROFILE)
     Path("runs").mkdir()
     Path("runs/job-4711.slurm").touch()
-    squeue(folder, "4711 RUNNING\n")
+    fakes.squeue(folder / "bin", [{"JobArrayID": "4711", "State": "RUNNING"}])
     monkeypatch.setenv("PATH", str(folder / "bin"), prepend=os.pathsep)
     flags = ("--profile", "./here.yaml", "--run-dir", "runs/${SLURM_JOB_ID}", "--dry-run")
     done = command("submit", "single", *flags, "--", *ARGS)
@@ -249,7 +241,7 @@ def test_on_a_real_slurm_the_second_job_of_a_folder_is_refused_while_the_first_i
     first = site.submit("meet", "single", "--begin", "now+1hour")
     second = site.sbatchgen("submit", "single", "--job-name", "meet", "--yes", check=False)
     assert second.returncode == 3
-    assert f"job {first} uses this run folder too, and is pending" in second.stderr
+    assert f"job {first} uses this run folder too, and is waiting" in second.stderr
     cluster.run(["scancel", str(first)])
     cluster.wait(first, {"CANCELLED"})
     third = site.submit("meet", "single", "--begin", "now+1hour")

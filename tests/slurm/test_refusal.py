@@ -16,7 +16,7 @@ from sbatchgen.slurm.refusal import (
     asked_in,
     explain,
     options_of,
-    reasons,
+    texts,
     understand,
 )
 from tests.cluster.controller import Controller
@@ -209,9 +209,9 @@ def test_the_texts_of_a_real_sbatch_are_known() -> None:
         assert all(one.means for one in explain(f"sbatch: {text}", {})), text
 
 
-def test_a_reason_names_options_that_there_are() -> None:
+def test_a_refusal_names_options_that_there_are() -> None:
     from sbatchgen.sbatch.releases import specs
 
     known = {*specs("22.05"), *specs("26.05")}
-    for _, reason in reasons():
-        assert {name for name in options_of(reason) if not name.startswith("{")} <= known, reason
+    for _, known_text in texts():
+        assert {name for name in options_of(known_text) if not name.startswith("{")} <= known, known_text

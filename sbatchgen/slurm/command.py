@@ -1,0 +1,137 @@
+"""Slurm's commands: started in a known environment, within a time limit, their output decoded."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sbatchgen.errors import SbatchgenError, SlurmError
+from sbatchgen.quoting import word
+
+QUERY_TIMEOUT_S = (
+    30  # a controller that hangs makes squeue give up after 10 s (MessageTimeout, slurm.conf(5))
+)
+ELSEWHERE = "use a node that has Slurm's commands, as a login node"
+_KEPT = "SLURM_CONF"  # where the cluster is
+_OF_JOBS = ("SBATCH_", "SLURM_")
+_OF_QUERIES = ("SACCT_", "SCONTROL_", "SINFO_", "SLURM_", "SQUEUE_")
+_UNREACHABLE = re.compile(
+    r"Unable to contact slurm controller|Unable to establish control machine address|Socket timed out"
+    r"|Communication connection failure|Zero Bytes were transmitted or received"
+    r"|Could not establish a configuration source"
+)
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a command of Slurm printed.
+
+    Attributes:
+        program: Its name.
+        status: Its exit status as a shell has it; None if it did not end within its time limit.
+        out, err: What it wrote to stdout and stderr.
+        timeout: Its time limit in seconds.
+    """
+
+    program: str
+    status: int | None
+    out: str
+    err: str
+    timeout: float
+
+    @property
+    def failure(self) -> str:
+        """How it failed, or ""."""
+        if self.status is None:
+            return f"{self.program} did not end within {self.timeout:g} s"
+        return f"{self.program} ended with exit status {self.status}" if self.status else ""
+
+    @property
+    def unreachable(self) -> bool:
+        """Whether it failed because Slurm's controller does not answer."""
+        return self.status is None or bool(self.status and _UNREACHABLE.search(self.err))
+
+    @property
+    def error(self) -> SbatchgenError:
+        """The failure of a query, as users see it."""
+        said = " ".join(self.err.split())
+        what = f"{self.failure}: {said}" if said else self.failure
+        if self.unreachable:
+            fix = "try again later; scontrol ping shows whether the controller is up"
+            return SlurmError.of(f"Slurm's controller does not answer: {what}", fix=fix)
+        return SlurmError.of(what)
+
+
+def query(arguments: Sequence[str], environment: Mapping[str, str]) -> Output:
+    """Ask Slurm: squeue, sacct and the like.
+
+    Raises:
+        SlurmError: The command can't be started.
+    """
+    return run(arguments, query_environment(environment), timeout=QUERY_TIMEOUT_S)
+
+
+def run(
+    arguments: Sequence[str], environment: Mapping[str, str], *, timeout: float, elsewhere: str = ELSEWHERE
+) -> Output:
+    """Run a command of Slurm in exactly this environment; `elsewhere` is the fix if it is not here.
+
+    Raises:
+        SlurmError: The command can't be started.
+    """
+    program = arguments[0]
+    try:
+        done = subprocess.run(
+            arguments,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        return Output(program, None, _text(error.stdout), _text(error.stderr), timeout)
+    except OSError as error:
+        raise _cannot_start(program, error, environment, elsewhere) from error
+    status = status_in_shell(done.returncode)
+    return Output(program, status, _text(done.stdout), _text(done.stderr), timeout)
+
+
+def submit_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """The environment without SBATCH_* and SLURM_*, which beat the script; and the names left out."""
+    left_out = [name for name in environment if name.startswith(_OF_JOBS) and name != _KEPT]
+    return {name: value for name, value in environment.items() if name not in left_out}, sorted(left_out)
+
+
+def query_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what changes the format of an answer, or whom it is about."""
+    clean = {
+        name: value
+        for name, value in environment.items()
+        if name == _KEPT or not name.startswith(_OF_QUERIES)
+    }
+    return clean | {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0"}  # the tasks of an array in full: squeue(1)
+
+
+def status_in_shell(returncode: int) -> int:
+    """The exit status as a shell has it, where a process may also be ended by a signal."""
+    return returncode if returncode >= 0 else 128 - returncode
+
+
+def _text(said: bytes | None) -> str:
+    """Output as text; a plugin of the site, or a user's job, may hold any bytes."""
+    return (said or b"").decode("utf-8", "replace")
+
+
+def _cannot_start(
+    program: str, error: OSError, environment: Mapping[str, str], elsewhere: str
+) -> SbatchgenError:
+    """Why a command can't be started."""
+    found = shutil.which(program, mode=os.F_OK, path=environment.get("PATH"))
+    if found is None:
+        return SlurmError.of(f"there is no {program} here", fix=elsewhere)
+    return SlurmError.of(f"can't start {found}: {error.strerror}", fix=f"look at it: ls -lL {word(found)}")

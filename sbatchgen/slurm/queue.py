@@ -1,0 +1,95 @@
+"""The jobs that Slurm's controller knows: those that wait or run, and those that ended a few minutes ago.
+
+How long an ended job stays is the site's MinJobAge (slurm.conf(5)), 5 minutes by default; accounting.py asks
+for older ones.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sbatchgen.slurm import slurm_job
+from sbatchgen.slurm.command import query
+from sbatchgen.slurm.slurm_job import SlurmJob
+
+# Fields of squeue --Format in all releases since 20.11.
+_FIELDS = {
+    "id": "JobArrayID",
+    "state": "State",
+    "reason": "Reason",
+    "submit": "SubmitTime",
+    "start": "StartTime",
+    "end": "EndTime",
+    "used": "TimeUsed",
+    "limit": "TimeLimit",
+    "nodes": "NumNodes",
+    "node_list": "NodeList",
+    "exit_status": "exit_code",
+    "restarts": "RestartCnt",
+    "dependency": "Dependency",
+    "name": "Name",
+    "command": "Command",
+}
+_NONE_KNOWN = re.compile(r"^slurm_load_jobs error: Invalid job id specified$", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobInQueue(SlurmJob):
+    """A job as squeue knows it; `start` and `end` are what Slurm expects of one that waits or runs.
+
+    Attributes:
+        restarts: How often it was requeued.
+        dependency: What it waits for: "afterok:4710(unfulfilled)", or "".
+        command: The path of its script; "" if it came from stdin. What is not UTF-8 in it is replaced.
+    """
+
+    restarts: int
+    dependency: str
+    command: str
+
+
+def queue(environment: Mapping[str, str], jobs: Iterable[int | str] | None = None) -> list[JobInQueue]:
+    """These jobs, or all of the user, the newest last; those that the controller does not know are left out.
+
+    Raises:
+        SlurmError: squeue can't be started, does not end in time, or fails.
+    """
+    ids = None if jobs is None else ",".join(map(str, jobs))
+    if ids == "":
+        return []
+    whose = "--me" if ids is None else f"--jobs={ids}"
+    between = slurm_job.separator()
+    fields = ",".join(f"{field}:{between}" for field in _FIELDS.values())
+    arguments = ["squeue", "--all", "--states=all", whose, "--noheader", f"--Format={fields}"]
+    answer = query(arguments, environment)
+    if answer.status and _NONE_KNOWN.search(answer.err):
+        return []
+    if answer.failure:
+        raise answer.error
+    found = (_job(row) for row in slurm_job.rows(answer.out, between, [*_FIELDS]))
+    return sorted(found, key=lambda one: one.job)
+
+
+def find(path: Path, environment: Mapping[str, str]) -> list[JobInQueue]:
+    """The jobs of the user whose script was submitted from this file, the newest last.
+
+    Raises:
+        SlurmError: See `queue`.
+    """
+    command = os.fsencode(path).decode("utf-8", "replace")
+    return [one for one in queue(environment) if one.command == command]
+
+
+def _job(row: Mapping[str, str]) -> JobInQueue:
+    return JobInQueue(
+        **slurm_job.common(row),
+        used_s=slurm_job.seconds(row["used"]) or 0,
+        limit_s=slurm_job.seconds(row["limit"]),
+        restarts=slurm_job.count(row["restarts"]),
+        dependency=slurm_job.text(row["dependency"]),
+        command=slurm_job.text(row["command"]),
+    )

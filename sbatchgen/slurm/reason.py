@@ -1,0 +1,74 @@
+"""Why a job waits, or how it ended: squeue's Reason in plain words, and what to do about it.
+
+A text that reasons.yaml does not know is passed on as it is.
+"""
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from sbatchgen.inputs.document import read
+
+Kind = Literal["starts", "never", "person", "ended"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reason:
+    """Why a job waits, or how it ended.
+
+    Attributes:
+        name: Slurm's own words.
+        kind: "starts" by itself, "never" as it is, a "person" must act, it has "ended"; None if not known.
+        means: The same in plain words.
+        fix: What to do.
+    """
+
+    name: str
+    kind: Kind | None = None
+    means: str
+    fix: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReasonText:
+    """A reason, or a pattern of reasons, as reasons.yaml explains it."""
+
+    text: str
+    kind: Kind
+    means: str
+    fix: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReasonTexts:
+    """All of reasons.yaml."""
+
+    things: Mapping[str, str]
+    texts: tuple[ReasonText, ...]
+
+
+@functools.cache
+def _table() -> tuple[Mapping[str, str], tuple[tuple[re.Pattern[str], ReasonText], ...]]:
+    known = read(Path(__file__).with_name("reasons.yaml"), ReasonTexts).value
+    return known.things, tuple((re.compile(one.text), one) for one in known.texts)
+
+
+def reason(text: str, job: str) -> Reason:
+    """What the Reason of a job that waits, or did not complete, means; its id is for the commands to type."""
+    name = text.strip()
+    if name.startswith("(") and name.endswith(")"):
+        name = name[1:-1]
+    things, texts = _table()
+    for pattern, known in texts:
+        if match := pattern.fullmatch(name):
+            words = [things.get(word, word) for word in match.groups("")]
+            return Reason(
+                name=name,
+                kind=known.kind,
+                means=known.means.format(*words),
+                fix=known.fix.format(*words, job=job),
+            )
+    return Reason(name=name, means=name)

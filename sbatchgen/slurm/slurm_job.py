@@ -1,0 +1,125 @@
+"""What squeue and sacct both say of a job, and the values that they print."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sbatchgen.slurm.state import State, state
+
+_ID = re.compile(r"([0-9]+)(?:_(.+)|\+[0-9]+)?")
+_DURATION = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmJob:
+    """A job, a task of an array, or all tasks of an array that still wait.
+
+    Attributes:
+        id: As Slurm's commands take and print it: "4711", "4711_3", "4711_[5-9%2]", "4711+0".
+        job: The id of the job, or of the whole array.
+        task: The task: "3", "[5-9%2]" for those that wait, or "" if the job is not an array.
+        state: Its state.
+        reason: Why it waits, or how it ended, as reason.py explains it; "None" if there is none.
+        submit, start, end: When, in local time; None if not known.
+        used_s: How long it has run.
+        limit_s: Its time limit; None if it has none, or it is not known.
+        nodes: How many.
+        node_list: Which: "n[1-4]"; "" if none are allocated.
+        exit_code, signal: How its script ended; 0 and 0 before that.
+        name: Its name; it may hold anything.
+    """
+
+    id: str
+    job: int
+    task: str
+    state: State
+    reason: str
+    submit: datetime | None
+    start: datetime | None
+    end: datetime | None
+    used_s: int
+    limit_s: int | None
+    nodes: int
+    node_list: str
+    exit_code: int
+    signal: int
+    name: str
+
+
+def separator() -> str:
+    """What stands between values: nobody can guess it, and put it into the name of a job."""
+    return f"\x1f{secrets.token_hex(8)}\x1f"
+
+
+def rows(printed: str, between: str, names: Sequence[str]) -> Iterator[dict[str, str]]:
+    """The rows of a table in which the separator follows each value, and a line break each row.
+
+    Line breaks in values are kept: names of jobs and paths may hold some. The first value, an id, holds none,
+    and what stands above it is of a site's own wrapper.
+    """
+    values = printed.split(between)
+    for first in range(0, len(values) - len(names), len(names)):
+        row = values[first : first + len(names)]
+        yield dict(zip(names, [row[0].rpartition("\n")[2], *row[1:]], strict=True))
+
+
+def common(row: Mapping[str, str]) -> dict[str, Any]:
+    """The attributes of a `SlurmJob`, from a row with the values of the same names, and "exit_status"."""
+    number = _ID.fullmatch(row["id"])
+    exit_code, signal = exit_status(row["exit_status"])
+    return {
+        "id": row["id"],
+        "job": int(number[1]) if number else 0,
+        "task": (number[2] or "") if number else "",
+        "state": state(row["state"]),
+        "reason": row["reason"],
+        "submit": time(row["submit"]),
+        "start": time(row["start"]),
+        "end": time(row["end"]),
+        "nodes": count(row["nodes"]),
+        "node_list": text(row["node_list"]),
+        "exit_code": exit_code,
+        "signal": signal,
+        "name": row["name"],
+    }
+
+
+def text(printed: str) -> str:
+    """Text that may be missing."""
+    return "" if printed in ("(null)", "None assigned") else printed
+
+
+def count(printed: str) -> int:
+    """A number of things; 0 if it is missing."""
+    return int(printed) if printed.isascii() and printed.isdecimal() else 0
+
+
+def time(printed: str) -> datetime | None:
+    """A time; None for "N/A", "Unknown" and "None"."""
+    try:
+        return datetime.strptime(printed, "%Y-%m-%dT%H:%M:%S").astimezone()
+    except ValueError:
+        return None
+
+
+def seconds(printed: str) -> int | None:
+    """A duration, D-HH:MM:SS or MM:SS; None for "UNLIMITED", "NOT_SET" and the like."""
+    match = _DURATION.fullmatch(printed)
+    if match is None:
+        return None
+    days, hours, minutes, rest = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + rest
+
+
+def exit_status(printed: str) -> tuple[int, int]:
+    """Exit code and signal: "3:0"; squeue 22.05 prints what wait(2) gave, "768"."""
+    code, colon, signal = printed.partition(":")
+    if colon:
+        return count(code), count(signal)
+    status = count(code)
+    return (0, status & 0x7F) if status & 0x7F else (status >> 8, 0)

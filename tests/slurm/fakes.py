@@ -1,0 +1,53 @@
+"""Commands of Slurm that give recorded answers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+SQUEUE = """#!{python}
+import sys
+table = {table}
+asked = next(word for word in sys.argv if word.startswith("--Format=")).removeprefix("--Format=")
+fields = [field.partition(":") for field in asked.split(",")]
+for row in table:
+    print("".join(row.get(name, "N/A") + end for name, _, end in fields))
+"""
+SACCT = """#!{python}
+import json, sys
+recorded = json.load(open({recorded}))
+if "--helpformat" in sys.argv:
+    print(*recorded["helpformat"])
+    sys.exit()
+value = {{name: rest for name, _, rest in (word.partition("=") for word in sys.argv)}}
+for row in recorded["runs" if "--duplicates" in sys.argv else "jobs"]:
+    row = dict(zip(recorded["fields"], row))
+    print("".join(row[name] + value["--delimiter"] for name in value["--format"].split(",")))
+"""
+FAILING = """#!/bin/sh
+echo '{says}' >&2
+exit 1
+"""
+
+
+def _put(folder: Path, name: str, text: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(text)
+    (folder / name).chmod(0o755)
+
+
+def squeue(folder: Path, table: Sequence[Mapping[str, str]]) -> None:
+    """A squeue that answers with these values of its fields, whatever jobs are asked for."""
+    _put(folder, "squeue", SQUEUE.format(python=sys.executable, table=json.dumps(table)))
+
+
+def sacct(folder: Path, recorded: Path) -> None:
+    """A sacct that answers with the recorded table, whatever jobs are asked for."""
+    _put(folder, "sacct", SACCT.format(python=sys.executable, recorded=json.dumps(str(recorded))))
+
+
+def failing(folder: Path, name: str, says: str) -> None:
+    """A command that fails with these words."""
+    _put(folder, name, FAILING.format(says=says))

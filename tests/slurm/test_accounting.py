@@ -1,0 +1,114 @@
+"""What sacct says of jobs: recorded from real ones of 22.05 and 26.05 with a database, and a real one without."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from sbatchgen.errors import SlurmError
+from sbatchgen.slurm import command
+from sbatchgen.slurm.accounting import JobInAccounting, accounting
+from tests.cluster.slurm import Cluster
+from tests.conftest import FIXTURES
+from tests.slurm import fakes
+
+SINCE = datetime(2026, 11, 22, tzinfo=timezone.utc)
+REFUSED = "sacct: error: slurm_persist_conn_open_without_init: failed to open persistent connection to host:db:6819: "
+
+
+@pytest.fixture(params=["22.05", "26.05"])
+def release(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def environment(release: str, tmp_path: Path) -> dict[str, str]:
+    """The environment in which sacct gives the answers of this release."""
+    fakes.sacct(tmp_path, FIXTURES / f"sacct_{release}.json")
+    return {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+
+
+def told(environment: dict[str, str], *, runs: bool = False) -> list[JobInAccounting]:
+    found = accounting(range(1, 16), SINCE, environment, runs=runs)
+    assert found is not None
+    return found
+
+
+def test_how_jobs_ended(release: str, environment: dict[str, str]) -> None:
+    jobs = {one.id: one for one in told(environment)}
+    exit_3, killed, late, array_2 = (jobs[number] for number in ("1", "2", "3", "6_2"))
+    assert (exit_3.state.name, exit_3.exit_code, exit_3.signal) == ("FAILED", 3, 0)
+    assert (killed.state.name, killed.exit_code, killed.signal) == ("FAILED", 0, 9)
+    assert (late.state.name, late.limit_s, late.used_s > 60) == (
+        "TIMEOUT" if release == "26.05" else "RUNNING",
+        60,
+        True,
+    )
+    assert (array_2.job, array_2.task, array_2.exit_code) == (6, "2", 1)
+    assert exit_3.start
+    assert exit_3.node_list == "n1"
+    cancelled = next(one for one in jobs.values() if one.state.name == "CANCELLED")
+    assert (cancelled.cancelled_by, cancelled.node_list) == (20001, "")
+    assert jobs["7_[1-89:2%2]"].start is None
+
+
+def test_names_that_look_like_something_else(environment: dict[str, str]) -> None:
+    one = next(one for one in told(environment) if one.job == 5)
+    assert one.name == "a|b\nc\x1f\x1e?"
+    assert one.submit_line == "sbatch --parsable -J a|b\nc\x1f\x1e? --comment x|\ny --wrap true"
+
+
+def test_every_run_of_a_requeued_job(release: str, environment: dict[str, str]) -> None:
+    assert [one.state.name for one in told(environment) if one.job == 4] == ["COMPLETED"]
+    first, second = (one for one in told(environment, runs=True) if one.job == 4)
+    assert (first.state.name, first.used_s, second.state.name, second.used_s) == (
+        "REQUEUED",
+        3,
+        "COMPLETED",
+        40,
+    )
+    restarts = (0, 1) if release == "26.05" else (None, None)  # a field of 24.11
+    assert (first.restarts, second.restarts) == restarts
+
+
+def test_a_release_without_later_fields(tmp_path: Path) -> None:
+    fakes.sacct(tmp_path, FIXTURES / "sacct_22.05.json")
+    text = (tmp_path / "sacct").read_text()
+    (tmp_path / "sacct").write_text(text.replace('print(*recorded["helpformat"])', 'print("JobID State")'))
+    assert {one.submit_line for one in told({"PATH": str(tmp_path)})} == {None}
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        "Slurm accounting storage is disabled",
+        f"{REFUSED}Connection refused\nsacct: error: Problem talking to the database: Connection refused",
+    ],
+)
+def test_without_a_database_nothing_is_known(tmp_path: Path, says: str) -> None:
+    fakes.failing(tmp_path, "sacct", says)
+    assert accounting([1], SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) is None
+
+
+def test_a_database_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "QUERY_TIMEOUT_S", 0.5)
+    (tmp_path / "sacct").write_text("#!/bin/sh\nexec sleep 500\n")
+    (tmp_path / "sacct").chmod(0o755)
+    assert accounting([1], SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) is None
+
+
+def test_other_failures_are_told(tmp_path: Path) -> None:
+    fakes.failing(tmp_path, "sacct", "sacct: fatal: Bad job/step specified: abc")
+    with pytest.raises(SlurmError, match="Bad job/step specified: abc"):
+        accounting(["abc"], SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    with pytest.raises(SlurmError, match="there is no sacct here"):
+        accounting([1], SINCE, {"PATH": str(tmp_path / "nowhere")})
+    assert accounting([], SINCE, {}) == []
+
+
+def test_a_real_slurm_without_a_database(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.commands(tmp_path, "sacct")
+    assert accounting([1], SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) is None

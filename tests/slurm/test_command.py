@@ -1,0 +1,96 @@
+"""How Slurm's commands are asked: what of the environment they see, and what their failures become."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from sbatchgen.errors import SlurmError
+from sbatchgen.slurm import command
+from sbatchgen.slurm.command import Output, query, query_environment, status_in_shell, submit_environment
+
+
+def program(folder: Path, text: str) -> dict[str, str]:
+    """The environment in which squeue is this program."""
+    (folder / "squeue").write_text(f"#!/bin/sh\n{text}\n")
+    (folder / "squeue").chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+def test_a_query_is_not_changed_by_the_environment() -> None:
+    asked = {
+        "HOME": "/home/me",
+        "SLURM_CONF": "/etc/slurm.conf",
+        "LC_ALL": "de_DE.UTF-8",
+        **dict.fromkeys(("SQUEUE_FORMAT", "SINFO_FORMAT", "SACCT_FEDERATION", "SCONTROL_ALL"), "x"),
+        **dict.fromkeys(("SLURM_TIME_FORMAT", "SLURM_CLUSTERS", "SLURM_JSON", "SLURM_YAML"), "x"),
+        "SLURM_BITSTR_LEN": "9",
+        "SLURM_JOB_ID": "1",
+    }
+    assert query_environment(asked) == {
+        "HOME": "/home/me",
+        "SLURM_CONF": "/etc/slurm.conf",
+        "LC_ALL": "C",
+        "SLURM_BITSTR_LEN": "0",
+    }
+
+
+def test_a_submission_keeps_what_does_not_change_the_job() -> None:
+    asked = {"HOME": "/home/me", "SLURM_CONF": "x", "SQUEUE_ALL": "x", "SBATCH_QOS": "x", "SLURM_JOB_ID": "1"}
+    kept = {"HOME": "/home/me", "SLURM_CONF": "x", "SQUEUE_ALL": "x"}
+    assert submit_environment(asked) == (kept, ["SBATCH_QOS", "SLURM_JOB_ID"])
+
+
+def test_an_answer_is_text_whatever_its_bytes(tmp_path: Path) -> None:
+    answer = query(
+        ["squeue", "-h"], program(tmp_path, r"printf 'a\377b'; printf '\351' >&2; cat; echo $1; exit 3")
+    )
+    assert answer == Output("squeue", 3, "a\ufffdb-h\n", "\ufffd", command.QUERY_TIMEOUT_S)
+    assert answer.failure == "squeue ended with exit status 3"
+    assert not answer.unreachable
+
+
+def test_a_command_that_does_not_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "QUERY_TIMEOUT_S", 0.5)
+    begun = time.monotonic()
+    answer = query(["squeue"], program(tmp_path, "echo first; exec sleep 500"))
+    assert time.monotonic() - begun < 400
+    assert (answer.status, answer.out) == (None, "first\n")
+    assert answer.failure == "squeue did not end within 0.5 s"
+    assert answer.unreachable
+
+
+@pytest.mark.parametrize(
+    ("says", "unreachable"),
+    [
+        ("slurm_load_jobs error: Unable to contact slurm controller (connect failure)", True),
+        ("slurm_load_jobs error: Socket timed out on send/recv operation", True),
+        ("squeue: fatal: Could not establish a configuration source", True),
+        ("squeue: error: Invalid job id: abc", False),
+    ],
+)
+def test_a_controller_that_does_not_answer_is_known(says: str, *, unreachable: bool) -> None:
+    answer = Output("squeue", 1, "", f"{says}\n", 30)
+    assert answer.unreachable == unreachable
+    (problem,) = answer.error.problems
+    assert says in problem.what
+    assert ("scontrol ping" in problem.fix) == unreachable
+    assert not Output("squeue", 0, "", says, 30).unreachable
+
+
+def test_a_command_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SlurmError, match="there is no squeue here") as caught:
+        query(["squeue"], {"PATH": str(tmp_path)})
+    assert "login node" in caught.value.problems[0].fix
+    environment = program(tmp_path, "")
+    (tmp_path / "squeue").chmod(0o644)
+    with pytest.raises(SlurmError, match=f"can't start {tmp_path}/squeue: Permission denied"):
+        query(["squeue"], {**environment, "PATH": str(tmp_path)})
+
+
+def test_a_signal_is_an_exit_status_as_in_a_shell(tmp_path: Path) -> None:
+    assert query(["squeue"], program(tmp_path, "kill -TERM $$")).status == 143
+    assert [status_in_shell(one) for one in (0, 3, -9)] == [0, 3, 137]

@@ -1,0 +1,246 @@
+"""What squeue says of jobs: of a real Slurm 22.05 with running jobs, and of real controllers of both releases."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from sbatchgen.errors import SlurmError
+from sbatchgen.slurm import slurm_job
+from sbatchgen.slurm.queue import JobInQueue, find, queue
+from tests.cluster.controller import Controller
+from tests.cluster.slurm import Cluster
+from tests.slurm import fakes
+
+HOSTILE = "a|b\nc\x1fd\x1ee\x1b[31m,%i 4711 \udcff"  # the last one: a byte that is not UTF-8
+SHOWN = HOSTILE.replace("\udcff", "\ufffd")
+MISLEADING = {
+    "SQUEUE_FORMAT": "%i",
+    "SQUEUE_STATES": "CD",
+    "SLURM_TIME_FORMAT": "relative",
+    "SLURM_JSON": "1",
+}
+NODES = "NodeName=n[1-4] CPUs=64 RealMemory=256000"
+PARTITIONS = "PartitionName=gpu Nodes=n[1-4] Default=YES MaxTime=1-00:00:00 MaxNodes=3\nPartitionName=hidden Nodes=n1 Hidden=YES"
+
+
+@pytest.fixture(scope="module", params=["22.05", "26.05"])
+def controller(request: pytest.FixtureRequest, controller_factory: Callable[..., Controller]) -> Controller:
+    """A Slurm on which jobs wait."""
+    root = request.getfixturevalue("later_slurmctld") if request.param == "26.05" else None
+    return controller_factory(nodes=NODES, partitions=PARTITIONS, root=root)
+
+
+@pytest.fixture
+def environment(controller: Controller, tmp_path: Path) -> dict[str, str]:
+    """The environment in which squeue asks it."""
+    controller.commands(tmp_path / "bin", "squeue")
+    return {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", **MISLEADING}
+
+
+@pytest.fixture
+def running(cluster: Cluster, tmp_path: Path) -> dict[str, str]:
+    """The environment in which squeue asks the cluster."""
+    cluster.commands(tmp_path / "bin", "squeue")
+    return {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", **MISLEADING}
+
+
+def submit(controller: Controller, *options: str) -> int:
+    return int(controller.run(["sbatch", "--parsable", *options]))
+
+
+def only(environment: dict[str, str], job: int | str) -> JobInQueue:
+    (one,) = queue(environment, [job])
+    return one
+
+
+def test_a_job_that_waits(controller: Controller, environment: dict[str, str]) -> None:
+    first = submit(controller, "--hold", "--time=90", "--wrap=true")
+    held = only(environment, first)
+    assert (held.id, held.job, held.task) == (str(first), first, "")
+    assert (held.state.name, held.reason) == ("PENDING", "JobHeldUser")
+    assert (held.limit_s, held.used_s, held.nodes, held.node_list) == (5400, 0, 1, "")
+    assert (held.exit_code, held.signal, held.restarts, held.command) == (0, 0, 0, "")
+    assert held.submit
+    assert abs(datetime.now().astimezone() - held.submit) < timedelta(hours=1)
+    assert (held.start, held.end) == (None, None)
+    later = only(environment, submit(controller, "--begin=2099-01-02T03:04:05", "--wrap=true"))
+    assert later.reason == "BeginTime"
+    assert later.start
+    assert later.start.replace(tzinfo=None) == datetime(2099, 1, 2, 3, 4, 5)  # noqa: DTZ001
+    after = only(environment, submit(controller, f"--dependency=afterok:{first}", "--wrap=true"))
+    assert after.reason in ("Dependency", "None")
+    assert after.dependency == f"afterok:{first}(unfulfilled)"
+
+
+def test_names_and_paths_that_look_like_something_else(
+    controller: Controller, environment: dict[str, str]
+) -> None:
+    script = controller.home / "run|1\n4711\x1f\x1e\udcff.slurm"
+    script.write_text("#!/bin/bash\n")
+    script.chmod(0o644)
+    asked = ("--hold", f"--job-name={HOSTILE}", f"--comment={HOSTILE}")
+    job = submit(controller, *asked, str(script))
+    other = submit(controller, *asked, "--wrap=true")
+    assert [(one.job, one.name) for one in queue(environment, [job, other])] == [(job, SHOWN), (other, SHOWN)]
+    (one,) = find(script, environment)
+    assert (one.job, one.state.name, one.name) == (job, "PENDING", SHOWN)
+    assert one.command == str(script).replace("\udcff", "\ufffd")
+    assert find(controller.home / "other.slurm", environment) == []
+
+
+def test_an_array_that_waits_is_one_record_with_all_its_tasks(
+    controller: Controller, environment: dict[str, str]
+) -> None:
+    tasks = ",".join(str(number * number) for number in range(1, 31))  # more than the 64 characters of squeue
+    array = submit(controller, "--hold", f"--array={tasks}%7", "--wrap=true")
+    one = only(environment, array)
+    assert (one.id, one.job, one.task) == (f"{array}_[{tasks}%7]", array, f"[{tasks}%7]")
+
+
+def test_parts_of_a_heterogeneous_job(controller: Controller, environment: dict[str, str]) -> None:
+    job = submit(controller, "--hold", ":", "--wrap=true")
+    assert {(one.id, one.job, one.task) for one in queue(environment, [job])} == {
+        (f"{job}+0", job, ""),
+        (f"{job}+1", job, ""),
+    }
+
+
+def test_ended_jobs_and_jobs_of_hidden_partitions_are_told(
+    controller: Controller, environment: dict[str, str]
+) -> None:
+    job = submit(controller, "--hold", "--partition=hidden", "--wrap=true")
+    controller.run(["scancel", str(job)])
+    assert only(environment, job).state.name == "CANCELLED"
+    mine = {one.job: one for one in queue(environment)}
+    assert mine[job].state.ended
+
+
+def test_jobs_that_slurm_does_not_know_are_left_out(
+    controller: Controller, environment: dict[str, str]
+) -> None:
+    job = submit(controller, "--hold", "--wrap=true")
+    assert [one.job for one in queue(environment, [999_998, job, "999999_3"])] == [job]
+    assert queue(environment, [999_999]) == []
+    assert queue(environment, ["999999_3"]) == []
+    assert queue(environment, [999_998, 999_999]) == []
+    assert queue({}, []) == []
+    with pytest.raises(SlurmError, match="Invalid job id: abc"):
+        queue(environment, [job, "abc"])
+
+
+@pytest.mark.parametrize("release", ["22.05", "26.05"])
+def test_a_controller_that_is_down_ends_the_question(
+    release: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    request.getfixturevalue("real_slurm")
+    root = request.getfixturevalue("later_slurmctld") if release == "26.05" else None
+    with Controller(nodes=NODES, partitions=PARTITIONS, extra="MessageTimeout=2", root=root) as controller:
+        controller.commands(tmp_path, "squeue")
+        environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        assert queue(environment) == []
+        controller.crash()
+        with pytest.raises(SlurmError, match=r"does not answer: .*Unable to contact slurm controller"):
+            queue(environment)
+
+
+def test_a_job_that_runs_and_is_requeued(cluster: Cluster, running: dict[str, str]) -> None:
+    script = cluster.put("requeued.slurm", "#!/bin/bash\nsleep 600\n")
+    job = cluster.sbatch("--requeue", "--nodes=2", "--time=1:00:00", f"--job-name={HOSTILE}", script)
+    cluster.wait(job, {"RUNNING"})
+    one = only(running, job)
+    assert (one.state.name, one.reason, one.restarts, one.name) == ("RUNNING", "None", 0, SHOWN)
+    assert (one.nodes, one.node_list[:2], one.command) == (2, "n[", str(script))
+    assert one.start
+    assert one.end == one.start + timedelta(hours=1)
+    cluster.run(["scontrol", "requeue", str(job)], check=True)
+    cluster.until(lambda: only(running, job).restarts == 1, "a requeued job")
+    cluster.until(lambda: only(running, job).state.name == "RUNNING", "a second run")
+    assert find(script, running)[0].job == job
+    cluster.run(["scontrol", "requeuehold", str(job)], check=True)
+    cluster.until(lambda: only(running, job).reason == "job requeued in held state", "a held job")
+    cluster.run(["scancel", str(job)], check=True)
+    cluster.wait(job)
+    assert only(running, job).state.name == "CANCELLED"
+
+
+@pytest.mark.parametrize(
+    ("body", "state", "reason", "exit_code", "signal"),
+    [
+        ("true", "COMPLETED", "None", 0, 0),
+        ("exit 3", "FAILED", "NonZeroExitCode", 3, 0),
+        ("exit 137", "FAILED", "NonZeroExitCode", 137, 0),
+        ("kill -9 $$", "FAILED", "JobLaunchFailure", 0, 9),  # RaisedSignal:9(Killed) in later releases
+    ],
+)
+def test_how_a_job_ended(
+    cluster: Cluster, running: dict[str, str], body: str, state: str, reason: str, exit_code: int, signal: int
+) -> None:
+    job = cluster.sbatch(script=f"#!/bin/bash\n{body}\n")
+    cluster.wait(job)
+    one = only(running, job)
+    assert (one.state.name, one.reason, one.exit_code, one.signal) == (state, reason, exit_code, signal)
+    assert one.state.ended
+
+
+def test_a_job_without_its_log_folder_ends_with_signal_53(cluster: Cluster, running: dict[str, str]) -> None:
+    job = cluster.sbatch("--output=/nowhere/log", "--wrap=true")
+    cluster.wait(job, {"FAILED"})
+    assert (only(running, job).exit_code, only(running, job).signal) == (0, 53)
+
+
+def test_tasks_of_an_array_that_run_and_wait(cluster: Cluster, running: dict[str, str]) -> None:
+    array = cluster.sbatch("--array=1-9%2", "--wrap=sleep 600")
+    cluster.until(lambda: len(queue(running, [array])) == 3, "two running tasks")
+    told = {one.task: one.state.name for one in queue(running, [array])}
+    assert told == {"1": "RUNNING", "2": "RUNNING", "[3-9%2]": "PENDING"}
+    assert only(running, f"{array}_2").id == f"{array}_2"
+    waits = next(one for one in queue(running, [array]) if one.state.name == "PENDING")
+    assert waits.reason in ("JobArrayTaskLimit", "None")
+    cluster.run(["scancel", str(array)], check=True)
+    cluster.wait(array)
+
+
+def test_nodes_that_are_out_of_service(cluster: Cluster, running: dict[str, str]) -> None:
+    cluster.root(["scontrol", "update", "nodename=n3", "state=drain", "reason=test"])
+    try:
+        job = cluster.sbatch("--nodelist=n3", "--wrap=true")
+        all_nodes = cluster.sbatch("--nodes=4", "--wrap=true")
+        cluster.until(
+            lambda: only(running, job).reason == "ReqNodeNotAvail, UnavailableNodes:n3", "an unavailable node"
+        )
+        cluster.until(lambda: "DRAINED or reserved" in only(running, all_nodes).reason, "a drained node")
+    finally:
+        cluster.root(["scontrol", "update", "nodename=n3", "state=resume"])
+    cluster.wait(job, {"COMPLETED"})
+    cluster.wait(all_nodes, {"COMPLETED"})
+
+
+def test_a_wrapper_that_talks_and_values_that_are_new(tmp_path: Path) -> None:
+    fakes.squeue(tmp_path, [{"JobArrayID": "12", "State": "NEW_STATE", "TimeLimit": "UNLIMITED"}])
+    text = (tmp_path / "squeue").read_text()
+    (tmp_path / "squeue").write_text(
+        f"{text}print('Goodbye')\n".replace("table =", "print('Welcome')\ntable =")
+    )
+    (one,) = queue({"PATH": str(tmp_path)}, [12])
+    assert (one.job, one.state.name, one.limit_s, one.used_s, one.submit) == (12, "NEW_STATE", None, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("printed", "seconds"),
+    [("0:00", 0), ("1:30", 90), ("2:00:00", 7200), ("1-00:00:01", 86401), ("UNLIMITED", None), ("", None)],
+)
+def test_durations(printed: str, seconds: int | None) -> None:
+    assert slurm_job.seconds(printed) == seconds
+
+
+@pytest.mark.parametrize(
+    ("printed", "status"),
+    [("3:0", (3, 0)), ("0:9", (0, 9)), ("768", (3, 0)), ("9", (0, 9)), ("4021", (0, 53)), ("N/A", (0, 0))],
+)
+def test_exit_statuses_of_both_releases(printed: str, status: tuple[int, int]) -> None:
+    assert slurm_job.exit_status(printed) == status

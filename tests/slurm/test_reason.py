@@ -1,0 +1,67 @@
+"""Why jobs wait, in plain words: every reason of Slurm 26.05, and the texts in place of one."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from sbatchgen.slurm.reason import Reason, reason
+from tests.conftest import FIXTURES
+
+
+def reasons() -> list[tuple[str, str]]:
+    """The kind and the name of each."""
+    lines = (FIXTURES / "job_reasons.tsv").read_text().splitlines()
+    return [(kind, name) for kind, _, name in (line.partition("\t") for line in lines) if name]
+
+
+@pytest.mark.parametrize(("kind", "name"), reasons())
+def test_every_reason_is_explained(kind: str, name: str) -> None:
+    told = reason(name, "4711")
+    assert (told.name, told.kind) == (name, kind)
+    assert told.means != name
+    assert told.fix
+    assert not re.search(r"[{}]|\(\)|: $|JOB\b", told.means + told.fix)
+    if name.startswith(("QOSMax", "QOSMin", "QOSGrp", "AssocGrp", "AssocMax")):
+        assert name in told.means  # which the site's staff will ask for
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [
+        ("ReqNodeNotAvail, UnavailableNodes:n[1-2]", "starts", "out of service: n[1-2]"),
+        ("(ReqNodeNotAvail, UnavailableNodes:n[1-2])", "starts", "out of service: n[1-2]"),
+        ("ReqNodeNotAvail, May be reserved for other job", "starts", "in use, reserved"),
+        ("ReqNodeNotAvail, Reserved for maintenance", "starts", "maintenance"),
+        (
+            "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
+            "starts",
+            "down, drained, or reserved",
+        ),
+        ("(launch failed requeued held)", "person", "start failed on a node"),
+        ("launch failure limit exceeded requeued held", "person", "failed too often"),
+        ("user env retrieval failed requeued held", "person", "login shell"),
+        ("job requeued in held state", "person", "held"),
+        ("burst_buffer/lua: slurm_bb_data_in: no space", "person", "burst buffer failed"),
+        ("RaisedSignal:53(Real-time_signal_19)", "ended", "could not be started"),
+        ("RaisedSignal:53(Real-time signal 19)", "ended", "could not be started"),
+        ("RaisedSignal:9(Killed)", "ended", "by a signal: Killed"),
+        ("QOSMaxGRESPerUser", "starts", "running jobs use up the GPUs of the limit QOSMaxGRESPerUser"),
+        ("AssocMaxGRESPerJob", "never", "more GPUs than the limit AssocMaxGRESPerJob"),
+        ("AssocGrpBillingMinutes", "starts", "budget of the account or QOS is used up"),
+    ],
+)
+def test_texts_with_more_than_a_name(name: str, kind: str, words: str) -> None:
+    told = reason(name, "4711")
+    assert told.kind == kind
+    assert words in told.means
+
+
+def test_what_to_type_names_the_job() -> None:
+    assert reason("JobHeldUser", "4711_3").fix == "scontrol release 4711_3"
+
+
+@pytest.mark.parametrize("text", ["a plugin's own words {0} {job}", "", "x" * 100_000])
+def test_other_texts_are_passed_on(text: str) -> None:
+    assert reason(text, "4711") == Reason(name=text, means=text)
