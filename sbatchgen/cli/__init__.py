@@ -23,7 +23,7 @@ OF_STREAMS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 MODULES = {
     "jobs": ("render", "review", "explain", "submit"),
     "scripts": ("lint",),
-    "runs": ("plot",),
+    "runs": ("status", "logs", "cancel", "resume", "plot"),
     "profiles": ("profile", "schema"),
     "data": ("data",),
     "completion": ("completion",),

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sbatchgen.cli.output import FORMAT, failure_of, here, note, put, report, show_review
-from sbatchgen.errors import SlurmError
+from sbatchgen.cli.output import FORMAT, failure_of, here, note, put, put_log, report, show_review
+from sbatchgen.errors import CommandLineError, SlurmError
 from sbatchgen.quoting import visible
 
 if TYPE_CHECKING:
     from sbatchgen.plan.request import Request
+    from sbatchgen.runs.index import Index
+    from sbatchgen.submit.sbatch import Submitted
     from sbatchgen.submit.submission import Submission
 
 
@@ -159,24 +161,40 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **giv
 @click.command(cls=JobCommand)
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
 @click.option("--dry-run", is_flag=True, help="Review only.")
+@click.option("--follow", is_flag=True, help="Wait for the job and show its log. Ctrl-C leaves it alone.")
+@click.option("--after", metavar="RUN", multiple=True, help="Start only when this run has completed.")
 @click.option(
     "--keep-sbatch-env", is_flag=True, help="Don't remove SBATCH_* and SLURM_* from sbatch's environment."
 )
 @click.pass_obj
-def submit(
-    args: tuple[str, ...], /, job: str, *, yes: bool, dry_run: bool, keep_sbatch_env: bool, **given: Any
-) -> None:
+def submit(args: tuple[str, ...], /, job: str, *, keep_sbatch_env: bool, **given: Any) -> None:
     """Review a job, then submit it.
 
     JOB may also be a finished script. Exactly the bytes that were shown are submitted.
     """
-    from sbatchgen.review.screen import in_short
     from sbatchgen.submit.submission import is_script, of_job, of_script
 
+    how = {name: given.pop(name) for name in ("yes", "dry_run", "follow", "after")}
     if is_script(job):
         submission = of_script(Path(job), given, args, os.environ, here(), keep_env=keep_sbatch_env)
     else:
-        submission = of_job(_request(job, args, given), os.environ, here(), ask_squeue=True)
+        submission = of_job(_request(job, args, given), os.environ, here(), ask_squeue=not how["after"])
+    submit_reviewed(submission, keep_env=keep_sbatch_env, **how)
+
+
+def submit_reviewed(
+    submission: Submission,
+    *,
+    yes: bool,
+    dry_run: bool = False,
+    follow: bool = False,
+    after: tuple[str, ...] = (),
+    keep_env: bool = False,
+) -> None:
+    """Show the review of a submission, ask, and submit it."""
+    from sbatchgen.review.screen import in_short
+    from sbatchgen.submit import local, sbatch
+
     show_review(submission.review, sys.stderr)
     if failure := failure_of(submission.review.findings):
         sys.exit(failure.exit_status)
@@ -186,22 +204,54 @@ def submit(
         if not sys.stdin.isatty():
             raise click.UsageError("no terminal to ask: add --yes to submit, or --dry-run to review only")
         click.confirm(f"Submit {visible(in_short(submission.review))}?", abort=True, err=True)
+    with sbatch.open_index(os.environ, note) as index:
+        options = _dependency(submission, index, after) if after else ()
+        if submission.local:
+            sys.exit(local.run_locally(submission, os.environ, index=index, note=note, show=put_log))
+        done = _submit_to_slurm(submission, index, options, keep_env=keep_env)
+        if follow and index:
+            from sbatchgen.cli.runs import follow_run
+
+            sys.exit(follow_run(index, done.record.run))
+
+
+def _dependency(submission: Submission, index: Index | None, after: tuple[str, ...]) -> tuple[str, ...]:
+    """The option of sbatch that makes a job wait for the newest jobs of runs.
+
+    Raises:
+        CommandLineError: The job has a dependency already, or a run has no job to wait for.
+    """
+    from sbatchgen.cli.runs import find_run
+
     if submission.local:
-        from sbatchgen.submit.local import run_locally
+        raise CommandLineError.of("--after needs Slurm, and this profile has none")
+    if "dependency" in submission.asked:
+        what = "--after and --dependency exclude each other"
+        raise CommandLineError.of(what, at=submission.asked["dependency"].at, fix="leave one out")
+    ids = []
+    for name in after:
+        jobs = index.jobs(find_run(index, name).name) if index else []
+        if not jobs or not jobs[-1].id.isdecimal():
+            raise CommandLineError.of(f"run {name} has no job of Slurm to wait for", fix="sbatchgen status")
+        ids.append(jobs[-1].id)
+    return (f"--dependency=afterok:{':'.join(ids)}",)
 
-        sys.exit(run_locally(submission, os.environ, note=note))
-    _submit_to_slurm(submission, keep_env=keep_sbatch_env)
 
-
-def _submit_to_slurm(submission: Submission, *, keep_env: bool) -> None:
+def _submit_to_slurm(
+    submission: Submission, index: Index | None, options: tuple[str, ...], *, keep_env: bool
+) -> Submitted:
     """Submit, and print the job's id before anything else can fail."""
     from sbatchgen.submit import sbatch
 
-    accepted = sbatch.submit(submission, os.environ, keep_env=keep_env, note=note)
+    done = sbatch.submit(submission, os.environ, index=index, keep_env=keep_env, note=note, options=options)
+    job = f"{done.record.job};{done.record.cluster}" if done.record.cluster else done.record.job
     try:
-        put(accepted.job)
+        put(job)
     except OSError:
-        note(f"note: job {accepted.job} is submitted")
+        note(f"note: job {job} is submitted")
         raise
     finally:
-        sbatch.record(submission, accepted, note=note)
+        sbatch.keep(submission, done, note=note)
+    if index:
+        note(f"note: run {done.record.run}; see sbatchgen status, logs, cancel, resume")
+    return done

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from sbatchgen.review.review import Review
 
 MOST_COLUMNS = 10_000
+_HARMLESS = re.compile(r"(\x1b\[[0-9;]*m|\r)")  # colours, and the start of the line, as progress bars use it
 
 
 def put(text: str | bytes, stream: TextIO | None = None, *, nl: bool = True) -> None:
@@ -28,6 +30,18 @@ def put(text: str | bytes, stream: TextIO | None = None, *, nl: bool = True) -> 
     except OSError as error:
         name = "stderr" if stream is sys.stderr else "stdout"
         raise OSError(error.errno, error.strerror, name) from error
+
+
+def put_log(data: bytes) -> None:
+    """Print a piece of a log; a terminal gets its colours, but nothing else that would change it."""
+    if not sys.stdout.isatty():
+        put(data, nl=False)
+        return
+    text = data.decode("utf-8", "replace")
+    put(
+        "".join(part if _HARMLESS.fullmatch(part) else visible(part) for part in _HARMLESS.split(text)),
+        nl=False,
+    )
 
 
 def say(problem: Problem, severity: str) -> None:

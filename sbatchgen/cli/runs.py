@@ -1,14 +1,349 @@
-"""plot."""
+"""status, logs, cancel, resume, plot: what becomes of a job after it was submitted."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from sbatchgen.cli.output import print_bytes
+from sbatchgen.cli.output import FORMAT, here, is_screen, note, print_bytes, put, put_log, say
+from sbatchgen.errors import CommandLineError, DocumentError, Problem, SlurmError
+from sbatchgen.quoting import visible
+
+if TYPE_CHECKING:
+    from sbatchgen.runs.index import Index, Run
+    from sbatchgen.runs.log import Tail
+    from sbatchgen.runs.record import Record
+    from sbatchgen.runs.status import RunState
+
+RECENT_S = 7 * 86400.0  # status shows runs that ended since then
+POLL_S = 10.0  # between two questions to Slurm; its manual pages ask not to hurry
+LOG_POLL_S = 0.5
+
+
+def _completed(ctx: click.Context, param: click.Parameter, incomplete: str) -> Any:
+    return import_module("sbatchgen.inputs.completion").runs(ctx, param, incomplete)
+
+
+RUN = click.argument("run", metavar="RUN", shell_complete=_completed)
+
+
+def _index() -> contextlib.closing[Index]:
+    from sbatchgen.runs.index import Index, place
+
+    return contextlib.closing(Index(place(os.environ)))
+
+
+def find_run(index: Index, told: str) -> Run:
+    """The run that a word means.
+
+    Raises:
+        CommandLineError: There is none, or there are several.
+    """
+    from sbatchgen.errors import did_you_mean
+
+    found = index.find(told, here())
+    if len(found) == 1:
+        return found[0]
+    names = [run.name for run in (found or index.runs())]
+    if found:
+        raise CommandLineError.of(
+            f"'{told}' may be one of several runs", fix=f"name one: {', '.join(names[-20:])}"
+        )
+    fix = "sbatchgen status --all lists your runs; --scan FOLDER enters those of a folder"
+    near = did_you_mean(told, names[-1000:]) if names else ""
+    raise CommandLineError.of(f"there is no run '{told}'", fix=near if near.startswith("did") else fix)
+
+
+@click.command()
+@click.argument("names", metavar="[RUN]...", nargs=-1, shell_complete=_completed)
+@click.option("--all", "every", is_flag=True, help="Also runs that ended more than a week ago.")
+@click.option("--watch", is_flag=True, help=f"Show it again every {POLL_S:g} seconds.")
+@click.option(
+    "--scan",
+    metavar="FOLDER",
+    type=click.Path(file_okay=False, exists=True),
+    help="Enter the runs of a folder first.",
+)
+@FORMAT
+def status(names: tuple[str, ...], *, every: bool, watch: bool, scan: str | None, form: str) -> None:
+    """Show runs: state, why they wait, how far they are.
+
+    RUN is the name of a run, its folder, or the id of a job. With one RUN: everything about it.
+    """
+    with _index() as index:
+        if scan is not None:
+            _scan(index, Path(scan))
+        if not watch:
+            _show_status(index, names, every=every, form=form)
+            return
+        while True:
+            if sys.stdout.isatty():
+                put("\x1b[H\x1b[2J", nl=False)
+            _show_status(index, names, every=every, form=form)
+            time.sleep(POLL_S)
+
+
+def _scan(index: Index, folder: Path) -> None:
+    from sbatchgen.runs.record import scan
+
+    count = 0
+    for run, jobs in scan(folder.absolute()):
+        index.add(run, jobs)
+        count += 1
+    note(f"note: {count} run{'' if count == 1 else 's'} found in {folder}")
+
+
+def _show_status(index: Index, names: Sequence[str], *, every: bool, form: str) -> None:
+    from sbatchgen.runs import screen
+    from sbatchgen.runs.status import look, problems_of
+
+    runs = [find_run(index, name) for name in names] or index.runs()
+    if not names and not every:
+        since = time.time() - RECENT_S
+        recent = {
+            job.run for job in index.jobs() if not job.ended or job.seen > since or job.submitted > since
+        }
+        runs = [run for run in runs if run.name in recent]
+    states, problems = look(index, os.environ, runs)
+    if form == "json":
+        put(screen.as_json(states, [problem.what for problem in problems]), nl=False)
+    elif len(names) == 1:
+        put(_page(states[0]), nl=False)
+    elif states:
+        put(screen.table(states), nl=False)
+    else:
+        note("note: no runs yet" if every else "note: no runs of the last week; --all shows older ones")
+    for problem in problems:
+        say(Problem(f"{problem.what}; states are those that were seen last", fix=problem.fix), "warning")
+    if form != "json":
+        for problem in problems_of(states):
+            say(problem, "warning")
+
+
+def _page(one: RunState) -> str:
+    from sbatchgen.runs import log, record, screen
+
+    kept = record.records(one.run.folder)
+    logs = [str(path) for path in log.find(kept[-1])] if kept else []
+    return screen.page(one, kept, logs)
+
+
+@click.command()
+@RUN
+@click.option(
+    "--follow",
+    "-f",
+    is_flag=True,
+    help="Show what is added, until the run ends. Ctrl-C leaves the job alone.",
+)
+@click.option(
+    "--lines",
+    "-n",
+    type=click.IntRange(min=0),
+    default=None,
+    help="Start with the last N lines. [default: all; 20 with -f]",
+)
+@click.option("--task", metavar="N", default="", help="Of an array: the task.")
+def logs(run: str, *, follow: bool, lines: int | None, task: str) -> None:
+    """Show the log of a run.
+
+    It goes on through requeues, and over the jobs of a run.
+    """
+    with _index() as index:
+        found = find_run(index, run)
+        _show_log(index, found, follow=follow, lines=20 if follow and lines is None else lines, task=task)
+
+
+def _show_log(index: Index, run: Run, *, follow: bool, lines: int | None, task: str) -> None:
+    if follow:
+        follow_run(index, run.name, lines=lines, task=task)
+        return
+    tails = _Logs(run, lines, task)
+    if not tails.show():
+        raise DocumentError.of(f"run {run.name} has no log so far", fix=f"sbatchgen status {run.name}")
+
+
+class _Logs:
+    """The logs of a run, which grow in number too."""
+
+    def __init__(self, run: Run, lines: int | None, task: str) -> None:
+        self._run, self._lines, self._task = run, lines, task
+        self._tails: dict[Path, Tail] = {}
+
+    def show(self) -> bool:
+        """Print what is new; whether there is a log. Of those that were there only the newest is shown."""
+        from sbatchgen.runs import log, record
+
+        paths = [path for one in record.records(self._run.folder) for path in log.find(one, self._task)]
+        first = not self._tails
+        for path in paths[-1:] if first else paths:
+            self._tails.setdefault(path, log.Tail(path, last=self._lines if first else None))
+        if first:
+            for path in paths[:-1]:
+                self._tails[path] = log.Tail(path, last=0)
+        for tail in self._tails.values():
+            for piece in tail.more():
+                put_log(piece)
+        return bool(paths)
+
+
+def follow_run(index: Index, name: str, *, lines: int | None = None, task: str = "") -> int:
+    """Show how a run goes on until its jobs have ended; 0 if the last one completed, else 3."""
+    from sbatchgen.runs import screen, status
+
+    run = find_run(index, name)
+    logs, said, asked = _Logs(run, lines, task), "", 0.0
+    with _bar(run) as bar:
+        while True:
+            if time.monotonic() - asked >= POLL_S or not asked:
+                (state,), problems = status.look(index, os.environ, [run])
+                asked = time.monotonic()
+                now = screen.headline(state) if not problems else problems[0].what
+                if now != said and (state.last is None or state.last.state != "RUNNING"):
+                    note(f"note: {now}")
+                said = now
+            logs.show()
+            bar(state)
+            if all(job.ended for job in state.jobs):
+                break
+            time.sleep(LOG_POLL_S)
+    return 0 if state.last and state.last.state == "COMPLETED" else DocumentError.exit_status
+
+
+@contextlib.contextmanager
+def _bar(run: Run) -> Iterator[Callable[[RunState], None]]:
+    """A progress bar on stderr, if that is a terminal."""
+    from sbatchgen.runs.progress import read_progress
+
+    if not is_screen(sys.stderr):
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task(visible(run.name), total=None)
+
+        def update(_: RunState) -> None:
+            if known := read_progress(run.folder):
+                shown.update(
+                    task, completed=known.step or 0, total=known.steps, description=known.says or run.name
+                )
+
+        yield update
+
+
+@click.command()
+@click.argument("names", metavar="RUN...", nargs=-1, required=True, shell_complete=_completed)
+@click.option("--task", metavar="N", default="", help="Of an array: only this task.")
+def cancel(names: tuple[str, ...], *, task: str) -> None:
+    """Cancel the jobs of runs that wait or run.
+
+    The trainer of a running job saves a checkpoint first: sbatchgen resume goes on from there.
+    """
+    from sbatchgen.runs.status import look
+
+    with _index() as index:
+        runs = [find_run(index, name) for name in names]
+        states, problems = look(index, os.environ, runs)
+        for one in states:
+            live = [job for job in one.jobs if not job.ended]
+            if not live:
+                note(f"note: run {one.run.name} has ended already")
+            for job in live:
+                _cancel(one, job.id, task)
+                note(f"note: cancelled job {job.id} of run {one.run.name}")
+    if problems:
+        raise SlurmError(problems)
+
+
+def _cancel(one: RunState, job: str, task: str) -> None:
+    from sbatchgen.runs import process, record
+    from sbatchgen.slurm import command
+
+    if not job:
+        raise SlurmError.of(f"the job of run {one.run.name} is not known", fix="squeue --me")
+    if not job.isdecimal():  # without Slurm
+        kept = record.read(one.run.folder / f"job-{job}.json")
+        if kept and kept.process:
+            process.stop(kept.process)
+        return
+    answer = command.query(["scancel", f"{job}_{task}" if task else job], os.environ)
+    if answer.failure:
+        raise answer.error
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@RUN
+@click.argument("options", metavar="[OPTIONS OF SUBMIT]", nargs=-1, type=click.UNPROCESSED)
+@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@click.pass_obj
+def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes: bool) -> None:
+    """Go on with a run that has ended, from its last good checkpoint.
+
+    The job is rendered again as it was, from the folder where it was; options change it, as in: sbatchgen
+    resume ddp --time 8:00:00. The review shows what differs from the last job.
+    """
+    from sbatchgen.runs.record import records
+
+    with _index() as index:
+        found = find_run(index, run)
+    kept = records(found.folder)
+    if not kept:
+        what = f"run {found.name} has no record in {found.folder}"
+        raise DocumentError.of(what, fix="submit it again, with --run-dir")
+    last = kept[-1]
+    try:
+        os.chdir(last.folder)
+    except OSError as error:
+        what = f"the run was submitted from {last.folder}: {error.strerror}"
+        raise DocumentError.of(what, fix="make that folder again, or submit the job from another") from error
+    agreed = ("--yes",) if yes else ()
+    if last.command:
+        words = last.command[2:]
+        cut = words.index("--") if "--" in words else len(words)
+        _submit((*words[:cut], "--resume", "auto", *options, *agreed), (*words[cut + 1 :], *args))
+        return
+    if options or args:
+        what = f"run {found.name} is of a finished script: options can't change it"
+        raise CommandLineError.of(what, fix=f"edit and submit {last.script}")
+    _resume_script(found, last, yes=yes)
+
+
+def _submit(words: tuple[str, ...], args: tuple[str, ...]) -> None:
+    """`sbatchgen submit` with these words, and arguments for the trainer."""
+    from sbatchgen.cli.jobs import submit
+
+    with submit.make_context("submit", [*words], obj=args) as context:
+        submit.invoke(context)
+
+
+def _resume_script(run: Run, last: Record, *, yes: bool) -> None:
+    """Submit the script of a run again, as it was."""
+    from sbatchgen.cli.jobs import submit_reviewed
+    from sbatchgen.files import read
+    from sbatchgen.inputs.document import MAX_BYTES
+    from sbatchgen.submit.submission import of_script
+
+    kept, script = run.folder / f"job-{last.job}.slurm", Path(last.script)
+    try:
+        same = read(kept, MAX_BYTES) == read(script, MAX_BYTES)
+    except OSError:
+        same = False
+    if not same:
+        what = f"{script} is not what job {last.job} ran"
+        raise DocumentError.of(what, fix=f"submit that one, or {kept}, which is what it ran")
+    submission = of_script(script, {}, (), os.environ, here())
+    submit_reviewed(dataclasses.replace(submission, run_dir=run.folder), yes=yes)
 
 
 @click.command()
@@ -18,7 +353,7 @@ from sbatchgen.cli.output import print_bytes
     nargs=-1,
     required=True,
     type=click.Path(path_type=Path),
-    shell_complete=lambda *asked: import_module("sbatchgen.inputs.completion").runs(*asked),
+    shell_complete=_completed,
 )
 @click.option(
     "--output",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,19 @@ def events(folder: Path) -> Iterator[dict[str, Any]]:
     return (event for event in map(_parsed, io.BytesIO(data)) if isinstance(event.get("event"), str))
 
 
+def first_events(folder: Path, most: int = MAX_LINE) -> list[dict[str, Any]]:
+    """The events at the start of the file, in their order; none if it can't be read."""
+    return _some(folder, files.read, most)
+
+
 def last_events(folder: Path, most: int = MAX_LINE) -> list[dict[str, Any]]:
     """The events at the end of the file, in their order; none if it can't be read."""
+    return _some(folder, files.read_end, most)
+
+
+def _some(folder: Path, read: Callable[[Path, int], bytes], most: int) -> list[dict[str, Any]]:
     try:
-        data = files.read_end(folder / EVENTS, most)
+        data = read(folder / EVENTS, most)
     except OSError:
         return []
     return [event for event in map(_parsed, data.split(b"\n")) if isinstance(event.get("event"), str)]

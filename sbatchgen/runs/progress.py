@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sbatchgen.runs.events import CONFIG, MAX_VALUE, STATUS, last_events, read_object
+from sbatchgen.runs.events import CONFIG, MAX_VALUE, STATUS, first_events, last_events, read_object
 
 _STATES = ("running", "preempted", "done", "failed")
 
@@ -18,7 +19,7 @@ class Progress:
 
     Attributes:
         state: "running", "preempted" (it has saved and ended, with more to do), "done" or "failed".
-        step: Steps done.
+        step, steps: Steps done, of how many.
         epoch, epochs: Epochs done, of how many.
         loss, accuracy: Of the last validation; the accuracy in 0..1.
         best: The best accuracy of a validation.
@@ -30,6 +31,7 @@ class Progress:
 
     state: str
     step: int | None = None
+    steps: int | None = None
     epoch: int | None = None
     epochs: int | None = None
     loss: float | None = None
@@ -48,7 +50,9 @@ class Progress:
             if self.epoch is None
             else f"epoch {self.epoch}" + (f" of {self.epochs}" if self.epochs else "")
         )
-        step = f"step {self.step}" if self.step and not epoch else ""
+        step = ""
+        if self.step and self.state == "running":
+            step = f"step {self.step}" + (f" of {self.steps}" if self.steps else "")
         loss = "" if self.loss is None else f"loss {self.loss:.4g}"
         accuracy = "" if self.accuracy is None else f"accuracy {self.accuracy:.1%}"
         return ", ".join(filter(None, (epoch, step, loss, accuracy)))
@@ -60,16 +64,20 @@ def read_progress(run_dir: Path) -> Progress | None:
     if status.get("state") not in _STATES:
         return None
     found: dict[str, Any] = {}
-    for event in last_events(run_dir):
+    last = last_events(run_dir)
+    for event in last:
         if event["event"] == "epoch":
             found = {**found, **event, "best": _most(found.get("best"), _number(event.get("accuracy")))}
         elif event["event"] == "train":
             found["samples_per_s"] = event.get("samples_per_s")
+    epochs = _count(read_object(run_dir / CONFIG).get("epochs"))
+    steps = [step for event in last if (step := _count(event.get("step"))) is not None]
     return Progress(
         state=str(status["state"]),
-        step=_count(status.get("step")),
-        epoch=_count(status.get("epoch")),
-        epochs=_count(read_object(run_dir / CONFIG).get("epochs")),
+        step=steps[-1] if steps else _count(status.get("step")),  # status.json is written less often
+        steps=_steps(run_dir, epochs),
+        epoch=_count(found.get("epoch")) or _count(status.get("epoch")),
+        epochs=epochs,
         loss=_number(found.get("loss")),
         accuracy=_number(found.get("accuracy")),
         best=_number(found.get("best")),
@@ -78,6 +86,15 @@ def read_progress(run_dir: Path) -> Progress | None:
         reason=_text(status, "reason"),
         time=_number(status.get("time")),
     )
+
+
+def _steps(run_dir: Path, epochs: int | None) -> int | None:
+    """How many steps the whole training has."""
+    for event in first_events(run_dir):
+        if event["event"] == "start":
+            samples, batch = _count(event.get("train_samples")), _count(event.get("global_batch_size"))
+            return epochs * math.ceil(samples / batch) if epochs and samples and batch else None
+    return None
 
 
 def _count(value: Any) -> int | None:

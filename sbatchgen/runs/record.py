@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from sbatchgen import files
+from sbatchgen import __version__, files
 from sbatchgen.runs.index import Job, Run
 
 FORMAT = 1
@@ -89,20 +89,20 @@ class Record:
         process: Where it runs without Slurm.
     """
 
-    key: str
-    run: str
+    key: str = ""
+    run: str = ""
     shared: bool
     name: str
-    job: str
+    job: str = ""
     cluster: str = ""
-    submitted: float
+    submitted: float = 0.0
     folder: str
     command: tuple[str, ...] = ()
     script: str = ""
     log: str = ""
     array: str = ""
     profile: str = ""
-    version: str
+    version: str = __version__
     values: tuple[Value, ...] = ()
     code: Code | None = None
     process: Process | None = None

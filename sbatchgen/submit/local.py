@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import secrets
 import subprocess
-import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
 from sbatchgen import files
-from sbatchgen.runs import history
+from sbatchgen.runs import code, history, process
+from sbatchgen.runs import record as records
+from sbatchgen.runs.index import Index
+from sbatchgen.runs.log import Tail
 from sbatchgen.slurm.command import status_in_shell, submit_environment
-from sbatchgen.submit.sbatch import Note, make_folders
+from sbatchgen.submit.attempt import Note
+from sbatchgen.submit.sbatch import make_folders, run_name
 from sbatchgen.submit.submission import Submission
 
 
-def run_locally(submission: Submission, environment: Mapping[str, str], *, note: Note) -> int:
+def run_locally(
+    submission: Submission,
+    environment: Mapping[str, str],
+    *,
+    index: Index | None,
+    note: Note,
+    show: Callable[[bytes], None],
+) -> int:
     """Run the script and follow its log; the exit status of the script.
 
     It runs in a session of its own: Ctrl-C ends the following, not the training.
@@ -25,26 +37,30 @@ def run_locally(submission: Submission, environment: Mapping[str, str], *, note:
     run_dir = submission.run_dir or Path.cwd()
     files.put(run_dir / submission.name, submission.script)
     output, started = _new_log(run_dir)
+    log = Path(output.name)
     script = history.keep(run_dir, started, submission.script)  # nobody writes another one of this name
+    key = secrets.token_hex(8)
+    about = replace(
+        submission.about, key=key, job=started, log=str(log).replace("%", "%%"), submitted=time.time()
+    )
+    about = replace(about, run=run_name(about.name), code=code.look(Path(about.folder)))
     env, _ = submit_environment(environment)
     with output:
-        process = subprocess.Popen(
-            ["bash", str(script)],
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    note(f"note: process {process.pid}, log {output.name}")
+        known, leader = process.start(script, run_dir / f"job-{started}.exit", output, env)
+    if index:
+        about = replace(about, run=index.begin(key, run_dir, about.run, shared=about.shared).name)
+        index.accepted(key, started)
+    records.keep(run_dir, replace(about, process=known))
+    note(f"note: run {about.run}, process {known.pid}, log {log}")
     try:
-        _follow(process, Path(output.name))
+        _follow(leader, Tail(log), show)
     except (KeyboardInterrupt, OSError) as error:  # OSError: nobody reads what is printed here
-        note(f"note: still running; to stop it with a checkpoint: touch {run_dir}/stop")
+        note(f"note: still running; to stop it with a checkpoint: sbatchgen cancel {about.run}")
         if isinstance(error, OSError):
             raise
         return 130
-    return status_in_shell(process.returncode)
+    status = process.exit_status(run_dir / f"job-{started}.exit")
+    return status_in_shell(leader.returncode) if status is None else status
 
 
 def _new_log(run_dir: Path) -> tuple[IO[bytes], str]:
@@ -58,15 +74,12 @@ def _new_log(run_dir: Path) -> tuple[IO[bytes], str]:
             count += 1
 
 
-def _follow(process: subprocess.Popen[bytes], log: Path) -> None:
-    """Copy a log to stdout until the process that writes it has ended."""
-    with log.open("rb") as stream:
-        while process.poll() is None:
-            _copy(stream)
-            time.sleep(0.1)
-        _copy(stream)
-
-
-def _copy(stream: IO[bytes]) -> None:
-    sys.stdout.buffer.write(stream.read())
-    sys.stdout.buffer.flush()
+def _follow(leader: subprocess.Popen[bytes], log: Tail, show: Callable[[bytes], None]) -> None:
+    """Show a log until the process that writes it has ended."""
+    while True:
+        ended = leader.poll() is not None
+        for piece in log.more():
+            show(piece)
+        if ended:
+            return
+        time.sleep(0.1)

@@ -2,82 +2,155 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import secrets
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sbatchgen import files
-from sbatchgen.errors import DocumentError, SlurmError
-from sbatchgen.runs import history
-from sbatchgen.slurm.command import Output, run, submit_environment
+from sbatchgen.errors import DocumentError, SbatchgenError, SlurmError
+from sbatchgen.runs import code, history
+from sbatchgen.runs import record as records
+from sbatchgen.runs.index import Index
+from sbatchgen.runs.index import place as index_place
+from sbatchgen.runs.record import Record
+from sbatchgen.slurm import command
 from sbatchgen.slurm.refusal import Answer, Refusal, refusals, understand
+from sbatchgen.slurm.submission import folder_name
+from sbatchgen.submit.attempt import ELSEWHERE, Accepted, LostError, Note, ask
 from sbatchgen.submit.submission import Submission
 
-SUBMIT_TIMEOUT_S = 60
-ELSEWHERE = "submit on a node that has Slurm's commands, or run here with --profile local"
-Note = Callable[[str], None]
+TEST_TIMEOUT_S = 60.0
+_NOT_IN_NAMES = re.compile(r"[^\w.+-]+")
 
 
 @dataclass(frozen=True)
-class Accepted:
-    """A job that Slurm has accepted: its id, as `sbatch --parsable` prints it, and what sbatch said."""
+class Submitted:
+    """A job that Slurm has accepted, and the run that it is of."""
 
-    job: str
-    says: str
+    accepted: Accepted
+    record: Record
+    run_dir: Path
 
 
-def submit(submission: Submission, environment: Mapping[str, str], *, keep_env: bool, note: Note) -> Accepted:
-    """Submit. Print the id before anything else can fail, then `record` it.
+def submit(
+    submission: Submission,
+    environment: Mapping[str, str],
+    *,
+    index: Index | None,
+    keep_env: bool,
+    note: Note,
+    options: tuple[str, ...] = (),
+) -> Submitted:
+    """Submit. Print the id before anything else can fail, then `keep` the record.
+
+    Args:
+        submission: What.
+        environment: The user's.
+        index: The index of runs; None if it can't be used.
+        keep_env: Whether sbatch sees SBATCH_* and SLURM_*.
+        note: Tells the user about it.
+        options: Options of sbatch that are not in the script, as of a dependency.
 
     Raises:
         SlurmError: Slurm refused, or can't be asked.
         DocumentError: A folder can't be made or written into.
     """
-    env, leaks = (dict(environment), []) if keep_env else submit_environment(environment)
+    env, leaks = (dict(environment), []) if keep_env else command.submit_environment(environment)
     if leaks:
         note(f"note: removed from the environment of sbatch, would change the job: {', '.join(leaks)}")
     make_folders(submission, note)
+    key = secrets.token_hex(8)
+    about = replace(submission.about, key=key, submitted=time.time())
+    run_dir = submission.run_dir or _own_folder(about, environment)
     if submission.run_dir:
-        files.put(submission.run_dir / submission.name, submission.script)
+        files.put(run_dir / submission.name, submission.script)
+    name = run_name(about.name)
+    if index:
+        name = index.begin(key, run_dir, name, shared=about.shared).name
+    with _private(submission, key) as script, _entered(index, key, note):
+        accepted = ask(("sbatch", "--parsable", *options, str(script)), env, _refused(submission), note)
+    if index:
+        index.accepted(key, accepted.job, accepted.cluster)
+    return Submitted(accepted, replace(about, run=name, job=accepted.job, cluster=accepted.cluster), run_dir)
+
+
+def keep(submission: Submission, done: Submitted, *, note: Note) -> None:
+    """Keep script and record in the run folder, and print what sbatch said; the job runs without that."""
+    job = done.record.job
     try:
-        answer = _sbatch("--parsable", submission, env)
-    except KeyboardInterrupt:
-        note("note: the job may have been submitted: see squeue --me")
+        done.run_dir.mkdir(parents=True, exist_ok=True)
+        history.keep(done.run_dir, job, submission.script)
+        records.keep(done.run_dir, replace(done.record, code=code.look(Path(done.record.folder))))
+    except OSError as error:
+        note(f"note: can't keep the script of job {job} in {done.run_dir}: {error.strerror}")
+    if done.accepted.says:
+        note(done.accepted.says)
+
+
+def run_name(name: str) -> str:
+    """A job's name as the name of a run: one word, of letters that need no quoting."""
+    return _NOT_IN_NAMES.sub("-", name).strip("-.") or "job"
+
+
+@contextlib.contextmanager
+def open_index(environment: Mapping[str, str], note: Note) -> Iterator[Index | None]:
+    """The index of runs; None if it can't be used, which is no reason not to submit."""
+    try:
+        index = Index(index_place(environment))
+    except DocumentError as error:
+        for problem in error.problems:
+            note(f"warning: {problem.what}: this run will not be in it\n  fix: {problem.fix}")
+        yield None
+        return
+    with contextlib.closing(index):
+        yield index
+
+
+@contextlib.contextmanager
+def _entered(index: Index | None, key: str, note: Note) -> Iterator[None]:
+    """Keep the index right, whatever becomes of a submission."""
+    try:
+        yield
+    except (LostError, KeyboardInterrupt) as error:
+        if index:
+            index.lost(key)
+        if isinstance(error, KeyboardInterrupt):
+            note("note: the job may have been submitted: sbatchgen status shows whether it is in the queue")
         raise
-    match = re.search(r"^(\d+)(;.*)?$", answer.out, re.MULTILINE)
-    if match and answer.failure:  # sbatch waits for the job where the script says --wait
-        return Accepted(match[0], "\n".join(line for line in (answer.err.strip(), answer.failure) if line))
-    fix = "see with squeue --me whether the job is there before trying again"
-    if answer.status is None:
-        raise SlurmError.of(answer.failure, fix=fix)
-    if answer.status:
+    except BaseException:
+        if index:
+            index.refused(key)
+        raise
+
+
+def _refused(submission: Submission) -> Callable[[command.Output], SbatchgenError]:
+    def error(answer: command.Output) -> SbatchgenError:
+        if answer.status is None:
+            return SlurmError.of(answer.failure, fix="try again later")
         said = refusals(answer.status, answer.err or answer.out, submission.asked)
-        raise SlurmError(refusal.problem for refusal in said)
-    if match is None:
-        raise SlurmError.of(f"sbatch gave no job id, but: {answer.out.strip() or 'nothing'}", fix=fix)
-    return Accepted(match[0], answer.err.strip())
+        return SlurmError(refusal.problem for refusal in said)
+
+    return error
 
 
-def record(submission: Submission, accepted: Accepted, *, note: Note) -> None:
-    """Keep the script in the run folder, and print what sbatch said; the job runs even if that fails."""
-    if submission.run_dir:
-        job = accepted.job.partition(";")[0]
-        try:
-            history.keep(submission.run_dir, job, submission.script)
-        except OSError as error:
-            where = f"{submission.run_dir}: {error.strerror}"
-            note(f"note: can't keep the script of job {job} in {where}")
-    if accepted.says:
-        note(accepted.says)
+def _own_folder(about: Record, environment: Mapping[str, str]) -> Path:
+    """The run folder of a finished script, which names none."""
+    return index_place(environment).parent / "runs" / f"{run_name(about.name)}-{about.key}"
 
 
 def ask_slurm(submission: Submission, environment: Mapping[str, str]) -> Answer:
     """What the live Slurm says of the script: `sbatch --test-only`, which uses up a job id."""
+    env, _ = command.submit_environment(environment)
     try:
-        answer = _sbatch("--test-only", submission, submit_environment(environment)[0])
+        with _private(submission, secrets.token_hex(8)) as script:
+            asked = ["sbatch", "--test-only", str(script)]
+            answer = command.run(asked, env, timeout=TEST_TIMEOUT_S, elsewhere=ELSEWHERE)
         if answer.status is None:
             raise SlurmError.of(answer.failure, fix="try again later")
     except SlurmError as error:
@@ -103,22 +176,22 @@ def make_folders(submission: Submission, note: Note) -> None:
             note(f"note: can't write into {folder}: a job that can't write its log fails without a message")
 
 
-def _sbatch(option: str, submission: Submission, env: Mapping[str, str]) -> Output:
-    """Give sbatch the script, in a folder that only this user can enter.
+@contextlib.contextmanager
+def _private(submission: Submission, key: str) -> Iterator[Path]:
+    """The script in a folder that only this user can enter, and that no other submission has.
 
     Others may write to the run folder, or submit from it at the same moment, and sbatch opens the script by
     its name. The name stays: a job without one is called after its script.
 
     Raises:
-        SlurmError: sbatch can't be started.
         DocumentError: There is no room for the file.
     """
     try:
-        private = tempfile.TemporaryDirectory(prefix="sbatchgen-")
+        private = tempfile.TemporaryDirectory(prefix=folder_name(key))
     except OSError as error:
         what = f"can't make a folder for temporary files: {error.strerror}"
         raise DocumentError.of(what, fix="export TMPDIR=FOLDER, one that you can write into") from error
     with private as folder:
         path = Path(folder) / submission.name
         files.put(path, submission.script)
-        return run(["sbatch", option, str(path)], env, timeout=SUBMIT_TIMEOUT_S, elsewhere=ELSEWHERE)
+        yield path

@@ -16,12 +16,14 @@ from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint_rendered
 from sbatchgen.lint.settings import findings_of, settings_of
 from sbatchgen.lint.source import whole
+from sbatchgen.plan.origins import explanations
 from sbatchgen.plan.request import Request, with_log
 from sbatchgen.render.render import render_request
 from sbatchgen.render.trace import trace_request
 from sbatchgen.review import review
 from sbatchgen.rules.judge import check
 from sbatchgen.runs import history, start
+from sbatchgen.runs.record import Record, Value
 from sbatchgen.sbatch.reader import Script, read
 from sbatchgen.slurm.refusal import Asked, asked_by, asked_in
 from sbatchgen.units import ShellPath, Text
@@ -29,7 +31,18 @@ from sbatchgen.units import ShellPath, Text
 
 @dataclass(frozen=True, kw_only=True)
 class Submission:
-    """A script about to be submitted; `asked` holds its options by long name."""
+    """A script about to be submitted.
+
+    Attributes:
+        script: Its bytes.
+        name: The name of its file.
+        asked: Its options by long name.
+        log_folders: The folders of its logs.
+        run_dir: Its run folder, as far as its name is known; None for a finished script.
+        local: Whether bash runs it here.
+        review: What people see.
+        about: What its record will say.
+    """
 
     script: bytes
     name: str
@@ -38,6 +51,7 @@ class Submission:
     run_dir: Path | None
     local: bool
     review: review.Review
+    about: Record
 
 
 def of_job(
@@ -104,6 +118,26 @@ def _of_plan(
         run_dir=run_dir,
         local=not plan.slurm,
         review=shown,
+        about=_about(request, folder),
+    )
+
+
+def _about(request: Request, folder: Path) -> Record:
+    """The record of a job, as far as it is known before the job is submitted."""
+    plan = request.plan
+    values = (
+        Value(name=one.name, value=one.said.value, by=one.said.by, at=one.said.at)
+        for one in explanations(request)
+    )
+    return Record(
+        shared="${SLURM_JOB_ID}" in plan.run_dir,
+        name=plan.name,
+        folder=str(folder),
+        command=request.rerun,
+        log=str(folder / str(plan.options.output)) if plan.options.output else "",
+        array=str(plan.options.array or ""),
+        profile=str(plan.profile.name),
+        values=tuple(values),
     )
 
 
@@ -194,15 +228,35 @@ def of_script(
     parsed = read(source.data)
     name = parsed.options.get("job-name")
     job = JobScript(file=str(path), text=source.text).resources
+    job_name = (name.value if name else None) or path.name
     return Submission(
         script=source.data,
         name=path.name,
         asked=asked_in(parsed, str(path)),
-        log_folders=log_folders(parsed, folder, (name.value if name else None) or path.name),
+        log_folders=log_folders(parsed, folder, job_name),
         run_dir=None,
         local=False,
         review=review.of_script(source.text, job, findings_of(source, settings)),
+        about=Record(
+            shared=False,
+            name=job_name,
+            folder=str(folder),
+            script=str(folder / path),
+            log=str(_log(parsed, folder)),
+            array=_option(parsed, "array"),
+        ),
     )
+
+
+def _option(script: Script, name: str) -> str:
+    option = script.options.get(name)
+    return (option.value if option else None) or ""
+
+
+def _log(script: Script, folder: Path) -> Path:
+    """Where a finished script logs, with Slurm's patterns: sbatch(1), --output."""
+    default = "slurm-%A_%a.out" if _option(script, "array") else "slurm-%j.out"
+    return folder / _option(script, "chdir") / (_option(script, "output") or default)
 
 
 def is_script(job: str) -> bool:

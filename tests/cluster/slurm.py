@@ -221,6 +221,16 @@ class Cluster:
         in_use = {"idle", "mix", "alloc", "comp"}
         self.until(lambda: self._states(name) <= in_use, f"node '{name}' in use again")
 
+    def stop_controller(self) -> None:
+        """Kill slurmctld: what it has not saved is lost."""
+        self.root(["pkill", "-KILL", "slurmctld"], on=site.CONTROLLER)
+
+    def start_controller(self) -> None:
+        """Start slurmctld again, and wait until it answers."""
+        log = self._site.folder / "log" / "slurmctld-stderr"
+        self._hosts[site.CONTROLLER].spawn(["slurmctld", "-D"], log=log)
+        self.until(lambda: "UP" in self.root(["scontrol", "ping"], check=False).stdout, "answer from slurmctld")
+
     def log(self, name: str = "slurmctld", *, lines: int = 40) -> str:
         """The end of the log of slurmctld, or of the slurmd of a node."""
         return self._site.log(name, lines=lines)

@@ -1,0 +1,96 @@
+"""A run without Slurm: a process that goes on without its terminal, and what is left of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import signal
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+from sbatchgen import files
+from sbatchgen.runs.record import Process
+
+# Runs the script, and leaves its exit status in a file. A signal to the group does not end it before.
+_LEADER = 'trap : TERM INT HUP; bash "$1"; echo "$?" >"$2"'
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+def start(
+    script: Path, status: Path, output: IO[bytes], environment: Mapping[str, str]
+) -> tuple[Process, subprocess.Popen[bytes]]:
+    """Start a script in a session of its own.
+
+    Args:
+        script: What bash runs.
+        status: The file for its exit status.
+        output: Its stdout and stderr.
+        environment: Its environment.
+    """
+    leader = subprocess.Popen(
+        ["bash", "-c", _LEADER, "sbatchgen", str(script), str(status)],
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    return Process(pid=leader.pid, born=_born(leader.pid) or 0, host=platform.node(), boot=_boot()), leader
+
+
+def is_alive(process: Process) -> bool | None:
+    """Whether a run goes on; None if it is on another machine, or on this one before it was started again."""
+    if process.host != platform.node():
+        return None
+    if process.boot != _boot():
+        return False
+    return _born(process.pid) == process.born
+
+
+def exit_status(status: Path) -> int | None:
+    """What the script has left as its exit status; None if it has left none: it was killed, or still runs."""
+    try:
+        return int(files.read(status, 16))
+    except (OSError, ValueError):
+        return None
+
+
+def stop(process: Process) -> None:
+    """Ask the script to end: it lets the trainer save first, as after scancel."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    try:
+        scripts = [int(pid) for pid in children.read_text().split()]
+    except OSError:
+        scripts = []
+    for pid in scripts:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    if not scripts:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+
+
+def _born(pid: int) -> int | None:
+    """When a process was started, in ticks, 0 without /proc; None if there is none, or it has ended."""
+    if not Path("/proc/self/stat").exists():
+        try:
+            os.kill(pid, 0)
+        except OSError:
+            return None
+        return 0
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def _boot() -> str:
+    """What tells this start of the machine from others."""
+    try:
+        return _BOOT.read_text().strip()
+    except OSError:
+        return ""

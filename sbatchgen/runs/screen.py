@@ -1,0 +1,154 @@
+"""Runs as people and programs read them: a table, a page for one run, JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime, timezone
+from typing import Any
+
+from sbatchgen.quoting import visible
+from sbatchgen.runs.index import Job
+from sbatchgen.runs.record import Record
+from sbatchgen.runs.status import RunState, words
+from sbatchgen.slurm.queue import JobInQueue
+from sbatchgen.slurm.reason import reason
+
+SCHEMA = 1
+HEADINGS = ("RUN", "JOB", "STATE", "TRAINING")
+
+
+def table(states: Sequence[RunState]) -> str:
+    """A line for each run, the newest last."""
+    rows = [HEADINGS, *map(_row, states)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
+    return "".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n"
+        for row in rows
+    )
+
+
+def _row(one: RunState) -> tuple[str, ...]:
+    job = one.last
+    says = "" if job is None else _state(job, one.now)
+    progress = one.progress.says if one.progress else ""
+    return tuple(_one_line(text) for text in (one.run.name, job.id if job else "", says, progress))
+
+
+def _state(job: Job, now: Sequence[JobInQueue]) -> str:
+    """The state of a job: what it does, for how long, where; or why it waits."""
+    text = words(job)
+    if len(now) != 1:
+        return text if not job.says else f"{text}: {job.says}"
+    (row,) = now
+    if row.state.name == "PENDING":
+        start = f"; expected {_clock(row.start)}" if row.start else ""
+        again = f", restart {row.restarts}" if row.restarts else ""
+        return f"{text}{again}: {job.says}{start}"
+    if row.state.ended:
+        return text if not job.says else f"{text}: {job.says}"
+    of = f" of {_duration(row.limit_s)}" if row.limit_s is not None else ""
+    again = f", restart {row.restarts}" if row.restarts else ""
+    return f"{text} {_duration(row.used_s)}{of} on {row.node_list or '?'}{again}"
+
+
+def headline(one: RunState) -> str:
+    """What its newest job does, in a line."""
+    job = one.last
+    return _one_line(f"job {job.id} {_state(job, one.now)}") if job else "no job yet"
+
+
+def page(one: RunState, records: Sequence[Record], logs: Sequence[str]) -> str:
+    """Everything about one run."""
+    facts = [("folder", str(one.run.folder))]
+    facts += [
+        (f"job {job.id or '?'}", f"{_state(job, one.now if job is one.last else ())}; {_when(job)}")
+        for job in one.jobs
+    ]
+    if one.progress:
+        facts.append(("training", one.progress.says or one.progress.state))
+        if one.progress.reason:
+            facts.append(("", one.progress.reason))
+        if one.progress.checkpoint:
+            facts.append(("checkpoint", one.progress.checkpoint))
+    if logs:
+        facts.append(("log", logs[-1]))
+    if records and (code := records[-1].code):
+        commit = f" at commit {code.commit[:12]}" if code.commit else ""
+        facts.append(("code", f"{code.folder}{commit}{', with changes' if code.dirty else ''}"))
+    width = max(len(name) for name, _ in facts)
+    lines = (f"  {_one_line(name).ljust(width)}  {_one_line(text)}\n" for name, text in facts)
+    return f"{_one_line(one.run.name)}\n" + "".join(lines)
+
+
+def as_json(states: Sequence[RunState], problems: Sequence[str]) -> str:
+    """The same for programs; an incompatible change raises SCHEMA."""
+    found = {
+        "schema": SCHEMA,
+        "time": time.time(),
+        "problems": list(problems),
+        "runs": [_object(one) for one in states],
+    }
+    return json.dumps(found, indent=2) + "\n"
+
+
+def _object(one: RunState) -> dict[str, Any]:
+    return {
+        "name": one.run.name,
+        "folder": str(one.run.folder),
+        "jobs": [
+            {
+                "id": job.id,
+                "cluster": job.cluster,
+                "submitted": job.submitted,
+                "state": job.state,
+                "ended": job.ended,
+                "says": job.says,
+                "seen": job.seen,
+            }
+            for job in one.jobs
+        ],
+        "queue": list(map(_queued, one.now)),
+        "training": asdict(one.progress) if one.progress else None,
+    }
+
+
+def _queued(row: JobInQueue) -> dict[str, Any]:
+    why = reason(row.reason, row.id)
+    return {
+        "id": row.id,
+        "state": row.state.name,
+        "reason": row.reason,
+        "kind": why.kind,
+        "means": why.means,
+        "start": row.start.isoformat() if row.start else None,
+        "end": row.end.isoformat() if row.end else None,
+        "used_s": row.used_s,
+        "limit_s": row.limit_s,
+        "nodes": row.nodes,
+        "node_list": row.node_list,
+        "restarts": row.restarts,
+    }
+
+
+def _duration(seconds: int) -> str:
+    """H:MM:SS, with days in front as Slurm prints them."""
+    days, rest = divmod(seconds, 86400)
+    return f"{f'{days}-' if days else ''}{rest // 3600}:{rest // 60 % 60:02}:{rest % 60:02}"
+
+
+def _when(job: Job) -> str:
+    moment = datetime.fromtimestamp(job.submitted, timezone.utc).astimezone()
+    return f"submitted {moment:%Y-%m-%d %H:%M}"
+
+
+def _clock(moment: datetime) -> str:
+    today = moment.date() == datetime.now(moment.tzinfo).date()
+    return f"{moment:%H:%M}" if today else f"{moment:%Y-%m-%d %H:%M}"
+
+
+def _one_line(text: str) -> str:
+    """Text for a table: line breaks and tabs are escaped too."""
+    return visible(text).replace("\n", "\\n").replace("\t", "\\t")

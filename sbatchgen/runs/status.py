@@ -1,0 +1,186 @@
+"""The state of runs: what Slurm says now, or said last, and how far the trainings are."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+from sbatchgen.errors import Problem, SlurmError
+from sbatchgen.runs import process, record
+from sbatchgen.runs.index import LOST, SUBMITTING, Index, Job, Run
+from sbatchgen.runs.progress import Progress, read_progress
+from sbatchgen.slurm.accounting import accounting
+from sbatchgen.slurm.queue import JobInQueue, queue
+from sbatchgen.slurm.reason import reason
+from sbatchgen.slurm.slurm_job import JobRecord
+from sbatchgen.slurm.state import state
+from sbatchgen.slurm.submission import key_of
+
+SUBMITS_S = 900.0  # a submission takes no longer, unless its command was killed
+CLOCKS_S = 120.0  # how far the clocks of a cluster may differ
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunState:
+    """A run as it is now.
+
+    Attributes:
+        run: The run.
+        jobs: Its jobs, the oldest first.
+        now: What squeue says of the newest: a row, or several of an array; empty if it does not know it.
+        progress: How far the training is; None if it has not begun, or writes nothing.
+    """
+
+    run: Run
+    jobs: Sequence[Job]
+    now: Sequence[JobInQueue] = ()
+    progress: Progress | None = None
+
+    @property
+    def last(self) -> Job | None:
+        """The newest job."""
+        return self.jobs[-1] if self.jobs else None
+
+
+def look(
+    index: Index, environment: Mapping[str, str], runs: Sequence[Run]
+) -> tuple[list[RunState], list[Problem]]:
+    """The states of runs; the index keeps what was seen. Problems are reasons why that may be out of date.
+
+    squeue is asked once, whatever the number of runs, and not at all where all jobs have ended.
+    """
+    jobs: dict[str, list[Job]] = {run.name: [] for run in runs}
+    for job in index.jobs():
+        if job.run in jobs:
+            jobs[job.run].append(job)
+    live = [job for several in jobs.values() for job in several if not job.ended]
+    folders = {run.name: run.folder for run in runs}
+    seen, rows, problems = _seen(live, folders, environment)
+    index.seen(seen.values())
+    states = []
+    for run in runs:
+        of_run = [seen.get(job.key, job) for job in jobs[run.name]]
+        now = rows.get(of_run[-1].id, ()) if of_run else ()
+        states.append(RunState(run=run, jobs=of_run, now=now, progress=read_progress(run.folder)))
+    return states, problems
+
+
+def is_local(job: Job) -> bool:
+    """Whether it runs without Slurm: then its id is the time of its start."""
+    return bool(job.id) and not job.id.isdecimal()
+
+
+def _seen(
+    live: Sequence[Job], folders: Mapping[str, Path], environment: Mapping[str, str]
+) -> tuple[dict[str, Job], dict[str, list[JobInQueue]], list[Problem]]:
+    """The jobs as they are now, by key; squeue's rows by the id of the job; what went wrong."""
+    now = time.time()
+    seen = {job.key: _of_process(job, folders[job.run], now) for job in live if is_local(job)}
+    of_slurm = [job for job in live if not is_local(job)]
+    if not of_slurm:
+        return seen, {}, []
+    try:
+        answer = queue(environment)
+    except SlurmError as error:
+        return seen, {}, [*error.problems]
+    by_id: dict[str, list[JobInQueue]] = {}
+    by_key = {}
+    for row in answer:
+        by_id.setdefault(str(row.job), []).append(row)
+        by_key[key_of(row.command)] = str(row.job)
+    gone = []
+    for job in of_slurm:
+        id_ = job.id or by_key.get(job.key, "")
+        if rows := by_id.get(id_):
+            seen[job.key] = _of_rows(replace(job, id=id_), rows, now)
+        elif id_:
+            gone.append(job)
+        elif job.state == LOST or now - job.submitted > SUBMITS_S:
+            seen[job.key] = _never_came(job, now)
+    try:
+        seen |= _from_accounting(gone, environment, now)
+    except SlurmError as error:
+        return seen, by_id, [*error.problems]
+    return seen, by_id, []
+
+
+def _of_rows(job: Job, rows: Sequence[JobRecord], now: float) -> Job:
+    """A job by its rows: one, or several of an array."""
+    if len(rows) == 1:
+        (row,) = rows
+        says = ""
+        if row.state.name == "PENDING":
+            says = reason(row.reason, row.id).means
+        elif row.state.name == "FAILED" and (row.exit_code or row.signal):
+            says = f"signal {row.signal}" if row.signal else f"exit status {row.exit_code}"
+        return replace(job, state=row.state.name, ended=row.state.ended, says=says, seen=now)
+    counts = Counter(row.state for row in rows)
+    going = [one for one in counts if not one.ended]
+    first = next((one for one in going if one.name == "RUNNING"), None) or next(iter(going or counts))
+    says = ", ".join(f"{count} {one.words}" for one, count in counts.most_common())
+    return replace(job, state=first.name, ended=not going, says=says, seen=now)
+
+
+def _from_accounting(gone: Sequence[Job], environment: Mapping[str, str], now: float) -> dict[str, Job]:
+    """The last states of jobs that squeue no longer knows."""
+    if not gone:
+        return {}
+    since = datetime.fromtimestamp(min(job.submitted for job in gone) - CLOCKS_S, timezone.utc)
+    answer = accounting([job.id for job in gone], since, environment)
+    by_id: dict[str, list[JobRecord]] = {}
+    for row in answer or ():
+        by_id.setdefault(str(row.job), []).append(row)
+    seen = {}
+    for job in gone:
+        rows = by_id.get(job.id, [])
+        if rows and all(row.state.ended for row in rows):
+            seen[job.key] = _of_rows(job, rows, now)
+        else:
+            seen[job.key] = replace(job, state="", ended=True, says="no longer in the queue", seen=now)
+    return seen
+
+
+def _never_came(job: Job, now: float) -> Job:
+    says = "sbatch's answer was lost, and there is no such job in the queue"
+    return replace(
+        job, state=LOST, ended=job.state == LOST and now - job.submitted > SUBMITS_S, says=says, seen=now
+    )
+
+
+def _of_process(job: Job, run_dir: Path, now: float) -> Job:
+    """A run without Slurm: whether its process is there, and the exit status that it has left."""
+    kept = record.read(run_dir / f"job-{job.id}.json")
+    status = process.exit_status(run_dir / f"job-{job.id}.exit")
+    if status is not None:
+        name, says = ("COMPLETED", "") if status == 0 else ("FAILED", f"exit status {status}")
+        return replace(job, state=name, ended=True, says=says, seen=now)
+    alive = process.is_alive(kept.process) if kept and kept.process else False
+    if alive is None and kept and kept.process:
+        return replace(job, state="RUNNING", says=f"on {kept.process.host}, as it was last seen", seen=now)
+    if alive:
+        return replace(job, state="RUNNING", says="", seen=now)
+    return replace(job, state="FAILED", ended=True, says="killed", seen=now)
+
+
+def words(job: Job) -> str:
+    """The state of a job in plain words."""
+    if job.state in (SUBMITTING, LOST):
+        return "being submitted" if job.state == SUBMITTING else "not known"
+    return state(job.state).words if job.state else ("submitted" if not job.ended else "ended")
+
+
+def problems_of(states: Iterable[RunState]) -> list[Problem]:
+    """What a person must do for runs that do not start by themselves."""
+    found = []
+    for one in states:
+        for row in one.now[:1]:
+            why = reason(row.reason, row.id)
+            if row.state.name == "PENDING" and why.kind in ("never", "person"):
+                found.append(
+                    Problem(f"{one.run.name}: {why.means}", at=f"job {row.id}, {why.name}", fix=why.fix)
+                )
+    return found

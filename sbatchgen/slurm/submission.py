@@ -1,0 +1,22 @@
+"""How a job of ours is known among others: by the folder of its script, which squeue(1) shows as its Command.
+
+Nothing in the job itself tells it.
+"""
+
+from __future__ import annotations
+
+import re
+
+FOLDER = "sbatchgen-"  # what the name of the folder starts with; the key of the submission follows
+_KEY = re.compile(rf"/{FOLDER}([0-9a-f]+)-[^/]*/[^/]+$")
+
+
+def folder_name(key: str) -> str:
+    """The start of the folder's name."""
+    return f"{FOLDER}{key}-"
+
+
+def key_of(command: str) -> str:
+    """The key of the submission that has this Command; "" if it was not submitted by sbatchgen."""
+    match = _KEY.search(command)
+    return match[1] if match else ""

@@ -1,0 +1,162 @@
+"""sbatch, asked until it is certain whether the job is there: the controller may be down, an answer lost.
+
+A job is found again by its Command, the path of its script: no other submission has this folder.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from sbatchgen.errors import SbatchgenError, SlurmError
+from sbatchgen.slurm import command
+from sbatchgen.slurm.queue import JobInQueue, queue
+from sbatchgen.slurm.submission import key_of
+
+SUBMIT_TIMEOUT_S = 180.0  # sbatch itself tries again for two minutes while the job queue is full
+RETRY_S = 120.0  # how long to try again while the controller is down
+SEARCH_S = 60.0  # how long to look for a job whose answer was lost
+LONGEST_PAUSE_S = 15.0
+ELSEWHERE = "submit on a node that has Slurm's commands, or run here with --profile local"
+_ACCEPTED = re.compile(r"^(\d+)(?:;(.*))?$", re.MULTILINE)
+# Not connected, or turned away before the request was read. Texts of slurm_errno.c, Slurm 20.11 to 26.05.
+_NOT_SENT = re.compile(
+    r"\(connect failure\)|Communication connection failure|Connection timed out establishing"
+    r"|Unable to establish control machine address|Could not establish a configuration source"
+    r"|backup controller in standby mode|Controller is in standby mode|Rate limit exceeded"
+)
+# The request may have been read.
+_LOST = re.compile(
+    r"\((?:send|receive|shutdown) failure\)|Message (?:send|receive) failure|Communication shutdown failure"
+    r"|Socket timed out|Zero Bytes were transmitted or received|Connection timed out (?:writing|reading)"
+    r"|Unexpected missing socket error"
+)
+Note = Callable[[str], None]
+
+
+class LostError(SlurmError):
+    """Nobody knows whether the job was submitted."""
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A job that Slurm has accepted: its id, its cluster if sbatch named it, and what sbatch said."""
+
+    job: str
+    cluster: str
+    says: str
+
+
+def ask(
+    sbatch: tuple[str, ...],
+    environment: Mapping[str, str],
+    refused: Callable[[command.Output], SbatchgenError],
+    note: Note,
+) -> Accepted:
+    """Run sbatch, until it is certain that there is one job of the script, or none.
+
+    Args:
+        sbatch: The command; its last word is the script, in a folder of its own: see `slurm.submission`.
+        environment: What sbatch sees.
+        refused: The error for an answer of sbatch that refuses the job.
+        note: Tells the user why this takes long.
+
+    Raises:
+        LostError: sbatch's answer was lost, and the job is not in the queue, but may still come.
+        SbatchgenError: There is no job, and will be none.
+    """
+    until, pause = time.monotonic() + RETRY_S, 1.0
+    while True:
+        before, started = _boot_time(environment), time.time()
+        answer = command.run(sbatch, environment, timeout=SUBMIT_TIMEOUT_S, elsewhere=ELSEWHERE)
+        if accepted := _accepted(answer):
+            return accepted
+        if _is_lost(answer):
+            note("note: sbatch's answer was lost: looking for the job in the queue")
+            if job := _search(answer, key_of(sbatch[-1]), environment, before, started):
+                return job
+        elif not _NOT_SENT.search(answer.err):
+            raise refused(answer)
+        if time.monotonic() > until:
+            raise refused(answer)
+        if pause == 1.0:
+            note(f"note: Slurm's controller does not answer: trying again for {RETRY_S:g} s")
+        time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - others try again too
+        pause = min(LONGEST_PAUSE_S, 2 * pause)
+
+
+def found(key: str, environment: Mapping[str, str]) -> JobInQueue | None:
+    """The job of a submission, if it is in the queue.
+
+    Raises:
+        SlurmError: squeue fails.
+    """
+    return next((job for job in queue(environment) if key_of(job.command) == key), None)
+
+
+def _accepted(answer: command.Output) -> Accepted | None:
+    """The job's id. sbatch waits for the job where the script says --wait, and ends with its exit status."""
+    match = _ACCEPTED.search(answer.out)
+    if not match:
+        return None
+    says = "\n".join(line for line in (answer.err.strip(), answer.failure) if line)
+    return Accepted(match[1], match[2] or "", says)
+
+
+def _is_lost(answer: command.Output) -> bool:
+    """Whether the request may have been read; so it may where sbatch was killed, or says nothing."""
+    if _LOST.search(answer.err):
+        return True
+    return not answer.status or answer.status > 128
+
+
+def _search(
+    answer: command.Output, key: str, environment: Mapping[str, str], before: str | None, started: float
+) -> Accepted | None:
+    """The job of a submission whose answer was lost; None if it is certain that there is none.
+
+    It is certain once the controller has been started again: what the earlier one had not saved is gone.
+
+    Raises:
+        LostError: It is not certain.
+    """
+    until, pause = time.monotonic() + SEARCH_S, 0.5
+    while True:
+        try:
+            boot = _boot_time(environment)  # before squeue is asked: that one then answers for this start
+            if job := found(key, environment):
+                return Accepted(str(job.job), "", "")
+            if before and boot and boot != before and _seconds(boot) > started:
+                return None
+        except SlurmError:
+            if shutil.which("squeue", path=environment.get("PATH")) is None:
+                until = 0.0
+        if time.monotonic() > until:
+            said = " ".join((answer.err or answer.out).split())
+            what = f"{answer.failure or 'sbatch gave no job id'}: {said or 'it said nothing'}"
+            fix = "the job may be there, or still come: before you submit it again, see sbatchgen status"
+            raise LostError.of(f"{what}; no such job is in the queue", fix=fix)
+        time.sleep(pause)
+        pause = min(LONGEST_PAUSE_S, 2 * pause)
+
+
+def _boot_time(environment: Mapping[str, str]) -> str | None:
+    """When the controller was started, as scontrol(1) prints it; None if it does not answer."""
+    try:
+        answer = command.query(["scontrol", "show", "config"], environment)
+    except SlurmError:
+        return None
+    match = re.search(r"^BOOT_TIME\s*=\s*(\S+)$", answer.out, re.MULTILINE)
+    return match[1] if match and not answer.failure else None
+
+
+def _seconds(boot: str) -> float:
+    """A time of scontrol in seconds since 1970; 0 if it is none."""
+    try:
+        return time.mktime(time.strptime(boot, "%Y-%m-%dT%H:%M:%S"))
+    except ValueError:
+        return 0.0
