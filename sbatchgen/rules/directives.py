@@ -12,7 +12,7 @@ from sbatchgen.job.known_options import PYXIS_NAMES, RENAMED, SRUN_ONLY, release
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.values import BAD_VALUE, EXAMPLES, refused
-from sbatchgen.sbatch.header import READ, Directive, Kind
+from sbatchgen.sbatch.header import FOREIGN, READ, Directive, Kind
 from sbatchgen.sbatch.options import Option, Stop
 from sbatchgen.sbatch.releases import RELEASES, HasArgument
 
@@ -134,7 +134,7 @@ def _stray(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB108", "error", "an unclosed quote, or a colon that starts a word")
 def _fault(script: JobScript) -> Iterator[Hit]:
-    foreign = () if "ignore-pbs" in script.options else (Kind.PBS, Kind.BSUB)
+    foreign = () if "ignore-pbs" in script.options else FOREIGN
     for line in script.sbatch.directives:
         if line.kind in (*READ, *foreign) and line.fault:
             at = script.at(line.line, line.fault.column)
@@ -321,7 +321,7 @@ def _test_only(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB122", "warning", "directives of PBS or LSF")
 def _foreign(script: JobScript) -> Iterator[Hit]:
-    lines = [line for line in script.sbatch.directives if line.kind in (Kind.PBS, Kind.BSUB)]
+    lines = [line for line in script.sbatch.directives if line.kind in FOREIGN]
     if lines and "ignore-pbs" not in script.options:
         name = "PBS" if lines[0].kind is Kind.PBS else "BSUB"
         what = f"sbatch obeys #{name} lines too, also after commands, and they beat #SBATCH"

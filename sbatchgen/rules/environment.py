@@ -218,7 +218,7 @@ def _threads_fit(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB408", "warning", "a variable that Slurm does not set in this job")
 def _variables_set(script: JobScript) -> Iterator[Hit]:
     uses = [use for use in script.body.uses if use.name in _NEEDED and use.operator[:1] not in (*":-=+?",)]
-    if not uses:
+    if not uses or script.sbatch.has_foreign:
         return
     own = script.assigned | _tested(script)
     seen = set()

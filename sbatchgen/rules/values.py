@@ -220,10 +220,10 @@ def _hosts(option: str) -> Callable[[str, Job], None]:
 
 def _sbatch_takes(text: str, slurm: str) -> bool:
     from sbatchgen.sbatch.grammar import RefusedError
-    from sbatchgen.sbatch.hostlist import hosts
+    from sbatchgen.sbatch.hostlist import expanded
 
     try:
-        hosts(text, slurm=slurm)
+        expanded(text, slurm=slurm)
     except RefusedError:
         return False
     return True
@@ -272,9 +272,9 @@ def _tres_per_task(text: str, job: Job) -> None:
 
 
 def _tres_bind(text: str, _: Job) -> None:
-    from sbatchgen.sbatch.binding import bad_resource_binding
+    from sbatchgen.sbatch.binding import is_resource_binding
 
-    if bad_resource_binding(text) is not None:
+    if not is_resource_binding(text):
         raise ValueError("not a binding of a resource")
 
 

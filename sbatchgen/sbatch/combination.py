@@ -170,7 +170,7 @@ def _nodelist(job: Fields) -> None:
     if text is None or "/" in text:  # a file, which only sbatch itself can read
         return
     if job.slurm < "23.02" or not (job["nodes_set"] or _is_function(job)):
-        count = hostlist.hosts(text, slurm=job.slurm)
+        count = len(set(hostlist.expanded(text, slurm=job.slurm)))
         job["min_nodes"] = max(count, job["min_nodes"]) if job["nodes_set"] else count
         job["nodes_set"] = True
 
@@ -231,7 +231,8 @@ def _arbitrary(job: Fields) -> None:
     if job["dist"][0] != "arbitrary" or (job["ntasks_set"] and job["nodes_set"]) or _is_function(job):
         return
     text = job["nodelist"] or ""
-    named = 0 if "/" in text else hostlist.hosts(text, slurm=job.slurm, distinct=job.slurm < "23.02")
+    hosts = [] if "/" in text else hostlist.expanded(text, slurm=job.slurm)
+    named = len(set(hosts) if job.slurm < "23.02" else hosts)
     if not job["ntasks_set"]:
         job["ntasks"], job["ntasks_set"] = named, True
     if not job["nodes_set"]:
@@ -243,7 +244,7 @@ def _check_nodelist(job: Fields) -> None:
     text = job["nodelist"]
     if text is not None and "/" not in text and job.slurm >= "23.02" and not _is_function(job):
         try:
-            hostlist.hosts(text, slurm=job.slurm, distinct=False)
+            hostlist.expanded(text, slurm=job.slurm)
         except RefusedError as error:  # by now it is an error, no longer fatal
             raise RefusedError(*error.texts, status=1) from error
     if job["dist"][0] == "arbitrary" and not text:

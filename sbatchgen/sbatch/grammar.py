@@ -338,12 +338,6 @@ def bad_limit(text: str) -> str | None:
     return next((name for name in names if name not in known), None)
 
 
-def byte_of(text: str, wrong: str) -> str | None:
-    """The first character that the pattern `wrong` finds, as C prints a char."""
-    match = re.search(wrong, text)
-    return first_byte(match[0]) if match else None
-
-
 def first_byte(letter: str) -> str:
     """The letter as C prints a char: the first byte of its UTF-8 form."""
     return letter.encode("utf-8", "surrogateescape")[:1].decode("utf-8", "surrogateescape")

@@ -44,6 +44,7 @@ class Kind(Enum):
 
 
 READ = (Kind.SBATCH, Kind.SLURM, Kind.SEPARATOR)
+FOREIGN = (Kind.PBS, Kind.BSUB)  # sbatch translates them, which is not done here
 _MAGIC = {Kind.SBATCH: 7, Kind.SLURM: 6, Kind.PBS: 4, Kind.BSUB: 5}  # how long the word is that marks them
 
 

@@ -7,23 +7,23 @@
 
 It judges as sbatch itself does before it asks slurmctld; it holds no rules. Not read are files
 that an option names (--nodefile, --bbf, --export-file, a --nodelist with a slash), users (--uid, --gid)
-and other clusters (--clusters); options of a site's plugins are given by the caller. What slurm.conf
-could change is taken as its defaults have it. Checked against sbatch 22.05.8 and 26.05.5 by
-benchmarks/agreement.py; what came between them stands at the release whose source has it first.
+and other clusters (--clusters); options of a site's plugins are given by the caller. The options that sbatch
+translates from #PBS and #BSUB lines are not known here: the options of such a script are not compared with
+each other. What slurm.conf could change is taken as its defaults have it. Checked against sbatch 22.05.8 and
+26.05.5 by benchmarks/agreement.py; what came between them stands at the release whose source has it first.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from sbatchgen.sbatch import combination, gres_checks
 from sbatchgen.sbatch.fields import Fields
 from sbatchgen.sbatch.grammar import RefusedError, fold, leading_number
-from sbatchgen.sbatch.header import READ, Directive, Kind, Message, Token, directives, refusal
+from sbatchgen.sbatch.header import FOREIGN, READ, Directive, Message, Token, directives, refusal
 from sbatchgen.sbatch.options import Option, Stop, scan
-from sbatchgen.sbatch.pbs_lsf import Dialect, dialect, scan_foreign, translate
 from sbatchgen.sbatch.releases import HasArgument, Spec, line_of, specs, variables
 from sbatchgen.sbatch.values import put
 
@@ -55,6 +55,7 @@ class Script:
     Attributes:
         directives: The lines that are directives, and those that look like some.
         components: The components of the job; the last may be incomplete.
+        has_foreign: Whether it takes options from #PBS or #BSUB lines, which are not read here.
         unread: How many components follow that are not read here, though sbatch would.
         messages: What sbatch says, in order.
         returncode: Its exit status if it ends before it asks slurmctld, else None.
@@ -64,6 +65,7 @@ class Script:
     components: tuple[Component, ...]
     messages: tuple[Message, ...]
     returncode: int | None
+    has_foreign: bool = False
     unread: int = 0
 
     @property
@@ -124,6 +126,7 @@ def read(
         components=tuple(components),
         messages=tuple(call.messages),
         returncode=returncode,
+        has_foreign=call.has_foreign,
         unread=count - most if returncode is None else 0,
     )
 
@@ -139,6 +142,7 @@ class _Call:
     gres_types: frozenset[str] | None
     directives: tuple[Directive, ...]
     job: Fields
+    has_foreign: bool = False
     given: list[Option] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
 
@@ -175,12 +179,14 @@ def _read_component(call: _Call, index: int, components: list[Component]) -> Non
     call.given.clear()
     try:
         _apply_script(call, index)
-        _apply_foreign(call)
+        if "ignore-pbs" not in job.options and any(line.kind in FOREIGN for line in call.directives):
+            call.has_foreign = True
         _apply_environment(call, variables(call.slurm))
-        combination.settle(job)
-        settled = True
-        combination.check_limits(job)
-        gres_checks.verify(job, known=call.gres_types)
+        if not call.has_foreign:
+            combination.settle(job)
+            settled = True
+            combination.check_limits(job)
+            gres_checks.verify(job, known=call.gres_types)
         call.pass_on()
     except RefusedError as error:
         raise call.end(error) from error
@@ -203,39 +209,6 @@ def _stopped(call: _Call, stop: Stop) -> _EndError:
         return call.end(RefusedError(f"Invalid directive found in batch script: {stop.word.text}"), *at)
     help_text = 'Try "sbatch --help" for more information'
     return call.end(RefusedError(stop.complaint, help_text, level=""), *at)
-
-
-def _apply_foreign(call: _Call) -> None:
-    """Take the options that #BSUB lines, or else #PBS lines, stand for."""
-    if "ignore-pbs" in call.job.options:
-        return
-    for kind in (Kind.BSUB, Kind.PBS):
-        lines = [line for line in call.directives if line.kind is kind]
-        if lines:
-            _apply_lines(call, lines, dialect(kind.name, slurm=call.slurm))
-            return
-
-
-def _apply_lines(call: _Call, lines: Sequence[Directive], known: Dialect) -> None:
-    words: list[Token] = []
-    for line in lines:
-        words += line.words
-        _end_at_fault(call, line)
-    for item in scan_foreign(words, known):
-        at = item.word.line, item.word.column
-        if isinstance(item, Stop):
-            if item.complaint:
-                call.say("", item.complaint, *at)
-            what = "Unrecognized command line parameter ?" if item.complaint else ""
-            raise call.end(RefusedError(what or f"Invalid argument: {item.word.text}", status=1), *at)
-        try:
-            for name, value in translate(call.job, item, known):
-                spec = call.table.get(name) or replace(item.spec, name=name)
-                given = replace(item, spec=spec, value=value)
-                call.given.append(given)
-                _put(call, given)
-        except RefusedError as error:
-            raise call.end(error, *at) from error
 
 
 def _words(call: _Call, index: int) -> list[Token]:

@@ -1,5 +1,6 @@
 """The value of an option: whether sbatch takes it, and what its later checks need of it.
 
+The values of --cpu-freq, --gpu-freq and --mem-bind are not checked.
 Source: Slurm's table of options, 20.11 to 26.05, and the behaviour of sbatch 22.05.8 and 26.05.5.
 """
 
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sbatchgen.sbatch import begin_time, binding, frequency, grammar, gres
+from sbatchgen.sbatch import begin_time, binding, grammar, gres
 from sbatchgen.sbatch.fields import Fields
 from sbatchgen.sbatch.grammar import NO_VAL, NO_VAL64, RefusedError, fold, leading_number
 
@@ -104,18 +105,9 @@ def _get_user_env(job: Fields, value: str) -> None:
 
 
 def _gpu_bind(job: Fields, value: str) -> None:
-    if job.slurm >= "23.11":
-        complaints, text = binding.bad_resource_binding(f"gres/gpu:{value}"), value
-    else:
-        complaints, text = binding.bad_gpu_binding(value), f"gpu:{value}"
-    if complaints is not None:
-        raise RefusedError(*complaints, f"Invalid --gpu-bind argument: {text}")
-
-
-def _gpu_freq(job: Fields, value: str) -> None:
-    job["gpu-freq"] = value
-    if not frequency.gpu_frequency_is_good(value):
-        raise RefusedError(f"Invalid --gpu-freq argument: gpu:{value}")
+    if not binding.is_gpu_binding(value, slurm=job.slurm):
+        text = value if job.slurm >= "23.11" else f"gpu:{value}"
+        raise RefusedError(f"Invalid --gpu-bind argument: {text}")
 
 
 def _gres(job: Fields, value: str) -> None:
@@ -263,7 +255,6 @@ _SETTERS: dict[str, Setter] = {
     "autocomplete": _autocomplete,
     "begin": _time_of_day("begin"),
     "core-spec": _counted("core-spec"),
-    "cpu-freq": lambda job, value: frequency.check_cpu_frequency(value, slurm=job.slurm),
     "cpus-per-task": _cpus_per_task,
     "deadline": _time_of_day("deadline"),
     "delay-boot": _checked("delay-boot", lambda value: grammar.seconds(value) is not None),
@@ -272,13 +263,11 @@ _SETTERS: dict[str, Setter] = {
     "extra-node-info": _extra_node_info,
     "get-user-env": _get_user_env,
     "gpu-bind": _gpu_bind,
-    "gpu-freq": _gpu_freq,
     "gres": _gres,
     "gres-flags": _gres_flags,
     "kill-on-invalid-dep": _checked("kill-on-invalid-dep", lambda value: fold(value) in ("yes", "no")),
     "mail-type": _checked("mail-type", grammar.are_mail_events),
     "mem": _checked("mem", _is_memory),
-    "mem-bind": lambda job, value: binding.check_memory_binding(value, slurm=job.slurm),
     "mem-per-cpu": _checked("mem-per-cpu", _is_memory),
     "mem-per-gpu": _mem_per_gpu,
     "mem-update": _mem_update,

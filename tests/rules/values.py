@@ -494,6 +494,7 @@ def reason_of(request: Request, said: str) -> str:
     return ""
 
 
+NOT_CHECKED = "rare values that lint does not check: tests/sbatch/headers.py has the list"
 _NO_NODES = "node configuration is not available"
 # What slurmctld says, a pattern of the request that it says it of, and why lint has no error.
 REASONS = (
@@ -524,6 +525,10 @@ REASONS = (
         "--(tmp|extra-node-info|mincpus|(sockets|cores|threads|ntasks)-per-(node|socket|core)|(core|thread)-spec)=",
         "sockets, cores, threads and disks of a node: no profile has them",
     ),
+    ("--cpu-freq argument", "--cpu-freq=", NOT_CHECKED),
+    ("--gpu-freq argument", "--gpu-freq=", NOT_CHECKED),
+    ("--gpu-bind argument", '--gpu-bind="map_gpu:x"', NOT_CHECKED),
+    ("--mem-bind", "--mem-bind=", NOT_CHECKED),
     (
         _NO_NODES,
         "--nodelist=",
