@@ -172,7 +172,7 @@ def _all(names: Sequence[str], task: Task) -> Iterable[Checked]:
     """What is found in each file; many are spread over the CPUs, and so are all that shellcheck reads."""
     processes = min(len(os.sched_getaffinity(0)), len(names))
     work = partial(check, task=task)
-    if processes < 2 or (len(names) < MANY and not task.shellcheck):
+    if processes < 2 or STDIN in names or (len(names) < MANY and not task.shellcheck):
         return map(work, names)
     from sbatchgen.lint.workers import spread
 
