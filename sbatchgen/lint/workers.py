@@ -43,13 +43,13 @@ def spread(work: Callable[[str], T], names: Sequence[str], processes: int) -> li
         return [_answer(*workers[number % processes]) for number in range(len(names))]
     finally:
         with _no_interrupts():
-            for process, receiving in workers:
-                receiving.close()
-                process.terminate()
-            for process, _ in workers:
-                process.join(_GRACE_S)
-                process.kill()
-                process.join()
+            for worker, pipe in workers:
+                pipe.close()
+                worker.terminate()
+            for worker, _ in workers:
+                worker.join(_GRACE_S)
+                worker.kill()
+                worker.join()
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import re
 
 from sbatchgen.sbatch import hostlist, tres_per_task
 from sbatchgen.sbatch.fields import Fields
-from sbatchgen.sbatch.grammar import NO_VAL, RefusedError, bad_limit, fatal, fold, wrapped
+from sbatchgen.sbatch.grammar import NO_VAL, RefusedError, fatal, fold, wrapped
 
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 _HINT_RIVALS = ("ntasks-per-core", "threads-per-core", "extra-node-info")
@@ -45,19 +45,6 @@ def settle(job: Fields) -> None:
         raise RefusedError("Incompatible begin and deadline time specification", status=1)
     if wrong or stepmgr_missing:
         raise RefusedError(status=1)
-
-
-def check_limits(job: Fields) -> None:
-    """Check --propagate and the list of nodes, as sbatch does once the options are settled.
-
-    Raises:
-        RefusedError: sbatch refuses the job.
-    """
-    limits = job["propagate"]
-    if limits is not None and "get-user-env" not in job.options and (bad := bad_limit(limits)) is not None:
-        texts = (f"Bad rlimit name: {bad}", f"--propagate={limits} is not valid.")
-        raise RefusedError(*texts, status=1)
-    _check_nodelist(job)
 
 
 def _shared_checks(job: Fields) -> None:
@@ -240,7 +227,12 @@ def _arbitrary(job: Fields) -> None:
         job["min_nodes"] = job["max_nodes"] = named
 
 
-def _check_nodelist(job: Fields) -> None:
+def check_nodelist(job: Fields) -> None:
+    """Check the list of nodes, as sbatch does once the options are settled.
+
+    Raises:
+        RefusedError: sbatch refuses the job.
+    """
     text = job["nodelist"]
     if text is not None and "/" not in text and job.slurm >= "23.02" and not _is_function(job):
         try:

@@ -7,24 +7,15 @@ Source: build_feature_list of slurmctld, 22.05 to 26.05; benchmarks/values.py as
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Sequence
 
-from sbatchgen.sbatch.grammar import leading_number, wrapped
+_FEATURE = re.compile(r"([^*&|\[\]()]*)((?:\*[^*&|\[\]()]*)*)")  # its name, and its number of nodes
+_NUMBER = re.compile(r"(?:\*[ \t\n\v\f\r]*\+?0*[1-9][0-9]*[^*]*)*")
+_BRACKETS = re.compile(r"[^\[\]]*(?:\[[^\[\]]+\][^\[\]]*)?")
+_PARENTHESES = re.compile(r"[^()]*(?:\([^()*]+\)[^()]*)*")
 
-_TOKEN = re.compile(r"\*(?:[ \t\n\v\f\r]*[+-]?[0-9]+)?|[&|\[\]()]|[^*&|\[\]()]+")
-
-
-class _Feature(NamedTuple):
-    """A feature: its number of nodes (0 for none), whether it is in parentheses, and the joint after it.
-
-    A joint is & or |, with a [ before it in brackets; "" after the last feature.
-    """
-
-    name: str
-    number: int
-    inside: bool
-    joint: str
+_PASSED_OVER = re.compile(r"(?<=[\])])[^*&|\[\]()]+")
+_BESIDE = re.compile(r"[^&|(\[][(\[]|[\])][^&|\])*]|[&|][\])]")
 
 
 def names(text: str, *, slurm: str) -> tuple[str, ...]:
@@ -33,12 +24,25 @@ def names(text: str, *, slurm: str) -> tuple[str, ...]:
     Raises:
         ValueError: slurmctld refuses it whatever features its nodes have; the text says why.
     """
-    reader = _Reader(slurm=slurm)
-    for token in _TOKEN.findall(text.replace(",", "&")):
-        reader.take(token)
-    features = reader.end()
-    _check_counts(features)
-    return tuple(feature.name for feature in features)
+    text = text.replace(",", "&")
+    if not _BRACKETS.fullmatch(text) or not _PARENTHESES.fullmatch(text):
+        raise ValueError("a bracket or parenthesis is not closed, not opened, or holds what it can't")
+    if slurm >= "23.02" and re.search(r"\([^()]*\[", text):
+        raise ValueError("'[' in parentheses")
+    if slurm < "23.11":
+        text = _PASSED_OVER.sub("", text)
+    if _BESIDE.search(text):
+        raise ValueError("a bracket or parenthesis needs & or | around it, and none at its end")
+    items = re.split("[&|]", re.sub(r"[\[\]()]", "", text))
+    if len(items) > 1 and not items[-1]:
+        items.pop()  # slurmctld passes over a joint at the end
+    features = [match.groups() for item in items if (match := _FEATURE.fullmatch(item))]
+    if any(not name for name, _ in features) and text:
+        raise ValueError("& or | needs a feature before it")
+    if not all(_NUMBER.fullmatch(number) for _, number in features):
+        raise ValueError("* needs a number of nodes after it")
+    _check_numbers(text, features, slurm)
+    return tuple(name for name, _ in features if name)
 
 
 def batch_names(text: str) -> tuple[str, ...]:
@@ -46,97 +50,14 @@ def batch_names(text: str) -> tuple[str, ...]:
     return tuple(name for name in re.split("[&|]", text) if name)
 
 
-@dataclass(kw_only=True, slots=True)
-class _Reader:
-    """What was read of a list; `last` is the token before."""
-
-    slurm: str
-    features: list[_Feature] = field(default_factory=list)
-    name: str = ""
-    count: int = 0
-    bracket: bool = False
-    paren: bool = False
-    groups: int = 0
-    starred: bool = False
-    last: str = ""
-
-    def take(self, token: str) -> None:
-        """Read a token."""
-        take = {
-            "*": self._count,
-            "&": self._join,
-            "|": self._join,
-            "[": self._open_bracket,
-            "]": self._close_bracket,
-            "(": self._open_paren,
-            ")": self._close_paren,
-        }
-        take.get(token[0], self._word)(token)
-        self.last = token
-
-    def end(self) -> list[_Feature]:
-        """The features, once all is read."""
-        if self.bracket or self.paren:
-            raise ValueError(f"'{'[' if self.bracket else '('}' is not closed")
-        if self.name:
-            self._keep("")
-        if self.starred and len(self.features) > 1 and self.slurm >= "23.02":
-            raise ValueError("counts of several features belong in brackets, as [a*2&b*4]")
-        return self.features
-
-    def _keep(self, joint: str) -> None:
-        self.features.append(_Feature(self.name, self.count, self.paren, joint))
-        self.name, self.count = "", 0
-
-    def _count(self, token: str) -> None:
-        self.count = wrapped(leading_number(token[1:])[0] or 0)
-        self.starred = self.starred or not self.bracket
-        if not self.name or self.count <= 0 or self.paren:
-            raise ValueError("* needs a feature before it, outside of parentheses, and a number after it")
-
-    def _join(self, token: str) -> None:
-        if not self.name:
-            raise ValueError(f"'{token}' needs a feature before it")
-        self._keep("[" * (self.bracket and not self.paren) + token)
-
-    def _open_bracket(self, _: str) -> None:
-        self.groups += 1
-        if self.name or self.groups > 1 or (self.paren and self.slurm >= "23.02"):
-            raise ValueError("a second '[', or one after a feature or in parentheses")
-        self.bracket = True
-
-    def _close_bracket(self, _: str) -> None:
-        if not self.name or not self.bracket or (self.paren and self.slurm >= "23.02"):
-            raise ValueError("']' without '[', or without a feature before it")
-        self.bracket = False
-
-    def _open_paren(self, _: str) -> None:
-        if self.name or self.paren:
-            raise ValueError("'(' after a feature, or within parentheses")
-        self.paren = True
-
-    def _close_paren(self, _: str) -> None:
-        if not self.name or not self.paren:
-            raise ValueError("')' without '(', or without a feature before it")
-        self.paren = False
-
-    def _word(self, token: str) -> None:
-        """A name; what follows a name without a sign between is passed over, up to 23.02."""
-        if not self.name:
-            self.name = token
-        elif self.last in ("]", ")") and self.slurm >= "23.11":
-            raise ValueError(f"'{token}' follows a closed group without & or |")
-
-
-def _check_counts(features: list[_Feature]) -> None:
-    """In brackets, features that are joined by & have counts, and those joined by | have none."""
-    joints: set[str] = set()  # of the brackets so far
-    for feature in features:
-        checked: set[str] = set()
-        if feature.joint.startswith("["):
-            joints.add(feature.joint)
-            checked = {feature.joint}
-        elif not feature.inside:
-            checked, joints = joints, checked
-        if ("[&" in checked and not feature.number) or ("[|" in checked and feature.number):
-            raise ValueError("in brackets, & needs a count for each feature, as [a*2&b*4], and | takes none")
+def _check_numbers(text: str, features: Sequence[tuple[str, ...]], slurm: str) -> None:
+    """In brackets, features that are joined by & have numbers, and those joined by | have none."""
+    if "[" not in text and len(features) > 1 and any(number for _, number in features) and slurm >= "23.02":
+        raise ValueError("counts of several features belong in brackets, as [a*2&b*4]")
+    brackets = re.search(r"\[([^\[\]]*)\](\*?)", text)
+    inside = re.sub(r"\([^()]*\)", "x", "".join(brackets.groups())) if brackets else ""
+    items = re.split("[&|]", inside)
+    if "&" in inside and "|" not in inside and not all("*" in item for item in items):
+        raise ValueError("in brackets, & needs a count for each feature, as [a*2&b*4]")
+    if "|" in inside and "&" not in inside and any("*" in item for item in items):
+        raise ValueError("in brackets, | takes no counts")

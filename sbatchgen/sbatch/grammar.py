@@ -80,16 +80,6 @@ def leading_number(text: str) -> tuple[int | None, str]:
     return value, text[match.end() :]
 
 
-def any_base(text: str) -> int:
-    """The number that the text starts with, 0 if there is none: hexadecimal after 0x, octal after 0."""
-    match = re.match(r"[ \t\n\v\f\r]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)", text)
-    if match is None:
-        return 0
-    digits = match[2][:30]
-    base = 16 if digits[:2] in ("0x", "0X") else 8 if digits[0] == "0" else 10
-    return int(f"{match[1]}{digits}", base)
-
-
 def wrapped(value: int, bits: int = 32) -> int:
     """The value as a signed C integer of so many bits keeps it."""
     value &= (1 << bits) - 1
@@ -284,58 +274,20 @@ def are_mail_events(text: str) -> bool:
     return not {*_EVENTS, *_LIMIT_EVENTS}.isdisjoint(fold(text).upper().split(","))
 
 
-def socket_counts(text: str, *, slurm: str) -> tuple[int, ...]:
+def socket_counts(text: str) -> tuple[int, ...]:
     """Sockets, cores and threads of --extra-node-info; NO_VAL where nothing is asked.
 
     Raises:
         RefusedError: One is neither a number nor `*`.
     """
-    parts = (*text.split(":", 3)[:3], "", "")
-    return tuple(
-        _least(part, place, slurm) for part, place in zip(parts, ("first", "second", "third"), strict=False)
-    )
-
-
-def _least(text: str, place: str, slurm: str) -> int:
-    if not text or text[0] == "*":
-        return NO_VAL
     counts: list[int] = []
-    tail = text
-    for least in (0, 1):
-        value, tail = leading_number(tail)
-        value = value or 0
-        if tail[:1] in set("kKmM"):
-            value, tail = value * (1024 if tail[0] in "kK" else 1024**2), tail[1:]
-        if tail[:1] not in ("", "-") or value < least:
-            raise RefusedError(f'Invalid numeric value "{text}" for {place} arg of -B.', status=1)
-        if value > INT_MAX:
-            raise RefusedError(_too_big(value, f"{place} arg of -B", slurm), status=1)
-        counts.append(value)
-        if not tail:
-            break
-        tail = tail[1:]
-    return NO_VAL if counts == [1, INT_MAX] else counts[0]
-
-
-def bad_frequencies(text: str) -> list[str]:
-    """The invalid items of --acctg-freq."""
-    return [item for item in text.split(",") if item and not _is_frequency(item)]
-
-
-def _is_frequency(item: str) -> bool:
-    names = ("energy=", "task=", "filesystem=", "network=")
-    texts = [item, *(fold(item).partition(name)[2] for name in names if name in fold(item))]
-    numbers = (leading_number(text)[0] for text in texts)
-    return any(number is not None and wrapped(number) != -1 for number in numbers)
-
-
-def bad_limit(text: str) -> str | None:
-    """The first name in --propagate that is not a resource limit."""
-    if text in ("ALL", "NONE"):
-        return None
-    known = ("CPU", "FSIZE", "DATA", "STACK", "CORE", "RSS", "NPROC", "NOFILE", "MEMLOCK", "AS")
-    names = (name.removeprefix("RLIMIT_") for name in re.split("[, \t\n]+", text) if name)
-    return next((name for name in names if name not in known), None)
+    for part, place in zip((*text.split(":"), "", ""), ("first", "second", "third"), strict=False):
+        number, rest = leading_number(part)
+        is_wrong = (number or 0) < 0 or (rest and rest[0] not in "-kKmM")
+        if part[:1] not in ("", "*") and is_wrong:
+            raise RefusedError(f'Invalid numeric value "{part}" for {place} arg of -B.', status=1)
+        counts.append(NO_VAL if number is None or rest else number)
+    return tuple(counts)
 
 
 def first_byte(letter: str) -> str:

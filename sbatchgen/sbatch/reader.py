@@ -185,7 +185,7 @@ def _read_component(call: _Call, index: int, components: list[Component]) -> Non
         if not call.has_foreign:
             combination.settle(job)
             settled = True
-            combination.check_limits(job)
+            combination.check_nodelist(job)
             gres_checks.verify(job, known=call.gres_types)
         call.pass_on()
     except RefusedError as error:

@@ -1,6 +1,7 @@
 """The value of an option: whether sbatch takes it, and what its later checks need of it.
 
-The values of --cpu-freq, --gpu-freq and --mem-bind are not checked.
+Values that few scripts have are not checked: those of --acctg-freq, --cpu-freq, --get-user-env, --gpu-freq,
+--mem-bind, --mem-update, --power and --propagate.
 Source: Slurm's table of options, 20.11 to 26.05, and the behaviour of sbatch 22.05.8 and 26.05.5.
 """
 
@@ -62,11 +63,6 @@ def _counted(option: str, *, positive: bool = False) -> Setter:
     return check
 
 
-def _acctg_freq(_: Fields, value: str) -> None:
-    if bad := grammar.bad_frequencies(value):
-        raise RefusedError(*(f"Invalid --acctg-freq specification: {item}" for item in bad))
-
-
 def _time_of_day(option: str) -> Setter:
     def put(job: Fields, value: str) -> None:
         seconds = begin_time.begin_time(value, now=job.now, slurm=job.slurm)
@@ -94,14 +90,8 @@ def _exclusive(job: Fields, value: str) -> None:
 
 def _extra_node_info(job: Fields, value: str) -> None:
     names = ("sockets-per-node", "cores-per-socket", "threads-per-core")
-    for name, count in zip(names, grammar.socket_counts(value, slurm=job.slurm), strict=True):
+    for name, count in zip(names, grammar.socket_counts(value), strict=True):
         job[name] = count
-
-
-def _get_user_env(job: Fields, value: str) -> None:
-    rest = leading_number(value)[1]
-    if rest and rest[0] not in "sSlL" and job.slurm < "25.05":  # then it is a flag
-        raise _wrong("get-user-env")
 
 
 def _gpu_bind(job: Fields, value: str) -> None:
@@ -150,18 +140,6 @@ def _is_memory(value: str) -> bool:
     return grammar.mebibytes(value) not in (None, NO_VAL64)
 
 
-def _is_mem_update(value: str) -> bool:
-    margin, _, delay = value.partition("@")
-    megabytes, rest = leading_number(margin)
-    return not rest and all(0 < (one or 0) <= 0xFFFF for one in (megabytes, grammar.minutes(delay)))
-
-
-def _mem_update(job: Fields, value: str) -> None:
-    if "@" not in value:
-        raise RefusedError("--mem-update requires MARGIN@DELAY format")
-    _checked("mem-update", _is_mem_update)(job, value)
-
-
 def _nice(_: Fields, value: str) -> None:
     if abs(leading_number(value)[0] or 0) > _NICE_LIMIT:
         raise RefusedError(f"Invalid --nice value, out of range (+/- {_NICE_LIMIT})")
@@ -185,12 +163,6 @@ def _nodes(job: Fields, value: str) -> None:
 def _ntasks(job: Fields, value: str) -> None:
     job["ntasks"] = _integer(job, "ntasks", value)
     job["ntasks_set"] = True
-
-
-def _power(job: Fields, value: str) -> None:
-    for item in filter(None, value.split(",")):
-        if fold(item) != "level":
-            job.say(f"Ignoring unrecognized power option ({item})")
 
 
 def _priority(_: Fields, value: str) -> None:
@@ -225,11 +197,6 @@ def _switches(job: Fields, value: str) -> None:
     _integer(job, "switches", value.partition("@")[0])
 
 
-def _umask(_: Fields, value: str) -> None:
-    if not 0 <= grammar.any_base(value) <= 0o777:
-        raise RefusedError("Invalid -W umask= specification")
-
-
 def _wait_all_nodes(job: Fields, value: str) -> None:
     if _integer(job, "wait-all-nodes", value, positive=False) % 2**16 > 1:
         raise _wrong("wait-all-nodes")
@@ -249,9 +216,8 @@ _COUNTS = frozenset(
         "threads-per-core",
     )
 )
-_NEED_NO_VALUE = frozenset(("nice", "no-kill", "oom-kill-step", "propagate", "requeue", "resv-ports"))
+_NEED_NO_VALUE = frozenset(("nice", "no-kill", "oom-kill-step", "requeue", "resv-ports"))
 _SETTERS: dict[str, Setter] = {
-    "acctg-freq": _acctg_freq,
     "autocomplete": _autocomplete,
     "begin": _time_of_day("begin"),
     "core-spec": _counted("core-spec"),
@@ -261,7 +227,6 @@ _SETTERS: dict[str, Setter] = {
     "distribution": lambda job, value: job.values.update(dist=binding.distribution(value)),
     "exclusive": _exclusive,
     "extra-node-info": _extra_node_info,
-    "get-user-env": _get_user_env,
     "gpu-bind": _gpu_bind,
     "gres": _gres,
     "gres-flags": _gres_flags,
@@ -270,7 +235,6 @@ _SETTERS: dict[str, Setter] = {
     "mem": _checked("mem", _is_memory),
     "mem-per-cpu": _checked("mem-per-cpu", _is_memory),
     "mem-per-gpu": _mem_per_gpu,
-    "mem-update": _mem_update,
     "nice": _nice,
     "no-kill": _checked("no-kill", lambda value: fold(value) in ("set", "off", "no")),
     "nodefile": _nodefile,
@@ -278,7 +242,6 @@ _SETTERS: dict[str, Setter] = {
     "ntasks": _ntasks,
     "oom-kill-step": _checked("oom-kill-step", lambda value: grammar.short_integer(value) in (0, 1)),
     "open-mode": _checked("open-mode", lambda value: fold(value[:1]) in ("a", "t")),
-    "power": _power,
     "priority": _priority,
     "profile": _profile,
     "req-switch": _switches,
@@ -291,7 +254,6 @@ _SETTERS: dict[str, Setter] = {
     "time": _checked("time", lambda value: grammar.minutes(value) is not None),
     "time-min": _checked("time-min", lambda value: grammar.minutes(value) is not None),
     "tmp": _checked("tmp", _is_memory),
-    "umask": _umask,
     "verbose": _counted("verbose"),
     "wait-all-nodes": _wait_all_nodes,
 }

@@ -525,10 +525,18 @@ REASONS = (
         "--(tmp|extra-node-info|mincpus|(sockets|cores|threads|ntasks)-per-(node|socket|core)|(core|thread)-spec)=",
         "sockets, cores, threads and disks of a node: no profile has them",
     ),
+    (
+        "Job dependency problem",
+        r'--dependency="[^"]*(\(|_\[|4294967296)',
+        "states, lists of tasks and very large job ids",
+    ),
     ("--cpu-freq argument", "--cpu-freq=", NOT_CHECKED),
     ("--gpu-freq argument", "--gpu-freq=", NOT_CHECKED),
     ("--gpu-bind argument", '--gpu-bind="map_gpu:x"', NOT_CHECKED),
     ("--mem-bind", "--mem-bind=", NOT_CHECKED),
+    ("--acctg-freq", "--acctg-freq=", NOT_CHECKED),
+    ("--propagate=foo", "--propagate=", NOT_CHECKED),
+    ("--mem-update", "--mem-update=", NOT_CHECKED),
     (
         _NO_NODES,
         "--nodelist=",

@@ -109,7 +109,7 @@ def test_what_a_later_sbatch_said() -> None:
         if answer := ours(case, "26.05"):
             assert answer == Answer(**row), case
             compared += 1
-    assert compared > 230
+    assert compared > 200
 
 
 NOT_READ = {"nodelist_slash", "clusters_bad"}  # a file and another cluster
