@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from sbatchgen.lint import fix, report, shellcheck
 from sbatchgen.lint.linter import rules
 from sbatchgen.lint.settings import Settings, findings_of, settings_of
 from sbatchgen.lint.source import STDIN, Source, files, sources
+from sbatchgen.lint.suppression import SHELLCHECK
 from sbatchgen.rules.page import pages
 
 RANK = {"info": 0, "warning": 1, "error": 2, "never": 3}
@@ -60,7 +61,7 @@ class Task:
 
     settings: Settings
     mend: str = ""
-    shellcheck: str = field(default="")
+    shellcheck: str = ""
 
 
 def explanation(names: Sequence[str]) -> str:
@@ -72,17 +73,12 @@ def explanation(names: Sequence[str]) -> str:
     found = pages()
     wanted = [one.strip().upper() for name in names for one in name.split(",") if one.strip()]
     for one in wanted:
-        if shellcheck_page := _of_shellcheck(one):
-            raise CommandLineError.of(f"{one} is a rule of shellcheck", at="--explain", fix=shellcheck_page)
+        if SHELLCHECK.fullmatch(one):
+            page = f"see {shellcheck.PAGES}{one}"
+            raise CommandLineError.of(f"{one} is a rule of shellcheck", at="--explain", fix=page)
         if one not in found:
             raise CommandLineError.of(f"no rule '{one}'", at="--explain", fix=did_you_mean(one, found))
     return "\n".join(found[one].text for one in wanted)
-
-
-def _of_shellcheck(rule: str) -> str:
-    from sbatchgen.lint.suppression import SHELLCHECK
-
-    return f"see {shellcheck.PAGES}{rule}" if SHELLCHECK.fullmatch(rule) else ""
 
 
 def table() -> str:

@@ -96,9 +96,9 @@ def settings_of(
     said = project.value.lint
     off = tuple(dict.fromkeys(one.upper() for one in said.disable))
     severity = {start.upper(): value for start, value in said.severity.items()}
-    _known(off, project.places.get("lint.disable", ""))
-    for start in said.severity:
-        _known([start.upper()], project.places.get(f"lint.severity.{start}", ""))
+    named = [(one, "lint.disable") for one in off]
+    named += [(start.upper(), f"lint.severity.{start}") for start in said.severity]
+    _refuse([(one, project.places.get(key, "")) for one, key in named if not _is_rule(one)])
     cluster = _profile(places, profile, project.value)
     release = slurm or (cluster.slurm if cluster else None) or DEFAULT_SLURM
     try:
@@ -152,17 +152,10 @@ def ids(texts: Iterable[str], flag: str, *, also: str = "") -> tuple[str, ...]:
     return found
 
 
-def _known(starts: Iterable[str], at: str) -> None:
-    _refuse([(one, at) for one in starts if not _is_rule(one)])
-
-
 def _refuse(unknown: Sequence[tuple[str, str]]) -> None:
     """Complain of ids that no rule has, each with its place; of very many, the first."""
-    shown = unknown[:MAX_SHOWN]
-    problems = [
-        Problem(f"no rule '{one[:LONGEST_ID]}'", at, did_you_mean(one[:LONGEST_ID], rules()))
-        for one, at in shown
-    ]
+    shown = [(one[:LONGEST_ID], at) for one, at in unknown[:MAX_SHOWN]]
+    problems = [Problem(f"no rule '{one}'", at, did_you_mean(one, rules())) for one, at in shown]
     if more := len(unknown) - len(shown):
         problems.append(Problem(f"and {more} more ids that no rule has"))
     if problems:

@@ -122,31 +122,17 @@ def whole(name: str) -> Source:
     Raises:
         DocumentError: It can't be read, is not a regular file, or is too large for a script.
     """
-    if name == STDIN:
-        return Source(file="<stdin>", data=_stdin())
-    return Source(file=name, data=_content(name))
-
-
-def _stdin() -> bytes:
-    data = sys.stdin.buffer.read(MAX_BYTES + 1)
-    _limit("<stdin>", data)
-    return data
-
-
-def _content(name: str) -> bytes:
+    shown = "<stdin>" if name == STDIN else name
     try:
-        data = read(Path(name), MAX_BYTES + 1)
+        limit = MAX_BYTES + 1
+        data = sys.stdin.buffer.read(limit) if name == STDIN else read(Path(name), limit)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         why = error.strerror if isinstance(error, OSError) else error
-        raise DocumentError.of(f"can't read {name}: {why}") from error
-    _limit(name, data)
-    return data
-
-
-def _limit(name: str, data: bytes) -> None:
+        raise DocumentError.of(f"can't read {shown}: {why}") from error
     if len(data) > MAX_BYTES:
-        what = f"{name} is larger than {MAX_BYTES >> 20} MiB, and slurmctld takes no such script by default"
+        what = f"{shown} is larger than {MAX_BYTES >> 20} MiB, and slurmctld takes no such script by default"
         raise DocumentError.of(what, fix="keep the data in a file of its own")
+    return Source(file=shown, data=data)
 
 
 def _examples(document: Source) -> Iterator[Source]:

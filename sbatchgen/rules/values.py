@@ -8,7 +8,6 @@ profile. Each verdict is compared with a real slurmctld by benchmarks/values.py.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
@@ -59,9 +58,6 @@ _FIX = {
 }
 _GPUS = ("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task")
 _TRES = ("bb", "billing", "cpu", "energy", "fs", "gres", "ic", "license", "mem", "node", "pages", "vmem")
-_DAY_S = 86400
-# A deadline such as 16:00 is another one at another time: an error is one whenever the job is submitted.
-_LATER_S = (*range(0, _DAY_S + 1, 3600), *range(2 * _DAY_S, 366 * _DAY_S, 7 * _DAY_S))
 
 
 def refused(name: str, value: str, slurm: str) -> tuple[str, str] | None:
@@ -116,33 +112,6 @@ def _contradicting_times(job: Job) -> Iterator[Hit]:
     if most is not None and least is not None and least > most:
         what = f"the shortest time limit, {time_limit(least)}, is longer than --time, {time_limit(most)}: "
         yield Hit("time-min", f"{what}Slurm refuses the job", f"set --time-min {time_limit(most)} or less")
-    elif "deadline" in job.resources:
-        now = int(time.time())
-        reasons = [_late(job, now + later) for later in _LATER_S]
-        if all(reasons):
-            yield Hit("deadline", f"{reasons[0]}: Slurm refuses the job", "set a later --deadline")
-
-
-def _late(job: Job, now: float) -> str:
-    """Why a job that is submitted now can't keep its deadline; "" if it can."""
-    from sbatchgen.sbatch.begin_time import begin_time  # only jobs with a deadline need it
-
-    resources = job.resources
-    begin: float | None = 0.0
-    deadline = begin_time(resources.options["deadline"], now=now, slurm=job.slurm)
-    if "begin" in resources:
-        begin = begin_time(resources.options["begin"], now=now, slurm=job.slurm)
-    if deadline is None or begin is None:
-        return ""  # SB126
-    if deadline and begin and deadline < begin:
-        return "" if job.is_script else "the job may begin only after its deadline"  # SB135
-    start = max(now, begin) if job.slurm >= "23.02" else now
-    least = resources.time_min if resources.time_min or job.slurm < "23.02" else resources.time
-    if deadline and deadline < start:
-        return "the deadline has passed"
-    if deadline and least and deadline < start + least:
-        return f"the deadline is less than {time_limit(least)} after the start"
-    return ""
 
 
 def time_limit(seconds: int) -> str:

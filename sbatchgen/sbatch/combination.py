@@ -41,8 +41,6 @@ def settle(job: Fields) -> None:
     if job.slurm >= "23.02" and per_core != NO_VAL and threads < per_core:
         wrong = True
         job.say(f"--ntasks-per-core ({per_core}) can not be bigger than --threads-per-core ({threads})")
-    if job["deadline"] and job["begin"] and job["deadline"] < job["begin"]:
-        raise RefusedError("Incompatible begin and deadline time specification", status=1)
     if wrong or stepmgr_missing:
         raise RefusedError(status=1)
 

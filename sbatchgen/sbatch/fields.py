@@ -12,12 +12,10 @@ from sbatchgen.sbatch.grammar import NO_VAL, NO_VAL64
 from sbatchgen.sbatch.options import Option
 
 DEFAULTS: dict[str, Any] = {
-    "begin": 0,
     "cores-per-socket": NO_VAL,
     "cpus-per-gpu": 0,
     "cpus-per-task": 0,
     "cpus_set": False,
-    "deadline": 0,
     "dist": ("", 0),
     "gres-flags": frozenset(),
     "max_nodes": 0,
@@ -50,14 +48,12 @@ class Fields:
     """The fields of one component.
 
     Attributes:
-        now: Seconds since 1970.
         slurm: The release line.
         values: Each field that is not at its default.
         options: The options that count, by long name.
         complaints: The errors that sbatch prints without ending.
     """
 
-    now: float
     slurm: str
     values: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Option] = field(default_factory=dict)

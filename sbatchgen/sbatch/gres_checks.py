@@ -1,7 +1,7 @@
 """GPUs and other generic resources: what sbatch checks of them before it asks slurmctld.
 
 Source: Slurm's gres_job_state_validate, 22.05 to 26.05, and the behaviour of sbatch 22.05.8 and 26.05.5. What
-is counted is what the options say, not what a node has.
+is counted is what the options say, not what a node has. A job with --gpus-per-socket is not checked.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ class Demand:
     type: str | None
     per_job: int = 0
     per_node: int = 0
-    per_socket: int = 0
     per_task: int = 0
     cpus: int = 0
     memory: int = 0
@@ -46,8 +45,6 @@ class Counts:
     low: int
     high: int
     tasks_per_node: int
-    tasks_per_socket: int
-    sockets: int
     cpus_per_task: int
     tasks_per_tres: int
     gpus: bool = False  # some are asked for
@@ -66,8 +63,8 @@ def verify(job: Fields, *, known: frozenset[str] | None) -> None:
     Raises:
         RefusedError: sbatch refuses the job.
     """
-    if job["clusters"] is not None:  # another cluster may have other resources
-        return
+    if job["clusters"] is not None or job["gpus-per-socket"] is not None:
+        return  # another cluster may have other resources
     counts = _counts(job)
     requests = _requests(job)
     _imply_tasks(requests, counts)
@@ -100,8 +97,6 @@ def _counts(job: Fields) -> Counts:
         low=low,
         high=job["max_nodes"] % 2**32 if job["nodes_set"] and job["max_nodes"] else NO_VAL,
         tasks_per_node=narrow("ntasks-per-node"),
-        tasks_per_socket=narrow("ntasks-per-socket"),
-        sockets=narrow("sockets-per-node"),
         cpus_per_task=job["cpus-per-task"] % 2**16 if job["cpus_set"] else NO_VAL,
         tasks_per_tres=narrow("ntasks-per-gpu") if tasks_per_tres == NO_VAL else tasks_per_tres,
     )
@@ -123,7 +118,6 @@ def _requests(job: Fields) -> list[tuple[str, str]]:
         ("cpus", f"{gpu}{per_gpu}" if per_gpu else None),
         ("per_job", gpus("gpus")),
         ("per_node", ",".join(text for text in (gpus("gpus-per-node"), generic) if text is not None) or None),
-        ("per_socket", gpus("gpus-per-socket")),
         ("per_task", per_task),
         ("memory", f"{gpu}{memory}" if memory != NO_VAL64 else None),
     )
@@ -171,16 +165,7 @@ def _copies(kind: str, counts: Counts) -> int:
     nodes = 1 if counts.low == NO_VAL else counts.low
     if kind == "per_node":
         return nodes
-    if kind == "per_task":
-        return 1 if counts.tasks == NO_VAL else counts.tasks
-    if kind == "per_socket":
-        if NO_VAL not in (counts.low, counts.sockets):
-            return nodes * counts.sockets
-        if NO_VAL not in (counts.tasks, counts.tasks_per_socket):
-            return -(-counts.tasks // counts.tasks_per_socket)
-        if counts.sockets != NO_VAL and counts.slurm >= "24.05":
-            return counts.sockets
-    return 1
+    return counts.tasks if kind == "per_task" and counts.tasks != NO_VAL else 1
 
 
 def _tasks_per_gpu(job: Fields, demands: Demands, counts: Counts) -> bool:
@@ -252,33 +237,22 @@ def _is_sound(job: Fields, demand: Demand, counts: Counts) -> bool:
 
 def _asks_itself(demand: Demand) -> bool:
     """Whether it is more than CPUs or memory for each."""
-    return any((demand.per_job, demand.per_node, demand.per_socket, demand.per_task))
+    return any((demand.per_job, demand.per_node, demand.per_task))
 
 
 def _fits_one_node(demand: Demand, counts: Counts) -> bool:
     """A part of a GPU can be asked for by the node only."""
-    return not (
-        (demand.per_job and counts.high != 1)
-        or (demand.per_socket and counts.sockets != 1)
-        or (demand.per_task and counts.tasks != 1)
-    )
+    return not ((demand.per_job and counts.high != 1) or (demand.per_task and counts.tasks != 1))
 
 
 Check = Callable[[Demand, Counts], str]
 
 
 def _order(demand: Demand, _: Counts) -> str:
-    parts = (demand.per_node, demand.per_task, demand.per_socket)
-    if demand.per_job and max(parts) > demand.per_job:
+    if demand.per_job and max(demand.per_node, demand.per_task) > demand.per_job:
         return "Failed to ensure --{name}s >= {per_node} >= --{name}s-per-socket"
-    if demand.per_node and max(demand.per_task, demand.per_socket) > demand.per_node:
+    if demand.per_node and demand.per_task > demand.per_node:
         return "Failed to ensure --{name}s >= --{name}s-per-task"
-    return ""
-
-
-def _sockets(demand: Demand, counts: Counts) -> str:
-    if demand.per_socket and counts.sockets == NO_VAL:
-        return "--{name}s-per-socket option requires --sockets-per-node specification"
     return ""
 
 
@@ -350,7 +324,7 @@ def _quotient(whole: str, part: str, count: str, *, uneven: str, differ: str) ->
             return "{failed}, " + uneven
         quotient = one // other
         known = getattr(counts, count)
-        if known not in (NO_VAL, quotient) and (known or count in ("tasks", "sockets")):
+        if known not in (NO_VAL, quotient) and (known or count == "tasks"):
             return "{failed}. Based on " + differ
         setattr(counts, count, quotient)
         return ""
@@ -382,17 +356,8 @@ def _at_least_one(demand: Demand, counts: Counts) -> str:
 # In the order that Slurm makes them in; a demand that fails one is not looked at any further.
 _CHECKS: tuple[Check, ...] = (
     _order,
-    _sockets,
     _cpus,
     _nodes,
-    _quotient(
-        "per_node",
-        "per_socket",
-        "sockets",
-        uneven="{per_node} not multiple of --{name}s-per-socket.",
-        differ="{per_node} and --{name}s-per-socket required number of sockets "
-        "differ from --sockets-per-node.",
-    ),
     _whole_tasks,
     _quotient(
         "per_job",
@@ -409,14 +374,6 @@ _CHECKS: tuple[Check, ...] = (
         uneven="{per_node} not multiple of --{name}s-per-task.",
         differ="{per_node} and --{name}s-per-task requested number of tasks per node "
         "differ from --ntasks-per-node.",
-    ),
-    _quotient(
-        "per_socket",
-        "per_task",
-        "tasks_per_socket",
-        uneven="--{name}s-per-socket not multiple of --{name}s-per-task.",
-        differ="--{name}s-per-socket and --{name}s-per-task requested number of tasks per sockets "
-        "differ from --ntasks-per-socket.",
     ),
     _cpus_of_tasks,
     _at_least_one,

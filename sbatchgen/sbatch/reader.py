@@ -15,7 +15,6 @@ each other. What slurm.conf could change is taken as its defaults have it. Check
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -106,7 +105,7 @@ def read(
         environment=environment or {},
         gres_types=None if gres_types is None else frozenset(gres_types),
         directives=tuple(directives(decoded, slurm=slurm, file=file)),
-        job=Fields(now=time.time(), slurm=line_of(slurm)),
+        job=Fields(slurm=line_of(slurm)),
     )
     components: list[Component] = []
     count = 1 + max((line.component for line in call.directives if line.kind in READ), default=0)

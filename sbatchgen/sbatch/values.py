@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sbatchgen.sbatch import begin_time, binding, grammar, gres
+from sbatchgen.sbatch import binding, grammar, gres
 from sbatchgen.sbatch.fields import Fields
 from sbatchgen.sbatch.grammar import NO_VAL, NO_VAL64, RefusedError, fold, leading_number
+from sbatchgen.sbatch.moment import is_moment
 
 Setter = Callable[[Fields, str], None]
 _BINDINGS = ("disable-binding", "enforce-binding")
@@ -63,14 +64,12 @@ def _counted(option: str, *, positive: bool = False) -> Setter:
     return check
 
 
-def _time_of_day(option: str) -> Setter:
-    def put(job: Fields, value: str) -> None:
-        seconds = begin_time.begin_time(value, now=job.now, slurm=job.slurm)
-        if seconds is None:
+def _moment(option: str) -> Setter:
+    def check(job: Fields, value: str) -> None:
+        if not is_moment(value, slurm=job.slurm):
             raise _wrong(option)
-        job[option] = seconds
 
-    return put
+    return check
 
 
 def _autocomplete(_: Fields, __: str) -> None:
@@ -219,10 +218,10 @@ _COUNTS = frozenset(
 _NEED_NO_VALUE = frozenset(("nice", "no-kill", "oom-kill-step", "requeue", "resv-ports"))
 _SETTERS: dict[str, Setter] = {
     "autocomplete": _autocomplete,
-    "begin": _time_of_day("begin"),
+    "begin": _moment("begin"),
     "core-spec": _counted("core-spec"),
     "cpus-per-task": _cpus_per_task,
-    "deadline": _time_of_day("deadline"),
+    "deadline": _moment("deadline"),
     "delay-boot": _checked("delay-boot", lambda value: grammar.seconds(value) is not None),
     "distribution": lambda job, value: job.values.update(dist=binding.distribution(value)),
     "exclusive": _exclusive,

