@@ -22,7 +22,7 @@ GRES_TYPES = ("gpu", "shard")  # of the oracle's slurm.conf
 # Options whose values only sbatch itself can judge: files, users, another cluster. With --gpus-per-socket, which is
 # rare, the GPUs of a job are not checked.
 UNREAD = {"bbf", "cluster", "clusters", "export-file", "gid", "gpus-per-socket", "nodefile", "uid"}
-_UNNAMED = ("req-switch", "wait4switch", "umask")
+_UNNAMED = ("req-switch", "wait4switch")
 # Options whose values are not checked, or only up to the kind of binding: few scripts have them, and a wrong one is
 # told by sbatch at once. A case is compared only if it has them with values of _VALUES.
 NOT_CHECKED = {
