@@ -20,7 +20,7 @@ from sbatchgen.inputs.job import RUNTIMES
 from tests.conftest import REPOSITORY, Command
 from tests.scripts import NEEDS, plan, script
 from tests.training.states import equal, everything
-from tests.training.trainers import wait_for
+from tests.training.trainers import QUICKLY, wait_for
 
 EXAMPLE = REPOSITORY / "examples" / "own.py"
 PAGE = (REPOSITORY / "docs/how-to/own-data.md").read_text()
@@ -87,7 +87,7 @@ def test_killed_at_any_time_it_goes_on_as_if_nothing_had_been(
     command: Command, bash: Bash, function: str
 ) -> None:
     shutil.copy(EXAMPLE, bash.folder)
-    job = ("cpu", "--profile", "local", "--env", "OMP_NUM_THREADS=1")
+    job = ("cpu", "--profile", "local", "--env", "OMP_NUM_THREADS=1", "--env", f"PYTHONPATH={QUICKLY}")
     trainer = ("--", "--dataset", f"own:{function}", "--model", "own:model", *QUICK)
     bash.run(rendered(command, *job, "--run-dir", "whole", *trainer), "whole")
 
@@ -110,7 +110,7 @@ def test_a_module_elsewhere_is_found_by_pythonpath(command: Command, bash: Bash)
     elsewhere.mkdir()
     shutil.copy(EXAMPLE, elsewhere / "elsewhere.py")
     trainer = ("--", "--dataset", "elsewhere:data", "--model", "elsewhere:model", "--epochs", "1")
-    environment = ("--env", f"PYTHONPATH={elsewhere}", "--env", "OMP_NUM_THREADS=1")
+    environment = ("--env", f"PYTHONPATH={elsewhere}:{QUICKLY}", "--env", "OMP_NUM_THREADS=1")
     out = bash.run(rendered(command, "cpu", "--profile", "local", *environment, *trainer), "job")
 
     assert "Training completed" in out

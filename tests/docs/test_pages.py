@@ -25,6 +25,7 @@ from sbatchgen.inputs.profile import Profile
 from tests.conftest import REPOSITORY, Command, commands_of
 from tests.docs.pages import PAGES, blocks, commands
 from tests.scripts import PROFILES
+from tests.training.forks import QUICKLY
 from training.config import parse
 
 
@@ -48,7 +49,8 @@ def typed(folder: Path) -> dict[str, str]:
         file = folder / "bin" / program
         file.write_text(f'#!/bin/sh\nexec {line} "$@"\n')
         file.chmod(0o755)
-    return os.environ | {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    path = f"{folder / 'bin'}:{os.environ['PATH']}"
+    return os.environ | {"PATH": path, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(QUICKLY)}
 
 
 @pytest.mark.parametrize("page", CONSOLES)

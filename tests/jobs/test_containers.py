@@ -40,6 +40,7 @@ HOSTILE = NVIDIA | {
 }
 AS_NVIDIA = ("--image", "${HOME}/images/nvidia")
 CPU = ("--", "--epochs", "1")
+PROCESSES = {"ddp-torchrun": 2, "ddp-srun": 1, "ddp-spawn": 1, "apptainer-ddp": 1}  # of a node
 PROBE = """
 import json, os, pathlib
 names = "RANK LOCAL_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT OMP_NUM_THREADS GLOO_SOCKET_IFNAME COLOUR SHAPE LANG".split()
@@ -87,7 +88,7 @@ def put_image(cluster: Cluster, name: str, environment: dict[str, str]) -> None:
 
 
 def submit_ddp(site: Site, name: str, launcher: str, *flags: str) -> int:
-    shape = ("ddp", "--nodes", "2", "--gpus-per-node", "2", "--launcher", launcher)
+    shape = ("ddp", "--nodes", "2", "--gpus-per-node", f"{PROCESSES[name]}", "--launcher", launcher)
     return site.submit(name, *shape, *flags)
 
 
@@ -106,13 +107,15 @@ def trained(site: Site) -> dict[str, int]:
     return jobs
 
 
-@pytest.mark.parametrize("name", ["ddp-torchrun", "ddp-srun", "ddp-spawn", "apptainer-ddp"])
+@pytest.mark.parametrize("name", PROCESSES)
 def test_ddp_trains_on_two_nodes(site: Site, trained: dict[str, int], name: str) -> None:
     site.cluster.wait(trained[name], {"COMPLETED"})
     log = site.log(name)
     ranks = re.findall(r"rank (\d+) of (\d+) on (n\d), local rank (\d+)", log)
-    assert sorted((int(rank), int(local)) for rank, _, _, local in ranks) == [(0, 0), (1, 1), (2, 0), (3, 1)]
-    assert {size for _, size, _, _ in ranks} == {"4"}
+    each = PROCESSES[name]
+    there = sorted((int(rank), int(local)) for rank, _, _, local in ranks)
+    assert there == [(rank, rank % each) for rank in range(2 * each)]
+    assert {size for _, size, _, _ in ranks} == {f"{2 * each}"}
     assert len({node for _, _, node, _ in ranks}) == 2
     assert len(EPOCH.findall(log)) == 1
     assert site.status(name)["state"] == "done"

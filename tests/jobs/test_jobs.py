@@ -18,20 +18,44 @@ def site(cluster: Cluster) -> Site:
     return site_on(cluster)
 
 
+LAUNCHERS = ("torchrun", "srun", "spawn")
+
+
 @pytest.fixture(scope="module")
-def trained(site: Site) -> dict[str, list[tuple[int, float, float]]]:
+def jobs(site: Site) -> dict[str, int]:
+    """Those that only have to be waited for, by name: submitted together, so that they run side by side."""
+    two = ("ddp", "--nodes", "2", "--gpus-per-node", "2")
+    ids = {f"ddp-{one}": site.submit(f"ddp-{one}", *two, "--launcher", one) for one in LAUNCHERS}
+    for one in LAUNCHERS:
+        shape = ("ddp", "--nodes", "1", "--gpus-per-node", "2", "--launcher", one)
+        ids[f"nan-{one}"] = site.submit(f"nan-{one}", *shape, "--", "--lr", "1e38")
+    for name, flags in MODES.items():
+        ids[name] = site.submit(name, *flags, "--", "--epochs", "1")
+    return ids
+
+
+@pytest.fixture(scope="module")
+def trained(site: Site, jobs: dict[str, int]) -> dict[str, list[tuple[int, float, float]]]:
     """The same DDP training on 2 nodes x 2 processes, by each launcher: epochs, losses and accuracies."""
     results = {}
-    for launcher in ("torchrun", "srun", "spawn"):
+    for launcher in LAUNCHERS:
         name = f"ddp-{launcher}"
-        extra = ("--nodes", "2", "--gpus-per-node", "2", "--launcher", launcher)
-        site.cluster.wait(site.submit(name, "ddp", *extra), {"COMPLETED"})
+        site.cluster.wait(jobs[name], {"COMPLETED"})
         found = EPOCH.findall(site.log(name))
         results[launcher] = [(int(epoch), float(loss), float(accuracy)) for epoch, loss, accuracy in found]
     return results
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "srun", "spawn"])
+MODES = {
+    "cpu": ("cpu",),
+    "single": ("single",),
+    "dataparallel": ("dataparallel", "--gpus-per-node", "2"),
+    "shard": ("single", "--gres", "shard:4"),
+    "shard-ddp": ("ddp", "--nodes", "2", "--gres", "shard:4"),
+}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_ddp_trains_on_two_nodes(
     site: Site, trained: dict[str, list[tuple[int, float, float]]], launcher: str
 ) -> None:
@@ -73,14 +97,11 @@ def test_a_failing_job_has_its_own_exit_status_and_is_not_restarted(site: Site) 
     assert "trainer was here" in site.log("fails")
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "srun", "spawn"])
-def test_a_failing_training_fails_its_job(site: Site, launcher: str) -> None:
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_failing_training_fails_its_job(site: Site, jobs: dict[str, int], launcher: str) -> None:
     """Not finite: the trainer's own status is 3, which torchrun alone would turn into 1."""
     name = f"nan-{launcher}"
-    job = site.submit(
-        name, "ddp", "--nodes", "1", "--gpus-per-node", "2", "--launcher", launcher, "--", "--lr", "1e38",
-    )  # fmt: skip
-    record = site.cluster.wait(job, {"FAILED"})
+    record = site.cluster.wait(jobs[name], {"FAILED"})
     assert (record["ExitCode"], record["Restarts"]) == ("3:0", "0")
     assert site.status(name)["state"] == "failed"
 
@@ -134,7 +155,7 @@ def own(site: Site) -> dict[tuple[str, str], int]:
     site.cluster.put("work/own.py", OWN)
     shape = ("ddp", "--nodes", "2", "--gpus-per-node", "2", "--trainer", "own.py")
     jobs = {}
-    for launcher in ("torchrun", "srun", "spawn"):
+    for launcher in LAUNCHERS:
         for mode in ("stop", "fail"):
             name = f"own-{mode}-{launcher}"
             flags = ("submit", *shape, "--yes", "--launcher", launcher, "--job-name", name)
@@ -148,7 +169,7 @@ def own(site: Site) -> dict[tuple[str, str], int]:
     return jobs
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "srun", "spawn"])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_an_own_trainer_is_stopped_and_started_again(
     site: Site, own: dict[tuple[str, str], int], launcher: str
 ) -> None:
@@ -165,15 +186,23 @@ def test_an_own_trainer_is_stopped_and_started_again(
     assert {(one["rank"], one["size"]) for one in told} == expected
 
 
-@pytest.mark.parametrize(
-    ("launcher", "mode"), [("torchrun", "fail"), ("srun", "fail"), ("spawn", "fail"), ("torchrun", "off")]
-)
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_an_own_trainers_exit_status_is_the_jobs(
-    site: Site, own: dict[tuple[str, str], int], launcher: str, mode: str
+    site: Site, own: dict[tuple[str, str], int], launcher: str
 ) -> None:
     """One process of the second node fails; the others are killed for it."""
-    record = site.cluster.wait(own[launcher, mode], {"FAILED"})
+    record = site.cluster.wait(own[launcher, "fail"], {"FAILED"})
     assert (record["ExitCode"], record["Restarts"]) == ("7:0", "0")
+
+
+def test_without_restarts_an_own_trainers_failure_is_told_with_its_rank(
+    site: Site, own: dict[tuple[str, str], int]
+) -> None:
+    """No file holds the first status then: srun's is the highest, of a torchrun that is killed if it ends late."""
+    record = site.cluster.wait(own["torchrun", "off"], {"FAILED"})
+    assert record["ExitCode"] in {"7:0", "137:0"}
+    assert record["Restarts"] == "0"
+    assert "Rank 3 of the training ended with exit status 7" in site.log("own-off")
 
 
 def test_warned_of_its_end_a_job_saves_and_is_requeued_until_it_may_not(site: Site) -> None:
@@ -221,8 +250,11 @@ def test_an_array_element_restarts_itself_only(site: Site) -> None:
 
 
 def test_two_jobs_on_the_same_nodes_do_not_meet(site: Site) -> None:
-    extra = ("ddp", "--nodes", "2", "--nodelist", "n3,n4", "--gpus-per-node", "1", "--", "--epochs", "1")
+    extra = ("ddp", "--nodes", "2", "--nodelist", "n3,n4", "--gpus-per-node", "1", "--launcher", "srun")
+    extra += ("--begin", "now+1hour", "--", "--epochs", "1")
     jobs = [site.submit(f"pair-{number}", *extra) for number in (1, 2)]
+    for job in jobs:
+        site.cluster.root(["scontrol", "update", f"jobid={job}", "starttime=now"])
     records = [site.cluster.wait(job, {"COMPLETED"}) for job in jobs]
     starts = [record["StartTime"] for record in records]
     ends = [record["EndTime"] for record in records]
@@ -233,20 +265,17 @@ def test_two_jobs_on_the_same_nodes_do_not_meet(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "flags", "gpus"),
+    ("name", "gpus"),
     [
-        ("cpu", (), None),
-        ("single", (), "gres:gpu:1"),
-        ("dataparallel", ("--gpus-per-node", "2"), "gres:gpu:2"),
-        ("single", ("--gres", "shard:4"), "gres:shard:4"),
-        ("ddp", ("--nodes", "2", "--gres", "shard:4"), "gres:shard:4"),
+        ("cpu", None),
+        ("single", "gres:gpu:1"),
+        ("dataparallel", "gres:gpu:2"),
+        ("shard", "gres:shard:4"),
+        ("shard-ddp", "gres:shard:4"),
     ],
-    ids=["cpu", "single", "dataparallel", "shard", "shard-ddp"],
 )
-def test_the_other_modes_run(site: Site, mode: str, flags: tuple[str, ...], gpus: str | None) -> None:
-    name = "-".join([mode, *(word.strip("-").replace(":", "-") for word in flags)])
-    job = site.submit(name, mode, *flags, "--", "--epochs", "1")
-    record = site.cluster.wait(job, {"COMPLETED"})
+def test_the_other_modes_run(site: Site, jobs: dict[str, int], name: str, gpus: str | None) -> None:
+    record = site.cluster.wait(jobs[name], {"COMPLETED"})
     assert record.get("TresPerNode") == gpus
     assert len(EPOCH.findall(site.log(name))) == 1
 

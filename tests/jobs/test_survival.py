@@ -29,6 +29,7 @@ PACE = ("--step-delay", "0.3", "--sync-every", "1", "--save-every", str(SAVE_EVE
 SLOW = ("--step-delay", "1.5", "--deadline", "off")
 # The processors of a node are 8: a job of one leaves room for all the others, and one of 5 for no second.
 SMALL, WIDE = ("--cpus-per-task", "1"), ("--cpus-per-task", "5")
+TASKS = ("--launcher", "srun")  # half as many processes as with torchrun, which the others have
 
 
 @pytest.fixture(scope="module")
@@ -81,10 +82,10 @@ def jobs(site: Site) -> dict[str, int]:
         assert (record["NodeList"], record["BatchHost"]) == (nodes, nodes[:3].replace("[", ""))
     cluster.stop_node("n3")
     ids |= {
-        "alone": start(site, "alone", *SMALL, "--nodelist", "n1,n2"),
+        "alone": start(site, "alone", *SMALL, *TASKS, "--nodelist", "n1,n2"),
         "requeued": start(site, "requeued", *SMALL, "--nodelist", "n1,n2"),
-        "cancelled": start(site, "cancelled", *SMALL, "--nodelist", "n2,n4"),
-        "preempted": start(site, "preempted", *WIDE, "--nodelist", "n1,n4", "--partition", "low"),
+        "cancelled": start(site, "cancelled", *SMALL, *TASKS, "--nodelist", "n2,n4"),
+        "preempted": start(site, "preempted", *WIDE, *TASKS, "--nodelist", "n1,n4", "--partition", "low"),
     }
 
     def trains(name: str) -> bool:
@@ -104,7 +105,7 @@ def jobs(site: Site) -> dict[str, int]:
         cluster.root(["scontrol", "update", f"jobid={limited}", "timelimit=60"])
 
     def again() -> None:
-        ids["cancelled"] = start(site, "cancelled", *SMALL, "--nodelist", "n2,n4")
+        ids["cancelled"] = start(site, "cancelled", *SMALL, *TASKS, "--nodelist", "n2,n4")
 
     limited, requeued, cancelled = (str(ids[name]) for name in ("limited", "requeued", "cancelled"))
     as_soon_as_possible(cluster, {

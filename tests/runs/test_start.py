@@ -19,6 +19,7 @@ from tests.cluster.slurm import Cluster
 from tests.conftest import REPOSITORY, Command
 from tests.jobs.jobs import site_on
 from tests.slurm import fakes
+from tests.training.forks import Fork
 from tests.training.trainers import quickly
 
 TRAINING = REPOSITORY / "training"
@@ -31,7 +32,10 @@ def train(folder: Path, *args: str, job: str = "") -> subprocess.CompletedProces
     command = [sys.executable, str(TRAINING), "--run-dir", str(folder / "runs/ddp"), "--device", "cpu", *args]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
     environment |= {"SLURM_JOB_ID": job} if job else {}
-    return subprocess.run(command, env=quickly(environment), capture_output=True, text=True, check=False)
+    pipe = subprocess.PIPE
+    process = Fork(command, env=quickly(environment), stdout=pipe, stderr=pipe, text=True)
+    out, err = process.communicate()
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +144,7 @@ def test_a_named_checkpoint_is_looked_for(command: Command, copy: Path) -> None:
 def test_a_folder_in_use_is_refused_as_the_trainer_refuses_it(command: Command, copy: Path) -> None:
     slow = ("--epochs", "200", "--step-delay", "0.05")
     run = [sys.executable, str(TRAINING), "--run-dir", "runs/ddp", *ARGS, *slow]
-    process = subprocess.Popen(run, stdout=subprocess.PIPE, text=True)
+    process = Fork(run, env=quickly({**os.environ}), stdout=subprocess.PIPE, text=True)
     assert process.stdout
     try:
         for line in process.stdout:

@@ -258,7 +258,8 @@ class Held:
     def whole(self) -> Path:
         """An uninterrupted run with a checkpoint of each step, to compare with."""
         run_dir, notes = self.folder / "whole", self.notes("whole")
-        ended = self.trainers.run(run_dir, *FLAGS, "--save-every", "1", *SPAWN_2, env=self.environment(notes))
+        environment = self.environment(notes)
+        ended = self.trainers.run_ranks(2, run_dir, *FLAGS, "--save-every", "1", env=environment)
         assert ended.code == 0, ended
         times = [float(line.split()[0]) for line in (notes / "step-0").read_text().splitlines()]
         self.longest_step_s = max(later - earlier for earlier, later in pairwise(times))

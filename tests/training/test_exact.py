@@ -15,7 +15,7 @@ from training.processes import stop
 from training.processes.stop import REASONS, Stop
 
 from .states import equal, everything, weights
-from .trainers import SPAWN_2, Here, Trainers, events, status
+from .trainers import Here, Trainers, events, status
 
 OWN = """
     import torch
@@ -215,9 +215,8 @@ def test_parts_and_processes_change_nothing_but_rounding(
     """Two processes in two parts each, with a short last step, as against one process in one part."""
     both = (*PLAIN, "--ema", "0.9", "--clip-norm", "0.5", "--optimizer", "sgd", "--lr", "0.1")
     one = here(tmp_path / "one", *both)
-    two = trainers.run(
-        tmp_path / "two", *both, *SPAWN_2, "--epochs", "1", "--accumulate", "2", env={"PYTHONPATH": str(own)}
-    )
+    more = ("--epochs", "1", "--accumulate", "2")
+    two = trainers.run_ranks(2, tmp_path / "two", *both, *more, env={"PYTHONPATH": str(own)})
 
     assert [one.code, two.code] == [0, 0], two.err
     alone, shared = everything(tmp_path / "one"), everything(tmp_path / "two")
@@ -290,10 +289,10 @@ def test_nor_does_it_in_two_processes_for_a_part_of_the_run(
     trainers: Trainers, own: Path, tmp_path: Path
 ) -> None:
     env = {"PYTHONPATH": str(own)}
-    flags = (*OURS, *SPAWN_2, "--epochs", "2", "--save-every", "1", "--keep", "9")
-    kept = trainers.run(tmp_path / "kept", *flags, env=env)
+    flags = (*OURS, "--epochs", "2", "--save-every", "1", "--keep", "9")
+    kept = trainers.run_ranks(2, tmp_path / "kept", *flags, env=env)
     half = str(tmp_path / "kept" / "checkpoints" / "step-00000003.pt")
-    rest = trainers.run(tmp_path / "rest", *flags, *AGAIN, "--resume", half, env=env)
+    rest = trainers.run_ranks(2, tmp_path / "rest", *flags, *AGAIN, "--resume", half, env=env)
 
     assert [kept.code, rest.code] == [0, 0], kept.err + rest.err
     assert equal(everything(tmp_path / "kept"), everything(tmp_path / "rest"))

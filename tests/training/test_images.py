@@ -30,7 +30,6 @@ from .trainers import (
     QUICKLY,
     ROOT,
     SLOW,
-    SPAWN_2,
     Here,
     Trainers,
     alive,
@@ -202,10 +201,11 @@ def test_resnet_in_two_processes_and_its_evaluation(
 ) -> None:
     """The last step of an epoch has one image, the last batch of the validation is uneven."""
     flags = (*RESNET, *RATE, "--data-dir", str(photos / "train"), "--val-path", str(photos / "val"))
-    two = (*flags, *SPAWN_2)
-    whole = trainers.run(tmp_path / "whole", *two, "--workers", "0", "--save-every", "2", "--keep", "9")
-    half = str(tmp_path / "whole" / "checkpoints" / "step-00000004.pt")
-    rest = trainers.run(tmp_path / "rest", *two, "--workers", "1", "--resume", half)
+    flags = (*flags, "--epochs", "1")
+    often = ("--workers", "0", "--save-every", "2", "--keep", "9")
+    whole = trainers.run_ranks(2, tmp_path / "whole", *flags, *often)
+    half = str(tmp_path / "whole" / "checkpoints" / "step-00000002.pt")
+    rest = trainers.run_ranks(2, tmp_path / "rest", *flags, "--workers", "1", "--resume", half)
     score = here(tmp_path / "whole", *flags, "--workers", "0", "--evaluate")
 
     assert [whole.code, rest.code, score.code] == [0, 0, 0], whole.err + rest.err + score.err
@@ -325,7 +325,7 @@ def test_it_ends_all_processes_in_one_line(
     path = damaged(photos, tmp_path) / part / "bee" / "4.jpg"
     truncate(path)
     flags = ("--dataset", "imagefolder", *TINY, "--data-dir", str(tmp_path / "photos"), "--workers", "1")
-    ended = trainers.run(tmp_path / "run", *flags, *SPAWN_2, "--dist-timeout", "30")
+    ended = trainers.run_ranks(2, tmp_path / "run", *flags)
 
     assert ended.code == 1
     assert "of 2: cannot read the image (" in one_error(ended.err)

@@ -6,6 +6,7 @@ All combinations are what benchmarks/faults.py goes through; here each signal, e
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,16 +14,19 @@ from torch.distributed.run import get_args_parser
 
 from . import moments
 from .moments import FLAGS, Held, noted, seen
-from .trainers import SPAWN_2, Trainers
+from .trainers import Trainers
 
 TERM, USR1, USR2, INT = moments.NUMBERS
 # Since pytorch/pytorch#160690 torchrun's agent can be told to pass USR1 on; before, that ends it.
 PASSED_ON = USR1 if any(one.dest == "signals_to_handle" for one in get_args_parser()._actions) else TERM
 
 
-@pytest.fixture
-def held(trainers: Trainers, tmp_path: Path) -> Held:
-    return Held(trainers, tmp_path / "held")
+@pytest.fixture(scope="module")
+def held(small_digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Held]:
+    """One for all tests, which are compared with the same uninterrupted run."""
+    trainers = Trainers(small_digits)
+    yield Held(trainers, tmp_path_factory.mktemp("held"))
+    trainers.end()
 
 
 @pytest.mark.parametrize(
@@ -34,7 +38,6 @@ def held(trainers: Trainers, tmp_path: Path) -> Held:
                 (PASSED_ON, "agent", "start-up"),
                 (signal.SIGHUP, "agent", "step"),
                 (TERM, "all, twice", "save"),
-                (INT, "one rank", "validation"),
                 (TERM, "agent", "last save"),
             ],
         ),
@@ -54,7 +57,7 @@ def test_each_signal_target_and_moment(
     held: Held, launcher: str, plan: list[tuple[signal.Signals, str, str]]
 ) -> None:
     """Fault F8: one run that is stopped at each moment, the last time after its last step."""
-    lives = held.lives("run", launcher, plan)
+    lives = held.lives(launcher, launcher, plan)
 
     assert {life.name: life.problems for life in lives if life.problems} == {}
 
@@ -64,7 +67,7 @@ def test_a_slow_file_system_holds_up_nothing_but_itself(held: Held, trainers: Tr
     run_dir, notes = held.folder / "slow", held.notes("slow")
     slow = held.environment(notes, SLOW_DIR=str(run_dir), SLOW_S="0.1 0.3")
     flags = (*FLAGS, "--epochs", "1", "--save-every", "4")
-    ended = trainers.run(run_dir, *flags, *SPAWN_2, env=slow)
+    ended = trainers.run_ranks(2, run_dir, *flags, env=slow)
 
     assert ended.code == 0, ended.err
     assert [len(step) for step in seen(notes)] == [32] * 7 + [26]

@@ -45,12 +45,30 @@ class NoCompiler(MetaPathFinder, Loader):
     """Has all that torch asks of these modules; for anything else the real one is loaded."""
 
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
-        return ModuleSpec(name, self) if name in ASKED else None
+        if name in ASKED:
+            return ModuleSpec(name, self, is_package=True)
+        if name.rpartition(".")[0] in ASKED:
+            restore()
+            return ModuleSpec(name, Loaded(importlib.import_module(name)))
+        return None
 
     def exec_module(self, module: ModuleType) -> None:
         vars(module).update(ASKED[module.__name__], __getattr__=real(module.__name__))
         if module.__name__ == "torch._meta_registrations":
             generators()
+
+
+class Loaded(Loader):
+    """Gives a module that is there already."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self.module = module
+
+    def create_module(self, _: ModuleSpec) -> ModuleType:
+        return self.module
+
+    def exec_module(self, _: ModuleType) -> None:
+        pass
 
 
 def generators() -> None:
