@@ -82,5 +82,6 @@ def matrix() -> Iterator[tuple[str, Plan]]:
 def script_shown(out: str) -> str:
     """The script of a review, without the marks before its lines."""
     lines = out.partition("\nScript: ")[2].splitlines()[1:]
-    assert {line[:2] for line in lines if line and not line.startswith("note: ")} <= {"| ", "  ", "|"}
+    lines = [line for line in lines if not line.startswith("note: ")]  # of the submission
+    assert {line[:2] for line in lines if line} <= {"| ", "  ", "|"}
     return "".join(f"{line[2:]}\n" for line in lines)

@@ -414,7 +414,9 @@ def test_no_situation_gives_a_traceback(tmp_path: Path, situation: str, servers:
         return "" if expected and "Traceback" not in said else f"{command}: {status} {said}"
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
-        commands = next((names for start, names in OF.items() if situation.startswith(start)), sample(situation))
+        commands = next(
+            (names for start, names in OF.items() if situation.startswith(start)), sample(situation)
+        )
         wrong = [text for text in threads.map(outcome, commands) if text]
     assert not wrong, "\n".join(wrong)
 

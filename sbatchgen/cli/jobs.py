@@ -1,4 +1,4 @@
-"""render, review, explain, submit."""
+"""render, review, explain, submit, resume."""
 
 from __future__ import annotations
 
@@ -10,13 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sbatchgen.cli.output import FORMAT, failure_of, here, note, put, put_log, report, show_review
-from sbatchgen.errors import CommandLineError, SlurmError
+from sbatchgen.cli.output import (
+    FORMAT,
+    completed_runs,
+    failure_of,
+    here,
+    note,
+    put,
+    put_log,
+    report,
+    show_review,
+)
+from sbatchgen.errors import CommandLineError, DocumentError, SlurmError
 from sbatchgen.quoting import visible
 
 if TYPE_CHECKING:
     from sbatchgen.plan.request import Request
-    from sbatchgen.runs.index import Index
+    from sbatchgen.runs.index import Index, Run
+    from sbatchgen.runs.record import Record
     from sbatchgen.submit.sbatch import Submitted
     from sbatchgen.submit.submission import Submission
 
@@ -255,3 +266,65 @@ def _submit_to_slurm(
     if index:
         note(f"note: run {done.record.run}; see sbatchgen status, logs, cancel, resume")
     return done
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("run", metavar="RUN", shell_complete=completed_runs)
+@click.argument("options", metavar="[OPTIONS OF SUBMIT]", nargs=-1, type=click.UNPROCESSED)
+@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@click.pass_obj
+def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes: bool) -> None:
+    """Go on with a run that has ended, from its last good checkpoint.
+
+    The job is rendered again as it was, from the folder where it was; options change it, as in: sbatchgen
+    resume ddp --time 8:00:00. The review shows what differs from the last job.
+    """
+    from sbatchgen.cli.runs import find_run, open_index
+    from sbatchgen.runs.record import records
+
+    with open_index() as index:
+        found = find_run(index, run)
+    kept = records(found.folder)
+    if not kept:
+        what = f"run {found.name} has no record in {found.folder}"
+        raise DocumentError.of(what, fix="submit it again, with --run-dir")
+    last = kept[-1]
+    try:
+        os.chdir(last.folder)
+    except OSError as error:
+        what = f"the run was submitted from {last.folder}: {error.strerror}"
+        raise DocumentError.of(what, fix="make that folder again, or submit the job from another") from error
+    agreed = ("--yes",) if yes else ()
+    if last.command:
+        words = last.command[2:]
+        cut = words.index("--") if "--" in words else len(words)
+        _submit((*words[:cut], "--resume", "auto", *options, *agreed), (*words[cut + 1 :], *args))
+        return
+    if options or args:
+        what = f"run {found.name} is of a finished script: options can't change it"
+        raise CommandLineError.of(what, fix=f"edit and submit {last.script}")
+    _resume_script(found, last, yes=yes)
+
+
+def _submit(words: tuple[str, ...], args: tuple[str, ...]) -> None:
+    """`sbatchgen submit` with these words, and arguments for the trainer."""
+    with submit.make_context("submit", [*words], obj=args) as context:
+        submit.invoke(context)
+
+
+def _resume_script(run: Run, last: Record, *, yes: bool) -> None:
+    """Submit the script of a run again, as it was."""
+    from sbatchgen.files import read
+    from sbatchgen.inputs.document import MAX_BYTES
+    from sbatchgen.submit.submission import of_script
+
+    kept, script = run.folder / f"job-{last.job}.slurm", Path(last.script)
+    try:
+        same = read(kept, MAX_BYTES) == read(script, MAX_BYTES)
+    except OSError:
+        same = False
+    if not same:
+        what = f"{script} is not what job {last.job} ran"
+        raise DocumentError.of(what, fix=f"submit that one, or {kept}, which is what it ran")
+    submission = of_script(script, {}, (), os.environ, here())
+    submit_reviewed(dataclasses.replace(submission, run_dir=run.folder), yes=yes)

@@ -157,3 +157,14 @@ def show_markdown(text: str) -> None:
 def print_bytes(data: bytes) -> None:
     """The contents of a file; on a terminal, control characters are escaped."""
     put(visible(data.decode("utf-8", "surrogateescape")) if sys.stdout.isatty() else data, nl=False)
+
+
+def completed_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Completion of RUN: names of runs, and folders."""
+    from sbatchgen.inputs.completion import runs
+    from sbatchgen.runs.index import Index, place
+
+    names = []
+    with contextlib.suppress(DocumentError), contextlib.closing(Index(place(os.environ))) as index:
+        names = [run.name for run in index.runs() if run.name.startswith(incomplete)]
+    return [*names, *runs(ctx, param, incomplete)]

@@ -1,27 +1,24 @@
-"""status, logs, cancel, resume, plot: what becomes of a job after it was submitted."""
+"""status, logs, cancel, plot: what becomes of a job after it was submitted."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from sbatchgen.cli.output import FORMAT, here, is_screen, note, print_bytes, put, put_log, say
+from sbatchgen.cli.output import FORMAT, completed_runs, here, is_screen, note, print_bytes, put, put_log, say
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, SlurmError
 from sbatchgen.quoting import visible
 
 if TYPE_CHECKING:
     from sbatchgen.runs.index import Index, Run
     from sbatchgen.runs.log import Tail
-    from sbatchgen.runs.record import Record
     from sbatchgen.runs.status import RunState
 
 RECENT_S = 7 * 86400.0  # status shows runs that ended since then
@@ -29,14 +26,11 @@ POLL_S = 10.0  # between two questions to Slurm; its manual pages ask not to hur
 LOG_POLL_S = 0.5
 
 
-def _completed(ctx: click.Context, param: click.Parameter, incomplete: str) -> Any:
-    return import_module("sbatchgen.inputs.completion").runs(ctx, param, incomplete)
+RUN = click.argument("run", metavar="RUN", shell_complete=completed_runs)
 
 
-RUN = click.argument("run", metavar="RUN", shell_complete=_completed)
-
-
-def _index() -> contextlib.closing[Index]:
+def open_index() -> contextlib.closing[Index]:
+    """The index of runs, to be closed."""
     from sbatchgen.runs.index import Index, place
 
     return contextlib.closing(Index(place(os.environ)))
@@ -64,13 +58,13 @@ def find_run(index: Index, told: str) -> Run:
 
 
 @click.command()
-@click.argument("names", metavar="[RUN]...", nargs=-1, shell_complete=_completed)
+@click.argument("names", metavar="[RUN]...", nargs=-1, shell_complete=completed_runs)
 @click.option("--all", "every", is_flag=True, help="Also runs that ended more than a week ago.")
 @click.option("--watch", is_flag=True, help=f"Show it again every {POLL_S:g} seconds.")
 @click.option(
     "--scan",
     metavar="FOLDER",
-    type=click.Path(file_okay=False, exists=True),
+    type=click.Path(),
     help="Enter the runs of a folder first.",
 )
 @FORMAT
@@ -79,7 +73,7 @@ def status(names: tuple[str, ...], *, every: bool, watch: bool, scan: str | None
 
     RUN is the name of a run, its folder, or the id of a job. With one RUN: everything about it.
     """
-    with _index() as index:
+    with open_index() as index:
         if scan is not None:
             _scan(index, Path(scan))
         if not watch:
@@ -95,6 +89,8 @@ def status(names: tuple[str, ...], *, every: bool, watch: bool, scan: str | None
 def _scan(index: Index, folder: Path) -> None:
     from sbatchgen.runs.record import scan
 
+    if not folder.is_dir():
+        raise CommandLineError.of(f"there is no folder {folder}", at="--scan")
     count = 0
     for run, jobs in scan(folder.absolute()):
         index.add(run, jobs)
@@ -123,7 +119,7 @@ def _show_status(index: Index, names: Sequence[str], *, every: bool, form: str) 
     else:
         note("note: no runs yet" if every else "note: no runs of the last week; --all shows older ones")
     for problem in problems:
-        say(Problem(f"{problem.what}; states are those that were seen last", fix=problem.fix), "warning")
+        say(Problem(f"{problem.what}; states are those of {screen.seen(states)}", fix=problem.fix), "warning")
     if form != "json":
         for problem in problems_of(states):
             say(problem, "warning")
@@ -158,7 +154,7 @@ def logs(run: str, *, follow: bool, lines: int | None, task: str) -> None:
 
     It goes on through requeues, and over the jobs of a run.
     """
-    with _index() as index:
+    with open_index() as index:
         found = find_run(index, run)
         _show_log(index, found, follow=follow, lines=20 if follow and lines is None else lines, task=task)
 
@@ -243,7 +239,7 @@ def _bar(run: Run) -> Iterator[Callable[[RunState], None]]:
 
 
 @click.command()
-@click.argument("names", metavar="RUN...", nargs=-1, required=True, shell_complete=_completed)
+@click.argument("names", metavar="RUN...", nargs=-1, required=True, shell_complete=completed_runs)
 @click.option("--task", metavar="N", default="", help="Of an array: only this task.")
 def cancel(names: tuple[str, ...], *, task: str) -> None:
     """Cancel the jobs of runs that wait or run.
@@ -252,7 +248,7 @@ def cancel(names: tuple[str, ...], *, task: str) -> None:
     """
     from sbatchgen.runs.status import look
 
-    with _index() as index:
+    with open_index() as index:
         runs = [find_run(index, name) for name in names]
         states, problems = look(index, os.environ, runs)
         for one in states:
@@ -282,70 +278,6 @@ def _cancel(one: RunState, job: str, task: str) -> None:
         raise answer.error
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
-@RUN
-@click.argument("options", metavar="[OPTIONS OF SUBMIT]", nargs=-1, type=click.UNPROCESSED)
-@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
-@click.pass_obj
-def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes: bool) -> None:
-    """Go on with a run that has ended, from its last good checkpoint.
-
-    The job is rendered again as it was, from the folder where it was; options change it, as in: sbatchgen
-    resume ddp --time 8:00:00. The review shows what differs from the last job.
-    """
-    from sbatchgen.runs.record import records
-
-    with _index() as index:
-        found = find_run(index, run)
-    kept = records(found.folder)
-    if not kept:
-        what = f"run {found.name} has no record in {found.folder}"
-        raise DocumentError.of(what, fix="submit it again, with --run-dir")
-    last = kept[-1]
-    try:
-        os.chdir(last.folder)
-    except OSError as error:
-        what = f"the run was submitted from {last.folder}: {error.strerror}"
-        raise DocumentError.of(what, fix="make that folder again, or submit the job from another") from error
-    agreed = ("--yes",) if yes else ()
-    if last.command:
-        words = last.command[2:]
-        cut = words.index("--") if "--" in words else len(words)
-        _submit((*words[:cut], "--resume", "auto", *options, *agreed), (*words[cut + 1 :], *args))
-        return
-    if options or args:
-        what = f"run {found.name} is of a finished script: options can't change it"
-        raise CommandLineError.of(what, fix=f"edit and submit {last.script}")
-    _resume_script(found, last, yes=yes)
-
-
-def _submit(words: tuple[str, ...], args: tuple[str, ...]) -> None:
-    """`sbatchgen submit` with these words, and arguments for the trainer."""
-    from sbatchgen.cli.jobs import submit
-
-    with submit.make_context("submit", [*words], obj=args) as context:
-        submit.invoke(context)
-
-
-def _resume_script(run: Run, last: Record, *, yes: bool) -> None:
-    """Submit the script of a run again, as it was."""
-    from sbatchgen.cli.jobs import submit_reviewed
-    from sbatchgen.files import read
-    from sbatchgen.inputs.document import MAX_BYTES
-    from sbatchgen.submit.submission import of_script
-
-    kept, script = run.folder / f"job-{last.job}.slurm", Path(last.script)
-    try:
-        same = read(kept, MAX_BYTES) == read(script, MAX_BYTES)
-    except OSError:
-        same = False
-    if not same:
-        what = f"{script} is not what job {last.job} ran"
-        raise DocumentError.of(what, fix=f"submit that one, or {kept}, which is what it ran")
-    submission = of_script(script, {}, (), os.environ, here())
-    submit_reviewed(dataclasses.replace(submission, run_dir=run.folder), yes=yes)
-
-
 @click.command()
 @click.argument(
     "runs",
@@ -353,7 +285,7 @@ def _resume_script(run: Run, last: Record, *, yes: bool) -> None:
     nargs=-1,
     required=True,
     type=click.Path(path_type=Path),
-    shell_complete=_completed,
+    shell_complete=completed_runs,
 )
 @click.option(
     "--output",

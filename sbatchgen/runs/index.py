@@ -11,7 +11,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sbatchgen.errors import DocumentError
@@ -186,6 +186,11 @@ class Index:
                     "INSERT INTO run VALUES (?, ?, ?, ?)",
                     (known.name, os.fsencode(run.folder), run.shared, run.created),
                 )
+            if known.folder != run.folder and not known.folder.exists():  # it was moved
+                self._base.execute(
+                    "UPDATE run SET folder = ? WHERE name = ?", (os.fsencode(run.folder), known.name)
+                )
+                known = replace(known, folder=run.folder)
             for job in jobs:
                 self._put(Job(**{**vars(job), "run": known.name}), or_else="IGNORE")
         return known
@@ -217,16 +222,6 @@ class Index:
             self._base.executemany(
                 "UPDATE job SET id = ?, state = ?, ended = ?, says = ?, seen = ? WHERE key = ?", rows
             )
-
-    def moved(self, run: str, folder: Path) -> None:
-        """Enter the new folder of a run."""
-        with self._told(), self._writing():
-            self._base.execute("UPDATE run SET folder = ? WHERE name = ?", (os.fsencode(folder), run))
-
-    def forget(self, run: str) -> None:
-        """Take a run out."""
-        with self._told(), self._writing():
-            self._base.execute("DELETE FROM run WHERE name = ?", (run,))
 
     def runs(self) -> list[Run]:
         """All runs, the oldest first."""

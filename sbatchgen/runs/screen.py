@@ -139,6 +139,12 @@ def _duration(seconds: int) -> str:
     return f"{f'{days}-' if days else ''}{rest // 3600}:{rest // 60 % 60:02}:{rest % 60:02}"
 
 
+def seen(states: Sequence[RunState]) -> str:
+    """When the states of jobs that had not ended were seen, of the one that was seen first."""
+    times = [job.seen for one in states for job in one.jobs if not job.ended]
+    return _clock(datetime.fromtimestamp(min(times), timezone.utc).astimezone()) if times else "now"
+
+
 def _when(job: Job) -> str:
     moment = datetime.fromtimestamp(job.submitted, timezone.utc).astimezone()
     return f"submitted {moment:%Y-%m-%d %H:%M}"

@@ -13,11 +13,12 @@ from sbatchgen.errors import Problem, SlurmError
 from sbatchgen.runs import process, record
 from sbatchgen.runs.index import LOST, SUBMITTING, Index, Job, Run
 from sbatchgen.runs.progress import Progress, read_progress
+from sbatchgen.sbatch.array import indices
 from sbatchgen.slurm.accounting import accounting
 from sbatchgen.slurm.queue import JobInQueue, queue
 from sbatchgen.slurm.reason import reason
-from sbatchgen.slurm.slurm_job import JobRecord
-from sbatchgen.slurm.state import state
+from sbatchgen.slurm.slurm_job import SlurmJob
+from sbatchgen.slurm.state import State, state
 from sbatchgen.slurm.submission import key_of
 
 SUBMITS_S = 900.0  # a submission takes no longer, unless its command was killed
@@ -108,7 +109,7 @@ def _seen(
     return seen, by_id, []
 
 
-def _of_rows(job: Job, rows: Sequence[JobRecord], now: float) -> Job:
+def _of_rows(job: Job, rows: Sequence[SlurmJob], now: float) -> Job:
     """A job by its rows: one, or several of an array."""
     if len(rows) == 1:
         (row,) = rows
@@ -118,11 +119,19 @@ def _of_rows(job: Job, rows: Sequence[JobRecord], now: float) -> Job:
         elif row.state.name == "FAILED" and (row.exit_code or row.signal):
             says = f"signal {row.signal}" if row.signal else f"exit status {row.exit_code}"
         return replace(job, state=row.state.name, ended=row.state.ended, says=says, seen=now)
-    counts = Counter(row.state for row in rows)
+    counts = Counter[State]()
+    for row in rows:
+        counts[row.state] += _tasks(row.task)
     going = [one for one in counts if not one.ended]
     first = next((one for one in going if one.name == "RUNNING"), None) or next(iter(going or counts))
     says = ", ".join(f"{count} {one.words}" for one, count in counts.most_common())
     return replace(job, state=first.name, ended=not going, says=says, seen=now)
+
+
+def _tasks(task: str) -> int:
+    """How many tasks of an array a row is for: one, or all that wait."""
+    ranges = indices(task) if task.startswith("[") else None
+    return sum(map(len, ranges)) if ranges else 1
 
 
 def _from_accounting(gone: Sequence[Job], environment: Mapping[str, str], now: float) -> dict[str, Job]:
@@ -131,7 +140,7 @@ def _from_accounting(gone: Sequence[Job], environment: Mapping[str, str], now: f
         return {}
     since = datetime.fromtimestamp(min(job.submitted for job in gone) - CLOCKS_S, timezone.utc)
     answer = accounting([job.id for job in gone], since, environment)
-    by_id: dict[str, list[JobRecord]] = {}
+    by_id: dict[str, list[SlurmJob]] = {}
     for row in answer or ():
         by_id.setdefault(str(row.job), []).append(row)
     seen = {}

@@ -6,15 +6,14 @@ for older ones.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from sbatchgen.slurm import slurm_job
 from sbatchgen.slurm.command import query
 from sbatchgen.slurm.slurm_job import SlurmJob
+from sbatchgen.slurm.submission import key_of
 
 # Fields of squeue --Format in all releases since 20.11.
 _FIELDS = {
@@ -74,14 +73,13 @@ def queue(environment: Mapping[str, str], jobs: Iterable[int | str] | None = Non
     return sorted(found, key=lambda one: one.job)
 
 
-def find(path: Path, environment: Mapping[str, str]) -> list[JobInQueue]:
-    """The jobs of the user whose script was submitted from this file, the newest last.
+def find(key: str, environment: Mapping[str, str]) -> JobInQueue | None:
+    """The job of a submission of ours, by its key (submission.py).
 
     Raises:
         SlurmError: See `queue`.
     """
-    command = os.fsencode(path).decode("utf-8", "replace")
-    return [one for one in queue(environment) if one.command == command]
+    return next((one for one in queue(environment) if key_of(one.command) == key), None)
 
 
 def _job(row: Mapping[str, str]) -> JobInQueue:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from sbatchgen.errors import SbatchgenError, SlurmError
 from sbatchgen.slurm import command
-from sbatchgen.slurm.queue import JobInQueue, queue
+from sbatchgen.slurm.queue import find
 from sbatchgen.slurm.submission import key_of
 
 SUBMIT_TIMEOUT_S = 180.0  # sbatch itself tries again for two minutes while the job queue is full
@@ -89,15 +89,6 @@ def ask(
         pause = min(LONGEST_PAUSE_S, 2 * pause)
 
 
-def found(key: str, environment: Mapping[str, str]) -> JobInQueue | None:
-    """The job of a submission, if it is in the queue.
-
-    Raises:
-        SlurmError: squeue fails.
-    """
-    return next((job for job in queue(environment) if key_of(job.command) == key), None)
-
-
 def _accepted(answer: command.Output) -> Accepted | None:
     """The job's id. sbatch waits for the job where the script says --wait, and ends with its exit status."""
     match = _ACCEPTED.search(answer.out)
@@ -128,7 +119,7 @@ def _search(
     while True:
         try:
             boot = _boot_time(environment)  # before squeue is asked: that one then answers for this start
-            if job := found(key, environment):
+            if job := find(key, environment):
                 return Accepted(str(job.job), "", "")
             if before and boot and boot != before and _seconds(boot) > started:
                 return None

@@ -229,7 +229,9 @@ class Cluster:
         """Start slurmctld again, and wait until it answers."""
         log = self._site.folder / "log" / "slurmctld-stderr"
         self._hosts[site.CONTROLLER].spawn(["slurmctld", "-D"], log=log)
-        self.until(lambda: "UP" in self.root(["scontrol", "ping"], check=False).stdout, "answer from slurmctld")
+        self.until(
+            lambda: "UP" in self.root(["scontrol", "ping"], check=False).stdout, "answer from slurmctld"
+        )
 
     def log(self, name: str = "slurmctld", *, lines: int = 40) -> str:
         """The end of the log of slurmctld, or of the slurmd of a node."""

@@ -290,7 +290,15 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     name: str = request.param
     done = Runs(tmp_path_factory.mktemp("own"), name)
     (done.folder / "train.py").write_text(BEFORE + YOURS[name] + code(name) + AFTER)
-    forked = [("whole", 1), ("first", 1), ("second", 1), ("asked", 1), ("whole", 2), ("first", 2), ("second", 2)]
+    forked = [
+        ("whole", 1),
+        ("first", 1),
+        ("second", 1),
+        ("asked", 1),
+        ("whole", 2),
+        ("first", 2),
+        ("second", 2),
+    ]
     if name in {PLAIN, LIGHTNING}:  # which looks for torchrun's own variables, as the others do not
         forked.remove(("first", 2))
         done.torchrun("first")

@@ -41,7 +41,7 @@ def test_a_run_is_its_folder_and_keeps_its_name(index: Index, tmp_path: Path) ->
     second = index.begin("c", tmp_path / "y", "ddp", shared=False)
     third = index.begin("d", tmp_path / "z", "ddp", shared=False)
     assert [run.name for run in (first, again, second, third)] == ["ddp", "ddp", "ddp-2", "ddp-3"]
-    index.forget("ddp-2")
+    index.refused("c")
     assert index.begin("e", tmp_path / "y", "ddp", shared=False).name == "ddp-2"
     assert [job.key for job in index.jobs("ddp")] == ["a", "b"]
 

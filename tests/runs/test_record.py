@@ -129,17 +129,18 @@ def test_how_far_a_training_is(tmp_path: Path) -> None:
             "reason": None,
             "time": 5.5,
         },
+        {"event": "start", "train_samples": 640, "global_batch_size": 64},
         {"event": "epoch", "epoch": 1, "loss": 0.5, "accuracy": 0.9},
-        {"event": "train", "samples_per_s": 100.0},
-        {"event": "epoch", "epoch": 2, "loss": 0.25, "accuracy": 0.875},
+        {"event": "train", "step": 15, "samples_per_s": 100.0},
+        {"event": "epoch", "step": 44, "epoch": 2, "loss": 0.25, "accuracy": 0.875},
         '{"event": "epoch", "loss": 0.1, "acc',
     )
     found = read_progress(tmp_path)
     assert found == Progress(
-        state="running", step=40, epoch=2, epochs=10, loss=0.25, accuracy=0.875, best=0.9, samples_per_s=100.0,
+        state="running", step=44, steps=100, epoch=2, epochs=10, loss=0.25, accuracy=0.875, best=0.9, samples_per_s=100.0,
         checkpoint="checkpoints/x.pt", time=5.5,
     )  # fmt: skip
-    assert found.says == "epoch 2 of 10, loss 0.25, accuracy 87.5%"
+    assert found.says == "epoch 2 of 10, step 44 of 100, loss 0.25, accuracy 87.5%"
 
 
 def test_of_odd_files_nothing_is_taken(tmp_path: Path) -> None:

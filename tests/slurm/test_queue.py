@@ -12,6 +12,7 @@ import pytest
 from sbatchgen.errors import SlurmError
 from sbatchgen.slurm import slurm_job
 from sbatchgen.slurm.queue import JobInQueue, find, queue
+from sbatchgen.slurm.submission import folder_name
 from tests.cluster.controller import Controller
 from tests.cluster.slurm import Cluster
 from tests.slurm import fakes
@@ -80,17 +81,21 @@ def test_a_job_that_waits(controller: Controller, environment: dict[str, str]) -
 def test_names_and_paths_that_look_like_something_else(
     controller: Controller, environment: dict[str, str]
 ) -> None:
-    script = controller.home / "run|1\n4711\x1f\x1e\udcff.slurm"
+    folder = controller.home / f"{folder_name('c0ffee')}x"
+    folder.mkdir()
+    folder.chmod(0o755)
+    script = folder / "run|1\n4711\x1f\x1e\udcff.slurm"
     script.write_text("#!/bin/bash\n")
     script.chmod(0o644)
     asked = ("--hold", f"--job-name={HOSTILE}", f"--comment={HOSTILE}")
     job = submit(controller, *asked, str(script))
     other = submit(controller, *asked, "--wrap=true")
     assert [(one.job, one.name) for one in queue(environment, [job, other])] == [(job, SHOWN), (other, SHOWN)]
-    (one,) = find(script, environment)
+    one = find("c0ffee", environment)
+    assert one
     assert (one.job, one.state.name, one.name) == (job, "PENDING", SHOWN)
     assert one.command == str(script).replace("\udcff", "\ufffd")
-    assert find(controller.home / "other.slurm", environment) == []
+    assert find("c0ff", environment) is None
 
 
 def test_an_array_that_waits_is_one_record_with_all_its_tasks(
@@ -149,7 +154,7 @@ def test_a_controller_that_is_down_ends_the_question(
 
 
 def test_a_job_that_runs_and_is_requeued(cluster: Cluster, running: dict[str, str]) -> None:
-    script = cluster.put("requeued.slurm", "#!/bin/bash\nsleep 600\n")
+    script = cluster.put(f"{folder_name('c0ffee')}x/requeued.slurm", "#!/bin/bash\nsleep 600\n")
     job = cluster.sbatch("--requeue", "--nodes=2", "--time=1:00:00", f"--job-name={HOSTILE}", script)
     cluster.wait(job, {"RUNNING"})
     one = only(running, job)
@@ -160,7 +165,9 @@ def test_a_job_that_runs_and_is_requeued(cluster: Cluster, running: dict[str, st
     cluster.run(["scontrol", "requeue", str(job)], check=True)
     cluster.until(lambda: only(running, job).restarts == 1, "a requeued job")
     cluster.until(lambda: only(running, job).state.name == "RUNNING", "a second run")
-    assert find(script, running)[0].job == job
+    known = find("c0ffee", running)
+    assert known
+    assert known.job == job
     cluster.run(["scontrol", "requeuehold", str(job)], check=True)
     cluster.until(lambda: only(running, job).reason == "job requeued in held state", "a held job")
     cluster.run(["scancel", str(job)], check=True)
@@ -216,8 +223,9 @@ def test_nodes_that_are_out_of_service(cluster: Cluster, running: dict[str, str]
         cluster.until(lambda: "DRAINED or reserved" in only(running, all_nodes).reason, "a drained node")
     finally:
         cluster.root(["scontrol", "update", "nodename=n3", "state=resume"])
-    cluster.wait(job, {"COMPLETED"})
-    cluster.wait(all_nodes, {"COMPLETED"})
+    for one in (job, all_nodes):
+        cluster.wait(one, {"COMPLETED"})
+        assert only(running, one).reason == "None"
 
 
 def test_a_wrapper_that_talks_and_values_that_are_new(tmp_path: Path) -> None:

@@ -36,7 +36,9 @@ class Fork(subprocess.Popen[str]):
     def _execute_child(self, args: Sequence[str], *options: Any) -> None:
         (*_, cwd, env, _, _, _, stdin, to_stdin, from_stdout, stdout, from_stderr, stderr) = options[:15]
         request = {"argv": [*args[1:]], "cwd": os.fspath(cwd or Path.cwd()), "env": dict(env)}
-        request["ignored"] = [one for one in signal.valid_signals() if signal.getsignal(one) is signal.SIG_IGN]
+        request["ignored"] = [
+            one for one in signal.valid_signals() if signal.getsignal(one) is signal.SIG_IGN
+        ]
         fds = [given if given != -1 else own for own, given in enumerate((stdin, stdout, stderr))]
         place = forking()
         socket.send_fds(place, [json.dumps(request).encode()], fds)

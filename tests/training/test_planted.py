@@ -168,7 +168,9 @@ def idx(sizes: tuple[int, ...], values: bytes) -> bytes:
 def test_a_packed_file_is_unpacked_no_further_than_its_header_says(tmp_path: Path) -> None:
     """A gigabyte of zeros packs to a megabyte."""
     bomb = tmp_path / "bomb.gz"
-    bomb.write_bytes(gzip.compress(idx((4,), b"")) + 1024 * gzip.compress(bytes(1 << 20)))  # members of one file
+    bomb.write_bytes(
+        gzip.compress(idx((4,), b"")) + 1024 * gzip.compress(bytes(1 << 20))
+    )  # members of one file
     began = time.process_time()
     with pytest.raises(UserError, match="more than 4 values where its header says 4"):
         read_idx(bomb, dimensions=1)

@@ -12,7 +12,19 @@ import pytest
 import torch
 
 from .states import equal, weights
-from .trainers import ALONE, SLOW, SPAWN_2, TORCHRUN_2, Here, Trainers, events, finish, status, tasks, wait_for
+from .trainers import (
+    ALONE,
+    SLOW,
+    SPAWN_2,
+    TORCHRUN_2,
+    Here,
+    Trainers,
+    events,
+    finish,
+    status,
+    tasks,
+    wait_for,
+)
 
 
 def score_lines(out: str) -> list[str]:

@@ -87,9 +87,7 @@ class Trainers:
         """The same, waited for."""
         return finish(self.start(run_dir, *flags, launcher=launcher, env=env, fresh=fresh))
 
-    def run_ranks(
-        self, count: int, run_dir: Path, *flags: str, env: dict[str, str] | None = None
-    ) -> Ended:
+    def run_ranks(self, count: int, run_dir: Path, *flags: str, env: dict[str, str] | None = None) -> Ended:
         """Ranks as srun starts them, waited for: of all ways the quickest. They have ended alike."""
         ended = [*map(finish, tasks(self, (run_dir,) * count, *flags, env=env))]
         assert len({one.code for one in ended}) == 1, ended
@@ -183,7 +181,9 @@ def tasks(
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = str(probe.getsockname()[1])
-    meeting = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "SLURM_NTASKS": str(len(run_dirs))} | (env or {})
+    meeting = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "SLURM_NTASKS": str(len(run_dirs))} | (
+        env or {}
+    )
     return [
         trainers.start(run_dir, *flags, env=meeting | {"SLURM_PROCID": rank, "SLURM_LOCALID": rank})
         for rank, run_dir in zip(map(str, range(len(run_dirs))), run_dirs, strict=True)

@@ -1,0 +1,311 @@
+"""status, logs, cancel and resume: on a real Slurm, without one, and with answers of other releases."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sbatchgen.runs import status
+from sbatchgen.runs.index import Index, Job, place
+from sbatchgen.runs.status import RunState
+from sbatchgen.slurm.queue import JobInQueue, queue
+from tests.cluster.slurm import Cluster
+from tests.conftest import REPOSITORY, Command
+from tests.jobs.jobs import SBATCHGEN
+from tests.slurm import fakes
+
+SCRIPT = """#!/bin/bash
+#SBATCH --job-name={name} --time=5 --mem=100M --output=logs/%x-%j.out {more}
+printf 'one\\ntwo \\033[2Jx\\377\\n'
+until [ -e {name}-end ]; do sleep 0.2; done
+echo three
+"""
+
+
+class Site:
+    """A cluster of its own: its controller is killed."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.work = cluster.home / "work"
+
+    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self.cluster.run([SBATCHGEN, *arguments], cwd=self.work)
+
+    def submit(self, name: str, more: str = "") -> str:
+        self.cluster.put(f"work/{name}.sh", SCRIPT.format(name=name, more=more))
+        done = self("submit", f"{name}.sh", "--yes")
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def runs(self, *names: str) -> dict[str, Any]:
+        said = json.loads(self("status", *names, "--format", "json").stdout)
+        return {run["name"]: run for run in said["runs"]}
+
+    def until(self, name: str, state: str) -> None:
+        self.cluster.until(lambda: self.runs(name)[name]["jobs"][-1]["state"] == state, f"{name} {state}")
+
+
+@pytest.fixture(scope="module")
+def site(real_slurm: None) -> Iterator[Site]:
+    with Cluster(visible=[Path(sys.base_prefix), Path(sys.prefix), REPOSITORY]) as running:
+        running.put("work/empty", "")
+        yield Site(running)
+
+
+@pytest.mark.slow
+def test_a_run_from_its_submission_to_its_end(site: Site) -> None:
+    job = site.submit("plain")
+    site.until("plain", "RUNNING")
+    line = site("status").stdout.splitlines()[1]
+    assert line.split()[:3] == ["plain", job, "running"]
+    assert " of 0:05:00 on n" in line
+    site.cluster.until(lambda: "two" in site("logs", "plain").stdout, "a log")
+    following = site.cluster  # the log is followed while the job goes on
+    following.put("work/plain-end", "")
+    done = site("logs", "plain", "--follow")
+    assert done.stdout.splitlines()[0] == "one"
+    assert done.stdout.splitlines()[-1] == "three"
+    assert "note: job" in done.stderr
+    assert site.runs("plain")["plain"]["jobs"][0]["state"] == "COMPLETED"
+    page = site("status", "plain").stdout
+    assert f"job {job}" in page
+    assert f"{site.work}/logs/plain-{job}.out" in page
+
+
+@pytest.mark.slow
+def test_a_job_that_waits_says_why_and_what_to_do(site: Site) -> None:
+    job = site.submit("held", "--hold")
+    done = site("status", "held")
+    assert "waiting: it is held" in done.stdout
+    assert f"fix: scontrol release {job}" in done.stderr
+    (queued,) = site.runs("held")["held"]["queue"]
+    assert (queued["reason"], queued["kind"]) == ("JobHeldUser", "person")
+    assert site("cancel", "held").returncode == 0
+    site.until("held", "CANCELLED")
+    again = site("cancel", "held")
+    assert (again.returncode, again.stderr) == (0, "note: run held has ended already\n")
+
+
+@pytest.mark.slow
+def test_a_finished_script_is_resumed_as_it_was_or_not_at_all(site: Site) -> None:
+    first = site.submit("again")
+    site.cluster.put("work/again-end", "")
+    site.until("again", "COMPLETED")
+    done = site("resume", "again", "--yes")
+    assert done.returncode == 0, done.stderr
+    second = done.stdout.strip()
+    assert [job["id"] for job in site.runs("again")["again"]["jobs"]] == [first, second]
+    refused = site("resume", "again", "--yes", "--time", "1:00:00")
+    assert refused.returncode == 2
+    assert "is of a finished script: options can't change it" in refused.stderr
+    site.cluster.put("work/again.sh", "#!/bin/bash\ntrue\n")
+    refused = site("resume", "again", "--yes")
+    assert refused.returncode == 3
+    assert f"is not what job {second} ran" in refused.stderr
+
+
+@pytest.mark.slow
+def test_after_a_run_that_failed_nothing_starts(site: Site) -> None:
+    site.cluster.put(
+        "work/bad.sh", "#!/bin/bash\n#SBATCH --job-name=bad --time=5 --mem=100M --hold\nexit 3\n"
+    )
+    bad = site("submit", "bad.sh", "--yes").stdout.strip()
+    site.cluster.put("work/next.sh", SCRIPT.format(name="next", more=""))
+    done = site("submit", "next.sh", "--yes", "--after", "bad")
+    assert done.returncode == 0, done.stderr
+    site.cluster.run(["scontrol", "release", bad], check=True)
+    site.until("bad", "FAILED")
+    assert site.runs("bad")["bad"]["jobs"][0]["says"] == "exit status 3"
+    site.cluster.until(
+        lambda: site.runs("next")["next"]["queue"][0]["kind"] == "never", "a broken dependency"
+    )
+    assert site("submit", "next.sh", "--yes", "--after", "nobody").returncode == 2
+    site("cancel", "next")
+
+
+@pytest.mark.slow
+def test_a_job_that_a_node_lost_or_nobody_knows_is_not_shown_as_running(site: Site) -> None:
+    """Without accounting, what squeue forgets has ended; how is not known."""
+    job = site.submit("forgotten")
+    site.until("forgotten", "RUNNING")
+    with closing(Index(place({"HOME": str(site.cluster.home)}))) as index:
+        (known,) = index.jobs("forgotten")
+        index.seen([replace(known, id="999999")])
+    (shown,) = site.runs("forgotten")["forgotten"]["jobs"]
+    assert (shown["state"], shown["ended"], shown["says"]) == ("", True, "no longer in the queue")
+    site.cluster.run(["scancel", job], check=True)
+
+
+@pytest.mark.slow
+def test_with_the_controller_down_it_lists_what_was_seen(site: Site) -> None:
+    site.submit("seen", "--hold")
+    assert "waiting: it is held" in site("status", "seen").stdout
+    site.cluster.stop_controller()
+    try:
+        done = site("status")
+    finally:
+        site.cluster.start_controller()
+    assert done.returncode == 0
+    assert "waiting: it is held" in done.stdout
+    assert "Slurm's controller does not answer" in done.stderr
+    assert "; states are those of " in done.stderr
+    site("cancel", "seen")
+
+
+HOSTILE = "a|b\x1b[2J\n\t\udcffc"
+
+
+def test_hostile_words_of_slurm_stay_in_their_cells(
+    folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{folder}/bin:{os.environ['PATH']}")
+    with closing(Index(place(os.environ))) as index:
+        index.begin("c0ffee", folder / "x", "ddp", shared=False)
+        index.accepted("c0ffee", "4711")
+    row = {"JobArrayID": "4711", "State": "PENDING", "Reason": HOSTILE, "Name": HOSTILE, "Command": HOSTILE}
+    fakes.squeue(folder / "bin", [row])
+    shown = command("status")
+    assert shown.status == 0, shown.err
+    assert shown.out.splitlines()[0].split() == ["RUN", "JOB", "STATE", "TRAINING"]
+    assert len(shown.out.splitlines()) == 2
+    assert "\x1b" not in shown.out + shown.err
+    (run,) = json.loads(command("status", "--format", "json").out)["runs"]
+    assert run["name"] == "ddp"
+
+
+def test_a_run_without_slurm_has_the_same_verbs(folder: Path, command: Command) -> None:
+    (folder / "train.py").write_text(
+        "import os, pathlib, signal, sys, time\n"
+        "def stop(*_): print('saved', flush=True); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, stop)\n"
+        "print('began', flush=True)\n"
+        "while not pathlib.Path('end').exists(): time.sleep(0.05)\n"
+    )
+    started = subprocess.Popen(
+        [sys.executable, "-m", "sbatchgen", "submit", "cpu", "--yes", "--trainer", "train.py", "--job-name", "here"],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert started.stdout
+    assert "began\n" in iter(started.stdout.readline, "")
+    started.kill()  # as a terminal that is closed
+    started.wait()
+    started.stdout.close()
+
+    def state() -> str:
+        (run,) = json.loads(command("status", "here", "--format", "json").out)["runs"]
+        return str(run["jobs"][-1]["state"])
+
+    assert state() == "RUNNING"
+    assert "began\n" in command("logs", "here").out
+    assert command("cancel", "here").status == 0
+    while state() == "RUNNING":
+        time.sleep(0.05)
+    assert "saved\n" in command("logs", "here").out
+    (folder / "end").touch()
+    assert command("resume", "here", "--yes").status == 0
+    assert state() == "COMPLETED"
+    (run,) = json.loads(command("status", "here", "--format", "json").out)["runs"]
+    assert len(run["jobs"]) == 2
+    assert len({job["id"] for job in run["jobs"]}) == 2
+
+
+def test_a_killed_run_without_slurm_is_not_shown_as_running(folder: Path, command: Command) -> None:
+    (folder / "train.py").write_text("import os, signal\nos.killpg(0, signal.SIGKILL)\n")
+    command("submit", "cpu", "--yes", "--trainer", "train.py")
+    (run,) = json.loads(command("status", "cpu", "--format", "json").out)["runs"]
+    assert [(job["state"], job["says"]) for job in run["jobs"]] == [("FAILED", "killed")]
+
+
+def test_runs_come_back_when_the_index_is_lost(folder: Path, command: Command) -> None:
+    (folder / "train.py").write_text("print('trained')\n")
+    for name in ("one", "two"):
+        assert command("submit", "cpu", "--yes", "--trainer", "train.py", "--job-name", name).status == 0
+    before = command("status").out
+    place(os.environ).unlink()
+    assert command("status").out == ""
+    assert command("status", "--scan", ".").out == before
+    assert command("status", "--scan", ".").out == before
+    (folder / "runs" / "one").rename(folder / "runs" / "moved")
+    assert command("status", "--scan", "runs", "one").out.splitlines()[1].split()[-1] == str(
+        folder / "runs/moved"
+    )
+
+
+def test_a_word_that_is_no_run(folder: Path, command: Command) -> None:
+    result = command("status", "ddp")
+    assert result.status == 2
+    assert "there is no run 'ddp'\n  fix: sbatchgen status --all lists your runs" in result.err
+    for verb in ("logs", "cancel", "resume"):
+        assert command(verb, "ddp").status == 2
+
+
+def test_a_run_whose_folder_is_gone_is_still_told(folder: Path, command: Command) -> None:
+    (folder / "train.py").write_text("print('trained')\n")
+    command("submit", "cpu", "--yes", "--trainer", "train.py", "--job-name", "gone")
+    (folder / "runs/gone").rename(folder / "elsewhere")
+    assert command("status", "gone").status == 0
+    assert command("status").out.splitlines()[1].split()[0] == "gone"
+    assert command("logs", "gone").status == 3
+    refused = command("resume", "gone", "--yes")
+    assert refused.status == 3
+    assert "has no record in" in refused.err
+
+
+def test_ten_thousand_runs_are_one_question(
+    folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{folder}/bin:{os.environ['PATH']}")
+    fakes.squeue(
+        folder / "bin", [{"JobArrayID": str(number), "State": "RUNNING"} for number in range(1, 101)]
+    )
+    fakes.failing(folder / "bin", "sacct", "Slurm accounting storage is disabled")
+    with closing(Index(place(os.environ))) as index:
+        for number in range(1, 301):
+            key = f"{number:x}"
+            index.begin(key, folder / "runs" / key, "ddp", shared=False)
+            index.accepted(key, str(number))
+        asked: list[int] = []
+
+        def ask(environment: Mapping[str, str]) -> list[JobInQueue]:
+            asked.append(1)
+            return queue(environment)
+
+        monkeypatch.setattr(status, "queue", ask)
+        states, problems = status.look(index, os.environ, index.runs())
+        status.look(index, os.environ, index.runs()[100:])
+    assert (len(asked), problems) == (1, [])
+    assert [one.last.state for one in states if one.last] == ["RUNNING"] * 100 + [""] * 200
+
+
+def test_an_array_is_told_by_the_number_of_its_tasks(
+    folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{folder}/bin:{os.environ['PATH']}")
+    states = {"7_1": "COMPLETED", "7_2": "RUNNING", "7_3": "RUNNING", "7_[4-9%2]": "PENDING"}
+    fakes.squeue(folder / "bin", [{"JobArrayID": task, "State": state} for task, state in states.items()])
+    with closing(Index(place(os.environ))) as index:
+        index.begin("a", folder, "sweep", shared=False)
+        index.accepted("a", "7")
+    assert "running: 6 waiting, 2 running, 1 completed" in command("status").out
+
+
+def test_states_are_words(folder: Path) -> None:
+    job = Job(key="a", run="r", id="1", cluster="", submitted=0.0, state="", ended=False, says="", seen=0.0)
+    assert status.words(job) == "submitted"
+    assert status.words(replace(job, state="OUT_OF_MEMORY", ended=True)) == "ended for lack of memory"
+    assert status.words(replace(job, state="SOMETHING_NEW")) == "something new"
+    assert RunState(run=None, jobs=()).last is None  # type: ignore[arg-type]

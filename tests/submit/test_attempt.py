@@ -1,0 +1,186 @@
+"""What submit does when Slurm's answers get lost, on programs that lose them; and on a real Slurm."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from sbatchgen.runs.index import LOST, Index, place
+from sbatchgen.submit import attempt
+from tests.cluster.slurm import Cluster
+from tests.conftest import REPOSITORY, Command
+from tests.jobs.jobs import SBATCHGEN
+
+TIMED_OUT = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
+DOWN = "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)"
+REFUSED = "sbatch: error: Batch job submission failed: Invalid qos specification"
+# Each call takes the next line of the plan: "accept", "drop" (accepted, but nobody is told), "lose", or an error.
+FAKE_SBATCH = """#!/bin/bash
+calls=$(cat calls 2>/dev/null || echo 0)
+echo $((calls + 1)) >calls
+mapfile -t plan <plan
+case ${plan[calls]} in
+accept) echo "${!#}" >>queue; echo 4711 ;;
+drop) echo "${!#}" >>queue; echo 'TIMED_OUT' >&2; exit 1 ;;
+late) (sleep 1; echo "${!#}" >>queue) >/dev/null 2>&1 & echo 'TIMED_OUT' >&2; exit 1 ;;
+restart) echo 2 >boot; echo 'TIMED_OUT' >&2; exit 1 ;;
+killed) kill -KILL $$ ;;
+*) echo "${plan[calls]}" >&2; exit 1 ;;
+esac
+""".replace("TIMED_OUT", TIMED_OUT)
+FAKE_SQUEUE = """#!{python}
+import sys
+asked = next(word for word in sys.argv if word.startswith("--Format=")).removeprefix("--Format=")
+try:
+    scripts = open("queue").read().split("\\n")[:-1]
+except OSError:
+    scripts = []
+for number, script in enumerate(scripts):
+    values = {{"JobArrayID": str(4711 + number), "State": "PENDING", "Command": script}}
+    print("".join(values.get(name, "N/A") + end for name, _, end in (one.partition(":") for one in asked.split(","))))
+"""
+FAKE_SCONTROL = """#!/bin/bash
+boot=$(cat boot 2>/dev/null || echo 1)
+if [ "$boot" = 1 ]; then echo "BOOT_TIME               = 2020-01-01T00:00:00"; else
+    echo "BOOT_TIME               = $(date -d '+1 second' +%Y-%m-%dT%H:%M:%S)"; fi
+"""
+
+
+@pytest.fixture
+def slurm(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Programs that stand for Slurm's; `plan` says what sbatch does."""
+    programs = folder / "bin"
+    programs.mkdir()
+    for name, text in (
+        ("sbatch", FAKE_SBATCH),
+        ("squeue", FAKE_SQUEUE.format(python=sys.executable)),
+        ("scontrol", FAKE_SCONTROL),
+    ):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    (folder / "job.sh").write_text("#!/bin/bash\n#SBATCH --time=1:00\n#SBATCH --mem=1G\ntrue\n")
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setattr(attempt, "SEARCH_S", 3.0)
+    monkeypatch.setattr(attempt, "RETRY_S", 600.0)
+    monkeypatch.setattr(attempt, "LONGEST_PAUSE_S", 0.1)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("plan", "calls"),
+    [
+        (["accept"], 1),
+        (["drop"], 1),
+        (["late"], 1),
+        ([DOWN, DOWN, DOWN, "accept"], 4),
+        ([DOWN, "drop"], 2),
+        (["restart", "accept"], 2),  # what the earlier controller had not saved is gone
+        (
+            ["sbatch: error: Batch job submission failed: Slurm backup controller in standby mode", "accept"],
+            2,
+        ),
+    ],
+)
+def test_a_job_is_submitted_exactly_once(
+    slurm: Path, command: Command, monkeypatch: pytest.MonkeyPatch, plan: list[str], calls: int
+) -> None:
+    monkeypatch.setattr(attempt, "SEARCH_S", 600.0)
+    (slurm / "plan").write_text("\n".join(plan))
+    result = command("submit", "job.sh", "--yes")
+    assert (result.status, result.out) == (0, "4711\n"), result.err
+    assert int((slurm / "calls").read_text()) == calls
+    assert len((slurm / "queue").read_text().splitlines()) == 1
+    with closing(Index(place(os.environ))) as index:
+        assert [(job.id, job.ended) for job in index.jobs()] == [("4711", False)]
+
+
+@pytest.mark.parametrize("first", [TIMED_OUT, "killed"])
+def test_where_nobody_knows_nothing_is_submitted_again(slurm: Path, command: Command, first: str) -> None:
+    (slurm / "plan").write_text(f"{first}\naccept\n")
+    result = command("submit", "job.sh", "--yes")
+    assert (result.status, result.out) == (5, "")
+    assert "no such job is in the queue\n  fix: the job may be there, or still come" in result.err
+    assert (slurm / "calls").read_text() == "1\n"
+    with closing(Index(place(os.environ))) as index:
+        (job,) = index.jobs()
+        assert (job.id, job.state) == ("", LOST)
+    (slurm / "queue").write_text(f"/home/ann/tmp/sbatchgen-{job.key}-abc/job.sh\n")  # it came after all
+    (row,) = json.loads(command("status", "--format", "json").out)["runs"]
+    assert [(one["id"], one["state"]) for one in row["jobs"]] == [("4711", "PENDING")]
+
+
+def test_a_refused_job_is_in_no_index(slurm: Path, command: Command) -> None:
+    (slurm / "plan").write_text(f"{REFUSED}\naccept\n")
+    result = command("submit", "job.sh", "--yes")
+    assert (result.status, result.out) == (5, "")
+    assert "Invalid qos specification" in result.err
+    assert (slurm / "calls").read_text() == "1\n"
+    with closing(Index(place(os.environ))) as index:
+        assert (index.jobs(), index.runs()) == ([], [])
+
+
+def test_a_controller_that_stays_down_ends_with_5_and_nothing_half_done(
+    slurm: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt, "RETRY_S", 0.3)
+    (slurm / "plan").write_text("\n".join([DOWN] * 1000))
+    result = command("submit", "job.sh", "--yes")
+    assert (result.status, result.out) == (5, "")
+    assert "note: Slurm's controller does not answer: trying again for 0.3 s\n" in result.err
+    assert "Slurm's controller can't be reached from here" in result.err
+    assert int((slurm / "calls").read_text()) > 1
+    with closing(Index(place(os.environ))) as index:
+        assert (index.jobs(), index.runs()) == ([], [])
+
+
+def test_a_script_can_not_be_found_by_its_own_folder(slurm: Path, command: Command) -> None:
+    """Only folders that submit makes count, wherever the user keeps a script."""
+    (slurm / "plan").write_text("accept")
+    (slurm / "queue").write_text("/home/ann/sbatchgen-c0ffee/job.sh\n/home/ann/sbatchgen-/x/job.sh\n")
+    assert command("submit", "job.sh", "--yes").out == "4711\n"
+    with closing(Index(place(os.environ))) as index:
+        assert [job.id for job in index.jobs()] == ["4711"]
+
+
+@pytest.fixture(scope="module")
+def real(real_slurm: None) -> Iterator[Cluster]:
+    """A cluster of its own: its controller is killed."""
+    with Cluster(visible=[Path(sys.base_prefix), Path(sys.prefix), REPOSITORY]) as running:
+        running.put("work/job.sh", "#!/bin/bash\n#SBATCH --hold --time=5 --mem=100M\ntrue\n")
+        yield running
+
+
+@pytest.mark.slow
+def test_on_a_real_slurm_a_controller_that_comes_back_gets_the_job(real: Cluster) -> None:
+    real.stop_controller()
+    comes_back = threading.Timer(2, real.start_controller)
+    comes_back.start()
+    done = real.run([SBATCHGEN, "submit", "job.sh", "--yes"], cwd=real.home / "work")
+    comes_back.join()
+    assert done.returncode == 0, done.stderr
+    assert real.job(int(done.stdout))["JobState"] == "PENDING"
+    assert len(real.run(["squeue", "--noheader"], check=True).stdout.splitlines()) == 1
+    real.run(["scancel", done.stdout.strip()], check=True)
+
+
+@pytest.mark.slow
+def test_on_a_real_slurm_a_job_is_found_by_its_command(real: Cluster) -> None:
+    """An sbatch that submits, and then loses the answer."""
+    real.put(
+        "bin/sbatch",
+        f'#!/bin/bash\n/usr/bin/sbatch "$@" >/dev/null\necho "{TIMED_OUT}" >&2\nexit 1\n',
+        mode=0o755,
+    )
+    before = set(real.run(["squeue", "-h", "-o", "%i"], check=True).stdout.split())
+    path = {"PATH": f"{real.home}/bin:/usr/bin:/bin"}
+    done = real.run([SBATCHGEN, "submit", "job.sh", "--yes"], cwd=real.home / "work", env=path)
+    assert done.returncode == 0, done.stderr
+    now = set(real.run(["squeue", "-h", "-o", "%i"], check=True).stdout.split())
+    assert now - before == {done.stdout.strip()}
