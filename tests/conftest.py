@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import os
 import signal
 from collections import Counter
@@ -21,6 +22,7 @@ pytest_plugins = ["tests.cluster.fixtures"]
 REPOSITORY = Path(__file__).parents[1]
 SLOW_FIXTURES = {"cluster", "controller_factory", "later_root", "real_slurm", "trained"}
 SLOWEST = {"jobs": 0, "training": 1, "runs": 2, "rules": 3, "lint": 4}  # folders
+HOMES = itertools.count()
 FIXTURES, GOLDEN = REPOSITORY / "tests/fixtures", REPOSITORY / "tests/golden"
 
 
@@ -85,7 +87,10 @@ Command = Callable[..., Result]
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """No variable of the machine that tests run on has a say, and no file of its user."""
-    home = tmp_path_factory.mktemp("home")
+    home = (
+        tmp_path_factory.getbasetemp() / f"home-{next(HOMES)}"
+    )  # not mktemp, which lists all that are there
+    home.mkdir()
     for name in list(os.environ):
         if name.startswith(("SBATCH", "SLURM_", "XDG_")):
             monkeypatch.delenv(name)

@@ -271,11 +271,14 @@ class Here:
             often = ("--log-every", "1", "--sync-every", "1", "--workers", "0", "--device", "cpu")
             result = job.command("render", *words, "--", *trainer, *often)
             assert result.status == 0, result.err
-            self.done[key] = run_dir, self._bash(result.out, run_dir.name)
+            self.done[key] = (
+                run_dir,
+                self._bash(result.out, run_dir.name, vision=job.config.dataset != "mnist"),
+            )
         return self.done[key]
 
-    def _bash(self, script: str, name: str) -> str:
-        """What a script prints; torchvision is made to fit, as in all tests."""
+    def _bash(self, script: str, name: str, *, vision: bool) -> str:
+        """What a script prints; with `vision` torchvision is made to fit, as in all tests."""
         lines = (QUICKLY / "sitecustomize.py").read_text()
         lines += f"import sys\nsys.path.insert(0, {str(REPOSITORY)!r})\n"
         lines += "from tests.training import vision\nvision.fit()\nsys.path.pop(0)\n"
@@ -289,7 +292,7 @@ class Here:
         ended = subprocess.run(
             ["bash", f"{name}.sh"],
             cwd=self.folder,
-            env={**os.environ, "PATH": path, "PYTHONPATH": str(self.folder)},
+            env={**os.environ, "PATH": path, "PYTHONPATH": str(self.folder if vision else QUICKLY)},
             capture_output=True,
             text=True,
             check=False,

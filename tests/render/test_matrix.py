@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -47,11 +48,15 @@ def test_bash_finds_nothing(rendered: dict[str, tuple[Plan, str]]) -> None:
 
 @pytest.mark.slow
 def test_shellcheck_finds_nothing(rendered: dict[str, tuple[Plan, str]], tmp_path: Path) -> None:
-    """With nothing disabled, and every optional severity."""
+    """With nothing disabled, and every optional severity.
+
+    Of one in three; with MATRIX=whole in the environment, of all.
+    """
     shellcheck = shutil.which("shellcheck", path=str(Path(sys.executable).parent))
     assert shellcheck, "shellcheck is one of the development requirements"
-    for name, (_, text) in rendered.items():
-        assert "shellcheck disable" not in text
+    assert not [name for name, (_, text) in rendered.items() if "shellcheck disable" in text]
+    every = 1 if os.environ.get("MATRIX") == "whole" else 3
+    for name, (_, text) in [*rendered.items()][::every]:
         (tmp_path / f"{name}.sh").write_text(text)
     files = sorted(map(str, tmp_path.iterdir()))
     halves = [

@@ -58,13 +58,13 @@ def test_what_would_change_the_job_is_left_out_of_the_environment(
     for name, value in (
         ("SBATCH_PARTITION", "x"),
         ("SLURM_CPU_BIND", "x"),
-        ("SLURM_CONF", "/etc/slurm.conf"),
+        ("SLURM_CONF", "/dev/null"),
     ):
         monkeypatch.setenv(name, value)
     result = command("submit", "single", "--profile", "troila", "--yes")
     assert "SBATCH_PARTITION, SLURM_CPU_BIND" in result.err
     environment = (record / "env").read_text()
-    assert "SLURM_CONF=/etc/slurm.conf" in environment
+    assert "SLURM_CONF=/dev/null" in environment
     assert "SBATCH_PARTITION" not in environment
     command("submit", "single", "--profile", "troila", "--yes", "--keep-sbatch-env")
     assert "SBATCH_PARTITION=x" in (record / "env").read_text()
