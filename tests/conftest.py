@@ -21,7 +21,24 @@ pytest_plugins = ["tests.cluster.fixtures"]
 
 REPOSITORY = Path(__file__).parents[1]
 SLOW_FIXTURES = {"cluster", "controller_factory", "later_root", "real_slurm", "trained"}
-SLOWEST = {"jobs": 0, "training": 1, "runs": 2, "rules": 3, "lint": 4}  # folders
+# These begin, the longest first, so that the processes which share the files end at about the same time.
+SLOWEST = (
+    *("jobs/test_survival.py", "jobs/test_jobs.py", "jobs/test_containers.py", "jobs/test_own_trainer.py"),
+    *(
+        "jobs/test_tutorials.py",
+        "training/test_images.py",
+        "training/test_runs.py",
+        "training/test_moments.py",
+    ),
+    *(
+        "runs/test_start.py",
+        "docs/test_own.py",
+        "docs/test_pages.py",
+        "test_situations.py",
+        "training/test_seen.py",
+    ),
+    *("lint/test_scripts.py", "rules/test_values.py", "training", "runs", "docs", "rules", "lint"),
+)
 HOMES = itertools.count()
 FIXTURES, GOLDEN = REPOSITORY / "tests/fixtures", REPOSITORY / "tests/golden"
 
@@ -55,14 +72,17 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a real Slurm or a training as slow, and put the folders with the slowest files first.
-
-    Processes that share the files out then end at about the same time.
-    """
+    """Mark what needs a real Slurm or a training as slow, and put the slowest files first."""
     for item in items:
         if isinstance(item, pytest.Function) and SLOW_FIXTURES & set(item.fixturenames):
             item.add_marker("slow")
-    items.sort(key=lambda item: SLOWEST.get(item.path.parent.name, len(SLOWEST)))
+    places = {name: number for number, name in enumerate(SLOWEST)}
+
+    def place(item: pytest.Item) -> int:
+        file = item.path.relative_to(REPOSITORY / "tests")
+        return places.get(str(file), places.get(str(file.parent), len(places)))
+
+    items.sort(key=place)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
