@@ -530,7 +530,7 @@ class Dropping(http.server.BaseHTTPRequestHandler):
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.connection.close()
         elif self.how == "silent":
-            time.sleep(2)
+            time.sleep(3)
         self.close_connection = True
 
     def log_message(self, *_: object) -> None:
@@ -567,7 +567,7 @@ def test_a_download_that_breaks_off_goes_on_at_the_second_mirror(
 
     for name, data in contents.items():
         monkeypatch.setitem(dataset.FILES, name, hashlib.md5(data, usedforsecurity=False).hexdigest())
-    monkeypatch.setattr(dataset, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(dataset, "TIMEOUT_S", 1.5 if how == "silent" else 60)
     monkeypatch.setattr(Dropping, "how", how)
     with server(Dropping) as first, server(Good) as second:
         monkeypatch.setattr(dataset, "MIRRORS", (first, second))

@@ -19,8 +19,9 @@ import pytest
 from sbatchgen.inputs.job import RUNTIMES
 from tests.conftest import REPOSITORY, Command
 from tests.scripts import NEEDS, plan, script
+from tests.training.forks import QUICKLY
 from tests.training.states import equal, everything
-from tests.training.trainers import QUICKLY, wait_for
+from tests.training.trainers import wait_for
 
 EXAMPLE = REPOSITORY / "examples" / "own.py"
 PAGE = (REPOSITORY / "docs/how-to/own-data.md").read_text()

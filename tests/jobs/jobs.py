@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cluster.slurm import Cluster
-from tests.training.trainers import QUICKLY
+from tests.training.forks import QUICKLY
 
 SBATCHGEN = Path(sys.prefix, "bin", "sbatchgen")
 PROFILE = f"""

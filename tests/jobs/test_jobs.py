@@ -250,9 +250,9 @@ def test_an_array_element_restarts_itself_only(site: Site) -> None:
 
 
 def test_two_jobs_on_the_same_nodes_do_not_meet(site: Site) -> None:
-    extra = ("ddp", "--nodes", "2", "--nodelist", "n3,n4", "--gpus-per-node", "1", "--launcher", "srun")
-    extra += ("--begin", "now+1hour", "--", "--epochs", "1")
-    jobs = [site.submit(f"pair-{number}", *extra) for number in (1, 2)]
+    shape = ("ddp", "--nodes", "2", "--nodelist", "n3,n4", "--gpus-per-node", "1", "--launcher", "srun")
+    later = ("--begin", "now+1hour", "--", "--epochs", "1")
+    jobs = [site.submit(f"pair-{number}", *shape, *later) for number in (1, 2)]
     for job in jobs:
         site.cluster.root(["scontrol", "update", f"jobid={job}", "starttime=now"])
     records = [site.cluster.wait(job, {"COMPLETED"}) for job in jobs]

@@ -31,7 +31,7 @@ from torch.optim import lr_scheduler
 from tests.cluster.slurm import Cluster
 from tests.conftest import REPOSITORY, Command
 from tests.training import vision
-from tests.training.trainers import QUICKLY
+from tests.training.forks import QUICKLY
 from training import digits
 from training.config import Config, global_batch, parse
 from training.data.datasets import Data, load_data

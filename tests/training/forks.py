@@ -11,6 +11,7 @@ import atexit
 import ctypes
 import gc
 import importlib
+import io
 import json
 import os
 import runpy
@@ -103,6 +104,7 @@ def become(request: dict[str, Any], fds: Sequence[int]) -> None:
     for number in request["ignored"]:
         signal.signal(number, signal.SIG_IGN)
     if sys.stdout.isatty():
+        assert isinstance(sys.stdout, io.TextIOWrapper)
         sys.stdout.reconfigure(line_buffering=True)
     places = [place for place in os.environ.get("PYTHONPATH", "").split(":") if place]
     sys.path[1:1] = places

@@ -20,9 +20,9 @@ from typing import Any
 
 import torch
 
+from .forks import QUICKLY
 from .states import equal
 from .trainers import (
-    QUICKLY,
     SCRIPTS_TORCHRUN_2,
     SPAWN_2,
     Trainers,

@@ -24,10 +24,10 @@ from training.data.splits import FromLoaders, Norm, move_to_device
 from training.errors import UserError
 
 from . import vision
+from .forks import QUICKLY
 from .states import equal, everything
 from .trainers import (
     HANGS_S,
-    QUICKLY,
     ROOT,
     SLOW,
     Here,
@@ -201,11 +201,11 @@ def test_resnet_in_two_processes_and_its_evaluation(
 ) -> None:
     """The last step of an epoch has one image, the last batch of the validation is uneven."""
     flags = (*RESNET, *RATE, "--data-dir", str(photos / "train"), "--val-path", str(photos / "val"))
-    flags = (*flags, "--epochs", "1")
+    once = (*flags, "--epochs", "1")
     often = ("--workers", "0", "--save-every", "2", "--keep", "9")
-    whole = trainers.run_ranks(2, tmp_path / "whole", *flags, *often)
+    whole = trainers.run_ranks(2, tmp_path / "whole", *once, *often)
     half = str(tmp_path / "whole" / "checkpoints" / "step-00000002.pt")
-    rest = trainers.run_ranks(2, tmp_path / "rest", *flags, "--workers", "1", "--resume", half)
+    rest = trainers.run_ranks(2, tmp_path / "rest", *once, "--workers", "1", "--resume", half)
     score = here(tmp_path / "whole", *flags, "--workers", "0", "--evaluate")
 
     assert [whole.code, rest.code, score.code] == [0, 0, 0], whole.err + rest.err + score.err

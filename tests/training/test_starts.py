@@ -15,7 +15,8 @@ import pytest
 import training
 from tests.cluster.slurm import Cluster
 
-from .trainers import LAUNCHER_VARIABLES, QUICKLY, ROOT, Trainers
+from .forks import QUICKLY
+from .trainers import LAUNCHER_VARIABLES, ROOT, Trainers
 
 TEXT = str(training.__doc__)
 LINES = [line.strip() for line in re.sub(r" \\\n +", " ", TEXT).splitlines()]
