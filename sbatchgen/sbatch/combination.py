@@ -11,6 +11,7 @@ from sbatchgen.sbatch import hostlist, tres_per_task
 from sbatchgen.sbatch.fields import Fields
 from sbatchgen.sbatch.grammar import NO_VAL, RefusedError, fatal, fold, wrapped
 
+_ZEROS = re.compile(r"(?<!\d)0+(?=\d+$)")  # before the number that a host's name ends with
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 _HINT_RIVALS = ("ntasks-per-core", "threads-per-core", "extra-node-info")
 _PER_GPU_RIVALS = ("gpus-per-task", "gpus-per-socket", "ntasks-per-node")
@@ -155,7 +156,8 @@ def _nodelist(job: Fields) -> None:
     if text is None or "/" in text:  # a file, which only sbatch itself can read
         return
     if job.slurm < "23.02" or not (job["nodes_set"] or _is_function(job)):
-        count = len(set(hostlist.expanded(text, slurm=job.slurm)))
+        # Slurm takes some numbers for equal that are padded differently: x8 and x08
+        count = len({_ZEROS.sub("", host) for host in hostlist.expanded(text, slurm=job.slurm)})
         job["min_nodes"] = max(count, job["min_nodes"]) if job["nodes_set"] else count
         job["nodes_set"] = True
 
