@@ -23,7 +23,7 @@ OF_STREAMS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 MODULES = {
     "jobs": ("render", "review", "explain", "submit", "resume"),
     "scripts": ("lint",),
-    "runs": ("status", "logs", "cancel", "plot"),
+    "runs": ("status", "logs", "cancel", "exec", "plot"),
     "profiles": ("profile", "schema"),
     "data": ("data",),
     "completion": ("completion",),
@@ -41,7 +41,8 @@ class Commands(click.Group):
         """The command of a name, if there is one."""
         for module, names in MODULES.items():
             if cmd_name in names:
-                found = getattr(import_module(f"sbatchgen.cli.{module}"), cmd_name)
+                commands = vars(import_module(f"sbatchgen.cli.{module}"))
+                found = commands.get(cmd_name) or commands[f"{cmd_name}_"]
                 assert isinstance(found, click.Command)  # noqa: S101
                 return found
         return None

@@ -1,4 +1,4 @@
-"""status, logs, cancel, plot: what becomes of a job after it was submitted."""
+"""status, logs, cancel, exec, plot: what becomes of a job after it was submitted."""
 
 from __future__ import annotations
 
@@ -276,6 +276,35 @@ def _cancel(one: RunState, job: str, task: str) -> None:
     answer = command.query(["scancel", f"{job}_{task}" if task else job], os.environ)
     if answer.failure:
         raise answer.error
+
+
+@click.command("exec")
+@RUN
+@click.pass_obj
+def exec_(command: tuple[str, ...], /, run: str) -> None:
+    """Run a command on each node of a running job, beside its training.
+
+    The command comes after --, as in: sbatchgen exec ddp -- nvidia-smi. The exit status is its own.
+    """
+    from sbatchgen.runs import status
+    from sbatchgen.slurm.command import run_here, submit_environment
+
+    if not command:
+        raise click.UsageError("no command: write it after --, as in: sbatchgen exec RUN -- nvidia-smi")
+    with open_index() as index:
+        found = find_run(index, run)
+        (state,), problems = status.look(index, os.environ, [found])
+    if problems:
+        raise SlurmError(problems)
+    job, rows = state.last, [row for row in state.now if row.state.name == "RUNNING"]
+    if job and status.is_local(job):
+        sys.exit(run_here(command, os.environ))
+    if not rows:
+        what = f"run {found.name} has no running job: {status.words(job) if job else 'nothing'}"
+        raise SlurmError.of(what, fix=f"sbatchgen status {found.name}")
+    row, environment = rows[-1], submit_environment(os.environ)[0]
+    step = ["srun", f"--jobid={row.id}", "--overlap", f"--nodes={row.nodes}", f"--ntasks={row.nodes}"]
+    sys.exit(run_here([*step, "--ntasks-per-node=1", "--", *command], environment))
 
 
 @click.command()

@@ -101,6 +101,18 @@ def run(
     return Output(program, status, _text(done.stdout), _text(done.stderr), timeout)
 
 
+def run_here(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a command on this terminal; its exit status.
+
+    Raises:
+        SlurmError: It can't be started.
+    """
+    try:
+        return status_in_shell(subprocess.run(arguments, env=environment, check=False).returncode)
+    except OSError as error:
+        raise _cannot_start(arguments[0], error, environment, ELSEWHERE) from error
+
+
 def submit_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """The environment without SBATCH_* and SLURM_*, which beat the script; and the names left out."""
     left_out = [name for name in environment if name.startswith(_OF_JOBS) and name != _KEPT]

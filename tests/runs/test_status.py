@@ -84,6 +84,22 @@ def test_a_run_from_its_submission_to_its_end(site: Site) -> None:
 
 
 @pytest.mark.slow
+def test_a_command_runs_on_each_node_beside_the_training(site: Site) -> None:
+    refused = site("exec", "plain", "--", "hostname")
+    assert (refused.returncode, refused.stdout) == (5, "")
+    assert "run plain has no running job: completed" in refused.stderr
+    site.submit("wide", "--nodes=2 --exclusive")
+    site.until("wide", "RUNNING")
+    done = site("exec", "wide", "--", "bash", "-c", "hostname; exit 3")
+    assert done.returncode == 3
+    (queued,) = site.runs("wide")["wide"]["queue"]
+    assert len(set(done.stdout.split())) == 2
+    assert queued["state"] == "RUNNING"
+    assert site("exec", "wide").returncode == 2
+    site("cancel", "wide")
+
+
+@pytest.mark.slow
 def test_a_job_that_waits_says_why_and_what_to_do(site: Site) -> None:
     job = site.submit("held", "--hold")
     done = site("status", "held")
