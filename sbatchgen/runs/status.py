@@ -22,6 +22,8 @@ from sbatchgen.slurm.state import State, state
 from sbatchgen.slurm.submission import key_of
 
 SUBMITS_S = 900.0  # a submission takes no longer, unless its command was killed
+# slurmctld saves its jobs some seconds after it has accepted them.
+_FORGOTTEN = "Slurm has lost it, and given its id to another job: its controller was killed"
 CLOCKS_S = 120.0  # how far the clocks of a cluster may differ
 
 
@@ -65,7 +67,7 @@ def look(
     states = []
     for run in runs:
         of_run = [seen.get(job.key, job) for job in jobs[run.name]]
-        now = rows.get(of_run[-1].id, ()) if of_run else ()
+        now = rows.get(of_run[-1].key, ()) if of_run else ()
         states.append(RunState(run=run, jobs=of_run, now=now, progress=read_progress(run.folder)))
     return states, problems
 
@@ -78,7 +80,7 @@ def is_local(job: Job) -> bool:
 def _seen(
     live: Sequence[Job], folders: Mapping[str, Path], environment: Mapping[str, str]
 ) -> tuple[dict[str, Job], dict[str, list[JobInQueue]], list[Problem]]:
-    """The jobs as they are now, by key; squeue's rows by the id of the job; what went wrong."""
+    """The jobs as they are now, and squeue's rows of each, by its key; what went wrong."""
     now = time.time()
     seen = {job.key: _of_process(job, folders[job.run], now) for job in live if is_local(job)}
     of_slurm = [job for job in live if not is_local(job)]
@@ -89,14 +91,18 @@ def _seen(
     except SlurmError as error:
         return seen, {}, [*error.problems]
     by_id: dict[str, list[JobInQueue]] = {}
-    by_key = {}
+    by_key: dict[str, str] = {}
     for row in answer:
         by_id.setdefault(str(row.job), []).append(row)
         by_key[key_of(row.command)] = str(row.job)
-    gone = []
+    gone, theirs = [], {}
     for job in of_slurm:
-        id_ = job.id or by_key.get(job.key, "")
-        if rows := by_id.get(id_):
+        id_ = by_key.get(job.key, "") or job.id
+        rows = by_id.get(id_, [])
+        if rows and key_of(rows[0].command) not in ("", job.key):
+            seen[job.key] = replace(job, state=LOST, ended=True, says=_FORGOTTEN, seen=now)
+        elif rows:
+            theirs[job.key] = rows
             seen[job.key] = _of_rows(replace(job, id=id_), rows, now)
         elif id_:
             gone.append(job)
@@ -105,8 +111,8 @@ def _seen(
     try:
         seen |= _from_accounting(gone, environment, now)
     except SlurmError as error:
-        return seen, by_id, [*error.problems]
-    return seen, by_id, []
+        return seen, theirs, [*error.problems]
+    return seen, theirs, []
 
 
 def _of_rows(job: Job, rows: Sequence[SlurmJob], now: float) -> Job:
@@ -186,6 +192,9 @@ def problems_of(states: Iterable[RunState]) -> list[Problem]:
     """What a person must do for runs that do not start by themselves."""
     found = []
     for one in states:
+        if one.last and one.last.state == LOST and one.last.says:
+            fix = f"sbatchgen resume {one.run.name}"
+            found.append(Problem(f"{one.run.name}: {one.last.says}", fix=fix))
         for row in one.now[:1]:
             why = reason(row.reason, row.id)
             if row.state.name == "PENDING" and why.kind in ("never", "person"):

@@ -221,9 +221,13 @@ class Cluster:
         in_use = {"idle", "mix", "alloc", "comp"}
         self.until(lambda: self._states(name) <= in_use, f"node '{name}' in use again")
 
-    def stop_controller(self) -> None:
-        """Kill slurmctld: what it has not saved is lost."""
-        self.root(["pkill", "-KILL", "slurmctld"], on=site.CONTROLLER)
+    def stop_controller(self, signal: str = "KILL") -> None:
+        """Kill slurmctld: what it has not saved is lost, unless the signal is TERM."""
+        self.root(["pkill", f"-{signal}", "slurmctld"], on=site.CONTROLLER)
+        self.until(
+            lambda: self.root(["pgrep", "slurmctld"], on=site.CONTROLLER, check=False).returncode == 1,
+            "end of slurmctld",
+        )
 
     def start_controller(self) -> None:
         """Start slurmctld again, and wait until it answers."""

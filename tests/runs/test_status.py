@@ -151,16 +151,13 @@ def test_after_a_run_that_failed_nothing_starts(site: Site) -> None:
 
 
 @pytest.mark.slow
-def test_a_job_that_a_node_lost_or_nobody_knows_is_not_shown_as_running(site: Site) -> None:
+def test_a_job_that_slurm_has_forgotten_is_not_shown_as_running(site: Site) -> None:
     """Without accounting, what squeue forgets has ended; how is not known."""
-    job = site.submit("forgotten")
-    site.until("forgotten", "RUNNING")
     with closing(Index(place({"HOME": str(site.cluster.home)}))) as index:
-        (known,) = index.jobs("forgotten")
-        index.seen([replace(known, id="999999")])
+        index.begin("dead", site.work / "x", "forgotten", shared=False)
+        index.accepted("dead", "999999")
     (shown,) = site.runs("forgotten")["forgotten"]["jobs"]
     assert (shown["state"], shown["ended"], shown["says"]) == ("", True, "no longer in the queue")
-    site.cluster.run(["scancel", job], check=True)
 
 
 @pytest.mark.slow
@@ -199,6 +196,26 @@ def test_hostile_words_of_slurm_stay_in_their_cells(
     assert "\x1b" not in shown.out + shown.err
     (run,) = json.loads(command("status", "--format", "json").out)["runs"]
     assert run["name"] == "ddp"
+
+
+def test_a_job_whose_id_is_another_jobs_by_now_was_lost_by_slurm(
+    folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after slurmctld was killed before it had saved the job."""
+    (folder / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{folder}/bin:{os.environ['PATH']}")
+    with closing(Index(place(os.environ))) as index:
+        for key in ("c0ffee", "ab12"):
+            index.begin(key, folder / key, "ddp", shared=False)
+            index.accepted(key, "4711")
+    row = {"JobArrayID": "4711", "State": "RUNNING", "Command": "/home/ann/tmp/sbatchgen-ab12-x/job.slurm"}
+    fakes.squeue(folder / "bin", [row])
+    runs = json.loads(command("status", "--format", "json").out)["runs"]
+    assert [(run["name"], run["jobs"][0]["state"], run["jobs"][0]["ended"]) for run in runs] == [
+        ("ddp", "LOST", True),
+        ("ddp-2", "RUNNING", False),
+    ]
+    assert "Slurm has lost it" in command("status").out
 
 
 def test_a_run_without_slurm_has_the_same_verbs(folder: Path, command: Command) -> None:
