@@ -69,4 +69,6 @@ def directive(option: str, value: str) -> str:
 
 def visible(text: str) -> str:
     """The text with control characters escaped, except newlines and tabs."""
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in text)

@@ -196,8 +196,10 @@ def problems_of(states: Iterable[RunState]) -> list[Problem]:
             fix = f"sbatchgen resume {one.run.name}"
             found.append(Problem(f"{one.run.name}: {one.last.says}", fix=fix))
         for row in one.now[:1]:
+            if row.state.name != "PENDING":
+                continue
             why = reason(row.reason, row.id)
-            if row.state.name == "PENDING" and why.kind in ("never", "person"):
+            if why.kind in ("never", "person"):
                 found.append(
                     Problem(f"{one.run.name}: {why.means}", at=f"job {row.id}, {why.name}", fix=why.fix)
                 )

@@ -102,7 +102,7 @@ def count(printed: str) -> int:
 def time(printed: str) -> datetime | None:
     """A time; None for "N/A", "Unknown" and "None"."""
     try:
-        return datetime.strptime(printed, "%Y-%m-%dT%H:%M:%S").astimezone()
+        return datetime.fromisoformat(printed).astimezone()
     except ValueError:
         return None
 
