@@ -1,0 +1,77 @@
+"""Where the logs of a job are, and how they are read while they grow."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sbatchgen.runs import log
+from sbatchgen.runs.log import Tail, find
+from sbatchgen.runs.record import Record
+
+
+def record(pattern: str, **more: str) -> Record:
+    return Record(shared=False, name="a[b]*", job="4711", folder="/", log=pattern, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "files", "found"),
+    [
+        ("%x-%j.out", ["a[b]*-4711.out", "ab-4711.out", "a[b]*-4712.out"], ["a[b]*-4711.out"]),
+        ("100%%-%j", ["100%-4711", "100%%-4711"], ["100%-4711"]),
+        ("%6j.out", ["004711.out", "4711.out"], ["004711.out"]),
+        ("log-%N.%j", ["log-n1.4711", "log-n2.4711", "log.4711"], ["log-n1.4711", "log-n2.4711"]),
+        ("plain?.out", ["plain?.out", "plains.out"], ["plain?.out"]),
+        ("missing-%j", [], []),
+    ],
+)
+def test_the_names_that_slurm_gives(tmp_path: Path, pattern: str, files: list[str], found: list[str]) -> None:
+    for name in files:
+        (tmp_path / name).touch()
+    assert sorted(path.name for path in find(record(f"{tmp_path}/{pattern}"))) == sorted(found)
+
+
+def test_the_logs_of_an_array(tmp_path: Path) -> None:
+    for task in (1, 2, 10):
+        (tmp_path / f"x-4711_{task}.out").touch()
+        (tmp_path / f"y-{4711 + task}.out").touch()
+    array = record(f"{tmp_path}/x-%A_%a.out", array="1-10")
+    assert len(find(array)) == 3
+    assert [path.name for path in find(array, "2")] == ["x-4711_2.out"]
+    assert len(find(record(f"{tmp_path}/y-%j.out", array="1-10"))) == 3  # each task has an id of its own
+    assert find(record("")) == []
+
+
+def test_a_log_is_read_as_it_grows(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    tail = Tail(path)
+    assert list(tail.more()) == []
+    path.write_bytes(b"one\n")
+    assert list(tail.more()) == [b"one\n"]
+    with path.open("ab") as file:
+        file.write(b"two\n\xff")
+    assert list(tail.more()) == [b"two\n\xff"]
+    assert list(tail.more()) == []
+    path.write_bytes(b"cut\n")  # by a job that does not append
+    assert list(tail.more()) == [b"cut\n"]
+    (tmp_path / "new").write_bytes(b"another file\n")
+    (tmp_path / "new").replace(path)
+    assert list(tail.more()) == [b"another file\n"]
+    path.unlink()
+    os.mkfifo(path)
+    assert list(tail.more()) == []
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3, 7, 1 << 20])
+@pytest.mark.parametrize(
+    "text", [b"", b"\n", b"a", b"a\n", b"a\nb", b"a\nb\n", b"\n\n\n", b"a\n\nb\n\n", b"1\n2\n3\n4\n5\n"]
+)
+def test_the_last_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, piece: int) -> None:
+    monkeypatch.setattr(log, "PIECE", piece)
+    path = tmp_path / "log"
+    path.write_bytes(text)
+    for lines in range(7):
+        shown = b"".join(Tail(path, last=lines).more())
+        assert shown == b"".join(text.splitlines(keepends=True)[-lines:] if lines else []), lines
