@@ -17,6 +17,7 @@ from sbatchgen.lint.fix import mended
 from sbatchgen.lint.settings import Settings, findings_of, settings_of
 from sbatchgen.lint.source import Source, whole
 from tests.conftest import REPOSITORY
+from tests.tables import hold
 
 FOLDER = REPOSITORY / "tests" / "fixtures" / "corpus"
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.sh"))
@@ -51,13 +52,15 @@ def test_each_script_has_its_line() -> None:
     assert len(SCRIPTS) >= 150
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_the_findings_are_those_and_no_other(name: str) -> None:
-    assert said(name) == EXPECTED[name]
+def test_the_findings_are_those_and_no_other() -> None:
+    assert {name: said(name) for name in SCRIPTS} == EXPECTED
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_what_bash_refuses_is_an_error_and_nothing_else_is(name: str) -> None:
+def test_what_bash_refuses_is_an_error_and_nothing_else_is() -> None:
+    hold(has_an_error_if_bash_refuses, zip(SCRIPTS))
+
+
+def has_an_error_if_bash_refuses(name: str) -> None:
     """Text behind an exit is never read by a bash that runs the script, but by bash -n."""
     source = whole(str(FOLDER / f"{name}.sh"))
     subject = JobScript(file=source.file, text=source.text)
@@ -202,8 +205,11 @@ def test_pedantic_rules_are_told_to_those_who_ask() -> None:
 # --- Fixes ---
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_a_fix_leaves_what_the_script_does(name: str) -> None:
+def test_a_fix_leaves_what_the_script_does() -> None:
+    hold(does_the_same_when_mended, zip(SCRIPTS))
+
+
+def does_the_same_when_mended(name: str) -> None:
     """No line goes but by a change within it, no modules are purged, and what bash could read it still can."""
     source = whole(str(FOLDER / f"{name}.sh"))
     new = mended(source.data, lambda data: findings_of(Source(file=source.file, data=data), nobody()))

@@ -21,13 +21,9 @@ from sbatchgen.plan.resolve import resolve
 from sbatchgen.rules import judge
 from sbatchgen.rules.judge import check
 from sbatchgen.rules.page import FOLDER, PROFILE, Example, Page, pages
+from tests.tables import hold
 
 PAGES = pages()
-EXAMPLES = [
-    pytest.param(page, example, id=f"{page.rule}-{'good' if example.good else 'bad'}-{number}")
-    for page in PAGES.values()
-    for number, example in enumerate(page.examples, start=1)
-]
 
 
 def cluster(page: Page) -> Document[Profile]:
@@ -81,8 +77,12 @@ def test_a_page_shows_both() -> None:
         assert {example.good for example in page.examples} == {True, False}, page.rule
 
 
-@pytest.mark.parametrize(("page", "example"), EXAMPLES)
-def test_the_examples_are_what_they_say(page: Page, example: Example, tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
+def test_the_examples_are_what_they_say(page: Page, tmp_path: Path) -> None:
+    hold(is_what_it_says, [(page, example, tmp_path) for example in page.examples])
+
+
+def is_what_it_says(page: Page, example: Example, tmp_path: Path) -> None:
     """A bad one has a finding of the rule, which its fix removes; a good one has none, and no error at all."""
     found = findings(page, example, tmp_path)
     about = [one for one in found if one.rule == page.rule]
