@@ -12,7 +12,6 @@ import pytest
 from training import digits
 from training.processes.stop import SIGNALS
 
-from .quickly import sitecustomize as _quickly  # noqa: F401 - torch without its compiler in this process too
 from .trainers import LAUNCHER_VARIABLES, Here, Trainers
 
 

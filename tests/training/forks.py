@@ -42,16 +42,22 @@ class Fork(subprocess.Popen[str]):
         ]
         fds = [given if given != -1 else own for own, given in enumerate((stdin, stdout, stderr))]
         place = forking()
+        adopt(True)
         socket.send_fds(place, [json.dumps(request).encode()], fds)
         self.pid = int(place.recv(32))
+        adopt(False)
         self._child_created = True
         self._close_pipe_fds(stdin, to_stdin, from_stdout, stdout, from_stderr, stderr)  # type: ignore[attr-defined]
 
 
+def adopt(on: bool) -> None:  # noqa: FBT001
+    """Whether this process becomes the parent of processes below it whose parent ends: of a fork, and of no other."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
+
+
 @cache
 def forking() -> socket.socket:
-    """To a process that forks on request until this one ends; the forks are this one's children."""
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    """To a process that forks on request until this one ends."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     process = subprocess.Popen(
         [sys.executable, "-m", __name__, str(theirs.fileno())],
@@ -79,16 +85,19 @@ def main() -> None:
         text, fds, _, _ = socket.recv_fds(place, LONGEST, 3)
         if not text:
             return
+        reader, writer = os.pipe()
         between = os.fork()
         if not between:
             break
-        os.waitpid(between, 0)
-        for fd in fds:
+        os.waitpid(between, 0)  # now the fork is the child of the process that asked for it
+        place.send(os.read(reader, 32))
+        for fd in (*fds, reader, writer):
             os.close(fd)
     if pid := os.fork():
-        place.send(str(pid).encode())
-        os._exit(0)  # the fork is now the child of the process that asked for it
-    place.close()
+        os.write(writer, str(pid).encode())
+        os._exit(0)
+    for end in (place.detach(), reader, writer):
+        os.close(end)
     become(json.loads(text), fds)
 
 
