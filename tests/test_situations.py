@@ -29,7 +29,8 @@ from typing import Any, NoReturn
 import pytest
 
 from sbatchgen.errors import DocumentError
-from sbatchgen.runs import curves, dataset
+from sbatchgen.runs import dataset
+from sbatchgen.runs import events as events_module
 from sbatchgen.runs.curves import read_history
 from tests.conftest import REPOSITORY, Command
 from tests.lint.test_lint import on_terminal
@@ -618,11 +619,11 @@ def test_events_that_are_none_are_passed_over(tmp_path: Path, line: str) -> None
 
 
 def test_a_file_of_events_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(curves, "MAX_EVENTS", 2)
+    monkeypatch.setattr(events_module, "MAX_EVENTS", 2)
     assert read_history(events(tmp_path / "two", GOOD, GOOD)).last == 2
     with pytest.raises(DocumentError, match="lines of events"):
         read_history(events(tmp_path / "three", GOOD, GOOD, GOOD))
-    monkeypatch.setattr(curves, "MAX_BYTES", len(GOOD))
+    monkeypatch.setattr(events_module, "MAX_BYTES", len(GOOD))
     with pytest.raises(DocumentError, match="lines of events"):
         read_history(events(tmp_path / "long", GOOD, GOOD))
 

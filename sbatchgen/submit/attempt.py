@@ -102,7 +102,7 @@ def _is_lost(answer: command.Output) -> bool:
     """Whether the request may have been read; so it may where sbatch was killed, or says nothing."""
     if _LOST.search(answer.err):
         return True
-    return not answer.status or answer.status > 128
+    return not answer.status or 128 < answer.status < 255  # 255 is sbatch's own for a wrong option
 
 
 def _search(
