@@ -289,6 +289,8 @@ def test_ctrl_c_ends_lint_of_many_files_and_all_its_processes(folder: Path) -> N
         time.sleep(moments.uniform(0.05, 1.5))
         os.killpg(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=600)  # a hang, not a slow end
+        if b"Failed to import the site module" in said:
+            continue  # on a busy machine: Python itself had not begun yet
         assert process.returncode in (0, 130, -signal.SIGINT), said.decode()
         assert b"Traceback" not in said or process.returncode == -signal.SIGINT
         assert not [pid for pid in Path("/proc").glob("[0-9]*") if mark.encode() in environment(pid)]
