@@ -22,8 +22,8 @@ OF_STREAMS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 # The modules of this folder and their commands. A module is loaded when one of its commands is asked for.
 MODULES = {
     "jobs": ("render", "review", "explain", "submit", "resume"),
+    "runs": ("status", "logs", "exec", "cancel", "plot"),
     "scripts": ("lint",),
-    "runs": ("status", "logs", "cancel", "exec", "plot"),
     "profiles": ("profile", "schema"),
     "data": ("data",),
     "completion": ("completion",),
@@ -35,7 +35,7 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's own shape
         """All names, in the order of the help."""
-        return sorted(name for names in MODULES.values() for name in names)
+        return [name for names in MODULES.values() for name in names]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """The command of a name, if there is one."""

@@ -274,10 +274,11 @@ def _submit_to_slurm(
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
 @click.pass_obj
 def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes: bool) -> None:
-    """Go on with a run that has ended, from its last good checkpoint.
+    """Go on with a run that has ended.
 
-    The job is rendered again as it was, from the folder where it was; options change it, as in: sbatchgen
-    resume ddp --time 8:00:00. The review shows what differs from the last job.
+    The bundled trainer goes on from its last good checkpoint. The job is rendered again as it was, from the
+    folder where it was; options change it, as in: sbatchgen resume ddp --time 8:00:00. The review shows what
+    differs from the last job.
     """
     from sbatchgen.cli.runs import find_run, open_index
     from sbatchgen.runs.record import records

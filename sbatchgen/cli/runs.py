@@ -282,9 +282,10 @@ def _cancel(one: RunState, job: str, task: str) -> None:
 @RUN
 @click.pass_obj
 def exec_(command: tuple[str, ...], /, run: str) -> None:
-    """Run a command on each node of a running job, beside its training.
+    """Run a command on each node of a run.
 
-    The command comes after --, as in: sbatchgen exec ddp -- nvidia-smi. The exit status is its own.
+    It runs beside the training. The command comes after --, as in: sbatchgen exec ddp -- nvidia-smi. The exit
+    status is its own.
     """
     from sbatchgen.runs import status
     from sbatchgen.slurm.command import run_here, submit_environment
