@@ -26,7 +26,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from sbatchgen.runs.index import LOST, Index, Job, place  # noqa: E402
+from sbatchgen.runs.index import LOST, Index, RunJob, place  # noqa: E402
 from sbatchgen.slurm.submission import key_of  # noqa: E402
 from tests.cluster.slurm import Cluster  # noqa: E402
 from tests.jobs.jobs import SBATCHGEN  # noqa: E402
@@ -75,7 +75,10 @@ def main() -> int:
 
 
 def tell(
-    answers: list[tuple[int, str, str]], queued: Counter[tuple[str, str]], entered: list[Job], seconds: float
+    answers: list[tuple[int, str, str]],
+    queued: Counter[tuple[str, str]],
+    entered: list[RunJob],
+    seconds: float,
 ) -> int:
     """Print what became of the submissions."""
     accepted = Counter(job for status, job, _ in answers if status == 0)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sbatchgen.plan.request import Request
     from sbatchgen.runs.index import Index, Run
     from sbatchgen.runs.record import Record
-    from sbatchgen.submit.sbatch import Submitted
+    from sbatchgen.submit.sbatch import SubmittedRun
     from sbatchgen.submit.submission import Submission
 
 
@@ -250,7 +250,7 @@ def _dependency(submission: Submission, index: Index | None, after: tuple[str, .
 
 def _submit_to_slurm(
     submission: Submission, index: Index | None, options: tuple[str, ...], *, keep_env: bool
-) -> Submitted:
+) -> SubmittedRun:
     """Submit, and print the job's id before anything else can fail."""
     from sbatchgen.submit import sbatch
 

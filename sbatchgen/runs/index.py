@@ -63,7 +63,7 @@ class Run:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class RunJob:
     """A job of a run, as it was last seen.
 
     Attributes:
@@ -154,7 +154,7 @@ class Index:
                     "INSERT INTO run VALUES (?, ?, ?, ?)", (run.name, os.fsencode(folder), shared, now)
                 )
             self._put(
-                Job(
+                RunJob(
                     key=key,
                     run=run.name,
                     id="",
@@ -168,7 +168,7 @@ class Index:
             )
         return run
 
-    def add(self, run: Run, jobs: Iterable[Job]) -> Run:
+    def add(self, run: Run, jobs: Iterable[RunJob]) -> Run:
         """Enter a run as its folder tells of it, and give that of the index; known jobs stay as they are."""
         with self._told(), self._writing():
             known = None if run.shared else self._of_folder(run.folder)
@@ -192,7 +192,7 @@ class Index:
                 )
                 known = replace(known, folder=run.folder)
             for job in jobs:
-                self._put(Job(**{**vars(job), "run": known.name}), or_else="IGNORE")
+                self._put(RunJob(**{**vars(job), "run": known.name}), or_else="IGNORE")
         return known
 
     def accepted(self, key: str, job: str, cluster: str = "") -> None:
@@ -215,7 +215,7 @@ class Index:
             if row and not self._base.execute("SELECT 1 FROM job WHERE run = ?", row).fetchone():
                 self._base.execute("DELETE FROM run WHERE name = ?", row)
 
-    def seen(self, jobs: Iterable[Job]) -> None:
+    def seen(self, jobs: Iterable[RunJob]) -> None:
         """Enter states that were just seen."""
         rows = [(job.id, job.state, job.ended, job.says, job.seen, job.key) for job in jobs]
         with self._told(), self._writing():
@@ -228,7 +228,7 @@ class Index:
         with self._told():
             return [_run(row) for row in self._base.execute("SELECT * FROM run ORDER BY created, rowid")]
 
-    def jobs(self, run: str | None = None, *, ended: bool = True) -> list[Job]:
+    def jobs(self, run: str | None = None, *, ended: bool = True) -> list[RunJob]:
         """The jobs of a run or of all, the oldest first; those that have ended only with `ended`."""
         which = [
             text for text in ("run = ?" if run is not None else "", "" if ended else "NOT ended") if text
@@ -277,7 +277,7 @@ class Index:
             number += 1
         return f"{start}{number}" if name in taken else name
 
-    def _put(self, job: Job, or_else: str = "ABORT") -> None:
+    def _put(self, job: RunJob, or_else: str = "ABORT") -> None:
         self._base.execute(
             f"INSERT OR {or_else} INTO job VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
             (job.key, job.run, job.id, job.cluster, job.submitted, job.state, job.ended, job.says, job.seen),
@@ -314,9 +314,9 @@ def _run(row: tuple[str, bytes, int, float]) -> Run:
     return Run(name=name, folder=Path(os.fsdecode(folder)), shared=bool(shared), created=created)
 
 
-def _job(row: tuple[str, str, str, str, float, str, int, str, float]) -> Job:
+def _job(row: tuple[str, str, str, str, float, str, int, str, float]) -> RunJob:
     key, run, job, cluster, submitted, state, ended, says, seen = row
-    return Job(
+    return RunJob(
         key=key,
         run=run,
         id=job,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from sbatchgen import __version__, files
-from sbatchgen.runs.index import Job, Run
+from sbatchgen.runs.index import Run, RunJob
 
 FORMAT = 1
 MAX_BYTES = 4 << 20
@@ -140,7 +140,7 @@ def records(run_dir: Path) -> list[Record]:
     return sorted(found, key=lambda record: (record.submitted, record.job))
 
 
-def scan(folder: Path, most_deep: int = 6) -> Iterator[tuple[Run, list[Job]]]:
+def scan(folder: Path, most_deep: int = 6) -> Iterator[tuple[Run, list[RunJob]]]:
     """The runs in a folder and those below it, for the index; links are not followed."""
     found: dict[str, list[Record]] = {}
     for record in records(folder):
@@ -155,8 +155,8 @@ def scan(folder: Path, most_deep: int = 6) -> Iterator[tuple[Run, list[Job]]]:
                     yield from scan(below, most_deep - 1)
 
 
-def _as_job(record: Record) -> Job:
-    return Job(
+def _as_job(record: Record) -> RunJob:
+    return RunJob(
         key=record.key,
         run=record.run,
         id=record.job,

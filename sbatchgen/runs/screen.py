@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from sbatchgen.quoting import visible
-from sbatchgen.runs.index import Job
+from sbatchgen.runs.index import RunJob
 from sbatchgen.runs.record import Record
 from sbatchgen.runs.status import RunState, words
 from sbatchgen.slurm.queue import JobInQueue
@@ -37,7 +37,7 @@ def _row(one: RunState) -> tuple[str, ...]:
     return tuple(_one_line(text) for text in (one.run.name, job.id if job else "", says, progress))
 
 
-def _state(job: Job, now: Sequence[JobInQueue]) -> str:
+def _state(job: RunJob, now: Sequence[JobInQueue]) -> str:
     """The state of a job: what it does, for how long, where; or why it waits."""
     text = words(job)
     if len(now) != 1:
@@ -145,7 +145,7 @@ def seen(states: Sequence[RunState]) -> str:
     return _clock(datetime.fromtimestamp(min(times), timezone.utc).astimezone()) if times else "now"
 
 
-def _when(job: Job) -> str:
+def _when(job: RunJob) -> str:
     moment = datetime.fromtimestamp(job.submitted, timezone.utc).astimezone()
     return f"submitted {moment:%Y-%m-%d %H:%M}"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sbatchgen.errors import Problem, SlurmError
 from sbatchgen.runs import process, record
-from sbatchgen.runs.index import LOST, SUBMITTING, Index, Job, Run
+from sbatchgen.runs.index import LOST, SUBMITTING, Index, Run, RunJob
 from sbatchgen.runs.progress import Progress, read_progress
 from sbatchgen.sbatch.array import indices
 from sbatchgen.slurm.accounting import accounting
@@ -39,12 +39,12 @@ class RunState:
     """
 
     run: Run
-    jobs: Sequence[Job]
+    jobs: Sequence[RunJob]
     now: Sequence[JobInQueue] = ()
     progress: Progress | None = None
 
     @property
-    def last(self) -> Job | None:
+    def last(self) -> RunJob | None:
         """The newest job."""
         return self.jobs[-1] if self.jobs else None
 
@@ -56,7 +56,7 @@ def look(
 
     squeue is asked once, whatever the number of runs, and not at all where all jobs have ended.
     """
-    jobs: dict[str, list[Job]] = {run.name: [] for run in runs}
+    jobs: dict[str, list[RunJob]] = {run.name: [] for run in runs}
     for job in index.jobs():
         if job.run in jobs:
             jobs[job.run].append(job)
@@ -72,14 +72,14 @@ def look(
     return states, problems
 
 
-def is_local(job: Job) -> bool:
+def is_local(job: RunJob) -> bool:
     """Whether it runs without Slurm: then its id is the time of its start."""
     return bool(job.id) and not job.id.isdecimal()
 
 
 def _seen(
-    live: Sequence[Job], folders: Mapping[str, Path], environment: Mapping[str, str]
-) -> tuple[dict[str, Job], dict[str, list[JobInQueue]], list[Problem]]:
+    live: Sequence[RunJob], folders: Mapping[str, Path], environment: Mapping[str, str]
+) -> tuple[dict[str, RunJob], dict[str, list[JobInQueue]], list[Problem]]:
     """The jobs as they are now, and squeue's rows of each, by its key; what went wrong."""
     now = time.time()
     seen = {job.key: _of_process(job, folders[job.run], now) for job in live if is_local(job)}
@@ -115,7 +115,7 @@ def _seen(
     return seen, theirs, []
 
 
-def _of_rows(job: Job, rows: Sequence[SlurmJob], now: float) -> Job:
+def _of_rows(job: RunJob, rows: Sequence[SlurmJob], now: float) -> RunJob:
     """A job by its rows: one, or several of an array."""
     if len(rows) == 1:
         (row,) = rows
@@ -140,7 +140,7 @@ def _tasks(task: str) -> int:
     return sum(map(len, ranges)) if ranges else 1
 
 
-def _from_accounting(gone: Sequence[Job], environment: Mapping[str, str], now: float) -> dict[str, Job]:
+def _from_accounting(gone: Sequence[RunJob], environment: Mapping[str, str], now: float) -> dict[str, RunJob]:
     """The last states of jobs that squeue no longer knows."""
     if not gone:
         return {}
@@ -159,14 +159,14 @@ def _from_accounting(gone: Sequence[Job], environment: Mapping[str, str], now: f
     return seen
 
 
-def _never_came(job: Job, now: float) -> Job:
+def _never_came(job: RunJob, now: float) -> RunJob:
     says = "sbatch's answer was lost, and there is no such job in the queue"
     return replace(
         job, state=LOST, ended=job.state == LOST and now - job.submitted > SUBMITS_S, says=says, seen=now
     )
 
 
-def _of_process(job: Job, run_dir: Path, now: float) -> Job:
+def _of_process(job: RunJob, run_dir: Path, now: float) -> RunJob:
     """A run without Slurm: whether its process is there, and the exit status that it has left."""
     kept = record.read(run_dir / f"job-{job.id}.json")
     status = process.exit_status(run_dir / f"job-{job.id}.exit")
@@ -181,7 +181,7 @@ def _of_process(job: Job, run_dir: Path, now: float) -> Job:
     return replace(job, state="FAILED", ended=True, says="killed", seen=now)
 
 
-def words(job: Job) -> str:
+def words(job: RunJob) -> str:
     """The state of a job in plain words."""
     if job.state in (SUBMITTING, LOST):
         return "being submitted" if job.state == SUBMITTING else "not known"

@@ -30,7 +30,7 @@ _NOT_IN_NAMES = re.compile(r"[^\w.+-]+")
 
 
 @dataclass(frozen=True)
-class Submitted:
+class SubmittedRun:
     """A job that Slurm has accepted, and the run that it is of."""
 
     accepted: Accepted
@@ -46,7 +46,7 @@ def submit(
     keep_env: bool,
     note: Note,
     options: tuple[str, ...] = (),
-) -> Submitted:
+) -> SubmittedRun:
     """Submit. Print the id before anything else can fail, then `keep` the record.
 
     Args:
@@ -77,10 +77,12 @@ def submit(
         accepted = ask(("sbatch", "--parsable", *options, str(script)), env, _refused(submission), note)
     if index:
         index.accepted(key, accepted.job, accepted.cluster)
-    return Submitted(accepted, replace(about, run=name, job=accepted.job, cluster=accepted.cluster), run_dir)
+    return SubmittedRun(
+        accepted, replace(about, run=name, job=accepted.job, cluster=accepted.cluster), run_dir
+    )
 
 
-def keep(submission: Submission, done: Submitted, *, note: Note) -> None:
+def keep(submission: Submission, done: SubmittedRun, *, note: Note) -> None:
     """Keep script and record in the run folder, and print what sbatch said; the job runs without that."""
     job = done.record.job
     try:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.errors import DocumentError
-from sbatchgen.runs.index import LOST, SUBMITTING, Index, Job, Run, place
+from sbatchgen.runs.index import LOST, SUBMITTING, Index, Run, RunJob, place
 
 
 @pytest.fixture
@@ -98,8 +98,8 @@ def test_runs_come_back_from_their_folders(index: Index, tmp_path: Path) -> None
     assert index.add(other, [a_job("d", "4")]).name == "ddp-2"
 
 
-def a_job(key: str, job: str) -> Job:
-    return Job(
+def a_job(key: str, job: str) -> RunJob:
+    return RunJob(
         key=key, run="ddp", id=job, cluster="", submitted=1.0, state="", ended=False, says="", seen=1.0
     )
 

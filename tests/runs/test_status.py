@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from sbatchgen.runs import status
-from sbatchgen.runs.index import Index, Job, place
+from sbatchgen.runs.index import Index, RunJob, place
 from sbatchgen.runs.status import RunState
 from sbatchgen.slurm.queue import JobInQueue, queue
 from tests.cluster.slurm import Cluster
@@ -337,7 +337,9 @@ def test_an_array_is_told_by_the_number_of_its_tasks(
 
 
 def test_states_are_words(folder: Path) -> None:
-    job = Job(key="a", run="r", id="1", cluster="", submitted=0.0, state="", ended=False, says="", seen=0.0)
+    job = RunJob(
+        key="a", run="r", id="1", cluster="", submitted=0.0, state="", ended=False, says="", seen=0.0
+    )
     assert status.words(job) == "submitted"
     assert status.words(replace(job, state="OUT_OF_MEMORY", ended=True)) == "ended for lack of memory"
     assert status.words(replace(job, state="SOMETHING_NEW")) == "something new"
