@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -131,3 +132,14 @@ def test_no_module_imports_itself_in_a_circle(package: Path) -> None:
         for path in package.rglob("*.py")
     }
     assert [*TopologicalSorter(graph).static_order()]  # raises CycleError
+
+
+def test_no_two_classes_have_one_name() -> None:
+    classes = Counter(
+        node.name
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert len(classes) > 100
+    assert [name for name, count in classes.items() if count > 1] == []
