@@ -11,9 +11,10 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from sbatchgen.errors import SbatchgenError, SlurmError
-from sbatchgen.slurm import command
+from sbatchgen.slurm import command, slurm_job
 from sbatchgen.slurm.queue import find
 from sbatchgen.slurm.submission import key_of
 
@@ -106,7 +107,7 @@ def _is_lost(answer: command.Output) -> bool:
 
 
 def _search(
-    answer: command.Output, key: str, environment: Mapping[str, str], before: str | None, started: float
+    answer: command.Output, key: str, environment: Mapping[str, str], before: datetime | None, started: float
 ) -> Accepted | None:
     """The job of a submission whose answer was lost; None if it is certain that there is none.
 
@@ -121,7 +122,7 @@ def _search(
             boot = _boot_time(environment)  # before squeue is asked: that one then answers for this start
             if job := find(key, environment):
                 return Accepted(str(job.job), "", "")
-            if before and boot and boot != before and _seconds(boot) > started:
+            if before and boot and boot != before and boot.timestamp() > started:
                 return None
         except SlurmError:
             if shutil.which("squeue", path=environment.get("PATH")) is None:
@@ -135,19 +136,11 @@ def _search(
         pause = min(LONGEST_PAUSE_S, 2 * pause)
 
 
-def _boot_time(environment: Mapping[str, str]) -> str | None:
-    """When the controller was started, as scontrol(1) prints it; None if it does not answer."""
+def _boot_time(environment: Mapping[str, str]) -> datetime | None:
+    """When the controller was started; None if it does not answer."""
     try:
         answer = command.query(["scontrol", "show", "config"], environment)
     except SlurmError:
         return None
     match = re.search(r"^BOOT_TIME\s*=\s*(\S+)$", answer.out, re.MULTILINE)
-    return match[1] if match and not answer.failure else None
-
-
-def _seconds(boot: str) -> float:
-    """A time of scontrol in seconds since 1970; 0 if it is none."""
-    try:
-        return time.mktime(time.strptime(boot, "%Y-%m-%dT%H:%M:%S"))
-    except ValueError:
-        return 0.0
+    return slurm_job.time(match[1]) if match and not answer.failure else None
