@@ -176,19 +176,24 @@ def test_with_the_controller_down_it_lists_what_was_seen(site: Site) -> None:
     site("cancel", "seen")
 
 
+@pytest.fixture
+def programs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for programs that stand for Slurm's."""
+    found = folder / "bin"
+    found.mkdir()
+    monkeypatch.setenv("PATH", f"{found}:{os.environ['PATH']}")
+    return found
+
+
 HOSTILE = "a|b\x1b[2J\n\t\udcffc"
 
 
-def test_hostile_words_of_slurm_stay_in_their_cells(
-    folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "bin").mkdir()
-    monkeypatch.setenv("PATH", f"{folder}/bin:{os.environ['PATH']}")
+def test_hostile_words_of_slurm_stay_in_their_cells(folder: Path, programs: Path, command: Command) -> None:
     with closing(Index(place(os.environ))) as index:
         index.begin("c0ffee", folder / "x", "ddp", shared=False)
         index.accepted("c0ffee", "4711")
     row = {"JobArrayID": "4711", "State": "PENDING", "Reason": HOSTILE, "Name": HOSTILE, "Command": HOSTILE}
-    fakes.squeue(folder / "bin", [row])
+    fakes.squeue(programs, [row])
     shown = command("status")
     assert shown.status == 0, shown.err
     assert shown.out.splitlines()[0].split() == ["RUN", "JOB", "STATE", "TRAINING"]
@@ -199,17 +204,15 @@ def test_hostile_words_of_slurm_stay_in_their_cells(
 
 
 def test_a_job_whose_id_is_another_jobs_by_now_was_lost_by_slurm(
-    folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+    folder: Path, programs: Path, command: Command
 ) -> None:
     """As after slurmctld was killed before it had saved the job."""
-    (folder / "bin").mkdir()
-    monkeypatch.setenv("PATH", f"{folder}/bin:{os.environ['PATH']}")
     with closing(Index(place(os.environ))) as index:
         for key in ("c0ffee", "ab12"):
             index.begin(key, folder / key, "ddp", shared=False)
             index.accepted(key, "4711")
     row = {"JobArrayID": "4711", "State": "RUNNING", "Command": "/home/ann/tmp/sbatchgen-ab12-x/job.slurm"}
-    fakes.squeue(folder / "bin", [row])
+    fakes.squeue(programs, [row])
     runs = json.loads(command("status", "--format", "json").out)["runs"]
     assert [(run["name"], run["jobs"][0]["state"], run["jobs"][0]["ended"]) for run in runs] == [
         ("ddp", "LOST", True),
@@ -297,14 +300,10 @@ def test_a_run_whose_folder_is_gone_is_still_told(folder: Path, command: Command
 
 
 def test_ten_thousand_runs_are_one_question(
-    folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+    folder: Path, programs: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (folder / "bin").mkdir()
-    monkeypatch.setenv("PATH", f"{folder}/bin:{os.environ['PATH']}")
-    fakes.squeue(
-        folder / "bin", [{"JobArrayID": str(number), "State": "RUNNING"} for number in range(1, 101)]
-    )
-    fakes.failing(folder / "bin", "sacct", "Slurm accounting storage is disabled")
+    fakes.squeue(programs, [{"JobArrayID": str(number), "State": "RUNNING"} for number in range(1, 101)])
+    fakes.failing(programs, "sacct", "Slurm accounting storage is disabled")
     with closing(Index(place(os.environ))) as index:
         for number in range(1, 301):
             key = f"{number:x}"
@@ -323,13 +322,9 @@ def test_ten_thousand_runs_are_one_question(
     assert [one.last.state for one in states if one.last] == ["RUNNING"] * 100 + [""] * 200
 
 
-def test_an_array_is_told_by_the_number_of_its_tasks(
-    folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "bin").mkdir()
-    monkeypatch.setenv("PATH", f"{folder}/bin:{os.environ['PATH']}")
+def test_an_array_is_told_by_the_number_of_its_tasks(folder: Path, programs: Path, command: Command) -> None:
     states = {"7_1": "COMPLETED", "7_2": "RUNNING", "7_3": "RUNNING", "7_[4-9%2]": "PENDING"}
-    fakes.squeue(folder / "bin", [{"JobArrayID": task, "State": state} for task, state in states.items()])
+    fakes.squeue(programs, [{"JobArrayID": task, "State": state} for task, state in states.items()])
     with closing(Index(place(os.environ))) as index:
         index.begin("a", folder, "sweep", shared=False)
         index.accepted("a", "7")
