@@ -102,13 +102,8 @@ def _show_status(index: Index, names: Sequence[str], *, every: bool, form: str) 
     from sbatchgen.runs import screen
     from sbatchgen.runs.status import look, problems_of
 
-    runs = [find_run(index, name) for name in names] or index.runs()
-    if not names and not every:
-        since = time.time() - RECENT_S
-        recent = {
-            job.run for job in index.jobs() if not job.ended or job.seen > since or job.submitted > since
-        }
-        runs = [run for run in runs if run.name in recent]
+    since = 0.0 if every else time.time() - RECENT_S
+    runs = [find_run(index, name) for name in names] or index.runs(since=since)
     states, problems = look(index, os.environ, runs)
     if form == "json":
         put(screen.as_json(states, [problem.what for problem in problems]), nl=False)
@@ -174,12 +169,19 @@ class _Logs:
     def __init__(self, run: Run, lines: int | None, task: str) -> None:
         self._run, self._lines, self._task = run, lines, task
         self._tails: dict[Path, Tail] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look for new jobs of the run."""
+        from sbatchgen.runs.record import records
+
+        self._records = records(self._run.folder)
 
     def show(self) -> bool:
         """Print what is new; whether there is a log. Of those that were there only the newest is shown."""
-        from sbatchgen.runs import log, record
+        from sbatchgen.runs import log
 
-        paths = [path for one in record.records(self._run.folder) for path in log.find(one, self._task)]
+        paths = [path for one in self._records for path in log.find(one, self._task)]
         first = not self._tails
         for path in paths[-1:] if first else paths:
             self._tails.setdefault(path, log.Tail(path, last=self._lines if first else None))
@@ -203,12 +205,13 @@ def follow_run(index: Index, name: str, *, lines: int | None = None, task: str =
             if time.monotonic() - asked >= POLL_S or not asked:
                 (state,), problems = status.look(index, os.environ, [run])
                 asked = time.monotonic()
+                logs.refresh()
                 now = screen.headline(state) if not problems else problems[0].what
                 if now != said and (state.last is None or state.last.state != "RUNNING"):
                     note(f"note: {now}")
                 said = now
             logs.show()
-            bar(state)
+            bar()
             if all(job.ended for job in state.jobs):
                 break
             time.sleep(LOG_POLL_S)
@@ -216,12 +219,12 @@ def follow_run(index: Index, name: str, *, lines: int | None = None, task: str =
 
 
 @contextlib.contextmanager
-def _bar(run: Run) -> Iterator[Callable[[RunState], None]]:
+def _bar(run: Run) -> Iterator[Callable[[], None]]:
     """A progress bar on stderr, if that is a terminal."""
     from sbatchgen.runs.progress import read_progress
 
     if not is_screen(sys.stderr):
-        yield lambda _: None
+        yield lambda: None
         return
     from rich.console import Console
     from rich.progress import Progress
@@ -229,7 +232,7 @@ def _bar(run: Run) -> Iterator[Callable[[RunState], None]]:
     with Progress(console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task(visible(run.name), total=None)
 
-        def update(_: RunState) -> None:
+        def update() -> None:
             if known := read_progress(run.folder):
                 shown.update(
                     task, completed=known.step or 0, total=known.steps, description=known.says or run.name
@@ -269,7 +272,7 @@ def _cancel(one: RunState, job: str, task: str) -> None:
     if not job:
         raise SlurmError.of(f"the job of run {one.run.name} is not known", fix="squeue --me")
     if not job.isdecimal():  # without Slurm
-        kept = record.read(one.run.folder / f"job-{job}.json")
+        kept = record.read(record.path(one.run.folder, job))
         if kept and kept.process:
             process.stop(kept.process)
         return

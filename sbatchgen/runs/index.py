@@ -41,7 +41,6 @@ CREATE TABLE job (
 );
 CREATE INDEX job_of_run ON job (run);
 CREATE INDEX job_of_id ON job (id);
-CREATE INDEX job_not_ended ON job (ended) WHERE NOT ended;
 """
 
 
@@ -223,20 +222,22 @@ class Index:
                 "UPDATE job SET id = ?, state = ?, ended = ?, says = ?, seen = ? WHERE key = ?", rows
             )
 
-    def runs(self) -> list[Run]:
-        """All runs, the oldest first."""
+    def runs(self, *, since: float = 0.0) -> list[Run]:
+        """The runs, the oldest first; only those with a job that has not ended, or was seen since a time."""
         with self._told():
-            return [_run(row) for row in self._base.execute("SELECT * FROM run ORDER BY created, rowid")]
+            rows = self._base.execute(
+                "SELECT * FROM run WHERE ? = 0 OR name IN "
+                "(SELECT run FROM job WHERE NOT ended OR seen > ? OR submitted > ?) ORDER BY created, rowid",
+                (since, since, since),
+            )
+            return [_run(row) for row in rows]
 
-    def jobs(self, run: str | None = None, *, ended: bool = True) -> list[RunJob]:
-        """The jobs of a run or of all, the oldest first; those that have ended only with `ended`."""
-        which = [
-            text for text in ("run = ?" if run is not None else "", "" if ended else "NOT ended") if text
-        ]
-        where = f"WHERE {' AND '.join(which)}" if which else ""
-        values = (run,) if run is not None else ()
+    def jobs(self, run: str | None = None) -> list[RunJob]:
+        """The jobs of a run or of all, the oldest first."""
         with self._told():
-            rows = self._base.execute(f"SELECT * FROM job {where} ORDER BY submitted, rowid", values)  # noqa: S608
+            rows = self._base.execute(
+                "SELECT * FROM job WHERE ? IS NULL OR run = ? ORDER BY submitted, rowid", (run, run)
+            )
             return [_job(row) for row in rows]
 
     def find(self, told: str, folder: Path) -> list[Run]:

@@ -50,10 +50,15 @@ def is_alive(process: Process) -> bool | None:
     return _born(process.pid) == process.born
 
 
-def exit_status(status: Path) -> int | None:
+def status_file(run_dir: Path, job: str) -> Path:
+    """The file in which the script's exit status is left."""
+    return run_dir / f"job-{job}.exit"
+
+
+def exit_status(run_dir: Path, job: str) -> int | None:
     """What the script has left as its exit status; None if it has left none: it was killed, or still runs."""
     try:
-        return int(files.read(status, 16))
+        return int(files.read(status_file(run_dir, job), 16))
     except (OSError, ValueError):
         return None
 

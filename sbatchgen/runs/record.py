@@ -39,13 +39,11 @@ class Code:
         folder: Where it is; where git has its root, if git knows it.
         commit: The commit of git; "" without one.
         dirty: Whether files that git knows differ from the commit.
-        snapshot: Whether the folder is a copy of the run's own.
     """
 
     folder: str
     commit: str = ""
     dirty: bool = False
-    snapshot: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,13 +106,18 @@ class Record:
     process: Process | None = None
 
 
+def path(run_dir: Path, job: str) -> Path:
+    """The file with the record of a job."""
+    return run_dir / f"job-{job}.json"
+
+
 def keep(run_dir: Path, record: Record) -> Path:
     """Write a record into its run folder, and give its file.
 
     Raises:
         OSError: It can't be written.
     """
-    file = run_dir / f"job-{record.job}.json"
+    file = path(run_dir, record.job)
     text = json.dumps({"format": FORMAT, **dataclasses.asdict(record)}, indent=1)
     files.put(file, text.encode() + b"\n")
     return file

@@ -40,17 +40,14 @@ def _row(one: RunState) -> tuple[str, ...]:
 def _state(job: RunJob, now: Sequence[JobInQueue]) -> str:
     """The state of a job: what it does, for how long, where; or why it waits."""
     text = words(job)
-    if len(now) != 1:
+    if len(now) != 1 or now[0].state.ended:
         return text if not job.says else f"{text}: {job.says}"
     (row,) = now
+    again = f", restart {row.restarts}" if row.restarts else ""
     if row.state.name == "PENDING":
         start = f"; expected {_clock(row.start)}" if row.start else ""
-        again = f", restart {row.restarts}" if row.restarts else ""
         return f"{text}{again}: {job.says}{start}"
-    if row.state.ended:
-        return text if not job.says else f"{text}: {job.says}"
     of = f" of {_duration(row.limit_s)}" if row.limit_s is not None else ""
-    again = f", restart {row.restarts}" if row.restarts else ""
     return f"{text} {_duration(row.used_s)}{of} on {row.node_list or '?'}{again}"
 
 
@@ -142,12 +139,16 @@ def _duration(seconds: int) -> str:
 def seen(states: Sequence[RunState]) -> str:
     """When the states of jobs that had not ended were seen, of the one that was seen first."""
     times = [job.seen for one in states for job in one.jobs if not job.ended]
-    return _clock(datetime.fromtimestamp(min(times), timezone.utc).astimezone()) if times else "now"
+    return _clock(_local(min(times))) if times else "now"
 
 
 def _when(job: RunJob) -> str:
-    moment = datetime.fromtimestamp(job.submitted, timezone.utc).astimezone()
-    return f"submitted {moment:%Y-%m-%d %H:%M}"
+    return f"submitted {_local(job.submitted):%Y-%m-%d %H:%M}"
+
+
+def _local(seconds: float) -> datetime:
+    """A time in seconds since 1970 as the user's clock shows it."""
+    return datetime.fromtimestamp(seconds, timezone.utc).astimezone()
 
 
 def _clock(moment: datetime) -> str:

@@ -57,7 +57,7 @@ def look(
     squeue is asked once, whatever the number of runs, and not at all where all jobs have ended.
     """
     jobs: dict[str, list[RunJob]] = {run.name: [] for run in runs}
-    for job in index.jobs():
+    for job in index.jobs(runs[0].name if len(runs) == 1 else None):
         if job.run in jobs:
             jobs[job.run].append(job)
     live = [job for several in jobs.values() for job in several if not job.ended]
@@ -168,8 +168,8 @@ def _never_came(job: RunJob, now: float) -> RunJob:
 
 def _of_process(job: RunJob, run_dir: Path, now: float) -> RunJob:
     """A run without Slurm: whether its process is there, and the exit status that it has left."""
-    kept = record.read(run_dir / f"job-{job.id}.json")
-    status = process.exit_status(run_dir / f"job-{job.id}.exit")
+    kept = record.read(record.path(run_dir, job.id))
+    status = process.exit_status(run_dir, job.id)
     if status is not None:
         name, says = ("COMPLETED", "") if status == 0 else ("FAILED", f"exit status {status}")
         return replace(job, state=name, ended=True, says=says, seen=now)

@@ -46,7 +46,7 @@ def run_locally(
     about = replace(about, run=run_name(about.name), code=code.look(Path(about.folder)))
     env, _ = submit_environment(environment)
     with output:
-        known, leader = process.start(script, run_dir / f"job-{started}.exit", output, env)
+        known, leader = process.start(script, process.status_file(run_dir, started), output, env)
     if index:
         about = replace(about, run=index.begin(key, run_dir, about.run, shared=about.shared).name)
         index.accepted(key, started)
@@ -59,7 +59,7 @@ def run_locally(
         if isinstance(error, OSError):
             raise
         return 130
-    status = process.exit_status(run_dir / f"job-{started}.exit")
+    status = process.exit_status(run_dir, started)
     return status_in_shell(leader.returncode) if status is None else status
 
 
