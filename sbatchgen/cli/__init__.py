@@ -22,6 +22,7 @@ OF_STREAMS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 # The modules of this folder and their commands. A module is loaded when one of its commands is asked for.
 MODULES = {
     "jobs": ("render", "review", "explain", "submit", "resume"),
+    "sweeps": ("sweep", "resubmit"),
     "runs": ("status", "logs", "exec", "cancel", "plot"),
     "scripts": ("lint",),
     "profiles": ("profile", "schema"),

@@ -281,20 +281,13 @@ def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes:
     differs from the last job.
     """
     from sbatchgen.cli.runs import find_run, open_index
-    from sbatchgen.runs.record import records
 
     with open_index() as index:
         found = find_run(index, run)
-    kept = records(found.folder)
-    if not kept:
-        what = f"run {found.name} has no record in {found.folder}"
-        raise DocumentError.of(what, fix="submit it again, with --run-dir")
-    last = kept[-1]
-    try:
-        os.chdir(last.folder)
-    except OSError as error:
-        what = f"the run was submitted from {last.folder}: {error.strerror}"
-        raise DocumentError.of(what, fix="make that folder again, or submit the job from another") from error
+    last = last_record(found)
+    if last.command[1:2] == ("sweep",):
+        what = f"run {found.name} is a sweep"
+        raise CommandLineError.of(what, fix=f"sbatchgen resubmit {found.name}")
     agreed = ("--yes",) if yes else ()
     if last.command:
         words = last.command[2:]
@@ -305,6 +298,27 @@ def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes:
         what = f"run {found.name} is of a finished script: options can't change it"
         raise CommandLineError.of(what, fix=f"edit and submit {last.script}")
     _resume_script(found, last, yes=yes)
+
+
+def last_record(run: Run) -> Record:
+    """The record of a run's newest job, in whose folder of submission the command goes on.
+
+    Raises:
+        DocumentError: There is none, or the folder is gone.
+    """
+    from sbatchgen.runs.record import records
+
+    kept = records(run.folder)
+    if not kept:
+        what = f"run {run.name} has no record in {run.folder}"
+        raise DocumentError.of(what, fix="submit it again, with --run-dir")
+    last = kept[-1]
+    try:
+        os.chdir(last.folder)
+    except OSError as error:
+        what = f"the run was submitted from {last.folder}: {error.strerror}"
+        raise DocumentError.of(what, fix="make that folder again, or submit the job from another") from error
+    return last
 
 
 def _submit(words: tuple[str, ...], args: tuple[str, ...]) -> None:

@@ -143,7 +143,7 @@ def _page(one: RunState) -> str:
     default=None,
     help="Start with the last N lines. [default: all; 20 with -f]",
 )
-@click.option("--task", metavar="N", default="", help="Of an array: the task.")
+@click.option("--task", metavar="N", default="", help="Of an array or a sweep: the task.")
 def logs(run: str, *, follow: bool, lines: int | None, task: str) -> None:
     """Show the log of a run.
 
@@ -243,7 +243,7 @@ def _bar(run: Run) -> Iterator[Callable[[], None]]:
 
 @click.command()
 @click.argument("names", metavar="RUN...", nargs=-1, required=True, shell_complete=completed_runs)
-@click.option("--task", metavar="N", default="", help="Of an array: only this task.")
+@click.option("--task", metavar="N", default="", help="Of an array or a sweep: only this task.")
 def cancel(names: tuple[str, ...], *, task: str) -> None:
     """Cancel the jobs of runs that wait or run.
 
@@ -259,24 +259,36 @@ def cancel(names: tuple[str, ...], *, task: str) -> None:
             if not live:
                 note(f"note: run {one.run.name} has ended already")
             for job in live:
-                _cancel(one, job.id, task)
-                note(f"note: cancelled job {job.id} of run {one.run.name}")
+                if id_ := _with_task(one, job.id, task):
+                    _cancel(one, id_)
+                    note(f"note: cancelled job {id_} of run {one.run.name}")
     if problems:
         raise SlurmError(problems)
 
 
-def _cancel(one: RunState, job: str, task: str) -> None:
+def _with_task(one: RunState, job: str, task: str) -> str:
+    """The id of a job, or of a task of it; "" if the task is of another job, as points of sweeps may be."""
+    from sbatchgen.runs import record
+    from sbatchgen.runs.points import numbers
+
+    kept = record.read(record.path(one.run.folder, job)) if task.isdecimal() else None
+    if not task or not kept or not kept.array:
+        return f"{job}_{task}" if task else job
+    return f"{job}_{int(task) - kept.first}" if int(task) in numbers(kept, kept.array) else ""
+
+
+def _cancel(one: RunState, job: str) -> None:
     from sbatchgen.runs import process, record
     from sbatchgen.slurm import command
 
     if not job:
         raise SlurmError.of(f"the job of run {one.run.name} is not known", fix="squeue --me")
-    if not job.isdecimal():  # without Slurm
+    if not job.partition("_")[0].isdecimal():  # without Slurm
         kept = record.read(record.path(one.run.folder, job))
         if kept and kept.process:
             process.stop(kept.process)
         return
-    answer = command.query(["scancel", f"{job}_{task}" if task else job], os.environ)
+    answer = command.query(["scancel", job], os.environ)
     if answer.failure:
         raise answer.error
 

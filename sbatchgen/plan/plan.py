@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sbatchgen.finding import Place
 from sbatchgen.inputs.job import Launcher, Mode, RuntimeName
@@ -15,6 +15,9 @@ from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.plan.resources import Resources
 from sbatchgen.sbatch.gres import requested, requested_gpus
 from sbatchgen.units import Resume, ShellPath
+
+if TYPE_CHECKING:
+    from sbatchgen.plan.sweep import Sweep
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -50,6 +53,7 @@ class Plan:
     template: str
     origins: Mapping[str, Origin]
     overridden: Mapping[str, tuple[tuple[Any, Origin], ...]]
+    sweep: Sweep | None = None
 
     @property
     def slurm(self) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sbatchgen.errors import CommandLineError, did_you_mean
 from sbatchgen.inputs.document import read
@@ -17,6 +17,9 @@ from sbatchgen.inputs.search import PROJECT_FILE, Places, is_file_name
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.resolve import resolve
 from sbatchgen.units import JobName, ShellPath, is_utf8
+
+if TYPE_CHECKING:
+    from sbatchgen.plan.sweep import Sweep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +143,20 @@ def _rerun(job: str, profile: str, args: tuple[str, ...], given: Mapping[str, An
         if not is_utf8(word):
             raise CommandLineError.of(f"'{word}' is not UTF-8", fix="give the file or folder another name")
     return tuple(words)
+
+
+def with_sweep(request: Request, sweep: Sweep, words: Sequence[str]) -> Request:
+    """The request of a sweep, from that of its first array; `words` are the options that gave the points."""
+    cut = request.rerun.index("--") if "--" in request.rerun else len(request.rerun)
+    array = request.rerun.index("--array")
+    options = (*request.rerun[2:array], *request.rerun[array + 2 : cut])
+    by = Origin(Level.COMMAND_LINE, f"{sweep.chosen:,} points")
+    origins = {**request.plan.origins, "options.array": by}
+    return replace(
+        request,
+        plan=replace(request.plan, sweep=sweep, origins=origins),
+        rerun=("sbatchgen", "sweep", *options, *words, *request.rerun[cut:]),
+    )
 
 
 def with_log(request: Request, log: str) -> Request:

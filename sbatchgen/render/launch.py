@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 
 from sbatchgen import quoting
@@ -233,7 +234,20 @@ def _arguments(plan: Plan) -> Iterator[str]:
         if not groups or arg.startswith("-"):
             groups.append([])
         groups[-1].append(_argument(arg, plan))
-    yield from pack(" ".join(group) for group in groups)
+    words = [" ".join(group) for group in groups]
+    yield from pack([*words, *(['"${point_args[@]}"'] if plan.sweep else [])])
+
+
+def points(plan: Plan) -> tuple[str, ...]:
+    """The lines of a `case` that set the arguments of each point of a sweep."""
+    sweep = plan.sweep
+    if sweep is None:
+        return ()
+    words = functools.lru_cache(maxsize=None)(lambda arg: _argument(arg, plan))
+    return tuple(
+        f"{number}) point_args=({' '.join(map(words, sweep.arguments(point)))}) ;;"
+        for number, point in enumerate(sweep.points)
+    )
 
 
 def _argument(arg: str, plan: Plan) -> str:

@@ -260,19 +260,23 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
     exported = exports.names(plan)
     mounted = launch.mounts(plan, here)
     files = launch.files(plan)
+    sweep = plan.sweep
     directives = [quoting.directive(name, text) for name, text in plan.directives.items()]
     return {
         "directives": directives if plan.slurm else [],
         "slurm": plan.slurm,
         "stoppable": plan.stoppable,
         "restartable": plan.restartable,
+        "has_outcome": plan.stoppable or sweep is not None,
         "requeue_on_timeout": plan.stoppable and not plan.asks_to_stop,
         "requeue_on_node_fail": plan.requeue_on_node_fail and plan.restartable and plan.nodes > 1,
         "asks_again": "again" in files,
         "reads_exit": "exit" in files,
-        "leftovers": files,
+        "leftovers": files if sweep is None else (*(one for one in files if one != "exit"), "exit"),
         "job_id": element if array else "$SLURM_JOB_ID",
-        "array_element": bool(array) and not shares_run(array),
+        "array_element": bool(array) and sweep is None and not shares_run(array),
+        "points": launch.points(plan),
+        "points_carried": sweep is not None and sweep.carried,
         "run_dir": launch.absolute(plan.run_dir, here),
         "uses_data": launch.uses_data(plan),
         "data": launch.absolute(plan.data, here),

@@ -22,6 +22,8 @@ from sbatchgen.runs.start import Start
 from sbatchgen.slurm.refusal import Answer
 
 SCHEMA = 1
+FEW_POINTS = 20  # of a sweep, that `folded` leaves in the script
+_POINT = re.compile(r"    \d+\) point_args=\(")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +215,8 @@ def _allocation_of_plan(plan: Plan) -> Allocation:
     request = _allocation(plan.resources, plan.partition, gpus=plan.gpus_per_node)
     restarts = plan.max_restarts if plan.restartable else 0
     each = 1 if plan.trainer and plan.launcher == "spawn" else plan.nproc_per_node  # it starts the others
-    return replace(request, processes=plan.nodes * each, restarts=restarts)
+    jobs = plan.sweep.chosen if plan.sweep else request.jobs
+    return replace(request, processes=plan.nodes * each, restarts=restarts, jobs=jobs)
 
 
 def _allocation(job: Resources, node: Partition, *, gpus: int) -> Allocation:
@@ -238,6 +241,24 @@ def _allocation(job: Resources, node: Partition, *, gpus: int) -> Allocation:
         jobs=elements(job.options["array"]) if "array" in job else 1,
         restarts=0,
     )
+
+
+def folded(review: Review) -> Review:
+    """The review with most points of a large sweep left out of its script, for people."""
+    lines = lines_of(review.script or "")
+    points = [place for place, line in enumerate(lines) if _POINT.match(line)]
+    left_out = points[FEW_POINTS - 1 : -1]
+    if len(left_out) < 2:
+        return review
+    first, count = left_out[0], len(left_out)
+    lines[first : first + count] = [f"    # ... {count:,} more points ..."]
+    own = review.own_lines and tuple(
+        number if number <= first else number - count + 1
+        for number in review.own_lines
+        if not first < number <= first + count
+    )
+    script = "\n".join([*lines, ""])
+    return replace(review, script=script, own_lines=own, parts=tuple(_parts(script)))
 
 
 def elements(array: str) -> int:

@@ -19,8 +19,13 @@ _PATTERN = re.compile(r"%(\d{0,2})([%AJNabjnstux])")
 
 
 def find(record: Record, task: str = "") -> list[Path]:
-    """The logs that a job has written so far, the oldest first; of an array those of all tasks, or of one."""
-    if not record.log:
+    """The logs that a job has written so far, the oldest first; of an array those of all tasks, or of one.
+
+    The task of a sweep is the number of its point.
+    """
+    if task.isdecimal():
+        task = str(int(task) - record.first)
+    if not record.log or task.startswith("-"):
         return []
     pieces = "".join(
         _filled(record, task, part) for part in re.split(r"(%\d{0,2}[%AJNabjnstux])", record.log)

@@ -80,6 +80,7 @@ class Record:
         script: The file of a finished script, or "".
         log: Where its log is, with Slurm's patterns such as %j.
         array: The elements of an array, as sbatch was told.
+        first: The point of a sweep that index 0 of the array has.
         profile: The profile's name, or "".
         version: The version of sbatchgen.
         values: The plan.
@@ -99,6 +100,7 @@ class Record:
     script: str = ""
     log: str = ""
     array: str = ""
+    first: int = 0
     profile: str = ""
     version: str = __version__
     values: tuple[Value, ...] = ()

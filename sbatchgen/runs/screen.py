@@ -9,8 +9,10 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
+from sbatchgen.plan.sweep import numbers_as_text
 from sbatchgen.quoting import visible
 from sbatchgen.runs.index import RunJob
+from sbatchgen.runs.points import FAILED, NEW, STOPPED, Point, SweepState
 from sbatchgen.runs.record import Record
 from sbatchgen.runs.status import RunState, words
 from sbatchgen.slurm.queue import JobInQueue
@@ -18,12 +20,16 @@ from sbatchgen.slurm.reason import reason
 
 SCHEMA = 1
 HEADINGS = ("RUN", "JOB", "STATE", "TRAINING")
+MOST_POINTS = 20  # of a sweep, on the page of its run
 
 
 def table(states: Sequence[RunState]) -> str:
     """A line for each run, the newest last."""
-    rows = [HEADINGS, *map(_row, states)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
+    return _table([HEADINGS, *map(_row, states)])
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n"
         for row in rows
@@ -77,7 +83,34 @@ def page(one: RunState, records: Sequence[Record], logs: Sequence[str]) -> str:
         facts.append(("code", f"{code.folder}{commit}{', with changes' if code.dirty else ''}"))
     width = max(len(name) for name, _ in facts)
     lines = (f"  {_one_line(name).ljust(width)}  {_one_line(text)}\n" for name, text in facts)
-    return f"{_one_line(one.run.name)}\n" + "".join(lines)
+    sweep = f"\n{_points(one.sweep)}" if one.sweep else ""
+    return f"{_one_line(one.run.name)}\n{''.join(lines)}{sweep}"
+
+
+def _points(sweep: SweepState) -> str:
+    """How many points are in which state, and the points, the best first."""
+    said = (
+        f"{len(numbers):,} {state}" + (f" ({_some(numbers)})" if state in (FAILED, STOPPED, NEW) else "")
+        for state, numbers in sweep.counts.items()
+    )
+    best = sweep.best
+    known = {one.number for one in best}
+    others = [one for one in sweep.points if one.number not in known]
+    rows = [("POINT", *sweep.names, "STATE", "TRAINING")]
+    for one in [*best, *others][:MOST_POINTS]:
+        says = f"{one.state}: {one.says}" if one.says else one.state
+        training = one.progress.says if one.progress else ""
+        mark = "  best" if best and one is best[0] else ""
+        rows.append(tuple(map(_one_line, (str(one.number), *one.values, says, training + mark))))
+    more = len(sweep.points) - len(rows) + 1
+    rest = f"and {more:,} more: --format json shows all\n" if more else ""
+    return f"{len(sweep.points):,} points: {', '.join(said)}\n\n{_table(rows)}{rest}"
+
+
+def _some(numbers: Sequence[int]) -> str:
+    """Numbers, as 0-9,12; not all where they are many."""
+    text = numbers_as_text(numbers)
+    return text if len(text) <= 60 else text[:60].rpartition(",")[0] + ",..."
 
 
 def as_json(states: Sequence[RunState], problems: Sequence[str]) -> str:
@@ -109,7 +142,14 @@ def _object(one: RunState) -> dict[str, Any]:
         ],
         "queue": list(map(_queued, one.now)),
         "training": asdict(one.progress) if one.progress else None,
+        "points": [_point(one.sweep, point) for point in one.sweep.points] if one.sweep else None,
     }
+
+
+def _point(sweep: SweepState, point: Point) -> dict[str, Any]:
+    values = dict(zip(sweep.names, point.values, strict=True))
+    found = asdict(point)
+    return {**found, "values": values, "training": found.pop("progress")}
 
 
 def _queued(row: JobInQueue) -> dict[str, Any]:

@@ -18,12 +18,14 @@ from sbatchgen import quoting
 from sbatchgen.errors import Problem, SlurmError, did_you_mean
 from sbatchgen.finding import Finding
 from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.sweep import Sweep
 from sbatchgen.render import launch
 from sbatchgen.runs import history
 from sbatchgen.slurm.queue import queue
 from sbatchgen.units import ShellPath
 
 LOOK_TIMEOUT_S = 30
+MOST_VALUES = 64  # of a sweep, that the trainer is asked for: each takes a twentieth of a second
 OTHER_RUN = "start another run: --job-name NAME"
 AFRESH = "start from nothing: --resume off"
 
@@ -91,17 +93,38 @@ def look(plan: Plan, run_dir: Path, code: Path, resume: str) -> tuple[Start | No
         return None, []
     flags = ["--run-dir", str(run_dir), "--resume", resume]
     flags += ["--dataparallel"] if plan.mode == "dataparallel" else []
+    if plan.sweep:
+        return None, list(_refused_values(plan, plan.sweep, package, flags))
     answer = _asked(package, [*flags, *plan.args], plan.nodes * plan.nproc_per_node)
     if answer is None:
         return None, []
     if isinstance(answer, str):
-        what, _, fix = answer.partition("; fix: ")
-        fix = fix.replace("python -m training --help", "see its flags: python3 -m training --help")
-        return None, [error(plan, "args", f"the trainer refuses its arguments: {what}", fix)]
+        return None, [_refused(plan, answer)]
     start = Start(**{name: answer[name] for name in Start.__annotations__ if name in answer})
     if start.state == "new" and not any(folder.is_dir() for folder in run_dir.parents[:-1]):
         return None, []  # a file system of the nodes
     return start, list(_findings(plan, run_dir, start))
+
+
+def _refused_values(plan: Plan, sweep: Sweep, package: Path, flags: Sequence[str]) -> Iterator[Finding]:
+    """Values of a sweep that the trainer refuses, each asked for once, with the others of its point."""
+    asked: set[tuple[str, str]] = set()
+    said: set[str] = set()
+    for point in sweep.points:
+        new = {*zip(sweep.names, point, strict=True)} - asked
+        if not new or len(asked) >= MOST_VALUES:
+            continue
+        asked |= new
+        answer = _asked(package, [*flags, *plan.args, *sweep.arguments(point)], 1)
+        if isinstance(answer, str) and answer not in said:
+            said.add(answer)
+            yield _refused(plan, answer)
+
+
+def _refused(plan: Plan, answer: str) -> Finding:
+    what, _, fix = answer.partition("; fix: ")
+    fix = fix.replace("python -m training --help", "see its flags: python3 -m training --help")
+    return error(plan, "args", f"the trainer refuses its arguments: {what}", fix)
 
 
 def _asked(package: Path, args: Sequence[str], processes: int) -> dict[str, Any] | str | None:

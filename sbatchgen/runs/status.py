@@ -10,8 +10,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from sbatchgen.errors import Problem, SlurmError
-from sbatchgen.runs import process, record
+from sbatchgen.runs import points, process, record
 from sbatchgen.runs.index import LOST, SUBMITTING, Index, Run, RunJob
+from sbatchgen.runs.points import SweepState
 from sbatchgen.runs.progress import Progress, read_progress
 from sbatchgen.sbatch.array import indices
 from sbatchgen.slurm.accounting import accounting
@@ -36,12 +37,14 @@ class RunState:
         jobs: Its jobs, the oldest first.
         now: What squeue says of the newest: a row, or several of an array; empty if it does not know it.
         progress: How far the training is; None if it has not begun, or writes nothing.
+        sweep: The points, where only this run was asked for and is a sweep.
     """
 
     run: Run
     jobs: Sequence[RunJob]
     now: Sequence[JobInQueue] = ()
     progress: Progress | None = None
+    sweep: SweepState | None = None
 
     @property
     def last(self) -> RunJob | None:
@@ -69,6 +72,10 @@ def look(
         of_run = [seen.get(job.key, job) for job in jobs[run.name]]
         now = rows.get(of_run[-1].key, ()) if of_run else ()
         states.append(RunState(run=run, jobs=of_run, now=now, progress=read_progress(run.folder)))
+    if len(states) == 1 and (sweep := points.read_sweep(runs[0].folder)):
+        queued = [row for several in rows.values() for row in several]
+        found = points.look(sweep, runs[0].folder, record.records(runs[0].folder), queued)
+        states = [replace(states[0], sweep=found)]
     return states, problems
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 FOLDER = "sbatchgen-"  # what the name of the folder starts with; the key of the submission follows
-_KEY = re.compile(rf"/{FOLDER}([0-9a-f]+)-[^/]*/[^/]+$")
+_KEY = re.compile(rf"/{FOLDER}([0-9a-f]+)-[^/]*/[^/]+$")  # arguments of the script may follow
 
 
 def folder_name(key: str) -> str:

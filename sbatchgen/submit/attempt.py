@@ -15,6 +15,7 @@ from datetime import datetime
 
 from sbatchgen.errors import SbatchgenError, SlurmError
 from sbatchgen.slurm import command, slurm_job
+from sbatchgen.slurm.config import config
 from sbatchgen.slurm.queue import find
 from sbatchgen.slurm.submission import key_of
 
@@ -57,6 +58,8 @@ def ask(
     environment: Mapping[str, str],
     refused: Callable[[command.Output], SbatchgenError],
     note: Note,
+    *,
+    arguments: tuple[str, ...] = (),
 ) -> Accepted:
     """Run sbatch, until it is certain that there is one job of the script, or none.
 
@@ -65,6 +68,7 @@ def ask(
         environment: What sbatch sees.
         refused: The error for an answer of sbatch that refuses the job.
         note: Tells the user why this takes long.
+        arguments: Those of the script.
 
     Raises:
         LostError: sbatch's answer was lost, and the job is not in the queue, but may still come.
@@ -73,7 +77,9 @@ def ask(
     until, pause = time.monotonic() + RETRY_S, 1.0
     while True:
         before, started = _boot_time(environment), time.time()
-        answer = command.run(sbatch, environment, timeout=SUBMIT_TIMEOUT_S, elsewhere=ELSEWHERE)
+        answer = command.run(
+            (*sbatch, *arguments), environment, timeout=SUBMIT_TIMEOUT_S, elsewhere=ELSEWHERE
+        )
         if accepted := _accepted(answer):
             return accepted
         if _is_lost(answer):
@@ -138,9 +144,4 @@ def _search(
 
 def _boot_time(environment: Mapping[str, str]) -> datetime | None:
     """When the controller was started; None if it does not answer."""
-    try:
-        answer = command.query(["scontrol", "show", "config"], environment)
-    except SlurmError:
-        return None
-    match = re.search(r"^BOOT_TIME\s*=\s*(\S+)$", answer.out, re.MULTILINE)
-    return slurm_job.time(match[1]) if match and not answer.failure else None
+    return slurm_job.time(config(environment).get("BOOT_TIME", ""))

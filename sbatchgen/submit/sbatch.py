@@ -26,7 +26,14 @@ from sbatchgen.submit.attempt import ELSEWHERE, Accepted, LostError, Note, ask
 from sbatchgen.submit.submission import Submission
 
 TEST_TIMEOUT_S = 60.0
+_TOO_MANY = re.compile(r"(?:Assoc|QOS)\w*Submit|MaxSubmitJobs")
+_OVER_A_LIMIT = re.compile(r"\(job submit limit, user's size and/or time limits\)")
+_LIMIT = re.compile(r"\b(?:Assoc|QOS)[A-Z]\w+")
 _NOT_IN_NAMES = re.compile(r"[^\w.+-]+")
+
+
+class TooManyJobsError(SlurmError):
+    """The job's user or account has as many jobs as a limit allows; maybe so where Slurm names none."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,7 @@ def submit(
     keep_env: bool,
     note: Note,
     options: tuple[str, ...] = (),
+    arguments: tuple[str, ...] = (),
 ) -> SubmittedRun:
     """Submit. Print the id before anything else can fail, then `keep` the record.
 
@@ -56,6 +64,7 @@ def submit(
         keep_env: Whether sbatch sees SBATCH_* and SLURM_*.
         note: Tells the user about it.
         options: Options of sbatch that are not in the script, as of a dependency.
+        arguments: Those of the script.
 
     Raises:
         SlurmError: Slurm refused, or can't be asked.
@@ -74,7 +83,8 @@ def submit(
     if index:
         name = index.begin(key, run_dir, name, shared=about.shared).name
     with _private(submission, key) as script, _entered(index, key, note):
-        accepted = ask(("sbatch", "--parsable", *options, str(script)), env, _refused(submission), note)
+        asked = ("sbatch", "--parsable", *options, str(script))
+        accepted = ask(asked, env, refused(submission), note, arguments=arguments)
     if index:
         index.accepted(key, accepted.job, accepted.cluster)
     return SubmittedRun(
@@ -131,12 +141,16 @@ def _entered(index: Index | None, key: str, note: Note) -> Iterator[None]:
         raise
 
 
-def _refused(submission: Submission) -> Callable[[command.Output], SbatchgenError]:
+def refused(submission: Submission) -> Callable[[command.Output], SbatchgenError]:
+    """What makes the error of an answer of sbatch that refuses the job."""
+
     def error(answer: command.Output) -> SbatchgenError:
         if answer.status is None:
             return SlurmError.of(answer.failure, fix="try again later")
         said = refusals(answer.status, answer.err or answer.out, submission.asked)
-        return SlurmError(refusal.problem for refusal in said)
+        unnamed = _OVER_A_LIMIT.search(answer.err) and not _LIMIT.search(answer.err)
+        kind = TooManyJobsError if unnamed or _TOO_MANY.search(answer.err) else SlurmError
+        return kind(refusal.problem for refusal in said)
 
     return error
 

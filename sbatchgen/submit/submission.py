@@ -149,7 +149,7 @@ def _start(
     code = plan.profile.paths.code
     if (
         plan.trainer
-        or plan.options.array  # each element has a folder of its own
+        or (plan.options.array and not plan.sweep)  # each element has a folder of its own
         or not run_dir
         or not _is_known(plan.run_dir)
         or any(ShellPath(path).unset(environment) for path in (plan.resume, code or ""))

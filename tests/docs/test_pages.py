@@ -126,6 +126,8 @@ def check_sbatchgen(words: list[str], command: Command) -> None:
     if not own or set(own) & {"-h", "[OPTIONS]"}:
         return
     context = one.make_context("sbatchgen", [*own])
+    if one.name == "sweep":
+        own = own[: next(place for place, word in enumerate(own) if word == "--param")]
     if (
         isinstance(one, JobCommand)
         and context.params["job"] in MODES

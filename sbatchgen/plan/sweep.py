@@ -1,0 +1,209 @@
+"""A sweep: trainings that differ in some arguments, each a point with a number, run by elements of arrays."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from sbatchgen.errors import CommandLineError, DocumentError
+from sbatchgen.units import Argument
+
+MOST_POINTS = 50_000  # slurmctld takes scripts of 4 MiB by default (max_script_size)
+MOST_BYTES = 16 << 20  # of a file of points
+MOST_OPTION = 4000  # characters of --array
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The points of a sweep: the values that each parameter has at each point.
+
+    Attributes:
+        names: The parameters: flags of the trainer, without the dashes.
+        points: The values of each point, in the order of the names; a point's number is its place.
+        chosen: How many of them are submitted now.
+        carried: Whether the script takes the number of an array's first point as its argument: there are
+            more points than an array may have elements.
+    """
+
+    names: tuple[str, ...]
+    points: tuple[tuple[str, ...], ...]
+    chosen: int = 0
+    carried: bool = False
+
+    def arguments(self, point: Sequence[str]) -> tuple[str, ...]:
+        """The trainer's arguments for a point."""
+        return tuple(f"--{name}={value}" for name, value in zip(self.names, point, strict=True))
+
+    def as_csv(self) -> str:
+        """The points as a file that `read_points` reads."""
+        out = io.StringIO()
+        odd = any("\r" in value for point in self.points for value in point)  # which the writer doesn't quote
+        quoting: Literal[0, 1] = csv.QUOTE_ALL if odd else csv.QUOTE_MINIMAL
+        csv.writer(out, lineterminator="\n", quoting=quoting).writerows([self.names, *self.points])
+        return out.getvalue()
+
+
+@dataclass(frozen=True)
+class SweepArray:
+    """An array of a sweep.
+
+    Attributes:
+        first: The number of the point that index 0 has.
+        indices: The indices of its elements, ascending.
+    """
+
+    first: int
+    indices: tuple[int, ...]
+
+    def text(self, throttle: int | None) -> str:
+        """The value of --array, as 0-9,12%4."""
+        text = numbers_as_text(self.indices)
+        return f"{text}%{throttle}" if throttle else text
+
+    def halves(self) -> list[SweepArray]:
+        """The same points in two arrays; in one if it is a single point."""
+        half = (len(self.indices) + 1) // 2
+        return [SweepArray(self.first, some) for some in (self.indices[:half], self.indices[half:]) if some]
+
+
+def grid(params: Sequence[str], most: int | None = None, seed: int = 0) -> Sweep:
+    """Every combination of values, the last parameter changing fastest; or `most` of them, chosen at random.
+
+    Args:
+        params: As "lr=0.1,0.01".
+        most: How many points; None for all.
+        seed: The same seed chooses the same points.
+
+    Raises:
+        CommandLineError: A parameter is wrong, or there are fewer or too many combinations.
+    """
+    values = dict(_parameter(text) for text in params)
+    if len(values) != len(params):
+        raise CommandLineError.of(
+            "a parameter is there twice", at="--param", fix="name it once: NAME=VALUE,VALUE"
+        )
+    count = math.prod(map(len, values.values()))
+    if most is not None and most > count:
+        what = f"--random {most} of {count} combinations"
+        raise CommandLineError.of(what, at="--random", fix=f"write {count} or less, or give more values")
+    _check_count(count if most is None else most, "--param", "choose some of them: --random N")
+    chosen: Iterable[int] = range(count)
+    if most is not None:
+        from random import Random
+
+        chosen = sorted(Random(seed).sample(range(count), most))  # noqa: S311 - no secret
+    return Sweep(tuple(values), tuple(_combination(number, [*values.values()]) for number in chosen))
+
+
+def _parameter(text: str) -> tuple[str, list[str]]:
+    name, equals, rest = text.partition("=")
+    name = name.removeprefix("--")
+    if not equals or not _NAME.fullmatch(name):
+        raise CommandLineError.of(f"'{text}' is not a parameter", at="--param", fix="write NAME=VALUE,VALUE")
+    values = [_value(value, "--param") for value in rest.split(",")]
+    twice = next((value for place, value in enumerate(values) if value in values[:place]), None)
+    if twice is not None:
+        raise CommandLineError.of(f"{name} has the value '{twice}' twice", at="--param", fix="give it once")
+    return name, values
+
+
+def _value(text: str, at: str) -> str:
+    try:
+        return Argument.parse(text.strip())
+    except ValueError as error:
+        raise CommandLineError.of(str(error), at=at) from error
+
+
+def _combination(number: int, values: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """A combination by its number, without making all of them."""
+    found = []
+    for several in reversed(values):
+        number, place = divmod(number, len(several))
+        found.append(several[place])
+    return tuple(reversed(found))
+
+
+def _check_count(count: int, at: str, fix: str) -> None:
+    if count > MOST_POINTS:
+        what = f"{count:,} points are more than a script can hold, {MOST_POINTS:,}"
+        raise CommandLineError.of(what, at=at, fix=fix)
+
+
+def read_points(path: Path) -> Sweep:
+    """The points in a file of comma-separated values: names in the first line, a point in each other.
+
+    Raises:
+        CommandLineError, DocumentError: It can't be read, or a line is wrong.
+    """
+    from sbatchgen.files import read
+
+    try:
+        text = read(path, MOST_BYTES).decode("utf-8-sig")
+    except OSError as error:
+        raise DocumentError.of(f"can't read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DocumentError.of("not UTF-8", at=str(path), fix="save it as UTF-8") from error
+    return parse_points(text, str(path))
+
+
+def parse_points(text: str, file: str) -> Sweep:
+    """The points in the text of such a file. Raises what `read_points` does."""
+    rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+    found: list[tuple[int, list[str]]] = []
+    try:
+        found = [(rows.line_num, [cell.strip() for cell in row]) for row in rows if any(row)]
+    except csv.Error as error:
+        raise DocumentError.of(str(error), at=f"{file}:{rows.line_num}") from error
+    if len(found) < 2:
+        fix = "write the names of the parameters into the first line, and a point into each other"
+        raise DocumentError.of("no points", at=file, fix=fix)
+    (first, names), *points = found
+    for name in names:
+        if not _NAME.fullmatch(name) or names.count(name) > 1:
+            what = f"'{name}' is not a name of a parameter" if names.count(name) == 1 else f"'{name}' twice"
+            raise DocumentError.of(
+                what, at=f"{file}:{first}", fix="name flags of the trainer, as lr,batch-size"
+            )
+    for line, row in points:
+        if len(row) != len(names):
+            what = f"{len(row)} values for {len(names)} parameters"
+            raise DocumentError.of(what, at=f"{file}:{line}", fix="give each a value")
+    _check_count(len(points), file, "make several sweeps of it")
+    return Sweep(
+        tuple(names), tuple(tuple(_value(cell, f"{file}:{line}") for cell in row) for line, row in points)
+    )
+
+
+def parts(points: Iterable[int], most: int) -> list[SweepArray]:
+    """The arrays that run points.
+
+    Args:
+        points: Their numbers, ascending.
+        most: How many elements an array may have; its indices are lower too (MaxArraySize of slurm.conf(5)).
+    """
+    by_first: dict[int, list[int]] = {}
+    for point in points:
+        by_first.setdefault(point // most * most, []).append(point % most)
+    found = [SweepArray(first, tuple(indices)) for first, indices in by_first.items()]
+    while long := next((one for one in found if len(one.text(None)) > MOST_OPTION), None):
+        place = found.index(long)
+        found[place : place + 1] = long.halves()
+    return found
+
+
+def numbers_as_text(numbers: Iterable[int]) -> str:
+    """Ascending numbers, as 0-9,12."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found)

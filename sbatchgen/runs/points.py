@@ -1,0 +1,137 @@
+"""The points of a sweep: which there are, as its run folder tells, and how each is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sbatchgen import files
+from sbatchgen.errors import DocumentError
+from sbatchgen.plan.sweep import MOST_BYTES, Sweep, parse_points
+from sbatchgen.runs.progress import Progress, read_progress
+from sbatchgen.runs.record import Record
+from sbatchgen.sbatch.array import indices
+from sbatchgen.slurm.queue import JobInQueue
+
+POINTS = "points.csv"  # of the run folder
+EXIT = "exit"  # of a point's folder: the exit status of its last start, once that has ended
+DONE, FAILED, STOPPED, NEW = "done", "failed", "stopped", "not submitted"
+_STOPPED = "75"  # the script's status where the training was stopped with more to do
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A point as it is now.
+
+    Attributes:
+        number: Its number, from 0.
+        values: Its values, in the order of the sweep's parameters.
+        state: DONE, FAILED, STOPPED or NEW; or a state of Slurm in plain words.
+        says: More about it, as "exit status 1".
+        live: Whether it waits or runs.
+        progress: How far its training is, if it tells.
+    """
+
+    number: int
+    values: tuple[str, ...]
+    state: str
+    says: str = ""
+    live: bool = False
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True)
+class SweepState:
+    """A sweep as it is now: the names of its parameters, and its points."""
+
+    names: tuple[str, ...]
+    points: tuple[Point, ...]
+
+    @property
+    def counts(self) -> dict[str, list[int]]:
+        """The numbers of the points in each state."""
+        found: dict[str, list[int]] = {}
+        for one in self.points:
+            found.setdefault(one.state, []).append(one.number)
+        return found
+
+    @property
+    def best(self) -> list[Point]:
+        """The points with a result, the best first: by the best accuracy, or the loss where there is none."""
+        trained = [(one.progress, one) for one in self.points if one.progress]
+        results = [(-said.best, one) for said, one in trained if said.best is not None]
+        results = results or [(said.loss, one) for said, one in trained if said.loss is not None]
+        return [one for _, one in sorted(results, key=lambda pair: pair[0])]
+
+
+def read_sweep(run_dir: Path) -> Sweep | None:
+    """The sweep that a run folder is of; None if it is not of one.
+
+    Raises:
+        DocumentError: Its points can't be read.
+    """
+    file = run_dir / POINTS
+    try:
+        text = files.read(file, MOST_BYTES).decode()
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise DocumentError.of(f"can't read the points of the sweep: {error}", at=str(file)) from error
+    return parse_points(text, str(file))
+
+
+def look(sweep: Sweep, run_dir: Path, records: Iterable[Record], rows: Iterable[JobInQueue]) -> SweepState:
+    """A sweep as it is now.
+
+    Args:
+        sweep: The sweep.
+        run_dir: Its run folder.
+        records: Its submissions.
+        rows: What squeue says of them.
+    """
+    records = list(records)
+    live = dict(_live(records, rows))
+    submitted = {number for record in records for number in numbers(record, record.array)}
+    found = []
+    for number, values in enumerate(sweep.points):
+        folder = run_dir / str(number)
+        state, says = live.get(number, ""), ""
+        if not state:
+            state, says = _ended(folder) if number in submitted else (NEW, "")
+        found.append(
+            Point(
+                number=number,
+                values=values,
+                state=state,
+                says=says,
+                live=number in live,
+                progress=read_progress(folder),
+            )
+        )
+    return SweepState(sweep.names, tuple(found))
+
+
+def _live(records: Iterable[Record], rows: Iterable[JobInQueue]) -> Iterable[tuple[int, str]]:
+    """The points that wait or run, and their states in plain words."""
+    by_job = {record.job: record for record in records}
+    for row in rows:
+        record = by_job.get(str(row.job))
+        if record and not row.state.ended:
+            yield from ((number, row.state.words) for number in numbers(record, row.task))
+
+
+def numbers(record: Record, array: str) -> Iterable[int]:
+    """The points of elements of an array: "3", "0-9%2", or "[5-9%2]"."""
+    return (record.first + index for several in indices(array) or () for index in several)
+
+
+def _ended(folder: Path) -> tuple[str, str]:
+    """How a point has ended that neither waits nor runs."""
+    try:
+        status = files.read(folder / EXIT, 16).decode("ascii", "replace").strip()
+    except OSError:
+        return FAILED, "killed, or never started"
+    if status == "0":
+        return DONE, ""
+    return (STOPPED, "") if status == _STOPPED else (FAILED, f"exit status {status}")

@@ -1,0 +1,28 @@
+"""The settings of a live cluster: `scontrol show config`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from sbatchgen.errors import SlurmError
+from sbatchgen.slurm.command import query
+
+ARRAY_SIZE = 1001  # MaxArraySize where slurm.conf sets none: slurm.conf(5)
+_LINE = re.compile(r"^(\w+)\s*= (.*?)\s*$", re.MULTILINE)
+
+
+def config(environment: Mapping[str, str]) -> dict[str, str]:
+    """Names and values; none if the controller does not answer."""
+    try:
+        answer = query(["scontrol", "show", "config"], environment)
+    except SlurmError:
+        return {}
+    return {} if answer.failure else dict(_LINE.findall(answer.out))
+
+
+def most_array_tasks(settings: Mapping[str, str]) -> int | None:
+    """How many elements an array may have; None if that is not known."""
+    parameters = re.search(r"\bmax_array_tasks=(\d+)", settings.get("SchedulerParameters", ""))
+    texts = (settings.get("MaxArraySize", ""), parameters[1] if parameters else "")
+    return min((int(text) for text in texts if text.isascii() and text.isdecimal()), default=None)

@@ -1,0 +1,83 @@
+"""The arrays of a sweep, submitted one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sbatchgen import files
+from sbatchgen.errors import DocumentError, SbatchgenError
+from sbatchgen.plan.sweep import Sweep, SweepArray
+from sbatchgen.runs.points import POINTS
+from sbatchgen.submit.sbatch import SubmittedRun, TooManyJobsError
+from sbatchgen.submit.submission import Submission
+
+# Submits an array: its submission, options of sbatch, arguments of the script.
+Send = Callable[[Submission, tuple[str, ...], tuple[str, ...]], SubmittedRun]
+
+
+@dataclass(frozen=True)
+class SubmittedSweep:
+    """What became of a sweep.
+
+    Attributes:
+        runs: The arrays that were submitted.
+        rest: The arrays that were not.
+        why: Why not; None if all were.
+    """
+
+    runs: Sequence[SubmittedRun]
+    rest: Sequence[SweepArray]
+    why: SbatchgenError | None = None
+
+
+def submit(
+    submission: Submission, arrays: Sequence[SweepArray], throttle: int | None, send: Send
+) -> SubmittedSweep:
+    """Submit the arrays, each again in halves while it is over a limit of how many jobs a user may have.
+
+    With a throttle, the arrays start one after the other: Slurm limits the elements of one array.
+
+    Raises:
+        SbatchgenError: Nothing could be submitted.
+    """
+    runs: list[SubmittedRun] = []
+    waiting = list(arrays)
+    while waiting:
+        array = waiting[0]
+        text = array.text(throttle)
+        options = [] if array == arrays[0] else [f"--array={text}"]
+        if throttle and runs:
+            options.append(f"--dependency=afterany:{runs[-1].record.job}")
+        about = replace(submission.about, array=text, first=array.first)
+        first = (str(array.first),) if array.first else ()
+        try:
+            runs.append(send(replace(submission, about=about), tuple(options), first))
+        except SbatchgenError as error:
+            if isinstance(error, TooManyJobsError) and len(array.indices) > 1:
+                waiting[:1] = array.halves()
+                continue
+            if not runs:
+                raise
+            return SubmittedSweep(runs, waiting, error)
+        del waiting[0]
+    return SubmittedSweep(runs, ())
+
+
+def keep_points(sweep: Sweep, run_dir: Path) -> bool:
+    """Write the points into the run folder; whether they were not there before.
+
+    Raises:
+        DocumentError: The folder holds another sweep, or can't be written.
+    """
+    file, text = run_dir / POINTS, sweep.as_csv().encode()
+    try:
+        if files.read(file, len(text) + 1) == text:
+            return False
+    except FileNotFoundError:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        files.put(file, text)
+        return True
+    what = f"{run_dir} holds a sweep with other points"
+    raise DocumentError.of(what, at=str(file), fix="start another: --job-name NAME, or --run-dir PATH")

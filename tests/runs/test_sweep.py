@@ -1,0 +1,244 @@
+"""Sweeps on a real Slurm whose arrays are short: each point runs once, and what failed is submitted again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sbatchgen.errors import SbatchgenError, SlurmError
+from sbatchgen.plan.sweep import parts
+from sbatchgen.review.review import of_script
+from sbatchgen.runs.record import Record
+from sbatchgen.sbatch.array import indices
+from sbatchgen.slurm.command import Output
+from sbatchgen.submit import sbatch
+from sbatchgen.submit.attempt import Accepted
+from sbatchgen.submit.sbatch import SubmittedRun, TooManyJobsError
+from sbatchgen.submit.submission import Submission
+from sbatchgen.submit.sweep import Send, submit
+from tests.cluster.slurm import Cluster
+from tests.conftest import REPOSITORY, Command
+from tests.jobs.jobs import TRAINING, Site, site_on
+
+# Notes that it has run; fails where the file `bad` names its value.
+TRAINER = """\
+import os, sys
+from pathlib import Path
+
+value = dict(word[2:].split("=") for word in sys.argv[1:])["value"]
+with open("ran", "a") as file:
+    file.write(f"{value} {os.environ['RUN_DIR']}\\n")
+sys.exit(3 if value in Path("bad").read_text().split() else 0)
+"""
+WAITING = """
+import time
+while not Path("go").exists():
+    time.sleep(0.1)
+sys.exit"""
+LIMIT = 6
+GENERAL = (
+    "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's "
+    "size and/or time limits)"
+)
+
+
+@pytest.fixture(scope="module")
+def site(real_slurm: None) -> Iterator[Site]:
+    visible = [Path(sys.base_prefix), Path(sys.prefix), REPOSITORY]
+    with Cluster(visible=visible, settings=f"MaxArraySize={LIMIT}\n") as running:
+        running.put("work/sweep.py", TRAINER)
+        yield site_on(running)
+
+
+def sweep(site: Site, name: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    job = ("cpu", "--job-name", name, "--trainer", "sweep.py", "--mem", "100M", "--nodes", "1")
+    return site.sbatchgen("sweep", *job, "--cpus-per-task", "1", "--yes", *flags)
+
+
+def ran(site: Site) -> Counter[str]:
+    """How often each value was run since the last question."""
+    file = site.folder / "ran"
+    lines = file.read_text().splitlines() if file.exists() else []
+    file.unlink(missing_ok=True)
+    return Counter(line.split()[0] for line in lines)
+
+
+def points(site: Site, name: str) -> list[dict[str, Any]]:
+    (run,) = json.loads(site.sbatchgen("status", name, "--format", "json").stdout)["runs"]
+    return list(run["points"])
+
+
+def until_ended(site: Site, name: str) -> list[dict[str, Any]]:
+    site.cluster.until(lambda: not any(one["live"] for one in points(site, name)), f"the end of {name}")
+    return points(site, name)
+
+
+@pytest.mark.slow
+def test_each_point_runs_once_and_what_failed_runs_again(site: Site) -> None:
+    site.cluster.put("work/bad", "3 7 19")
+    values = ",".join(map(str, range(20)))
+    done = sweep(site, "many", "--param", f"value={values}")
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split()) == 4  # arrays: of 6, 6, 6 and 2 points
+    found = until_ended(site, "many")
+    assert ran(site) == Counter(map(str, range(20)))
+    assert {one["number"] for one in found if one["state"] == "failed"} == {3, 7, 19}
+    assert {one["says"] for one in found if one["state"] == "failed"} == {"exit status 3"}
+    assert all(one["state"] == "done" for one in found if one["number"] not in {3, 7, 19})
+    log = site.sbatchgen("logs", "many", "--task", "19").stdout
+    assert "Point 19: --value=19" in log
+
+    site.cluster.put("work/bad", "7")
+    again = site.sbatchgen("resubmit", "many", "--failed", "--yes")
+    assert again.returncode == 0, again.stderr
+    found = until_ended(site, "many")
+    assert ran(site) == Counter(["3", "7", "19"])
+    assert [one["number"] for one in found if one["state"] == "failed"] == [7]
+
+    site.cluster.put("work/bad", "")
+    assert site.sbatchgen("resubmit", "many", "--yes", "--time", "5").returncode == 0
+    assert all(one["state"] == "done" for one in until_ended(site, "many"))
+    assert ran(site) == Counter(["7"])
+    nothing = site.sbatchgen("resubmit", "many", "--yes")
+    assert (nothing.returncode, nothing.stdout) == (0, "")
+    assert "no point to submit" in nothing.stderr
+
+
+@pytest.mark.slow
+def test_a_point_that_is_requeued_goes_on_alone(site: Site) -> None:
+    site.cluster.put("work/bad", "")
+    site.cluster.put("work/sweep.py", TRAINER.replace("sys.exit", WAITING))
+    done = sweep(site, "again", "--param", "value=a,b", "--throttle", "2")
+    array = done.stdout.strip()
+
+    def noted(*values: str) -> bool:
+        file = site.folder / "ran"
+        lines = file.read_text().splitlines() if file.exists() else []
+        return Counter(line.split()[0] for line in lines) == Counter(values)
+
+    site.cluster.until(lambda: noted("a", "b"), "both points")
+    live = {one["number"]: one["state"] for one in points(site, "again")}
+    assert live == {0: "running", 1: "running"}
+    nothing = site.sbatchgen("resubmit", "again", "--yes")
+    assert (nothing.returncode, nothing.stdout) == (0, "")
+    site.cluster.run(["scontrol", "requeue", f"{array}_1"], check=True)
+    site.cluster.until(lambda: noted("a", "b", "b"), "the second start of a point")
+    site.cluster.put("work/go", "")
+    assert [one["state"] for one in until_ended(site, "again")] == ["done", "done"]
+    assert ran(site) == Counter(["a", "b", "b"])
+    site.cluster.put("work/sweep.py", TRAINER)
+
+
+@pytest.mark.slow
+def test_the_table_of_a_sweep_starts_with_the_best_point(site: Site) -> None:
+    job = ("cpu", "--job-name", "lr", "--yes", "--param", "lr=1e-9,0.5", "--", *TRAINING)
+    done = site.sbatchgen("sweep", *job)
+    assert done.returncode == 0, done.stderr
+    found = until_ended(site, "lr")
+    worse, better = (one["training"]["best"] for one in found)
+    assert worse < better
+    page = site.sbatchgen("status", "lr").stdout.splitlines()
+    first, second = page[-2:]
+    assert page[-5:-2] == ["2 points: 2 done", "", "POINT  lr    STATE  TRAINING"]
+    assert first.split()[:3] == ["1", "0.5", "done"]
+    assert first.endswith("best")
+    assert second.split()[:3] == ["0", "1e-9", "done"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--param", "value=1", "--file", "p.csv"), "give the points by --param"),
+        ((), "give the points by --param"),
+        (("--param", "value=1", "--array", "0-3"), "a sweep makes its own array"),
+        (("--param", "value=1", "--profile", "local"), "profile 'local' has none"),
+        (("--file", "missing.csv"), "can't read missing.csv"),
+    ],
+)
+def test_a_wrong_sweep_is_told(command: Command, folder: Path, flags: tuple[str, ...], said: str) -> None:
+    (folder / "t.py").write_text("")
+    done = command(
+        "sweep", "cpu", "--profile", "msu", "--runtime", "host", "--trainer", "t.py", "--yes", *flags
+    )
+    assert done.status in {2, 3}
+    assert said in done.err
+
+
+def test_values_that_the_bundled_trainer_refuses_are_told_before(command: Command) -> None:
+    values = ("--param", "lr=0.1,fast", "--param", "epochs=1,2")
+    done = command(
+        "sweep", "cpu", "--profile", "msu", "--runtime", "host", "--run-dir", "runs", "--dry-run", *values
+    )
+    assert done.status == 3
+    assert "argument --lr: invalid float value: 'fast'" in done.err
+    assert done.err.count("the trainer refuses") == 1
+
+
+def send(limit: int, sent: list[tuple[str, ...]], why: SbatchgenError) -> Send:
+    """Accepts arrays while there are no more elements than a limit."""
+
+    def submit(one: Submission, options: tuple[str, ...], arguments: tuple[str, ...]) -> SubmittedRun:
+        elements = sum(len(range_) for words, _ in sent for range_ in indices(words) or ())
+        if elements + sum(map(len, indices(one.about.array) or ())) > limit:
+            raise why
+        sent.append((one.about.array, " ".join((*options, *arguments))))
+        return SubmittedRun(Accepted("1", "", ""), replace(one.about, job=str(len(sent))), Path())
+
+    return submit
+
+
+def test_a_limit_of_submitted_jobs_is_filled_and_the_rest_is_told(command: Command, folder: Path) -> None:
+    sent: list[tuple[str, ...]] = []
+    submission = submission_of("0-5")
+    done = submit(submission, parts(range(20), 6), None, send(15, sent, TooManyJobsError.of("too many")))
+    assert [words for words, _ in sent] == ["0-5", "0-5", "0-2"]
+    assert [words for _, words in sent] == ["", "--array=0-5 6", "--array=0-2 12"]
+    assert [array.first + index for array in done.rest for index in array.indices] == [*range(15, 20)]
+    assert done.why is not None
+
+
+def test_arrays_with_a_throttle_start_one_after_the_other() -> None:
+    sent: list[tuple[str, ...]] = []
+    submit(submission_of("0-5%2"), parts(range(9), 6), 2, send(99, sent, SlurmError.of("")))
+    assert sent == [("0-5%2", ""), ("0-2%2", "--array=0-2%2 --dependency=afterany:1 6")]
+
+
+def test_another_refusal_ends_a_sweep() -> None:
+    sent: list[tuple[str, ...]] = []
+    with pytest.raises(SlurmError, match="no such partition"):
+        submit(
+            submission_of("0-5"), parts(range(9), 6), None, send(0, sent, SlurmError.of("no such partition"))
+        )
+    done = submit(submission_of("0-5"), parts(range(9), 6), None, send(8, sent, SlurmError.of("down")))
+    assert [array.first for array in done.rest] == [6]
+
+
+@pytest.mark.parametrize(
+    ("said", "too_many"),
+    [
+        (f"sbatch: error: AssocMaxSubmitJobLimit\n{GENERAL}", True),
+        ("sbatch: error: QOSMaxSubmitJobPerUserLimit\n", True),
+        (GENERAL, True),
+        (f"sbatch: error: AssocMaxWallDurationPerJobLimit\n{GENERAL}", False),
+        ("sbatch: error: invalid partition specified: x", False),
+    ],
+)  # fmt: skip
+def test_a_limit_of_submitted_jobs_is_known(said: str, *, too_many: bool) -> None:
+    error = sbatch.refused(submission_of(""))(Output("sbatch", 1, "", said, 1.0))
+    assert isinstance(error, TooManyJobsError) is too_many
+
+
+def submission_of(array: str) -> Submission:
+    about = Record(shared=False, name="x", folder="/", array=array)
+    return Submission(
+        script=b"", name="job.slurm", asked={}, log_folders=(), run_dir=None, local=False, review=of_script(""),
+        about=about,
+    )  # fmt: skip
