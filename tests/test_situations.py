@@ -478,6 +478,7 @@ def test_an_interrupt_ends_with_130_also_during_the_imports(folder: Path) -> Non
         assert (done.returncode, done.stderr.strip()) == (expected, b""), library
 
 
+@pytest.mark.slow
 def test_a_script_is_the_same_bytes_whatever_the_terminal_speaks(folder: Path) -> None:
     words = "--profile msu --comment caf\N{LATIN SMALL LETTER E WITH ACUTE} --account \N{GREEK SMALL LETTER ALPHA}"
     expected = shell(f"sbatchgen render ddp {words}", folder).stdout
@@ -549,6 +550,7 @@ def server(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
         thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["", "chunked", "reset", "silent"])
 def test_a_download_that_breaks_off_goes_on_at_the_second_mirror(
     folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch, how: str
@@ -628,6 +630,7 @@ def test_a_file_of_events_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyP
         read_history(events(tmp_path / "long", GOOD, GOOD))
 
 
+@pytest.mark.slow
 def test_starts_and_points_take_no_time_squared(tmp_path: Path) -> None:
     """A file of a few MB that once took hours."""
     count = 100_000
@@ -639,6 +642,7 @@ def test_starts_and_points_take_no_time_squared(tmp_path: Path) -> None:
     assert (history.last, len(history.curves["train loss"])) == (2, 3)
 
 
+@pytest.mark.slow
 def test_names_and_settings_of_others_are_drawn_as_text(command: Command, folder: Path) -> None:
     run = events(folder / "a\x1b\n$^{", GOOD)
     (run / "config.json").write_text(

@@ -72,6 +72,7 @@ def test_no_server_is_told(folder: Path, command: Command) -> None:
     assert "can't download train-images-idx3-ubyte.gz" in result.err
 
 
+@pytest.mark.slow
 def test_drawn_digits_are_idx_files(folder: Path, command: Command) -> None:
     assert (
         command("data", "mnist", "--to", "data", "--synthetic", "--train", "50", "--test", "20").status == 0

@@ -54,6 +54,7 @@ def shown(svg: Path) -> list[str]:
 ORDINARY = (start(0), train(2), train(4), epoch(4), train(6), epoch(8))
 
 
+@pytest.mark.slow
 def test_one_run_is_drawn_into_its_folder(command: Command, folder: Path) -> None:
     run(folder / "runs/ddp", *ORDINARY)
     result = command("plot", "runs/ddp")
@@ -79,6 +80,7 @@ def test_what_a_picture_says(command: Command, folder: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_several_runs_have_a_colour_and_a_name_each(command: Command, folder: Path) -> None:
     names = ["a", "b$x$_y", "_c", "d", "e"]
     for i, name in enumerate(names):

@@ -138,6 +138,7 @@ def test_jobs_that_slurm_does_not_know_are_left_out(
         queue(environment, [job, "abc"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", ["22.05", "26.05"])
 def test_a_controller_that_is_down_ends_the_question(
     release: str, request: pytest.FixtureRequest, tmp_path: Path

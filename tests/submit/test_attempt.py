@@ -101,6 +101,7 @@ def test_a_job_is_submitted_exactly_once(
         assert [(job.id, job.ended) for job in index.jobs()] == [("4711", False)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [TIMED_OUT, "killed"])
 def test_where_nobody_knows_nothing_is_submitted_again(slurm: Path, command: Command, first: str) -> None:
     (slurm / "plan").write_text(f"{first}\naccept\n")
@@ -126,6 +127,7 @@ def test_a_refused_job_is_in_no_index(slurm: Path, command: Command) -> None:
         assert (index.jobs(), index.runs()) == ([], [])
 
 
+@pytest.mark.slow
 def test_a_controller_that_stays_down_ends_with_5_and_nothing_half_done(
     slurm: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

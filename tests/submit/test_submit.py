@@ -176,6 +176,7 @@ def test_an_sbatch_that_can_not_be_started_ends_with_5(
     assert f"error: can't start {folder}/bin/sbatch: {words}\n  fix: look at it: ls -lL " in result.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -198,6 +199,7 @@ def test_the_id_of_a_job_is_never_lost(
     assert (folder / "runs/single/job-4711.slurm").is_file()
 
 
+@pytest.mark.slow
 def test_an_sbatch_that_does_not_answer_ends_with_5(
     record: Path, folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,6 +240,7 @@ def test_sbatch_gets_the_bytes_shown_whatever_others_write(
     assert not given.parent.exists()
 
 
+@pytest.mark.slow
 def test_an_interrupt_while_sbatch_runs_tells_where_to_look(record: Path, folder: Path) -> None:
     (folder / "bin/sbatch").write_text('#!/bin/bash\ntouch "$RECORD/began"\nsleep 600\n')
     process = local(folder, "--profile", "troila")
