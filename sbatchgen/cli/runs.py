@@ -1,4 +1,4 @@
-"""status, logs, cancel, exec, plot: what becomes of a job after it was submitted."""
+"""status, logs, diagnose, cancel, exec, plot: what becomes of a job after it was submitted."""
 
 from __future__ import annotations
 
@@ -118,6 +118,15 @@ def _show_status(index: Index, names: Sequence[str], *, every: bool, form: str) 
     if form != "json":
         for problem in problems_of(states):
             say(problem, "warning")
+        if len(names) == 1:
+            _hint(states[0])
+
+
+def _hint(one: RunState) -> None:
+    from sbatchgen.runs.diagnosis import is_failed
+
+    if is_failed(one):
+        note(f"note: sbatchgen diagnose {one.run.name} says why it failed")
 
 
 def _page(one: RunState) -> str:
@@ -215,6 +224,7 @@ def follow_run(index: Index, name: str, *, lines: int | None = None, task: str =
             if all(job.ended for job in state.jobs):
                 break
             time.sleep(LOG_POLL_S)
+    _hint(state)
     return 0 if state.last and state.last.state == "COMPLETED" else DocumentError.exit_status
 
 
@@ -239,6 +249,27 @@ def _bar(run: Run) -> Iterator[Callable[[], None]]:
                 )
 
         yield update
+
+
+@click.command()
+@RUN
+@click.option(
+    "--task", metavar="N", default="", help="Of an array: the task. [default: the first that failed]"
+)
+@FORMAT
+def diagnose(run: str, *, task: str, form: str) -> None:
+    """Say why a run failed, and what to do about it.
+
+    It reads what Slurm says, the end of the log and the run folder, and shows the lines that tell it.
+    """
+    from sbatchgen.runs import diagnosis, status
+
+    with open_index() as index:
+        (state,), problems = status.look(index, os.environ, [find_run(index, run)])
+    found = diagnosis.diagnose(state, os.environ, task)
+    put(diagnosis.as_json(found) if form == "json" else diagnosis.as_text(found), nl=False)
+    for problem in dict.fromkeys([*problems, *found.problems]):
+        say(problem, "warning")
 
 
 @click.command()

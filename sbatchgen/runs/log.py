@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import glob
+import io
 import os
 import re
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from sbatchgen import files
 from sbatchgen.runs.record import Record
 
 PIECE = 1 << 20  # bytes that are read at a time
+END = 2 << 20  # bytes of a log that are looked at after a failure
+COUNTED = 1 << 30  # of a larger log the lines are not counted
 _PATTERN = re.compile(r"%(\d{0,2})([%AJNabjnstux])")
 
 
@@ -57,6 +60,28 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # no entry for this number
         return "*"
+
+
+def end(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines at the end of a log that hold something, each with its number from 1.
+
+    The number is 0 if the log is too large to count its lines.
+
+    Raises:
+        OSError: It can't be read.
+    """
+    with files.regular(path) as file:
+        at = max(0, os.fstat(file.fileno()).st_size - END)
+        number = 0
+        if at <= COUNTED:
+            number = 1
+            for start in range(0, at, PIECE):
+                number += file.read(min(PIECE, at - start)).count(b"\n")
+        file.seek(at)
+        for line in io.BytesIO(file.read(END)):
+            if not line.isspace():
+                yield number, line.decode("utf-8", "replace").rstrip("\n")
+            number += bool(number)
 
 
 class Tail:

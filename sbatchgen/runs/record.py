@@ -79,6 +79,7 @@ class Record:
         command: What renders its script again; empty for a finished script.
         script: The file of a finished script, or "".
         log: Where its log is, with Slurm's patterns such as %j.
+        errors: Where its stderr is, if not in the log.
         array: The elements of an array, as sbatch was told.
         first: The point of a sweep that index 0 of the array has.
         profile: The profile's name, or "".
@@ -99,6 +100,7 @@ class Record:
     command: tuple[str, ...] = ()
     script: str = ""
     log: str = ""
+    errors: str = ""
     array: str = ""
     first: int = 0
     profile: str = ""

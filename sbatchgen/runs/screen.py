@@ -40,7 +40,7 @@ def _row(one: RunState) -> tuple[str, ...]:
     job = one.last
     says = "" if job is None else _state(job, one.now)
     progress = one.progress.says if one.progress else ""
-    return tuple(_one_line(text) for text in (one.run.name, job.id if job else "", says, progress))
+    return tuple(one_line(text) for text in (one.run.name, job.id if job else "", says, progress))
 
 
 def _state(job: RunJob, now: Sequence[JobInQueue]) -> str:
@@ -60,7 +60,7 @@ def _state(job: RunJob, now: Sequence[JobInQueue]) -> str:
 def headline(one: RunState) -> str:
     """What its newest job does, in a line."""
     job = one.last
-    return _one_line(f"job {job.id} {_state(job, one.now)}") if job else "no job yet"
+    return one_line(f"job {job.id} {_state(job, one.now)}") if job else "no job yet"
 
 
 def page(one: RunState, records: Sequence[Record], logs: Sequence[str]) -> str:
@@ -82,9 +82,9 @@ def page(one: RunState, records: Sequence[Record], logs: Sequence[str]) -> str:
         commit = f" at commit {code.commit[:12]}" if code.commit else ""
         facts.append(("code", f"{code.folder}{commit}{', with changes' if code.dirty else ''}"))
     width = max(len(name) for name, _ in facts)
-    lines = (f"  {_one_line(name).ljust(width)}  {_one_line(text)}\n" for name, text in facts)
+    lines = (f"  {one_line(name).ljust(width)}  {one_line(text)}\n" for name, text in facts)
     sweep = f"\n{_points(one.sweep)}" if one.sweep else ""
-    return f"{_one_line(one.run.name)}\n{''.join(lines)}{sweep}"
+    return f"{one_line(one.run.name)}\n{''.join(lines)}{sweep}"
 
 
 def _points(sweep: SweepState) -> str:
@@ -101,7 +101,7 @@ def _points(sweep: SweepState) -> str:
         says = f"{one.state}: {one.says}" if one.says else one.state
         training = one.progress.says if one.progress else ""
         mark = "  best" if best and one is best[0] else ""
-        rows.append(tuple(map(_one_line, (str(one.number), *one.values, says, training + mark))))
+        rows.append(tuple(map(one_line, (str(one.number), *one.values, says, training + mark))))
     more = len(sweep.points) - len(rows) + 1
     rest = f"and {more:,} more: --format json shows all\n" if more else ""
     return f"{len(sweep.points):,} points: {', '.join(said)}\n\n{_table(rows)}{rest}"
@@ -196,6 +196,6 @@ def _clock(moment: datetime) -> str:
     return f"{moment:%H:%M}" if today else f"{moment:%Y-%m-%d %H:%M}"
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     """Text for a table: line breaks and tabs are escaped too."""
     return visible(text).replace("\n", "\\n").replace("\t", "\\t")

@@ -136,7 +136,8 @@ def _of_rows(job: RunJob, rows: Sequence[SlurmJob], now: float) -> RunJob:
     for row in rows:
         counts[row.state] += _tasks(row.task)
     going = [one for one in counts if not one.ended]
-    first = next((one for one in going if one.name == "RUNNING"), None) or next(iter(going or counts))
+    likely = [*going, *(one for one in counts if one.name != "COMPLETED"), *counts]
+    first = next((one for one in going if one.name == "RUNNING"), likely[0])
     says = ", ".join(f"{count} {one.words}" for one, count in counts.most_common())
     return replace(job, state=first.name, ended=not going, says=says, seen=now)
 

@@ -135,6 +135,7 @@ def _about(request: Request, folder: Path) -> Record:
         folder=str(folder),
         command=request.rerun,
         log=str(folder / str(plan.options.output)) if plan.options.output else "",
+        errors=str(folder / str(plan.options.error)) if plan.options.error else "",
         array=str(plan.options.array or ""),
         profile=str(plan.profile.name),
         values=tuple(values),
@@ -243,6 +244,7 @@ def of_script(
             folder=str(folder),
             script=str(folder / path),
             log=str(_log(parsed, folder)),
+            errors=str(_in(parsed, folder, error)) if (error := _option(parsed, "error")) else "",
             array=_option(parsed, "array"),
         ),
     )
@@ -256,7 +258,12 @@ def _option(script: Script, name: str) -> str:
 def _log(script: Script, folder: Path) -> Path:
     """Where a finished script logs, with Slurm's patterns: sbatch(1), --output."""
     default = "slurm-%A_%a.out" if _option(script, "array") else "slurm-%j.out"
-    return folder / _option(script, "chdir") / (_option(script, "output") or default)
+    return _in(script, folder, _option(script, "output") or default)
+
+
+def _in(script: Script, folder: Path, log: str) -> Path:
+    """A log of a finished script, as Slurm finds it."""
+    return folder / _option(script, "chdir") / log
 
 
 def is_script(job: str) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sbatchgen.runs.failure import failures
 from tests.cluster.slurm import Cluster
 from tests.jobs.jobs import EPOCH, PROFILE, TRAINING, Site, site_on
 
@@ -85,7 +86,11 @@ def test_processes_meet_over_the_interface_of_the_profile(site: Site) -> None:
         "--launcher", "srun",
     )  # fmt: skip
     record = site.cluster.wait(job, {"FAILED"})
-    assert "hsn9" in site.log("no-such-net")
+    log = site.log("no-such-net")
+    assert "hsn9" in log
+    assert [one.cause for one in failures("", enumerate(log.splitlines(), 1), "x")][:1] == [
+        "gloo-interface"
+    ], log
     assert record["ExitCode"] != "0:0"
 
 
@@ -104,6 +109,8 @@ def test_a_failing_training_fails_its_job(site: Site, jobs: dict[str, int], laun
     record = site.cluster.wait(jobs[name], {"FAILED"})
     assert (record["ExitCode"], record["Restarts"]) == ("3:0", "0")
     assert site.status(name)["state"] == "failed"
+    told = failures("FAILED 3:0", enumerate(site.log(name).splitlines(), 1), name)
+    assert [one.cause for one in told] == ["own-words"], told
 
 
 def test_a_training_that_went_well_ends_without_a_stack_trace(
@@ -113,6 +120,7 @@ def test_a_training_that_went_well_ends_without_a_stack_trace(
     for launcher in trained:
         log = site.log(f"ddp-{launcher}")
         assert log.splitlines()[-1].startswith("Training completed")
+        assert failures("", enumerate(log.splitlines(), 1), launcher) == []
         own_network = "The hostname of the client socket cannot be retrieved"  # the test cluster has no DNS
         for word in ("Traceback", "frame #", "[W", "W1", "E1"):
             lines = [line for line in log.splitlines() if line.startswith(word) and own_network not in line]

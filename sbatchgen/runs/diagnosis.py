@@ -1,0 +1,202 @@
+"""Why a run failed: what Slurm, its log and its run folder say of it, brought together."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pwd
+import re
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+from sbatchgen.errors import Problem, SlurmError
+from sbatchgen.runs import log, process
+from sbatchgen.runs.events import STATUS
+from sbatchgen.runs.failure import Failure, failures, look_bad
+from sbatchgen.runs.index import LOST, RunJob
+from sbatchgen.runs.record import records
+from sbatchgen.runs.screen import headline, one_line
+from sbatchgen.runs.status import CLOCKS_S, RunState, is_local
+from sbatchgen.slurm.accounting import JobInAccounting, accounting
+from sbatchgen.slurm.queue import queue
+from sbatchgen.slurm.reason import reason
+from sbatchgen.slurm.slurm_job import SlurmJob
+from sbatchgen.slurm.submission import key_of
+
+SCHEMA = 1
+MOST = 3  # causes that people are shown
+LINES = 20_000  # of a log that are read, from its end
+SHOWN = 300  # characters of a line of the log
+# What a script of sbatchgen prints at each start of its job; the log is appended.
+_START = re.compile(r"Job \d+ on \S+, restart \d+ of at most \d+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """What can be said of how a run ended.
+
+    Attributes:
+        run: Its name.
+        failed: Whether it has failed; if not, the rest is empty.
+        says: What its newest job does, or how it ended.
+        fix: What to do if it waits.
+        log: The log that was read, or status.json if that alone tells something; or "".
+        causes: What most likely happened, the likeliest first.
+        lines: If nothing is known: the last lines of the log that look like an error, with their numbers.
+        problems: Why something could not be looked at.
+    """
+
+    run: str
+    failed: bool
+    says: str
+    fix: str = ""
+    log: str = ""
+    causes: Sequence[Failure] = ()
+    lines: Sequence[tuple[int, str]] = ()
+    problems: Sequence[Problem] = ()
+
+
+def is_failed(one: RunState) -> bool:
+    """Whether its newest job has ended without completing, or its training says that it failed."""
+    job = one.last
+    if job is None or not job.ended or job.state in (LOST, "REVOKED"):
+        return False
+    return _trainer_failed(one) if job.state in ("COMPLETED", "") else True
+
+
+def diagnose(one: RunState, environment: Mapping[str, str], task: str = "") -> Diagnosis:
+    """What most likely happened to a run; of an array to one task, or to the first that failed."""
+    run, job, says = one.run.name, one.last, headline(one)
+    forgotten = bool(job and job.ended and not job.state)
+    if job is None or not (is_failed(one) or forgotten):
+        waits = one.now[0] if one.now and one.now[0].state.name == "PENDING" else None
+        fix = reason(waits.reason, waits.id).fix if waits else ""
+        return Diagnosis(run=run, failed=False, says=says, fix=fix)
+    rows, problems = _rows(job, environment)
+    row = next((row for row in rows if row.task == task), None) if task else _first_failed(rows)
+    path, lines = _log(one.run.folder, job, row.task if row else task)
+    found = failures(_ended(job, row, one.run.folder), lines, run)
+    if not found and (why := _reason(one)):
+        path, found = str(one.run.folder / STATUS), why
+    if row and row.task:
+        says = f"task {row.task} of job {job.id} {row.state.words}"
+    elif _trainer_failed(one) and job.state in ("COMPLETED", ""):
+        says += ", but its training failed"
+    if forgotten and not found:
+        return Diagnosis(run=run, failed=False, says=says, log=path, problems=problems)
+    return Diagnosis(
+        run=run,
+        failed=True,
+        says=says + _status(row) + _by(row),
+        log=path,
+        causes=found,
+        lines=() if found else look_bad(lines),
+        problems=problems,
+    )
+
+
+def _trainer_failed(one: RunState) -> bool:
+    """Whether the training of its newest job says that it failed."""
+    training, job = one.progress, one.last
+    return bool(job and training and training.state == "failed" and (training.time or 0) >= job.submitted)
+
+
+def _reason(one: RunState) -> list[Failure]:
+    """The cause in what the trainer has left as its reason."""
+    if one.progress is None or not one.progress.reason or not _trainer_failed(one):
+        return []
+    why = one.progress.reason
+    own = Failure(cause="own-words", rank="own", means=why, fix="", says=why)
+    return failures("", [(0, why)], one.run.name) or [own]
+
+
+def _rows(job: RunJob, environment: Mapping[str, str]) -> tuple[list[SlurmJob], list[Problem]]:
+    """What Slurm says of a job that has ended; none if it has forgotten it."""
+    if is_local(job) or not job.id:
+        return [], []
+    since = datetime.fromtimestamp(job.submitted - CLOCKS_S, timezone.utc)
+    known: list[SlurmJob] = []
+    try:
+        known += (row for row in queue(environment, [job.id]) if key_of(row.command) in ("", job.key))
+        if not known or job.state == "CANCELLED":  # sacct alone tells who it was
+            known = [*(accounting([job.id], since, environment) or known)]
+    except SlurmError as error:
+        return known, [*error.problems]
+    return known, []
+
+
+def _first_failed(rows: Sequence[SlurmJob]) -> SlurmJob | None:
+    ended = (row for row in rows if row.state.ended and row.state.name != "COMPLETED")
+    return next(ended, rows[0] if rows else None)
+
+
+def _ended(job: RunJob, row: SlurmJob | None, folder: Path) -> str:
+    """How it ended, for `failures`."""
+    if row:
+        return f"{row.state.name} {row.exit_code}:{row.signal}"
+    status = process.exit_status(folder, job.id) if is_local(job) else None
+    return f"{job.state} {status or 0}:0" if job.state else ""
+
+
+def _log(folder: Path, job: RunJob, task: str) -> tuple[str, list[tuple[int, str]]]:
+    """The newest log of a job, and the lines of its last start."""
+    about = (replace(one, log=one.errors or one.log) for one in records(folder) if one.job == job.id)
+    paths = [path for one in about for path in log.find(one, task)]
+    if not paths:
+        return "", []
+    lines = deque[tuple[int, str]](maxlen=LINES)
+    with contextlib.suppress(OSError):
+        for number, line in log.end(paths[-1]):
+            if _START.match(line):
+                lines.clear()
+            lines.append((number, line))
+    return str(paths[-1]), [*lines]
+
+
+def _status(row: SlurmJob | None) -> str:
+    if row is None or row.state.name != "FAILED" or not row.task:
+        return ""
+    return f", signal {row.signal}" if row.signal else f", exit status {row.exit_code}"
+
+
+def _by(row: SlurmJob | None) -> str:
+    """Who has cancelled it."""
+    if not isinstance(row, JobInAccounting) or row.cancelled_by is None:
+        return ""
+    with contextlib.suppress(KeyError):
+        return f" by {pwd.getpwuid(row.cancelled_by).pw_name}"
+    return f" by the user with the id {row.cancelled_by}"
+
+
+def as_text(one: Diagnosis) -> str:
+    """A diagnosis as people read it."""
+    lines = [f"{one.run}: {one.says}"]
+    if not one.failed:
+        return "\n".join(map(one_line, [*lines, *([f"  fix: {one.fix}"] if one.fix else [])])) + "\n"
+    shown = [cause for cause in one.causes if cause.rank != "effect"] or one.causes
+    for place, cause in enumerate(shown[:MOST]):
+        lines.append(f"{'or' if place else 'most likely'}: {cause.means}")
+        if cause.says:
+            lines.append(f"  at:  {_place(one.log, cause.line)}: {cause.says[:SHOWN]}")
+        if cause.fix:
+            lines.append(f"  fix: {cause.fix}")
+    if not shown:
+        lines.append("no known cause" + ("; of its log:" if one.lines else ""))
+        lines += [f"  {_place(one.log, number)}: {text[:SHOWN]}" for number, text in one.lines]
+        more = f"sbatchgen logs {one.run}" if one.log else f"sbatchgen status {one.run}"
+        lines.append(f"  fix: {more} shows more")
+    return "\n".join(map(one_line, lines)) + "\n"
+
+
+def _place(path: str, line: int) -> str:
+    return f"{path}:{line}" if line else path
+
+
+def as_json(one: Diagnosis) -> str:
+    """The same for programs; an incompatible change raises SCHEMA."""
+    found = asdict(one) | {"problems": [problem.what for problem in one.problems]}
+    found["lines"] = [{"line": number, "says": text} for number, text in one.lines]
+    return json.dumps({"schema": SCHEMA, **found}, indent=2) + "\n"

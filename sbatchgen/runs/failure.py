@@ -1,0 +1,159 @@
+"""Why a run failed: how its job ended, and lines of its log -> causes in plain words, and what to do.
+
+What failures.yaml does not know is no cause: nothing is guessed.
+"""
+
+import functools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from sbatchgen.inputs.document import read
+
+# In the order in which causes are told: see failures.yaml. "own" are words of the script or the trainer.
+Rank = Literal["outside", "cause", "own", "limit", "effect"]
+RANKS: tuple[Rank, ...] = ("outside", "cause", "own", "limit", "effect")
+LONGEST = 1000  # characters of a line that are read
+PIECES = 1000  # of a line over which a progress bar has written itself
+
+# What stands before a message: numbers of srun --label and torchrun's prefixes, times, levels, NCCL's place.
+_BEFORE = re.compile(
+    r"\A(?:\s+|\[[^\]]{1,80}\]:?|\d{1,6}: |\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*|(?:ERROR|CRITICAL):"
+    r"|[\w.-]{1,64}:\d+:\d+ \[\d+\] (?:[\w./]+:\d+ )?(?=NCCL))*"
+)
+_OWN = re.compile(r"error: (?P<what>.+?)(?:; at: (?P<at>.+?))?(?:; fix: (?P<fix>.+))?")
+_LOOKS_BAD = re.compile(
+    r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): \S"
+    r"|.*\b(?:error|Error|ERROR|fatal|FATAL|Killed|Aborted|panic)\b"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureText:
+    """A cause, as failures.yaml explains it."""
+
+    cause: str
+    ended: str = ""
+    log: tuple[str, ...] = ()
+    means: str
+    fix: str
+    rank: Rank = "cause"
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureTexts:
+    """All of failures.yaml."""
+
+    causes: tuple[FailureText, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """A cause of which something was seen.
+
+    Attributes:
+        cause: Its name in failures.yaml; "own-words" of an error that the script or the trainer tells.
+        rank: How it stands to others.
+        means: What it is, in plain words.
+        fix: What to do.
+        ended: How the job ended, if that tells it: "TIMEOUT 0:15".
+        line: The first line of the log that tells it, from 1; 0 if none does, or lines are not counted.
+        says: That line.
+    """
+
+    cause: str
+    rank: Rank
+    means: str
+    fix: str
+    ended: str = ""
+    line: int = 0
+    says: str = ""
+
+
+@functools.cache
+def causes() -> tuple[FailureText, ...]:
+    """All of failures.yaml."""
+    return read(Path(__file__).with_name("failures.yaml"), FailureTexts).value.causes
+
+
+@functools.cache
+def _texts() -> tuple[re.Pattern[str], tuple[tuple[re.Pattern[str], FailureText], ...]]:
+    """One pattern for all texts of logs, which most lines do not match, and the patterns one by one."""
+    each = [(text, known) for known in causes() for text in known.log]
+    return re.compile("|".join(f"(?:{text})" for text, _ in each)), tuple(
+        (re.compile(text), known) for text, known in each
+    )
+
+
+def failures(ended: str, log: Iterable[tuple[int, str]], run: str) -> list[Failure]:
+    """The causes that can be seen, the likeliest first.
+
+    A cause is told once, by its first line. What Slurm alone decides, as a time limit, is read from the log
+    only where Slurm's own answer is missing: a log may hold earlier starts of the job.
+
+    Args:
+        ended: State, exit code and signal of the job, "FAILED 1:0"; "" if Slurm does not tell.
+        log: The lines of the log, each with its number.
+        run: The name of the run, for the commands to type.
+    """
+    found: dict[str, Failure] = {}
+    for known in causes():
+        if known.ended and (match := re.fullmatch(known.ended, ended)):
+            found[known.cause] = _failure(known, match, run, ended=ended)
+    for number, line in log:
+        for one in _told(number, line, run):
+            seen = found.get(one.cause)
+            if seen is None and not (ended and one.rank in ("outside", "limit")):
+                found[one.cause] = one
+            elif seen and not seen.says:
+                found[one.cause] = replace(one, ended=seen.ended)
+    return sorted(found.values(), key=lambda one: RANKS.index(one.rank))  # of one rank, in time
+
+
+def _told(number: int, line: str, run: str) -> Iterator[Failure]:
+    """The causes that a line of the log tells; a progress bar may have written over itself in it."""
+    any_text, texts = _texts()
+    for piece in pieces(line):
+        if own := _OWN.fullmatch(piece):
+            what, at, fix = own["what"], own["at"], own["fix"] or ""
+            means = f"{what} ({at})" if at else what
+            yield Failure(cause="own-words", rank="own", means=means, fix=fix, line=number, says=piece)
+        elif any_text.match(piece):
+            for pattern, known in texts:
+                if match := pattern.match(piece):
+                    yield _failure(known, match, run, line=number, says=piece)
+                    break
+
+
+def _failure(
+    known: FailureText, match: re.Match[str], run: str, *, ended: str = "", line: int = 0, says: str = ""
+) -> Failure:
+    words = [group.strip() for group in match.groups("") if group] or [""]
+    means, fix = (text.format(*words, run=run).rstrip(" :") for text in (known.means, known.fix))
+    return Failure(
+        cause=known.cause, rank=known.rank, means=means, fix=fix, ended=ended, line=line, says=says
+    )
+
+
+def pieces(line: str) -> Iterator[str]:
+    """The messages in a line, without what stands before them."""
+    for part in line.rsplit("\r", PIECES):
+        piece = part[:LONGEST]
+        if message := _BEFORE.sub("", piece, count=1).rstrip():
+            yield message
+
+
+def look_bad(log: Sequence[tuple[int, str]], most: int = 5) -> list[tuple[int, str]]:
+    """The last lines of a log that look like an error, or the last ones at all; each text once."""
+    found: dict[str, int] = {}
+    for wanted in (_LOOKS_BAD.match, bool):
+        for number, line in reversed(log):
+            for piece in pieces(line):
+                if len(found) < most and wanted(piece):
+                    found.setdefault(piece, number)
+        if found:
+            break
+    return [(number, piece) for piece, number in reversed(found.items())]
