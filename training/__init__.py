@@ -51,4 +51,5 @@ Exit status: 0 done, 75 stopped and saved, 3 loss not finite, 1 failed.
 #     model/precision, model/activation_checkpointing    fp16 and bf16; less memory
 #     output/log, output/bar, output/curves    what is told, to whom
 #     saving/lock, saving/names, runfolder     one job per run folder; what is in it
-#     run/export, errors, files            the weights alone; errors; files in shared folders
+#     run/export, run/usage                the weights alone; what is used of CPUs, GPUs and memory
+#     errors, files                        errors; files in shared folders

@@ -45,6 +45,7 @@ from training.run.loop import (
 )
 from training.run.resume import checkpoint_folder, restore, save
 from training.run.session import Meter, Progress, Session
+from training.run.usage import Usage, add_up, gpus_of
 from training.runfolder import read_saved
 from training.saving import checkpoint
 from training.saving.lock import RunLock
@@ -209,7 +210,8 @@ def _train(session: Session) -> int:
     session = dataclasses.replace(session, trained=_wrap(session))  # after the weights are loaded
     if world.size > 1:
         warm_up(session)
-    session = dataclasses.replace(session, meter=Meter())
+    usage = Usage(gpus=gpus_of(world.device, every=config.dataparallel))
+    session = dataclasses.replace(session, meter=Meter(), usage=usage)
     try:
         return _train_on(session, progress)
     finally:
@@ -248,6 +250,7 @@ def _train_on(session: Session, progress: Progress) -> int:
         log.say(line)
         if str(stopped) in OUT_OF_TIME and log.speaks and may_ask_again():
             _ask_again(session, gained=progress.step - began)
+        _tell_usage(session, progress)
         return PREEMPTED
     export(session)
     log.say(f"Training completed: {config.epochs} epochs, best accuracy {100 * progress.best:.2f}%")
@@ -282,8 +285,15 @@ def _finish_epoch(session: Session, progress: Progress) -> None:
     facts = {name: value for name, value in dataclasses.asdict(score).items() if value is not None}
     facts |= {"train_loss": loss / max(samples, 1), "samples_per_s": round(rate, 1)}
     session.log.event("epoch", epoch=progress.epoch, step=progress.step, **facts)
+    _tell_usage(session, progress)
     save(session, progress, best=best, must=progress.epoch >= session.config.epochs)
     session.meter.restart()
+
+
+def _tell_usage(session: Session, progress: Progress) -> None:
+    """Write what all processes have used since this start into the events."""
+    used = add_up(session.world, session.usage)
+    session.log.event("resources", step=progress.step, samples=session.meter.trained, **used)
 
 
 def _score(session: Session) -> Score:

@@ -148,7 +148,8 @@ def train_step(session: Session, batches: Iterator[Batch], counts: list[int], *,
         session.trained, "no_sync", contextlib.nullcontext
     )  # gradients are averaged in the last part
     for part, count in enumerate(counts, start=1):
-        x_BCHW, y_B = next(batches)
+        with session.usage.waiting():
+            x_BCHW, y_B = next(batches)
         _seed(
             world.device, mix("step", config.seed, step, world.rank, part)
         )  # reading images may use random numbers too
@@ -250,6 +251,7 @@ def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, 
         raise NotFiniteError(
             f"{what} is not finite at step {progress.step}; newest checkpoint: {progress.checkpoint}"
         )
+    session.usage.sample()
     session.meter.trained += round(samples)
     for sums in (progress.sums, session.meter.window):
         sums[:] = (sums[0] + loss, sums[1] + correct, sums[2] + samples)

@@ -16,6 +16,7 @@ from training.model.optimizer import Ema
 from training.output.log import Log
 from training.processes.stop import Stop
 from training.processes.world import World
+from training.run.usage import Usage
 from training.saving.lock import RunLock
 from training.saving.writer import Copies, Writer
 
@@ -87,6 +88,7 @@ class Session:
     scaler: Any = None
     ema: Ema | None = None
     meter: Meter = field(default_factory=Meter)
+    usage: Usage = field(default_factory=Usage)
     writer: Writer = field(default_factory=Writer)
     copies: Copies = field(default_factory=Copies)
     problems: list[UserError] = field(default_factory=list)
