@@ -23,7 +23,7 @@ OF_STREAMS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 MODULES = {
     "jobs": ("render", "review", "explain", "submit", "resume"),
     "sweeps": ("sweep", "resubmit"),
-    "runs": ("status", "logs", "diagnose", "exec", "cancel", "plot"),
+    "runs": ("status", "logs", "report", "diagnose", "exec", "cancel", "plot"),
     "scripts": ("lint",),
     "profiles": ("profile", "schema"),
     "data": ("data",),

@@ -1,4 +1,4 @@
-"""status, logs, diagnose, cancel, exec, plot: what becomes of a job after it was submitted."""
+"""status, logs, report, diagnose, cancel, exec, plot: what becomes of a job after it was submitted."""
 
 from __future__ import annotations
 
@@ -225,7 +225,32 @@ def follow_run(index: Index, name: str, *, lines: int | None = None, task: str =
                 break
             time.sleep(LOG_POLL_S)
     _hint(state)
+    _tell_cost(state)
     return 0 if state.last and state.last.state == "COMPLETED" else DocumentError.exit_status
+
+
+def _tell_cost(state: RunState) -> None:
+    """What a run has used, in a line."""
+    from sbatchgen.runs import report as reports
+
+    if told := reports.in_short(reports.look(state, os.environ)):
+        note(f"note: used: {told}; more: sbatchgen report {state.run.name}")
+
+
+@click.command()
+@RUN
+@FORMAT
+def report(run: str, *, form: str) -> None:
+    """Show what a run has cost: what it asked for, what it used, and what to ask for next time."""
+    from sbatchgen.runs import report as reports
+    from sbatchgen.runs.status import look
+
+    with open_index() as index:
+        (state,), problems = look(index, os.environ, [find_run(index, run)])
+    found = reports.look(state, os.environ)
+    put(reports.as_json(found) if form == "json" else reports.as_text(found), nl=False)
+    for problem in [*(problem.what for problem in problems), *found.problems]:
+        note(f"note: {problem}")
 
 
 @contextlib.contextmanager

@@ -74,3 +74,13 @@ def _parsed(text: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def count(value: Any) -> int | None:
+    """A number of things in an event; None if it is none."""
+    return value if type(value) is int and 0 <= value < 1 << 53 else None
+
+
+def number(value: Any) -> float | None:
+    """A number in an event; None if it is none, or not finite."""
+    return float(value) if type(value) in (int, float) and -MAX_VALUE < value < MAX_VALUE else None

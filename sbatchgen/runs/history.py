@@ -35,13 +35,18 @@ class Submitted:
     script: str
 
 
+def path(run_dir: Path, job: str) -> Path:
+    """The file with the script of a job."""
+    return run_dir / f"job-{job}.slurm"
+
+
 def keep(run_dir: Path, job: str, script: bytes) -> Path:
     """Keep the script of a job, and give its file.
 
     Raises:
         OSError: It can't be written.
     """
-    file = run_dir / f"job-{job}.slurm"
+    file = path(run_dir, job)
     files.put(file, script)
     return file
 

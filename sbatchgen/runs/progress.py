@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sbatchgen.runs.events import CONFIG, MAX_VALUE, STATUS, first_events, last_events, read_object
+from sbatchgen.runs.events import CONFIG, STATUS, count, first_events, last_events, number, read_object
 
 _STATES = ("running", "preempted", "done", "failed")
 
@@ -67,24 +67,24 @@ def read_progress(run_dir: Path) -> Progress | None:
     last = last_events(run_dir)
     for event in last:
         if event["event"] == "epoch":
-            found = {**found, **event, "best": _most(found.get("best"), _number(event.get("accuracy")))}
+            found = {**found, **event, "best": _most(found.get("best"), number(event.get("accuracy")))}
         elif event["event"] == "train":
             found["samples_per_s"] = event.get("samples_per_s")
-    epochs = _count(read_object(run_dir / CONFIG).get("epochs"))
-    steps = [step for event in last if (step := _count(event.get("step"))) is not None]
+    epochs = count(read_object(run_dir / CONFIG).get("epochs"))
+    steps = [step for event in last if (step := count(event.get("step"))) is not None]
     return Progress(
         state=str(status["state"]),
-        step=steps[-1] if steps else _count(status.get("step")),  # status.json is written less often
+        step=steps[-1] if steps else count(status.get("step")),  # status.json is written less often
         steps=_steps(run_dir, epochs),
-        epoch=_count(found.get("epoch")) or _count(status.get("epoch")),
+        epoch=count(found.get("epoch")) or count(status.get("epoch")),
         epochs=epochs,
-        loss=_number(found.get("loss")),
-        accuracy=_number(found.get("accuracy")),
-        best=_number(found.get("best")),
-        samples_per_s=_number(found.get("samples_per_s")),
+        loss=number(found.get("loss")),
+        accuracy=number(found.get("accuracy")),
+        best=number(found.get("best")),
+        samples_per_s=number(found.get("samples_per_s")),
         checkpoint=_text(status, "checkpoint"),
         reason=_text(status, "reason"),
-        time=_number(status.get("time")),
+        time=number(status.get("time")),
     )
 
 
@@ -92,17 +92,9 @@ def _steps(run_dir: Path, epochs: int | None) -> int | None:
     """How many steps the whole training has."""
     for event in first_events(run_dir):
         if event["event"] == "start":
-            samples, batch = _count(event.get("train_samples")), _count(event.get("global_batch_size"))
+            samples, batch = count(event.get("train_samples")), count(event.get("global_batch_size"))
             return epochs * math.ceil(samples / batch) if epochs and samples and batch else None
     return None
-
-
-def _count(value: Any) -> int | None:
-    return value if type(value) is int and 0 <= value < 1 << 53 else None
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if type(value) in (int, float) and -MAX_VALUE < value < MAX_VALUE else None
 
 
 def _most(one: float | None, other: float | None) -> float | None:

@@ -53,8 +53,8 @@ def _state(job: RunJob, now: Sequence[JobInQueue]) -> str:
     if row.state.name == "PENDING":
         start = f"; expected {_clock(row.start)}" if row.start else ""
         return f"{text}{again}: {job.says}{start}"
-    of = f" of {_duration(row.limit_s)}" if row.limit_s is not None else ""
-    return f"{text} {_duration(row.used_s)}{of} on {row.node_list or '?'}{again}"
+    of = f" of {duration(row.limit_s)}" if row.limit_s is not None else ""
+    return f"{text} {duration(row.used_s)}{of} on {row.node_list or '?'}{again}"
 
 
 def headline(one: RunState) -> str:
@@ -170,7 +170,7 @@ def _queued(row: JobInQueue) -> dict[str, Any]:
     }
 
 
-def _duration(seconds: int) -> str:
+def duration(seconds: int) -> str:
     """H:MM:SS, with days in front as Slurm prints them."""
     days, rest = divmod(seconds, 86400)
     return f"{f'{days}-' if days else ''}{rest // 3600}:{rest // 60 % 60:02}:{rest % 60:02}"

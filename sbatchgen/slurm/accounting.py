@@ -6,13 +6,14 @@ Not every site has one, and the controller knows more of a job that has not ende
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from sbatchgen.slurm import slurm_job
 from sbatchgen.slurm.command import query
 from sbatchgen.slurm.slurm_job import SlurmJob
+from sbatchgen.units import Memory
 
 # Fields of sacct --format in all releases since 20.11, and those that came with 21.08 and 24.11.
 _FIELDS = {
@@ -31,6 +32,17 @@ _FIELDS = {
     "name": "JobName",
 }
 _LATER_FIELDS = {"submit_line": "SubmitLine", "restarts": "Restarts"}
+# --noconvert leaves MaxRSS in bytes, and the memory of a TRES in MiB (sacct/print.c).
+_USAGE_FIELDS = {
+    "id": "JobID",
+    "used": "ElapsedRaw",
+    "limit": "TimelimitRaw",
+    "nodes": "NNodes",
+    "tres": "AllocTRES",
+    "tasks": "NTasks",
+    "memory": "MaxRSS",
+    "cpu": "TotalCPU",
+}
 _UNREACHABLE = re.compile(r"accounting storage is disabled|Problem talking to the database")
 
 
@@ -51,6 +63,30 @@ class JobInAccounting(SlurmJob):
     restarts: int | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class JobUsage:
+    """What a job had and used from one start to its end; None for what is not known.
+
+    Attributes:
+        job: Its id, or that of the whole array.
+        used_s, limit_s: How long it ran, and its time limit.
+        nodes, cpus, gpus: What was allocated in all; no GPUs where Slurm does not count them.
+        memory_mib: What was allocated on each node.
+        cpu_s: CPU time of all processes that have ended.
+        memory_bytes: The most that was in use on a node: of each task the most that was seen, at all once.
+    """
+
+    job: str = ""
+    used_s: int = 0
+    limit_s: int | None = None
+    nodes: int = 1
+    cpus: int | None = None
+    gpus: int | None = None
+    memory_mib: int | None = None
+    cpu_s: int | None = None
+    memory_bytes: int | None = None
+
+
 def accounting(
     jobs: Iterable[int | str], since: datetime, environment: Mapping[str, str], *, runs: bool = False
 ) -> list[JobInAccounting] | None:
@@ -61,43 +97,101 @@ def accounting(
     Raises:
         SlurmError: sacct can't be started, or fails in another way.
     """
-    ids = ",".join(map(str, jobs))
-    if not ids:
+    if not (ids := ",".join(map(str, jobs))):
         return []
     known = query(["sacct", "--helpformat"], environment)
     if known.status is None:
         return None
     fields = _FIELDS | {name: field for name, field in _LATER_FIELDS.items() if field in known.out.split()}
+    rows = _rows(ids, since, environment, fields, ["--allocations", *(["--duplicates"] if runs else [])])
+    return None if rows is None else [_job(row) for row in rows]
+
+
+def usage(
+    jobs: Iterable[int | str], since: datetime, environment: Mapping[str, str]
+) -> list[JobUsage] | None:
+    """What every run of these jobs had and used, without those that never ran; None as of `accounting`.
+
+    Raises:
+        SlurmError: See `accounting`.
+    """
+    if not (ids := ",".join(map(str, jobs))):
+        return []
+    rows = _rows(ids, since, environment, _USAGE_FIELDS, ["--duplicates", "--noconvert"])
+    if rows is None:
+        return None
+    runs: list[
+        tuple[dict[str, str], list[dict[str, str]]]
+    ] = []  # each with its steps, which sacct prints behind it
+    for row in rows:
+        if "." not in row["id"]:
+            runs.append((row, []))
+        elif runs:
+            runs[-1][1].append(row)
+    return [_usage(run, steps) for run, steps in runs if slurm_job.count(run["used"])]
+
+
+def _rows(
+    ids: str,
+    since: datetime,
+    environment: Mapping[str, str],
+    fields: Mapping[str, str],
+    more: Sequence[str],
+) -> list[dict[str, str]] | None:
+    """What sacct prints of these fields; None if there is no database, or it does not answer."""
     between = slurm_job.separator()
-    arguments = [
-        "sacct",
-        "--allocations",
-        f"--jobs={ids}",
-        f"--starttime={since.astimezone():%Y-%m-%dT%H:%M:%S}",
-    ]
-    arguments += [
-        "--noheader",
-        "--parsable",
-        f"--delimiter={between}",
-        f"--format={','.join(fields.values())}",
-    ]
-    answer = query([*arguments, *(["--duplicates"] if runs else [])], environment)
+    arguments = [f"--jobs={ids}", f"--starttime={since.astimezone():%Y-%m-%dT%H:%M:%S}", *more]
+    printed = ["--noheader", "--parsable", f"--delimiter={between}", f"--format={','.join(fields.values())}"]
+    answer = query(["sacct", *arguments, *printed], environment)
     if answer.status is None or _UNREACHABLE.search(answer.err):
         return None
     if answer.failure:
         raise answer.error
-    return [_job(row) for row in slurm_job.rows(answer.out, between, [*fields])]
+    return [*slurm_job.rows(answer.out, between, [*fields])]
 
 
 def _job(row: Mapping[str, str]) -> JobInAccounting:
     by = row["state"].partition(" by ")[2]
-    minutes = row["limit"]
     return JobInAccounting(
         **slurm_job.common(row),
         used_s=slurm_job.count(row["used"]),
-        limit_s=60 * int(minutes) if minutes.isdecimal() else None,
+        limit_s=_limit_s(row),
         cancelled_by=int(by) if by.isdecimal() else None,
         steps_exit_code=slurm_job.exit_status(row["steps_exit_status"])[0],
         submit_line=row.get("submit_line"),
         restarts=slurm_job.count(row["restarts"]) if "restarts" in row else None,
     )
+
+
+def _limit_s(row: Mapping[str, str]) -> int | None:
+    return 60 * int(row["limit"]) if row["limit"].isdecimal() else None
+
+
+def _usage(run: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> JobUsage:
+    # The count without a type is that of all types.
+    tres = dict(item.partition("=")[::2] for item in run["tres"].split(","))
+    nodes = max(slurm_job.count(run["nodes"]), 1)
+    typed = sum(slurm_job.count(count) for name, count in tres.items() if name.startswith("gres/gpu:"))
+    try:
+        memory = Memory.parse(tres["mem"]) // nodes
+    except (KeyError, ValueError):
+        memory = 0
+    batch = sum(_step_bytes(step) for step in steps if step["id"].endswith(".batch"))
+    beside = max((_step_bytes(step) for step in steps if not step["id"].endswith(".batch")), default=0)
+    return JobUsage(
+        job=re.split(r"[_+]", run["id"])[0],
+        used_s=slurm_job.count(run["used"]),
+        limit_s=_limit_s(run),
+        nodes=nodes,
+        cpus=slurm_job.count(tres.get("cpu", "")) or None,
+        gpus=slurm_job.count(tres.get("gres/gpu", "")) or typed or None,
+        memory_mib=memory or None,
+        cpu_s=slurm_job.seconds(run["cpu"].partition(".")[0]) or None,
+        memory_bytes=batch + beside or None,
+    )
+
+
+def _step_bytes(step: Mapping[str, str]) -> int:
+    """The memory of a step on a node: that of its largest task, as often as tasks may be there."""
+    tasks = -(-slurm_job.count(step["tasks"]) // max(slurm_job.count(step["nodes"]), 1))
+    return slurm_job.count(step["memory"]) * max(tasks, 1)

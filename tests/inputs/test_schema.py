@@ -148,7 +148,7 @@ def completed(words: str, folder: Path, shell: str = "bash") -> list[str]:
 
 
 def test_a_shell_completes_modes_profiles_partitions_and_runs(folder: Path) -> None:
-    assert completed("sbatchgen re", folder) == ["render", "review", "resume"]
+    assert completed("sbatchgen re", folder) == ["render", "review", "resume", "resubmit", "report"]
     assert completed("sbatchgen render d", folder) == ["dataparallel", "ddp"]
     assert completed("sbatchgen render ddp --nod", folder) == ["--nodes", "--nodelist"]
     assert completed("sbatchgen render ddp --profile t", folder) == ["torchrun", "troila"]

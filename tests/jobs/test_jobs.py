@@ -113,6 +113,21 @@ def test_a_failing_training_fails_its_job(site: Site, jobs: dict[str, int], laun
     assert [one.cause for one in told] == ["own-words"], told
 
 
+def test_what_a_training_has_cost(site: Site, trained: dict[str, list[tuple[int, float, float]]]) -> None:
+    """Without a database, by the script and the trainer's own events of both nodes."""
+    done = site.sbatchgen("report", "ddp-srun", "--format", "json", check=True)
+    found = json.loads(done.stdout)
+    asked = {name: found[name] for name in ("nodes", "gpus", "cpus", "memory_mib", "limit_s")}
+    assert asked == {"nodes": 2, "gpus": 4, "cpus": 8, "memory_mib": 2048, "limit_s": 600}
+    assert (found["state"], found["source"], found["jobs"], found["starts"]) == ("done", "script", 1, 1)
+    assert 0 < found["used_s"] < 600
+    assert found["cpus_used"] > 0
+    assert 2 * 50 << 20 < found["memory_bytes"] < 2 << 30
+    assert "--time" in {one["option"] for one in found["advice"]}
+    page = site.sbatchgen("report", "ddp-srun", check=True)
+    assert page.stdout.startswith("ddp-srun: done; 1 job, 1 start, ")
+
+
 def test_a_training_that_went_well_ends_without_a_stack_trace(
     site: Site, trained: dict[str, list[tuple[int, float, float]]]
 ) -> None:

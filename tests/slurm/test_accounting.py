@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 
 from sbatchgen.errors import SlurmError
 from sbatchgen.slurm import command
-from sbatchgen.slurm.accounting import JobInAccounting, accounting
+from sbatchgen.slurm.accounting import JobInAccounting, JobUsage, accounting, usage
 from tests.cluster.slurm import Cluster
 from tests.conftest import FIXTURES
 from tests.slurm import fakes
@@ -91,6 +93,41 @@ def test_a_release_without_later_fields(tmp_path: Path) -> None:
 def test_without_a_database_nothing_is_known(tmp_path: Path, says: str) -> None:
     fakes.failing(tmp_path, "sacct", says)
     assert accounting([1], SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) is None
+    assert usage([1], SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) is None
+
+
+def test_what_jobs_have_used(tmp_path: Path) -> None:
+    """As sacct 22.05 told it with --noconvert and --duplicates, of jobs of which steps follow each start.
+
+    Job 1 has four tasks on two nodes, job 2 was requeued, 3 is an array, 4 never ran, 6 still runs.
+    """
+    fakes.sacct(tmp_path, FIXTURES / "sacct_usage_22.05.json")
+    one_node = JobUsage(job="2", used_s=6, limit_s=300, cpus=2, memory_mib=600, memory_bytes=5_001_216)
+    task = JobUsage(job="3", used_s=5, limit_s=300, cpus=1, memory_mib=200, memory_bytes=64_237_568)
+    both = 116_383_744 + 2 * 218_284_032
+    assert usage(range(1, 7), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) == [
+        JobUsage(
+            job="1", used_s=21, limit_s=600, nodes=2, cpus=8, gpus=4, memory_mib=1024, cpu_s=1, memory_bytes=both
+        ),
+        one_node,
+        task,
+        replace(task, memory_bytes=64_184_320),
+        replace(one_node, used_s=7, memory_bytes=169_107_456),
+        JobUsage(job="6", used_s=8, limit_s=300, cpus=1, memory_mib=200),
+    ]  # fmt: skip
+    assert usage([], SINCE, {}) == []
+
+
+def test_odd_values_of_what_was_used_are_not_known(tmp_path: Path) -> None:
+    recorded = json.loads((FIXTURES / "sacct_usage_22.05.json").read_text())
+    recorded["runs"] = [
+        ["6_2", "60", "UNLIMITED", "?", "mem=\x1b,cpu=-1,gres/gpu:a=2,gres/gpu:b=1", "", "", "1-00:00:03"],
+        ["6_2.batch", "60", "", "1", "", "", "junk", ""],
+    ]
+    (tmp_path / "sacct.json").write_text(json.dumps(recorded))
+    fakes.sacct(tmp_path, tmp_path / "sacct.json")
+    found = usage([6], SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert found == [JobUsage(job="6", used_s=60, gpus=3, cpu_s=86_403)]
 
 
 def test_a_database_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,3 +149,4 @@ def test_other_failures_are_told(tmp_path: Path) -> None:
 def test_a_real_slurm_without_a_database(cluster: Cluster, tmp_path: Path) -> None:
     cluster.commands(tmp_path, "sacct")
     assert accounting([1], SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) is None
+    assert usage([1], SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) is None

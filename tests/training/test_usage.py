@@ -112,7 +112,7 @@ def test_memory_is_that_of_the_fullest_node(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(usage, "gather_text", gathered)
     told = add_up(WORLD, Usage())
-    assert told == {"seconds": 10.0, "cpu_s": 12.0, "data_s": 2.5, "memory_bytes": 6}
+    assert told == {"processes": 1, "seconds": 10.0, "cpu_s": 12.0, "data_s": 2.5, "memory_bytes": 6}
 
 
 @pytest.mark.skipif(

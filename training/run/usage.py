@@ -98,6 +98,7 @@ def add_up(world: World, usage: Usage) -> dict[str, Any]:
     for one in every:
         memory[one["host"]] += one["memory_bytes"]
     facts = {
+        "processes": world.size,
         "seconds": first["seconds"],
         "cpu_s": round(sum(one["cpu_s"] for one in every), 2),
         "data_s": max(one["data_s"] for one in every),

@@ -1,0 +1,195 @@
+"""What the jobs of a run had and used, as Slurm's database, the run folder and the training tell."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from sbatchgen import files
+from sbatchgen.errors import DocumentError, SlurmError
+from sbatchgen.job.script import JobScript
+from sbatchgen.plan.resources import UNLIMITED, Resources
+from sbatchgen.runs import history, process
+from sbatchgen.runs.events import EVENTS, events, number
+from sbatchgen.runs.index import LOST, SUBMITTING, Run, RunJob
+from sbatchgen.runs.status import CLOCKS_S, RunState, is_local
+from sbatchgen.slurm import accounting
+from sbatchgen.slurm.accounting import JobUsage
+
+MOST = 1 << 60  # of a value of an event: more is damage
+_NOT_STARTED = (SUBMITTING, LOST, "PENDING", "CANCELLED")  # a job that left nothing then had no time to
+_WHILE_TRAINING = (
+    "train",
+    "epoch",
+    "resources",
+    "save",
+    "preempted",
+    "done",
+)  # others may come before a start
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunUsage:
+    """What the jobs of a run had and used.
+
+    Attributes:
+        starts: Each start of each job, the oldest first; at least one, whose time may not be known.
+        told: What the training tells of its starts: their newest events "resources".
+        asked: What the script of the newest job asks for, if it is there.
+        source: What tells of the starts: "sacct", or "script" with the run folder.
+        problems: Why something is not known.
+    """
+
+    starts: Sequence[JobUsage]
+    told: Sequence[Mapping[str, float]]
+    asked: Resources | None
+    source: str
+    problems: Sequence[str]
+
+
+@dataclass(kw_only=True)
+class TrainingStart:
+    """What a training tells of one of its starts; None for what it does not tell.
+
+    Attributes:
+        job: The id of its job; "" without Slurm.
+        began, last: When, in seconds since 1970; of the first and the last of its events.
+        used: Its newest event "resources".
+        is_element: Whether it is of an element of an array, whose job has an id of its own.
+    """
+
+    job: str
+    began: float
+    last: float
+    used: dict[str, float] = field(default_factory=dict)
+    is_element: bool = False
+
+
+def look(one: RunState, environment: Mapping[str, str]) -> RunUsage:
+    """All that is known of a run."""
+    trained: list[TrainingStart] = []
+    known: dict[str, list[JobUsage]] = {}
+    problems: list[str] = []
+    try:
+        trained = _starts(one.run.folder)
+        for folder in _further_folders(one):
+            trained += [replace(start, is_element=not one.run.shared) for start in _starts(folder)]
+    except DocumentError as error:
+        problems += [problem.what for problem in error.problems]
+    try:
+        known = _accounted(one.jobs, environment)
+    except SlurmError as error:
+        problems += [problem.what for problem in error.problems]
+    starts: list[JobUsage] = []
+    asked, had = None, JobUsage()
+    for job, after in zip(one.jobs, [*one.jobs[1:], None], strict=False):
+        asked = None if is_local(job) else _asked(one.run, job)
+        had = _had(asked)
+        if rows := known.get(job.id):  # where Slurm does not count GPUs, those of the script
+            starts += [row if row.gpus is not None else replace(row, gpus=had.gpus) for row in rows]
+        elif times := _times(one, job, after, trained):
+            starts += [replace(had, job=job.id, used_s=math.ceil(seconds)) for seconds in times]
+        elif not known and job.state not in _NOT_STARTED:
+            starts.append(replace(had, job=job.id))
+    return RunUsage(
+        starts=starts or [had],
+        told=[start.used for start in trained if start.used],
+        asked=asked,
+        source="sacct" if known else "script",
+        problems=problems,
+    )
+
+
+def _further_folders(one: RunState) -> Iterator[Path]:
+    """The folders in that of a run: of the elements of an array, or of its jobs among those of others."""
+    jobs = {job.id for job in one.jobs}
+    with contextlib.suppress(OSError):
+        for folder in one.run.folder.iterdir():
+            if folder.name in jobs if one.run.shared else folder.name.isdecimal():
+                yield folder
+
+
+def _starts(folder: Path) -> list[TrainingStart]:
+    """What the training tells of its starts, the oldest first; nothing if it writes no events."""
+    found: list[TrainingStart] = []
+    try:
+        (folder / EVENTS).lstat()
+    except OSError:
+        return []
+    for event in events(folder):
+        when = _amount(event.get("time"))
+        if when is None:
+            continue
+        if event["event"] == "start":
+            found.append(TrainingStart(job=str(event.get("job", "")), began=when, last=when))
+        elif found and event["event"] in _WHILE_TRAINING:
+            found[-1].last = max(found[-1].last, when)
+            if event["event"] == "resources" and _amount(event.get("seconds")):
+                amounts = ((name, _amount(value)) for name, value in event.items())
+                found[-1].used = {name: value for name, value in amounts if value is not None}
+    return found
+
+
+def _accounted(jobs: Sequence[RunJob], environment: Mapping[str, str]) -> dict[str, list[JobUsage]]:
+    """What sacct says of the jobs, by their ids; nothing without a database."""
+    of_slurm = [job for job in jobs if job.id and not is_local(job)]
+    if not of_slurm:
+        return {}
+    since = datetime.fromtimestamp(min(job.submitted for job in of_slurm) - CLOCKS_S, timezone.utc)
+    found: dict[str, list[JobUsage]] = {}
+    for start in accounting.usage([job.id for job in of_slurm], since, environment) or ():
+        found.setdefault(start.job, []).append(start)
+    return found
+
+
+def _times(one: RunState, job: RunJob, after: RunJob | None, trained: Sequence[TrainingStart]) -> list[float]:
+    """How long each start of a job ran, as far as the run folder and squeue tell; none if it has not."""
+    until = after.submitted if after else math.inf
+    meanwhile = [start for start in trained if job.submitted <= start.began < until]
+    if not is_local(job):
+        starts = [start for start in trained if start.job == job.id and not start.is_element]
+        starts += [start for start in meanwhile if start.is_element]
+        used = [start.last - start.began for start in starts]
+        if job is one.jobs[-1] and len(one.now) == 1 and one.now[0].used_s:
+            used = [*used[:-1], max(*used[-1:], one.now[0].used_s, 0)]  # squeue counts from the newest start
+        return used
+    if not job.ended:
+        return [max(time.time() - job.submitted, 0)]
+    with contextlib.suppress(OSError):
+        return [max(process.status_file(one.run.folder, job.id).stat().st_mtime - job.submitted, 0)]
+    return [start.last - start.began for start in meanwhile]  # it was killed
+
+
+def _had(asked: Resources | None) -> JobUsage:
+    """What a script asks for, as if it were given."""
+    if asked is None:
+        return JobUsage()
+    return JobUsage(
+        limit_s=asked.time if asked.time != UNLIMITED else None,
+        nodes=asked.nodes,
+        cpus=asked.cpus_on_node * asked.nodes,
+        gpus=asked.gpu_count * asked.nodes,
+        memory_mib=asked.mem_on_node or None,
+    )
+
+
+def _asked(run: Run, job: RunJob) -> Resources | None:
+    """What the script of a job asks for."""
+    file = history.path(run.folder, job.id)
+    try:
+        text = files.read(file, history.MAX_BYTES).decode("utf-8", "surrogateescape")
+    except OSError:
+        return None
+    return JobScript(file=str(file), text=text).resources
+
+
+def _amount(value: Any) -> float | None:
+    """An amount of an event; None if that can't be one."""
+    found = number(value)
+    return found if found is not None and 0 <= found < MOST else None
