@@ -279,7 +279,10 @@ def _bar(run: Run) -> Iterator[Callable[[], None]]:
 @click.command()
 @RUN
 @click.option(
-    "--task", metavar="N", default="", help="Of an array: the task. [default: the first that failed]"
+    "--task",
+    metavar="N",
+    default="",
+    help="Of an array or a sweep: the task. [default: the first that failed]",
 )
 @FORMAT
 def diagnose(run: str, *, task: str, form: str) -> None:

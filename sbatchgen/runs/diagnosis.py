@@ -17,6 +17,8 @@ from sbatchgen.runs import log, process
 from sbatchgen.runs.events import STATUS
 from sbatchgen.runs.failure import Failure, failures, look_bad
 from sbatchgen.runs.index import LOST, RunJob
+from sbatchgen.runs.points import FAILED, numbers
+from sbatchgen.runs.progress import Progress, read_progress
 from sbatchgen.runs.record import records
 from sbatchgen.runs.screen import headline, one_line
 from sbatchgen.runs.status import CLOCKS_S, RunState, is_local
@@ -27,6 +29,7 @@ from sbatchgen.slurm.slurm_job import SlurmJob
 from sbatchgen.slurm.submission import key_of
 
 SCHEMA = 1
+_NO_FAILURE = ("COMPLETED", "REVOKED", LOST)
 MOST = 3  # causes that people are shown
 LINES = 20_000  # of a log that are read, from its end
 SHOWN = 300  # characters of a line of the log
@@ -40,7 +43,7 @@ class Diagnosis:
 
     Attributes:
         run: Its name.
-        failed: Whether it has failed; if not, the rest is empty.
+        failed: Whether it has failed.
         says: What its newest job does, or how it ended.
         fix: What to do if it waits.
         log: The log that was read, or status.json if that alone tells something; or "".
@@ -60,57 +63,86 @@ class Diagnosis:
 
 
 def is_failed(one: RunState) -> bool:
-    """Whether its newest job has ended without completing, or its training says that it failed."""
+    """Whether its newest job, a point of its sweep, or its training has failed, as far as that is known."""
+    if one.sweep:
+        return FAILED in one.sweep.counts
     job = one.last
-    if job is None or not job.ended or job.state in (LOST, "REVOKED"):
+    if job is None or not job.ended:
         return False
-    return _trainer_failed(one) if job.state in ("COMPLETED", "") else True
+    return (bool(job.state) and job.state not in _NO_FAILURE) or _says_failed(one.progress, job)
 
 
 def diagnose(one: RunState, environment: Mapping[str, str], task: str = "") -> Diagnosis:
-    """What most likely happened to a run; of an array to one task, or to the first that failed."""
-    run, job, says = one.run.name, one.last, headline(one)
-    forgotten = bool(job and job.ended and not job.state)
-    if job is None or not (is_failed(one) or forgotten):
-        waits = one.now[0] if one.now and one.now[0].state.name == "PENDING" else None
-        fix = reason(waits.reason, waits.id).fix if waits else ""
-        return Diagnosis(run=run, failed=False, says=says, fix=fix)
+    """What most likely happened to a run; of an array or a sweep to one task, or to the first that failed."""
+    run, says = one.run.name, headline(one)
+    if one.sweep:
+        bad = [str(number) for number in one.sweep.counts.get(FAILED, ())]
+        task = task or next(iter(bad), "")
+        if task not in bad:
+            return Diagnosis(run=run, failed=False, says=f"point {task} has not failed" if task else says)
+    job, first = _job_of(one, task)
+    if job is None:
+        return Diagnosis(run=run, failed=False, says=says)
     rows, problems = _rows(job, environment)
-    row = next((row for row in rows if row.task == task), None) if task else _first_failed(rows)
-    path, lines = _log(one.run.folder, job, row.task if row else task)
-    found = failures(_ended(job, row, one.run.folder), lines, run)
-    if not found and (why := _reason(one)):
-        path, found = str(one.run.folder / STATUS), why
-    if row and row.task:
-        says = f"task {row.task} of job {job.id} {row.state.words}"
-    elif _trainer_failed(one) and job.state in ("COMPLETED", ""):
+    row = _row(rows, task, first)
+    task = task or (row.task if row else "")
+    folder = one.run.folder / task if task.isdecimal() else one.run.folder
+    training = read_progress(folder) if task else one.progress
+    name, ended = (row.state.name, row.state.ended) if row else (job.state, job.ended)
+    path, lines = _log(one.run.folder, job, task)
+    causes: Sequence[Failure] = ()
+    failed = ended and ((bool(name) and name not in _NO_FAILURE) or _says_failed(training, job))
+    if failed or (ended and not name):  # Slurm has forgotten it: the log alone may tell
+        causes = failures(_ended(job, row, one.run.folder), lines, run)
+        failed = failed or bool(causes)
+    if failed and not causes and training and _says_failed(training, job):
+        path, causes = str(folder / STATUS), _in_words(training.reason, run)
+    if task:
+        says = (
+            f"{'point' if one.sweep else 'task'} {task} of job {job.id} {row.state.words if row else 'ended'}"
+        )
+    if failed and name in _NO_FAILURE:
         says += ", but its training failed"
-    if forgotten and not found:
-        return Diagnosis(run=run, failed=False, says=says, log=path, problems=problems)
+    waits = one.now[0] if one.now and one.now[0].state.name == "PENDING" and not failed else None
     return Diagnosis(
         run=run,
-        failed=True,
+        failed=failed,
         says=says + _status(row) + _by(row),
+        fix=reason(waits.reason, waits.id).fix if waits else "",
         log=path,
-        causes=found,
-        lines=() if found else look_bad(lines),
+        causes=causes,
+        lines=look_bad(lines) if failed and not causes else (),
         problems=problems,
     )
 
 
-def _trainer_failed(one: RunState) -> bool:
-    """Whether the training of its newest job says that it failed."""
-    training, job = one.progress, one.last
-    return bool(job and training and training.state == "failed" and (training.time or 0) >= job.submitted)
+def _job_of(one: RunState, task: str) -> tuple[RunJob | None, int]:
+    """The newest job with a task, and the point that has its index 0; without a task the newest of all."""
+    if task.isdecimal() and one.sweep:
+        jobs = {job.id: job for job in one.jobs}
+        for kept in reversed(records(one.run.folder)):
+            if kept.job in jobs and int(task) in numbers(kept, kept.array):
+                return jobs[kept.job], kept.first
+    return one.last, 0
 
 
-def _reason(one: RunState) -> list[Failure]:
+def _row(rows: Sequence[SlurmJob], task: str, first: int) -> SlurmJob | None:
+    """What Slurm says of a task; without one, of the first that failed."""
+    if task.isdecimal():
+        return next((row for row in rows if row.task == str(int(task) - first)), None)
+    bad = (row for row in rows if row.state.ended and row.state.name not in _NO_FAILURE)
+    return next(bad, rows[-1] if rows else None)
+
+
+def _says_failed(training: Progress | None, job: RunJob) -> bool:
+    """Whether the training of a job says that it failed."""
+    return bool(training and training.state == "failed" and (training.time or 0) >= job.submitted)
+
+
+def _in_words(why: str, run: str) -> list[Failure]:
     """The cause in what the trainer has left as its reason."""
-    if one.progress is None or not one.progress.reason or not _trainer_failed(one):
-        return []
-    why = one.progress.reason
     own = Failure(cause="own-words", rank="own", means=why, fix="", says=why)
-    return failures("", [(0, why)], one.run.name) or [own]
+    return failures("", [(0, why)], run) or ([own] if why else [])
 
 
 def _rows(job: RunJob, environment: Mapping[str, str]) -> tuple[list[SlurmJob], list[Problem]]:
@@ -126,11 +158,6 @@ def _rows(job: RunJob, environment: Mapping[str, str]) -> tuple[list[SlurmJob], 
     except SlurmError as error:
         return known, [*error.problems]
     return known, []
-
-
-def _first_failed(rows: Sequence[SlurmJob]) -> SlurmJob | None:
-    ended = (row for row in rows if row.state.ended and row.state.name != "COMPLETED")
-    return next(ended, rows[0] if rows else None)
 
 
 def _ended(job: RunJob, row: SlurmJob | None, folder: Path) -> str:

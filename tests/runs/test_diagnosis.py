@@ -415,6 +415,32 @@ def test_of_an_array_the_first_task_that_failed_is_told(
     assert "on the GPU" in command("diagnose", "ddp", "--task", "2").out
 
 
+def test_of_a_sweep_the_first_point_that_failed_is_told(
+    folder: Path, programs: Path, command: Command
+) -> None:
+    """Point 1001 is task 1 of a second array."""
+    run_of(folder, programs, "FAILED", 256)
+    run_dir = folder / "runs" / "ddp"
+    (run_dir / "points.csv").write_text("lr\n" + "0.1\n" * 1002)
+    about = Record(key="c0ffee", run="ddp", shared=True, name="ddp", job="4711", folder="/", array="0-1")
+    keep(run_dir, replace(about, first=1000, log=f"{run_dir}/%A_%a.out"))
+    keep(run_dir, replace(about, job="4710", array="0-999", log=f"{run_dir}/%A_%a.out"))
+    for point in range(1002):
+        (run_dir / str(point)).mkdir()
+        (run_dir / str(point) / "exit").write_text("1\n" if point == 1001 else "0\n")
+    (run_dir / "4711_1.out").write_text(OOM)
+    ended = (("4711_0", "COMPLETED", "0"), ("4711_1", "FAILED", "256"))
+    rows = [{"JobArrayID": id_, "State": state, "exit_code": code} for id_, state, code in ended]
+    fakes.squeue(programs, rows)
+    lines = command("diagnose", "ddp").out.splitlines()
+    assert lines[:2] == [
+        "ddp: point 1001 of job 4711 failed, exit status 1",
+        "most likely: there is not enough memory on the GPU",
+    ]
+    assert command("diagnose", "ddp", "--task", "7").out == "ddp: point 7 has not failed\n"
+    assert "says why it failed" in command("status", "ddp").err
+
+
 def test_without_an_answer_of_slurm_the_log_is_read(folder: Path, programs: Path, command: Command) -> None:
     run_of(folder, programs, "CANCELLED", 15, LIMIT.encode())
     assert command("status").status == 0
