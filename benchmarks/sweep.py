@@ -89,8 +89,9 @@ def _judge(title: str, cluster: Cluster, expected: range, *, failed: Any) -> boo
 
 
 def _points(cluster: Cluster) -> list[dict[str, Any]]:
-    asked = [SBATCHGEN, "status", "cpu", "--format", "json"]
-    answer = cluster.run(asked, cwd=cluster.home / "work", check=True)
+    answer = cluster.run(
+        [SBATCHGEN, "status", "cpu", "--format", "json"], cwd=cluster.home / "work", check=True
+    )
     return list(json.loads(answer.stdout)["runs"][0]["points"])
 
 
