@@ -216,56 +216,88 @@ def submit_reviewed(
             raise click.UsageError("no terminal to ask: add --yes to submit, or --dry-run to review only")
         click.confirm(f"Submit {visible(in_short(submission.review))}?", abort=True, err=True)
     with sbatch.open_index(os.environ, note) as index:
-        options = _dependency(submission, index, after) if after else ()
+        dependency = _dependency(submission, index, after) if after else ""
         if submission.local:
             sys.exit(local.run_locally(submission, os.environ, index=index, note=note, show=put_log))
-        done = _submit_to_slurm(submission, index, options, keep_env=keep_env)
+        done = _submit_to_slurm(submission, index, dependency, keep_env=keep_env)
         if follow and index:
             from sbatchgen.cli.runs import follow_run
 
             sys.exit(follow_run(index, done.record.run))
 
 
-def _dependency(submission: Submission, index: Index | None, after: tuple[str, ...]) -> tuple[str, ...]:
-    """The option of sbatch that makes a job wait for the newest jobs of runs.
+def _dependency(submission: Submission, index: Index | None, after: tuple[str, ...]) -> str:
+    """The dependency of a job that waits until the trainings of runs are complete.
 
     Raises:
         CommandLineError: The job has a dependency already, or a run has no job to wait for.
     """
     from sbatchgen.cli.runs import find_run
+    from sbatchgen.runs.status import look
+    from sbatchgen.submit import chain
 
     if submission.local:
         raise CommandLineError.of("--after needs Slurm, and this profile has none")
     if "dependency" in submission.asked:
         what = "--after and --dependency exclude each other"
         raise CommandLineError.of(what, at=submission.asked["dependency"].at, fix="leave one out")
-    ids = []
-    for name in after:
-        jobs = index.jobs(find_run(index, name).name) if index else []
-        if not jobs or not jobs[-1].id.isdecimal():
+    states = look(index, os.environ, [find_run(index, name) for name in after])[0] if index else []
+    waits = [chain.completion(state) for state in states] or [""] * len(after)
+    for name, wait in zip(after, waits, strict=True):
+        if not wait:
             raise CommandLineError.of(f"run {name} has no job of Slurm to wait for", fix="sbatchgen status")
-        ids.append(jobs[-1].id)
-    return (f"--dependency=afterok:{':'.join(ids)}",)
+        if "?" in wait and len(after) > 1:
+            what = f"run {name} goes on in several jobs: Slurm can't wait for it and for another run"
+            raise CommandLineError.of(what, fix=f"--after {name} alone")
+    return ",".join(waits)
 
 
 def _submit_to_slurm(
-    submission: Submission, index: Index | None, options: tuple[str, ...], *, keep_env: bool
+    submission: Submission, index: Index | None, dependency: str, *, keep_env: bool
 ) -> SubmittedRun:
-    """Submit, and print the job's id before anything else can fail."""
+    """Submit the job, or all jobs of a chain. If one is refused, those before it stay, and that is said."""
+    from sbatchgen.submit import chain, sbatch
+
+    done: list[SubmittedRun] = []
+    given = submission.asked.get("dependency")
+    try:
+        while len(done) < submission.jobs:
+            before = [one.record.job for one in done]
+            waits = dependency or (given.value if given and before else "")
+            options = chain.options(before, waits)
+            done.append(
+                sbatch.submit(
+                    submission, os.environ, index=index, keep_env=keep_env, note=note, options=options
+                )
+            )
+            if submission.jobs > 1:
+                chain.keep(done[-1].run_dir, [*before, done[-1].record.job], note)
+    finally:
+        if done:
+            _show_submitted(submission, done)
+            if index:
+                note(f"note: run {done[-1].record.run}; see sbatchgen status, logs, cancel, resume")
+    return done[-1]
+
+
+def _show_submitted(submission: Submission, done: list[SubmittedRun]) -> None:
+    """Print the ids of the jobs before anything else can fail."""
     from sbatchgen.submit import sbatch
 
-    done = sbatch.submit(submission, os.environ, index=index, keep_env=keep_env, note=note, options=options)
-    job = f"{done.record.job};{done.record.cluster}" if done.record.cluster else done.record.job
+    jobs = [f"{one.record.job};{one.record.cluster}".removesuffix(";") for one in done]
     try:
-        put(job)
+        put("\n".join(jobs))
     except OSError:
-        note(f"note: job {job} is submitted")
+        note(f"note: job {', '.join(jobs)} is submitted")
         raise
     finally:
-        sbatch.keep(submission, done, note=note)
-    if index:
-        note(f"note: run {done.record.run}; see sbatchgen status, logs, cancel, resume")
-    return done
+        for one in done:
+            sbatch.keep(submission, one, note=note)
+    if len(done) < submission.jobs:
+        what = (
+            f"{len(done)} of {submission.jobs} jobs of the chain are submitted, and go on with the training"
+        )
+        note(f"warning: {what}\n  fix: if they are too few, sbatchgen resume, once they have ended")
 
 
 @click.command(context_settings={"ignore_unknown_options": True})

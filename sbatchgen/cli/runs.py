@@ -314,7 +314,7 @@ def cancel(names: tuple[str, ...], *, task: str) -> None:
         runs = [find_run(index, name) for name in names]
         states, problems = look(index, os.environ, runs)
         for one in states:
-            live = [job for job in one.jobs if not job.ended]
+            live = [job for job in reversed(one.jobs) if not job.ended]  # none starts when the first ends
             if not live:
                 note(f"note: run {one.run.name} has ended already")
             for job in live:

@@ -67,11 +67,11 @@ def run_sweep(args: tuple[str, ...], job: str, given: dict[str, Any], choice: Ch
             "a sweep makes its own array", at="--array", fix="leave it out; see --throttle"
         )
     several = parts(chosen, _most_tasks(job, args, given))
-    given["array"] = several[0].text(options["throttle"])
+    given["array"] = several[0].text(None)
     request = read_request(job, args, given, environment=os.environ, folder=here())
     carried = len(several) > 1 or several[0].first > 0
     points = dataclasses.replace(points, chosen=len(chosen), carried=carried)
-    request = with_sweep(request, points, _words(options))
+    request = with_sweep(request, points, several[0].text(options["throttle"]), _words(options))
     _submit(request, points, several, options, new=choice is None)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sbatchgen.inputs.options import SbatchOptions, described
-from sbatchgen.units import Argument, EnvName, Resume, ShellPath, Text
+from sbatchgen.units import Argument, Count, EnvName, Resume, ShellPath, Text
 
 Mode = Literal["cpu", "single", "dataparallel", "ddp"]
 Launcher = Literal["torchrun", "srun", "spawn"]
@@ -67,6 +67,12 @@ class JobSpec:
     )
     max_restarts: int | None = described(
         "How often the job may requeue itself before its time limit.", metavar="N", group="Training"
+    )
+    chain: Count | None = described(
+        "Jobs that go on with the training, one after the other, where a job may not requeue itself.",
+        metavar="N",
+        group="Training",
+        common=True,
     )
     trainer: Text | None = described(
         "Your own program instead of the bundled trainer.",

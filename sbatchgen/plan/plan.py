@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from sbatchgen.plan.sweep import Sweep
 
 
+def one_at_a_time(array: str) -> bool:
+    """Whether the tasks of an array run one after the other, and are one training, not several."""
+    return array.endswith("%1")
+
+
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Plan:
     """A job on a cluster, everything decided. Counts are per node where the name says so.
@@ -44,6 +49,7 @@ class Plan:
     run_dir: ShellPath
     resume: Resume
     max_restarts: int
+    chain: int
     requeue_on_timeout: bool
     requeue_on_node_fail: bool
     image: ShellPath | None
@@ -81,9 +87,15 @@ class Plan:
         return self.stoppable and not (self.requeue_on_timeout and self.slurm)
 
     @property
+    def consecutive(self) -> bool:
+        """Whether jobs go on with one training, one after the other: of a chain, or an array's tasks."""
+        several = self.chain > 1 or one_at_a_time(self.options.array or "")
+        return self.slurm and self.stoppable and several and not self.sweep
+
+    @property
     def restartable(self) -> bool:
-        """Whether the job asks to be requeued when it was stopped before its end."""
-        return self.slurm and self.stoppable and self.max_restarts > 0
+        """Whether the training goes on after a job that was stopped: requeued, or in the next one."""
+        return self.slurm and self.stoppable and (self.max_restarts > 0 or self.consecutive)
 
     def origin(self, key: str) -> Origin:
         """Where a value is from; `key` as in "options.nodes" or "runtime"."""

@@ -16,7 +16,7 @@ from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import PROJECT_FILE, Places, is_file_name
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.resolve import resolve
-from sbatchgen.units import JobName, ShellPath, is_utf8
+from sbatchgen.units import JobName, ShellPath, Text, is_utf8
 
 if TYPE_CHECKING:
     from sbatchgen.plan.sweep import Sweep
@@ -145,16 +145,17 @@ def _rerun(job: str, profile: str, args: tuple[str, ...], given: Mapping[str, An
     return tuple(words)
 
 
-def with_sweep(request: Request, sweep: Sweep, words: Sequence[str]) -> Request:
+def with_sweep(request: Request, sweep: Sweep, array: str, words: Sequence[str]) -> Request:
     """The request of a sweep, from that of its first array; `words` are the options that gave the points."""
     cut = request.rerun.index("--") if "--" in request.rerun else len(request.rerun)
-    array = request.rerun.index("--array")
-    options = (*request.rerun[2:array], *request.rerun[array + 2 : cut])
+    at = request.rerun.index("--array")
+    options = (*request.rerun[2:at], *request.rerun[at + 2 : cut])
     by = Origin(Level.COMMAND_LINE, f"{sweep.chosen:,} points")
     origins = {**request.plan.origins, "options.array": by}
+    chosen = replace(request.plan.options, array=Text(array))
     return replace(
         request,
-        plan=replace(request.plan, sweep=sweep, origins=origins),
+        plan=replace(request.plan, sweep=sweep, options=chosen, origins=origins),
         rerun=("sbatchgen", "sweep", *options, *words, *request.rerun[cut:]),
     )
 

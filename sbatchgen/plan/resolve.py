@@ -14,7 +14,7 @@ from sbatchgen.inputs.job import Mode
 from sbatchgen.inputs.layers import BY_DEFAULT, Layer, Level, Origin, option_values
 from sbatchgen.inputs.options import GPU_OPTIONS, SbatchOptions
 from sbatchgen.inputs.profile import Partition, Profile
-from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.plan import Plan, one_at_a_time
 from sbatchgen.sbatch.gres import requested, requested_gpus
 from sbatchgen.units import Duration, Gres, JobName, Memory, Resume, ShellPath, Text
 
@@ -169,6 +169,7 @@ def _derive_job(values: _Values, profile: Profile, mode: Mode, name: str) -> Non
     values.derive("resume", Resume("auto"), "default")
     for key, value in (("max_restarts", 10), ("requeue_on_timeout", False), ("requeue_on_node_fail", False)):
         values.derive(key, value, "default")
+    values.derive("chain", 1, "default")
     values.derive("template", "job.sh.j2", "default")
     values.derive("data", ShellPath("data"), "default")
     runs = profile.paths.runs or "runs"
@@ -258,8 +259,11 @@ def _derive_limits(values: _Values, profile: Profile, partition: Partition, gpus
         values.derive("options.mem", Memory(mem) if mem else None, "the GPUs' share of a node")
     log = "%x-%A_%a.out" if values.get("options.array") else "%x-%j.out"
     values.derive("options.output", ShellPath(log), "default")
-    restart = values.get("resume") != "off" and values.get("max_restarts") > 0
+    consecutive = values.get("chain") > 1 or one_at_a_time(values.get("options.array") or "")
+    restart = values.get("resume") != "off" and (values.get("max_restarts") > 0 or consecutive)
     values.derive("options.open_mode", Text("append") if restart else None, "--requeue")
+    if restart and consecutive:
+        values.derive("options.requeue", False, "the next job goes on")
     values.derive("options.requeue", restart, "resume and max_restarts")
     if restart and profile.scheduler == "slurm":
         saves = not values.get("requeue_on_timeout")
@@ -297,7 +301,7 @@ def _plan(
             values.drop(f"options.{option}")
     grouped = values.grouped()
     same = (
-        "runtime trainer data run_dir resume max_restarts requeue_on_timeout requeue_on_node_fail "
+        "runtime trainer data run_dir resume max_restarts chain requeue_on_timeout requeue_on_node_fail "
         "image conda_env venv template"
     )
     return Plan(

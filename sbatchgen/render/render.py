@@ -22,7 +22,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from sbatchgen import __version__, quoting
 from sbatchgen.errors import DocumentError
 from sbatchgen.inputs.search import bundled
-from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.plan import Plan, one_at_a_time
 from sbatchgen.plan.request import Request
 from sbatchgen.render import exports, launch
 
@@ -274,9 +274,10 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
         "reads_exit": "exit" in files,
         "leftovers": files if sweep is None else (*(one for one in files if one != "exit"), "exit"),
         "job_id": element if array else "$SLURM_JOB_ID",
-        "array_element": bool(array) and sweep is None and not shares_run(array),
         "points": launch.points(plan),
         "points_carried": sweep is not None and sweep.carried,
+        "array_element": bool(array) and sweep is None and not one_at_a_time(array),
+        "end_chain": _end_chain(plan),
         "run_dir": launch.absolute(plan.run_dir, here),
         "uses_data": launch.uses_data(plan),
         "data": launch.absolute(plan.data, here),
@@ -302,9 +303,16 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
     }
 
 
-def shares_run(array: str) -> bool:
-    """Whether an array is one training in consecutive jobs (`%1`), not many trainings."""
-    return array.endswith("%1")
+def _end_chain(plan: Plan) -> str:
+    """The command that cancels the waiting jobs which would go on with the training; "" if there are none.
+
+    It names the job itself, too: without any id, scancel would cancel all that wait.
+    """
+    if not plan.consecutive:
+        return ""
+    if plan.options.array:
+        return 'scancel --state=PENDING "$SLURM_ARRAY_JOB_ID"'
+    return 'xargs scancel --state=PENDING -- "$SLURM_JOB_ID" <"$RUN_DIR/chain"'
 
 
 def image_is_file(plan: Plan) -> bool:

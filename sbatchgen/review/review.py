@@ -48,7 +48,8 @@ class Allocation:
         exclusive: Whether no other job may run there, so that the job gets all GPUs and CPUs.
         time_s: The time limit; None for that of the partition.
         share: The largest known fraction of a node that the job gets.
-        jobs: Number of jobs: that of the array's elements, else 1.
+        jobs: Number of jobs: that of the array's elements, or of the chain's jobs, else 1.
+        consecutive: Whether they go on with one training, one after the other.
         restarts: How often each job may be restarted by its script.
     """
 
@@ -62,6 +63,7 @@ class Allocation:
     time_s: int | None
     share: float | None
     jobs: int
+    consecutive: bool
     restarts: int
 
 
@@ -213,10 +215,16 @@ def _cluster(plan: Plan) -> Cluster:
 
 def _allocation_of_plan(plan: Plan) -> Allocation:
     request = _allocation(plan.resources, plan.partition, gpus=plan.gpus_per_node)
-    restarts = plan.max_restarts if plan.restartable else 0
+    restarts = plan.max_restarts if plan.restartable and not plan.consecutive else 0
     each = 1 if plan.trainer and plan.launcher == "spawn" else plan.nproc_per_node  # it starts the others
-    jobs = plan.sweep.chosen if plan.sweep else request.jobs
-    return replace(request, processes=plan.nodes * each, restarts=restarts, jobs=jobs)
+    jobs = plan.sweep.chosen if plan.sweep else request.jobs * plan.chain
+    return replace(
+        request,
+        processes=plan.nodes * each,
+        jobs=jobs,
+        consecutive=plan.consecutive,
+        restarts=restarts,
+    )
 
 
 def _allocation(job: Resources, node: Partition, *, gpus: int) -> Allocation:
@@ -239,6 +247,7 @@ def _allocation(job: Resources, node: Partition, *, gpus: int) -> Allocation:
         time_s=None if job.time is None or job.time >= UNLIMITED else int(job.time),
         share=1.0 if alone else max((one for one in shares if one), default=None),
         jobs=elements(job.options["array"]) if "array" in job else 1,
+        consecutive=False,
         restarts=0,
     )
 

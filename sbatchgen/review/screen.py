@@ -90,6 +90,8 @@ def rows(review: Review) -> list[tuple[str, str]]:
         lines.append(_size(request, spawns=spawns))
     if request and cost:
         limit = "the partition's limit" if request.time_s is None else str(Duration(request.time_s))
+        if request.consecutive:
+            limit = f"{request.jobs} jobs of at most {limit}, one after the other, until the training is done"
         lines += [("each node", _node(request)), ("time", limit), ("cost", _cost(cost, request))]
     if job:
         resume = {"auto": "the newest checkpoint, if any", "off": "off: starts from nothing"}
@@ -103,7 +105,8 @@ def rows(review: Review) -> list[tuple[str, str]]:
 
 
 def _size(request: Allocation, *, spawns: bool) -> tuple[str, str]:
-    jobs = f", in each of {request.jobs} jobs of an array" if request.jobs > 1 else ""
+    several = request.jobs > 1 and not request.consecutive
+    jobs = f", in each of {request.jobs} jobs of an array" if several else ""
     if request.processes is None:
         return "nodes", f"{request.nodes}{jobs}"
     others = "; your trainer starts the others" if spawns else ""
@@ -155,6 +158,7 @@ def _cost(cost: Cost, request: Allocation) -> str:
     text = ", ".join(f"{_number(count)} {name}" for count, name in hours if count)
     if not text:
         return "not known without a time limit"
+    text += f" for all {request.jobs} jobs" if request.consecutive else ""
     more = f"; as much again for each of up to {_plural(request.restarts, 'restart')}"
     return f"{text} at the time limit{more if request.restarts else ''}"
 

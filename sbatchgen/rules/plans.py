@@ -1,4 +1,4 @@
-"""What only a plan can get wrong: its mode, launcher, runtime and trainer: SB010 to SB032, and SB126.
+"""What only a plan can get wrong: its mode, launcher, runtime and trainer: SB010 to SB033, and SB126.
 
 What it asks of Slurm is judged by the rules about all jobs, as in scripts.
 """
@@ -195,9 +195,11 @@ def _signal_handled(job: PlannedJob) -> Iterator[Hit]:
 @RULES.add("SB026", "warning", "restarts without requeue")
 def _requeue_allowed(job: PlannedJob) -> Iterator[Hit]:
     options = job.plan.options
-    if options.requeue is False and job.plan.restartable and options.signal and options.time:
+    restarts = job.plan.restartable and not job.plan.consecutive
+    if options.requeue is False and restarts and options.signal and options.time:
         what = "requeue is off: the job can't be started again before its time limit"
-        yield Hit(job.at("options.requeue"), what, "remove it, or set --max-restarts 0")
+        fix = "remove it; or go on in other jobs: --chain N; or set --max-restarts 0"
+        yield Hit(job.at("options.requeue"), what, fix)
 
 
 @RULES.add("SB027", "error", "a malformed option")
@@ -290,6 +292,9 @@ def _requeue_on_timeout(job: PlannedJob) -> Iterator[Hit]:
     elif plan.slurm and not plan.restartable:
         reason = "max_restarts is 0" if plan.stoppable else "resume is off"
         yield Hit(job.at(key), f"{key} needs restarts, but {reason}", "remove one of the two")
+    elif plan.consecutive:
+        what = f"{key} in jobs that go on one after the other: the next starts at the time limit anyway"
+        yield Hit(job.at(key), what, f"remove {key}")
     if plan.requeue_on_node_fail:
         what = f"{key} and requeue_on_node_fail exclude each other"
         yield Hit(job.at(key), what, "remove one of them")
@@ -313,3 +318,22 @@ def _trainer_args(job: PlannedJob) -> Iterator[Hit]:
         if option in ("--run-dir", "--data-dir", "--resume"):
             what = f"{option} of the trainer is set by sbatchgen, which has to know it too"
             yield Hit(job.at("args"), what, f"give {option} to sbatchgen, before the --")
+
+
+@RULES.add("SB033", "error", "a chain that can't work")
+def _chain(job: PlannedJob) -> Iterator[Hit]:
+    plan, key = job.plan, "chain"
+    if plan.chain == 1:
+        return
+    if not plan.slurm:
+        what = f"a chain is of jobs of Slurm, and profile '{plan.profile.name}' has none"
+        yield Hit(job.at(key), what, f"remove {key}")
+    if not plan.stoppable:
+        what = "a chain with resume off: each of its jobs would start from nothing"
+        yield Hit(job.at(key), what, "remove one of the two")
+    if plan.options.array:
+        what = "chain and array exclude each other"
+        yield Hit(job.at(key), what, f"remove one of them; --array 1-{plan.chain}%1 is a chain, too")
+    if "${SLURM_" in plan.run_dir:
+        what = f"each job of the chain would have a run folder of its own: {plan.run_dir}"
+        yield Hit(job.at("run_dir"), what, "name one without variables of Slurm")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from sbatchgen import __version__, files
+from sbatchgen.plan.plan import one_at_a_time
 from sbatchgen.runs.index import Run, RunJob
 
 FORMAT = 1
@@ -108,6 +109,11 @@ class Record:
     values: tuple[Value, ...] = ()
     code: Code | None = None
     process: Process | None = None
+
+    @property
+    def one_training(self) -> bool:
+        """Whether it is an array, and no sweep, whose tasks go on with one training, one after the other."""
+        return self.command[1:2] == ("render",) and one_at_a_time(self.array)
 
 
 def path(run_dir: Path, job: str) -> Path:

@@ -58,7 +58,7 @@ def _state(job: RunJob, now: Sequence[JobInQueue]) -> str:
 
 
 def headline(one: RunState) -> str:
-    """What its newest job does, in a line."""
+    """What its last job does, in a line."""
     job = one.last
     return one_line(f"job {job.id} {_state(job, one.now)}") if job else "no job yet"
 

@@ -25,6 +25,8 @@ from sbatchgen.slurm.submission import key_of
 SUBMITS_S = 900.0  # a submission takes no longer, unless its command was killed
 # slurmctld saves its jobs some seconds after it has accepted them.
 _FORGOTTEN = "Slurm has lost it, and given its id to another job: its controller was killed"
+NEVER_STARTED = "it has never started"
+_STATUSES = {75: "stopped and saved, with more to do"}  # docs/reference/exit-status.md
 CLOCKS_S = 120.0  # how far the clocks of a cluster may differ
 
 
@@ -35,7 +37,7 @@ class RunState:
     Attributes:
         run: The run.
         jobs: Its jobs, the oldest first.
-        now: What squeue says of the newest: a row, or several of an array; empty if it does not know it.
+        now: What squeue says of the last one: a row, or several of an array; empty if it does not know it.
         progress: How far the training is; None if it has not begun, or writes nothing.
         sweep: The points, where only this run was asked for and is a sweep.
     """
@@ -48,8 +50,10 @@ class RunState:
 
     @property
     def last(self) -> RunJob | None:
-        """The newest job."""
-        return self.jobs[-1] if self.jobs else None
+        """The first of the jobs that run or wait; else the last that has started."""
+        live = [job for job in self.jobs if not job.ended]
+        started = [job for job in self.jobs if job.says != NEVER_STARTED]
+        return next(iter([*live, *started[-1:], *self.jobs[-1:]]), None)
 
 
 def look(
@@ -70,8 +74,8 @@ def look(
     states = []
     for run in runs:
         of_run = [seen.get(job.key, job) for job in jobs[run.name]]
-        now = rows.get(of_run[-1].key, ()) if of_run else ()
-        states.append(RunState(run=run, jobs=of_run, now=now, progress=read_progress(run.folder)))
+        one = RunState(run=run, jobs=of_run, progress=read_progress(run.folder))
+        states.append(replace(one, now=rows.get(one.last.key, ()) if one.last else ()))
     if len(states) == 1 and (sweep := points.read_sweep(runs[0].folder)):
         queued = [row for several in rows.values() for row in several]
         found = points.look(sweep, runs[0].folder, record.records(runs[0].folder), queued)
@@ -110,27 +114,30 @@ def _seen(
             seen[job.key] = replace(job, state=LOST, ended=True, says=_FORGOTTEN, seen=now)
         elif rows:
             theirs[job.key] = rows
-            seen[job.key] = _of_rows(replace(job, id=id_), rows, now)
+            seen[job.key] = _of_rows(replace(job, id=id_), rows, now, folders[job.run])
         elif id_:
             gone.append(job)
         elif job.state == LOST or now - job.submitted > SUBMITS_S:
             seen[job.key] = _never_came(job, now)
     try:
-        seen |= _from_accounting(gone, environment, now)
+        seen |= _from_accounting(gone, folders, environment, now)
     except SlurmError as error:
         return seen, theirs, [*error.problems]
     return seen, theirs, []
 
 
-def _of_rows(job: RunJob, rows: Sequence[SlurmJob], now: float) -> RunJob:
+def _of_rows(job: RunJob, rows: Sequence[SlurmJob], now: float, folder: Path) -> RunJob:
     """A job by its rows: one, or several of an array."""
     if len(rows) == 1:
         (row,) = rows
         says = ""
         if row.state.name == "PENDING":
             says = reason(row.reason, row.id).means
+        elif _never_started(row):
+            says = NEVER_STARTED
         elif row.state.name == "FAILED" and (row.exit_code or row.signal):
-            says = f"signal {row.signal}" if row.signal else f"exit status {row.exit_code}"
+            says = f"signal {row.signal}" if row.signal else _STATUSES.get(row.exit_code, "")
+            says = says or f"exit status {row.exit_code}"
         return replace(job, state=row.state.name, ended=row.state.ended, says=says, seen=now)
     counts = Counter[State]()
     for row in rows:
@@ -138,8 +145,17 @@ def _of_rows(job: RunJob, rows: Sequence[SlurmJob], now: float) -> RunJob:
     going = [one for one in counts if not one.ended]
     likely = [*going, *(one for one in counts if one.name != "COMPLETED"), *counts]
     first = next((one for one in going if one.name == "RUNNING"), likely[0])
+    kept = None if going else record.read(record.path(folder, job.id))
+    if kept and kept.one_training:
+        ran = [row for row in rows if not _never_started(row)]
+        first = max(ran or rows, key=lambda row: row.start.timestamp() if row.start else 0).state
     says = ", ".join(f"{count} {one.words}" for one, count in counts.most_common())
     return replace(job, state=first.name, ended=not going, says=says, seen=now)
+
+
+def _never_started(row: SlurmJob) -> bool:
+    """Whether a job was cancelled while it waited, as those of a chain that are not needed."""
+    return row.state.name == "CANCELLED" and not row.node_list and not row.used_s
 
 
 def _tasks(task: str) -> int:
@@ -148,7 +164,9 @@ def _tasks(task: str) -> int:
     return sum(map(len, ranges)) if ranges else 1
 
 
-def _from_accounting(gone: Sequence[RunJob], environment: Mapping[str, str], now: float) -> dict[str, RunJob]:
+def _from_accounting(
+    gone: Sequence[RunJob], folders: Mapping[str, Path], environment: Mapping[str, str], now: float
+) -> dict[str, RunJob]:
     """The last states of jobs that squeue no longer knows."""
     if not gone:
         return {}
@@ -161,7 +179,7 @@ def _from_accounting(gone: Sequence[RunJob], environment: Mapping[str, str], now
     for job in gone:
         rows = by_id.get(job.id, [])
         if rows and all(row.state.ended for row in rows):
-            seen[job.key] = _of_rows(job, rows, now)
+            seen[job.key] = _of_rows(job, rows, now, folders[job.run])
         else:
             seen[job.key] = replace(job, state="", ended=True, says="no longer in the queue", seen=now)
     return seen

@@ -40,6 +40,7 @@ class Submission:
         log_folders: The folders of its logs.
         run_dir: Its run folder, as far as its name is known; None for a finished script.
         local: Whether bash runs it here.
+        jobs: How many jobs of it go on with one training, one after the other.
         review: What people see.
         about: What its record will say.
     """
@@ -50,6 +51,7 @@ class Submission:
     log_folders: tuple[Path, ...]
     run_dir: Path | None
     local: bool
+    jobs: int = 1
     review: review.Review
     about: Record
 
@@ -117,6 +119,7 @@ def _of_plan(
         log_folders=log_folders(read(script), folder, plan.name),
         run_dir=run_dir,
         local=not plan.slurm,
+        jobs=plan.chain,
         review=shown,
         about=_about(request, folder),
     )

@@ -188,7 +188,7 @@ def test_json_holds_the_same(here: Path, command: Command) -> None:
     )
     assert data["request"]["gpus"] == {"given": 8, "of": 8}
     assert sorted(data["request"]) == sorted(
-        "nodes processes gpus shards cpus memory_mib exclusive time_s share jobs restarts".split()
+        "nodes processes gpus shards cpus memory_mib exclusive time_s share jobs consecutive restarts".split()
     )
     assert data["cost"] == {"gpu_hours": 32.0, "cpu_hours": 512.0}
     assert sorted(data["job"]) == sorted(

@@ -17,6 +17,7 @@ import pytest
 
 from sbatchgen.runs import status
 from sbatchgen.runs.index import Index, RunJob, place
+from sbatchgen.runs.record import Record, keep
 from sbatchgen.runs.status import RunState
 from sbatchgen.slurm.queue import JobInQueue, queue
 from tests.cluster.slurm import Cluster
@@ -329,6 +330,60 @@ def test_an_array_is_told_by_the_number_of_its_tasks(folder: Path, programs: Pat
         index.begin("a", folder, "sweep", shared=False)
         index.accepted("a", "7")
     assert "running: 6 waiting, 2 running, 1 completed" in command("status").out
+
+
+CHAINS = {
+    "goes on": (["TIMEOUT", "RUNNING", "PENDING"], "2", "running"),
+    "is done": (["FAILED:75", "COMPLETED", "CANCELLED"], "2", "completed"),
+    "has failed": (["FAILED:1", "CANCELLED", "CANCELLED"], "1", "failed: exit status 1"),
+    "was cancelled": (["CANCELLED"] * 3, "3", "cancelled: it has never started"),
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_of_several_jobs_of_a_run_one_tells_its_state(
+    folder: Path, programs: Path, command: Command, name: str
+) -> None:
+    states, wanted, words = CHAINS[name]
+    rows = []
+    for number, (state, _, code) in enumerate((one.partition(":") for one in states), 1):
+        nodes = (
+            {"NodeList": "", "TimeUsed": "0:00"} if state in ("PENDING", "CANCELLED") else {"NodeList": "n1"}
+        )
+        row = {"JobArrayID": str(number), "State": state, "exit_code": str(256 * int(code or 0))}
+        rows.append({**row, "Command": f"/home/ann/tmp/sbatchgen-{number}-x/job.slurm", **nodes})
+        with closing(Index(place(os.environ))) as index:
+            index.begin(str(number), folder, "long", shared=False)
+            index.accepted(str(number), str(number))
+    fakes.squeue(programs, rows)
+    shown = command("status").out.splitlines()[1]
+    assert shown.split()[:2] == ["long", wanted]
+    assert words in shown
+
+
+def test_of_an_array_that_has_ended_the_last_task_that_ran_tells_its_state(
+    folder: Path, programs: Path, command: Command
+) -> None:
+    rows = [
+        {"JobArrayID": "7_[3-9%1]", "State": "CANCELLED", "NodeList": "", "TimeUsed": "0:00"},
+        {"JobArrayID": "7_1", "State": "FAILED", "NodeList": "n1", "StartTime": "2026-11-22T10:00:00"},
+        {"JobArrayID": "7_2", "State": "COMPLETED", "NodeList": "n1", "StartTime": "2026-11-22T11:00:00"},
+    ]
+    fakes.squeue(programs, [*rows, *({**row, "JobArrayID": f"8{row['JobArrayID'][1:]}"} for row in rows)])
+    with closing(Index(place(os.environ))) as index:
+        index.begin("a", folder, "long", shared=False)
+        index.accepted("a", "7")
+        index.begin("b", folder / "sweep", "sweep", shared=False)
+        index.accepted("b", "8")
+    about = Record(
+        name="long", job="7", shared=False, folder=str(folder), command=("sbatchgen", "render", "single")
+    )
+    keep(folder, replace(about, array="1-9%1"))
+    (folder / "sweep").mkdir()
+    keep(folder / "sweep", replace(about, job="8", array="1-9%1", command=("sbatchgen", "sweep", "single")))
+    shown = command("status").out
+    assert "completed: 7 cancelled, 1 failed, 1 completed" in shown
+    assert "cancelled: 7 cancelled, 1 failed, 1 completed" in shown
 
 
 def test_states_are_words(folder: Path) -> None:

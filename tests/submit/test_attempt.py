@@ -27,7 +27,7 @@ calls=$(cat calls 2>/dev/null || echo 0)
 echo $((calls + 1)) >calls
 mapfile -t plan <plan
 case ${plan[calls]} in
-accept) echo "${!#}" >>queue; echo 4711 ;;
+accept) echo "${!#}" >>queue; echo "${@:2:$#-2}" >>options; echo $((4710 + $(wc -l <queue))) ;;
 drop) echo "${!#}" >>queue; echo 'TIMED_OUT' >&2; exit 1 ;;
 late) (sleep 1; echo "${!#}" >>queue) >/dev/null 2>&1 & echo 'TIMED_OUT' >&2; exit 1 ;;
 restart) echo 2 >boot; echo 'TIMED_OUT' >&2; exit 1 ;;
@@ -142,11 +142,43 @@ def test_a_controller_that_stays_down_ends_with_5_and_nothing_half_done(
         assert (index.jobs(), index.runs()) == ([], [])
 
 
+CHAIN = ("submit", "single", "--profile", "troila", "--chain", "3", "--yes")
+
+
+def test_each_job_of_a_chain_waits_for_all_before_it(slurm: Path, command: Command) -> None:
+    (slurm / "plan").write_text("accept\n" * 3)
+    result = command(*CHAIN, "--dependency", "afterok:7")
+    assert (result.status, result.out) == (0, "4711\n4712\n4713\n"), result.err
+    assert "3 jobs of at most 0-01:00:00, one after the other, until the training is done" in result.err
+    before = "--dependency=afterok:7,afternotok"
+    end = "--kill-on-invalid-dep=yes"
+    assert (slurm / "options").read_text() == f"\n{before}:4711 {end}\n{before}:4711:4712 {end}\n"
+    assert (slurm / "runs/single/chain").read_text() == "4711 4712 4713\n"
+    with closing(Index(place(os.environ))) as index:
+        assert [(job.run, job.id) for job in index.jobs()] == [("single", str(4711 + n)) for n in range(3)]
+    assert len([*(slurm / "runs/single").glob("job-*.json")]) == 3
+
+
+@pytest.mark.parametrize(("third", "why"), [(REFUSED, "Invalid qos"), (TIMED_OUT, "Socket timed out")])
+def test_a_chain_of_which_a_job_is_refused_is_shorter_and_says_so(
+    slurm: Path, command: Command, third: str, why: str
+) -> None:
+    (slurm / "plan").write_text(f"accept\naccept\n{third}\n")
+    result = command(*CHAIN)
+    assert (result.status, result.out) == (5, "4711\n4712\n")
+    assert why in result.err
+    assert "2 of 3 jobs of the chain are submitted, and go on with the training" in result.err
+    assert (slurm / "runs/single/chain").read_text() == "4711 4712\n"
+    with closing(Index(place(os.environ))) as index:
+        known = [(job.id, job.state) for job in index.jobs()]
+    assert known == [("4711", ""), ("4712", ""), *([("", LOST)] if third == TIMED_OUT else [])]
+
+
 def test_a_script_can_not_be_found_by_its_own_folder(slurm: Path, command: Command) -> None:
     """Only folders that submit makes count, wherever the user keeps a script."""
     (slurm / "plan").write_text("accept")
     (slurm / "queue").write_text("/home/ann/sbatchgen-c0ffee/job.sh\n/home/ann/sbatchgen-/x/job.sh\n")
-    assert command("submit", "job.sh", "--yes").out == "4711\n"
+    assert command("submit", "job.sh", "--yes").out == "4713\n"
     with closing(Index(place(os.environ))) as index:
         assert [job.id for job in index.jobs()] == ["4711"]
 

@@ -1,0 +1,58 @@
+"""A chain: jobs that go on with one training, one after the other, where a job may not requeue itself.
+
+A job starts once all before it have ended, none of them with success. When one has completed, Slurm removes
+the others: that needs nothing of the job. Each names all before it: if it named the last alone, it would
+start after one that Slurm has removed, which has not completed either (seen on Slurm 22.05.8 and 26.05.5).
+After a failure, the script cancels those that wait; if a job fails before the next one is submitted, that one
+starts, and fails too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from sbatchgen import files
+from sbatchgen.runs import record
+from sbatchgen.runs.status import RunState, is_local
+from sbatchgen.sbatch.array import indices
+from sbatchgen.submit.attempt import Note
+
+FILE = "chain"  # in the run folder: the ids of its jobs, for the script
+
+
+def options(before: Sequence[str], dependency: str) -> tuple[str, ...]:
+    """The options of sbatch for the next job.
+
+    Args:
+        before: The ids of the jobs before it.
+        dependency: What the first job waits for, or "".
+    """
+    if not before:
+        return (f"--dependency={dependency}",) if dependency else ()
+    first = dependency if "?" not in dependency else ""  # "any of" and "all of" can't be mixed: sbatch(1)
+    waits = ",".join(filter(None, (first, f"afternotok:{':'.join(before)}")))
+    return (f"--dependency={waits}", "--kill-on-invalid-dep=yes")
+
+
+def keep(run_dir: Path, jobs: Sequence[str], note: Note) -> None:
+    """Write the ids of the jobs for the script, in place of those of an earlier chain."""
+    try:
+        files.put(run_dir / FILE, f"{' '.join(jobs)}\n".encode())
+    except OSError as error:
+        what = f"can't write {run_dir / FILE}: {error.strerror}"
+        note(f"warning: {what}: after a failure, the next job of the chain starts all the same")
+
+
+def completion(run: RunState) -> str:
+    """The dependency of what waits until a training is complete, in whichever job; "" without Slurm."""
+    jobs = [job for job in run.jobs if not job.ended] or [job for job in (run.last,) if job]
+    if any(is_local(job) for job in jobs):
+        return ""
+    found, sweeps = [], False
+    for job in filter(lambda one: one.id, jobs):
+        kept = record.read(record.path(run.run.folder, job.id))
+        tasks = indices(kept.array) if kept and kept.one_training else None
+        found += [f"{job.id}_{task}" for one in tasks for task in one] if tasks else [job.id]
+        sweeps |= kept is not None and kept.command[1:2] == ("sweep",)
+    return ("," if sweeps else "?").join(f"afterok:{job}" for job in found)

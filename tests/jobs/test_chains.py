@@ -1,0 +1,141 @@
+"""A training that may do a tenth of its steps in a job ends by itself: by requeues, in a chain, in an array's tasks.
+
+That is so whatever the speed of the machine: when it has done so many steps, the trainer sends the script the signal
+of the time limit, and waits until the script has told it to stop.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+
+from tests.cluster.slurm import Cluster
+from tests.jobs.jobs import PROFILE, TRAINING, Site, site_on
+from tests.training.forks import QUICKLY
+from tests.training.states import equal
+
+STEPS, STEPS_OF_A_JOB = 50, 5
+DELAY = 0.001  # seconds: for nothing else is slept so long
+LIMIT = f"""
+import os, signal, time
+
+exec(open({str(QUICKLY / "sitecustomize.py")!r}).read())
+steps, sleep = 0, time.sleep
+
+def limited(seconds):
+    global steps
+    sleep(seconds)
+    steps += seconds == {DELAY}
+    if seconds == {DELAY} and steps == {STEPS_OF_A_JOB}:
+        if "FAILS" in os.environ:
+            os._exit(7)
+        os.kill(int(os.environ["SCRIPT"]), signal.SIGUSR1)
+        while not os.path.exists(os.environ["SBATCHGEN_AGAIN_FILE"].removesuffix("again") + "stop"):
+            sleep(0.05)
+        sleep(0.6)  # the trainer looks for the file twice a second
+
+if "SBATCHGEN_AGAIN_FILE" in os.environ:
+    time.sleep = limited
+"""
+MOST = str(STEPS // STEPS_OF_A_JOB + 3)  # more jobs than are needed
+WAYS = {
+    "requeued": ("--max-restarts", MOST),
+    "chained": ("--chain", MOST, "--no-requeue"),
+    "tasks": ("--array", f"1-{MOST}%1", "--no-requeue"),
+}
+
+
+@pytest.fixture(scope="module")
+def site(cluster: Cluster) -> Site:
+    site = site_on(cluster)
+    cluster.put("work/limit/sitecustomize.py", LIMIT)
+    cluster.put("work/limited.yaml", f"{PROFILE}setup: ['export SCRIPT=$$']\n")
+    return site
+
+
+def start(site: Site, name: str, *flags: str, delay: float = DELAY) -> list[str]:
+    """The ids of the jobs of a run."""
+    path = f"PYTHONPATH={site.folder / 'limit'}"
+    shape = (
+        "single",
+        "--profile",
+        "./limited.yaml",
+        "--job-name",
+        name,
+        "--cpus-per-task",
+        "1",
+        "--env",
+        path,
+        *flags,
+    )
+    pace = ("--step-delay", str(delay), "--sync-every", "1", "--save-every", "0", "--deadline", "off")
+    return site.sbatchgen("submit", "--yes", *shape, "--", *TRAINING, *pace, check=True).stdout.split()
+
+
+@pytest.fixture(scope="module")
+def jobs(site: Site) -> dict[str, list[str]]:
+    """All that only have to be waited for: submitted together, so that they run side by side."""
+    ids = {name: start(site, name, *flags) for name, flags in WAYS.items()}
+    ids["cancelled"] = start(site, "cancelled", "--chain", "4", delay=0.2)
+    ids["alone"] = start(site, "alone", "--resume", "off")
+    gate = str(site.cluster.sbatch("--hold", "--wrap=true"))  # until all are submitted
+    for name, how in {"failed": ("--env", "FAILS=1"), "unprepared": ("--venv", "/nowhere")}.items():
+        ids[name] = start(site, name, "--chain", "4", *how, "--dependency", f"afterany:{gate}")
+    site.cluster.run(["scancel", gate], check=True)
+    return ids
+
+
+def test_a_cancelled_job_is_not_the_end_of_a_chain_but_a_cancelled_run_is(
+    site: Site, jobs: dict[str, list[str]]
+) -> None:
+    first, second, *_ = jobs["cancelled"]
+    site.reach_step("cancelled", 3)
+    site.cluster.run(["scancel", first], check=True)
+    site.cluster.wait(second, {"RUNNING"})
+    site.cluster.until(lambda: len(site.events("cancelled", "start")) == 2, "start of the second job")
+    site.sbatchgen("cancel", "cancelled", check=True)
+    started, rest = of_run(site, jobs["cancelled"])
+    assert [record["JobId"] for record in started] == [first, second]
+    assert {record["JobState"] for record in [*started, *rest]} == {"CANCELLED"}
+
+
+@pytest.mark.parametrize(("name", "status"), [("failed", "7:0"), ("unprepared", "1:0")])
+def test_a_failure_ends_the_chain(site: Site, jobs: dict[str, list[str]], name: str, status: str) -> None:
+    started, rest = of_run(site, jobs[name])
+    assert [(record["JobState"], record["ExitCode"]) for record in started] == [("FAILED", status)]
+    assert [record["JobState"] for record in rest] == ["CANCELLED"] * (len(jobs[name]) - 1)
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_training_ends_by_itself(site: Site, jobs: dict[str, list[str]], name: str) -> None:
+    started, rest = of_run(site, jobs[name])
+    assert site.log(name).count("Training completed") == 1
+    assert len(site.events(name, "start")) == sum(1 + int(record["Restarts"]) for record in started) > 9
+    assert all(int(str(event["step"])) % STEPS_OF_A_JOB == 0 for event in site.events(name, "resume"))
+    of_run(site, jobs["alone"])
+    assert equal(weights(site, name), weights(site, "alone"))
+    assert [record["JobState"] for record in started] == [*["FAILED"] * (len(started) - 1), "COMPLETED"]
+    assert {record["ExitCode"] for record in started[:-1]} <= {"75:0"}
+    assert {record["JobState"] for record in rest} == ({"CANCELLED"} if name != "requeued" else set())
+    assert re.search(
+        rf"^{name} +\d+ +completed", site.sbatchgen("status", name, "alone", check=True).stdout, re.MULTILINE
+    )
+
+
+def of_run(site: Site, jobs: list[str]) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    """The records of the jobs of a run that has ended: of those that have started, in their order; of the others."""
+    for job in jobs:
+        site.cluster.wait(job)
+    records = [record for job in jobs for record in site.cluster.jobs(job)]
+    records.sort(key=lambda record: (record["StartTime"], int(record["JobId"])))
+    return tuple([one for one in records if bool(one["NodeList"]) is has] for has in (True, False))  # type: ignore[return-value]
+
+
+def weights(site: Site, name: str) -> Any:
+    """The weights, and the state of the optimizer, at the end."""
+    path = site.folder / "runs" / name / "checkpoints" / f"step-{STEPS:08}.pt"
+    state = torch.load(path, weights_only=True)
+    return {part: state[part] for part in ("model", "optimizer")}
