@@ -174,6 +174,13 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **giv
 @click.option("--dry-run", is_flag=True, help="Review only.")
 @click.option("--follow", is_flag=True, help="Wait for the job and show its log. Ctrl-C leaves it alone.")
 @click.option("--after", metavar="RUN", multiple=True, help="Start only when this run has completed.")
+@click.option("--snapshot", is_flag=True, help="Run a copy of the files that git knows, as they are now.")
+@click.option(
+    "--snapshot-file",
+    metavar="PATH",
+    multiple=True,
+    help="Copy this too, which git does not know.",
+)
 @click.option(
     "--keep-sbatch-env", is_flag=True, help="Don't remove SBATCH_* and SLURM_* from sbatch's environment."
 )
@@ -186,10 +193,20 @@ def submit(args: tuple[str, ...], /, job: str, *, keep_sbatch_env: bool, **given
     from sbatchgen.submit.submission import is_script, of_job, of_script
 
     how = {name: given.pop(name) for name in ("yes", "dry_run", "follow", "after")}
+    named, wanted = given.pop("snapshot_file"), given.pop("snapshot")
+    snapshot = named if wanted or named else None
+    if snapshot is not None:
+        given["snapshot_dir"] = None  # of an earlier job that is resumed
     if is_script(job):
+        if snapshot is not None:
+            raise CommandLineError.of(
+                f"{job} is a finished script: it can't run a snapshot", fix="leave --snapshot out"
+            )
         submission = of_script(Path(job), given, args, os.environ, here(), keep_env=keep_sbatch_env)
     else:
-        submission = of_job(_request(job, args, given), os.environ, here(), ask_squeue=not how["after"])
+        submission = of_job(
+            _request(job, args, given), os.environ, here(), ask_squeue=not how["after"], snapshot=snapshot
+        )
     submit_reviewed(submission, keep_env=keep_sbatch_env, **how)
 
 

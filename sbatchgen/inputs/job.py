@@ -81,6 +81,9 @@ class JobSpec:
         common=True,
     )
     args: tuple[Argument, ...] | None = described("Arguments of the trainer.")
+    snapshot_dir: ShellPath | None = described(
+        "Copy of the code to run, as submit --snapshot makes it.", metavar="PATH", group="Training"
+    )
     template: Text | None = described("Template of the script.", metavar="NAME", group="Job")
     binds: tuple[ShellPath, ...] | None = described(
         "Folder to mount in the container.", flag="--bind", metavar="SRC[:DST]", group="Runtime", common=True

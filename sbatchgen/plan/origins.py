@@ -63,7 +63,7 @@ def explanations(request: Request) -> Iterator[Explanation]:
             others = tuple(_said(other, by) for other, by in plan.overridden.get(key, ()))
             yield Explanation(name=_name(key), said=_said(value, plan.origin(key)), overrode=others)
     if plan.trainer is None:
-        folder = str(plan.profile.paths.code or bundled("code"))
+        folder = str(plan.code or bundled("code"))
         said = Said(value=folder, by="default", at="the folder that holds `training`")
         yield Explanation(name="code", said=said)
 

@@ -19,6 +19,8 @@ from sbatchgen.units import Resume, ShellPath
 if TYPE_CHECKING:
     from sbatchgen.plan.sweep import Sweep
 
+SNAPSHOT_CODE = ".sbatchgen/code"  # where a snapshot of the code has the training package
+
 
 def one_at_a_time(array: str) -> bool:
     """Whether the tasks of an array run one after the other, and are one training, not several."""
@@ -56,6 +58,7 @@ class Plan:
     conda_env: ShellPath | None
     venv: ShellPath | None
     binds: tuple[ShellPath, ...]
+    snapshot_dir: ShellPath | None
     template: str
     origins: Mapping[str, Origin]
     overridden: Mapping[str, tuple[tuple[Any, Origin], ...]]
@@ -70,6 +73,12 @@ class Plan:
     def nodes(self) -> int:
         """Number of nodes."""
         return self.options.nodes or 1
+
+    @property
+    def code(self) -> str | None:
+        """The folder that holds the training package, unless that is where sbatchgen is installed."""
+        copied = f"{self.snapshot_dir}/{SNAPSHOT_CODE}" if self.snapshot_dir and self.slurm else None
+        return self.profile.paths.code or copied
 
     @property
     def shards(self) -> int:

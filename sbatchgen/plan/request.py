@@ -162,10 +162,17 @@ def with_sweep(request: Request, sweep: Sweep, array: str, words: Sequence[str])
 
 def with_log(request: Request, log: str) -> Request:
     """The same request with its log at an absolute path, as `submit` wants it."""
-    options, rerun = replace(request.plan.options, output=ShellPath(log)), request.rerun
+    options = replace(request.plan.options, output=ShellPath(log))
+    return _with(request, replace(request.plan, options=options), "--output", log)
+
+
+def with_snapshot(request: Request, folder: str) -> Request:
+    """The same request, for a job that runs in a snapshot of its code."""
+    return _with(request, replace(request.plan, snapshot_dir=ShellPath(folder)), "--snapshot-dir", folder)
+
+
+def _with(request: Request, plan: Plan, *words: str) -> Request:
+    """The request of another plan, which these words make."""
+    rerun = request.rerun
     cut = rerun.index("--") if "--" in rerun else len(rerun)
-    return replace(
-        request,
-        plan=replace(request.plan, options=options),
-        rerun=(*rerun[:cut], "--output", log, *rerun[cut:]),
-    )
+    return replace(request, plan=plan, rerun=(*rerun[:cut], *words, *rerun[cut:]))

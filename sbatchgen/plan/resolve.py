@@ -302,7 +302,7 @@ def _plan(
     grouped = values.grouped()
     same = (
         "runtime trainer data run_dir resume max_restarts chain requeue_on_timeout requeue_on_node_fail "
-        "image conda_env venv template"
+        "image conda_env venv snapshot_dir template"
     )
     return Plan(
         profile=profile,

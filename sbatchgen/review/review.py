@@ -18,6 +18,7 @@ from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.resources import UNLIMITED, Resources
 from sbatchgen.render import launch
 from sbatchgen.runs.history import Submitted, difference
+from sbatchgen.runs.record import Code
 from sbatchgen.runs.start import Start
 from sbatchgen.slurm.refusal import Answer
 
@@ -96,7 +97,10 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class JobSummary:
-    """What runs, and its folders; data and resume are None where your own trainer does not get them."""
+    """What runs, and its folders; data and resume are None where your own trainer does not get them.
+
+    The snapshot is the copy of the code that it runs; None if it runs the files as they are.
+    """
 
     name: str
     mode: str
@@ -107,6 +111,7 @@ class JobSummary:
     run_dir: str
     data: str | None
     resume: str | None
+    snapshot: Code | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,11 +164,12 @@ def of_plan(
     start: Start | None = None,
     last: Submitted | None = None,
     own_lines: Sequence[int] | None = None,
+    snapshot: Code | None = None,
 ) -> Review:
     """The review of a job; see Review. `profile_by`: who named its profile."""
     return replace(
         of_script(script),
-        job=_job(plan),
+        job=_job(plan, snapshot),
         cluster=_cluster(plan),
         request=(request := _allocation_of_plan(plan)),
         cost=_cost(request) if plan.slurm else None,
@@ -187,7 +193,7 @@ def of_script(script: str | None, job: Resources | None = None, findings: Sequen
     )
 
 
-def _job(plan: Plan) -> JobSummary:
+def _job(plan: Plan, snapshot: Code | None) -> JobSummary:
     return JobSummary(
         name=plan.name,
         mode=plan.mode,
@@ -198,6 +204,7 @@ def _job(plan: Plan) -> JobSummary:
         run_dir=str(plan.run_dir),
         data=str(plan.data) if plan.trainer is None or launch.uses_data(plan) else None,
         resume=str(plan.resume) if plan.trainer is None or launch.gives_resume(plan) else None,
+        snapshot=snapshot,
     )
 
 

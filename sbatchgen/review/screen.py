@@ -12,7 +12,7 @@ from sbatchgen.finding import Finding
 from sbatchgen.inputs.search import short
 from sbatchgen.plan.origins import Explanation
 from sbatchgen.render.trace import TemplateLine
-from sbatchgen.review.review import SCHEMA, Allocation, Amount, Cluster, Cost, Review, lines_of
+from sbatchgen.review.review import SCHEMA, Allocation, Amount, Cluster, Cost, JobSummary, Review, lines_of
 from sbatchgen.slurm.refusal import UNCHECKED, Answer
 from sbatchgen.units import Duration, Memory
 
@@ -97,11 +97,21 @@ def rows(review: Review) -> list[tuple[str, str]]:
         resume = {"auto": "the newest checkpoint, if any", "off": "off: starts from nothing"}
         says = f": {review.start.says}" if review.start and review.start.says else ""
         lines.append(("run folder", f"{job.run_dir}{says}"))
+        if cluster and cluster.scheduler == "slurm":
+            lines.append(("code", _code(job)))
         if job.data is not None:
             lines.append(("data", job.data))
         if job.resume is not None:
             lines.append(("resume", resume.get(job.resume, job.resume)))
     return lines
+
+
+def _code(job: JobSummary) -> str:
+    if job.snapshot is None:
+        return "the files as they are when the job starts"
+    size = job.snapshot.size
+    said = f"{size / (1 << 20):.1f} MiB" if size >= 1 << 20 else f"{-(-size >> 10)} KiB"
+    return f"snapshot of {job.snapshot.at}: {_plural(job.snapshot.files, 'file')}, {said}"
 
 
 def _size(request: Allocation, *, spawns: bool) -> tuple[str, str]:

@@ -13,15 +13,15 @@ GIT_TIMEOUT_S = 20.0
 
 def look(folder: Path) -> Code:
     """What git says of the code in a folder; only the folder itself if git does not know it."""
-    root, commit = _git(folder, "rev-parse", "--show-toplevel"), _git(folder, "rev-parse", "--verify", "HEAD")
+    root, commit = git(folder, "rev-parse", "--show-toplevel"), git(folder, "rev-parse", "--verify", "HEAD")
     if not root or not commit:
         return Code(folder=str(folder))
-    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    changed = git(folder, "status", "--porcelain", "--untracked-files=no")
     return Code(folder=root, commit=commit, dirty=changed != "")
 
 
-def _git(folder: Path, *arguments: str) -> str | None:
-    """What git prints; None if it fails."""
+def git(folder: Path, *arguments: str) -> str | None:
+    """What git prints, without the last line break; None if it fails."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         done = subprocess.run(
@@ -34,4 +34,4 @@ def _git(folder: Path, *arguments: str) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return None if done.returncode else done.stdout.decode("utf-8", "surrogateescape").strip()
+    return None if done.returncode else os.fsdecode(done.stdout).removesuffix("\n")

@@ -40,11 +40,23 @@ class Code:
         folder: Where it is; where git has its root, if git knows it.
         commit: The commit of git; "" without one.
         dirty: Whether files that git knows differ from the commit.
+        snapshot: The folder of the copy that the job runs; "" if it runs the files as they are.
+        files, size: Number of the copied files, and their bytes.
     """
 
     folder: str
     commit: str = ""
     dirty: bool = False
+    snapshot: str = ""
+    files: int = 0
+    size: int = 0
+
+    @property
+    def at(self) -> str:
+        """The commit, in short."""
+        if not self.commit:
+            return "no commit"
+        return f"commit {self.commit[:12]}{', with changes' if self.dirty else ''}"
 
 
 @dataclass(frozen=True, kw_only=True)

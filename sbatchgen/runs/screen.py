@@ -79,8 +79,8 @@ def page(one: RunState, records: Sequence[Record], logs: Sequence[str]) -> str:
     if logs:
         facts.append(("log", logs[-1]))
     if records and (code := records[-1].code):
-        commit = f" at commit {code.commit[:12]}" if code.commit else ""
-        facts.append(("code", f"{code.folder}{commit}{', with changes' if code.dirty else ''}"))
+        commit = f" at {code.at}" if code.commit else ""
+        facts.append(("code", f"{code.snapshot or code.folder}{commit}"))
     width = max(len(name) for name, _ in facts)
     lines = (f"  {one_line(name).ljust(width)}  {one_line(text)}\n" for name, text in facts)
     sweep = f"\n{_points(one.sweep)}" if one.sweep else ""

@@ -189,8 +189,12 @@ def files_there(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Ite
 
 
 def _missing(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
-    chdir = _here(plan.options.chdir, folder, environment) if plan.options.chdir else folder
-    if chdir and chdir.parent.is_dir() and not chdir.is_dir():
+    snapshot = plan.snapshot_dir if plan.slurm else None
+    working = snapshot or plan.options.chdir
+    chdir = _here(working, folder, environment) if working else folder
+    if snapshot and chdir and not chdir.is_dir():
+        yield error(plan, "snapshot_dir", f"there is no snapshot {chdir}", "take a new one: --snapshot")
+    elif chdir and chdir.parent.is_dir() and not chdir.is_dir():
         what = f"there is no working folder {chdir}: Slurm would start the job in /tmp"
         yield error(plan, "options.chdir", what, f"mkdir {quoting.word(str(chdir))}, or another --chdir")
     elif chdir and plan.trainer and launch.trainer_is_file(plan.trainer):

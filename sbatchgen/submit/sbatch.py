@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import secrets
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -80,11 +81,12 @@ def submit(
     if submission.run_dir:
         files.put(run_dir / submission.name, submission.script)
     name = run_name(about.name)
-    if index:
-        name = index.begin(key, run_dir, name, shared=about.shared).name
-    with _private(submission, key) as script, _entered(index, key, note):
-        asked = ("sbatch", "--parsable", *options, str(script))
-        accepted = ask(asked, env, refused(submission), note, arguments=arguments)
+    with _copied(submission):
+        if index:
+            name = index.begin(key, run_dir, name, shared=about.shared).name
+        with _private(submission, key) as script, _entered(index, key, note):
+            asked = ("sbatch", "--parsable", *options, str(script))
+            accepted = ask(asked, env, refused(submission), note, arguments=arguments)
     if index:
         index.accepted(key, accepted.job, accepted.cluster)
     return SubmittedRun(
@@ -98,7 +100,9 @@ def keep(submission: Submission, done: SubmittedRun, *, note: Note) -> None:
     try:
         done.run_dir.mkdir(parents=True, exist_ok=True)
         history.keep(done.run_dir, job, submission.script)
-        records.keep(done.run_dir, replace(done.record, code=code.look(Path(done.record.folder))))
+        records.keep(
+            done.run_dir, replace(done.record, code=done.record.code or code.look(Path(done.record.folder)))
+        )
     except OSError as error:
         note(f"note: can't keep the script of job {job} in {done.run_dir}: {error.strerror}")
     if done.accepted.says:
@@ -122,6 +126,23 @@ def open_index(environment: Mapping[str, str], note: Note) -> Iterator[Index | N
         return
     with contextlib.closing(index):
         yield index
+
+
+@contextlib.contextmanager
+def _copied(submission: Submission) -> Iterator[None]:
+    """Take the snapshot, and remove it again if there will be no job. It may be that of an earlier job."""
+    snapshot = submission.snapshot
+    if snapshot is None or snapshot.place.exists():
+        yield
+        return
+    snapshot.take()
+    try:
+        yield
+    except (LostError, KeyboardInterrupt):  # there may be a job
+        raise
+    except BaseException:
+        shutil.rmtree(snapshot.place, ignore_errors=True)
+        raise
 
 
 @contextlib.contextmanager

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sbatchgen import files
+from sbatchgen import files, quoting
 from sbatchgen.errors import CommandLineError, DocumentError, FitError
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.layers import Level
@@ -17,13 +18,16 @@ from sbatchgen.lint.linter import lint_rendered
 from sbatchgen.lint.settings import findings_of, settings_of
 from sbatchgen.lint.source import whole
 from sbatchgen.plan.origins import explanations
-from sbatchgen.plan.request import Request, with_log
+from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.request import Request, with_log, with_snapshot
+from sbatchgen.render import launch
 from sbatchgen.render.render import render_request
 from sbatchgen.render.trace import trace_request
 from sbatchgen.review import review
 from sbatchgen.rules.judge import check
-from sbatchgen.runs import history, start
-from sbatchgen.runs.record import Record, Value
+from sbatchgen.runs import history, record, start
+from sbatchgen.runs.record import Code, Record, Value
+from sbatchgen.runs.snapshot import Snapshot, find, missing
 from sbatchgen.sbatch.reader import Script, read
 from sbatchgen.slurm.refusal import Asked, asked_by, asked_in
 from sbatchgen.units import ShellPath, Text
@@ -43,6 +47,7 @@ class Submission:
         jobs: How many jobs of it go on with one training, one after the other.
         review: What people see.
         about: What its record will say.
+        snapshot: The copy of its code that is still to be made.
     """
 
     script: bytes
@@ -54,24 +59,37 @@ class Submission:
     jobs: int = 1
     review: review.Review
     about: Record
+    snapshot: Snapshot | None = None
 
 
 def of_job(
-    request: Request, environment: Mapping[str, str], folder: Path, *, ask_squeue: bool = False
+    request: Request,
+    environment: Mapping[str, str],
+    folder: Path,
+    *,
+    ask_squeue: bool = False,
+    snapshot: Sequence[str] | None = None,
 ) -> Submission:
     """The submission of a job; its log goes into the run folder, unless the job says where.
 
-    With `ask_squeue`, earlier jobs of the run folder that still wait or run are errors.
+    Args:
+        request: The job.
+        environment: The user's.
+        folder: The current folder.
+        ask_squeue: Whether earlier jobs of the run folder that still wait or run are errors.
+        snapshot: For a job that runs a copy of its code: the files that are copied besides those of git.
 
     Raises:
-        DocumentError: The run folder holds a variable that is not set here.
+        CommandLineError: The job can't run a copy.
+        DocumentError: The run folder holds a variable that is not set here, or the code can't be copied.
     """
     plan = request.plan
     if plan.profile.scheduler == "env":
         what = f"profile '{plan.profile.name}' has no scheduler to submit to: its platform starts the script"
         raise FitError.of(what, fix="render it, and give the script to the platform")
     run_dir = folder / expand(_known_here(plan.run_dir), environment)
-    return _of_plan(request, environment, folder, run_dir, ask_squeue=ask_squeue)
+    code = None if snapshot is None else _snapshot(plan, environment, folder, run_dir, snapshot)
+    return _of_plan(request, environment, folder, run_dir, ask_squeue=ask_squeue, snapshot=code)
 
 
 def look(request: Request, environment: Mapping[str, str], folder: Path) -> Submission:
@@ -89,20 +107,29 @@ def _of_plan(
     run_dir: Path | None,
     *,
     ask_squeue: bool = False,
+    snapshot: Snapshot | None = None,
 ) -> Submission:
     plan = request.plan
     if run_dir and plan.slurm and plan.origin("options.output").level is Level.DEFAULT:
         pattern = str(plan.options.output or "%x-%j.out")
         request = with_log(request, f"{_in_directive(run_dir)}/{pattern}")
+    if snapshot:
+        request = with_snapshot(request, str(snapshot.folder))
     findings = check(request.plan, log_folders_made=True)
     begins, about_start = _start(request, environment, folder, run_dir)
     findings += [*about_start, *start.files_there(plan, folder, environment)]
+    if snapshot:
+        findings += missing(plan, snapshot)
     if ask_squeue and run_dir and plan.slurm and _is_known(plan.run_dir):
         findings += start.queued(run_dir, plan, environment)
     broken = any(finding.severity == "error" for finding in findings)
     script = "" if broken else render_request(request)
     if script and plan.slurm:
         findings += lint_rendered(plan, script)
+    if snapshot and script and quoting.path(str(snapshot.folder)) not in script:
+        what = f"template '{plan.template}' does not go to the snapshot"
+        raise DocumentError.of(what, fix="keep the block 'paths' of job.sh.j2, or submit without --snapshot")
+    code = snapshot.code if snapshot else _code_of(plan, run_dir)
     shown = review.of_plan(
         request.plan,
         None if broken else script,
@@ -111,6 +138,7 @@ def _of_plan(
         start=begins,
         last=history.last(run_dir) if run_dir else None,
         own_lines=_own_lines(request, script),
+        snapshot=code,
     )
     return Submission(
         script=script.encode(),
@@ -121,8 +149,38 @@ def _of_plan(
         local=not plan.slurm,
         jobs=plan.chain,
         review=shown,
-        about=_about(request, folder),
+        about=replace(_about(request, folder), code=code),
+        snapshot=snapshot,
     )
+
+
+def _snapshot(
+    plan: Plan, environment: Mapping[str, str], folder: Path, run_dir: Path, named: Sequence[str]
+) -> Snapshot:
+    """The copy of the code that a job is to run. Raises what `of_job` does."""
+    if not plan.slurm:
+        raise CommandLineError.of("--snapshot needs Slurm: without it the job starts at once")
+    package = bundled("code") if launch.uses_code(plan) and not plan.profile.paths.code else None
+    chdir = plan.options.chdir
+    working = folder / chdir.filled(environment) if chdir and not chdir.unset(environment) else folder
+    found = find(working, run_dir / f"code-{secrets.token_hex(4)}", named, package)
+    try:
+        Text.parse(str(found.folder))
+    except ValueError as error:
+        raise DocumentError.of(
+            f"a job can't run in the snapshot: {error}", fix="rename the folder"
+        ) from error
+    return found
+
+
+def _code_of(plan: Plan, run_dir: Path | None) -> Code | None:
+    """The snapshot that a job runs again; None if it runs the files as they are."""
+    if not plan.snapshot_dir or not plan.slurm:
+        return None
+    place = Path(plan.snapshot_dir)
+    known = [one.code for one in record.records(run_dir)] if run_dir else []
+    of_run = (one for one in known if one and one.snapshot and Path(one.snapshot) in (place, *place.parents))
+    return next(of_run, Code(folder=str(place), snapshot=str(place)))
 
 
 def _about(request: Request, folder: Path) -> Record:

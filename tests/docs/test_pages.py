@@ -133,7 +133,7 @@ def check_sbatchgen(words: list[str], command: Command) -> None:
         and context.params["job"] in MODES
         and context.params["profile"] != "./example.yaml"
     ):
-        of_render = [word for word in own if word not in {"--yes", "--lines", "--test-only"}]
+        of_render = [word for word in own if word not in {"--yes", "--lines", "--test-only", "--snapshot"}]
         done = command("render", *of_render, *(["--", *args] if args else []))
         assert (done.status, "error" in done.err) == (0, False), done.err
         if "--trainer" not in own:

@@ -163,6 +163,16 @@ def test_only_what_is_mounted_is_there(site: Site) -> None:
     assert found["home"] == ["images", "work"]
 
 
+@pytest.mark.parametrize("runtime", ["enroot", "apptainer"])
+def test_a_snapshot_of_the_code_is_there(site: Site, runtime: str) -> None:
+    for words in (["init", "--quiet"], ["add", "probe.py"]):
+        site.cluster.run(["git", *words], cwd=site.folder, check=True)
+    name = f"probe-snapshot-{runtime}"
+    (found,) = probe(site, name, "single", "--profile", f"./{runtime}.yaml", "--snapshot")
+    (place,) = (site.folder / "runs" / name).glob("code-*")
+    assert found["cwd"] == str(place)
+
+
 @pytest.fixture(scope="module")
 def away(site: Site) -> Path:
     """A run folder outside the folder of submission, after a training whose data lay outside too."""

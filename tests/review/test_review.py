@@ -192,7 +192,7 @@ def test_json_holds_the_same(here: Path, command: Command) -> None:
     )
     assert data["cost"] == {"gpu_hours": 32.0, "cpu_hours": 512.0}
     assert sorted(data["job"]) == sorted(
-        "name mode launcher runtime trainer args run_dir data resume".split()
+        "name mode launcher runtime trainer args run_dir data resume snapshot".split()
     )
     assert sorted(data["cluster"]) == sorted("profile scheduler url checked partition account qos".split())
     assert all(sorted(one) == ["name", "overrode", "said"] for one in data["surprises"])

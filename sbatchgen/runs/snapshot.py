@@ -1,0 +1,212 @@
+"""A copy of the code in the run folder, for a job that waits while people go on editing.
+
+It holds the files that git knows, as they are in the working tree, and those that are named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sbatchgen import files
+from sbatchgen.errors import DocumentError
+from sbatchgen.finding import Finding
+from sbatchgen.plan.plan import SNAPSHOT_CODE, Plan
+from sbatchgen.quoting import word
+from sbatchgen.render import launch
+from sbatchgen.runs import code
+from sbatchgen.runs.record import Code
+from sbatchgen.runs.start import error
+
+MAX_BYTES = 256 << 20
+MAX_FILES = 50_000
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """Files to be copied.
+
+    Attributes:
+        place: The folder that will hold them.
+        root: Where git has its root.
+        inside: The job's working folder in it, "" for the root.
+        found: The files by their names in the root, with what they are.
+        package: The folder of the training package if that is copied too.
+        code: What git says of them.
+    """
+
+    place: Path
+    root: Path
+    inside: str
+    found: Mapping[str, os.stat_result]
+    package: Path | None
+    code: Code
+
+    @property
+    def folder(self) -> Path:
+        """The job's working folder."""
+        return self.place / self.inside
+
+    def take(self) -> None:
+        """Copy the files; after an error nothing is there.
+
+        Raises:
+            DocumentError: A file can't be copied, or has changed since it was found.
+        """
+        new = self.place.with_name(f".sbatchgen-{secrets.token_hex(8)}")
+        try:
+            new.mkdir()
+            for name, status in self.found.items():
+                _copy(self.root / name, new / name, status, self)
+            (new / self.inside).mkdir(parents=True, exist_ok=True)
+            if self.package:
+                for name in _below(self.package / "training"):
+                    source = self.package / name
+                    _copy(source, new / self.inside / SNAPSHOT_CODE / name, source.lstat(), self)
+            new.rename(self.place)
+        except OSError as problem:
+            what = f"can't copy the code to {self.place}: {problem.strerror}: {problem.filename or ''}"
+            raise DocumentError.of(
+                what.removesuffix(": "), fix="make room there, or another --run-dir"
+            ) from problem
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+
+
+def find(folder: Path, place: Path, named: Sequence[str], package: Path | None) -> Snapshot:
+    """The snapshot of the code in a folder; nothing is copied.
+
+    Args:
+        folder: The job's working folder.
+        place: The folder that will hold the snapshot.
+        named: Files and folders that git does not know, relative to the current folder.
+        package: The folder of the training package if that is to be copied too.
+
+    Raises:
+        DocumentError: git does not know the folder, or there is too much in it.
+    """
+    top, inside = (
+        code.git(folder, "rev-parse", "--show-toplevel"),
+        code.git(folder, "rev-parse", "--show-prefix"),
+    )
+    listed = code.git(Path(top), "ls-files", "-z", "--recurse-submodules") if top else None
+    if not top or inside is None or listed is None:
+        fix = f"see what git says: git -C {word(str(folder))} status; or submit without --snapshot"
+        raise DocumentError.of(f"--snapshot copies what git knows, and git does not know {folder}", fix=fix)
+    root, found = Path(top), {}
+    for name in [*filter(None, listed.split("\0")), *_named(root, named)]:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # known to git, and deleted
+            found[name] = _status(root / name)
+    size = _bounded(root, found)
+    said = code.look(folder)
+    about = Code(
+        folder=top, commit=said.commit, dirty=said.dirty, snapshot=str(place), files=len(found), size=size
+    )
+    return Snapshot(
+        place=place, root=root, inside=inside.removesuffix("/"), found=found, package=package, code=about
+    )
+
+
+def missing(plan: Plan, snapshot: Snapshot) -> Iterator[Finding]:
+    """An error if the trainer is a file of the repository that the job would not run from the snapshot."""
+    if not plan.trainer or not launch.trainer_is_file(plan.trainer):
+        return
+    working = snapshot.root / snapshot.inside
+    path = working / plan.trainer
+    names = {os.path.relpath(one, snapshot.root) for one in (path, os.path.realpath(path))}
+    if plan.trainer.startswith("/") and not any(name.startswith("../") for name in names):
+        fix = f"--trainer {word(os.path.relpath(path, working))}"
+        yield error(plan, "trainer", f"the job would run {path} as it is then, not the snapshot's", fix)
+    elif not plan.trainer.startswith("/") and path.exists() and not names & snapshot.found.keys():
+        name = word(plan.trainer)
+        fix = f"git add {name}; or --snapshot-file {name}"
+        yield error(plan, "trainer", f"git does not know {path}: it is not in the snapshot", fix)
+
+
+def _named(root: Path, named: Sequence[str]) -> Iterator[str]:
+    """The files and folders that the user named, as names in the root."""
+    for one in named:
+        path = Path(one)
+        name = os.path.relpath(path.parent.resolve() / path.name, root)
+        if name.startswith("..") or not os.path.lexists(path):
+            what = f"there is no {one}" if not os.path.lexists(path) else f"{one} is not in {root}"
+            raise DocumentError.of(what, at="--snapshot-file", fix="name a file or folder of the repository")
+        yield from _below(root / name) if path.is_dir() and not path.is_symlink() else [name]
+
+
+def _below(folder: Path) -> Iterator[str]:
+    """The files in a folder and below it, as names in its parent."""
+    for at, folders, names in os.walk(folder):
+        folders[:] = sorted(one for one in folders if one not in ("__pycache__", ".git"))
+        links = [one for one in folders if (Path(at) / one).is_symlink()]
+        for name in sorted([*names, *links]):
+            yield os.path.relpath(Path(at) / name, folder.parent)
+
+
+def _status(path: Path) -> os.stat_result:
+    """What a file is.
+
+    Raises:
+        DocumentError: It is neither a file nor a link.
+    """
+    status = path.lstat()
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISLNK(status.st_mode):
+        if stat.S_ISDIR(status.st_mode):
+            what, fix = f"{path} is a repository of its own", f"--snapshot-file {word(str(path))}"
+        else:
+            what, fix = f"{path} is neither a file nor a link", "remove it"
+        raise DocumentError.of(f"{what}, which the snapshot can't hold", fix=fix)
+    return status
+
+
+def _bounded(root: Path, found: Mapping[str, os.stat_result]) -> int:
+    """The size of the files.
+
+    Raises:
+        DocumentError: They are too many, or too large.
+    """
+    size = sum(status.st_size for status in found.values())
+    if size > MAX_BYTES or len(found) > MAX_FILES:
+        largest = sorted(found, key=lambda name: -found[name].st_size)[:3]
+        told = ", ".join(f"{name} ({found[name].st_size >> 20} MiB)" for name in largest)
+        what = f"{len(found)} files of {size >> 20} MiB are known to git in {root}, the largest: {told}"
+        fix = f"a snapshot holds {MAX_FILES} files of {MAX_BYTES >> 20} MiB: keep data out of git"
+        raise DocumentError.of(what, fix=f"{fix}, or submit without --snapshot")
+    return size
+
+
+def _copy(source: Path, to: Path, status: os.stat_result, snapshot: Snapshot) -> None:
+    """Copy a file or a link; its mode is that of the source, and no wider than the umask.
+
+    Raises:
+        DocumentError: The file has changed since it was found.
+        OSError: It can't be copied.
+    """
+    to.parent.mkdir(parents=True, exist_ok=True)
+    if stat.S_ISLNK(status.st_mode):
+        to.symlink_to(_target(source, snapshot))
+    else:
+        mode = stat.S_IRUSR | stat.S_IWUSR | stat.S_IMODE(status.st_mode) & 0o777
+        with files.regular(source) as old, open(os.open(to, _NEW, mode), "wb") as new:  # noqa: PTH123 - with a mode
+            shutil.copyfileobj(old, new)
+    now = source.lstat()
+    if any(getattr(now, name) != getattr(status, name) for name in ("st_ino", "st_size", "st_mtime_ns")):
+        raise DocumentError.of(
+            f"{source} was changed after the review: nothing is submitted", fix="submit again"
+        )
+
+
+def _target(link: Path, snapshot: Snapshot) -> str:
+    """Where a link leads: to the copy of what is copied, otherwise to the same file as now."""
+    target = os.path.normpath(link.parent / link.readlink())
+    name = os.path.relpath(target, snapshot.root)
+    if name == "." or name in snapshot.found or any(one.startswith(f"{name}/") for one in snapshot.found):
+        return os.path.relpath(target, link.parent)
+    return target

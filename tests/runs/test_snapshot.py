@@ -1,0 +1,292 @@
+"""`submit --snapshot`: what is copied, how, and what is left of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sbatchgen.errors import DocumentError
+from sbatchgen.runs import snapshot
+from sbatchgen.runs.snapshot import Snapshot
+from tests.conftest import Command, Result
+
+ODD = ("a b.py", "line\nbreak.py", os.fsdecode(b"\xff.py"), " blank", "-dash")
+
+
+def git(folder: Path, *arguments: str) -> None:
+    who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "protocol.file.allow=always")
+    subprocess.run(["git", "-C", str(folder), *who, *arguments], check=True, capture_output=True)
+
+
+def put(path: Path, text: str = "", mode: int = 0o644) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+@pytest.fixture
+def repository(folder: Path) -> Path:
+    """A repository with one commit, and the folder of submission in it."""
+    root = folder / "repo"
+    put(root / "work/train.py", "print('first')\n")
+    put(root / "run.sh", "#!/bin/sh\n", 0o755)
+    git(folder, "init", "--quiet", str(root))
+    git(root, "add", ".")
+    git(root, "commit", "--quiet", "--message", "first")
+    return root
+
+
+def taken(root: Path, *named: str, inside: str = "work") -> Snapshot:
+    (root.parent / "run").mkdir(exist_ok=True)
+    found = snapshot.find(root / inside, root.parent / "run/code-1", named, None)
+    found.take()
+    return found
+
+
+def names(folder: Path) -> set[str]:
+    """All files and links of a folder."""
+    return {
+        str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()
+    }
+
+
+def test_what_git_knows_is_copied_as_it_is_in_the_working_tree(repository: Path) -> None:
+    for name in ODD:
+        put(repository / name, name if name.isprintable() else "")
+    put(repository / "gone.py")
+    git(repository, "add", ".")
+    (repository / "gone.py").unlink()
+    put(repository / "work/train.py", "print('changed')\n")
+    put(repository / "work/untracked.py")
+    found = taken(repository)
+    assert names(found.place) == {*ODD, "work/train.py", "run.sh"}
+    assert (found.folder / "train.py").read_text() == "print('changed')\n"
+    assert (found.code.files, found.code.size, found.code.dirty) == (
+        7,
+        sum(path.stat().st_size for path in found.place.rglob("*") if path.is_file()),
+        True,
+    )
+    assert found.code.commit
+    assert [path.name for path in found.place.parent.iterdir()] == ["code-1"]
+
+
+def test_files_and_folders_that_are_named_are_copied_too(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(repository / "configs/deep/a.yaml")
+    put(repository / "configs/__pycache__/a.pyc")
+    put(repository / "own.txt")
+    monkeypatch.chdir(repository / "work")
+    found = taken(repository, "../configs", "../own.txt")
+    assert names(found.place) == {"work/train.py", "run.sh", "configs/deep/a.yaml", "own.txt"}
+    put(repository.parent / "other.txt")
+    for wrong, words in (("../../other.txt", "is not in"), ("nothing", "there is no nothing")):
+        with pytest.raises(DocumentError, match=words):
+            taken(repository, wrong)
+
+
+@pytest.mark.parametrize(("umask", "plain", "program"), [(0o077, 0o600, 0o700), (0o027, 0o640, 0o750)])
+def test_modes_are_those_of_the_files_and_no_wider_than_the_umask(
+    repository: Path, umask: int, plain: int, program: int
+) -> None:
+    put(repository / "secret", "", 0o600)
+    git(repository, "add", ".")
+    package = put(repository.parent / "installed/training/__main__.py").parents[1]
+    (repository.parent / "run").mkdir(mode=0o755)
+    before = os.umask(umask)
+    try:
+        snapshot.find(repository / "work", repository.parent / "run/code-1", (), package).take()
+    finally:
+        os.umask(before)
+    place = repository.parent / "run/code-1"
+    modes = {str(path.relative_to(place)): stat.S_IMODE(path.stat().st_mode) for path in place.rglob("*")}
+    assert modes["run.sh"] == program
+    assert modes["secret"] == 0o600
+    assert modes["work/train.py"] == modes["work/.sbatchgen/code/training/__main__.py"] == plain
+    assert modes["work"] == stat.S_IMODE(place.stat().st_mode) == 0o777 & ~umask
+
+
+def test_links_lead_to_the_copy_or_to_where_they_led(repository: Path) -> None:
+    put(repository.parent / "data/x", "data")
+    put(repository / "big/x", "untracked")
+    links = {
+        "inside": "work/train.py",
+        "absolute": str(repository / "work"),
+        "work/up": "../run.sh",
+        "outside": "../data",
+        "untracked": "big",
+        "broken": "nowhere",
+    }
+    for name, target in links.items():
+        (repository / name).symlink_to(target)
+    git(repository, "add", *links)
+    place = taken(repository).place
+    assert (place / "inside").readlink() == Path("work/train.py")
+    assert (place / "absolute").readlink() == Path("work")
+    assert (place / "work/up").readlink() == Path("../run.sh")
+    assert (place / "outside/x").read_text() == "data"
+    assert (place / "untracked/x").read_text() == "untracked"
+    assert not (place / "broken").exists()
+
+
+def test_submodules_are_copied_and_other_repositories_are_told(repository: Path) -> None:
+    library = repository.parent / "library"
+    put(library / "lib.py")
+    git(repository.parent, "init", "--quiet", str(library))
+    git(library, "add", ".")
+    git(library, "commit", "--quiet", "--message", "first")
+    git(repository, "submodule", "--quiet", "add", str(library), "lib")
+    assert names(taken(repository).place) == {"work/train.py", "run.sh", ".gitmodules", "lib/lib.py"}
+    git(repository.parent, "clone", "--quiet", str(library), str(repository / "inner"))
+    git(repository, "add", "inner")
+    with pytest.raises(DocumentError, match="is a repository of its own"):
+        taken(repository)
+
+
+def test_what_changes_after_the_review_is_not_submitted(repository: Path) -> None:
+    (repository.parent / "run").mkdir()
+    found = snapshot.find(repository, repository.parent / "run/code-1", (), None)
+    put(repository / "run.sh", "#!/bin/sh\nother\n")
+    with pytest.raises(DocumentError, match="was changed after the review"):
+        found.take()
+    assert list((repository.parent / "run").iterdir()) == []
+
+
+def test_a_file_that_is_none_is_told(repository: Path) -> None:
+    (repository / "run.sh").unlink()
+    os.mkfifo(repository / "run.sh")
+    with pytest.raises(DocumentError, match="is neither a file nor a link"):
+        taken(repository)
+
+
+def test_too_much_is_told_with_the_largest_files(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(repository / "weights.bin", "x" * (2 << 20))
+    git(repository, "add", ".")
+    monkeypatch.setattr(snapshot, "MAX_BYTES", 1 << 20)
+    with pytest.raises(DocumentError, match=r"the largest: weights.bin \(2 MiB\)"):
+        taken(repository)
+    monkeypatch.setattr(snapshot, "MAX_BYTES", 1 << 30)
+    monkeypatch.setattr(snapshot, "MAX_FILES", 2)
+    with pytest.raises(DocumentError, match="3 files of 2 MiB"):
+        taken(repository)
+
+
+Submit = Callable[..., Result]
+
+
+@pytest.fixture
+def submit(repository: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> Submit:
+    """Submits a trainer from the repository to an sbatch that takes any job; `says` is its answer."""
+    programs = repository.parent / "bin"
+    put(programs / "squeue", "#!/bin/sh\n", 0o755)
+    put(programs / "scontrol", "#!/bin/sh\n", 0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.chdir(repository / "work")
+
+    def run(*arguments: str, says: str = "echo 4711") -> Result:
+        put(programs / "sbatch", f"#!/bin/sh\n{says}\n", 0o755)
+        return command("submit", "single", "--profile", "torchrun", "--yes", *arguments)
+
+    return run
+
+
+def test_the_review_says_what_the_job_runs(repository: Path, submit: Submit) -> None:
+    plain = submit("--trainer", "train.py", "--dry-run")
+    assert "\ncode        the files as they are when the job starts\n" in plain.err
+    copied = submit("--trainer", "train.py", "--snapshot", "--dry-run")
+    commit = subprocess.check_output(["git", "rev-parse", "HEAD"], text=True)[:12]
+    assert f"\ncode        snapshot of commit {commit}: 2 files, 1 KiB\n" in copied.err
+    assert not (repository / "work/runs").exists()
+
+
+def test_a_job_runs_its_snapshot_and_so_does_the_next_one(
+    repository: Path, submit: Submit, command: Command
+) -> None:
+    assert submit("--trainer", "train.py", "--snapshot").out == "4711\n"
+    run = repository / "work/runs/single"
+    (place,) = run.glob("code-*")
+    record = json.loads((run / "job-4711.json").read_text())
+    assert record["code"]["snapshot"] == str(place)
+    assert f'\ncd -- "{place}/work" || die ' in (run / "job-4711.slurm").read_text()
+    assert f"code      {place} at commit {record['code']['commit'][:12]}\n" in command("status", "single").out
+    assert not (place / "work/.sbatchgen").exists()  # it starts nothing of the package
+    put(repository / "work/train.py", "print('later')\n")
+    (repository.parent / "bin/sbatch").write_text("#!/bin/sh\necho 4712\n")
+    resumed = command("resume", "single", "--yes")
+    assert "\ncode        snapshot of commit " in resumed.err
+    assert [*run.glob("code-*")] == [place]
+    assert f'\ncd -- "{place}/work" || die ' in (run / "job-4712.slurm").read_text()
+    (repository.parent / "bin/sbatch").write_text("#!/bin/sh\necho 4713\n")
+    assert command("resume", "single", "--yes", "--snapshot").status == 0
+    (new,) = {*run.glob("code-*")} - {place}
+    assert f'\ncd -- "{new}/work" || die ' in (run / "job-4713.slurm").read_text()
+    assert (new / "work/train.py").read_text() == "print('later')\n"
+    for path in sorted(new.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    new.rmdir()
+    gone = command("resume", "single", "--yes")
+    assert (gone.status, "there is no snapshot" in gone.err) == (3, True)
+
+
+def test_the_training_package_is_part_of_the_snapshot(repository: Path, submit: Submit) -> None:
+    assert submit("--snapshot").status == 0
+    run = repository / "work/runs/single"
+    (place,) = run.glob("code-*")
+    assert (place / "work/.sbatchgen/code/training/__main__.py").is_file()
+    script = (run / "job-4711.slurm").read_text()
+    assert f'\nCODE_DIR="{place}/work/.sbatchgen/code" # holds' in script
+
+
+@pytest.mark.parametrize(
+    ("says", "left"),
+    [
+        ("echo 'sbatch: error: Batch job submission failed: Invalid qos' >&2; exit 1", 0),
+        ("kill -KILL $$", 1),  # there may be a job
+    ],
+)
+def test_nothing_is_left_of_a_job_that_is_refused(
+    repository: Path, submit: Submit, monkeypatch: pytest.MonkeyPatch, says: str, left: int
+) -> None:
+    monkeypatch.setattr("sbatchgen.submit.attempt.SEARCH_S", 0.1)
+    assert submit("--trainer", "train.py", "--snapshot", says=says).status == 5
+    found = [one.name for one in (repository / "work/runs/single").iterdir() if one.name != "job.slurm"]
+    assert len(found) == left
+
+
+def test_a_trainer_that_is_not_in_the_snapshot_is_told(repository: Path, submit: Submit) -> None:
+    put(repository / "work/new.py")
+    refused = submit("--trainer", "new.py", "--snapshot")
+    assert (refused.status, refused.out) == (3, "")
+    assert "fix: git add new.py; or --snapshot-file new.py\n" in refused.err
+    assert submit("--trainer", "new.py", "--snapshot-file", "new.py").status == 0
+    refused = submit("--trainer", str(repository / "work/train.py"), "--snapshot")
+    assert (refused.status, "fix: --trainer train.py\n" in refused.err) == (3, True)
+    (repository / "linked").symlink_to("work")
+    git(repository, "add", "linked")
+    assert submit("--trainer", "../linked/train.py", "--snapshot", "--job-name", "b").status == 0
+
+
+def test_where_there_is_nothing_to_copy_it_is_told(
+    folder: Path, repository: Path, submit: Submit, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "site").mkdir()
+    template = '{% extends "bundled:job.sh.j2" %}\n{% block paths %}\n{% endblock %}\n'
+    put(folder / "site/templates/other.sh.j2", template)
+    monkeypatch.setenv("SBATCHGEN_PATH", str(folder / "site"))
+    other = submit("--trainer", "train.py", "--snapshot", "--template", "other.sh.j2")
+    assert (other.status, "does not go to the snapshot" in other.err) == (3, True)
+    local = command("submit", "single", "--yes", "--snapshot")
+    assert (local.status, "--snapshot needs Slurm" in local.err) == (2, True)
+    put(repository / "work/job.slurm", "#!/bin/bash\nhostname\n")
+    script = command("submit", "job.slurm", "--yes", "--snapshot")
+    assert (script.status, "can't run a snapshot" in script.err) == (2, True)
+    monkeypatch.chdir(folder)
+    none = submit("--snapshot")
+    assert (none.status, f"git does not know {folder}" in none.err) == (3, True)
