@@ -54,7 +54,7 @@ def test_the_first_comment_renders_the_script_again(folder: Path, command: Comma
         (("render", "dpp"), 2, "did you mean 'ddp'?"),
         (("render", "missing.yaml"), 2, "neither a mode nor a file"),
         (("render", "ddp", "--nodes", "two"), 2, "not a whole number"),
-        (("render", "ddp", "--env", "novalue"), 2, "has no '='"),
+        (("render", "ddp", "--env", "no value"), 2, "can't name a variable"),
         (("render", "ddp", "--set", "nodes=2"), 2, "unknown key 'nodes'"),
         (("render", "ddp", "--set", "options.nodez=2"), 2, "unknown option 'nodez': did you mean 'nodes'?"),
         (("render", "ddp", "--launcher", "mpirun"), 2, "not one of torchrun, srun, spawn"),

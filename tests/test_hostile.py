@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -105,6 +106,27 @@ def test_a_variable_that_bash_or_the_script_uses_is_refused_or_arrives(
         environment = run(folder, *flags, mode=mode, command=command)["env"]
         assert isinstance(environment, dict)
         assert {name: environment.get(name) for name in values} == values
+
+
+def test_a_variable_without_a_value_is_that_of_the_shell(folder: Path, command: Command) -> None:
+    (folder / "job.yaml").write_text("mode: single\nargs: []\nenv: {A: , B: '', C: }\n")
+    (folder / "t.py").write_text("import os\nprint(*(os.environ[name] for name in 'ABCD'), sep='|')\n")
+    script = command("render", "job.yaml", "--trainer", "t.py", "--env", "C=own", "--env", "D").out
+    assert [line[:7] for line in script.splitlines() if line.startswith("[[ -v")] == ["[[ -v A", "[[ -v D"]
+
+    def started(**env: str) -> subprocess.CompletedProcess[str]:
+        call, path = ["bash", "-c", script], {"PATH": os.environ["PATH"]}
+        return subprocess.run(call, env=path | env, capture_output=True, text=True, check=False)
+
+    assert started(A="a b", D="").stdout == "a b||own|\n"
+    refused = started(A="a")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr == "error: D is not set: export it where you submit\n"
+    said = command("explain", "job.yaml", "--env", "C=own", "--format", "json").out
+    found = {
+        one["name"]: one["said"]["value"] for one in json.loads(said)["settings"] if "env" in one["name"]
+    }
+    assert found == {"env A": "(that of the shell that submits)", "env B": "", "env C": "own"}
 
 
 def test_a_variable_that_a_path_of_the_job_holds_is_refused(command: Command) -> None:

@@ -191,7 +191,7 @@ class _Composer:
                     break
             elif isinstance(event, yaml.NodeEvent):
                 found = self.node(event, 0)
-                if not (isinstance(found, _Scalar) and found.plain and not found.text):
+                if not _is_nothing(found):
                     root = found
         return root
 
@@ -341,14 +341,16 @@ class _Decoder:
         for key, key_node, value in self.entries(node, path, "a mapping of names to values"):
             here = f"{path}.{key}"
             self.places[here] = self.place(key_node)
-            values[self.scalar(key_node, key_kind, here)] = self.decode(value, kind, here)
+            name = self.scalar(key_node, key_kind, here)
+            nothing = type(None) in get_args(kind) and _is_nothing(value)
+            values[name] = None if nothing else self.decode(value, kind, here)
         return values
 
     def scalar(self, node: _Node, kind: Any, path: str) -> Any:
         if not isinstance(node, _Scalar):
             self.fail(node, f"{path} must be a single value")
             return None
-        if node.text == "" and node.plain:  # written as nothing, not as ""
+        if _is_nothing(node):
             self.fail(node, f"{path} has no value", "give it one, or remove the key")
             return None
         try:
@@ -356,6 +358,11 @@ class _Decoder:
         except ValueError as error:
             self.fail(node, f"{path}: {error}")
             return None
+
+
+def _is_nothing(node: _Node) -> bool:
+    """Whether a value is written as nothing, not as ""."""
+    return isinstance(node, _Scalar) and node.text == "" and node.plain
 
 
 def _leaf(path: str) -> str:

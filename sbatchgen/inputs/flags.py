@@ -114,8 +114,8 @@ def _given(
             continue
         for text in value:
             name, equals, rest = text.partition("=")
-            if equals:
-                yield f"{option.key}.{name}".removeprefix("."), rest, f"{flag} {name}"
+            if equals or option.name == "env":
+                yield f"{option.key}.{name}".removeprefix("."), rest if equals else None, f"{flag} {name}"
             else:
                 problems.append(Problem(f"{flag} {text} has no '='", flag, f"write {flag} NAME=VALUE"))
     if args:
@@ -127,7 +127,8 @@ def _parsed(key: str, value: Any) -> Any:
         return value
     if isinstance(value, tuple):
         return tuple(parse_scalar(text, get_args(_JOB_TYPES[key])[0]) for text in value)
-    return parse_scalar(value, key_type(key))
+    kind = key_type(key)
+    return None if value is None else parse_scalar(value, kind)
 
 
 def key_type(key: str) -> Any:
@@ -144,7 +145,7 @@ def key_type(key: str) -> Any:
     if head in ("env", "extra_options") and dot:
         name_type, value_type = get_args(_JOB_TYPES[head])
         name_type.parse(rest)
-        return value_type
+        return without_none(value_type)
     single = {one.name for one in fields(JobSpec) if one.default is not MISSING}
     single -= {"args", "binds", "profile"}
     if key not in single:

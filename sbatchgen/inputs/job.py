@@ -88,8 +88,12 @@ class JobSpec:
     binds: tuple[ShellPath, ...] | None = described(
         "Folder to mount in the container.", flag="--bind", metavar="SRC[:DST]", group="Runtime", common=True
     )
-    env: Mapping[EnvName, Argument] = described(
-        "Environment variable of the job.", make=dict, metavar="NAME=VALUE", group="Training", common=True
+    env: Mapping[EnvName, Argument | None] = described(
+        "Environment variable of the job; without =VALUE, that of the shell that submits.",
+        make=dict,
+        metavar="NAME[=VALUE]",
+        group="Training",
+        common=True,
     )
     requeue_on_timeout: bool | None = described(
         "Requeue the job at its time limit, for a trainer that resumes by itself.", group="Training"

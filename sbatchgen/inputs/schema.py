@@ -57,7 +57,10 @@ def _of(kind: Any, found: dict[str, Any]) -> dict[str, Any]:
         return {"type": "array", "items": _of(arguments[0], found)}
     if origin is Mapping:
         names = {"propertyNames": _of(arguments[0], found)} if get_origin(arguments[0]) is Literal else {}
-        return {"type": "object", "additionalProperties": _of(arguments[1], found), **names}
+        value = _of(arguments[1], found)
+        if type(None) in get_args(arguments[1]):
+            value = {"type": [*value["type"], "null"]}
+        return {"type": "object", "additionalProperties": value, **names}
     return _scalar(kind)
 
 

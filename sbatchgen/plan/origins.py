@@ -13,6 +13,7 @@ from sbatchgen.inputs.search import bundled
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.request import Request
 
+_INHERITED = "(that of the shell that submits)"  # a variable that has no value in the plan
 _NOT_SHOWN = ("profile", "mode", "options", "extra_options", "env", "lint")
 # What a job costs, whom it is charged to, where it runs and when: such a value is shown with its origin where
 # the user did not type it.
@@ -117,7 +118,9 @@ def _value(plan: Plan, key: str) -> Any:
     holder = getattr(plan, head, None)
     if not dot:
         return holder if holder != () else None
-    return holder.get(rest) if isinstance(holder, dict) else getattr(holder, rest, None)
+    if not isinstance(holder, dict):
+        return getattr(holder, rest, None)
+    return _INHERITED if rest in plan.inherited and head == "env" else holder.get(rest)
 
 
 def _said(value: Any, origin: Origin) -> Said:
@@ -126,6 +129,8 @@ def _said(value: Any, origin: Origin) -> Said:
 
 
 def _text(value: Any) -> str:
+    if value is None:
+        return _INHERITED
     if isinstance(value, bool):
         return "yes" if value else "no"
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)

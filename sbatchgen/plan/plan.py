@@ -46,7 +46,7 @@ class Plan:
     name: str
     trainer: str | None
     args: tuple[str, ...]
-    env: Mapping[str, str]
+    env: Mapping[str, str | None]
     data: ShellPath
     run_dir: ShellPath
     resume: Resume
@@ -73,6 +73,11 @@ class Plan:
     def nodes(self) -> int:
         """Number of nodes."""
         return self.options.nodes or 1
+
+    @property
+    def inherited(self) -> tuple[str, ...]:
+        """The variables whose values are those of the shell that submits."""
+        return tuple(name for name, value in self.env.items() if value is None)
 
     @property
     def code(self) -> str | None:

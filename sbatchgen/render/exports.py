@@ -14,12 +14,17 @@ COMMON_ENV = {"PYTHONUNBUFFERED": "1", "PYTHONNOUSERSITE": "1"}
 
 def variables(plan: Plan) -> dict[str, str]:
     """Names and values of the variables that have a rendered value."""
-    return _common(plan) | dict(plan.env)
+    return _common(plan) | {name: value for name, value in plan.env.items() if value is not None}
 
 
 def names(plan: Plan) -> tuple[str, ...]:
     """The variables that a container must get, whatever its image sets."""
-    return (*(launch.MEETING if launch.meets(plan) else ()), *variables(plan), *launch.own_folders(plan))
+    return (
+        *(launch.MEETING if launch.meets(plan) else ()),
+        *variables(plan),
+        *plan.inherited,
+        *launch.own_folders(plan),
+    )
 
 
 def lines(plan: Plan) -> Iterator[str]:
@@ -28,7 +33,8 @@ def lines(plan: Plan) -> Iterator[str]:
     words = [f"{name}={quoting.word(value)}" for name, value in made.items() if name not in plan.env]
     yield from launch.pack([*(launch.MEETING if launch.meets(plan) else ()), *words])
     yield from launch.pack(_files(plan))
-    yield from launch.pack(f"{name}={quoting.word(value)}" for name, value in plan.env.items())
+    own = {name: value for name, value in plan.env.items() if value is not None}
+    yield from launch.pack(f"{name}={quoting.word(value)}" for name, value in own.items())
     if plan.runtime == "apptainer":  # else it evaluates the values of APPTAINERENV_ variables
         yield "APPTAINER_NO_EVAL=1"
 

@@ -296,6 +296,7 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
         "meets": launch.meets(plan),
         "port_base": plan.profile.network.port_base,
         "port_count": plan.profile.network.port_count,
+        "inherited": plan.inherited,
         "export_lines": tuple(exports.lines(plan)),
         "twin_lines": launch.pack(exported) if plan.runtime == "apptainer" else (),
         "max_restarts": plan.max_restarts,

@@ -273,7 +273,7 @@ def _env_leaves_paths_alone(job: PlannedJob) -> Iterator[Hit]:
     profile = plan.profile
     paths = (plan.run_dir, plan.data, plan.image, plan.venv, plan.conda_env, plan.resume, *plan.binds)
     places = (profile.paths.code, profile.runtimes.enroot.workdir, profile.runtimes.conda.root)
-    for name in plan.env:
+    for name in (name for name in plan.env if name not in plan.inherited):
         holding = [path for path in (*paths, *places) if path and f"${{{name}}}" in path]
         if holding:
             what = f"{name} is set by the job, but one of its paths holds ${{{name}}}: {holding[0]}"
@@ -337,3 +337,13 @@ def _chain(job: PlannedJob) -> Iterator[Hit]:
     if "${SLURM_" in plan.run_dir:
         what = f"each job of the chain would have a run folder of its own: {plan.run_dir}"
         yield Hit(job.at("run_dir"), what, "name one without variables of Slurm")
+
+
+@RULES.add("SB034", "error", "a variable that --export keeps from the job")
+def _inherited(job: PlannedJob) -> Iterator[Hit]:
+    export = job.plan.options.export or "ALL"
+    given = {item.partition("=")[0] for item in export.split(",")}
+    for name in job.plan.inherited:
+        if name not in given and "ALL" not in export.upper().split(","):
+            what = f"the job does not get {name} from the shell that submits: --export={export} leaves it out"
+            yield Hit(job.at("options.export"), what, f"--export {name},...; or leave --export out")

@@ -176,6 +176,14 @@ def _is_seen(run_dir: Path, checkpoint: str) -> bool:
     return Path(checkpoint).parent.is_dir() if "/" in checkpoint else (run_dir / "checkpoints").is_dir()
 
 
+def unset(plan: Plan, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """The variables that the job takes from here, and that are not set here."""
+    for name in plan.inherited:
+        if name not in environment:
+            what = f"{name} is not set here: the job takes its value from this shell"
+            yield error(plan, f"env.{name}", what, f"export {name}=...")
+
+
 def files_there(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
     """The files that the job needs and that are missing; `folder` is the folder of submission.
 

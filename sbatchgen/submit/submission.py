@@ -117,7 +117,7 @@ def _of_plan(
         request = with_snapshot(request, str(snapshot.folder))
     findings = check(request.plan, log_folders_made=True)
     begins, about_start = _start(request, environment, folder, run_dir)
-    findings += [*about_start, *start.files_there(plan, folder, environment)]
+    findings += [*about_start, *start.unset(plan, environment), *start.files_there(plan, folder, environment)]
     if snapshot:
         findings += missing(plan, snapshot)
     if ask_squeue and run_dir and plan.slurm and _is_known(plan.run_dir):

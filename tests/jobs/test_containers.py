@@ -36,6 +36,7 @@ HOSTILE = NVIDIA | {
     "MASTER_ADDR": "wrong",
     "MASTER_PORT": "1",
     "COLOUR": "the image's",
+    "API_KEY": "the image's",
     "SHAPE": "the image's",
 }
 AS_NVIDIA = ("--image", "${HOME}/images/nvidia")
@@ -43,7 +44,7 @@ CPU = ("--", "--epochs", "1")
 PROCESSES = {"ddp-torchrun": 2, "ddp-srun": 1, "ddp-spawn": 1, "apptainer-ddp": 1}  # of a node
 PROBE = """
 import json, os, pathlib
-names = "RANK LOCAL_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT OMP_NUM_THREADS GLOO_SOCKET_IFNAME COLOUR SHAPE LANG".split()
+names = "RANK LOCAL_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT OMP_NUM_THREADS GLOO_SOCKET_IFNAME COLOUR SHAPE API_KEY LANG".split()
 home = pathlib.Path.home()
 seen = sorted(path.name for path in home.iterdir()) if home.exists() else []
 line = json.dumps({"cwd": os.getcwd(), "home": seen, **{name: os.environ.get(name) for name in names}})
@@ -128,9 +129,10 @@ def test_single_trains(site: Site, trained: dict[str, int], name: str) -> None:
     assert site.status(name)["state"] == "done"
 
 
-def probe(site: Site, name: str, *flags: str) -> list[dict[str, Any]]:
+def probe(site: Site, name: str, *flags: str, **env: str) -> list[dict[str, Any]]:
     """What each process of a job finds around it."""
-    done = site.sbatchgen("submit", *flags, "--trainer", "probe.py", "--job-name", name, "--yes", check=True)
+    ask = ("submit", *flags, "--trainer", "probe.py", "--job-name", name, "--yes")
+    done = site.sbatchgen(*ask, check=True, env=env)
     site.cluster.wait(int(done.stdout), {"COMPLETED"})
     return [json.loads(line) for line in site.log(name).splitlines() if line.startswith("{")]
 
@@ -143,8 +145,8 @@ COLOUR = 'the user\'s, $(touch pwned) `id` "$HOME" \\ really'
 )
 def test_variables_of_the_job_win_over_the_images(site: Site, runtime: str, launcher: str) -> None:
     shape = ("ddp", "--nodes", "2", "--gpus-per-node", "2", "--launcher", launcher, "--nodelist", "n1,n2")
-    profile = ("--profile", f"./{runtime}.yaml", "--env", f"COLOUR={COLOUR}")
-    found = probe(site, f"probe-{runtime}-{launcher}", *shape, *profile)
+    profile = ("--profile", f"./{runtime}.yaml", "--env", f"COLOUR={COLOUR}", "--env", "API_KEY")
+    found = probe(site, f"probe-{runtime}-{launcher}", *shape, *profile, API_KEY=COLOUR)
     places = sorted((int(task["RANK"]), int(task["LOCAL_RANK"]), task["WORLD_SIZE"]) for task in found)
     assert places == [(0, 0, "4"), (1, 1, "4"), (2, 0, "4"), (3, 1, "4")]
     assert len({(task["MASTER_ADDR"], task["MASTER_PORT"]) for task in found}) == 1
@@ -152,6 +154,7 @@ def test_variables_of_the_job_win_over_the_images(site: Site, runtime: str, laun
     for task in found:
         assert (task["OMP_NUM_THREADS"], task["GLOO_SOCKET_IFNAME"]) == ("1", "hsn0")
         assert (task["COLOUR"], task["SHAPE"]) == (COLOUR, "the image's")
+        assert task["API_KEY"] == COLOUR
         assert task["cwd"] == str(site.folder)
 
 

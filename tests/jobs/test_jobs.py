@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import sys
@@ -340,6 +341,29 @@ def test_the_environment_has_no_say(site: Site) -> None:
     kept = site.sbatchgen("submit", "single", "--trainer", "ok.py", "--yes", "--keep-sbatch-env", env=leaks)
     assert (kept.returncode, kept.stdout) == (5, "")
     assert "invalid partition specified: nowhere" in kept.stderr
+
+
+def test_a_value_of_the_submitting_shell_is_seen_by_the_trainer_alone(site: Site) -> None:
+    secret = "se{cret} 'of' one"  # noqa: S105 - what is looked for
+    tell = "import hashlib, os\nprint(hashlib.sha256(os.environ['API_KEY'].encode()).hexdigest())\n"
+    site.cluster.put("work/tell.py", tell)
+    job = ("cpu", "--job-name", "keyed", "--trainer", "tell.py", "--env", "API_KEY")
+    refused = site.sbatchgen("submit", *job, "--yes")
+    assert (refused.returncode, refused.stdout) == (3, "")
+    assert "API_KEY is not set here" in refused.stderr
+    given = {"API_KEY": secret}
+    done = site.sbatchgen("submit", *job, "--yes", env=given, check=True)
+    number = int(done.stdout)
+    site.cluster.wait(number, {"COMPLETED"})
+    assert hashlib.sha256(secret.encode()).hexdigest() in site.log("keyed")
+    told = (("review", *job, "--format", "json"), ("explain", *job), ("render", *job), ("logs", "keyed"))
+    said = [done, *(site.sbatchgen(*words, env=given) for words in (*told, ("status", "keyed")))]
+    show = ("show", "--details", "--details", "job", str(number)), ("write", "batch_script", str(number), "-")
+    said += [site.cluster.root(["scontrol", *words]) for words in show]
+    assert not [one.args for one in said if secret in one.stdout + one.stderr]
+    files = [path for path in site.cluster.home.rglob("*") if path.is_file()]
+    assert "runs.sqlite" in {path.name for path in files}
+    assert not [path for path in files if secret.encode() in path.read_bytes()]
 
 
 def test_slurm_refusing_is_an_error_of_its_own(site: Site) -> None:
