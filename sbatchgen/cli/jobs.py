@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import sys
@@ -25,6 +26,8 @@ from sbatchgen.errors import CommandLineError, DocumentError, SlurmError
 from sbatchgen.quoting import visible
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from sbatchgen.plan.request import Request
     from sbatchgen.runs.index import Index, Run
     from sbatchgen.runs.record import Record
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 
 class JobCommand(click.Command):
     """A command that takes JOB and every option of a job; they are made when it is called."""
+
+    several = False  # whether it takes several jobs
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """JOB, the command's own options, and those of every job."""
@@ -48,12 +53,19 @@ class JobCommand(click.Command):
             callback=_help_all,
             help="Show all options.",
         )
-        job = click.Argument(["job"], metavar="JOB", shell_complete=completed("jobs"))
+        count = -1 if self.several else 1
+        job = click.Argument(
+            ["job"], metavar=self._job, nargs=count, required=True, shell_complete=completed("jobs")
+        )
         return [job, *own[:-1], *parameters(), every, own[-1]]
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's own shape
         """JOB first."""
-        return ["JOB", "[OPTIONS]", "[-- TRAINER ARGS]"]
+        return [self._job, "[OPTIONS]", "[-- TRAINER ARGS]"]
+
+    @property
+    def _job(self) -> str:
+        return "JOB..." if self.several else "JOB"
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The command's own options, then the common ones of a job by group; with --help-all, all."""
@@ -68,6 +80,12 @@ class JobCommand(click.Command):
         for group, records in shown.items():
             with formatter.section(group):
                 formatter.write_dl(records)
+
+
+class JobsCommand(JobCommand):
+    """One that takes several jobs."""
+
+    several = True
 
 
 _ALL = "sbatchgen.all"
@@ -169,7 +187,7 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **giv
     report(found)
 
 
-@click.command(cls=JobCommand)
+@click.command(cls=JobsCommand)
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
 @click.option("--dry-run", is_flag=True, help="Review only.")
 @click.option("--follow", is_flag=True, help="Wait for the job and show its log. Ctrl-C leaves it alone.")
@@ -185,62 +203,115 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **giv
     "--keep-sbatch-env", is_flag=True, help="Don't remove SBATCH_* and SLURM_* from sbatch's environment."
 )
 @click.pass_obj
-def submit(args: tuple[str, ...], /, job: str, *, keep_sbatch_env: bool, **given: Any) -> None:
+def submit(args: tuple[str, ...], /, job: tuple[str, ...], *, keep_sbatch_env: bool, **given: Any) -> None:
     """Review a job, then submit it.
 
-    JOB may also be a finished script. Exactly the bytes that were shown are submitted.
+    JOB may also be a finished script. Exactly the bytes that were shown are submitted. Several jobs get the
+    same options, and none is submitted if one has errors.
     """
-    from sbatchgen.submit.submission import is_script, of_job, of_script
-
     how = {name: given.pop(name) for name in ("yes", "dry_run", "follow", "after")}
     named, wanted = given.pop("snapshot_file"), given.pop("snapshot")
     snapshot = named if wanted or named else None
     if snapshot is not None:
         given["snapshot_dir"] = None  # of an earlier job that is resumed
-    if is_script(job):
-        if snapshot is not None:
-            raise CommandLineError.of(
-                f"{job} is a finished script: it can't run a snapshot", fix="leave --snapshot out"
-            )
-        submission = of_script(Path(job), given, args, os.environ, here(), keep_env=keep_sbatch_env)
-    else:
-        submission = of_job(
-            _request(job, args, given), os.environ, here(), ask_squeue=not how["after"], snapshot=snapshot
-        )
-    submit_reviewed(submission, keep_env=keep_sbatch_env, **how)
+    asked = {"snapshot": snapshot, "after": how["after"], "keep_env": keep_sbatch_env}
+    submissions = [_submission(one, args, given, **asked) for one in job]
+    submit_reviewed(*submissions, keep_env=keep_sbatch_env, **how)
+
+
+def _submission(
+    job: str,
+    args: tuple[str, ...],
+    given: dict[str, Any],
+    *,
+    snapshot: tuple[str, ...] | None,
+    after: tuple[str, ...],
+    keep_env: bool,
+) -> Submission:
+    from sbatchgen.submit.submission import is_script, of_job, of_script
+
+    if not is_script(job):
+        request = _request(job, args, given)
+        return of_job(request, os.environ, here(), ask_squeue=not after, snapshot=snapshot)
+    if snapshot is not None:
+        what = f"{job} is a finished script: it can't run a snapshot"
+        raise CommandLineError.of(what, fix="leave --snapshot out")
+    return of_script(Path(job), given, args, os.environ, here(), keep_env=keep_env)
 
 
 def submit_reviewed(
-    submission: Submission,
-    *,
+    *submissions: Submission,
     yes: bool,
     dry_run: bool = False,
     follow: bool = False,
     after: tuple[str, ...] = (),
     keep_env: bool = False,
 ) -> None:
-    """Show the review of a submission, ask, and submit it."""
+    """Show the reviews of submissions, ask once, and submit them in this order."""
     from sbatchgen.review.screen import in_short
     from sbatchgen.submit import local, sbatch
 
-    show_review(submission.review, sys.stderr)
-    if failure := failure_of(submission.review.findings):
+    if len(submissions) > 1:
+        _refuse_several(submissions, follow=follow)
+    for one in submissions:
+        show_review(one.review, sys.stderr)
+    if failure := failure_of([finding for one in submissions for finding in one.review.findings]):
         sys.exit(failure.exit_status)
     if dry_run:
         return
     if not yes:
         if not sys.stdin.isatty():
             raise click.UsageError("no terminal to ask: add --yes to submit, or --dry-run to review only")
-        click.confirm(f"Submit {visible(in_short(submission.review))}?", abort=True, err=True)
+        jobs = "; ".join(in_short(one.review) for one in submissions)
+        click.confirm(f"Submit {visible(jobs)}?", abort=True, err=True)
     with sbatch.open_index(os.environ, note) as index:
-        dependency = _dependency(submission, index, after) if after else ""
-        if submission.local:
-            sys.exit(local.run_locally(submission, os.environ, index=index, note=note, show=put_log))
-        done = _submit_to_slurm(submission, index, dependency, keep_env=keep_env)
+        dependencies = [_dependency(one, index, after) if after else "" for one in submissions]
+        if submissions[0].local:
+            sys.exit(local.run_locally(submissions[0], os.environ, index=index, note=note, show=put_log))
+        for number, submission in enumerate(submissions):
+            with _told(submissions, number):
+                done = _submit_to_slurm(submission, index, dependencies[number], keep_env=keep_env)
         if follow and index:
             from sbatchgen.cli.runs import follow_run
 
             sys.exit(follow_run(index, done.record.run))
+
+
+@contextlib.contextmanager
+def _told(submissions: Sequence[Submission], number: int) -> Iterator[None]:
+    """Where one of several jobs fails, tell what became of the others."""
+    try:
+        yield
+    except BaseException:
+        names = [one.about.name for one in submissions]
+        for what, of in (
+            ("submitted", names[:number]),
+            ("stopped at", names[number : number + 1]),
+            ("not submitted", names[number + 1 :]),
+        ):
+            if of and names[1:]:
+                note(f"note: {what}: {', '.join(of)}")
+        raise
+
+
+def _refuse_several(submissions: Sequence[Submission], *, follow: bool) -> None:
+    """Refuse several jobs that can't be submitted together.
+
+    Raises:
+        CommandLineError: They are to be followed, need no Slurm, or have one run folder.
+    """
+    if follow:
+        raise CommandLineError.of("--follow is for one job", fix="sbatchgen logs RUN --follow")
+    if any(one.local for one in submissions):
+        raise CommandLineError.of(
+            "several jobs need Slurm, and this profile has none", fix="submit one by one"
+        )
+    folders = [one.run_dir for one in submissions if one.run_dir and not one.about.shared]
+    for folder in folders:
+        if folders.count(folder) > 1:
+            raise CommandLineError.of(
+                f"two of the jobs have the run folder {folder}", fix="name them differently"
+            )
 
 
 def _dependency(submission: Submission, index: Index | None, after: tuple[str, ...]) -> str:

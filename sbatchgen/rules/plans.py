@@ -1,4 +1,4 @@
-"""What only a plan can get wrong: its mode, launcher, runtime and trainer: SB010 to SB033, and SB126.
+"""What only a plan can get wrong: its mode, launcher, runtime and trainer: SB010 to SB034, and SB126.
 
 What it asks of Slurm is judged by the rules about all jobs, as in scripts.
 """

@@ -128,9 +128,10 @@ def check_sbatchgen(words: list[str], command: Command) -> None:
     context = one.make_context("sbatchgen", [*own])
     if one.name == "sweep":
         own = own[: next(place for place, word in enumerate(own) if word == "--param")]
+    job = context.params.get("job")
     if (
         isinstance(one, JobCommand)
-        and context.params["job"] in MODES
+        and {*(job if isinstance(job, tuple) else (job,))} <= {*MODES}
         and context.params["profile"] != "./example.yaml"
     ):
         of_render = [word for word in own if word not in {"--yes", "--lines", "--test-only", "--snapshot"}]

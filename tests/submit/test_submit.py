@@ -102,6 +102,54 @@ def test_a_finished_script_goes_as_it_is(record: Path, folder: Path, command: Co
     assert Path((record / "argv").read_text().splitlines()[1]).name == "job.slurm"
 
 
+def test_several_jobs_are_reviewed_together_and_submitted_in_order(
+    record: Path, folder: Path, command: Command
+) -> None:
+    (folder / "own.sh").write_text("#!/bin/bash\n#SBATCH --job-name=own --time=5\nhostname\n")
+    (folder / "bin/sbatch").write_text(
+        f"{FAKE}date >>$RECORD/calls\necho $((4710 + $(wc -l <$RECORD/calls)))\n".replace("echo 4711\n", "")
+    )
+    bare = ("--profile", "troila")
+    result = command("submit", "single", "cpu", "own.sh", *bare, "--yes")
+    assert (result.status, result.out) == (0, "4711\n4712\n4713\n")
+    assert result.err.count("\nScript: ") == 2
+    assert [one.name for one in sorted((folder / "runs").glob("*/job-*.slurm"))] == [
+        "job-4712.slurm",
+        "job-4711.slurm",
+    ]
+    (folder / "wrong.yaml").write_text("mode: single\noptions: {gres: shard:65}\n")
+    wrong = command("submit", "single", "wrong.yaml", *bare, "--job-name", "other", "--yes")
+    assert (wrong.status, wrong.out) == (2, "")  # one name, one run folder
+    wrong = command("submit", "cpu", "wrong.yaml", *bare, "--yes")
+    assert (wrong.status, wrong.out) == (4, "")
+    assert len((record / "calls").read_text().splitlines()) == 3
+
+
+def test_of_several_jobs_one_is_refused(record: Path, folder: Path, command: Command) -> None:
+    (folder / "bin/sbatch").write_text("#!/bin/bash\ngrep -q 'job-name=cpu' ${!#} && exit 9\necho 4711\n")
+    result = command("submit", "single", "cpu", "ddp", "--profile", "torchrun", "--yes")
+    assert (result.status, result.out) == (5, "4711\n")
+    assert "note: submitted: single\nnote: stopped at: cpu\nnote: not submitted: ddp\n" in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("single", "cpu", "--follow"), "--follow is for one job"),
+        (("single", "cpu", "--profile", "local"), "several jobs need Slurm"),
+        (("single", "cpu", "--run-dir", "same"), "have the run folder"),
+        (("single", "missing.yaml"), "neither a mode nor a file"),
+        ((), "Missing argument"),
+    ],
+)
+def test_several_jobs_that_can_not_go_together(
+    record: Path, command: Command, arguments: tuple[str, ...], words: str
+) -> None:
+    result = command("submit", "--profile", "troila", "--yes", *arguments)
+    assert (result.status, result.out) == (2, "")
+    assert words in result.err
+
+
 @pytest.mark.parametrize(
     ("text", "arguments", "status", "words"),
     [
