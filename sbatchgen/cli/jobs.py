@@ -426,10 +426,12 @@ def last_record(run: Run) -> Record:
     Raises:
         DocumentError: There is none, or the folder is gone.
     """
+    from sbatchgen.cli.runs import check_folder
     from sbatchgen.runs.record import records
 
     kept = records(run.folder)
     if not kept:
+        check_folder(run)
         what = f"run {run.name} has no record in {run.folder}"
         raise DocumentError.of(what, fix="submit it again, with --run-dir")
     last = kept[-1]

@@ -37,11 +37,13 @@ def put_log(data: bytes) -> None:
     if not sys.stdout.isatty():
         put(data, nl=False)
         return
+    put(harmless(data), nl=False)
+
+
+def harmless(data: bytes) -> str:
+    """A piece of a log as text that only colours a terminal."""
     text = data.decode("utf-8", "replace")
-    put(
-        "".join(part if _HARMLESS.fullmatch(part) else visible(part) for part in _HARMLESS.split(text)),
-        nl=False,
-    )
+    return "".join(part if _HARMLESS.fullmatch(part) else visible(part) for part in _HARMLESS.split(text))
 
 
 def say(problem: Problem, severity: str) -> None:

@@ -57,6 +57,20 @@ def find_run(index: Index, told: str) -> Run:
     raise CommandLineError.of(f"there is no run '{told}'", fix=near if near.startswith("did") else fix)
 
 
+def check_folder(run: Run) -> None:
+    """Refuse a run whose folder is gone or can't be read.
+
+    Raises:
+        DocumentError: It is gone.
+        OSError: It can't be read.
+    """
+    try:
+        os.scandir(run.folder).close()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        what = f"the folder of run {run.name} is gone: {run.folder}"
+        raise DocumentError.of(what, fix="if it was moved: sbatchgen status --scan FOLDER") from error
+
+
 @click.command()
 @click.argument("names", metavar="[RUN]...", nargs=-1, shell_complete=completed_runs)
 @click.option("--all", "every", is_flag=True, help="Also runs that ended more than a week ago.")
@@ -169,6 +183,7 @@ def _show_log(index: Index, run: Run, *, follow: bool, lines: int | None, task: 
         return
     tails = _Logs(run, lines, task)
     if not tails.show():
+        check_folder(run)
         raise DocumentError.of(f"run {run.name} has no log so far", fix=f"sbatchgen status {run.name}")
 
 
@@ -262,15 +277,17 @@ def _bar(run: Run) -> Iterator[Callable[[], None]]:
         yield lambda: None
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task(visible(run.name), total=None)
+        name = escape(visible(run.name))
+        task = shown.add_task(name, total=None)
 
         def update() -> None:
             if known := read_progress(run.folder):
                 shown.update(
-                    task, completed=known.step or 0, total=known.steps, description=known.says or run.name
+                    task, completed=known.step or 0, total=known.steps, description=known.says or name
                 )
 
         yield update
@@ -344,8 +361,12 @@ def _cancel(one: RunState, job: str) -> None:
         raise SlurmError.of(f"the job of run {one.run.name} is not known", fix="squeue --me")
     if not job.partition("_")[0].isdecimal():  # without Slurm
         kept = record.read(record.path(one.run.folder, job))
-        if kept and kept.process:
-            process.stop(kept.process)
+        if kept is None or kept.process is None:
+            raise DocumentError.of(f"the process of run {one.run.name} is not known: {one.jobs[-1].says}")
+        if process.is_alive(kept.process) is None:
+            what = f"run {one.run.name} is on {kept.process.host}, not here"
+            raise DocumentError.of(what, fix=f"on that machine: sbatchgen cancel {one.run.name}")
+        process.stop(kept.process)
         return
     answer = command.query(["scancel", job], os.environ)
     if answer.failure:

@@ -189,6 +189,9 @@ class Index:
                 self._base.execute(
                     "UPDATE run SET folder = ? WHERE name = ?", (os.fsencode(run.folder), known.name)
                 )
+                self._base.execute(  # where it was, nobody could tell how they ended
+                    "UPDATE job SET ended = 0 WHERE run = ? AND state = ''", (known.name,)
+                )
                 known = replace(known, folder=run.folder)
             for job in jobs:
                 self._put(RunJob(**{**vars(job), "run": known.name}), or_else="IGNORE")
@@ -291,7 +294,8 @@ class Index:
         try:
             yield
         except BaseException:
-            self._base.execute("ROLLBACK")
+            if self._base.in_transaction:  # a full disk has ended it
+                self._base.execute("ROLLBACK")
             raise
         self._base.execute("COMMIT")
 

@@ -17,9 +17,11 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from sbatchgen import __version__, files
 from sbatchgen.plan.plan import one_at_a_time
 from sbatchgen.runs.index import Run, RunJob
+from sbatchgen.units import is_utf8
 
 FORMAT = 1
 MAX_BYTES = 4 << 20
+LATEST = 1 << 37  # a time in seconds that datetime can show
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +156,8 @@ def read(file: Path) -> Record | None:
         found: Record = _typed(data, Record)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return found
+    of_index = (found.key, found.run, found.job, found.cluster, found.process.host if found.process else "")
+    return found if 0 <= found.submitted < LATEST and all(map(is_utf8, of_index)) else None
 
 
 def records(run_dir: Path) -> list[Record]:
@@ -213,7 +216,7 @@ def _typed(value: Any, kind: Any) -> Any:
         return tuple(_typed(one, inner[0]) for one in value)
     if origin in (Union, types.UnionType):
         return None if value is None else _typed(value, inner[0])
-    if kind is float and type(value) is int:
+    if kind is float and type(value) is int and abs(value) < LATEST:
         return float(value)
     if type(value) is not kind:
         raise TypeError(kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from sbatchgen.errors import Problem, SlurmError
+from sbatchgen.errors import DocumentError, Problem, SlurmError
 from sbatchgen.runs import points, process, record
 from sbatchgen.runs.index import LOST, SUBMITTING, Index, Run, RunJob
 from sbatchgen.runs.points import SweepState
@@ -70,7 +71,8 @@ def look(
     live = [job for several in jobs.values() for job in several if not job.ended]
     folders = {run.name: run.folder for run in runs}
     seen, rows, problems = _seen(live, folders, environment)
-    index.seen(seen.values())
+    with contextlib.suppress(DocumentError):  # as on a full disk: it is seen again the next time
+        index.seen(seen.values())
     states = []
     for run in runs:
         of_run = [seen.get(job.key, job) for job in jobs[run.name]]
@@ -199,8 +201,12 @@ def _of_process(job: RunJob, run_dir: Path, now: float) -> RunJob:
     if status is not None:
         name, says = ("COMPLETED", "") if status == 0 else ("FAILED", f"exit status {status}")
         return replace(job, state=name, ended=True, says=says, seen=now)
-    alive = process.is_alive(kept.process) if kept and kept.process else False
-    if alive is None and kept and kept.process:
+    if kept is None and not run_dir.exists():
+        return replace(job, state="", ended=True, says="its run folder is gone", seen=now)
+    if kept is None:
+        return replace(job, state="", says="its record can't be read", seen=now)
+    alive = process.is_alive(kept.process) if kept.process else False
+    if alive is None and kept.process:
         return replace(job, state="RUNNING", says=f"on {kept.process.host}, as it was last seen", seen=now)
     if alive:
         return replace(job, state="RUNNING", says="", seen=now)

@@ -17,7 +17,7 @@ from sbatchgen.runs.index import Index
 from sbatchgen.runs.log import Tail
 from sbatchgen.slurm.command import status_in_shell, submit_environment
 from sbatchgen.submit.attempt import Note
-from sbatchgen.submit.sbatch import make_folders, run_name
+from sbatchgen.submit.sbatch import begin, make_folders, noted
 from sbatchgen.submit.submission import Submission
 
 
@@ -43,14 +43,19 @@ def run_locally(
     about = replace(
         submission.about, key=key, job=started, log=str(log).replace("%", "%%"), submitted=time.time()
     )
-    about = replace(about, run=run_name(about.name), code=code.look(Path(about.folder)))
+    about = replace(about, code=code.look(Path(about.folder)))
     env, _ = submit_environment(environment)
     with output:
         known, leader = process.start(script, process.status_file(run_dir, started), output, env)
+    index, name = begin(index, about, run_dir, note)
+    about = replace(about, run=name, process=known)
     if index:
-        about = replace(about, run=index.begin(key, run_dir, about.run, shared=about.shared).name)
-        index.accepted(key, started)
-    records.keep(run_dir, replace(about, process=known))
+        with noted(note):
+            index.accepted(key, started)
+    try:
+        records.keep(run_dir, about)
+    except OSError as error:
+        note(f"note: can't keep the record of process {known.pid} in {run_dir}: {error.strerror}")
     note(f"note: run {about.run}, process {known.pid}, log {log}")
     try:
         _follow(leader, Tail(log), show)

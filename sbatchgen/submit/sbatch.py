@@ -80,15 +80,14 @@ def submit(
     run_dir = submission.run_dir or _own_folder(about, environment)
     if submission.run_dir:
         files.put(run_dir / submission.name, submission.script)
-    name = run_name(about.name)
     with _copied(submission):
-        if index:
-            name = index.begin(key, run_dir, name, shared=about.shared).name
+        index, name = begin(index, about, run_dir, note)
         with _private(submission, key) as script, _entered(index, key, note):
             asked = ("sbatch", "--parsable", *options, str(script))
             accepted = ask(asked, env, refused(submission), note, arguments=arguments)
     if index:
-        index.accepted(key, accepted.job, accepted.cluster)
+        with noted(note):
+            index.accepted(key, accepted.job, accepted.cluster)
     return SubmittedRun(
         accepted, replace(about, run=name, job=accepted.job, cluster=accepted.cluster), run_dir
     )
@@ -120,8 +119,7 @@ def open_index(environment: Mapping[str, str], note: Note) -> Iterator[Index | N
     try:
         index = Index(index_place(environment))
     except DocumentError as error:
-        for problem in error.problems:
-            note(f"warning: {problem.what}: this run will not be in it\n  fix: {problem.fix}")
+        _unusable(error, note)
         yield None
         return
     with contextlib.closing(index):
@@ -145,6 +143,34 @@ def _copied(submission: Submission) -> Iterator[None]:
         raise
 
 
+def begin(index: Index | None, about: Record, run_dir: Path, note: Note) -> tuple[Index | None, str]:
+    """Enter a submission into the index, and give the run's name; the index is None if it can't be used."""
+    name = run_name(about.name)
+    if index is None:
+        return None, name
+    try:
+        return index, index.begin(about.key, run_dir, name, shared=about.shared).name
+    except DocumentError as error:
+        _unusable(error, note)
+        return None, name
+
+
+def _unusable(error: DocumentError, note: Note) -> None:
+    """Tell that the index can't be used."""
+    for problem in error.problems:
+        note(f"warning: {problem.what}: this run will not be in it\n  fix: {problem.fix}")
+
+
+@contextlib.contextmanager
+def noted(note: Note) -> Iterator[None]:
+    """What is entered after sbatch was asked may fail: what sbatch said comes first."""
+    try:
+        yield
+    except DocumentError as error:
+        for problem in error.problems:
+            note(f"warning: {problem.what}\n  fix: {problem.fix}")
+
+
 @contextlib.contextmanager
 def _entered(index: Index | None, key: str, note: Note) -> Iterator[None]:
     """Keep the index right, whatever becomes of a submission."""
@@ -152,13 +178,15 @@ def _entered(index: Index | None, key: str, note: Note) -> Iterator[None]:
         yield
     except (LostError, KeyboardInterrupt) as error:
         if index:
-            index.lost(key)
+            with noted(note):
+                index.lost(key)
         if isinstance(error, KeyboardInterrupt):
             note("note: the job may have been submitted: sbatchgen status shows whether it is in the queue")
         raise
     except BaseException:
         if index:
-            index.refused(key)
+            with noted(note):
+                index.refused(key)
         raise
 
 

@@ -115,6 +115,27 @@ def test_a_job_that_waits_says_why_and_what_to_do(site: Site) -> None:
 
 
 @pytest.mark.slow
+def test_hostile_names_and_comments_stay_in_their_cells(site: Site) -> None:
+    words = "a|b \x1b[31m\u009b2J %n;'c"
+    script = f'#!/bin/bash\n#SBATCH --job-name="{words}" --comment="{words}" --hold --time=5\nhostname\n'
+    site.cluster.put("work/hostile.sh", script)
+    done = site("submit", "hostile.sh", "--yes")
+    assert done.returncode == 0, done.stderr
+    job = done.stdout.strip()
+    shown = [
+        done,
+        *(site(*verb) for verb in (("status",), ("status", job), ("logs", job), ("exec", job, "--", "true"))),
+    ]
+    assert [one.returncode for one in shown] == [0, 0, 0, 3, 5]
+    (name,) = [line.split()[0] for line in shown[1].stdout.splitlines() if f" {job} " in line]
+    assert site.runs(name)[name]["queue"][0]["reason"] == "JobHeldUser"
+    assert site("cancel", name).returncode == 0
+    shown.append(site("resume", name, "--yes"))
+    assert not [one.args for one in shown if {"\x1b", "\x9b"} & {*one.stdout, *one.stderr}]
+    site("cancel", name)
+
+
+@pytest.mark.slow
 def test_a_finished_script_is_resumed_as_it_was_or_not_at_all(site: Site) -> None:
     first = site.submit("again")
     site.cluster.put("work/again-end", "")
@@ -297,7 +318,7 @@ def test_a_run_whose_folder_is_gone_is_still_told(folder: Path, command: Command
     assert command("logs", "gone").status == 3
     refused = command("resume", "gone", "--yes")
     assert refused.status == 3
-    assert "has no record in" in refused.err
+    assert "the folder of run gone is gone" in refused.err
 
 
 def test_ten_thousand_runs_are_one_question(
