@@ -336,7 +336,7 @@ def cancel(names: tuple[str, ...], *, task: str) -> None:
                 note(f"note: run {one.run.name} has ended already")
             for job in live:
                 if id_ := _with_task(one, job.id, task):
-                    _cancel(one, id_)
+                    _cancel(one, id_, job.cluster)
                     note(f"note: cancelled job {id_} of run {one.run.name}")
     if problems:
         raise SlurmError(problems)
@@ -353,7 +353,7 @@ def _with_task(one: RunState, job: str, task: str) -> str:
     return f"{job}_{int(task) - kept.first}" if int(task) in numbers(kept, kept.array) else ""
 
 
-def _cancel(one: RunState, job: str) -> None:
+def _cancel(one: RunState, job: str, cluster: str) -> None:
     from sbatchgen.runs import process, record
     from sbatchgen.slurm import command
 
@@ -368,7 +368,7 @@ def _cancel(one: RunState, job: str) -> None:
             raise DocumentError.of(what, fix=f"on that machine: sbatchgen cancel {one.run.name}")
         process.stop(kept.process)
         return
-    answer = command.query(["scancel", job], os.environ)
+    answer = command.query(["scancel", *command.of_cluster(cluster), job], os.environ)
     if answer.failure:
         raise answer.error
 
@@ -384,6 +384,7 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
     """
     from sbatchgen.runs import status
     from sbatchgen.slurm.command import run_here, submit_environment
+    from sbatchgen.slurm.config import config
 
     if not command:
         raise click.UsageError("no command: write it after --, as in: sbatchgen exec RUN -- nvidia-smi")
@@ -398,8 +399,17 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
     if not rows:
         what = f"run {found.name} has no running job: {status.words(job) if job else 'nothing'}"
         raise SlurmError.of(what, fix=f"sbatchgen status {found.name}")
+    if job and job.cluster and job.cluster != config(os.environ).get("ClusterName"):
+        what = f"run {found.name} is on cluster {job.cluster}: srun reaches the jobs of its own cluster only"
+        raise SlurmError.of(what, fix=f"on a node of {job.cluster}: sbatchgen exec {found.name} -- ...")
     row, environment = rows[-1], submit_environment(os.environ)[0]
-    step = ["srun", f"--jobid={row.id}", "--overlap", f"--nodes={row.nodes}", f"--ntasks={row.nodes}"]
+    step = [
+        "srun",
+        f"--jobid={row.id}",
+        "--overlap",
+        f"--nodes={row.nodes}",
+        f"--ntasks={row.nodes}",
+    ]
     sys.exit(run_here([*step, "--ntasks-per-node=1", "--", *command], environment))
 
 

@@ -20,7 +20,7 @@ from sbatchgen.finding import Finding
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.sweep import Sweep
 from sbatchgen.render import launch
-from sbatchgen.runs import history
+from sbatchgen.runs import history, record
 from sbatchgen.slurm.queue import queue
 from sbatchgen.units import ShellPath
 
@@ -236,7 +236,11 @@ def queued(run_dir: Path, plan: Plan, environment: Mapping[str, str]) -> list[Fi
     if not jobs or plan.options.dependency:
         return []
     try:
-        found = queue(environment, jobs[-100:])
+        found = [
+            row
+            for cluster, ids in _by_cluster(run_dir, jobs[-100:]).items()
+            for row in queue(environment, ids, cluster=cluster)
+        ]
     except SlurmError:  # what submits will say why Slurm does not answer
         return []
     live = {one.job: one.state for one in found if not one.state.ended and one.state.name != "COMPLETING"}
@@ -246,3 +250,12 @@ def queued(run_dir: Path, plan: Plan, environment: Mapping[str, str]) -> list[Fi
     what = f"job {job} uses this run folder too, and is {live[job].words}: {run_dir}"
     fix = f"{OTHER_RUN}; or wait for that job: --dependency afterany:{job}; or scancel {job}"
     return [error(plan, "run_dir", what, fix)]
+
+
+def _by_cluster(run_dir: Path, jobs: Sequence[int]) -> dict[str, list[int]]:
+    """The jobs by the cluster that they were submitted to, "" for that of this machine."""
+    clusters = {one.job: one.cluster for one in record.records(run_dir)}
+    found: dict[str, list[int]] = {}
+    for job in jobs:
+        found.setdefault(clusters.get(str(job), ""), []).append(job)
+    return found

@@ -97,35 +97,51 @@ def _seen(
     now = time.time()
     seen = {job.key: _of_process(job, folders[job.run], now) for job in live if is_local(job)}
     of_slurm = [job for job in live if not is_local(job)]
-    if not of_slurm:
-        return seen, {}, []
-    try:
-        answer = queue(environment)
-    except SlurmError as error:
-        return seen, {}, [*error.problems]
+    rows: dict[str, list[JobInQueue]] = {}
+    problems: list[Problem] = []
+    for cluster in sorted({job.cluster for job in of_slurm}):
+        try:
+            theirs = [job for job in of_slurm if job.cluster == cluster]
+            _ask(theirs, cluster, folders, environment, seen=seen, found=rows)
+        except SlurmError as error:
+            problems += error.problems
+    return seen, rows, problems
+
+
+def _ask(
+    jobs: Sequence[RunJob],
+    cluster: str,
+    folders: Mapping[str, Path],
+    environment: Mapping[str, str],
+    *,
+    seen: dict[str, RunJob],
+    found: dict[str, list[JobInQueue]],
+) -> None:
+    """Enter the jobs of a cluster as they are now into `seen`, and squeue's rows of each into `found`.
+
+    Raises:
+        SlurmError: squeue or sacct can't be asked.
+    """
+    now, answer = time.time(), queue(environment, cluster=cluster)
     by_id: dict[str, list[JobInQueue]] = {}
     by_key: dict[str, str] = {}
     for row in answer:
         by_id.setdefault(str(row.job), []).append(row)
         by_key[key_of(row.command)] = str(row.job)
-    gone, theirs = [], {}
-    for job in of_slurm:
+    gone = []
+    for job in jobs:
         id_ = by_key.get(job.key, "") or job.id
         rows = by_id.get(id_, [])
         if rows and key_of(rows[0].command) not in ("", job.key):
             seen[job.key] = replace(job, state=LOST, ended=True, says=_FORGOTTEN, seen=now)
         elif rows:
-            theirs[job.key] = rows
+            found[job.key] = rows
             seen[job.key] = _of_rows(replace(job, id=id_), rows, now, folders[job.run])
         elif id_:
             gone.append(job)
         elif job.state == LOST or now - job.submitted > SUBMITS_S:
             seen[job.key] = _never_came(job, now)
-    try:
-        seen |= _from_accounting(gone, folders, environment, now)
-    except SlurmError as error:
-        return seen, theirs, [*error.problems]
-    return seen, theirs, []
+    seen |= _from_accounting(gone, folders, environment, now)
 
 
 def _of_rows(job: RunJob, rows: Sequence[SlurmJob], now: float, folder: Path) -> RunJob:
@@ -173,7 +189,7 @@ def _from_accounting(
     if not gone:
         return {}
     since = datetime.fromtimestamp(min(job.submitted for job in gone) - CLOCKS_S, timezone.utc)
-    answer = accounting([job.id for job in gone], since, environment)
+    answer = accounting([job.id for job in gone], since, environment, cluster=gone[0].cluster)
     by_id: dict[str, list[SlurmJob]] = {}
     for row in answer or ():
         by_id.setdefault(str(row.job), []).append(row)

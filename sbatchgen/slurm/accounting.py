@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sbatchgen.slurm import slurm_job
-from sbatchgen.slurm.command import query
+from sbatchgen.slurm.command import of_cluster, query
 from sbatchgen.slurm.slurm_job import SlurmJob
 from sbatchgen.units import Memory
 
@@ -88,7 +88,12 @@ class JobUsage:
 
 
 def accounting(
-    jobs: Iterable[int | str], since: datetime, environment: Mapping[str, str], *, runs: bool = False
+    jobs: Iterable[int | str],
+    since: datetime,
+    environment: Mapping[str, str],
+    *,
+    runs: bool = False,
+    cluster: str = "",
 ) -> list[JobInAccounting] | None:
     """These jobs, if they were there after that time; None if there is no database, or it does not answer.
 
@@ -103,7 +108,8 @@ def accounting(
     if known.status is None:
         return None
     fields = _FIELDS | {name: field for name, field in _LATER_FIELDS.items() if field in known.out.split()}
-    rows = _rows(ids, since, environment, fields, ["--allocations", *(["--duplicates"] if runs else [])])
+    more = [*of_cluster(cluster), "--allocations", *(["--duplicates"] if runs else [])]
+    rows = _rows(ids, since, environment, fields, more)
     return None if rows is None else [_job(row) for row in rows]
 
 

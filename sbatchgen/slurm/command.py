@@ -66,6 +66,11 @@ class Output:
         return SlurmError.of(what)
 
 
+def of_cluster(cluster: str) -> list[str]:
+    """The option of Slurm's commands that names the cluster; none for that of this machine."""
+    return [f"--clusters={cluster}"] if cluster else []
+
+
 def query(arguments: Sequence[str], environment: Mapping[str, str]) -> Output:
     """Ask Slurm: squeue, sacct and the like.
 

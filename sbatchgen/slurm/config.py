@@ -6,16 +6,16 @@ import re
 from collections.abc import Mapping
 
 from sbatchgen.errors import SlurmError
-from sbatchgen.slurm.command import query
+from sbatchgen.slurm.command import of_cluster, query
 
 ARRAY_SIZE = 1001  # MaxArraySize where slurm.conf sets none: slurm.conf(5)
 _LINE = re.compile(r"^(\w+)\s*= (.*?)\s*$", re.MULTILINE)
 
 
-def config(environment: Mapping[str, str]) -> dict[str, str]:
+def config(environment: Mapping[str, str], cluster: str = "") -> dict[str, str]:
     """Names and values; none if the controller does not answer."""
     try:
-        answer = query(["scontrol", "show", "config"], environment)
+        answer = query(["scontrol", *of_cluster(cluster), "show", "config"], environment)
     except SlurmError:
         return {}
     return {} if answer.failure else dict(_LINE.findall(answer.out))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sbatchgen.slurm import slurm_job
-from sbatchgen.slurm.command import query
+from sbatchgen.slurm.command import of_cluster, query
 from sbatchgen.slurm.slurm_job import SlurmJob
 from sbatchgen.slurm.submission import key_of
 
@@ -51,8 +51,12 @@ class JobInQueue(SlurmJob):
     command: str
 
 
-def queue(environment: Mapping[str, str], jobs: Iterable[int | str] | None = None) -> list[JobInQueue]:
+def queue(
+    environment: Mapping[str, str], jobs: Iterable[int | str] | None = None, *, cluster: str = ""
+) -> list[JobInQueue]:
     """These jobs, or all of the user, the newest last; those that the controller does not know are left out.
+
+    They are of the cluster, or of that of this machine.
 
     Raises:
         SlurmError: squeue can't be started, does not end in time, or fails.
@@ -63,7 +67,15 @@ def queue(environment: Mapping[str, str], jobs: Iterable[int | str] | None = Non
     whose = "--me" if ids is None else f"--jobs={ids}"
     between = slurm_job.separator()
     fields = ",".join(f"{field}:{between}" for field in _FIELDS.values())
-    arguments = ["squeue", "--all", "--states=all", whose, "--noheader", f"--Format={fields}"]
+    arguments = [
+        "squeue",
+        *of_cluster(cluster),
+        "--all",
+        "--states=all",
+        whose,
+        "--noheader",
+        f"--Format={fields}",
+    ]
     answer = query(arguments, environment)
     if answer.status and _NONE_KNOWN.search(answer.err):
         return []
@@ -73,13 +85,13 @@ def queue(environment: Mapping[str, str], jobs: Iterable[int | str] | None = Non
     return sorted(found, key=lambda one: one.job)
 
 
-def find(key: str, environment: Mapping[str, str]) -> JobInQueue | None:
+def find(key: str, environment: Mapping[str, str], *, cluster: str = "") -> JobInQueue | None:
     """The job of a submission of ours, by its key (submission.py).
 
     Raises:
         SlurmError: See `queue`.
     """
-    return next((one for one in queue(environment) if key_of(one.command) == key), None)
+    return next((one for one in queue(environment, cluster=cluster) if key_of(one.command) == key), None)
 
 
 def _job(row: Mapping[str, str]) -> JobInQueue:

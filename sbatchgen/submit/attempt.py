@@ -60,6 +60,7 @@ def ask(
     note: Note,
     *,
     arguments: tuple[str, ...] = (),
+    clusters: str = "",
 ) -> Accepted:
     """Run sbatch, until it is certain that there is one job of the script, or none.
 
@@ -69,6 +70,7 @@ def ask(
         refused: The error for an answer of sbatch that refuses the job.
         note: Tells the user why this takes long.
         arguments: Those of the script.
+        clusters: Where it may be submitted to, as --clusters has it; "" for the cluster of this machine.
 
     Raises:
         LostError: sbatch's answer was lost, and the job is not in the queue, but may still come.
@@ -76,7 +78,7 @@ def ask(
     """
     until, pause = time.monotonic() + RETRY_S, 1.0
     while True:
-        before, started = _boot_time(environment), time.time()
+        before, started = _boot_time(environment, clusters), time.time()
         answer = command.run(
             (*sbatch, *arguments), environment, timeout=SUBMIT_TIMEOUT_S, elsewhere=ELSEWHERE
         )
@@ -84,7 +86,7 @@ def ask(
             return accepted
         if _is_lost(answer):
             note("note: sbatch's answer was lost: looking for the job in the queue")
-            if job := _search(answer, key_of(sbatch[-1]), environment, before, started):
+            if job := _search(answer, key_of(sbatch[-1]), environment, before, started, clusters=clusters):
                 return job
         elif not _NOT_SENT.search(answer.err):
             raise refused(answer)
@@ -113,7 +115,13 @@ def _is_lost(answer: command.Output) -> bool:
 
 
 def _search(
-    answer: command.Output, key: str, environment: Mapping[str, str], before: datetime | None, started: float
+    answer: command.Output,
+    key: str,
+    environment: Mapping[str, str],
+    before: datetime | None,
+    started: float,
+    *,
+    clusters: str,
 ) -> Accepted | None:
     """The job of a submission whose answer was lost; None if it is certain that there is none.
 
@@ -125,9 +133,12 @@ def _search(
     until, pause = time.monotonic() + SEARCH_S, 0.5
     while True:
         try:
-            boot = _boot_time(environment)  # before squeue is asked: that one then answers for this start
-            if job := find(key, environment):
-                return Accepted(str(job.job), "", "")
+            boot = _boot_time(
+                environment, clusters
+            )  # before squeue is asked: that one then answers for this start
+            for cluster in clusters.split(","):
+                if job := find(key, environment, cluster=cluster):
+                    return Accepted(str(job.job), cluster, "")
             if before and boot and boot != before and boot.timestamp() > started:
                 return None
         except SlurmError:
@@ -142,6 +153,8 @@ def _search(
         pause = min(LONGEST_PAUSE_S, 2 * pause)
 
 
-def _boot_time(environment: Mapping[str, str]) -> datetime | None:
-    """When the controller was started; None if it does not answer."""
-    return slurm_job.time(config(environment).get("BOOT_TIME", ""))
+def _boot_time(environment: Mapping[str, str], clusters: str) -> datetime | None:
+    """When the controller was started; None if it does not answer, or is one of several."""
+    if "," in clusters:
+        return None
+    return slurm_job.time(config(environment, clusters).get("BOOT_TIME", ""))

@@ -84,13 +84,26 @@ def submit(
         index, name = begin(index, about, run_dir, note)
         with _private(submission, key) as script, _entered(index, key, note):
             asked = ("sbatch", "--parsable", *options, str(script))
-            accepted = ask(asked, env, refused(submission), note, arguments=arguments)
+            accepted = ask(
+                asked,
+                env,
+                refused(submission),
+                note,
+                arguments=arguments,
+                clusters=_clusters(submission, env),
+            )
     if index:
         with noted(note):
             index.accepted(key, accepted.job, accepted.cluster)
     return SubmittedRun(
         accepted, replace(about, run=name, job=accepted.job, cluster=accepted.cluster), run_dir
     )
+
+
+def _clusters(submission: Submission, environment: Mapping[str, str]) -> str:
+    """The clusters that a job may be submitted to; "" for that of this machine."""
+    asked = submission.asked.get("clusters")
+    return environment.get("SBATCH_CLUSTERS") or (asked.value if asked else "")
 
 
 def keep(submission: Submission, done: SubmittedRun, *, note: Note) -> None:

@@ -333,9 +333,9 @@ def test_ten_thousand_runs_are_one_question(
             index.accepted(key, str(number))
         asked: list[int] = []
 
-        def ask(environment: Mapping[str, str]) -> list[JobInQueue]:
+        def ask(environment: Mapping[str, str], *, cluster: str) -> list[JobInQueue]:
             asked.append(1)
-            return queue(environment)
+            return queue(environment, cluster=cluster)
 
         monkeypatch.setattr(status, "queue", ask)
         states, problems = status.look(index, os.environ, index.runs())
@@ -405,6 +405,58 @@ def test_of_an_array_that_has_ended_the_last_task_that_ran_tells_its_state(
     shown = command("status").out
     assert "completed: 7 cancelled, 1 failed, 1 completed" in shown
     assert "cancelled: 7 cancelled, 1 failed, 1 completed" in shown
+
+
+SQUEUE_OF_CLUSTERS = """#!{python}
+import sys
+(cluster,) = [word.partition("=")[2] for word in sys.argv if word.startswith("--clusters=")] or [""]
+print("asked", cluster, file=open("asked", "a"))
+if cluster == "south":
+    sys.exit("squeue: error: 'south' can't be reached now, or it is an invalid entry for --cluster.")
+fields = next(word for word in sys.argv if word.startswith("--Format=")).removeprefix("--Format=").split(",")
+states = {{"": "PENDING", "east": "RUNNING", "west": "COMPLETED"}}
+if cluster:
+    print("CLUSTER:", cluster)
+values = {{"JobArrayID": "4711", "State": states[cluster], "NumNodes": "2"}}
+print("".join(values.get(name, "N/A") + end for name, _, end in (field.partition(":") for field in fields)))
+"""
+
+
+def test_each_job_is_asked_for_in_its_cluster(folder: Path, programs: Path, command: Command) -> None:
+    """One id in several clusters. Older squeue print a line with the cluster, also with --noheader."""
+    (programs / "squeue").write_text(SQUEUE_OF_CLUSTERS.format(python=sys.executable))
+    for name in ("scancel", "srun"):
+        (programs / name).write_text(f'#!/bin/sh\nprintf "%s\\n" "{name} $*" >>asked\n')
+    (programs / "scontrol").write_text("#!/bin/sh\necho 'ClusterName             = east'\n")
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    fakes.failing(programs, "sacct", "Slurm accounting storage is disabled")
+    with closing(Index(place(os.environ))) as index:
+        for name in ("here", "east", "west", "south"):
+            index.begin(name, folder / name, name, shared=False)
+            index.accepted(name, "4711", "" if name == "here" else name)
+    runs = json.loads(command("status", "--format", "json").out)["runs"]
+    assert {run["name"]: run["jobs"][0]["state"] for run in runs} == {
+        "here": "PENDING", "east": "RUNNING", "west": "COMPLETED", "south": "",
+    }  # fmt: skip
+    shown = command("status")
+    assert (
+        "warning: squeue ended with exit status 1: squeue: error: 'south' can't be reached now" in shown.err
+    )
+    assert (folder / "asked").read_text().splitlines()[:4] == [
+        "asked ",
+        "asked east",
+        "asked south",
+        "asked west",
+    ]
+    assert command("exec", "east", "--", "hostname").status == 0
+    assert command("cancel", "here", "east").status == 0
+    asked = [line for line in (folder / "asked").read_text().splitlines() if not line.startswith("asked")]
+    step = "--jobid=4711 --overlap --nodes=2 --ntasks=2 --ntasks-per-node=1 -- hostname"
+    assert asked == [f"srun {step}", "scancel 4711", "scancel --clusters=east 4711"]
+    (programs / "scontrol").write_text("#!/bin/sh\necho 'ClusterName             = west'\n")
+    refused = command("exec", "east", "--", "hostname")
+    assert (refused.status, "run east is on cluster east" in refused.err) == (5, True)
 
 
 def test_states_are_words(folder: Path) -> None:

@@ -37,6 +37,10 @@ esac
 """.replace("TIMED_OUT", TIMED_OUT)
 FAKE_SQUEUE = """#!{python}
 import sys
+with open("clusters", "a") as asked_of:
+    print(*(word for word in sys.argv if word.startswith("--clusters=")), file=asked_of)
+if "--clusters=west" in sys.argv:
+    sys.exit()
 asked = next(word for word in sys.argv if word.startswith("--Format=")).removeprefix("--Format=")
 try:
     scripts = open("queue").read().split("\\n")[:-1]
@@ -102,6 +106,16 @@ def test_a_job_is_submitted_exactly_once(
 
 
 @pytest.mark.slow
+def test_a_lost_job_is_looked_for_in_each_cluster_that_it_may_be_in(slurm: Path, command: Command) -> None:
+    (slurm / "plan").write_text("drop\n")
+    (slurm / "job.sh").write_text("#!/bin/bash\n#SBATCH --time=1:00 --mem=1G -M west,east\ntrue\n")
+    result = command("submit", "job.sh", "--yes")
+    assert (result.status, result.out) == (0, "4711;east\n"), result.err
+    assert (slurm / "clusters").read_text() == "--clusters=west\n--clusters=east\n"
+    (run,) = json.loads(command("status", "--format", "json").out)["runs"]
+    assert run["jobs"][0]["cluster"] == "east"
+
+
 @pytest.mark.parametrize("first", [TIMED_OUT, "killed"])
 def test_where_nobody_knows_nothing_is_submitted_again(slurm: Path, command: Command, first: str) -> None:
     (slurm / "plan").write_text(f"{first}\naccept\n")
