@@ -92,7 +92,7 @@ def gives_resume(plan: Plan) -> bool:
 
 def resume_word(plan: Plan) -> str:
     """auto, off, or the checkpoint, as a word of bash."""
-    return plan.resume if plan.resume in ("auto", "off") else quoting.path(plan.resume)
+    return plan.resume if plan.resume in ("auto", "off") else quoting.path(of_submission(plan.resume, plan))
 
 
 def mounts(plan: Plan, here: str) -> tuple[str, ...]:
@@ -116,14 +116,20 @@ def mounts(plan: Plan, here: str) -> tuple[str, ...]:
         found.append("$CODE_DIR")
     if plan.trainer and plan.trainer.startswith("/"):
         found.append(quoting.inside_quotes(plan.trainer.rpartition("/")[0]))
-    if plan.resume.startswith(("/", "${")):
-        found.append(quoting.path(plan.resume.rpartition("/")[0])[1:-1])
+    resume = of_submission(plan.resume, plan)
+    if resume.startswith(("/", "${")):
+        found.append(quoting.path(resume.rpartition("/")[0])[1:-1])
     return (*found, *(quoting.path(absolute(bind, here))[1:-1] for bind in plan.binds))
 
 
 def absolute(path: str, here: str) -> ShellPath:
     """The path; a relative one is relative to the folder in the variable `here`."""
     return ShellPath(path if path.startswith(("/", "${")) else f"${{{here}}}/{path.removeprefix('./')}")
+
+
+def of_submission(path: str, plan: Plan) -> str:
+    """A path, or a name: of a job in a snapshot, paths still count from the folder of submission."""
+    return absolute(path, "SLURM_SUBMIT_DIR") if plan.snapshot_dir and plan.slurm and "/" in path else path
 
 
 def _step(plan: Plan) -> Iterator[str]:

@@ -289,7 +289,7 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
         "runtime_part": RUNTIME_PARTS.get(plan.runtime, ""),
         "venv": launch.absolute(plan.venv or "", here),
         "conda_root": plan.profile.runtimes.conda.root or "",
-        "conda_env": plan.conda_env or "",
+        "conda_env": launch.of_submission(plan.conda_env or "", plan),
         "image": launch.absolute(plan.image or "", here) if image_is_file(plan) else plan.image,
         "image_is_file": image_is_file(plan),
         "mounted_text": "".join(one for one in mounted if one in launch.FOLDERS),

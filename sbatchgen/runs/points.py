@@ -74,9 +74,9 @@ def read_sweep(run_dir: Path) -> Sweep | None:
     file = run_dir / POINTS
     try:
         text = files.read(file, MOST_BYTES).decode()
-    except FileNotFoundError:
+    except OSError:  # no sweep, or a folder that can't be read
         return None
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise DocumentError.of(f"can't read the points of the sweep: {error}", at=str(file)) from error
     return parse_points(text, str(file))
 

@@ -78,7 +78,11 @@ def look(
         of_run = [seen.get(job.key, job) for job in jobs[run.name]]
         one = RunState(run=run, jobs=of_run, progress=read_progress(run.folder))
         states.append(replace(one, now=rows.get(one.last.key, ()) if one.last else ()))
-    if len(states) == 1 and (sweep := points.read_sweep(runs[0].folder)):
+    try:
+        sweep = points.read_sweep(runs[0].folder) if len(runs) == 1 else None
+    except DocumentError as error:
+        return states, [*problems, *error.problems]
+    if sweep:
         queued = [row for several in rows.values() for row in several]
         found = points.look(sweep, runs[0].folder, record.records(runs[0].folder), queued)
         states = [replace(states[0], sweep=found)]

@@ -91,6 +91,20 @@ def test_hostile_records_break_nothing(
     assert not (folder / "pwned").exists()
 
 
+def test_points_that_are_none_keep_nobody_from_a_run(folder: Path, programs: Path, command: Command) -> None:
+    (programs / "scancel").write_text('#!/bin/sh\necho "$@" >cancelled\n')
+    fakes.squeue(programs, [{"JobArrayID": "4711", "State": "RUNNING"}])
+    (folder / "points.csv").write_bytes(f"lr\n{EVIL}".encode() + b"\xff\n")
+    with closing(Index(place(os.environ))) as index:
+        index.begin("c0ffee", folder, "evil", shared=False)
+        index.accepted("c0ffee", "4711")
+    shown = command("status", "evil")
+    assert (shown.status, "can't read the points of the sweep" in shown.err) == (0, True)
+    assert "running" in shown.out
+    assert command("cancel", "evil").status == 5
+    assert (folder / "cancelled").read_text() == "4711\n"
+
+
 @pytest.mark.parametrize("name", ["run", "key", "job", "cluster"])
 def test_a_record_whose_names_are_not_utf8_is_none(folder: Path, name: str) -> None:
     text = json.dumps({"format": 1, **asdict(evil(folder, **{name: BYTES}))})

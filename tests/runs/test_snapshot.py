@@ -235,6 +235,23 @@ def test_a_job_runs_its_snapshot_and_so_does_the_next_one(
     assert (gone.status, "there is no snapshot" in gone.err) == (3, True)
 
 
+def test_options_still_count_from_the_folder_of_submission(command: Command) -> None:
+    """Only the trainer and its arguments are the snapshot's."""
+    own = ("--resume", "old/a.pt", "--run-dir", "r", "--data-dir", "d")
+    job = ("single", "--profile", "torchrun", "--snapshot-dir", "/s", *own)
+    lines = command("render", *job, "--runtime", "conda", "--conda-env", "./env").out.splitlines()
+    assert 'cd -- "/s" || die "the snapshot of the code is gone" # of submit --snapshot' in lines
+    assert 'RUN_DIR="${SLURM_SUBMIT_DIR}/r"' in lines
+    assert 'DATA_DIR="${SLURM_SUBMIT_DIR}/d"' in lines
+    assert 'CODE_DIR="/s/.sbatchgen/code" # holds the package `training`' in lines
+    assert any(line.startswith('conda activate "${SLURM_SUBMIT_DIR}/env" ') for line in lines)
+    assert any('--resume "${SLURM_SUBMIT_DIR}/old/a.pt"' in line for line in lines)
+    lines = command("render", *job, "--runtime", "apptainer", "--image", "i.sif").out.splitlines()
+    assert 'IMAGE="${SLURM_SUBMIT_DIR}/i.sif"' in lines
+    mounted = next(line for line in lines if "--bind" in line)
+    assert '--bind "$PWD,$RUN_DIR,$DATA_DIR,$CODE_DIR,${SLURM_SUBMIT_DIR}/old"' in mounted
+
+
 def test_the_training_package_is_part_of_the_snapshot(repository: Path, submit: Submit) -> None:
     assert submit("--snapshot").status == 0
     run = repository / "work/runs/single"
