@@ -139,7 +139,7 @@ def _show_status(index: Index, names: Sequence[str], *, every: bool, form: str) 
 def _hint(one: RunState) -> None:
     from sbatchgen.runs.diagnosis import is_failed
 
-    if is_failed(one):
+    if is_failed(one) and not (one.last and one.last.state == "CANCELLED"):
         note(f"note: sbatchgen diagnose {one.run.name} says why it failed")
 
 

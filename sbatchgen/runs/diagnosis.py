@@ -203,8 +203,8 @@ def as_text(one: Diagnosis) -> str:
     lines = [f"{one.run}: {one.says}"]
     if not one.failed:
         return "\n".join(map(one_line, [*lines, *([f"  fix: {one.fix}"] if one.fix else [])])) + "\n"
-    shown = [cause for cause in one.causes if cause.rank != "effect"] or one.causes
-    for place, cause in enumerate(shown[:MOST]):
+    shown = _telling(one.causes)
+    for place, cause in enumerate(shown):
         lines.append(f"{'or' if place else 'most likely'}: {cause.means}")
         if cause.says:
             lines.append(f"  at:  {_place(one.log, cause.line)}: {cause.says[:SHOWN]}")
@@ -216,6 +216,14 @@ def as_text(one: Diagnosis) -> str:
         more = f"sbatchgen logs {one.run}" if one.log else f"sbatchgen status {one.run}"
         lines.append(f"  fix: {more} shows more")
     return "\n".join(map(one_line, lines)) + "\n"
+
+
+def _telling(causes: Sequence[Failure]) -> list[Failure]:
+    """Those that people are shown: what follows from others only where nothing but a limit is known."""
+    found = [one for one in causes if one.rank != "effect"]
+    if all(one.rank == "limit" for one in found):
+        found += [one for one in causes if one.rank == "effect"][:1]
+    return found[:MOST]
 
 
 def _place(path: str, line: int) -> str:

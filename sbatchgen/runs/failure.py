@@ -26,7 +26,7 @@ _BEFORE = re.compile(
 _OWN = re.compile(r"error: (?P<what>.+?)(?:; at: (?P<at>.+?))?(?:; fix: (?P<fix>.+))?")
 _LOOKS_BAD = re.compile(
     r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): \S"
-    r"|.*\b(?:error|Error|ERROR|fatal|FATAL|Killed|Aborted|panic)\b"
+    r"|.*\b(?:error|Error|ERROR|fatal|FATAL|Killed|Aborted|panic|[Ee]xit(?:ed with)? (?:status|code))\b"
 )
 
 

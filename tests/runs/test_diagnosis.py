@@ -97,6 +97,7 @@ OOM = "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.
 PEER = (
     "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely."
 )
+ABORTED = "E1122 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -6) local_rank: 1"
 LIMIT = "slurmstepd: error: *** JOB 3 ON n1 CANCELLED AT 2026-11-22T12:00:28 DUE TO TIME LIMIT ***"
 
 
@@ -344,6 +345,33 @@ def test_a_failed_run_is_told_with_the_line_and_what_to_type(
     assert command("status", "ddp").err == "note: sbatchgen diagnose ddp says why it failed\n"
 
 
+@pytest.mark.parametrize(
+    ("state", "text", "expected"),
+    [
+        ("FAILED", f"{PEER}\n{ABORTED}", ["most likely: another process of the training"]),
+        (
+            "TIMEOUT",
+            f"{PEER}\n{ABORTED}",
+            ["most likely: its time limit", "or: another process of the training"],
+        ),
+        (
+            "TIMEOUT",
+            f"{PEER}\n{OOM}",
+            ["most likely: there is not enough memory on the GPU", "or: its time limit"],
+        ),
+        ("NODE_FAIL", PEER, ["most likely: a node of the job failed"]),
+    ],
+)
+def test_what_follows_from_others_is_told_where_nothing_else_is_known(
+    folder: Path, programs: Path, command: Command, state: str, text: str, expected: list[str]
+) -> None:
+    run_of(folder, programs, state, 256, text.encode())
+    lines = command("diagnose", "ddp").out.splitlines()
+    told = [line for line in lines[1:] if not line.startswith(" ")]
+    assert len(told) == len(expected), lines
+    assert all(line.startswith(words) for line, words in zip(told, expected, strict=True)), lines
+
+
 def test_what_is_not_known_is_not_guessed(folder: Path, programs: Path, command: Command) -> None:
     run_of(folder, programs, "FAILED", 512, b"one\nValueError: 3 is no number\nan error occurred\nbye\n")
     log_ = folder / "runs/ddp/ddp-4711.out"
@@ -470,6 +498,7 @@ def test_who_cancelled_a_job_is_told_where_slurm_knows(
     (folder / "sacct.json").write_text(json.dumps(recorded))
     fakes.sacct(programs, folder / "sacct.json")
     assert command("diagnose", "ddp").out.startswith("ddp: job 4711 cancelled by root\n")
+    assert command("status", "ddp").err == ""
 
 
 def test_a_run_without_slurm_is_diagnosed_alike(folder: Path, command: Command) -> None:
