@@ -21,7 +21,7 @@ PIECES = 1000  # of a line over which a progress bar has written itself
 # What stands before a message: numbers of srun --label and torchrun's prefixes, times, levels, NCCL's place.
 _BEFORE = re.compile(
     r"\A(?:\s+|\[[^\]]{1,80}\]:?|\d{1,6}: |\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*|(?:ERROR|CRITICAL):"
-    r"|[\w.-]{1,64}:\d+:\d+ \[\d+\] (?:[\w./]+:\d+ )?(?=NCCL))*"
+    r"|[\w.-]{1,64}:\d+:\d+(?= \[\d+\])|[\w./-]{1,64}:\d+ (?=NCCL))*"
 )
 _OWN = re.compile(r"error: (?P<what>.+?)(?:; at: (?P<at>.+?))?(?:; fix: (?P<fix>.+))?")
 _LOOKS_BAD = re.compile(
