@@ -34,7 +34,7 @@ MOST = 3  # causes that people are shown
 LINES = 20_000  # of a log that are read, from its end
 SHOWN = 300  # characters of a line of the log
 # What a script of sbatchgen prints at each start of its job; the log is appended.
-_START = re.compile(r"Job \d+ on \S+, restart \d+ of at most \d+")
+START = re.compile(r"Job \d+ on \S+, restart \d+ of at most \d+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +177,7 @@ def _log(folder: Path, job: RunJob, task: str) -> tuple[str, list[tuple[int, str
     lines = deque[tuple[int, str]](maxlen=LINES)
     with contextlib.suppress(OSError):
         for number, line in log.end(paths[-1]):
-            if _START.match(line):
+            if START.match(line):
                 lines.clear()
             lines.append((number, line))
     return str(paths[-1]), [*lines]

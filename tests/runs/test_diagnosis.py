@@ -11,11 +11,13 @@ import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from string import Template
 
 import pytest
 import yaml
 
 from sbatchgen.runs import log
+from sbatchgen.runs.diagnosis import START
 from sbatchgen.runs.failure import LONGEST, causes, failures, look_bad
 from sbatchgen.runs.index import Index, place
 from sbatchgen.runs.record import Record, keep
@@ -237,6 +239,7 @@ MADE = (
 )
 
 
+@pytest.mark.slow
 def test_what_programs_of_this_machine_print_is_known(tmp_path: Path) -> None:
     (tmp_path / "made.py").write_text(TORCH)
     (tmp_path / "b.sh").write_text(BASH)
@@ -254,6 +257,12 @@ def test_what_programs_of_this_machine_print_is_known(tmp_path: Path) -> None:
 
 
 # --- logs of any kind
+
+
+def test_the_start_of_a_job_is_what_its_script_prints() -> None:
+    (said,) = re.findall(r'echo "(Job \$.*)"', (REPOSITORY / "tests/golden/ddp-msu.sh").read_text())
+    values = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "n[1-2]", "restarts": "1", "max_restarts": "10"}
+    assert START.fullmatch(Template(said).substitute(values))
 
 
 def test_a_big_log_is_read_from_its_end_with_true_line_numbers(tmp_path: Path) -> None:
