@@ -19,7 +19,8 @@ from sbatchgen.runs.failure import Failure, failures, look_bad
 from sbatchgen.runs.index import LOST, RunJob
 from sbatchgen.runs.points import FAILED, numbers
 from sbatchgen.runs.progress import Progress, read_progress
-from sbatchgen.runs.record import records
+from sbatchgen.runs.record import path as record_path
+from sbatchgen.runs.record import read, records
 from sbatchgen.runs.screen import headline, one_line
 from sbatchgen.runs.status import CLOCKS_S, RunState, is_local
 from sbatchgen.slurm.accounting import JobInAccounting, accounting
@@ -84,10 +85,12 @@ def diagnose(one: RunState, environment: Mapping[str, str], task: str = "") -> D
     if job is None:
         return Diagnosis(run=run, failed=False, says=says)
     rows, problems = _rows(job, environment)
-    row = _row(rows, task, first)
+    kept = read(record_path(one.run.folder, job.id))
+    in_turn = bool(kept and kept.one_training)
+    row = _row(rows, task, first, in_turn=in_turn)
     task = task or (row.task if row else "")
-    folder = one.run.folder / task if task.isdecimal() else one.run.folder
-    training = read_progress(folder) if task else one.progress
+    folder = one.run.folder / task if task.isdecimal() and not in_turn else one.run.folder
+    training = read_progress(folder)
     name, ended = (row.state.name, row.state.ended) if row else (job.state, job.ended)
     path, lines = _log(one.run.folder, job, task)
     causes: Sequence[Failure] = ()
@@ -126,10 +129,12 @@ def _job_of(one: RunState, task: str) -> tuple[RunJob | None, int]:
     return one.last, 0
 
 
-def _row(rows: Sequence[SlurmJob], task: str, first: int) -> SlurmJob | None:
-    """What Slurm says of a task; without one, of the first that failed."""
+def _row(rows: Sequence[SlurmJob], task: str, first: int, *, in_turn: bool) -> SlurmJob | None:
+    """What Slurm says of a task; without one, of the first that failed, or of a chain the last that ran."""
     if task.isdecimal():
         return next((row for row in rows if row.task == str(int(task) - first)), None)
+    if in_turn and (ran := [row for row in rows if row.node_list or row.used_s]):
+        return max(ran, key=lambda row: row.start.timestamp() if row.start else 0)
     bad = (row for row in rows if row.state.ended and row.state.name not in _NO_FAILURE)
     return next(bad, rows[-1] if rows else None)
 

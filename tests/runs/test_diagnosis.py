@@ -452,6 +452,32 @@ def test_of_an_array_the_first_task_that_failed_is_told(
     assert "on the GPU" in command("diagnose", "ddp", "--task", "2").out
 
 
+def test_of_tasks_that_go_on_with_one_training_the_last_that_ran_is_told(
+    folder: Path, programs: Path, command: Command
+) -> None:
+    run_of(folder, programs, "FAILED", 256)
+    run_dir = folder / "runs" / "ddp"
+    about = Record(key="c0ffee", run="ddp", shared=False, name="ddp", job="4711", folder="/", array="1-3%1")
+    keep(run_dir, replace(about, command=("sbatchgen", "render", "ddp"), log=f"{run_dir}/%A_%a.out"))
+    (run_dir / "4711_2.out").write_text(OOM)
+    ended = (
+        ("4711_1", "FAILED", 75 << 8, "n1"),
+        ("4711_2", "FAILED", 256, "n2"),
+        ("4711_3", "CANCELLED", 0, ""),
+    )
+    rows = [
+        {"JobArrayID": id_, "State": state, "exit_code": str(code), "NodeList": node,
+         "StartTime": f"2026-11-22T12:00:0{id_[-1]}"}
+        for id_, state, code, node in ended
+    ]  # fmt: skip
+    fakes.squeue(programs, rows)
+    lines = command("diagnose", "ddp").out.splitlines()
+    assert lines[:2] == [
+        "ddp: task 2 of job 4711 failed, exit status 1",
+        "most likely: there is not enough memory on the GPU",
+    ]
+
+
 def test_of_a_sweep_the_first_point_that_failed_is_told(
     folder: Path, programs: Path, command: Command
 ) -> None:
