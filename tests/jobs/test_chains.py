@@ -120,8 +120,11 @@ def test_a_training_ends_by_itself(site: Site, jobs: dict[str, list[str]], name:
     assert [record["JobState"] for record in started] == [*["FAILED"] * (len(started) - 1), "COMPLETED"]
     assert {record["ExitCode"] for record in started[:-1]} <= {"75:0"}
     assert {record["JobState"] for record in rest} == ({"CANCELLED"} if name != "requeued" else set())
-    assert re.search(
-        rf"^{name} +\d+ +completed", site.sbatchgen("status", name, "alone", check=True).stdout, re.MULTILINE
+    last = started[-1]["JobId"] if name == "chained" else jobs[name][0]
+    shown = site.sbatchgen("status", name, "alone", check=True).stdout
+    assert re.search(rf"^{name} +{last} +completed", shown, re.MULTILINE)
+    assert (
+        "Training completed" in site.sbatchgen("logs", name, "--follow", "--lines", "99", check=True).stdout
     )
 
 

@@ -194,7 +194,7 @@ def test_a_script_can_not_be_found_by_its_own_folder(slurm: Path, command: Comma
     (slurm / "queue").write_text("/home/ann/sbatchgen-c0ffee/job.sh\n/home/ann/sbatchgen-/x/job.sh\n")
     assert command("submit", "job.sh", "--yes").out == "4713\n"
     with closing(Index(place(os.environ))) as index:
-        assert [job.id for job in index.jobs()] == ["4711"]
+        assert [job.id for job in index.jobs()] == ["4713"]
 
 
 @pytest.fixture(scope="module")
