@@ -261,6 +261,15 @@ def test_the_training_package_is_part_of_the_snapshot(repository: Path, submit: 
     assert f'\nCODE_DIR="{place}/work/.sbatchgen/code" # holds' in script
 
 
+def test_the_jobs_of_a_chain_run_one_snapshot(repository: Path, submit: Submit) -> None:
+    says = (
+        "[ -e $HOME/first ] && echo 'sbatch: error: Invalid qos' >&2 && exit 1; touch $HOME/first; echo 4711"
+    )
+    result = submit("--trainer", "train.py", "--snapshot", "--chain", "3", says=says)
+    assert (result.status, result.out) == (5, "4711\n")  # the first one needs it
+    assert len([*(repository / "work/runs/single").glob("code-*")]) == 1
+
+
 @pytest.mark.parametrize(
     ("says", "left"),
     [

@@ -116,6 +116,7 @@ def test_a_lost_job_is_looked_for_in_each_cluster_that_it_may_be_in(slurm: Path,
     assert run["jobs"][0]["cluster"] == "east"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [TIMED_OUT, "killed"])
 def test_where_nobody_knows_nothing_is_submitted_again(slurm: Path, command: Command, first: str) -> None:
     (slurm / "plan").write_text(f"{first}\naccept\n")
