@@ -256,7 +256,10 @@ def _tell_cost(state: RunState) -> None:
 @RUN
 @FORMAT
 def report(run: str, *, form: str) -> None:
-    """Show what a run has cost: what it asked for, what it used, and what to ask for next time."""
+    """Show what a run has cost.
+
+    What it asked for, what it used, and what to ask for next time.
+    """
     from sbatchgen.runs import report as reports
     from sbatchgen.runs.status import look
 
