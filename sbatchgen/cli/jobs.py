@@ -13,6 +13,7 @@ import click
 
 from sbatchgen.cli.output import (
     FORMAT,
+    ask,
     completed_runs,
     failure_of,
     here,
@@ -187,18 +188,21 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **giv
     report(found)
 
 
+SNAPSHOT = click.option(
+    "--snapshot", is_flag=True, help="Run a copy of the files that git knows, as they are now."
+)
+SNAPSHOT_FILE = click.option(
+    "--snapshot-file", metavar="PATH", multiple=True, help="Copy this too, which git does not know."
+)
+
+
 @click.command(cls=JobsCommand)
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
 @click.option("--dry-run", is_flag=True, help="Review only.")
 @click.option("--follow", is_flag=True, help="Wait for the job and show its log. Ctrl-C leaves it alone.")
 @click.option("--after", metavar="RUN", multiple=True, help="Start only when this run has completed.")
-@click.option("--snapshot", is_flag=True, help="Run a copy of the files that git knows, as they are now.")
-@click.option(
-    "--snapshot-file",
-    metavar="PATH",
-    multiple=True,
-    help="Copy this too, which git does not know.",
-)
+@SNAPSHOT
+@SNAPSHOT_FILE
 @click.option(
     "--keep-sbatch-env", is_flag=True, help="Don't remove SBATCH_* and SLURM_* from sbatch's environment."
 )
@@ -210,13 +214,18 @@ def submit(args: tuple[str, ...], /, job: tuple[str, ...], *, keep_sbatch_env: b
     same options, and none is submitted if one has errors.
     """
     how = {name: given.pop(name) for name in ("yes", "dry_run", "follow", "after")}
-    named, wanted = given.pop("snapshot_file"), given.pop("snapshot")
-    snapshot = named if wanted or named else None
-    if snapshot is not None:
-        given["snapshot_dir"] = None  # of an earlier job that is resumed
-    asked = {"snapshot": snapshot, "after": how["after"], "keep_env": keep_sbatch_env}
+    asked = {"snapshot": snapshot_of(given), "after": how["after"], "keep_env": keep_sbatch_env}
     submissions = [_submission(one, args, given, **asked) for one in job]
     submit_reviewed(*submissions, keep_env=keep_sbatch_env, **how)
+
+
+def snapshot_of(given: dict[str, Any]) -> tuple[str, ...] | None:
+    """The files of a snapshot besides those of git, taken from the options; None if none was asked for."""
+    named, wanted = given.pop("snapshot_file"), given.pop("snapshot")
+    if not wanted and not named:
+        return None
+    given["snapshot_dir"] = None  # of an earlier job that is resumed
+    return tuple(named)
 
 
 def _submission(
@@ -259,11 +268,7 @@ def submit_reviewed(
         sys.exit(failure.exit_status)
     if dry_run:
         return
-    if not yes:
-        if not sys.stdin.isatty():
-            raise click.UsageError("no terminal to ask: add --yes to submit, or --dry-run to review only")
-        jobs = "; ".join(in_short(one.review) for one in submissions)
-        click.confirm(f"Submit {visible(jobs)}?", abort=True, err=True)
+    ask("; ".join(in_short(one.review) for one in submissions), yes=yes)
     with sbatch.open_index(os.environ, note) as index:
         dependencies = [_dependency(one, index, after) if after else "" for one in submissions]
         if submissions[0].local:

@@ -131,6 +131,19 @@ def show_review(shown: Review, stream: TextIO, form: str = "text") -> None:
         put(visible(as_text(shown, here())), stream, nl=False)
 
 
+def ask(what: str, *, yes: bool) -> None:
+    """Ask whether to submit something; not if the user has said yes.
+
+    Raises:
+        click.UsageError: There is no terminal to ask.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("no terminal to ask: add --yes to submit, or --dry-run to review only")
+    click.confirm(f"Submit {visible(what)}?", abort=True, err=True)
+
+
 def is_screen(stream: TextIO) -> bool:
     """Whether it is a terminal that can do more than plain lines."""
     return stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")

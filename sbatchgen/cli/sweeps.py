@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sbatchgen.cli.jobs import JobCommand
-from sbatchgen.cli.output import completed_runs, failure_of, here, note, put, say, show_review
+from sbatchgen.cli.jobs import SNAPSHOT, SNAPSHOT_FILE, JobCommand, snapshot_of
+from sbatchgen.cli.output import ask, completed_runs, failure_of, here, note, put, say, show_review
 from sbatchgen.errors import CommandLineError, SlurmError
-from sbatchgen.quoting import visible
 
 if TYPE_CHECKING:
     from sbatchgen.plan.request import Request
@@ -37,6 +36,8 @@ Choice = Callable[["Sweep"], Iterable[int]]
 @click.option("--random", "most", metavar="N", type=click.IntRange(min=1), help="N of all combinations.")
 @click.option("--seed", type=int, default=0, help="Another choice of --random.", show_default=True)
 @click.option("--throttle", metavar="N", type=click.IntRange(min=1), help="At most N at the same time.")
+@SNAPSHOT
+@SNAPSHOT_FILE
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
 @click.option("--dry-run", is_flag=True, help="Review only.")
 @click.pass_obj
@@ -57,6 +58,7 @@ def run_sweep(args: tuple[str, ...], job: str, given: dict[str, Any], choice: Ch
     options = {
         name: given.pop(name) for name in ("params", "file", "most", "seed", "throttle", "yes", "dry_run")
     }
+    options["snapshot"] = snapshot_of(given)
     points = _points(options)
     chosen = list(choice(points) if choice else range(len(points.points)))
     if not chosen:
@@ -117,18 +119,14 @@ def _submit(
     from sbatchgen.submit import sbatch
     from sbatchgen.submit.submission import of_job
 
-    submission = of_job(request, os.environ, here(), ask_squeue=new)
+    submission = of_job(request, os.environ, here(), ask_squeue=new, snapshot=options["snapshot"])
     show_review(folded(submission.review), sys.stderr)
     if failure := failure_of(submission.review.findings):
         sys.exit(failure.exit_status)
-    arrays = f" in {len(several)} arrays" if len(several) > 1 else ""
     if options["dry_run"]:
         return
-    if not options["yes"]:
-        if not sys.stdin.isatty():
-            raise click.UsageError("no terminal to ask: add --yes to submit, or --dry-run to review only")
-        what = f"{visible(in_short(submission.review))}: {points.chosen:,} points{arrays}"
-        click.confirm(f"Submit {what}?", abort=True, err=True)
+    arrays = f" in {len(several)} arrays" if len(several) > 1 else ""
+    ask(f"{in_short(submission.review)}: {points.chosen:,} points{arrays}", yes=options["yes"])
     with sbatch.open_index(os.environ, note) as index:
         _send_all(submission, points, several, options["throttle"], index)
 
