@@ -242,3 +242,13 @@ def submission_of(array: str) -> Submission:
         script=b"", name="job.slurm", asked={}, log_folders=(), run_dir=None, local=False, review=of_script(""),
         about=about,
     )  # fmt: skip
+
+
+def test_a_sweep_runs_a_snapshot_of_the_code(command: Command, folder: Path) -> None:
+    (folder / "t.py").write_text("")
+    for words in (["init", "--quiet"], ["add", "t.py"]):
+        subprocess.run(["git", *words], check=True, cwd=folder)
+    job = ("cpu", "--profile", "msu", "--runtime", "host", "--trainer", "t.py", "--run-dir", "runs")
+    done = command("sweep", *job, "--param", "value=1,2", "--snapshot", "--dry-run")
+    assert done.status == 0, done.err
+    assert f'cd -- "{folder}/runs/code-' in done.err
