@@ -24,6 +24,7 @@ _BEFORE = re.compile(
     r"|[\w.-]{1,64}:\d+:\d+(?= \[\d+\])|[\w./-]{1,64}:\d+ (?=NCCL))*"
 )
 _OWN = re.compile(r"error: (?P<what>.+?)(?:; at: (?P<at>.+?))?(?:; fix: (?P<fix>.+))?")
+_INNER = re.compile(r"\(((?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception): .*)\)$")  # what our own words are about
 _LOOKS_BAD = re.compile(
     r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): \S"
     r"|.*\b(?:error|Error|ERROR|fatal|FATAL|Killed|Aborted|panic|[Ee]xit(?:ed with)? (?:status|code))\b"
@@ -117,15 +118,18 @@ def _told(number: int, line: str, run: str) -> Iterator[Failure]:
     """The causes that a line of the log tells; a progress bar may have written over itself in it."""
     any_text, texts = _texts()
     for piece in pieces(line):
-        if own := _OWN.fullmatch(piece):
+        own = _OWN.fullmatch(piece)
+        inner = _INNER.search(own["what"]) if own else None
+        text = inner[1] if inner else "" if own else piece
+        if any_text.match(text):
+            for pattern, known in texts:
+                if match := pattern.match(text):
+                    yield _failure(known, match, run, line=number, says=piece)
+                    break
+        elif own:
             what, at, fix = own["what"], own["at"], own["fix"] or ""
             means = f"{what} ({at})" if at else what
             yield Failure(cause="own-words", rank="own", means=means, fix=fix, line=number, says=piece)
-        elif any_text.match(piece):
-            for pattern, known in texts:
-                if match := pattern.match(piece):
-                    yield _failure(known, match, run, line=number, says=piece)
-                    break
 
 
 def _failure(
