@@ -79,7 +79,7 @@ def start(site: Site, name: str, *flags: str, delay: float = DELAY) -> list[str]
 def jobs(site: Site) -> dict[str, list[str]]:
     """All that only have to be waited for: submitted together, so that they run side by side."""
     ids = {name: start(site, name, *flags) for name, flags in WAYS.items()}
-    ids["cancelled"] = start(site, "cancelled", "--chain", "4", delay=0.2)
+    ids["cancelled"] = start(site, "cancelled", "--chain", "4", delay=1.0)
     ids["alone"] = start(site, "alone", "--resume", "off")
     gate = str(site.cluster.sbatch("--hold", "--wrap=true"))  # until all are submitted
     for name, how in {"failed": ("--env", "FAILS=1"), "unprepared": ("--venv", "/nowhere")}.items():
