@@ -42,7 +42,7 @@ SlurmdParameters=config_overrides
 SlurmdTimeout=10
 ReturnToService=2
 JobRequeue=1
-KillWait=120
+KillWait=60
 MinJobAge=3600
 SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1

@@ -212,7 +212,11 @@ class Cluster:
         """
         self._hosts.pop(name).stop()
         if declare:
-            self.root(["scontrol", "update", f"nodename={name}", "state=down", "reason=power"])
+            self.declare_down(name)
+
+    def declare_down(self, name: str) -> None:
+        """Tell Slurm that a node is down, before it finds out."""
+        self.root(["scontrol", "update", f"nodename={name}", "state=down", "reason=power"])
 
     def start_node(self, name: str) -> None:
         """Switch a node on again and wait until Slurm would use it."""

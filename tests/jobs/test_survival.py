@@ -18,11 +18,13 @@ import torch
 from tests.cluster import fixtures
 from tests.cluster import site as machine
 from tests.cluster.slurm import Cluster
-from tests.jobs.jobs import EPOCH, TRAINING, Site, site_on, split
+from tests.jobs.jobs import EPOCH, Site, site_on, split
 from tests.training.states import equal
 
-# Slurm misses a node about so many seconds late; real sites' 300 are too long for a test.
-SLURMD_TIMEOUT_S = 30
+# Slurm asks its nodes for a sign of life three times in SlurmdTimeout; what is silent for so long is down. The script is
+# to notice a dead node in between: srun gives it 60 s (--wait), and KillWait and 2 s to end. Real sites' 300 are too long.
+SETTINGS = "SlurmdTimeout=180\nKillWait=30"
+SILENT = "A node of n[2-3] does not answer: waiting for Slurm to start the job again"
 STEPS, SAVE_EVERY = 50, 7  # which is no divisor of an epoch's 25
 PACE = ("--step-delay", "0.3", "--sync-every", "1", "--save-every", str(SAVE_EVERY))
 # Slurm looks at time limits each half minute: this is in time for that, and the trainer's own clock is not asked.
@@ -36,33 +38,13 @@ TASKS = ("--launcher", "srun")  # half as many processes as with torchrun, which
 def site() -> Iterator[Site]:
     fixtures._need(machine.why_not(), what=fixtures.JOBS)
     visible = [Path(sys.prefix), Path(sys.base_prefix), fixtures.CHECKOUT]
-    with Cluster(visible=visible, settings=f"SlurmdTimeout={SLURMD_TIMEOUT_S}") as cluster:
+    with Cluster(visible=visible, settings=SETTINGS) as cluster:
         yield site_on(cluster)
 
 
 def start(site: Site, name: str, *arguments: str) -> int:
     flags, trainer = split(arguments)
     return site.submit(name, "ddp", "--nodes", "2", "--gpus-per-node", "1", *flags, "--", *PACE, *trainer)
-
-
-def start_impatient(site: Site, name: str, *flags: str) -> int:
-    """With srun waiting for a node that is gone for 12 seconds, not 60: both are less than Slurm needs."""
-    arguments = (
-        "ddp",
-        "--nodes",
-        "2",
-        "--gpus-per-node",
-        "1",
-        "--job-name",
-        name,
-        "--requeue-on-node-fail",
-        *flags,
-    )
-    arguments += ("--output", f"runs/{name}/%x-%j.out")
-    script = site.sbatchgen("render", *arguments, "--", *TRAINING, *PACE, check=True).stdout
-    assert script.count("--wait=60") == 1
-    site.cluster.put(f"work/{name}.slurm", script.replace("--wait=60", "--wait=12"))
-    return int(site.sbatchgen("submit", f"{name}.slurm", "--yes", check=True).stdout)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -73,7 +55,7 @@ def jobs(site: Site) -> dict[str, int]:
         "limited": start(
             site, "limited", *SMALL, "--nodelist", "n1,n2", "--signal", "B:USR1@120", "--", *SLOW
         ),
-        "worker-lost": start_impatient(site, "worker-lost", *SMALL, "--exclude", "n1"),
+        "worker-lost": start(site, "worker-lost", *SMALL, "--exclude", "n1", "--requeue-on-node-fail"),
         "host-lost": start(site, "host-lost", *SMALL, "--nodelist", "n3,n4"),
     }
     for name, nodes in {"worker-lost": "n[2-3]", "host-lost": "n[3-4]"}.items():
@@ -111,6 +93,7 @@ def jobs(site: Site) -> dict[str, int]:
     as_soon_as_possible(cluster, {
         lambda: trains("limited"): limit,
         lambda: "Stopped by time limit" in site.log("limited"): unlimit,
+        lambda: SILENT in site.log("worker-lost"): lambda: cluster.declare_down("n3"),
         moved: lambda: cluster.start_node("n3"),
         lambda: trains("requeued"): lambda: cluster.run(["scontrol", "requeue", requeued], check=True),
         lambda: trains("cancelled"): lambda: cluster.run(["scancel", cancelled], check=True),
@@ -159,8 +142,7 @@ def test_a_node_dies_before_slurm_knows(site: Site, jobs: dict[str, int]) -> Non
     """The script of the node that is left sees its training fail, and may not take that for the job's fault."""
     record = finished(site, jobs, "worker-lost")
     assert (record["Restarts"], record["NodeList"]) == ("1", "n[2,4]")
-    told = "A node of n[2-3] does not answer: waiting for Slurm to start the job again"
-    assert site.log("worker-lost").count(told) == 1
+    assert site.log("worker-lost").count(SILENT) == 1
     assert max(lost(site, "worker-lost")) <= SAVE_EVERY
 
 
