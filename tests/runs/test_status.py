@@ -185,8 +185,7 @@ def test_a_job_that_slurm_has_forgotten_is_not_shown_as_running(site: Site) -> N
 @pytest.mark.slow
 def test_with_the_controller_down_it_lists_what_was_seen(site: Site) -> None:
     site.submit("seen", "--hold")
-    shown = site("status", "seen")
-    assert "waiting: it is held" in shown.stdout, shown
+    site.cluster.until(lambda: "waiting: it is held" in site("status", "seen").stdout, "a job that is held")
     site.cluster.stop_controller()
     try:
         done = site("status")
