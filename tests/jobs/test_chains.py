@@ -42,9 +42,9 @@ if "SBATCHGEN_AGAIN_FILE" in os.environ:
 """
 MOST = str(STEPS // STEPS_OF_A_JOB + 3)  # more jobs than are needed
 WAYS = {
-    "requeued": ("--max-restarts", MOST),
-    "chained": ("--chain", MOST, "--no-requeue"),
-    "tasks": ("--array", f"1-{MOST}%1", "--no-requeue"),
+    "long-requeued": ("--max-restarts", MOST),
+    "long-chained": ("--chain", MOST, "--no-requeue"),
+    "long-tasks": ("--array", f"1-{MOST}%1", "--no-requeue"),
 }
 
 
@@ -79,10 +79,13 @@ def start(site: Site, name: str, *flags: str, delay: float = DELAY) -> list[str]
 def jobs(site: Site) -> dict[str, list[str]]:
     """All that only have to be waited for: submitted together, so that they run side by side."""
     ids = {name: start(site, name, *flags) for name, flags in WAYS.items()}
-    ids["cancelled"] = start(site, "cancelled", "--chain", "4", delay=1.0)
-    ids["alone"] = start(site, "alone", "--resume", "off")
+    ids["chain-cancelled"] = start(site, "chain-cancelled", "--chain", "4", delay=1.0)
+    ids["long-alone"] = start(site, "long-alone", "--resume", "off")
     gate = str(site.cluster.sbatch("--hold", "--wrap=true"))  # until all are submitted
-    for name, how in {"failed": ("--env", "FAILS=1"), "unprepared": ("--venv", "/nowhere")}.items():
+    for name, how in {
+        "chain-failed": ("--env", "FAILS=1"),
+        "chain-unprepared": ("--venv", "/nowhere"),
+    }.items():
         ids[name] = start(site, name, "--chain", "4", *how, "--dependency", f"afterany:{gate}")
     site.cluster.run(["scancel", gate], check=True)
     return ids
@@ -91,18 +94,18 @@ def jobs(site: Site) -> dict[str, list[str]]:
 def test_a_cancelled_job_is_not_the_end_of_a_chain_but_a_cancelled_run_is(
     site: Site, jobs: dict[str, list[str]]
 ) -> None:
-    first, second, *_ = jobs["cancelled"]
-    site.reach_step("cancelled", 3)
+    first, second, *_ = jobs["chain-cancelled"]
+    site.reach_step("chain-cancelled", 3)
     site.cluster.run(["scancel", first], check=True)
     site.cluster.wait(second, {"RUNNING"})
-    site.cluster.until(lambda: len(site.events("cancelled", "start")) == 2, "start of the second job")
-    site.sbatchgen("cancel", "cancelled", check=True)
-    started, rest = of_run(site, jobs["cancelled"])
+    site.cluster.until(lambda: len(site.events("chain-cancelled", "start")) == 2, "start of the second job")
+    site.sbatchgen("cancel", "chain-cancelled", check=True)
+    started, rest = of_run(site, jobs["chain-cancelled"])
     assert [record["JobId"] for record in started] == [first, second]
     assert {record["JobState"] for record in [*started, *rest]} == {"CANCELLED"}
 
 
-@pytest.mark.parametrize(("name", "status"), [("failed", "7:0"), ("unprepared", "1:0")])
+@pytest.mark.parametrize(("name", "status"), [("chain-failed", "7:0"), ("chain-unprepared", "1:0")])
 def test_a_failure_ends_the_chain(site: Site, jobs: dict[str, list[str]], name: str, status: str) -> None:
     started, rest = of_run(site, jobs[name])
     assert [(record["JobState"], record["ExitCode"]) for record in started] == [("FAILED", status)]
@@ -115,13 +118,13 @@ def test_a_training_ends_by_itself(site: Site, jobs: dict[str, list[str]], name:
     assert site.log(name).count("Training completed") == 1
     assert len(site.events(name, "start")) == sum(1 + int(record["Restarts"]) for record in started) > 9
     assert all(int(str(event["step"])) % STEPS_OF_A_JOB == 0 for event in site.events(name, "resume"))
-    of_run(site, jobs["alone"])
-    assert equal(weights(site, name), weights(site, "alone"))
+    of_run(site, jobs["long-alone"])
+    assert equal(weights(site, name), weights(site, "long-alone"))
     assert [record["JobState"] for record in started] == [*["FAILED"] * (len(started) - 1), "COMPLETED"]
     assert {record["ExitCode"] for record in started[:-1]} <= {"75:0"}
-    assert {record["JobState"] for record in rest} == ({"CANCELLED"} if name != "requeued" else set())
-    last = started[-1]["JobId"] if name == "chained" else jobs[name][0]
-    shown = site.sbatchgen("status", name, "alone", check=True).stdout
+    assert {record["JobState"] for record in rest} == ({"CANCELLED"} if name != "long-requeued" else set())
+    last = started[-1]["JobId"] if name == "long-chained" else jobs[name][0]
+    shown = site.sbatchgen("status", name, "long-alone", check=True).stdout
     assert re.search(rf"^{name} +{last} +completed", shown, re.MULTILINE)
     assert (
         "Training completed" in site.sbatchgen("logs", name, "--follow", "--lines", "99", check=True).stdout

@@ -22,12 +22,12 @@ def test_a_job_that_waits_runs_the_code_of_its_submission(cluster: Cluster) -> N
     run("git", "init", "--quiet", "..")
     run("git", "add", "train.py", "helper.py")
     run("git", "-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "--quiet", "-m", "first")
-    ask = (SBATCHGEN, "submit", "cpu", "--profile", "./testing.yaml", "--yes", "--trainer", "train.py")
-    job = int(run(*ask, "--snapshot", "--set", "extra_options.hold=true"))
+    ask = (SBATCHGEN, "submit", "cpu", "--job-name", "copied", "--profile", "./testing.yaml", "--yes")
+    job = int(run(*ask, "--trainer", "train.py", "--snapshot", "--set", "extra_options.hold=true"))
     cluster.put("repo/deep er/helper.py", "VERSION = 'edited'\n")
-    runs = work / "runs/cpu"
+    runs = work / "runs/copied"
     (place,) = runs.glob("code-*")
-    log = runs / f"cpu-{job}.out"
+    log = runs / f"copied-{job}.out"
     run("scontrol", "release", job)
     cluster.wait(job, {"COMPLETED"})
     ran = f"reviewed {place}/deep er\n"
@@ -35,13 +35,13 @@ def test_a_job_that_waits_runs_the_code_of_its_submission(cluster: Cluster) -> N
     run("scontrol", "requeue", job)
     cluster.wait(job, {"COMPLETED"})
     assert log.read_text().count(ran) == 2
-    resumed = int(run(SBATCHGEN, "resume", "cpu", "--yes"))
+    resumed = int(run(SBATCHGEN, "resume", "copied", "--yes"))
     run("scontrol", "release", resumed)
     cluster.wait(resumed, {"COMPLETED"})
-    assert ran in (runs / f"cpu-{resumed}.out").read_text()
-    new = int(run(SBATCHGEN, "resume", "cpu", "--yes", "--snapshot"))
+    assert ran in (runs / f"copied-{resumed}.out").read_text()
+    new = int(run(SBATCHGEN, "resume", "copied", "--yes", "--snapshot"))
     shutil.rmtree(place)  # of the earlier jobs
     (later,) = runs.glob("code-*")
     run("scontrol", "release", new)
     cluster.wait(new, {"COMPLETED"})
-    assert f"edited {later}/deep er\n" in (runs / f"cpu-{new}.out").read_text()
+    assert f"edited {later}/deep er\n" in (runs / f"copied-{new}.out").read_text()
