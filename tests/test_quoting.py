@@ -61,6 +61,7 @@ def test_a_path_with_blanks_in_a_variable_stays_one_word() -> None:
     assert bash(script, HOME="/a b") == "1:/a b/x\n"
 
 
+@pytest.mark.slow
 @given(ONE_LINE)
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_directives_are_read_back_by_the_real_sbatch(oracle: Callable[..., Any], value: str) -> None:

@@ -206,6 +206,7 @@ def unreadable(path: Path) -> None:
     (path / next(path.glob("job-*.json")).name).write_bytes(b"{")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mishap", "says"),
     [(gone, "ended: its run folder is gone"), (unreadable, "submitted: its record can't be read")],
@@ -265,6 +266,7 @@ rm -f disk/filler
 FILLS = '#!/bin/bash\n[[ -e disk/fill ]] && dd if=/dev/zero of=disk/filler bs=512 2>/dev/null\necho "$$"\n'
 
 
+@pytest.mark.slow
 def test_an_index_on_a_disk_that_gets_full_costs_no_job(folder: Path, programs: Path) -> None:
     """sbatch has accepted the job when the disk is full: its id is printed, and it is a run."""
     (folder / "disk").mkdir()
@@ -286,6 +288,7 @@ BOUND = [] if os.getuid() else ["setpriv", "--bounding-set=-all", "--inh-caps=-a
 ANOTHER_USER = 54321
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="left out: files of two users: needs root")
 @pytest.mark.parametrize("whose", ["mine, read-only", "another user's", "another user's, closed"])
 def test_a_folder_that_can_not_be_written_is_told(folder: Path, programs: Path, whose: str) -> None:

@@ -63,6 +63,7 @@ def test_one_run_is_drawn_into_its_folder(command: Command, folder: Path) -> Non
     assert (folder / "runs/ddp/plot.png").read_bytes().startswith(b"\x89PNG\r\n")
 
 
+@pytest.mark.slow
 def test_what_a_picture_says(command: Command, folder: Path) -> None:
     run(folder / "ddp", *ORDINARY, start(6), train(8), {"event": "preempted", "step": 8})
     assert command("plot", "ddp", "--output", "one.svg").out == "one.svg\n"
@@ -189,6 +190,7 @@ def test_a_number_that_is_none_is_left_out(tmp_path: Path) -> None:
     assert [step for step, _ in curves["train samples_per_s"]] == [2, 4, 6, 6]
 
 
+@pytest.mark.slow
 def test_a_loss_that_falls_far_is_on_a_logarithmic_scale(command: Command, folder: Path) -> None:
     run(folder / "a", start(0), train(1, 100.0), train(2, 1.0))
     run(folder / "b", start(0), train(1, 4.0), train(2, 1.0))

@@ -174,6 +174,7 @@ def test_each_job_of_a_chain_waits_for_all_before_it(slurm: Path, command: Comma
     assert len([*(slurm / "runs/single").glob("job-*.json")]) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("third", "why"), [(REFUSED, "Invalid qos"), (TIMED_OUT, "Socket timed out")])
 def test_a_chain_of_which_a_job_is_refused_is_shorter_and_says_so(
     slurm: Path, command: Command, third: str, why: str
