@@ -415,9 +415,8 @@ def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes:
         raise CommandLineError.of(what, fix=f"sbatchgen resubmit {found.name}")
     agreed = ("--yes",) if yes else ()
     if last.command:
-        words = last.command[2:]
-        cut = words.index("--") if "--" in words else len(words)
-        _submit((*words[:cut], "--resume", "auto", *options, *agreed), (*words[cut + 1 :], *args))
+        words, old_args = last.typed
+        _submit((*words, "--resume", "auto", *options, *agreed), (*old_args, *args))
         return
     if options or args:
         what = f"run {found.name} is of a finished script: options can't change it"

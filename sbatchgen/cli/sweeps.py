@@ -16,6 +16,7 @@ from sbatchgen.cli.output import ask, completed_runs, failure_of, here, note, pu
 from sbatchgen.errors import CommandLineError, SlurmError
 
 if TYPE_CHECKING:
+    from sbatchgen.plan.plan import Plan
     from sbatchgen.plan.request import Request
     from sbatchgen.plan.sweep import Sweep, SweepArray
     from sbatchgen.runs.index import Index
@@ -68,9 +69,9 @@ def run_sweep(args: tuple[str, ...], job: str, given: dict[str, Any], choice: Ch
         raise CommandLineError.of(
             "a sweep makes its own array", at="--array", fix="leave it out; see --throttle"
         )
-    several = parts(chosen, _most_tasks(job, args, given))
-    given["array"] = several[0].text(None)
+    given["array"] = "0"  # until its length is known
     request = read_request(job, args, given, environment=os.environ, folder=here())
+    several = parts(chosen, _most_tasks(request.plan))
     carried = len(several) > 1 or several[0].first > 0
     points = dataclasses.replace(points, chosen=len(chosen), carried=carried)
     request = with_sweep(request, points, several[0].text(options["throttle"]), _words(options))
@@ -88,12 +89,10 @@ def _points(options: dict[str, Any]) -> Sweep:
     return read_points(Path(file)) if file else grid(params, most, options["seed"])
 
 
-def _most_tasks(job: str, args: tuple[str, ...], given: dict[str, Any]) -> int:
+def _most_tasks(plan: Plan) -> int:
     """How many elements an array may have: as the live cluster says, else the profile."""
-    from sbatchgen.plan.request import read_request
     from sbatchgen.slurm.config import ARRAY_SIZE, config, most_array_tasks
 
-    plan = read_request(job, args, given, environment=os.environ, folder=here()).plan
     if not plan.slurm:
         what = f"a sweep is an array of Slurm, and profile '{plan.profile.name}' has none"
         raise CommandLineError.of(what, fix="name a profile of a cluster: --profile NAME")
@@ -220,10 +219,9 @@ def resubmit(
             raise CommandLineError.of(what, fix="submit another sweep: --job-name NAME")
         return chosen
 
-    words = last.command[2:]
-    cut = words.index("--") if "--" in words else len(words)
+    words, old_args = last.typed
     agreed = ("--yes",) if yes else ()
-    given = (*words[:cut], *options, *agreed)
-    trainer_args = (*words[cut + 1 :], *args)
+    given = (*words, *options, *agreed)
+    trainer_args = (*old_args, *args)
     with sweep.make_context("sweep", [*given], obj=trainer_args) as context:
         run_sweep(trainer_args, context.params.pop("job"), context.params, choice)

@@ -147,7 +147,7 @@ def _rerun(job: str, profile: str, args: tuple[str, ...], given: Mapping[str, An
 
 def with_sweep(request: Request, sweep: Sweep, array: str, words: Sequence[str]) -> Request:
     """The request of a sweep, from that of its first array; `words` are the options that gave the points."""
-    cut = request.rerun.index("--") if "--" in request.rerun else len(request.rerun)
+    cut = _end_of_options(request.rerun)
     at = request.rerun.index("--array")
     options = (*request.rerun[2:at], *request.rerun[at + 2 : cut])
     by = Origin(Level.COMMAND_LINE, f"{sweep.chosen:,} points")
@@ -173,6 +173,10 @@ def with_snapshot(request: Request, folder: str) -> Request:
 
 def _with(request: Request, plan: Plan, *words: str) -> Request:
     """The request of another plan, which these words make."""
-    rerun = request.rerun
-    cut = rerun.index("--") if "--" in rerun else len(rerun)
+    rerun, cut = request.rerun, _end_of_options(request.rerun)
     return replace(request, plan=plan, rerun=(*rerun[:cut], *words, *rerun[cut:]))
+
+
+def _end_of_options(rerun: Sequence[str]) -> int:
+    """The place of the `--` before the trainer's arguments, or of the end."""
+    return rerun.index("--") if "--" in rerun else len(rerun)

@@ -9,7 +9,6 @@ import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timezone
 from pathlib import Path
 
 from sbatchgen.errors import Problem, SlurmError
@@ -22,7 +21,7 @@ from sbatchgen.runs.progress import Progress, read_progress
 from sbatchgen.runs.record import path as record_path
 from sbatchgen.runs.record import read, records
 from sbatchgen.runs.screen import headline, one_line
-from sbatchgen.runs.status import CLOCKS_S, RunState, is_local
+from sbatchgen.runs.status import RunState, before, is_local
 from sbatchgen.slurm.accounting import JobInAccounting, accounting
 from sbatchgen.slurm.queue import queue
 from sbatchgen.slurm.reason import reason
@@ -154,12 +153,11 @@ def _rows(job: RunJob, environment: Mapping[str, str]) -> tuple[list[SlurmJob], 
     """What Slurm says of a job that has ended; none if it has forgotten it."""
     if is_local(job) or not job.id:
         return [], []
-    since = datetime.fromtimestamp(job.submitted - CLOCKS_S, timezone.utc)
     known: list[SlurmJob] = []
     try:
         known += (row for row in queue(environment, [job.id]) if key_of(row.command) in ("", job.key))
         if not known or job.state == "CANCELLED":  # sacct alone tells who it was
-            known = [*(accounting([job.id], since, environment) or known)]
+            known = [*(accounting([job.id], before([job]), environment) or known)]
     except SlurmError as error:
         return known, [*error.problems]
     return known, []

@@ -125,6 +125,13 @@ class Record:
     process: Process | None = None
 
     @property
+    def typed(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The words of its command behind `sbatchgen render`, and what follows `--`, for the trainer."""
+        words = self.command[2:]
+        cut = words.index("--") if "--" in words else len(words)
+        return words[:cut], words[cut + 1 :]
+
+    @property
     def one_training(self) -> bool:
         """Whether it is an array, and no sweep, whose tasks go on with one training, one after the other."""
         return self.command[1:2] == ("render",) and one_at_a_time(self.array)

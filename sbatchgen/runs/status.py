@@ -28,7 +28,7 @@ SUBMITS_S = 900.0  # a submission takes no longer, unless its command was killed
 _FORGOTTEN = "Slurm has lost it, and given its id to another job: its controller was killed"
 NEVER_STARTED = "it has never started"
 _STATUSES = {75: "stopped and saved, with more to do"}  # docs/reference/exit-status.md
-CLOCKS_S = 120.0  # how far the clocks of a cluster may differ
+_CLOCKS_S = 120.0  # how far the clocks of a cluster may differ
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +87,11 @@ def look(
         found = points.look(sweep, runs[0].folder, record.records(runs[0].folder), queued)
         states = [replace(states[0], sweep=found)]
     return states, problems
+
+
+def before(jobs: Iterable[RunJob]) -> datetime:
+    """A time before which none of the jobs was submitted, by whatever clock: sacct asks for one."""
+    return datetime.fromtimestamp(min(job.submitted for job in jobs) - _CLOCKS_S, timezone.utc)
 
 
 def is_local(job: RunJob) -> bool:
@@ -192,8 +197,7 @@ def _from_accounting(
     """The last states of jobs that squeue no longer knows."""
     if not gone:
         return {}
-    since = datetime.fromtimestamp(min(job.submitted for job in gone) - CLOCKS_S, timezone.utc)
-    answer = accounting([job.id for job in gone], since, environment, cluster=gone[0].cluster)
+    answer = accounting([job.id for job in gone], before(gone), environment, cluster=gone[0].cluster)
     by_id: dict[str, list[SlurmJob]] = {}
     for row in answer or ():
         by_id.setdefault(str(row.job), []).append(row)

@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from sbatchgen.plan.resources import UNLIMITED, Resources
 from sbatchgen.runs import history, process
 from sbatchgen.runs.events import EVENTS, events, number
 from sbatchgen.runs.index import LOST, SUBMITTING, Run, RunJob
-from sbatchgen.runs.status import CLOCKS_S, RunState, is_local
+from sbatchgen.runs.status import RunState, before, is_local
 from sbatchgen.slurm import accounting
 from sbatchgen.slurm.accounting import JobUsage
 
@@ -141,9 +140,8 @@ def _accounted(jobs: Sequence[RunJob], environment: Mapping[str, str]) -> dict[s
     of_slurm = [job for job in jobs if job.id and not is_local(job)]
     if not of_slurm:
         return {}
-    since = datetime.fromtimestamp(min(job.submitted for job in of_slurm) - CLOCKS_S, timezone.utc)
     found: dict[str, list[JobUsage]] = {}
-    for start in accounting.usage([job.id for job in of_slurm], since, environment) or ():
+    for start in accounting.usage([job.id for job in of_slurm], before(of_slurm), environment) or ():
         found.setdefault(start.job, []).append(start)
     return found
 
