@@ -1,0 +1,82 @@
+"""Generic resources of nodes, as `scontrol -d show node` prints them: GPUs, shards and others.
+
+What a job asks for is read by sbatch/gres.py. Source of the shapes: gres.c of Slurm 20.11 to 26.05.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+
+from sbatchgen.sbatch.gres import number
+
+_ITEM = re.compile(r"(?:\([^()]*\)|[^,(])+")  # a comma in parentheses does not part
+_DETAIL = re.compile(r"\(([^()]*)\)$")
+_PER_GPU = re.compile(r"(?:-|[0-9]+)/[0-9]+(?:,(?:-|[0-9]+)/[0-9]+)*")
+_NONE = ("", "(null)", "N/A")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGres:
+    """Resources of one name and type on a node: all of them, those in use, or those drained.
+
+    Attributes:
+        name: As gpu, shard, mps.
+        type: As a100; "" if it has none.
+        count: How many.
+        consumed: Whether jobs use them up; with `no_consume` any number of jobs may have them.
+        indexes: Which GPUs of the node are in use; of shards before 23.11, on which GPUs some are.
+        per_gpu: Of what is shared, as shards, since 23.11: how many are in use and how many there are on each
+            GPU; None in use where a job has the whole GPU.
+    """
+
+    name: str
+    type: str = ""
+    count: int = 0
+    consumed: bool = True
+    indexes: tuple[int, ...] = ()
+    per_gpu: tuple[tuple[int | None, int], ...] = ()
+
+
+@functools.lru_cache(maxsize=4096)  # nodes of a cluster have much the same
+def node_gres(printed: str) -> tuple[NodeGres, ...]:
+    """What is in a value of Gres, GresUsed or GresDrain."""
+    if printed in _NONE:
+        return ()
+    return tuple(_item(item) for item in _ITEM.findall(printed))
+
+
+def _item(text: str) -> NodeGres:
+    detail = _DETAIL.search(text)
+    said = detail[1] if detail else ""
+    name, *rest = (text[: detail.start()] if detail else text).split(":")
+    count = number(rest[-1]) if rest else None
+    if count is not None:
+        rest.pop()
+    consumed = "no_consume" not in rest
+    kind = next((part for part in rest if part not in ("no_consume", "(null)")), "")
+    return NodeGres(
+        name=name,
+        type=kind,
+        count=1 if count is None else count,  # `gpu:a100` alone is one, in slurm.conf as in a request
+        consumed=consumed,
+        indexes=_indexes(said.removeprefix("IDX:")) if said.startswith("IDX:") else (),
+        per_gpu=_per_gpu(said) if _PER_GPU.fullmatch(said) else (),
+    )
+
+
+def _indexes(text: str) -> tuple[int, ...]:
+    """The numbers in "0-2,5"; none in "N/A"."""
+    found: list[int] = []
+    for part in text.split(","):
+        low, _, high = part.partition("-")
+        if low.isascii() and low.isdecimal() and (high or low).isascii() and (high or low).isdecimal():
+            found += range(int(low), min(int(high or low), int(low) + 4095) + 1)
+    return tuple(found)
+
+
+def _per_gpu(text: str) -> tuple[tuple[int | None, int], ...]:
+    """What is in use, and what there is, in "-/8,3/8"."""
+    pairs = (pair.split("/") for pair in text.split(","))
+    return tuple((None if used == "-" else int(used), int(count)) for used, count in pairs)

@@ -1,0 +1,130 @@
+"""The nodes of a live cluster: `scontrol show node`.
+
+Nodes that Slurm hides are left out: those in the cloud that are switched off, and those for later (FUTURE).
+Source of the lines: node_info.c of Slurm 20.11 to 26.05.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from sbatchgen.slurm.command import of_cluster, query
+from sbatchgen.slurm.gres import NodeGres, node_gres
+from sbatchgen.slurm.slurm_job import count
+
+_START = re.compile(r"NodeName=\S+ +(?:Arch|CpuBind|CoresPerSocket)=")
+# Free text that stands behind all that is read here; it may hold anything.
+_FREE_TEXT = re.compile(r" (?:Reason|Comment|Extra|InstanceId|InstanceType|ReservationName|Topology)=")
+_REASON = re.compile(
+    r" Reason=(.*?)(?= (?:Comment|Extra|InstanceId|InstanceType|ReservationName|Topology)=|$)"
+)
+_WHO_AND_WHEN = re.compile(r" \[\S*@[0-9T:-]+\]")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlurmNode:
+    """A node as the controller knows it; memory is in MiB.
+
+    Attributes:
+        name: Its name.
+        partitions: Those that it is in.
+        state: As "IDLE", "MIXED", "ALLOCATED" or "DOWN", without its flags.
+        flags: As "DRAIN", "NOT_RESPONDING", "CLOUD", "POWERED_DOWN", "RESERVED".
+        reason: Why it is down or drained, in the words of an admin or a program; it may hold anything.
+        cpus, cpus_usable, cpus_used: All, those that jobs may have, and those that jobs have.
+        sockets, cores_per_socket, threads_per_core: As configured.
+        memory, memory_reserved, memory_used: All (RealMemory), what is kept from jobs (MemSpecLimit), and
+            what jobs have.
+        gres, gres_used, gres_drained: Generic resources, as configured, in use, and drained.
+        features: What --constraint may name.
+    """
+
+    name: str
+    partitions: tuple[str, ...]
+    state: str
+    flags: frozenset[str]
+    reason: str
+    cpus: int
+    cpus_usable: int
+    cpus_used: int
+    sockets: int
+    cores_per_socket: int
+    threads_per_core: int
+    memory: int
+    memory_reserved: int
+    memory_used: int
+    gres: tuple[NodeGres, ...]
+    gres_used: tuple[NodeGres, ...]
+    gres_drained: tuple[NodeGres, ...]
+    features: tuple[str, ...]
+
+
+def nodes(environment: Mapping[str, str], *, cluster: str = "") -> list[SlurmNode]:
+    """All nodes that the controller shows to this user.
+
+    Raises:
+        SlurmError: scontrol can't be started, does not end in time, or fails.
+    """
+    answer = query(["scontrol", *of_cluster(cluster), "-a", "-o", "-d", "show", "node"], environment)
+    if answer.failure:
+        raise answer.error
+    return list(nodes_in(answer.out))
+
+
+def nodes_in(printed: str) -> Iterator[SlurmNode]:
+    """The nodes in what scontrol printed, one a line; what stands between is passed over."""
+    return (_node(line) for line in printed.split("\n") if _START.match(line))
+
+
+def _node(line: str) -> SlurmNode:
+    known, _, rest = line.partition(" OS=")  # the release of a kernel has blanks
+    known += rest[max(rest.find(" RealMemory="), 0) :] if rest else ""
+    free = _FREE_TEXT.search(known)
+    structured = known[: free.start()] if free else known
+    values = dict(part.split("=", 1) for part in structured.split() if "=" in part)
+    state, flags = _state(values.get("State", ""))
+    cpus = count(values.get("CPUTot", ""))
+    return SlurmNode(
+        name=values["NodeName"],
+        partitions=_names(values.get("Partitions", "")),
+        state=state,
+        flags=flags,
+        reason=_reason(known[free.start() :]) if free else "",
+        cpus=cpus,
+        cpus_usable=count(values.get("CPUEfctv", "")) or cpus,  # since 22.05
+        cpus_used=count(values.get("CPUAlloc", "")),
+        sockets=count(values.get("Sockets", "")),
+        cores_per_socket=count(values.get("CoresPerSocket", "")),
+        threads_per_core=count(values.get("ThreadsPerCore", "")),
+        memory=count(values.get("RealMemory", "")),
+        memory_reserved=count(values.get("MemSpecLimit", "")),
+        memory_used=count(values.get("AllocMem", "")),
+        gres=node_gres(values.get("Gres", "")),
+        gres_used=node_gres(values.get("GresUsed", "")),
+        gres_drained=node_gres(values.get("GresDrain", "")),
+        features=_names(values.get("AvailableFeatures", "")),
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _names(printed: str) -> tuple[str, ...]:
+    return tuple(filter(None, printed.split(","))) if printed != "(null)" else ()
+
+
+@functools.lru_cache(maxsize=1024)
+def _state(printed: str) -> tuple[str, frozenset[str]]:
+    """The state and its flags in "DOWN*+DRAIN"; the star is for a node that does not answer."""
+    base, *flags = printed.split("+")
+    state = base.rstrip("*~#!%$@^-")
+    return state, frozenset(flag.rstrip("*") for flag in flags) | (
+        {"NOT_RESPONDING"} if "*" in printed else set()
+    )
+
+
+def _reason(text: str) -> str:
+    """The reason, on one line, without who gave it and when."""
+    found = _REASON.match(text)
+    return " ".join(_WHO_AND_WHEN.sub("", found[1], count=1).split()) if found else ""

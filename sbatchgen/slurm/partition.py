@@ -1,0 +1,129 @@
+"""The partitions of a live cluster: `scontrol show partition`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from sbatchgen.slurm.command import of_cluster, query
+from sbatchgen.slurm.slurm_job import count, seconds
+
+_BETWEEN = re.compile(r" +(?=[A-Z][A-Za-z]*=)")  # groups may have blanks in their names
+_ANY = ("", "ALL", "(null)", "N/A")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlurmPartition:
+    """A partition as the controller knows it; memory is in MiB, and None is "no limit" or "not set".
+
+    Attributes:
+        name: Its name.
+        state: "up", "down", "drain" or "inactive".
+        default, hidden: Whether it takes jobs that name none, and whether Slurm shows it without --all.
+        node_list: Its nodes: "n[1-4]"; "" if it has none.
+        nodes, cpus: How many, all nodes together, also those that are hidden.
+        time_max_s, time_default_s: Limits of time.
+        nodes_max, nodes_min: Limits of a job.
+        accounts, qos, groups: Who alone may use it; empty: all.
+        accounts_denied, qos_denied: Who may not.
+        own_qos: A quality of service whose limits are those of the partition, too; "" if it has none.
+        cpus_per_gpu, mem_per_gpu, mem_per_cpu, mem_per_node: What a job gets that asks for none.
+        mem_per_cpu_max, mem_per_node_max, cpus_per_node_max: Limits.
+        exclusive: Jobs get whole nodes.
+        reservation_only, root_only: Only jobs with a reservation, or of root.
+        preempt: PreemptMode, as "REQUEUE", "CANCEL" or "OFF".
+        grace_s: How long a job lasts once it is preempted.
+    """
+
+    name: str
+    state: str
+    default: bool
+    hidden: bool
+    node_list: str
+    nodes: int
+    cpus: int
+    time_max_s: int | None
+    time_default_s: int | None
+    nodes_max: int | None
+    nodes_min: int | None
+    accounts: tuple[str, ...]
+    qos: tuple[str, ...]
+    groups: tuple[str, ...]
+    accounts_denied: tuple[str, ...]
+    qos_denied: tuple[str, ...]
+    own_qos: str
+    cpus_per_gpu: int | None
+    mem_per_gpu: int | None
+    mem_per_cpu: int | None
+    mem_per_node: int | None
+    mem_per_cpu_max: int | None
+    mem_per_node_max: int | None
+    cpus_per_node_max: int | None
+    exclusive: bool
+    reservation_only: bool
+    root_only: bool
+    preempt: str
+    grace_s: int
+
+
+def partitions(environment: Mapping[str, str], *, cluster: str = "") -> list[SlurmPartition]:
+    """All partitions that the controller shows to this user, hidden ones too.
+
+    Raises:
+        SlurmError: scontrol can't be started, does not end in time, or fails.
+    """
+    answer = query(["scontrol", *of_cluster(cluster), "-a", "-o", "show", "partition"], environment)
+    if answer.failure:
+        raise answer.error
+    return list(partitions_in(answer.out))
+
+
+def partitions_in(printed: str) -> Iterator[SlurmPartition]:
+    """The partitions in what scontrol printed, one a line."""
+    return (_partition(line) for line in printed.split("\n") if line.startswith("PartitionName="))
+
+
+def _partition(line: str) -> SlurmPartition:
+    values = dict(part.split("=", 1) for part in _BETWEEN.split(line.strip()))
+    given = dict(part.split("=", 1) for part in values.get("JobDefaults", "").split(",") if "=" in part)
+    return SlurmPartition(
+        name=values["PartitionName"],
+        state=values.get("State", "").lower(),
+        default=values.get("Default") == "YES",
+        hidden=values.get("Hidden") == "YES",
+        node_list=values.get("Nodes", "").replace("(null)", ""),
+        nodes=count(values.get("TotalNodes", "")),
+        cpus=count(values.get("TotalCPUs", "")),
+        time_max_s=seconds(values.get("MaxTime", "")),
+        time_default_s=seconds(values.get("DefaultTime", "")),
+        nodes_max=_limit(values.get("MaxNodes")),
+        nodes_min=_limit(values.get("MinNodes")) or None,
+        accounts=_names(values.get("AllowAccounts")),
+        qos=_names(values.get("AllowQos")),
+        groups=_names(values.get("AllowGroups")),
+        accounts_denied=_names(values.get("DenyAccounts")),
+        qos_denied=_names(values.get("DenyQos")),
+        own_qos=values.get("QoS", "").replace("N/A", ""),
+        cpus_per_gpu=_limit(given.get("DefCpuPerGPU")),
+        mem_per_gpu=_limit(given.get("DefMemPerGPU")),
+        mem_per_cpu=_limit(values.get("DefMemPerCPU")),
+        mem_per_node=_limit(values.get("DefMemPerNode")),
+        mem_per_cpu_max=_limit(values.get("MaxMemPerCPU")),
+        mem_per_node_max=_limit(values.get("MaxMemPerNode")),
+        cpus_per_node_max=_limit(values.get("MaxCPUsPerNode")),
+        exclusive="EXCLUSIVE" in values.get("OverSubscribe", "") or values.get("Exclusive") == "NODE",
+        reservation_only=values.get("ReqResv") == "YES",
+        root_only=values.get("RootOnly") == "YES",
+        preempt=values.get("PreemptMode", ""),
+        grace_s=count(values.get("GraceTime", "")),
+    )
+
+
+def _limit(printed: str | None) -> int | None:
+    """A number; None for UNLIMITED and for what is not there."""
+    return int(printed) if printed and printed.isascii() and printed.isdecimal() else None
+
+
+def _names(printed: str | None) -> tuple[str, ...]:
+    return () if printed is None or printed in _ANY else tuple(printed.split(","))
