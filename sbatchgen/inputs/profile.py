@@ -4,7 +4,7 @@ The records here, in `job` and in `options` are not frozen and have no compariso
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +14,20 @@ from sbatchgen.inputs.options import NAMES, SbatchOptions, described, required
 from sbatchgen.units import Argument, Count, Duration, EnvName, Memory, Port, Release, ShellPath, Text
 
 _INTERFACE = re.compile(r"[^\s/,^=]{1,15}")  # of Linux: IFNAMSIZ
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class NodeShape:
+    """A kind of node of a partition; None is "not known"."""
+
+    nodes: Count | None = described("How many such nodes.")
+    cpus_per_node: Count | None = described("CPUs.")
+    threads_per_core: Count | None = described("Hardware threads of a core.")
+    mem_per_node: Memory | None = described("Memory that jobs may have.")
+    gpus_per_node: int | None = described("GPUs.")
+    gpu_types: Mapping[Text, int] = described("GPUs by type, where gres.conf gives them one.", make=dict)
+    shards_per_gpu: Count | None = described("Shards of a GPU.")
+    features: tuple[Text, ...] = described("Features, for --constraint.", ())
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -39,6 +53,9 @@ class Partition:
     mem_per_cpu_max: Memory | None = described("Most memory per CPU (MaxMemPerCPU).")
     shards_per_gpu: Count | None = described("Shards of a GPU.")
     features: tuple[Text, ...] = described("Features that its nodes have, for --constraint.", ())
+    shapes: tuple[NodeShape, ...] = described(
+        "Kinds of its nodes, where they differ. What is not given for all nodes is the most that one has.", ()
+    )
     accounts: tuple[Text, ...] = described("Accounts that may use it; empty: any.", ())
     qos: tuple[Text, ...] = described("Qualities of service that may use it; empty: any.", ())
     state: Literal["up", "down", "drain", "inactive"] = described("Whether it takes jobs.", "up")
@@ -46,9 +63,36 @@ class Partition:
     reservation_only: bool = described("Only for jobs with a reservation (ReqResv).", False)
     options: SbatchOptions = described("Options of sbatch for its jobs.", make=SbatchOptions)
 
+    def __post_init__(self) -> None:
+        """What is not given for all nodes is the most that one has, if it is known of each."""
+        for name in ("cpus_per_node", "mem_per_node", "gpus_per_node"):
+            if getattr(self, name) is None:
+                setattr(self, name, _most(getattr(shape, name) for shape in self.shapes))
+        shared = [shape.shards_per_gpu for shape in self.shapes if shape.shards_per_gpu]
+        self.shards_per_gpu = self.shards_per_gpu or max(shared, default=None)
+        threads = [shape.threads_per_core or Count(1) for shape in self.shapes]
+        self.threads_per_core = self.threads_per_core or min(threads, default=None)
+        if not self.gpu_types:
+            kinds = [item for shape in self.shapes for item in shape.gpu_types.items()]
+            self.gpu_types = {kind: max(n for one, n in kinds if one == kind) for kind, _ in kinds}
+        self.features = self.features or tuple(
+            dict.fromkeys(feature for shape in self.shapes for feature in shape.features)
+        )
+
+    def kinds(self, gpus: Iterable[tuple[str, int]] = ()) -> "list[NodeShape | Partition]":
+        """The kinds of nodes that may have so many GPUs of each type ("" for any)."""
+        asked = [*gpus]
+        wanted = sum(count for _, count in asked)
+        return [
+            kind
+            for kind in self.shapes or (self,)
+            if (kind.gpus_per_node is None or wanted <= kind.gpus_per_node)
+            and (not kind.gpu_types or all(n <= kind.gpu_types.get(Text(t), 0) for t, n in asked if t))
+        ]
+
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """Values that contradict each other: the key, what is wrong, and a fix."""
-        gpus, types = self.gpus_per_node, self.gpu_types
+        gpus, types = self.gpus_per_node, {} if self.shapes else self.gpu_types
         if gpus is not None and gpus < 0:
             yield "gpus_per_node", f"{gpus} GPUs on a node", "write 0 or more"
         elif gpus is not None and types and sum(types.values()) != gpus:
@@ -65,6 +109,12 @@ class Partition:
         time, most = self.options.time, self.time_max
         if time is not None and most is not None and time > most:
             yield "options", f"time {time} is more than time_max {most}", f"write time: {most}, or less"
+
+
+def _most(values: Iterable[int | None]) -> int | None:
+    """The largest; None if one of them is not known."""
+    known = [*values]
+    return None if None in known else max((one for one in known if one is not None), default=None)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -165,6 +215,9 @@ class Limits:
     enforce_part_limits: Literal["no", "any", "all"] | None = described("EnforcePartLimits of slurm.conf.")
     max_array_size: int | None = described("MaxArraySize of slurm.conf.")
     max_array_tasks: int | None = described("max_array_tasks of SchedulerParameters.")
+    memory_consumable: bool | None = described(
+        "Whether jobs on a node share out its memory (SelectTypeParameters with MEMORY)."
+    )
     several_gpus_per_sharing_job: bool = described(
         "SelectTypeParameters has MULTIPLE_SHARING_GRES_PJ.", False
     )
@@ -190,7 +243,7 @@ class Profile:
     default_partition: Text | None = described("The partition of a job that sets none.")
     limits: Limits = described("Limits of slurm.conf.", make=Limits)
     qos: Mapping[Text, Qos] = described("Limits of qualities of service, by name.", make=dict)
-    gres_types: tuple[Text, ...] = described("Names of --gres that exist here, besides gpu and shard.", ())
+    gres_types: tuple[Text, ...] = described("Names that --gres may have here (GresTypes).", ())
     licenses: tuple[Text, ...] = described("Licenses that exist here.", ())
     plugin_options: tuple[Text, ...] = described(
         "Options that the site's plugins add to sbatch; with = at the end if they take a value.", ()

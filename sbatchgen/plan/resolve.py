@@ -6,14 +6,14 @@ reads a file or the environment, and nothing is refused: `check` judges the fini
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sbatchgen.inputs.document import Document
 from sbatchgen.inputs.job import Mode
 from sbatchgen.inputs.layers import BY_DEFAULT, Layer, Level, Origin, option_values
 from sbatchgen.inputs.options import GPU_OPTIONS, SbatchOptions
-from sbatchgen.inputs.profile import Partition, Profile
+from sbatchgen.inputs.profile import NodeShape, Partition, Profile
 from sbatchgen.plan.plan import Plan, one_at_a_time
 from sbatchgen.sbatch.gres import requested, requested_gpus
 from sbatchgen.units import Duration, Gres, JobName, Memory, Resume, ShellPath, Text
@@ -232,22 +232,37 @@ def _derive_tasks(values: _Values, gpus: int, shards: int, mode: Mode) -> int:
 
 def _derive_cpus(values: _Values, partition: Partition, gpus: int, shards: int, mode: Mode) -> None:
     """CPUs of a task: the share of the node that goes with its GPUs."""
-    share = partition.cpus_per_gpu or _share(partition.cpus_per_node, 1, partition.gpus_per_node)
+    nodes = _nodes(values, partition, gpus, shards)
+    most = min((node.cpus_per_node for node in nodes if node.cpus_per_node), default=None)
+    share = partition.cpus_per_gpu or _share(nodes, "cpus_per_node", 1)
     if share and shards and partition.shards_per_gpu:
         share = max(1, share * shards // partition.shards_per_gpu)
     if share is None or mode == "cpu" or not (gpus or shards):
-        share = min(DEFAULT_CPUS, partition.cpus_per_node or DEFAULT_CPUS)
+        share = min(DEFAULT_CPUS, most or DEFAULT_CPUS)
     tasks = values.get("options.ntasks_per_node") or 1
     processes = values.get("nproc_per_node") if mode == "ddp" else max(1, gpus)
     cpus = share * max(1, processes // tasks)
-    if partition.cpus_per_node:
-        cpus = max(1, min(cpus, partition.cpus_per_node // tasks))
+    if most:
+        cpus = max(1, min(cpus, most // tasks))
     values.derive("options.cpus_per_task", cpus, f"{share} per process or GPU")
 
 
-def _share(whole: int | None, part: int, parts: int | None) -> int | None:
-    """What goes with `part` of a node's `parts` GPUs, if the node is known."""
-    return max(1, whole * min(part, parts) // parts) if whole and parts else None
+def _nodes(values: _Values, partition: Partition, gpus: int, shards: int) -> list[NodeShape | Partition]:
+    """The kinds of nodes that the job may get; all if none has what it asks for."""
+    typed = [(kind, n) for name, kind, n in requested(values.get("options.gres") or "") if name == "gpu"]
+    asked = typed or requested_gpus(values.get("options.gpus_per_node")) or (("", gpus),)
+    having = partition.kinds(asked)
+    return [node for node in having if node.shards_per_gpu or not shards] or having or partition.kinds()
+
+
+def _share(nodes: Iterable[NodeShape | Partition], name: str, gpus: int) -> int | None:
+    """What goes with so many GPUs on each of these nodes, if one of them is known."""
+    shares = [
+        max(1, whole * min(gpus, node.gpus_per_node) // node.gpus_per_node)
+        for node in nodes
+        if (whole := getattr(node, name)) and node.gpus_per_node
+    ]
+    return min(shares, default=None)
 
 
 def _derive_limits(values: _Values, profile: Profile, partition: Partition, gpus: int) -> None:
@@ -255,7 +270,7 @@ def _derive_limits(values: _Values, profile: Profile, partition: Partition, gpus
     values.derive("options.time", min(DEFAULT_TIME, partition.time_max or DEFAULT_TIME), "default")
     asked = ("options.mem", "options.mem_per_cpu", "options.mem_per_gpu", "options.exclusive")
     if gpus and not any(values.get(key) is not None for key in asked):
-        mem = _share(partition.mem_per_node, gpus, partition.gpus_per_node)
+        mem = _share(_nodes(values, partition, gpus, 0), "mem_per_node", gpus)
         values.derive("options.mem", Memory(mem) if mem else None, "the GPUs' share of a node")
     log = "%x-%A_%a.out" if values.get("options.array") else "%x-%j.out"
     values.derive("options.output", ShellPath(log), "default")

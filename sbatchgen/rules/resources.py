@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sbatchgen.errors import did_you_mean
-from sbatchgen.inputs.profile import Partition
+from sbatchgen.inputs.profile import NodeShape, Partition
 from sbatchgen.job.job import Job, PlannedJob
+from sbatchgen.plan.resources import Amounts
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.units import Memory
 
@@ -123,7 +124,7 @@ def _gpu_type_known(job: Job) -> Iterator[Hit]:
 @RULES.add("SB209", "warning", "no type of GPU is asked for, where there are several")
 def _gpu_type_given(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
-        here = _types(partition)
+        here = _types(partition, job.resources.gpus_on_node)
         if len(here) > 1 and any(not kind for kind, _ in job.resources.gpus_on_node):
             what = f"partition '{name}' has GPUs of types {', '.join(here)}: the job gets whichever is free"
             fix = f"name one, as {here[0]}:{max(1, job.resources.gpu_count)}"
@@ -235,7 +236,7 @@ def _memory_within_node(job: Job) -> Iterator[Hit]:
 def _memory_given(job: Job) -> Iterator[Hit]:
     resources = job.resources
     for name, partition in job.partitions.items():
-        each = partition.mem_per_cpu_default
+        each = partition.mem_per_cpu_default if job.profile.limits.memory_consumable is not False else None
         if each and not _memory_option(job) and "exclusive" not in resources:
             total = Memory(each * resources.cpus_on_node)
             what = f"no --mem: partition '{name}' gives {each} per CPU, {total} on each node"
@@ -248,6 +249,8 @@ def _memory_given(job: Job) -> Iterator[Hit]:
 def _exclusive_memory(job: Job) -> Iterator[Hit]:
     resources = job.resources
     given = any(partition.mem_per_cpu_default for partition in job.partitions.values())
+    if job.profile.limits.memory_consumable is False:
+        return
     if resources.options.get("exclusive") == "" and not _memory_option(job) and (given or not job.known):
         what = "--exclusive gives all CPUs and GPUs of the nodes, but only the default memory"
         yield Hit("exclusive", what, "add --mem=0 for all of it", None if given else "info")
@@ -256,11 +259,12 @@ def _exclusive_memory(job: Job) -> Iterator[Hit]:
 @RULES.add("SB219", "warning", "all memory of a node, but not all its GPUs")
 def _memory_of_others(job: Job) -> Iterator[Hit]:
     resources = job.resources
-    if resources.mem != 0 or "exclusive" in resources:
+    shared = job.profile.limits.memory_consumable is not False
+    if resources.mem != 0 or "exclusive" in resources or not shared:
         return
     for name, partition in job.partitions.items():
         most = partition.gpus_per_node
-        if not partition.exclusive and most and 0 < resources.gpu_count < most:
+        if not partition.exclusive and most and 0 < resources.gpu_count < most and not partition.shapes:
             share = (
                 f", about {Memory(partition.mem_per_node * resources.gpu_count // most)}"
                 if partition.mem_per_node
@@ -290,6 +294,8 @@ def _fair_share(job: Job) -> Iterator[Hit]:
         gpus = partition.gpus_per_node
         if not gpus or not 0 < resources.gpu_count < gpus or "exclusive" in resources or partition.exclusive:
             continue
+        if len(partition.shapes) > 1:  # which nodes the job gets is not known
+            continue
         left, share = gpus - resources.gpu_count, resources.gpu_count / gpus
         for option, asked, most, unit in (
             ("cpus-per-task", resources.cpus_on_node, partition.cpus_per_node, "CPUs"),
@@ -314,7 +320,12 @@ def _gpus_used(job: Job) -> Iterator[Hit]:
     free = [str(name) for name, one in job.profile.partitions.items() if one.gpus_per_node == 0]
     wanted = bool(resources.gpu_option or resources.gres)
     for name, partition in job.partitions.items():
-        if partition.gpus_per_node and free and not wanted and job.profile.gpu_request != "none":
+        if (
+            all(node.gpus_per_node for node in partition.kinds())
+            and free
+            and not wanted
+            and job.profile.gpu_request != "none"
+        ):
             what = f"the nodes of partition '{name}' have {partition.gpus_per_node} GPUs, and the job asks "
             what += "for none"
             yield Hit("partition", what, f"use --partition={free[0]}")
@@ -337,14 +348,50 @@ def _shards_shared(job: Job) -> Iterator[Hit]:
         yield Hit("exclusive", what, "remove --exclusive")
 
 
+@RULES.add("SB237", "error", "what no kind of node has together", about_fit=True)
+def _kind_of_node(job: Job) -> Iterator[Hit]:
+    for name, partition in job.partitions.items():
+        asked = job.resources.spread(partition.nodes_max)
+        cpus, memory, shapes = asked.cpus_on_node, asked.mem_on_node or 0, partition.shapes
+        enough_cpus = [one for one in shapes if cpus <= (one.cpus_per_node or cpus)]
+        enough_memory = [one for one in shapes if memory <= (one.mem_per_node or memory)]
+        enough_gpus = [one for one in shapes if one in partition.kinds(asked.gpus_on_node)]
+        if not (enough_cpus and enough_memory and enough_gpus):
+            continue  # other rules tell it
+        fitting = [one for one in enough_gpus if one in enough_cpus and one in enough_memory]
+        alike = asked.ntasks is None and asked.gpus is None  # else the others may get less than the busiest
+        nodes = job.resources.nodes if alike else 1
+        most = sum(one.nodes or nodes for one in fitting)
+        what = f"{asked.gpu_count} GPUs, {cpus} CPUs" + f" and {Memory(memory)} of memory" * bool(memory)
+        if most < nodes:
+            has = f"only {most} nodes" if most else "no node"
+            if most > 0:
+                what += f", but {nodes} nodes were asked for"
+            kinds = "; ".join(_described(one) for one in shapes)
+            yield Hit("partition", f"partition '{name}' has {has} with {what}", f"its nodes have {kinds}")
+
+
+def _described(shape: NodeShape) -> str:
+    """What a kind of node has, in words."""
+    types = " and ".join(f"{count} {kind}" for kind, count in shape.gpu_types.items())
+    facts = (
+        f"{types or shape.gpus_per_node} GPUs" if shape.gpus_per_node else "",
+        f"{shape.cpus_per_node} CPUs" if shape.cpus_per_node else "",
+        str(shape.mem_per_node or ""),
+    )
+    return f"{shape.nodes or 'some'}: " + ", ".join(filter(None, facts))
+
+
 def _is_gpu(name: str, slurm: str) -> bool:
     """Whether sbatch takes a resource of --gres for GPUs; since 26.05 it compares only the start."""
     return name == "gpu" or (slurm >= "26.05" and name.startswith("gpu"))
 
 
-def _types(partition: Partition) -> tuple[str, ...]:
+def _types(partition: Partition, gpus: Amounts = ()) -> tuple[str, ...]:
+    """The types of GPUs on nodes that have so many."""
     one = (partition.gpu_type,) if partition.gpu_type else ()
-    return tuple(dict.fromkeys((*one, *partition.gpu_types)))
+    here = [kind for node in partition.kinds(gpus) for kind in node.gpu_types]
+    return tuple(dict.fromkeys((*one, *here)))
 
 
 def _memory_option(job: Job) -> str:
