@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import click
 
-from sbatchgen.cli.output import here, print_bytes, put, report
+from sbatchgen.cli.output import here, note, print_bytes, put, report, say
 from sbatchgen.errors import DocumentError, SbatchgenError
 from sbatchgen.quoting import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from sbatchgen.discover.cluster import LiveCluster
+    from sbatchgen.finding import Finding
 
 
 @click.group()
 def profile() -> None:
-    """List, show and check profiles of clusters."""
+    """List, show, check and make profiles of clusters."""
 
 
 @profile.command("list")
@@ -49,9 +57,83 @@ def profile_show(name: str) -> None:
     print_bytes(read(Places(here(), os.environ).profile(name), MAX_BYTES))
 
 
+@profile.command("discover")
+@click.option("--name", metavar="NAME", help="The profile's name. [default: ClusterName of slurm.conf]")
+@click.option("--write", "new", metavar="FILE", help="A new file for the profile. [default: stdout]")
+@click.option(
+    "--update", "old", metavar="PROFILE", help="Bring a profile up to date: its name or file; asks first."
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def profile_discover(name: str | None, new: str | None, old: str | None, yes: bool) -> None:
+    """Make a profile of the cluster that this machine belongs to.
+
+    Asks Slurm, and writes what it says: partitions, nodes, GPUs and limits. What it does not say is a comment
+    that tells how to find it out. Read it, complete it, and check it with profile check.
+    """
+    from datetime import datetime
+
+    from sbatchgen.discover.cluster import ask
+    from sbatchgen.discover.entries import is_clean
+    from sbatchgen.discover.profile import text
+
+    if old is not None and (name or new):
+        raise click.UsageError("--update takes neither --name nor --write")
+    cluster = ask(os.environ)
+    today = f"{datetime.now().astimezone():%Y-%m-%d}"
+    if old is not None:
+        _update(old, cluster, today=today, yes=yes)
+        return
+    own = cluster.setting("ClusterName")
+    made = text(cluster, os.environ, name=name or (own if is_clean(own) else "cluster"), today=today)
+    if new is None:
+        put(made, nl=False)
+        return
+    from pathlib import Path
+
+    from sbatchgen import files
+
+    if os.path.lexists(new):
+        raise DocumentError.of(f"{new} exists", fix=f"bring it up to date: --update {new}; or name another")
+    files.write(Path(new), made.encode())
+    note(f"wrote {new}; next: sbatchgen profile check {new}")
+
+
+def _update(name: str, cluster: LiveCluster, *, today: str, yes: bool) -> None:
+    """Show what would change in a profile, and write it if the user says so."""
+    import difflib
+    import sys
+
+    from sbatchgen import files
+    from sbatchgen.discover.comparison import differences, findings, updated
+    from sbatchgen.inputs.document import MAX_BYTES, decode
+    from sbatchgen.inputs.profile import Profile
+    from sbatchgen.inputs.search import Places
+
+    file = Places(here(), os.environ).profile(name)
+    before = files.read(file, MAX_BYTES)
+    text = before.decode("utf-8", "replace")
+    own = decode(text, Profile, name=str(file))
+    after, by_hand = updated(text, differences(own, cluster), today=today)
+    for finding in findings(by_hand, str(file)):
+        say(finding.problem, "warning")
+    if after.rstrip() == text.rstrip():
+        note(f"{name}: nothing to change")
+        return
+    decode(after, Profile, name=f"{file} with the cluster's values")
+    shown = difflib.unified_diff(text.splitlines(), after.splitlines(), str(file), str(file), lineterm="")
+    put(visible("\n".join(shown)))
+    if not yes and not sys.stdin.isatty():
+        note("nothing was written: add --yes")
+        return
+    if not yes:
+        click.confirm(f"Write {visible(str(file))}?", abort=True, err=True)
+    files.write(file, after.encode(), before=before)
+
+
 @profile.command("check")
 @click.argument("names", nargs=-1, required=True)
-def profile_check(names: tuple[str, ...]) -> None:
+@click.option("--live", is_flag=True, help="Compare them with the cluster that this machine belongs to, too.")
+def profile_check(names: tuple[str, ...], live: bool) -> None:
     """Check profiles.
 
     Renders every mode in every partition, and reports problems.
@@ -60,12 +142,17 @@ def profile_check(names: tuple[str, ...]) -> None:
     from sbatchgen.inputs.search import Places
     from sbatchgen.lint.profile_check import findings
 
+    cluster = None
+    if live:
+        from sbatchgen.discover.cluster import ask
+
+        cluster = ask(os.environ)
     found: list[Finding] = []
     places = Places(here(), os.environ)
     for name in names:
         try:
             file = places.profile(name)
-            about = findings(file, places)
+            about = [*findings(file, places), *(_stale(file, cluster) if cluster else ())]
         except DocumentError as error:
             found += [Finding("error", problem) for problem in error.problems]
             continue
@@ -73,6 +160,15 @@ def profile_check(names: tuple[str, ...]) -> None:
         if not any(finding.severity == "error" for finding in about):
             put(visible(f"{name}: no errors"))
     report(found)
+
+
+def _stale(file: Path, cluster: LiveCluster) -> Iterator[Finding]:
+    """What the cluster says otherwise."""
+    from sbatchgen.discover.comparison import differences, findings
+    from sbatchgen.inputs.document import read
+    from sbatchgen.inputs.profile import Profile
+
+    return findings(differences(read(file, Profile), cluster), str(file))
 
 
 @click.command("schema")

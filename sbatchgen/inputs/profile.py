@@ -27,7 +27,6 @@ class NodeShape:
     gpus_per_node: int | None = described("GPUs.")
     gpu_types: Mapping[Text, int] = described("GPUs by type, where gres.conf gives them one.", make=dict)
     shards_per_gpu: Count | None = described("Shards of a GPU.")
-    features: tuple[Text, ...] = described("Features, for --constraint.", ())
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -75,9 +74,6 @@ class Partition:
         if not self.gpu_types:
             kinds = [item for shape in self.shapes for item in shape.gpu_types.items()]
             self.gpu_types = {kind: max(n for one, n in kinds if one == kind) for kind, _ in kinds}
-        self.features = self.features or tuple(
-            dict.fromkeys(feature for shape in self.shapes for feature in shape.features)
-        )
 
     def kinds(self, gpus: Iterable[tuple[str, int]] = ()) -> "list[NodeShape | Partition]":
         """The kinds of nodes that may have so many GPUs of each type ("" for any)."""

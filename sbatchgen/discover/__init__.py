@@ -1,0 +1,1 @@
+"""A profile from a live cluster, and a profile compared with it."""

@@ -1,0 +1,84 @@
+"""What Slurm says of its cluster, in a few questions, each asked once."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sbatchgen.errors import SlurmError
+from sbatchgen.slurm.accounts import Account, QosLimits, accounts, qos
+from sbatchgen.slurm.command import query
+from sbatchgen.slurm.config import config
+from sbatchgen.slurm.node import SlurmNode, nodes
+from sbatchgen.slurm.partition import SlurmPartition, partitions
+
+_OPTION = re.compile(r"^ +(?:-\w, )?--([A-Za-z0-9_-]+)(\[?=)?", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveCluster:
+    """A cluster as Slurm describes it to this user.
+
+    Attributes:
+        settings: Names and values of slurm.conf; none if Slurm did not tell them.
+        partitions, nodes: All that it shows.
+        qos: All qualities of service; None if no database answered.
+        user: Who asked.
+        accounts: Those of the user; None if no database answered.
+        plugin_options: Options that plugins add to sbatch, with = at the end if they take a value; None if
+            sbatch did not tell them.
+    """
+
+    settings: Mapping[str, str]
+    partitions: list[SlurmPartition]
+    nodes: list[SlurmNode]
+    qos: list[QosLimits] | None
+    user: str
+    accounts: list[Account] | None
+    plugin_options: tuple[str, ...] | None
+
+    def setting(self, name: str) -> str:
+        """A setting; "" if it is not set, or not known."""
+        value = self.settings.get(name, "")
+        return "" if value in ("(null)", "N/A", "UNLIMITED") else value
+
+
+def ask(environment: Mapping[str, str]) -> LiveCluster:
+    """Ask the Slurm of this machine.
+
+    Raises:
+        SlurmError: There is none, or its controller does not answer.
+    """
+    here = partitions(environment)
+    user = _user()
+    return LiveCluster(
+        settings=config(environment),
+        partitions=here,
+        nodes=nodes(environment),
+        qos=qos(environment),
+        user=user,
+        accounts=accounts(user, environment) if user else None,
+        plugin_options=_plugin_options(environment),
+    )
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a user without a name
+        return ""
+
+
+def _plugin_options(environment: Mapping[str, str]) -> tuple[str, ...] | None:
+    """What `sbatch --help` lists behind its own options."""
+    try:
+        answer = query(["sbatch", "--help"], environment)
+    except SlurmError:
+        return None
+    if answer.failure:
+        return None
+    theirs = answer.out.partition("\nOptions provided by plugins:\n")[2].partition("\n\n")[0]
+    return tuple(name + "=" * (mark == "=") for name, mark in _OPTION.findall(theirs))

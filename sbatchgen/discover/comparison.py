@@ -1,0 +1,275 @@
+"""A profile compared with its cluster: what is stale, and the same file with the cluster's values.
+
+The file is edited at the places of its values; every other byte stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import yaml
+
+from sbatchgen.discover.cluster import LiveCluster
+from sbatchgen.discover.entries import Entry, lines, scalar
+from sbatchgen.discover.profile import facts
+from sbatchgen.errors import Problem
+from sbatchgen.finding import Finding, Severity
+from sbatchgen.inputs.document import Document, decode
+from sbatchgen.inputs.profile import Partition, Profile
+from sbatchgen.units import Text
+
+Path = tuple[str, ...]
+_HEAD = 'name: x\nurl: ""\nchecked: x\n'
+# How deep keys are that have values; other mappings are values.
+_NESTED = {"limits": 2, "partitions": 3, "qos": 2}
+# What scontrol says of every partition: where the cluster has no value, there is none.
+_ALWAYS_TOLD = (
+    "time_max time_default nodes_min mem_per_cpu_max accounts qos state exclusive reservation_only".split()  # noqa: SIM905
+)
+# Staff may promise less than there is, to leave room for the system.
+_MAY_BE_LESS = ("cpus_per_node", "mem_per_node", "nodes_max", "max_array_tasks")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A key whose value is not that of the cluster.
+
+    Attributes:
+        path: The key and those above it.
+        at: Its place in the file; "" if the profile lacks it.
+        own: Its value in the profile, as text; "" if it has none.
+        live: The cluster's entry; None if it has none, or the cluster has no such partition.
+        severity: "info" for what is new, or less than there is; "warning" for what changes often.
+    """
+
+    path: Path
+    at: str
+    own: str
+    live: Entry | None
+    severity: Severity = "error"
+
+    @property
+    def key(self) -> str:
+        """The keys with dots between."""
+        return ".".join(self.path)
+
+
+def differences(own: Document[Profile], cluster: LiveCluster) -> list[Difference]:
+    """What the cluster contradicts or has besides; what it does not tell is not compared."""
+    found = facts(cluster)
+    live = decode(_HEAD + "\n".join(lines(found)) + "\n", Profile, name="cluster").value
+    real = "partition" not in own.value.omit  # else names of partitions are not the cluster's
+    kept = [one for one in found if one.key and (real or one.key not in ("partitions", "default_partition"))]
+    told = [one for entry in kept for one in _told(own, live, entry, (entry.key,))]
+    hidden = {("partitions", one.name) for one in cluster.partitions if one.hidden}
+    gone = _gone(own, live, cluster) if real else ()
+    return [one for one in [*told, *gone] if one.at or one.path not in hidden]
+
+
+def _told(own: Document[Profile], live: Profile, entry: Entry, path: Path) -> Iterator[Difference]:
+    """A key that the cluster tells, or those below it."""
+    at = own.places.get(".".join(path), "")
+    whole = path[0] in _NESTED and len(path) < _NESTED[path[0]]
+    if at and whole:
+        for one in entry.entries or ():
+            if one.key:
+                yield from _told(own, live, one, (*path, one.key))
+        return
+    ours, theirs = _get(own.value, path), _get(live, path)
+    if not at and len(path) > 2 and path[0] == "partitions" and own.value.partitions[Text(path[1])].shapes:
+        return  # what follows from the kinds of nodes
+    if path == ("slurm",) and at and str(theirs).startswith(str(ours)):
+        return  # 24.05 of 24.05.3
+    if not at or _plain(ours) != _plain(theirs):
+        less = _less(ours, theirs)
+        severity: Severity = "info" if not at or (less and path[-1] in _MAY_BE_LESS) else "error"
+        changing = less or path[-1] == "state"
+        yield Difference(
+            path, at, _shown(ours), entry, "warning" if changing and severity == "error" else severity
+        )
+
+
+def _gone(own: Document[Profile], live: Profile, cluster: LiveCluster) -> Iterator[Difference]:
+    """Partitions and limits that the cluster does not have."""
+    shown = {one.name for one in cluster.partitions}
+    for name, ours in own.value.partitions.items():
+        place, theirs = f"partitions.{name}", live.partitions.get(name)
+        if name not in shown and "partitions" not in cluster.setting("PrivateData"):
+            yield Difference(("partitions", name), own.places.get(place, ""), "", None)
+        for key in _ALWAYS_TOLD if theirs is not None else ():
+            at, none = own.places.get(f"{place}.{key}", ""), getattr(theirs, key)
+            if at and none in (None, (), "up", False) and getattr(ours, key) != none:
+                entry = Entry(key, _shown(none)) if none else Entry(key, "false") if none is False else None
+                yield Difference(
+                    ("partitions", name, key),
+                    at,
+                    _shown(getattr(ours, key)),
+                    entry,
+                    "warning" if key == "state" else "error",
+                )
+        if theirs is not None:
+            yield from _of_nodes(own, name, ours, theirs)
+
+
+def _of_nodes(own: Document[Profile], name: str, ours: Partition, theirs: Partition) -> Iterator[Difference]:
+    """What is given of all nodes, where the cluster has several kinds of them; and the other way round."""
+    place = f"partitions.{name}"
+    if ours.shapes and not theirs.shapes and theirs.cpus_per_node:
+        yield Difference(
+            ("partitions", name, "shapes"), own.places[f"{place}.shapes"], _shown(ours.shapes), None
+        )
+    for key in ("cpus_per_node", "mem_per_node", "gpus_per_node") if theirs.shapes else ():
+        at, most = own.places.get(f"{place}.{key}", ""), getattr(theirs, key)
+        if at and _less(most, getattr(ours, key)):
+            yield Difference(
+                ("partitions", name, key), at, _shown(getattr(ours, key)), Entry(key, _shown(most))
+            )
+
+
+def _get(value: Any, path: Path) -> Any:
+    """The value below keys; None if one of them is not there."""
+    for key in path:
+        if value is None:
+            return None
+        value = value.get(key) if isinstance(value, Mapping) else getattr(value, key, None)
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """Without classes, to be compared."""
+    if is_dataclass(value):
+        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def _less(ours: Any, theirs: Any) -> bool:
+    return isinstance(ours, int) and isinstance(theirs, int) and ours < theirs
+
+
+def _shown(value: Any) -> str:
+    """A value as the profile has it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return (
+            f"[{', '.join(map(str, value))}]" if not any(map(is_dataclass, value)) else f"{len(value)} kinds"
+        )
+    return str(dict(value)) if isinstance(value, Mapping) else str(value)
+
+
+def updated(text: str, found: Sequence[Difference], *, today: str) -> tuple[str, list[Difference]]:
+    """The file with the cluster's values, and the differences that only a person can mend."""
+    text += "" if text.endswith("\n") else "\n"
+    root = yaml.compose(
+        text, Loader=yaml.SafeLoader
+    )  # its marks count characters; the reader has accepted it
+    assert isinstance(root, yaml.MappingNode)  # noqa: S101
+    edits: list[tuple[tuple[int, int, int], int, str]] = []  # start, depth and number; end; new text
+    by_hand = []
+    for one in found:
+        if one.severity == "info" and one.at:
+            continue
+        edit = _edit(text, root, one)
+        if edit is None:
+            by_hand.append(one)
+        else:
+            edits.append(((edit[0], -len(one.path), len(edits)), *edit[1:]))
+    checked = _value(root, "checked")
+    if edits and isinstance(checked, yaml.ScalarNode):
+        edits.append(((checked.start_mark.index, 0, 0), checked.end_mark.index, today))
+    line_break = "\r\n" if "\r\n" in text else "\n"
+    for (start, *_), end, new in sorted(edits, reverse=True):  # inner mappings end before outer ones
+        text = text[:start] + new.replace("\n", line_break) + text[end:]
+    return text, by_hand
+
+
+def _edit(text: str, root: yaml.MappingNode, one: Difference) -> tuple[int, int, str] | None:
+    """Start, end and new text of a change; None if there is no safe one."""
+    if one.live is None:
+        return None
+    above: yaml.Node | None = root
+    for key in one.path[:-1]:
+        above = _value(above, key)
+    if not isinstance(above, yaml.MappingNode) or _uses(root, above) > 1:
+        return None
+    old = _value(above, one.path[-1])
+    if old is not None:
+        return _replaced(text, root, old, one.live)
+    return _inserted(text, above, one.live)
+
+
+def _value(node: yaml.Node | None, key: str) -> yaml.Node | None:
+    pairs = node.value if isinstance(node, yaml.MappingNode) else []
+    return next((value for name, value in pairs if name.value == key), None)
+
+
+def _replaced(text: str, root: yaml.Node, old: yaml.Node, live: Entry) -> tuple[int, int, str] | None:
+    start, end = old.start_mark.index, _end(old)
+    if _uses(root, old) > 1 or text[start : start + 1] in "&|>":
+        return None  # an anchor that others share, or a block of text
+    if isinstance(old, yaml.SequenceNode) and not old.flow_style and not isinstance(live.value, str):
+        pad = "\n" + " " * old.start_mark.column
+        return start, end, pad.join(f"- {item}" for item in live.value)
+    if isinstance(old, yaml.CollectionNode) and not old.flow_style:
+        return None
+    return start, end, live.flow
+
+
+def _inserted(text: str, mapping: yaml.MappingNode, live: Entry) -> tuple[int, int, str]:
+    """Behind the last key of a mapping."""
+    if mapping.flow_style:
+        end = mapping.end_mark.index - 1
+        inner = text[mapping.start_mark.index + 1 : end].strip()
+        before, behind = (", ", "") if inner and not inner.endswith(",") else ("", ", ")
+        return end, end, f"{before}{scalar(live.key)}: {live.flow}{behind}"
+    end = text.index("\n", _end(mapping) - 1) + 1
+    return end, end, "\n".join([*lines([live], mapping.value[0][0].start_mark.column), ""])
+
+
+def _end(node: yaml.Node) -> int:
+    """Where a value ends; the mark of a block is behind the comments that follow it."""
+    if isinstance(node, yaml.MappingNode) and not node.flow_style and node.value:
+        return _end(node.value[-1][1])
+    if isinstance(node, yaml.SequenceNode) and not node.flow_style and node.value:
+        return _end(node.value[-1])
+    return int(node.end_mark.index)
+
+
+def _uses(node: yaml.Node, wanted: yaml.Node) -> int:
+    """How often a node stands in a tree: aliases are the node itself."""
+    if isinstance(node, yaml.MappingNode):
+        below = [one for pair in node.value for one in pair]
+    else:
+        below = node.value if isinstance(node, yaml.SequenceNode) else []
+    return (node is wanted) + sum(_uses(one, wanted) for one in below)
+
+
+def findings(found: Sequence[Difference], file: str) -> Iterator[Finding]:
+    """What is stale, for people; what is new in one line."""
+    for one in found:
+        if one.live is None and len(one.path) == 2:
+            what = f"the cluster shows no partition '{one.path[1]}'"
+            yield Finding("error", Problem(what, one.at, "remove it, or ask an administrator"))
+        elif one.live is None:
+            what = f"{one.key} is {one.own}, but the cluster has no such limit"
+            if one.path[-1] == "shapes":
+                what = f"{one.key}: all nodes are alike now"
+            yield Finding(one.severity, Problem(what, one.at, f"remove {one.path[-1]}"))
+        elif one.at:
+            theirs = _cut(one.live.flow)
+            what = f"{one.key} is {_cut(one.own)}, but the cluster has {theirs}"
+            fix = f"write {one.path[-1]}: {theirs}" if one.severity != "info" else ""
+            yield Finding(one.severity, Problem(what, one.at, fix))
+    new = [one.key for one in found if not one.at]
+    if new:
+        more = f" and {len(new) - 5} more" if len(new) > 5 else ""
+        what = f"the cluster tells what the profile lacks: {', '.join(new[:5])}{more}"
+        yield Finding("info", Problem(what, file, f"sbatchgen profile discover --update {file}"))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}..."

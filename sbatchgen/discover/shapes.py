@@ -1,0 +1,85 @@
+"""The kinds of nodes of a partition: what nodes have, as far as jobs may have it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from sbatchgen.slurm.node import SlurmNode
+from sbatchgen.slurm.partition import SlurmPartition
+
+MOST_SHAPES = 6  # of a partition; beyond, nodes that differ in memory alone are taken together
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What a node has; memory in MiB.
+
+    Attributes:
+        types: Types of its GPUs, with their numbers.
+        untyped: How many of them have no type.
+        shards: Shards of each GPU; None if it has none, or not the same on each.
+    """
+
+    cpus: int
+    threads: int
+    memory: int
+    gpus: int
+    types: tuple[tuple[str, int], ...]
+    untyped: int
+    shards: int | None
+
+
+def shapes(
+    nodes: Iterable[SlurmNode], partition: SlurmPartition, settings: Mapping[str, str]
+) -> list[tuple[Shape, int]]:
+    """The kinds of nodes and how many there are of each, those with the most GPUs first."""
+    how = settings.get("SelectTypeParameters", "").upper()
+    found = Counter(_shape(node, partition, memory="MEMORY" in how, cpus="CPU" in how) for node in nodes)
+    if len(found) > MOST_SHAPES:
+        found = _without_memory(found)
+    return sorted(found.items(), key=lambda one: (-one[0].gpus, -one[1], -one[0].cpus, -one[0].memory))
+
+
+def _shape(node: SlurmNode, partition: SlurmPartition, *, memory: bool, cpus: bool) -> Shape:
+    """`memory`: jobs share it out; `cpus`: jobs get threads, not whole cores."""
+    gpus = [one for one in node.gres if one.name == "gpu"]
+    types: Counter[str] = Counter()
+    for one in gpus:
+        types[one.type] += one.count
+    threads = node.threads_per_core
+    whole = node.cpus == node.sockets * node.cores_per_socket * threads  # else a CPU is a core
+    most_cpus = partition.cpus_per_node_max or node.cpus_usable
+    most_memory = partition.mem_per_node_max or node.memory
+    return Shape(
+        cpus=min(node.cpus_usable, most_cpus),
+        threads=threads if whole and not cpus else 1,
+        memory=min(node.memory - (node.memory_reserved if memory else 0), most_memory),
+        gpus=sum(types.values()),
+        types=tuple(sorted((kind, count) for kind, count in types.items() if kind and count)),
+        untyped=types[""],
+        shards=_shards(node, sum(types.values())),
+    )
+
+
+def _shards(node: SlurmNode, gpus: int) -> int | None:
+    """Shards of a GPU: those that Slurm counts on each GPU, else the share of all."""
+    each = {total for one in node.gres_used if one.name == "shard" for _, total in one.per_gpu}
+    if each:
+        return each.pop() or None if len(each) == 1 else None
+    count = sum(one.count for one in node.gres if one.name == "shard")
+    return count // gpus if gpus and count and count % gpus == 0 else None
+
+
+def _without_memory(found: Counter[Shape]) -> Counter[Shape]:
+    """Nodes that differ in memory alone as one kind, with the memory that all of them have."""
+    alike: dict[Shape, list[Shape]] = defaultdict(list)
+    for shape in found:
+        alike[replace(shape, memory=0)].append(shape)
+    return Counter(
+        {
+            replace(kind, memory=min(one.memory for one in those)): sum(found[one] for one in those)
+            for kind, those in alike.items()
+        }
+    )

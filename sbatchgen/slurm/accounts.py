@@ -1,0 +1,90 @@
+"""Accounts and qualities of service in Slurm's database: sacctmgr(1). Not every site has one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sbatchgen.errors import SlurmError
+from sbatchgen.slurm.command import query
+from sbatchgen.slurm.slurm_job import count, seconds
+
+_QOS = ("name", "maxwall", "maxtres", "maxtrespu", "grptres", "flags")
+_ACCOUNTS = ("account", "partition", "qos", "defaultqos")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QosLimits:
+    """A quality of service, and what it allows to one job; None is "no limit"."""
+
+    name: str
+    time_max_s: int | None
+    nodes_max: int | None
+    gpus_max: int | None
+    cpus_max: int | None
+    deny_on_limit: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Account:
+    """An account that a user may charge; in one partition only, if it names one."""
+
+    name: str
+    partition: str
+    qos: tuple[str, ...]
+    default_qos: str
+
+
+def qos(environment: Mapping[str, str]) -> list[QosLimits] | None:
+    """All of them; None if there is no database, or it does not answer."""
+    rows = _rows(["qos"], _QOS, environment)
+    return None if rows is None else [_qos(row) for row in rows]
+
+
+def accounts(user: str, environment: Mapping[str, str]) -> list[Account] | None:
+    """The accounts of a user on this cluster; None if there is no database, or it does not answer."""
+    rows = _rows(["assoc", "where", f"user={user}"], _ACCOUNTS, environment)
+    if rows is None:
+        return None
+    return [
+        Account(
+            name=row["account"],
+            partition=row["partition"],
+            qos=tuple(filter(None, row["qos"].split(","))),
+            default_qos=row["defaultqos"],
+        )
+        for row in rows
+    ]
+
+
+def _rows(
+    what: Sequence[str], fields: Sequence[str], environment: Mapping[str, str]
+) -> list[dict[str, str]] | None:
+    try:
+        answer = query(["sacctmgr", "-nP", "show", *what, f"format={','.join(fields)}"], environment)
+    except SlurmError:
+        return None
+    if answer.failure:
+        return None
+    rows = (line.split("|") for line in answer.out.split("\n"))
+    return [dict(zip(fields, row, strict=True)) for row in rows if len(row) == len(fields)]
+
+
+def _qos(row: Mapping[str, str]) -> QosLimits:
+    """One job can have no more than a user, nor than all jobs together."""
+    tres = [
+        dict(item.partition("=")[::2] for item in row[name].split(","))
+        for name in ("maxtres", "maxtrespu", "grptres")
+    ]
+
+    def least(name: str) -> int | None:
+        return min((count(one[name]) for one in tres if one.get(name, "").isdecimal()), default=None)
+
+    return QosLimits(
+        name=row["name"],
+        time_max_s=seconds(row["maxwall"]),
+        nodes_max=least("node"),
+        gpus_max=least("gres/gpu"),
+        cpus_max=least("cpu"),
+        deny_on_limit="DenyOnLimit" in row["flags"].split(","),
+    )
