@@ -54,6 +54,7 @@ class Finding:
         place: Where in a script.
         edits: A safe fix of a script, all of it or nothing.
         pedantic: True and mostly harmless: told only where somebody asks for it.
+        why_not: In a few words, why the job can't run in its partition; "" if it is not about the partition.
     """
 
     severity: Severity
@@ -63,3 +64,4 @@ class Finding:
     place: Place = NOWHERE
     edits: tuple[Edit, ...] = ()
     pedantic: bool = False
+    why_not: str = ""

@@ -99,10 +99,12 @@ def _help_all(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # n
         ctx.exit()
 
 
-def _request(job: str, args: tuple[str, ...], given: dict[str, Any]) -> Request:
+def request_of(job: str, args: tuple[str, ...], given: dict[str, Any]) -> Request:
+    """The request of a command line; of a job that names no partition, in one that it fits."""
     from sbatchgen.plan.request import read_request
+    from sbatchgen.rules.judge import check
 
-    return read_request(job, args, given, environment=os.environ, folder=here())
+    return read_request(job, args, given, environment=os.environ, folder=here(), check=check)
 
 
 @click.command(cls=JobCommand)
@@ -121,7 +123,7 @@ def render(args: tuple[str, ...], /, job: str, write: str | None, **given: Any) 
     from sbatchgen.render.render import render_request
     from sbatchgen.rules.judge import check
 
-    request = _request(job, args, given)
+    request = request_of(job, args, given)
     report(check(request.plan))
     script = render_request(request).encode()
     if write is None:
@@ -141,7 +143,7 @@ def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **
     from sbatchgen.submit.sbatch import ask_slurm
     from sbatchgen.submit.submission import look
 
-    request = _request(job, args, given)
+    request = request_of(job, args, given)
     submission = look(request, os.environ, here())
     shown = submission.review
     failure = failure_of(shown.findings)
@@ -172,7 +174,7 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **giv
     from sbatchgen.review import screen
     from sbatchgen.rules.judge import check
 
-    request = _request(job, args, given)
+    request = request_of(job, args, given)
     found = check(request.plan)
     values = explanations(request)
     traced = lines and not failure_of(found)
@@ -240,7 +242,7 @@ def _submission(
     from sbatchgen.submit.submission import is_script, of_job, of_script
 
     if not is_script(job):
-        request = _request(job, args, given)
+        request = request_of(job, args, given)
         return of_job(request, os.environ, here(), ask_squeue=not after, snapshot=snapshot)
     if snapshot is not None:
         what = f"{job} is a finished script: it can't run a snapshot"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sbatchgen.cli.jobs import SNAPSHOT, SNAPSHOT_FILE, JobCommand, snapshot_of
+from sbatchgen.cli.jobs import SNAPSHOT, SNAPSHOT_FILE, JobCommand, request_of, snapshot_of
 from sbatchgen.cli.output import ask, completed_runs, failure_of, here, note, put, say, show_review
 from sbatchgen.errors import CommandLineError, SlurmError
 
@@ -53,7 +53,7 @@ def sweep(args: tuple[str, ...], /, job: str, **given: Any) -> None:
 
 def run_sweep(args: tuple[str, ...], job: str, given: dict[str, Any], choice: Choice | None = None) -> None:
     """Review a sweep, ask, and submit its arrays; of its points those that are chosen."""
-    from sbatchgen.plan.request import read_request, with_sweep
+    from sbatchgen.plan.request import with_sweep
     from sbatchgen.plan.sweep import parts
 
     options = {
@@ -70,7 +70,7 @@ def run_sweep(args: tuple[str, ...], job: str, given: dict[str, Any], choice: Ch
             "a sweep makes its own array", at="--array", fix="leave it out; see --throttle"
         )
     given["array"] = "0"  # until its length is known
-    request = read_request(job, args, given, environment=os.environ, folder=here())
+    request = request_of(job, args, given)
     several = parts(chosen, _most_tasks(request.plan))
     carried = len(several) > 1 or several[0].first > 0
     points = dataclasses.replace(points, chosen=len(chosen), carried=carried)

@@ -236,7 +236,9 @@ class Profile:
         "slurm; none: this machine; env: a platform that starts the script on each node.", "slurm"
     )
     partitions: Mapping[Text, Partition] = described("Partitions by name.", make=dict)
-    default_partition: Text | None = described("The partition of a job that sets none.")
+    default_partition: Text | None = described(
+        "The partition of a job that names none; where it can't run there, the first that fits."
+    )
     limits: Limits = described("Limits of slurm.conf.", make=Limits)
     qos: Mapping[Text, Qos] = described("Limits of qualities of service, by name.", make=dict)
     gres_types: tuple[Text, ...] = described("Names that --gres may have here (GresTypes).", ())

@@ -10,8 +10,10 @@ from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.layers import Level, Origin
 from sbatchgen.inputs.options import GPU_OPTIONS, LONG_NAMES
 from sbatchgen.inputs.search import bundled
+from sbatchgen.plan.choice import in_short
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.request import Request
+from sbatchgen.plan.resolve import FIRST
 
 _INHERITED = "(that of the shell that submits)"  # a variable that has no value in the plan
 _NOT_SHOWN = ("profile", "mode", "options", "extra_options", "env", "lint")
@@ -63,6 +65,11 @@ def explanations(request: Request) -> Iterator[Explanation]:
         if value is not None:
             others = tuple(_said(other, by) for other, by in plan.overridden.get(key, ()))
             yield Explanation(name=_name(key), said=_said(value, plan.origin(key)), overrode=others)
+    if plan.passed_over and not plan.fits_nowhere:
+        yield _partition(plan, FIRST)
+    for name, why_not in plan.passed_over.items():
+        said = Said(value="passed over", by="default", at=why_not)
+        yield Explanation(name=f"partition {name}", said=said)
     if plan.trainer is None:
         folder = str(plan.code or bundled("code"))
         said = Said(value=folder, by="default", at="the folder that holds `training`")
@@ -73,6 +80,8 @@ def surprises(plan: Plan, profile_by: Origin) -> Iterator[Explanation]:
     """What a user may not expect: see MATTER; values of sbatchgen.yaml; written values that do not count."""
     if profile_by.level < Level.JOB:
         yield Explanation(name="profile", said=_said(plan.profile.name, profile_by))
+    if plan.passed_over and not plan.fits_nowhere:
+        yield _partition(plan, in_short(plan))
     options = (f"options.{name}" for name in MATTER)
     for key in dict.fromkeys((*options, *plan.origins)):
         origin, value = plan.origins.get(key), _value(plan, key)
@@ -87,6 +96,12 @@ def surprises(plan: Plan, profile_by: Origin) -> Iterator[Explanation]:
         )
         if overrode or _untyped(key, origin, _text(value)):
             yield Explanation(name=_name(key), said=_said(value, origin), overrode=overrode)
+
+
+def _partition(plan: Plan, why: str) -> Explanation:
+    """The partition that was chosen, be it in the script or left to the cluster."""
+    left = "" if plan.options.partition else "; the script leaves it to the cluster"
+    return Explanation(name="partition", said=Said(value=plan.partition_name, by="default", at=why + left))
 
 
 def _untyped(key: str, origin: Origin, value: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -32,10 +32,12 @@ class Plan:
     """A job on a cluster, everything decided. Counts are per node where the name says so.
 
     `gpus_per_node` is what the job gets, also where the cluster hands GPUs out without being asked.
+    `passed_over` has the partitions that were not chosen, and why not, where nobody has named one.
     """
 
     profile: Profile
     partition: Partition
+    partition_name: str
     mode: Mode
     launcher: Launcher | None
     runtime: RuntimeName
@@ -63,6 +65,7 @@ class Plan:
     origins: Mapping[str, Origin]
     overridden: Mapping[str, tuple[tuple[Any, Origin], ...]]
     sweep: Sweep | None = None
+    passed_over: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def slurm(self) -> bool:
@@ -73,6 +76,11 @@ class Plan:
     def nodes(self) -> int:
         """Number of nodes."""
         return self.options.nodes or 1
+
+    @property
+    def fits_nowhere(self) -> bool:
+        """Whether nobody has named a partition, and the job can run in none."""
+        return bool(self.passed_over) and self.partition_name in ("", *self.passed_over)
 
     @property
     def inherited(self) -> tuple[str, ...]:
@@ -141,7 +149,7 @@ class Plan:
             mem_per_gpu=options.mem_per_gpu,
             time=options.time,
             time_min=options.time_min,
-            default_partition=self.profile.default_partition,
+            default_partition=self.profile.default_partition or self.partition_name or None,
             processes_per_node=self.nproc_per_node,
         )
 

@@ -15,10 +15,11 @@ from sbatchgen.inputs.layers import BY_DEFAULT, Layer, Level, Origin, layer
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import PROJECT_FILE, Places, is_file_name
 from sbatchgen.plan.plan import Plan
-from sbatchgen.plan.resolve import resolve
+from sbatchgen.plan.resolve import named_partition, resolve
 from sbatchgen.units import JobName, ShellPath, Text, is_utf8
 
 if TYPE_CHECKING:
+    from sbatchgen.plan.choice import Check
     from sbatchgen.plan.sweep import Sweep
 
 
@@ -42,7 +43,13 @@ class Request:
 
 
 def read_request(
-    job: str, args: tuple[str, ...], given: Mapping[str, Any], *, environment: Mapping[str, str], folder: Path
+    job: str,
+    args: tuple[str, ...],
+    given: Mapping[str, Any],
+    *,
+    environment: Mapping[str, str],
+    folder: Path,
+    check: Check,
 ) -> Request:
     """The request of a command line.
 
@@ -52,6 +59,7 @@ def read_request(
         given: Values of `parameters`, None or empty where a flag was not given.
         environment: For SBATCHGEN_PROFILE and the search paths.
         folder: The current folder.
+        check: The rules, by which a partition is chosen if none is named.
 
     Raises:
         SbatchgenError: The command line or a file is wrong.
@@ -70,7 +78,17 @@ def read_request(
     if mode is None:
         fix = f"add a line like 'mode: ddp' (one of {', '.join(MODES)})"
         raise CommandLineError.of(f"{job} does not set a mode", at=job, fix=fix)
-    plan = resolve(profile, layers, mode=mode, name=job if job in MODES else _name_of(job))
+    name_of_job = job if job in MODES else _name_of(job)
+
+    def resolved(partition: str) -> Plan:
+        return resolve(profile, layers, mode=mode, name=name_of_job, chosen=partition)
+
+    if named_partition(layers) or {*profile.value.partitions} <= {profile.value.default_partition}:
+        plan = resolved("")
+    else:
+        from sbatchgen.plan.choice import chosen
+
+        plan = chosen(resolved, check)
     return Request(
         plan=plan,
         places=places,

@@ -19,6 +19,7 @@ from sbatchgen.sbatch.gres import requested, requested_gpus
 from sbatchgen.units import Duration, Gres, JobName, Memory, Resume, ShellPath, Text
 
 DEFAULT_TIME = Duration(3600)
+FIRST = "the first that fits"  # of the partitions
 DEFAULT_CPUS = 4  # per process, where nothing is known of the node
 LONGEST_WARNING_S = 300
 REQUEUE_S = 120  # slurmctld looks at time limits every half minute
@@ -26,7 +27,9 @@ DEFAULT_ARGS = ("--dataset", "mnist", "--epochs", "10")
 _GPU_KEYS = tuple(f"options.{name}" for name in GPU_OPTIONS)
 
 
-def resolve(profile: Document[Profile], layers: Sequence[Layer], *, mode: Mode, name: str) -> Plan:
+def resolve(
+    profile: Document[Profile], layers: Sequence[Layer], *, mode: Mode, name: str, chosen: str = ""
+) -> Plan:
     """The plan of a job on a cluster.
 
     Args:
@@ -34,13 +37,16 @@ def resolve(profile: Document[Profile], layers: Sequence[Layer], *, mode: Mode, 
         layers: sbatchgen.yaml, job and command line, the lowest first.
         mode: The job's mode, which the profile's defaults depend on.
         name: The job's name unless a layer sets one.
+        chosen: The partition to run in, where nobody has named one and the default one won't do.
     """
     cluster = profile.value
-    partition_name = _partition_name(cluster, layers)
-    partition = cluster.partitions.get(Text(partition_name.split(",")[0]), Partition())
+    partition_name = chosen or _partition_name(cluster, layers, mode)
+    partition = _partition(cluster, partition_name)
     values = _Values()
     for one in [*_profile_layers(profile, partition_name, partition, mode), *layers]:
         values.lay(one)
+    if chosen:
+        values.set("options.partition", Text(chosen), Origin(Level.DEFAULT, FIRST))
     _join_args(values, layers)
     _derive_runtime(values, profile)
     _derive_job(values, cluster, mode, name)
@@ -51,7 +57,7 @@ def resolve(profile: Document[Profile], layers: Sequence[Layer], *, mode: Mode, 
     _derive_cpus(values, partition, gpus, shards, mode)
     _derive_limits(values, cluster, partition, gpus)
     _emit_gpus(values, gpus)
-    return _plan(values, cluster, partition, mode, gpus=gpus, nproc=nproc)
+    return _plan(values, cluster, partition_name, mode, gpus=gpus, nproc=nproc)
 
 
 class _Values:
@@ -95,10 +101,20 @@ class _Values:
         return found
 
 
-def _partition_name(profile: Profile, layers: Sequence[Layer]) -> str:
+def _partition(profile: Profile, name: str) -> Partition:
+    return profile.partitions.get(Text(name.split(",", maxsplit=1)[0]), Partition())
+
+
+def named_partition(layers: Sequence[Layer]) -> str:
+    """The partition that a job names; "" if it names none."""
     given = [one.values["options.partition"] for one in layers if "options.partition" in one.values]
-    fallback = profile.options.partition or profile.default_partition or ""
-    return str(given[-1] if given else fallback)
+    return str(given[-1] if given else "")
+
+
+def _partition_name(profile: Profile, layers: Sequence[Layer], mode: Mode) -> str:
+    of_mode = profile.modes[mode].partition if mode in profile.modes else None
+    fallback = of_mode or profile.options.partition or profile.default_partition
+    return str(named_partition(layers) or fallback or "")
 
 
 def _profile_layers(
@@ -308,10 +324,13 @@ def _emit_gpus(values: _Values, gpus: int) -> None:
 
 
 def _plan(
-    values: _Values, profile: Profile, partition: Partition, mode: Mode, *, gpus: int, nproc: int
+    values: _Values, profile: Profile, partition_name: str, mode: Mode, *, gpus: int, nproc: int
 ) -> Plan:
     name = str(values.get("options.job_name"))
+    default = profile.default_partition or partition_name
     for option in profile.omit:
+        if option == "partition" and partition_name != default:
+            continue  # without it the job would go to the default one
         if values.origins.get(f"options.{option}", BY_DEFAULT).level < Level.PROJECT:
             values.drop(f"options.{option}")
     grouped = values.grouped()
@@ -321,7 +340,8 @@ def _plan(
     )
     return Plan(
         profile=profile,
-        partition=partition,
+        partition=_partition(profile, partition_name),
+        partition_name=partition_name,
         mode=mode,
         launcher=values.get("launcher") if mode == "ddp" else None,
         options=SbatchOptions(**grouped["options"]),

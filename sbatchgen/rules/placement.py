@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sbatchgen.errors import did_you_mean
+from sbatchgen.finding import NOWHERE
 from sbatchgen.inputs.options import NAMES
-from sbatchgen.job.job import Job
+from sbatchgen.job.job import Job, PlannedJob
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.values import time_limit
 
@@ -36,16 +37,22 @@ def _partition_up(job: Job) -> Iterator[Hit]:
             others = [str(one) for one, facts in job.profile.partitions.items() if facts.state == "up"]
             fix = f"use {' or '.join(others[:3])}" if others else "ask the site when it is back"
             severity = "warning" if partition.state == "down" else None
-            yield Hit("partition", f"partition '{name}' is {partition.state}: it {takes}", fix, severity)  # type: ignore[arg-type]
+            what = f"partition '{name}' is {partition.state}: it {takes}"
+            yield Hit("partition", what, fix, severity, why_not=partition.state)  # type: ignore[arg-type]
 
 
 @RULES.add("SB203", "error", "no partition is asked for, and the cluster has no default", about_fit=True)
 def _partition_given(job: Job) -> Iterator[Hit]:
-    if job.profile.partitions and not job.resources.partitions and "partition" not in job.profile.omit:
+    plan = job.plan if isinstance(job, PlannedJob) else None
+    if plan and plan.fits_nowhere:
+        for name, why_not in plan.passed_over.items():
+            if name != plan.partition_name:  # which other rules speak of
+                yield Hit(NOWHERE, f"the job does not fit partition '{name}': {why_not}")
+    elif job.profile.partitions and not job.resources.partitions and "partition" not in job.profile.omit:
         names = ", ".join(map(str, job.profile.partitions))
         what = f"no --partition is given, and cluster '{job.profile.name}' has no default one: Slurm refuses "
         what += "the job"
-        yield Hit("partition", what, f"add --partition with one of {names}")
+        yield Hit("partition", what, f"add --partition with one of {names}", why_not="no default one")
 
 
 @RULES.add("SB204", "error", "the time limit is longer than the partition's", about_fit=True)
@@ -61,12 +68,14 @@ def _time_within_limit(job: Job) -> Iterator[Hit]:
                 "no": f"it would pend {reason}",
             }
             what += f": {fate.get(job.profile.limits.enforce_part_limits, 'Slurm refuses the job')}"
-            yield Hit("time", what, fix)
+            why_not = f"time limit {partition.time_max} is less than {time_limit(time)}"
+            yield Hit("time", what, fix, why_not=why_not)
         least = job.resources.time_min
         if least is not None and partition.time_max and least > partition.time_max:
             what = f"--time-min {time_limit(least)} is over the limit {partition.time_max} of partition "
             fix = f"set --time-min {partition.time_max} or less"
-            yield Hit("time-min", f"{what}'{name}': Slurm refuses the job", fix)
+            why_not = f"time limit {partition.time_max} is less than {time_limit(least)}"
+            yield Hit("time-min", f"{what}'{name}': Slurm refuses the job", fix, why_not=why_not)
 
 
 @RULES.add("SB205", "warning", "no time limit is asked for")
@@ -86,12 +95,14 @@ def _nodes_within_limit(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         if partition.nodes_max is not None and nodes > partition.nodes_max:
             what = f"partition '{name}' has {partition.nodes_max} nodes, but {nodes} were asked for"
-            yield Hit("nodes", what, f"ask for at most {partition.nodes_max}")
+            at_most = f"{partition.nodes_max} node{'s' * (partition.nodes_max > 1)} at most"
+            yield Hit("nodes", what, f"ask for at most {partition.nodes_max}", why_not=at_most)
         most = job.resources.nodes_max or nodes
         if partition.nodes_min is not None and "nodes" in job.resources and most < partition.nodes_min:
             what = f"partition '{name}' is for jobs of at least {partition.nodes_min} nodes, but {most} were "
             what += "asked for"
-            yield Hit("nodes", what, f"ask for at least {partition.nodes_min}, or use another partition")
+            fix = f"ask for at least {partition.nodes_min}, or use another partition"
+            yield Hit("nodes", what, fix, why_not=f"{partition.nodes_min} nodes at least")
 
 
 @RULES.add("SB223", "error", "a required option is missing, or its value is not allowed", about_fit=True)
@@ -104,8 +115,10 @@ def _required_options(job: Job) -> Iterator[Hit]:
         for option, allowed in (("account", partition.accounts), ("qos", partition.qos)):
             asked = job.resources.options.get(option)
             if allowed and asked and asked not in allowed:
+                from sbatchgen.plan.choice import only_for
+
                 what = f"partition '{where}' does not allow {option} '{asked}'"
-                yield Hit(option, what, f"use {' or '.join(allowed)}")
+                yield Hit(option, what, f"use {' or '.join(allowed)}", why_not=only_for(option, allowed))
 
 
 @RULES.add("SB224", "error", "more than the QOS allows", about_fit=True)
@@ -118,12 +131,14 @@ def _within_qos(job: Job) -> Iterator[Hit]:
         limits = known.get(name)  # type: ignore[call-overload]
         if limits is None:
             continue
+        own = name in {str(partition.options.qos) for partition in job.partitions.values()}
         fate = "Slurm refuses the job" if limits.deny_on_limit else "the job would pend for ever"
         gpus, cpus = resources.nodes * resources.gpu_count, resources.nodes * resources.cpus_on_node
         if limits.time_max and (resources.time or 0) > limits.time_max:
             what = f"time {time_limit(resources.time or 0)} is over the limit {limits.time_max} of qos "
             what += f"'{name}': {fate}"
-            yield Hit("time", what, f"set --time {limits.time_max} or less")
+            why_not = f"its qos '{name}' ends at {limits.time_max}" if own else ""
+            yield Hit("time", what, f"set --time {limits.time_max} or less", why_not=why_not)
         for option, asked, most, unit in (
             ("nodes", resources.nodes, limits.nodes_max, "nodes"),
             (resources.gpu_option, gpus, limits.gpus_max, "GPUs"),
@@ -131,7 +146,8 @@ def _within_qos(job: Job) -> Iterator[Hit]:
         ):
             if most is not None and asked > most:
                 what = f"{asked} {unit} are over the limit {most} of qos '{name}': {fate}"
-                yield Hit(option, what, f"ask for at most {most}, or use another qos")
+                why_not = f"its qos '{name}' allows {most} {unit}" if own else ""
+                yield Hit(option, what, f"ask for at most {most}, or use another qos", why_not=why_not)
 
 
 @RULES.add("SB225", "error", "a feature that no node has", about_fit=True)
@@ -142,7 +158,7 @@ def _features_known(job: Job) -> Iterator[Hit]:
             if feature not in known:
                 names = " or ".join(f"'{name}'" for name in job.partitions)
                 what = f"no node of partition {names} has the feature '{feature}': Slurm refuses the job"
-                yield Hit(option, what, did_you_mean(feature, known))
+                yield Hit(option, what, did_you_mean(feature, known), why_not=f"no feature '{feature}'")
 
 
 @RULES.add("SB226", "error", "nodes that are not in the partition", about_fit=True)
@@ -159,7 +175,8 @@ def _nodes_known(job: Job) -> Iterator[Hit]:
         if strange:
             names = " or ".join(f"'{name}'" for name in job.partitions)
             what = f"partition {names} has no node {_some(strange)}"
-            yield Hit(option, what, "name nodes of the partition, or remove the option")
+            fix = "name nodes of the partition, or remove the option"
+            yield Hit(option, what, fix, why_not=f"no node {_some(strange)}")
 
 
 @RULES.add("SB227", "warning", "the job waits for certain nodes", pedantic=True)
@@ -175,7 +192,8 @@ def _reservation_given(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         if partition.reservation_only and "reservation" not in job.resources:
             what = f"partition '{name}' takes only jobs with a reservation: Slurm refuses this one"
-            yield Hit("partition", what, "add --reservation=NAME, or use another partition")
+            fix = "add --reservation=NAME, or use another partition"
+            yield Hit("partition", what, fix, why_not="only for jobs with a reservation")
 
 
 @RULES.add("SB232", "error", "an array that is too large for the cluster", about_fit=True, pedantic=True)

@@ -98,9 +98,14 @@ def _gpus_known(job: PlannedJob) -> Iterator[Hit]:
     plan = job.plan
     unknown = plan.slurm and not (plan.gpus_per_node or plan.shards or plan.partition.gpus_per_node)
     told = plan.origin("nproc_per_node").level > Level.DEFAULT
-    if plan.mode in ("dataparallel", "ddp") and unknown and not told:
+    nowhere = plan.fits_nowhere and not plan.partition_name  # which SB203 speaks of
+    if plan.mode in ("dataparallel", "ddp") and unknown and not told and not nowhere:
         what = f"how many GPUs a node has is not known for profile '{plan.profile.name}'"
-        yield Hit(job.at(""), what, "add --gpus-per-node N (or, on CPUs, --nproc-per-node N)")
+        why_not = "how many GPUs a node has is not known"
+        if plan.partition.gpus_per_node == 0:
+            why_not, what = "no GPUs", f"the nodes of partition '{plan.partition_name}' have no GPUs"
+        fix = "add --gpus-per-node N (or, on CPUs, --nproc-per-node N)"
+        yield Hit(job.at(""), what, fix, why_not=why_not)
 
 
 @RULES.add("SB017", "warning", "shards that the profile does not list")
@@ -109,7 +114,7 @@ def _shards_known(job: PlannedJob) -> Iterator[Hit]:
     if plan.shards and plan.slurm and not plan.partition.shards_per_gpu and plan.profile.partitions:
         what = f"profile '{plan.profile.name}' names no shards for this partition"
         fix = "set shards_per_gpu in the profile if the cluster has them"
-        yield Hit(job.at("options.gres"), what, fix)
+        yield Hit(job.at("options.gres"), what, fix, why_not="no shards")
 
 
 @RULES.add("SB018", "error", "a runtime without its image or environment")

@@ -98,14 +98,17 @@ def _gpus_within_node(job: Job) -> Iterator[Hit]:
                 fix = f"set --gpus-per-node {most} and --nodes {nodes}"
             if most and resources.gpu_option == "gres":
                 what += "; --gres is per node"
-            yield Hit(resources.gpu_option, what, fix)
+            yield Hit(resources.gpu_option, what, fix, why_not=f"{most or 'no'} GPUs{' a node' * bool(most)}")
             continue
         counts = {str(kind): count for kind, count in partition.gpu_types.items()}
         for kind, asked in resources.gpus_on_node:
             if asked > counts.get(kind, asked):
                 what = f"a node of partition '{name}' has {counts[kind]} GPUs of type '{kind}', but {asked} "
                 what += "were asked for"
-                yield Hit(resources.gpu_option, what, f"ask for at most {kind}:{counts[kind]}")
+                why_not = f"{counts[kind]} GPUs of type {kind} a node"
+                yield Hit(
+                    resources.gpu_option, what, f"ask for at most {kind}:{counts[kind]}", why_not=why_not
+                )
 
 
 @RULES.add("SB208", "error", "a type of GPU that the partition does not have", about_fit=True)
@@ -114,11 +117,13 @@ def _gpu_type_known(job: Job) -> Iterator[Hit]:
         here = _types(partition)
         if not partition.gpus_typed and job.resources.gpu_types:
             what = f"the GPUs of partition '{name}' have no type, so none matches the one asked for"
-            yield Hit(job.resources.gpu_option, what, "ask for GPUs without a type")
+            fix = "ask for GPUs without a type"
+            yield Hit(job.resources.gpu_option, what, fix, why_not="GPUs without a type")
         for kind, option in job.resources.gpu_types.items() if here else ():
             if kind not in here:
                 what = f"partition '{name}' has GPUs of type '{', '.join(here)}', not '{kind}'"
-                yield Hit(option, what, f"ask for {' or '.join(here)}")
+                why_not = f"GPUs of type {', '.join(here)}"
+                yield Hit(option, what, f"ask for {' or '.join(here)}", why_not=why_not)
 
 
 @RULES.add("SB209", "warning", "no type of GPU is asked for, where there are several")
@@ -172,7 +177,8 @@ def _shards_within_gpu(job: Job) -> Iterator[Hit]:
         if most and job.resources.shards > most and not job.profile.limits.several_gpus_per_sharing_job:
             what = f"{job.resources.shards} shards must lie on one GPU, which has {most}: "
             what += "Slurm refuses the job" if job.slurm >= "23.11" else "the job would wait for ever"
-            yield Hit("gres", what, f"ask for at most {most}, or for whole GPUs")
+            fix = f"ask for at most {most}, or for whole GPUs"
+            yield Hit("gres", what, fix, why_not=f"{most} shards a GPU")
 
 
 @RULES.add("SB213", "warning", "several processes that share one GPU")
@@ -211,7 +217,8 @@ def _cpus_within_node(job: Job) -> Iterator[Hit]:
                 ),
                 "",
             )
-            yield Hit(option, what, f"ask for at most {partition.cpus_per_node}")
+            why_not = f"{partition.cpus_per_node} CPUs a node"
+            yield Hit(option, what, f"ask for at most {partition.cpus_per_node}", why_not=why_not)
 
 
 @RULES.add("SB216", "error", "more memory on a node than it has", about_fit=True)
@@ -229,7 +236,9 @@ def _memory_within_node(job: Job) -> Iterator[Hit]:
                 what += f": {cpus} CPUs with {Memory(resources.mem_per_cpu)} each"
             elif resources.mem_per_gpu:
                 what += f": {gpus} GPUs with {Memory(resources.mem_per_gpu)} each"
-            yield Hit(_memory_option(job), what, f"set --mem {partition.mem_per_node} or less")
+            why_not = f"{partition.mem_per_node} of memory a node"
+            fix = f"set --mem {partition.mem_per_node} or less"
+            yield Hit(_memory_option(job), what, fix, why_not=why_not)
 
 
 @RULES.add("SB217", "info", "no memory is asked for, and the default is small")
@@ -365,10 +374,12 @@ def _kind_of_node(job: Job) -> Iterator[Hit]:
         what = f"{asked.gpu_count} GPUs, {cpus} CPUs" + f" and {Memory(memory)} of memory" * bool(memory)
         if most < nodes:
             has = f"only {most} nodes" if most else "no node"
+            why_not = f"{has} with {what}"
             if most > 0:
                 what += f", but {nodes} nodes were asked for"
             kinds = "; ".join(_described(one) for one in shapes)
-            yield Hit("partition", f"partition '{name}' has {has} with {what}", f"its nodes have {kinds}")
+            what = f"partition '{name}' has {has} with {what}"
+            yield Hit("partition", what, f"its nodes have {kinds}", why_not=why_not)
 
 
 def _described(shape: NodeShape) -> str:

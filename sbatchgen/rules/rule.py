@@ -22,6 +22,7 @@ class Hit(NamedTuple):
         severity: If it is not the rule's.
         edits: A fix that changes nothing else in the script.
         pedantic: Whether only those who ask for it are told, if it is not the rule's.
+        why_not: In a few words, why the job can't run in the partition; "" if it is not about the partition.
     """
 
     at: Place | str
@@ -30,6 +31,7 @@ class Hit(NamedTuple):
     severity: Severity | None = None
     edits: tuple[Edit, ...] = ()
     pedantic: bool | None = None
+    why_not: str = ""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -56,7 +58,7 @@ class Rule(Generic[J]):
         severity, pedantic = hit.severity or self.severity, hit.pedantic
         pedantic = self.pedantic and severity != "error" if pedantic is None else pedantic
         problem = Problem(hit.what, at.text, hit.fix)
-        return Finding(severity, problem, self.about_fit, self.id, at, hit.edits, pedantic)
+        return Finding(severity, problem, self.about_fit, self.id, at, hit.edits, pedantic, hit.why_not)
 
 
 class Rules(list[Rule[J]]):
