@@ -17,7 +17,9 @@ from .controller import Controller
 from .slurm import Cluster
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+VISIBLE = [Path(sys.base_prefix), Path(sys.prefix), CHECKOUT]
 JOBS = "jobs on a real Slurm"
+RELEASES = ("22.05", "26.05")
 
 
 @pytest.fixture(scope="session")
@@ -26,11 +28,23 @@ def real_slurm() -> None:
     _need(site.why_not(), what=JOBS)
 
 
+@pytest.fixture(scope="session", params=RELEASES[:1])
+def release(request: pytest.FixtureRequest) -> str:
+    """The Slurm that runs the jobs: Debian 12's, which is installed here, and that of the folder of `make sid`."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
-    """Four nodes with an ordinary user who can reach this checkout and this interpreter."""
+def slurm_root(request: pytest.FixtureRequest, release: str) -> Path | None:
+    """The folder of the system with this Slurm, None for this machine's own."""
     _need(site.why_not(), what=JOBS)
-    with Cluster(visible=[Path(sys.base_prefix), Path(sys.prefix), CHECKOUT]) as running:
+    return None if release == RELEASES[0] else Path(request.getfixturevalue("later_root"))
+
+
+@pytest.fixture(scope="session")
+def cluster(slurm_root: Path | None) -> Iterator[Cluster]:
+    """Four nodes with an ordinary user who can reach this checkout and this interpreter."""
+    with Cluster(visible=VISIBLE, root=slurm_root) as running:
         yield running
 
 
@@ -54,29 +68,22 @@ def oracle() -> Callable[..., parse_only.Reading]:
 
 @pytest.fixture(scope="session")
 def later_root() -> Path:
-    """The folder of a system with a later Slurm, which `make sid` makes of Debian unstable.
+    """The folder of a system with a later Slurm, and Apptainer, which `make sid` makes of Debian unstable.
 
-    That moves on, and is not on every mirror: without it nothing fails, since what such an sbatch said is
-    recorded and always tested.
+    That moves on, and is not on every mirror: without it nothing fails. What such an sbatch said is recorded and
+    always tested, and jobs run on this machine's Slurm.
     """
     root = CHECKOUT / "build" / "sid"
     lacking = "needs root" if os.getuid() else None
-    if not (root / "usr/bin/sbatch").exists():
+    if not all(
+        (root / "usr" / program).exists() for program in ("bin/sbatch", "sbin/slurmd", "bin/apptainer")
+    ):
         lacking = "needs `make sid`"
     elif not lacking and " 26.05." not in (found := parse_only.version(root)):
         lacking = f"Debian unstable has another Slurm by now, {found}"
     if lacking:
-        pytest.skip(f"left out: scripts read by the sbatch of Slurm 26.05: {lacking}")
+        pytest.skip(f"left out: Slurm 26.05: {lacking}")
     return root
-
-
-@pytest.fixture(scope="session")
-def later_slurmctld(later_root: Path) -> Path:
-    """The same folder, where its slurmctld can run."""
-    _need(site.why_not(), what=JOBS)
-    if not (later_root / "usr/sbin/slurmctld").exists():
-        pytest.skip("left out: values judged by the slurmctld of 26.05: needs `make sid` once more")
-    return later_root
 
 
 def _need(lacking: str | None, *, what: str) -> None:

@@ -13,26 +13,36 @@ def bind(source: Path, target: Path) -> str:
     return shlex.join(["mount", "--bind", str(source), str(target)])
 
 
-def move_into(root: Path, *, keep: Path) -> list[str]:
-    """Lines that make another system's folder the root of all that runs after them; nothing in it is changed.
+def move_into(root: Path, *, keep: Iterable[Path], stage: Path) -> list[str]:
+    """Lines that put another system's programs before this one's, for all that runs after them.
+
+    Everything is at its own path: what only this system has is there too, with the other's libc, and runs with it,
+    since a later libc runs what was made for an earlier one. Neither system is changed.
 
     Args:
-        keep: A folder below /tmp that stays where it is.
+        root: The folder of the other system. Of Slurm's plugins only its own are seen.
+        keep: Further paths that stay where they are.
+        stage: An existing folder, in which the new root is made.
     """
-    inside = shlex.quote(f"{root}{keep}")
-    place = shlex.quote(str(root))
-    return [
-        f"mount --bind {place} {place}",
-        f"mount -t proc none {place}/proc",
-        f"mount --rbind /dev {place}/dev",
-        f"mount --rbind /sys {place}/sys",
-        f"mount -t tmpfs -o mode=1777 none {place}/tmp",  # noqa: S108 (its place in any system)
-        f"mkdir -p {inside}",
-        f"mount --bind {shlex.quote(str(keep))} {inside}",
+    system, place = shlex.quote(str(root)), shlex.quote(str(stage))
+    lines = [
+        f"mount -t tmpfs -o mode=755 none {place}",
         f"cd {place}",
-        "pivot_root . mnt",
-        "umount -l /mnt",
+        "mkdir -m 755 dev etc mnt proc run sys usr var",
+        "mkdir -m 1777 tmp",
+        *(f"cp -P {system}/{name} ." for name in ("bin", "lib", "lib64", "sbin")),
+        *(f"mount -t overlay -o ro,lowerdir={system}/{name}:/{name} none {name}" for name in ("etc", "usr")),
+        f"for folder in {system}/usr/lib/*/slurm-wlm; do mount --bind $folder .${{folder#{system}}}; done",
+        f"mount --bind {system}/var var",
+        "mount -t proc none proc",
+        "mount --rbind /dev dev",
+        "mount --rbind /sys sys",
     ]
+    for path in sorted(set(keep)):
+        target = str(stage / path.relative_to("/"))
+        how = "--bind" if stage.is_relative_to(path) else "--rbind"
+        lines += [shlex.join(["mkdir", "-p", target]), shlex.join(["mount", how, str(path), target])]
+    return [*lines, "pivot_root . mnt", "umount -l /mnt"]
 
 
 def cover(folder: Path, *, keep: Iterable[Path], mode: str, stage: Path) -> list[str]:

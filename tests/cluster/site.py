@@ -132,9 +132,9 @@ def prepared(
     Args:
         addresses: The addresses of its hosts, by name; slurmctld's host is "controller".
         visible: Paths that the user shall reach although only root may enter a folder on the way.
-        root: The folder of another system, whose Slurm it is; of `visible` nothing is seen there.
+        root: The folder of another system, whose Slurm it is (see mounts.move_into).
     """
-    with tempfile.TemporaryDirectory(prefix="slurm-", dir="/tmp" if root else None) as name:  # noqa: S108
+    with tempfile.TemporaryDirectory(prefix="slurm-") as name:
         folder = Path(name).resolve()
         user = User(name="alice", uid=20001, home=folder / "home" / "alice")
         _lay_out(folder, user, {CONTROLLER: f"{NETWORK}.1", **(addresses or {})})
@@ -146,16 +146,15 @@ def prepared(
             plugstack=plugstack,
             cgroup=config.NO_CGROUP if root else config.CGROUP,
         )
-        etc = Path(f"{root or ''}/etc")
-        binds = [mounts.bind(path, etc / path.name) for path in (folder / "etc").iterdir()]
-        binds.append(mounts.bind(folder / "slurm", etc / "slurm"))
         for path in [*folder.glob("etc/*"), *folder.glob("slurm/*")]:
             path.chmod(0o644)  # whatever the umask
         seen = (folder, *(path.resolve() for path in visible))
-        sight = mounts.reveal(seen, stage=folder / "stage")
-        moved = mounts.move_into(root, keep=folder) if root else []
-        # What is bound below the root must be bound after the root itself is
-        setup = [*sight, *NETWORK_UP, *moved[:1], *binds, *moved[1:]]
+        stage = folder / "stage"
+        sight = mounts.reveal(seen, stage=stage)
+        moved = mounts.move_into(root, keep=seen, stage=stage) if root else []
+        binds = [mounts.bind(path, Path("/etc", path.name)) for path in (folder / "etc").iterdir()]
+        binds.append(mounts.bind(folder / "slurm", Path("/etc/slurm")))
+        setup = [*sight, *NETWORK_UP, *moved, *binds]
         with Host(CONTROLLER, setup=setup) as host:
             yield Site(folder=folder, seen=seen, user=user, host=host)
 

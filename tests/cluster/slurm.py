@@ -40,7 +40,14 @@ class Cluster:
     nodes = NODES
     interface = INTERFACE
 
-    def __init__(self, *, visible: Iterable[Path] = (), plugstack: str = "", settings: str = "") -> None:
+    def __init__(
+        self,
+        *,
+        visible: Iterable[Path] = (),
+        plugstack: str = "",
+        settings: str = "",
+        root: Path | None = None,
+    ) -> None:
         """Nothing is started yet.
 
         Args:
@@ -49,7 +56,9 @@ class Cluster:
             plugstack: Lines of plugstack.conf, Slurm's list of plugins of others (spank(7)); {site} in them
                 stands for the folder that all nodes share.
             settings: Lines of slurm.conf, in place of the tests' own.
+            root: The folder of another system, whose Slurm it is.
         """
+        self._root = root
         self._visible = [path.resolve() for path in visible]
         self._plugstack = plugstack
         self._settings = settings
@@ -67,6 +76,7 @@ class Cluster:
                     plugstack=self._plugstack,
                     addresses=ADDRESSES,
                     visible=self._visible,
+                    root=self._root,
                 )
             )
             self._hosts = {site.CONTROLLER: self._site.host}

@@ -32,7 +32,7 @@ PARTITIONS = "PartitionName=gpu Nodes=n[1-4] Default=YES MaxTime=1-00:00:00 MaxN
 @pytest.fixture(scope="module", params=["22.05", "26.05"])
 def controller(request: pytest.FixtureRequest, controller_factory: Callable[..., Controller]) -> Controller:
     """A Slurm on which jobs wait."""
-    root = request.getfixturevalue("later_slurmctld") if request.param == "26.05" else None
+    root = request.getfixturevalue("later_root") if request.param == "26.05" else None
     return controller_factory(nodes=NODES, partitions=PARTITIONS, root=root)
 
 
@@ -144,7 +144,7 @@ def test_a_controller_that_is_down_ends_the_question(
     release: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     request.getfixturevalue("real_slurm")
-    root = request.getfixturevalue("later_slurmctld") if release == "26.05" else None
+    root = request.getfixturevalue("later_root") if release == "26.05" else None
     with Controller(nodes=NODES, partitions=PARTITIONS, extra="MessageTimeout=2", root=root) as controller:
         controller.commands(tmp_path, "squeue")
         environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
