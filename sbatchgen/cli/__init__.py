@@ -27,6 +27,7 @@ MODULES = {
     "scripts": ("lint",),
     "profiles": ("profile", "schema"),
     "data": ("data",),
+    "images": ("image",),
     "completion": ("completion",),
 }
 

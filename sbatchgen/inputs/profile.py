@@ -157,6 +157,7 @@ class Apptainer:
     """An image for Apptainer, its bind mounts, and the flag that gives it the GPUs."""
 
     image: ShellPath | None = described("The image, a .sif file or an address.")
+    source: Text | None = described("The address that `sbatchgen image pull` gets the file from.")
     binds: tuple[ShellPath, ...] = described("Bind mounts, SRC or SRC:DST.", ())
     gpu_flag: Text = described("The flag that gives it the GPUs.", make=lambda: Text("--nv"))
 
@@ -166,6 +167,7 @@ class Enroot:
     """An image for Enroot through pyxis, its mounts, and the folder to start in."""
 
     image: ShellPath | None = described("The image, a .sqsh file or an address.")
+    source: Text | None = described("The address that `sbatchgen image import` gets the file from.")
     mounts: tuple[ShellPath, ...] = described("Mounts, SRC or SRC:DST.", ())
     workdir: ShellPath | None = described("The folder to start in; by default that of submission.")
 

@@ -1,0 +1,101 @@
+"""image: prepare images of Apptainer and Enroot."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from sbatchgen.cli.output import here, note, put
+from sbatchgen.errors import CommandLineError
+
+
+@click.group()
+def image() -> None:
+    """Prepare an image once, before a job holds GPUs.
+
+    The file is the image of the profile, or --to FILE. It gets its name when it is whole.
+    """
+
+
+def _options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option("--force", is_flag=True, help="Replace an image that is there."),
+        click.option("--profile", metavar="NAME|FILE", help="The cluster."),
+        click.option("--to", metavar="FILE", help="The image's file."),
+    ):
+        command = option(command)
+    return command
+
+
+@image.command("pull")
+@click.argument("source", metavar="[URI]", required=False)
+@_options
+def image_pull(**given: str | None) -> None:
+    """Get an image for Apptainer, a .sif, from a registry.
+
+    URI is like docker://nvcr.io/nvidia/pytorch:24.04-py3; by default the `source` of the profile.
+    """
+    _prepare("apptainer", "pull", **given)
+
+
+@image.command("import")
+@click.argument("source", metavar="[URI]", required=False)
+@_options
+def image_import(**given: str | None) -> None:
+    """Get an image for Enroot, a .sqsh, from a registry.
+
+    URI is like docker://nvcr.io#nvidia/pytorch:24.04-py3; by default the `source` of the profile.
+    """
+    _prepare("enroot", "import", **given)
+
+
+@image.command("build")
+@click.argument("source", metavar="DEFINITION|FOLDER|URI")
+@_options
+def image_build(**given: str | None) -> None:
+    """Build an image for Apptainer, a .sif, from a definition file or a folder."""
+    _prepare("apptainer", "build", **given)
+
+
+def _prepare(
+    program: str, verb: str, *, source: str | None, to: str | None, profile: str | None, force: object
+) -> None:
+    from sbatchgen.runs.image import prepare
+
+    if source is None or to is None:
+        source, to = _of_profile(program, profile, source, to)
+    prepare(program, verb, source, Path(to), force=bool(force), note=note)
+    put(to)
+
+
+def _of_profile(program: str, profile: str | None, source: str | None, to: str | None) -> tuple[str, str]:
+    """Source and file of an image, where the profile says what is not given.
+
+    Raises:
+        CommandLineError: It does not.
+    """
+    from sbatchgen.plan.request import read_request
+    from sbatchgen.render.render import image_is_file
+
+    given = {"profile": profile, "runtime": program}
+    plan = read_request("single", (), given, environment=os.environ, folder=here()).plan
+    its, is_file = plan.image, image_is_file(plan)
+    key, cluster = f"runtimes.{program}", f"profile '{plan.profile.name}'"
+    if to is None:
+        if its is None or not is_file:
+            what = f"{cluster} names no file for an image of {program}"
+            raise CommandLineError.of(what, fix=f"--to FILE, or write {key}.image into the profile")
+        if unset := its.unset(os.environ):
+            what = f"the image of {cluster} is {its}, but {unset[0]} is not set"
+            raise CommandLineError.of(what, fix=f"export {unset[0]}=..., or --to FILE")
+        to = its.filled(os.environ)
+    if source is None:
+        source = getattr(plan.profile.runtimes, program).source or (None if is_file else its)
+    if source is None:
+        what = f"{cluster} does not say where {to} comes from"
+        fix = f"give the URI, as docker://pytorch/pytorch, or write it into the profile: {key}.source"
+        raise CommandLineError.of(what, fix=fix)
+    return source, to

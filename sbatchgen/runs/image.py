@@ -1,0 +1,147 @@
+"""An image for Apptainer or Enroot, prepared by their own commands before a job holds GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+
+from sbatchgen.errors import CommandLineError, DocumentError
+from sbatchgen.quoting import word, words
+
+ENOUGH = 1 << 30  # bytes: where fewer are left, an image most likely found no room
+# Where a program keeps layers and parts of an image meanwhile: variables of its manual.
+SCRATCH = {
+    "apptainer": ("APPTAINER_TMPDIR", "APPTAINER_CACHEDIR"),
+    "enroot": ("ENROOT_TEMP_PATH", "ENROOT_CACHE_PATH"),
+}
+
+
+def prepare(
+    program: str, verb: str, source: str, target: Path, *, force: bool, note: Callable[[str], None]
+) -> None:
+    """Have a program make an image, which gets its name when it is whole.
+
+    Args:
+        program: apptainer or enroot.
+        verb: Its subcommand: pull, import or build.
+        source: A URI, or what to build the image of.
+        target: The file to make.
+        force: Whether to replace one that is there.
+        note: Told the command that is run.
+
+    Raises:
+        CommandLineError: There is no such source.
+        DocumentError: The program is absent or failed, or the file is there already.
+    """
+    uri = _for_enroot(source) if program == "enroot" else _for_apptainer(source)
+    if not shutil.which(program):
+        again = ("sbatchgen", "image", verb, source, "--to", str(target), *(["--force"] if force else []))
+        fix = f"load its module, or run it where jobs run: srun --cpus-per-task=8 --mem=16G {words(again)}"
+        raise DocumentError.of(f"there is no {program} on this machine's PATH", fix=fix)
+    if os.path.lexists(target) and not force:
+        raise DocumentError.of(f"{target} is there already", fix="--force replaces it")
+    with _beside(target) as new:
+        _run((program, verb, *(["--output"] if program == "enroot" else []), str(new), uri), target, note)
+        if not new.exists():
+            raise DocumentError.of(f"{program} ended well, but made no image", at=str(target))
+        with new.open("rb") as made:
+            os.fsync(made.fileno())
+        if os.path.lexists(target) and not force:
+            raise DocumentError.of(f"{target} is there by now, made by another: it is kept")
+        new.replace(target)
+
+
+def _for_apptainer(source: str) -> str:
+    """A URI as it is, and a path that can't be an option."""
+    if "://" in source:
+        return source
+    path = Path(source).absolute()
+    if not path.exists():
+        raise CommandLineError.of(f"no file or folder {path}", fix="a URI starts as docker://")
+    return str(path)
+
+
+def _for_enroot(source: str) -> str:
+    """A URI; older releases know a registry only by the # after it."""
+    scheme, _, rest = source.rpartition("://")
+    registry, slash, name = rest.partition("/")
+    if scheme in ("", "docker") and slash and "#" not in rest and ("." in registry or ":" in registry):
+        rest = f"{registry}#{name}"
+    return f"{scheme or 'docker'}://{rest}"
+
+
+@contextlib.contextmanager
+def _beside(target: Path) -> Iterator[Path]:
+    """A name for a new file on the same file system; what has it at the end is removed."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=".sbatchgen-", dir=target.parent))
+    except OSError as error:
+        what = f"can't write into {target.parent}: {error.strerror}"
+        raise DocumentError.of(what, fix="name another file: --to FILE") from error
+    try:
+        yield folder / target.name
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(command: Sequence[str], target: Path, note: Callable[[str], None]) -> None:
+    """Run the command, with its progress on stderr.
+
+    Raises:
+        DocumentError: It failed.
+    """
+    program = command[0]
+    note(f"$ {words(tuple(command))}")
+    with _ended_in_order(), subprocess.Popen(command, stdout=2) as process:
+        try:
+            status = process.wait()
+        except BaseException:  # Ctrl-C, which the program gets too, or a signal to this process alone
+            process.terminate()
+            process.wait()
+            raise
+    if status == -signal.SIGKILL:
+        fix = "most likely it ran out of memory: run it where jobs run, as srun --mem=16G sbatchgen image ..."
+        raise DocumentError.of(f"{program} was killed", at=str(target), fix=fix)
+    if status:
+        fix = _full(program, target) or f"read what {program} says above"
+        raise DocumentError.of(f"{program} ended with status {status}", at=str(target), fix=fix)
+
+
+def _full(program: str, target: Path) -> str:
+    """A fix that names a folder with no room, among those that the program writes into."""
+    scratch, cache = SCRATCH[program]
+    for folder, name in (
+        (str(target.parent), "--to"),
+        (os.environ.get(scratch) or tempfile.gettempdir(), scratch),
+        (os.environ.get(cache) or os.environ.get("HOME", "/"), cache),
+    ):
+        with contextlib.suppress(OSError):
+            if (free := shutil.disk_usage(folder).free) < ENOUGH:
+                left = f"{free >> 20} MiB are left in {word(folder)}"
+                return f"most likely there is no room: {left}; {name} names another folder"
+    return ""
+
+
+@contextlib.contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Let a signal that ends this process end it by an exception."""
+
+    def end(number: int, _: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    heard = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is signal.SIG_DFL]
+    for one in heard:
+        signal.signal(one, end)
+    try:
+        yield
+    finally:
+        for one in heard:
+            signal.signal(one, signal.SIG_DFL)
