@@ -286,6 +286,8 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
         "snapshot": launch.absolute(plan.snapshot_dir, here) if plan.snapshot_dir and plan.slurm else "",
         "modules": plan.profile.modules,
         "setup": plan.profile.setup,
+        # of a module or of setup: a virtual environment may use their packages
+        "keeps_pythonpath": plan.runtime == "venv" and bool(plan.profile.modules or plan.profile.setup),
         "runtime_part": RUNTIME_PARTS.get(plan.runtime, ""),
         "venv": launch.absolute(plan.venv or "", here),
         "conda_root": plan.profile.runtimes.conda.root or "",

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.1.0 (e1a68f7151bc): sbatchgen render ddp
+# sbatchgen 0.1.0 (612a57cd9bb1): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --partition=batch
@@ -21,7 +21,7 @@ mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"
 # --- Environment ---
 unset PYTHONPATH PYTHONHOME # of the submitting shell
 IMAGE="/scratch/${USER}/nvcr.io+nvidia+pytorch+24.04-py3.sqsh"
-[[ -r $IMAGE ]] || die "can't read the image $IMAGE"
+[[ -r $IMAGE ]] || die "can't read the image $IMAGE: see sbatchgen image --help"
 [[ -d $DATA_DIR ]] || die "no data folder $DATA_DIR"
 [[ $PWD$CODE_DIR != *[,:]* ]] || die "a folder with a comma or a colon in its name can't be mounted"
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) # the first node

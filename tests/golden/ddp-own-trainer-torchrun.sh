@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.1.0 (dcb86877b084): sbatchgen render ddp
+# sbatchgen 0.1.0 (7a8f5c657f0c): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -21,9 +21,11 @@ mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"
 rm -f -- "$RUN_DIR/stop" "$RUN_DIR/again" "$RUN_DIR/exit" # left by an earlier start
 
 # --- Environment ---
+unset PYTHONPATH # of the submitting shell
+type -t module >/dev/null || die "no command 'module' here: submit from a login shell"
 module purge
 module load python/3.10 cuda/11.8 nccl/2.15 || die "can't load the modules"
-unset PYTHONPATH PYTHONHOME # of the submitting shell
+unset PYTHONHOME
 export VIRTUAL_ENV="${HOME}/venv"
 PATH=$VIRTUAL_ENV/bin:$PATH
 [[ -x $VIRTUAL_ENV/bin/python3 ]] || die "no virtual environment at $VIRTUAL_ENV"

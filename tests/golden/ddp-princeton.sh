@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.1.0 (3ea8c6c89f23): sbatchgen render ddp
+# sbatchgen 0.1.0 (8b2144a02888): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -23,12 +23,14 @@ mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"
 rm -f -- "$RUN_DIR/stop" "$RUN_DIR/again" "$RUN_DIR/exit" # left by an earlier start
 
 # --- Environment ---
+type -t module >/dev/null || die "no command 'module' here: submit from a login shell"
 module purge
 module load anaconda3/2025.6 || die "can't load the modules"
 unset PYTHONPATH PYTHONHOME # of the submitting shell
 eval "$(conda shell.bash hook)"
 conda activate "torch-env" || die "can't activate the conda environment" "torch-env"
-[[ $(command -v python3) == "$CONDA_PREFIX"/bin/python3 ]] || die "no python3 in $CONDA_PREFIX"
+PATH=$CONDA_PREFIX/bin:$PATH # one that was active already keeps its place, behind the modules
+[[ -x $CONDA_PREFIX/bin/python3 ]] || die "no python3 in $CONDA_PREFIX"
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) # the first node
 MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000)) # a port of this job's own
 export MASTER_ADDR MASTER_PORT PYTHONUNBUFFERED=1 PYTHONNOUSERSITE=1 OMP_NUM_THREADS=4

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.1.0 (21a466c68961): sbatchgen render ddp
+# sbatchgen 0.1.0 (953217b042f6): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -25,7 +25,8 @@ rm -f -- "$RUN_DIR/stop" "$RUN_DIR/again" "$RUN_DIR/exit" # left by an earlier s
 unset PYTHONPATH PYTHONHOME # of the submitting shell
 eval "$("${HOME}/anaconda3"/bin/conda shell.bash hook)"
 conda activate "base" || die "can't activate the conda environment" "base"
-[[ $(command -v python3) == "$CONDA_PREFIX"/bin/python3 ]] || die "no python3 in $CONDA_PREFIX"
+PATH=$CONDA_PREFIX/bin:$PATH # one that was active already keeps its place, behind the modules
+[[ -x $CONDA_PREFIX/bin/python3 ]] || die "no python3 in $CONDA_PREFIX"
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) # the first node
 MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000)) # a port of this job's own
 export MASTER_ADDR MASTER_PORT PYTHONUNBUFFERED=1 PYTHONNOUSERSITE=1 OMP_NUM_THREADS=5

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.1.0 (7f45858bf644): sbatchgen render ddp
+# sbatchgen 0.1.0 (e386b97adcae): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -24,7 +24,7 @@ rm -f -- "$RUN_DIR/stop" "$RUN_DIR/again" "$RUN_DIR/exit" # left by an earlier s
 # --- Environment ---
 unset PYTHONPATH PYTHONHOME # of the submitting shell
 IMAGE="/scratch/${USER}/nvcr.io+nvidia+pytorch+24.04-py3.sqsh"
-[[ -r $IMAGE ]] || die "can't read the image $IMAGE"
+[[ -r $IMAGE ]] || die "can't read the image $IMAGE: see sbatchgen image --help"
 [[ -d $DATA_DIR ]] || die "no data folder $DATA_DIR"
 [[ $PWD$CODE_DIR != *[,:]* ]] || die "a folder with a comma or a colon in its name can't be mounted"
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) # the first node

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.1.0 (de26eb6e3890): sbatchgen render single
+# sbatchgen 0.1.0 (daf69b2980be): sbatchgen render single
 #SBATCH --job-name=single
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -24,7 +24,7 @@ rm -f -- "$RUN_DIR/stop" "$RUN_DIR/again" # left by an earlier start
 # --- Environment ---
 unset PYTHONPATH PYTHONHOME # of the submitting shell
 IMAGE="/scratch/${USER}/nvcr.io+nvidia+pytorch+24.04-py3.sqsh"
-[[ -r $IMAGE ]] || die "can't read the image $IMAGE"
+[[ -r $IMAGE ]] || die "can't read the image $IMAGE: see sbatchgen image --help"
 [[ -d $DATA_DIR ]] || die "no data folder $DATA_DIR"
 [[ $PWD$CODE_DIR != *[,:]* ]] || die "a folder with a comma or a colon in its name can't be mounted"
 export PYTHONUNBUFFERED=1 PYTHONNOUSERSITE=1 OMP_NUM_THREADS=8 NVIDIA_VISIBLE_DEVICES=all

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.1.0 (9efb5b676103): sbatchgen render single
+# sbatchgen 0.1.0 (dd6b3e83ccbf): sbatchgen render single
 #SBATCH --job-name=single
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -25,7 +25,8 @@ rm -f -- "$RUN_DIR/stop" "$RUN_DIR/again" # left by an earlier start
 unset PYTHONPATH PYTHONHOME # of the submitting shell
 eval "$("${HOME}/anaconda3"/bin/conda shell.bash hook)"
 conda activate "pytorch" || die "can't activate the conda environment" "pytorch"
-[[ $(command -v python3) == "$CONDA_PREFIX"/bin/python3 ]] || die "no python3 in $CONDA_PREFIX"
+PATH=$CONDA_PREFIX/bin:$PATH # one that was active already keeps its place, behind the modules
+[[ -x $CONDA_PREFIX/bin/python3 ]] || die "no python3 in $CONDA_PREFIX"
 export PYTHONUNBUFFERED=1 PYTHONNOUSERSITE=1 OMP_NUM_THREADS=4
 export SBATCHGEN_AGAIN_FILE=$RUN_DIR/again
 
