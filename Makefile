@@ -18,7 +18,7 @@ TORCH_OLDEST ?= torch==2.2.2 torchvision==0.17.2 'numpy<2'
 
 BIN := $(VENV)/bin
 BIN_OLDEST := $(VENV_OLDEST)/bin
-.PHONY: demo docs test test-fast test-oldest check clean sid
+.PHONY: demo docs test test-fast test-oldest check clean sid modules
 
 # Test files are shared out among so many processes, the slow ones first: one more than cores, since jobs wait.
 WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
@@ -66,6 +66,10 @@ check: $(VENV)/.test
 # A newer Slurm, whose sbatch the tests then ask too; as root.
 sid:
 	bash tests/cluster/sid.sh build/sid
+
+# Two systems of modules, for jobs that load some; needs no root.
+modules:
+	bash tests/cluster/modules.sh build/modules
 
 test: check
 	$(PYTEST)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
 from sbatchgen.runs.failure import failures
 from tests.cluster.slurm import Cluster
-from tests.jobs.jobs import EPOCH, PROFILE, TRAINING, Site, site_on
+from tests.jobs.jobs import EPOCH, TRAINING, Site, site_on
 
 
 @pytest.fixture(scope="module")
@@ -413,38 +412,6 @@ def test_hostile_values_arrive_in_a_job(site: Site) -> None:
     lines = [line for line in site.log(name).splitlines() if line.startswith("[[")]
     assert [json.loads(line) for line in lines] == [[values, "".join(values), name]]
     assert not list(site.folder.rglob("pwned"))
-
-
-CONDA = """#!/bin/bash
-# The protocol of conda's shell hook: `shell.bash hook` prints a function, which sets up a prefix.
-[[ "$1 $2" == "shell.bash hook" ]] || exit 1
-cat <<'SH'
-conda() {
-    [[ $1 == activate && -x $HOME/anaconda3/envs/$2/bin/python3 ]] || return 1
-    echo "unset variables are fine here: ${PS1}"
-    export CONDA_PREFIX=$HOME/anaconda3/envs/$2
-    export PATH=$CONDA_PREFIX/bin:$PATH
-}
-SH
-"""
-
-
-def test_a_conda_environment_is_activated_in_the_batch_shell(site: Site) -> None:
-    site.cluster.put("anaconda3/bin/conda", CONDA, mode=0o755)
-    prefix = site.cluster.home / "anaconda3/envs/train"
-    site.cluster.run([Path(sys.prefix, "bin/python"), "-m", "venv", "--without-pip", str(prefix)], check=True)
-    site.cluster.put("work/where.py", "import sys\nprint('prefix', sys.prefix)\n")
-    text = PROFILE.replace("runtime: venv", "runtime: conda").partition("runtimes:")[0]
-    conda = "runtimes:\n  conda: {root: '${HOME}/anaconda3', env: train}\n"
-    site.cluster.put("work/conda.yaml", text + conda)
-    flags = ("single", "--profile", "./conda.yaml", "--trainer", "where.py", "--yes")
-    done = site.sbatchgen("submit", *flags, "--job-name", "conda", check=True)
-    site.cluster.wait(int(done.stdout), {"COMPLETED"})
-    assert f"prefix {prefix}\n" in site.log("conda")
-    done = site.sbatchgen("submit", *flags, "--job-name", "noconda", "--conda-env", "nothing", check=True)
-    record = site.cluster.wait(int(done.stdout), {"FAILED"})
-    assert record["ExitCode"] == "1:0"
-    assert "error: can't activate the conda environment nothing" in site.log("noconda")
 
 
 def test_a_virtual_environment_that_is_not_there_is_told(site: Site) -> None:
