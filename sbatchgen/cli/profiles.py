@@ -64,7 +64,7 @@ def profile_show(name: str) -> None:
     "--update", "old", metavar="PROFILE", help="Bring a profile up to date: its name or file; asks first."
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def profile_discover(name: str | None, new: str | None, old: str | None, yes: bool) -> None:
+def profile_discover(name: str | None, new: str | None, old: str | None, *, yes: bool) -> None:
     """Make a profile of the cluster that this machine belongs to.
 
     Asks Slurm, and writes what it says: partitions, nodes, GPUs and limits. What it does not say is a comment
@@ -133,7 +133,7 @@ def _update(name: str, cluster: LiveCluster, *, today: str, yes: bool) -> None:
 @profile.command("check")
 @click.argument("names", nargs=-1, required=True)
 @click.option("--live", is_flag=True, help="Compare them with the cluster that this machine belongs to, too.")
-def profile_check(names: tuple[str, ...], live: bool) -> None:
+def profile_check(names: tuple[str, ...], *, live: bool) -> None:
     """Check profiles.
 
     Renders every mode in every partition, and reports problems.

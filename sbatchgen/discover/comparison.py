@@ -163,7 +163,8 @@ def _shown(value: Any) -> str:
 
 def updated(text: str, found: Sequence[Difference], *, today: str) -> tuple[str, list[Difference]]:
     """The file with the cluster's values, and the differences that only a person can mend."""
-    text += "" if text.endswith("\n") else "\n"
+    line_break = "\r\n" if "\r\n" in text else "\n"
+    text += "" if text.endswith("\n") else line_break
     root = yaml.compose(
         text, Loader=yaml.SafeLoader
     )  # its marks count characters; the reader has accepted it
@@ -181,7 +182,6 @@ def updated(text: str, found: Sequence[Difference], *, today: str) -> tuple[str,
     checked = _value(root, "checked")
     if edits and isinstance(checked, yaml.ScalarNode):
         edits.append(((checked.start_mark.index, 0, 0), checked.end_mark.index, today))
-    line_break = "\r\n" if "\r\n" in text else "\n"
     for (start, *_), end, new in sorted(edits, reverse=True):  # inner mappings end before outer ones
         text = text[:start] + new.replace("\n", line_break) + text[end:]
     return text, by_hand

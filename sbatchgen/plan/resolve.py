@@ -215,7 +215,7 @@ def _gpus(values: _Values, profile: Profile, partition: Partition, mode: Mode) -
         return _count(values, "gpus_per_node"), shards
     if gpus or shards:
         return gpus, shards
-    here = partition.gpus_per_node
+    here = _alike(partition)
     if values.get("options.gpus_per_task"):
         each = max(1, _count(values, "gpus_per_task"))  # `check` refuses 0
         fitting = here // each if here and values.get("launcher") == "srun" and mode == "ddp" else 1
@@ -225,6 +225,12 @@ def _gpus(values: _Values, profile: Profile, partition: Partition, mode: Mode) -
     if profile.scheduler == "env":  # its platform hands out what was asked for there
         here = values.get("nproc_per_node") or here
     return (1 if mode == "single" else here or 0), 0
+
+
+def _alike(partition: Partition) -> int | None:
+    """The most GPUs of one type that a node has: a job that names no type may not get several."""
+    most = [max(kind.gpu_types.values()) for kind in partition.kinds() if kind.gpu_types]
+    return max(most) if most else partition.gpus_per_node
 
 
 def _count(values: _Values, option: str) -> int:

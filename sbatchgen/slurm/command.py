@@ -22,7 +22,7 @@ _OF_QUERIES = ("SACCT_", "SCONTROL_", "SINFO_", "SLURM_", "SQUEUE_")
 _UNREACHABLE = re.compile(
     r"Unable to contact slurm controller|Unable to establish control machine address|Socket timed out"
     r"|Communication connection failure|Zero Bytes were transmitted or received"
-    r"|Could not establish a configuration source"
+    r"|Could not establish a configuration source|Transport endpoint is not connected"
 )
 
 

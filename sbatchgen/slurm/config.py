@@ -18,7 +18,12 @@ def config(environment: Mapping[str, str], cluster: str = "") -> dict[str, str]:
         answer = query(["scontrol", *of_cluster(cluster), "show", "config"], environment)
     except SlurmError:
         return {}
-    return {} if answer.failure else dict(_LINE.findall(answer.out))
+    return {} if answer.failure else settings_in(answer.out)
+
+
+def settings_in(printed: str) -> dict[str, str]:
+    """Names and values in what scontrol printed."""
+    return dict(_LINE.findall(printed))
 
 
 def most_array_tasks(settings: Mapping[str, str]) -> int | None:

@@ -104,11 +104,13 @@ class Controller:
         """Kill slurmctld."""
         self._site.host.run(["sh", "-c", "kill -KILL $(pgrep -x slurmctld)"])
 
+    def scontrol(self, *arguments: str) -> None:
+        """Run scontrol as an administrator."""
+        self._site.host.run(["scontrol", *arguments], env=self._site.environment())
+
     def reserve(self, settings: str) -> None:
         """Make a reservation, with the settings of scontrol(1)."""
-        self._site.host.run(
-            ["scontrol", "create", "reservation", *settings.split()], env=self._site.environment()
-        )
+        self.scontrol("create", "reservation", *settings.split())
 
     def ask(self, scripts: Sequence[str]) -> Iterator[Verdict]:
         """Whether Slurm would take each of these scripts, submitted by an ordinary user: 3 to 5 ms each."""

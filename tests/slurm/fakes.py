@@ -51,3 +51,10 @@ def sacct(folder: Path, recorded: Path) -> None:
 def failing(folder: Path, name: str, says: str) -> None:
     """A command that fails with these words."""
     _put(folder, name, FAILING.format(says=says))
+
+
+def saying(folder: Path, name: str, says: str) -> None:
+    """A command that says the same to everyone."""
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / f"{name}.txt").write_text(says)
+    _put(folder, name, f"#!/bin/sh\ncat '{folder / name}.txt'\n")

@@ -1,0 +1,138 @@
+"""Profiles of real controllers: every fact that a test put in is found, or named as unknown, and none is wrong."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from sbatchgen.discover.cluster import ask
+from sbatchgen.discover.profile import text
+from sbatchgen.inputs.document import Document, decode
+from sbatchgen.inputs.job import MODES
+from sbatchgen.inputs.profile import NodeShape, Partition, Profile
+from sbatchgen.inputs.search import Places
+from sbatchgen.lint.profile_check import findings
+from tests.cluster.controller import Controller
+from tests.discover.clusters import CLUSTERS, Imaginary
+from tests.scripts import errors, plan, script
+
+TODAY = "2026-01-31"
+
+
+class Discovered(NamedTuple):
+    """A profile, the controller that it is of, and what it has to say."""
+
+    controller: Controller
+    imaginary: Imaginary
+    release: str
+    text: str
+    profile: Document[Profile]
+
+
+@pytest.fixture(scope="module", params=["22.05", "26.05"])
+def release(request: pytest.FixtureRequest) -> tuple[str, Path | None]:
+    return request.param, request.getfixturevalue("later_slurmctld") if request.param == "26.05" else None
+
+
+@pytest.fixture(scope="module", params=CLUSTERS)
+def found(
+    request: pytest.FixtureRequest,
+    release: tuple[str, Path | None],
+    real_slurm: None,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Any:
+    one = CLUSTERS[request.param]
+    lines = {"nodes": one.nodes, "partitions": one.partitions, "gres": one.gres, "extra": one.extra}
+    with Controller(**lines, root=release[1]) as controller:
+        for command in one.at_first:
+            controller.scontrol(*command)
+        bin_ = tmp_path_factory.mktemp("bin")
+        controller.commands(bin_, "scontrol", "sbatch", "sacctmgr")
+        environment = {
+            "PATH": f"{bin_}:{os.environ['PATH']}",
+            "SLURM_CLUSTERS": "other",
+            "SINFO_FORMAT": "%P",
+        }
+        made = text(ask(environment), environment, name="site", today=TODAY)
+        yield Discovered(controller, one, release[0], made, decode(made, Profile, name="site.yaml"))
+
+
+def plain(value: Any) -> Any:
+    """Without classes, without keys that are not given."""
+    if isinstance(value, NodeShape):
+        given = {one.name: plain(getattr(value, one.name)) for one in fields(value)}
+        return {name: one for name, one in given.items() if one is not None and one != {}}
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, tuple) and value and is_dataclass(value[0]):
+        return [plain(one) for one in value]
+    return value
+
+
+def written(document: Document[Profile], name: str) -> dict[str, Any]:
+    """The keys of a partition that are in the file."""
+    partition: Partition = document.value.partitions[name]  # type: ignore[index]
+    names = [one.name for one in fields(partition) if f"partitions.{name}.{one.name}" in document.places]
+    return {key: plain(getattr(partition, key)) for key in names}
+
+
+def shown(found: Discovered) -> bool:
+    """Whether this Slurm shows nodes of the cloud: 26.05 always does."""
+    return found.imaginary is not CLUSTERS["cloud"] or found.release == "22.05"
+
+
+def test_every_fact_is_found_and_none_is_wrong(found: Discovered) -> None:
+    if not shown(found):
+        (facts,) = (written(found.profile, name) for name in found.profile.value.partitions)
+        assert (facts["gpus_per_node"], facts["gpu_types"], facts["features"]) == (4, {"t4": 4}, ("t4",))
+        return
+    partitions = {str(name): written(found.profile, str(name)) for name in found.profile.value.partitions}
+    assert partitions == found.imaginary.expected
+
+
+def test_settings_and_what_no_key_holds(found: Discovered) -> None:
+    limits = found.profile.value.limits
+    expected = {"enforce_part_limits": "no", "max_array_size": 1001, "memory_consumable": True}
+    expected |= found.imaginary.limits
+    assert {name: getattr(limits, name) for name in expected} == expected
+    assert str(found.profile.value.slurm).startswith(found.release)
+    assert found.profile.value.gres_types == ("gpu", "shard")
+    if shown(found):
+        for said in found.imaginary.told:
+            assert said in found.text
+
+
+def test_the_file_is_short_and_clean(found: Discovered) -> None:
+    assert len(found.text.splitlines()) < 75
+    assert found.text.replace("\n", "").isprintable()
+    assert "forged" not in found.text
+
+
+def test_the_profile_lints_clean_and_its_jobs_are_accepted(found: Discovered, tmp_path: Path) -> None:
+    file = tmp_path / "site.yaml"
+    file.write_text(found.text)
+    wrong = [one for one in findings(file, Places(tmp_path, {})) if one.severity in ("error", "warning")]
+    assert not [
+        one for one in wrong if "state" not in one.problem.what and "partition 'off'" not in one.problem.what
+    ]
+    scripts = {}
+    for name, facts in found.profile.value.partitions.items():
+        if facts.state != "up" or facts.accounts or facts.reservation_only or not facts.nodes:
+            continue
+        for mode in MODES:
+            if mode != "cpu" and not facts.gpus_per_node:
+                continue
+            nodes = facts.nodes_min if mode == "ddp" else None
+            of = plan(mode, file, partition=name, nodes=nodes)
+            if mode != "ddp" and (facts.nodes_min or 1) > 1:
+                continue  # a partition for larger jobs
+            assert not errors(of), (name, mode, errors(of))
+            scripts[f"{name} {mode}"] = script(of)
+    for label, verdict in zip(scripts, found.controller.ask([*scripts.values()]), strict=True):
+        assert verdict.returncode == 0, f"{label}: {verdict.stderr}\n{scripts[label][:1200]}"
+    assert scripts or found.imaginary is CLUSTERS["cpus"]

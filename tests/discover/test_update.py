@@ -1,0 +1,300 @@
+"""A profile brought up to date, and compared with its cluster: of a real controller, and of answers made up."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sbatchgen.discover.cluster import LiveCluster
+from sbatchgen.discover.comparison import Difference, differences, updated
+from sbatchgen.discover.profile import text
+from sbatchgen.inputs.document import decode
+from sbatchgen.inputs.profile import Profile
+from sbatchgen.slurm.accounts import Account, QosLimits
+from sbatchgen.slurm.config import settings_in
+from sbatchgen.slurm.node import nodes_in
+from sbatchgen.slurm.partition import partitions_in
+from tests.cluster.controller import Controller
+from tests.conftest import FIXTURES, Command
+from tests.slurm import fakes
+
+NODES = "NodeName=g[1-4] CPUs=64 RealMemory=256000 Gres=gpu:a100:4 Feature=ib\nNodeName=c[1-2] CPUs=32 RealMemory=64000"
+PARTITIONS = "PartitionName=gpu Nodes=g[1-4] Default=YES MaxTime=2-00:00:00\nPartitionName=cpu Nodes=c[1-2]"
+GRES = "NodeName=g[1-4] Name=gpu Type=a100 File=/dev/nvidia[0-3]"
+TODAY = "2026-01-31"
+# As staff write it: comments, keys that discover does not know, both styles of YAML, values that are out of date.
+STAFF = """\
+# Our cluster   (ask Ann before you change this)
+name: ours
+url: https://docs.example.org
+checked: 2020-01-01   # every term
+
+default_partition: gpu
+partitions:
+  # the big one
+  gpu:
+    time_max: 1-00:00:00     # since the summer
+    mem_per_node: 240G       # leaves room for the file system
+    gpus_per_node: 8  # ???
+    gpu_types: {a100: 8}
+    options: {time: "04:00:00"}
+    # accounts: ask Ann
+  cpu: {cpus_per_node: 48, state: down}
+limits: {max_array_size: 500}
+setup:
+  - |-
+    ulimit -l unlimited   # keep
+# the end
+"""
+
+
+def live(partitions: str, nodes: str = "", settings: str = "", **more: object) -> LiveCluster:
+    """A cluster that gives these answers."""
+    facts = {"qos": None, "user": "ann", "accounts": None, "plugin_options": ()} | more
+    return LiveCluster(
+        settings=settings_in(settings),
+        partitions=[*partitions_in(partitions)],
+        nodes=[*nodes_in(nodes)],
+        **facts,  # type: ignore[arg-type]
+    )
+
+
+AUTHORED = live(
+    (FIXTURES / "scontrol_partitions.txt").read_text(),
+    (FIXTURES / "scontrol_nodes.txt").read_text(),
+    (FIXTURES / "scontrol_config.txt").read_text(),
+)
+
+
+def update(own: str, cluster: LiveCluster) -> tuple[str, list[Difference]]:
+    found = differences(decode(own, Profile, name="own.yaml"), cluster)
+    after, by_hand = updated(own, found, today=TODAY)
+    decode(after, Profile, name="after.yaml")
+    return after, by_hand
+
+
+@pytest.fixture
+def controller(
+    controller_factory: Callable[..., Controller], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Controller:
+    """A Slurm that this process finds."""
+    made = controller_factory(nodes=NODES, partitions=PARTITIONS, gres=GRES)
+    made.commands(tmp_path / "bin", "scontrol", "sbatch", "sacctmgr")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    return made
+
+
+def test_a_new_profile_is_not_stale(controller: Controller, command: Command, folder: Path) -> None:
+    done = command("profile", "discover", "--name", "ours", "--write", "ours.yaml")
+    assert (done.status, done.out) == (0, ""), done.err
+    checked = command("profile", "check", "./ours.yaml", "--live")
+    assert (checked.status, checked.out, checked.err) == (0, "./ours.yaml: no errors\n", "")
+    before = (folder / "ours.yaml").read_bytes()
+    again = command("profile", "discover", "--update", "./ours.yaml", "--yes")
+    assert (again.status, again.out, again.err) == (0, "", "./ours.yaml: nothing to change\n")
+    assert (folder / "ours.yaml").read_bytes() == before
+    twice = command("profile", "discover", "--write", "ours.yaml")
+    assert (twice.status, "exists" in twice.err, "--update ours.yaml" in twice.err) == (3, True, True)
+
+
+def test_the_lines_of_staff_stay(controller: Controller, command: Command, folder: Path) -> None:
+    file = folder / "ours.yaml"
+    file.write_text(STAFF)
+    shown = command("profile", "discover", "--update", "./ours.yaml")
+    assert (shown.status, file.read_text()) == (0, STAFF), shown.err
+    assert "nothing was written: add --yes" in shown.err
+    done = command("profile", "discover", "--update", "./ours.yaml", "--yes")
+    assert done.out == shown.out
+    after = file.read_text()
+    changed = {line[1:] for line in done.out.splitlines()[2:] if line.startswith("-")}
+    assert changed == {
+        "checked: 2020-01-01   # every term",
+        "    time_max: 1-00:00:00     # since the summer",
+        "    gpus_per_node: 8  # ???",
+        "    gpu_types: {a100: 8}",
+        "  cpu: {cpus_per_node: 48, state: down}",
+        "limits: {max_array_size: 500}",
+    }
+    kept = [line for line in STAFF.splitlines() if line not in changed]
+    assert [line for line in after.splitlines() if line in kept] == kept
+    assert "    time_max: 2-00:00:00     # since the summer\n" in after
+    assert "    mem_per_node: 240G       # leaves room for the file system\n" in after
+    assert "    gpus_per_node: 4  # ???\n    gpu_types: {a100: 4}\n" in after
+    profile = decode(after, Profile, name="after").value
+    cpu = profile.partitions["cpu"]  # type: ignore[index]
+    assert (cpu.cpus_per_node, cpu.state, cpu.mem_per_node) == (32, "up", 64000)
+    assert (profile.limits.max_array_size, profile.limits.memory_consumable) == (1001, True)
+    again = command("profile", "discover", "--update", "./ours.yaml", "--yes")
+    assert (again.out, file.read_text()) == ("", after)
+
+
+def test_what_is_stale_is_told_with_its_line(controller: Controller, command: Command, folder: Path) -> None:
+    (folder / "ours.yaml").write_text(STAFF.replace("  cpu:", "  gone: {}\n  cpu:"))
+    plain = command("profile", "check", "./ours.yaml")
+    done = command("profile", "check", "./ours.yaml", "--live")
+    assert (plain.status, done.status) == (0, 3)
+    assert "warning: partitions.gpu.time_max is 1-00:00:00, but the cluster has 2-00:00:00\n" in done.err
+    assert "error: partitions.gpu.gpus_per_node is 8, but the cluster has 4\n  at:  " in done.err
+    assert "ours.yaml:12\n  fix: write gpus_per_node: 4\n" in done.err
+    assert "info: partitions.gpu.mem_per_node is 240G, but the cluster has 250G" in done.err
+    assert "warning: partitions.cpu.state is down, but the cluster has up" in done.err
+    assert "error: the cluster shows no partition 'gone'" in done.err
+
+
+def test_a_controller_that_is_down(controller: Controller, command: Command) -> None:
+    controller.crash()
+    done = command("profile", "discover")
+    assert (done.status, done.out) == (5, "")
+    assert "Slurm's controller does not answer" in done.err
+
+
+def test_only_live_asks_slurm(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fakes.failing(tmp_path / "bin", "scontrol", "Unable to contact slurm controller (connect failure)")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    done = command("profile", "check", "torchrun", "--live")
+    assert (done.status, "Slurm's controller does not answer" in done.err) == (5, True)
+    assert command("profile", "check", "torchrun").status == 0
+
+
+def test_no_slurm_here(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = command("profile", "discover")
+    assert (done.status, done.out) == (5, "")
+    assert "there is no scontrol here" in done.err
+
+
+def test_update_takes_no_other_file(command: Command) -> None:
+    assert command("profile", "discover", "--update", "x", "--write", "y").status == 2
+
+
+@pytest.mark.parametrize("line_break", ["\n", "\r\n"])
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_line_breaks_stay(line_break: str, end: str) -> None:
+    own = STAFF.removesuffix("\n").replace("\n", line_break) + (line_break if end else "")
+    after, _ = update(own, AUTHORED)
+    assert after.count("\n") == after.count(line_break)
+    assert "# Our cluster   (ask Ann before you change this)" in after
+    assert update(after, AUTHORED)[0] == after
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        "name: a\nurl: x\nchecked: x",
+        "{name: a, url: x, checked: x}",
+        "name: a\nurl: x\nchecked: x\npartitions: {gpu: {}, debug: {time_max: 1:00:00,}}\nlimits: {}\n",
+        "name: a\nurl: x\nchecked: x\npartitions:\n  gpu:\n      time_max: 60\n      state: down # c\n\n\n# end",
+        '\ufeffname: a\nurl: x\nchecked: x\npartitions:\n  "gpu":\n    features:\n    - a # first\n    - b\n',
+        "name: a\nurl: x\nchecked: x\npartitions: &p\n  gpu: &g {time_max: &t 10-00:00:00}\n  debug: *g\n  long: {time_max: *t}\n",
+        "name: a\nurl: x\nchecked: x\npartitions:\n  gpu:\n    nodes: >-\n      a\n  debug:\n    nodes_max: 4",
+    ],
+)
+def test_any_style_of_yaml(own: str) -> None:
+    after, by_hand = update(own, AUTHORED)
+    again, still = update(after, AUTHORED)
+    assert again == after
+    assert [one.path for one in still] == [one.path for one in by_hand]
+    for line in own.split("\n"):
+        assert line.partition("#")[1:] == ("", "") or line.partition("#")[2] in after
+
+
+def test_recorded_answers_make_a_profile() -> None:
+    made = text(AUTHORED, {"PATH": ""}, name="example", today=TODAY)
+    profile = decode(made, Profile, name="made").value
+    gpu, debug, long = (profile.partitions[name] for name in ("gpu", "debug", "long"))  # type: ignore[index]
+    assert (gpu.accounts, gpu.qos, gpu.cpus_per_gpu) == (("ml", "vision"), ("normal", "high"), 14)
+    assert gpu.cpus_per_node is None, "18 of its nodes are not in what was recorded"
+    assert "Slurm hides 18 of 20 nodes" in made
+    assert [shape.gpus_per_node for shape in debug.shapes] == [8, 0]
+    assert (debug.shapes[0].cpus_per_node, debug.shapes[0].mem_per_node) == (124, 1031000 - 8192)
+    assert (debug.shapes[0].shards_per_gpu, debug.mem_per_cpu_max) == (8, 8000)
+    assert (long.state, long.exclusive, long.reservation_only) == ("inactive", True, True)
+    assert profile.limits.max_array_tasks == 500
+    assert str(profile.slurm) == "24.05.4"
+
+
+def test_a_slurm_that_tells_little() -> None:
+    made = text(live("PartitionName=p State=UP\n", plugin_options=None), {"PATH": ""}, name="x", today=TODAY)
+    profile = decode(made, Profile, name="made").value
+    assert (profile.slurm, [*profile.partitions]) == (None, ["p"])
+    for said in ("the release is not known here", "limits: not known", "plugin_options: not known"):
+        assert f"# {said}" in made or said in made
+
+
+def test_private_partitions_are_not_gone() -> None:
+    cluster = live("PartitionName=p State=UP", settings="PrivateData = partitions,jobs\n")
+    own = decode("name: a\nurl: x\nchecked: x\npartitions: {old: {}}", Profile, name="own")
+    assert not [one for one in differences(own, cluster) if one.live is None]
+    assert "There may be more" in text(cluster, {"PATH": ""}, name="x", today=TODAY)
+
+
+def test_names_of_partitions_that_are_not_the_clusters() -> None:
+    own = decode(
+        "name: a\nurl: x\nchecked: x\nomit: [partition]\ndefault_partition: d\npartitions: {d: {}}",
+        Profile,
+        name="own",
+    )
+    assert not [
+        one for one in differences(own, AUTHORED) if one.path[0] in ("partitions", "default_partition")
+    ]
+
+
+def test_accounts_and_qos() -> None:
+    qos = [
+        QosLimits(
+            name="normal", time_max_s=None, nodes_max=None, gpus_max=None, cpus_max=None, deny_on_limit=False
+        ),
+        QosLimits(name="high", time_max_s=43200, nodes_max=4, gpus_max=64, cpus_max=None, deny_on_limit=True),
+    ]
+    mine = [Account(name="ml", partition="gpu", qos=("normal", "high"), default_qos="normal")]
+    made = text(live("PartitionName=p State=UP", qos=qos, accounts=mine), {"PATH": ""}, name="x", today=TODAY)
+    found = decode(made, Profile, name="made").value.qos
+    high = found["high"]  # type: ignore[index]
+    assert (high.time_max, high.nodes_max, high.gpus_max, high.deny_on_limit) == (43200, 4, 64, True)
+    assert [*found] == ["normal", "high"]
+    assert "# ml in partition gpu: QOS normal, high, by default normal" in made
+
+
+def test_hostile_names_are_left_out_or_quoted() -> None:
+    lines = "PartitionName=a\x1b[31m State=UP\nPartitionName=\ufffd State=UP\nPartitionName={[:# State=UP TotalNodes=1"
+    made = text(live(lines), {"PATH": ""}, name='q"uo\\te: #', today=TODAY)
+    profile = decode(made, Profile, name="made").value
+    assert ([*profile.partitions], profile.name) == (["{[:#"], 'q"uo\\te: #')
+    assert made.replace("\n", "").isprintable()
+    assert "Left out: a\\x1b[31m" in made
+
+
+def test_options_of_plugins_and_the_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
+) -> None:
+    bin_ = tmp_path / "bin"
+    fakes.saying(bin_, "sbatch", HELP)
+    fakes.saying(bin_, "scontrol", "PartitionName=p State=UP TotalNodes=0\n")
+    fakes.saying(
+        bin_, "sacctmgr", "normal|||gres/gpu=32||\nhigh|12:00:00|node=4|gres/gpu=8|gres/gpu=64|DenyOnLimit\n"
+    )
+    monkeypatch.setenv("PATH", f"{bin_}:{os.environ['PATH']}")
+    done = command("profile", "discover")
+    profile = decode(done.out, Profile, name="made").value
+    assert profile.plugin_options == ("container-image=", "no-container-mount-home", "energy=")
+    normal, high = profile.qos["normal"], profile.qos["high"]  # type: ignore[index]
+    assert (normal.gpus_max, normal.deny_on_limit) == (32, False)
+    assert (high.time_max, high.nodes_max, high.gpus_max, high.deny_on_limit) == (43200, 4, 8, True)
+
+
+HELP = """\
+Usage: sbatch [OPTIONS(0)...]
+
+Other options:
+  -V, --version               output version information and exit
+
+Options provided by plugins:
+      --container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH
+                              [pyxis] the image to use for the container
+      --no-container-mount-home
+                              [pyxis] do not bind mount the user's home
+      --energy=policy         a policy, as --this=one
+"""
