@@ -79,9 +79,10 @@ def _of_profile(program: str, profile: str | None, source: str | None, to: str |
     """
     from sbatchgen.plan.request import read_request
     from sbatchgen.render.render import image_is_file
+    from sbatchgen.rules.judge import check
 
     given = {"profile": profile, "runtime": program}
-    plan = read_request("single", (), given, environment=os.environ, folder=here()).plan
+    plan = read_request("single", (), given, environment=os.environ, folder=here(), check=check).plan
     its, is_file = plan.image, image_is_file(plan)
     key, cluster = f"runtimes.{program}", f"profile '{plan.profile.name}'"
     if to is None:

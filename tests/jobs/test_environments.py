@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,12 @@ print(json.dumps({"prefix": sys.prefix, **{name: os.environ.get(name) for name i
 
 
 @pytest.fixture(scope="module")
-def site(cluster: Cluster) -> Site:
-    """A folder with a trainer that tells what it finds."""
-    cluster.put("work/probe.py", PROBE)
-    return Site(cluster, cluster.home / "work")
+def site(real_slurm: None) -> Iterator[Site]:
+    """A folder with a trainer that tells what it finds, on this machine's Slurm: modules and conda need its programs."""
+    visible = [Path(sys.base_prefix), Path(sys.prefix), fixtures.CHECKOUT]
+    with Cluster(visible=visible) as cluster:
+        cluster.put("work/probe.py", PROBE)
+        yield Site(cluster, cluster.home / "work")
 
 
 def put_profile(site: Site, name: str, runtime: str, **keys: object) -> tuple[str, ...]:

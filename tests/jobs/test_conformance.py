@@ -1,0 +1,189 @@
+"""One job, five runtimes: the same processes start, with the same arguments, environment, folder and exit status.
+
+On a real Slurm; Apptainer, pyxis and conda are stand-ins (tests/cluster). What each process finds is put beside what
+it finds without a container or an environment, and every difference has its reason here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster import conda, fixtures, pyxis
+from tests.cluster import site as machine
+from tests.cluster.slurm import Cluster
+from tests.jobs.jobs import Site
+
+RUNTIMES = ("host", "venv", "conda", "apptainer", "enroot")
+SHAPES = {"single": 1, "torchrun": 4, "srun": 4, "spawn": 2}  # processes that are the job's own
+STATUS = 3
+HOSTILE = "a  b, 'c' \"d\" $HOME `id` $(id) \\ * é ; # {x} %s"
+ARGUMENTS = ["--lr", "0.1", HOSTILE, "", "--n", "{run_dir}/x", "{data_dir}", "--resume={resume}"]
+# Each process leaves what it finds, waits for the others and ends; files, since a log is shared.
+PROBE = """
+import json, os, pathlib, sys, time
+run, size = pathlib.Path(os.environ["RUN_DIR"]), int(sys.argv.pop(1))
+found = {"argv": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ)}
+name = f"{os.environ['SLURM_PROCID']}-{os.environ.get('LOCAL_RANK', 0)}.json"
+(run / f"new-{name}").write_text(json.dumps(found))
+(run / f"new-{name}").rename(run / f"found-{name}")
+while len(list(run.glob("found-*"))) < size:
+    time.sleep(0.05)
+sys.exit(3)
+"""
+# What the images set: the job's own values win, where it has any.
+IMAGE = {
+    "PATH": f"{sys.prefix}/bin:/usr/bin:/bin",
+    "RANK": "77",
+    "WORLD_SIZE": "77",
+    "MASTER_ADDR": "wrong",
+    "MASTER_PORT": "1",
+    "OMP_NUM_THREADS": "99",
+    "VALUE": "the image's",
+    "OF_IMAGE": "1",
+}
+# Variables that differ, and why. MASTER_PORT comes from the number of the job.
+DIFFERENCES = {
+    "SLURM_(JOB_?ID|JOB_(START|END)_TIME|TASK_PID|SRUN_COMM_PORT|STEP_LAUNCHER_PORT)": "of each job",
+    "SLURM_(JOB|STEP)_GPUS|CUDA_VISIBLE_DEVICES": "the GPUs that were free",
+    "GPU_DEVICE_ORDINAL|ROCR_VISIBLE_DEVICES|ZE_AFFINITY_MASK": "the same GPUs, for other makes",
+    "SBATCHGEN_PARENT|TORCHELASTIC_ERROR_FILE": "a process and a folder of torchrun",
+    "PATH|VIRTUAL_ENV|CONDA_.*": "where a runtime has its programs",
+    "OF_IMAGE|APPTAINER.*|NVIDIA_.*": "of the image, and what says which GPUs and values it gets",
+    "LANG|LC_CTYPE": "pyxis leaves out the locale (its README); python then sets LC_CTYPE",
+}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    fixtures._need(machine.why_not(), what=fixtures.JOBS)
+    fixtures._need(pyxis.why_not(), what="jobs in containers on a real Slurm")
+    folder = tmp_path_factory.mktemp("pyxis")
+    interpreter = [Path(sys.prefix), Path(sys.base_prefix)]
+    plugstack = pyxis.build(folder, contents=interpreter)
+    with Cluster(visible=[*interpreter, fixtures.CHECKOUT, folder], plugstack=plugstack) as cluster:
+        prepare(cluster)
+        yield Site(cluster, cluster.home / "work")
+
+
+def prepare(cluster: Cluster) -> None:
+    """Put a profile and the jobs for each runtime, and what stands in for its programs."""
+    for name, file in (("bin/apptainer", "apptainer.py"), ("anaconda3/bin/conda", "conda.py")):
+        program = Path(conda.__file__).with_name(file).read_text()
+        cluster.put(name, f"#!{sys.executable}\n{program}", mode=0o755)
+    for prefix in ("", "envs/train/"):
+        cluster.put(f"anaconda3/{prefix}conda-meta/history", "")
+        cluster.put(
+            f"anaconda3/{prefix}bin/python3", f'#!/bin/bash\nexec {sys.executable} "$@"\n', mode=0o755
+        )
+    cluster.put("images/image", "no real image")
+    cluster.put("images/image.env", "".join(f"{name}={value}\n" for name, value in IMAGE.items()))
+    cluster.put("work/probe.py", PROBE)
+    cluster.put("work/data/x", "")
+    settings = {
+        "venv": {"path": sys.prefix},
+        "conda": {"root": "${HOME}/anaconda3", "env": "train"},
+        "apptainer": {"image": "${HOME}/images/image"},
+        "enroot": {"image": "${HOME}/images/image"},
+    }
+    for runtime in RUNTIMES:
+        profile = {
+            "name": runtime,
+            "url": "https://slurm.schedmd.com",
+            "checked": "2026-11-20",
+            "partitions": {"gpu": {"gpus_per_node": 4, "cpus_per_node": 8}},
+            "default_partition": "gpu",
+            "setup": [f"export PATH=$HOME/bin:{sys.prefix}/bin:$PATH"],
+            "network": {"gloo_socket_ifname": "hsn0"},
+            "options": {"mem": "1G", "time": "00:10:00", "cpus_per_task": 2},
+            "runtime": runtime,
+            "runtimes": settings,
+        }
+        cluster.put(f"work/{runtime}.yaml", json.dumps(profile))
+        for shape, processes in SHAPES.items():
+            ddp = {"mode": "ddp", "launcher": shape}
+            job = {
+                "profile": f"./{runtime}.yaml",
+                "trainer": "probe.py",
+                "args": [str(processes), *ARGUMENTS],
+                "env": {"VALUE": HOSTILE},
+                "data": "${HOME}/work/data",
+                **({"mode": "single"} if shape == "single" else ddp),
+                "options": {"nodelist": "n1"}
+                if shape == "single"
+                else {"nodes": 2, "gpus_per_node": 2, "nodelist": "n1,n2"},
+            }
+            cluster.put(f"work/{shape}-{runtime}.yaml", json.dumps(job))
+
+
+@pytest.fixture(scope="module")
+def jobs(site: Site) -> dict[str, int]:
+    """Ids by name, all submitted at once."""
+    names = [f"{shape}-{runtime}" for shape in SHAPES for runtime in RUNTIMES]
+    done = site.sbatchgen("submit", *(f"{name}.yaml" for name in names), "--yes", check=True)
+    return dict(zip(names, map(int, done.stdout.split()), strict=True))
+
+
+def found(site: Site, jobs: dict[str, int], name: str) -> dict[tuple[str, str], Any]:
+    """What the processes of a job have found, with the same words for the job's own name and port."""
+    record = site.cluster.wait(jobs[name], {"FAILED"})
+    assert record["ExitCode"] == f"{STATUS}:0", site.log(name)
+    port = {f"{20000 + jobs[name] % 10000}": "PORT"}
+    facts: dict[tuple[str, str], Any] = {}
+    for file in sorted((site.folder / "runs" / name).glob("found-*")):
+        one = json.loads(file.read_text().replace(name, "NAME"))
+        env = {key: value for key, value in one.pop("env").items() if not differs(key)}
+        if "MASTER_PORT" in env:
+            env["MASTER_PORT"] = port.get(env["MASTER_PORT"], env["MASTER_PORT"])
+        facts |= {(file.stem, key): value for key, value in {**env, **one}.items()}
+    return facts
+
+
+def differs(name: str) -> bool:
+    """Whether a variable may differ between runtimes."""
+    return any(re.fullmatch(pattern, name) for pattern in DIFFERENCES)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES[1:])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_runtime_starts_what_the_host_starts(
+    site: Site, jobs: dict[str, int], shape: str, runtime: str
+) -> None:
+    there, host = found(site, jobs, f"{shape}-{runtime}"), found(site, jobs, f"{shape}-host")
+    assert [
+        (place, there.get(place), host.get(place))
+        for place in sorted(there.keys() | host.keys())
+        if there.get(place) != host.get(place)
+    ] == []
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_is_promised_is_there(site: Site, jobs: dict[str, int], shape: str) -> None:
+    there = found(site, jobs, f"{shape}-host")
+    run, data = f"{site.folder}/runs/NAME", f"{site.folder}/data"
+    arguments = ["--lr", "0.1", HOSTILE, "", "--n", f"{run}/x", data, "--resume=auto"]
+    promised = {
+        "argv": arguments,
+        "cwd": str(site.folder),
+        "VALUE": HOSTILE,
+        "RUN_DIR": run,
+        "DATA_DIR": data,
+    }
+    promised |= {"PYTHONUNBUFFERED": "1", "PYTHONNOUSERSITE": "1", "SBATCHGEN_STOP_FILE": f"{run}/stop"}
+    promised |= {"RESUME": "auto", "OMP_NUM_THREADS": "2" if shape in ("single", "srun") else "1"}
+    if shape != "single":
+        promised |= {"MASTER_ADDR": "n1", "MASTER_PORT": "PORT", "GLOO_SOCKET_IFNAME": "hsn0"}
+    processes = sorted({process for process, _ in there})
+    assert len(processes) == SHAPES[shape]
+    for rank, process in enumerate(processes):
+        ranks = {"RANK": f"{rank}", "LOCAL_RANK": f"{rank % 2}", "WORLD_SIZE": "4"}
+        for name, value in (promised | (ranks if SHAPES[shape] == 4 else {})).items():
+            assert (name, there.get((process, name))) == (name, value)
+    if SHAPES[shape] != 4:
+        assert not {name for _, name in there} & {"RANK", "LOCAL_RANK", "WORLD_SIZE"}
