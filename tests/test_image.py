@@ -13,9 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster import fixtures
+from tests.cluster.slurm import Cluster
 from tests.conftest import Command, Result
+from tests.jobs.jobs import SBATCHGEN
 
-SBATCHGEN = (sys.executable, "-m", "sbatchgen", "image")
+IMAGE = (sys.executable, "-m", "sbatchgen", "image")
 URI = "docker://nvcr.io/nvidia/pytorch:24.04-py3"
 # Half of the image is there while the test looks on; it goes on when the test has made the file `go`.
 STAND_IN = """\
@@ -215,7 +218,7 @@ def at_work(*words: str) -> Iterator[subprocess.Popen[str]]:
     started = Path("started")
     started.unlink(missing_ok=True)
     with subprocess.Popen(
-        [*SBATCHGEN, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*IMAGE, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         until(lambda: started.exists() or process.poll() is not None)
         yield process
@@ -253,7 +256,7 @@ def test_of_two_at_once_one_wins(folder: Path, programs: Callable[[str], None]) 
 
 def test_progress_goes_to_stderr(folder: Path, programs: Callable[[str], None]) -> None:
     programs("echo on stdout")
-    done = subprocess.run([*SBATCHGEN, "pull", URI, "--to", "x"], check=True, capture_output=True, text=True)
+    done = subprocess.run([*IMAGE, "pull", URI, "--to", "x"], check=True, capture_output=True, text=True)
     assert done.stdout == "x\n"
     assert done.stderr.splitlines()[1:] == ["Copying blob", "on stdout"]
     assert images(folder) == {"x": "whole\n"}
@@ -265,3 +268,22 @@ def test_a_session_without_a_stderr(folder: Path, programs: Callable[[str], None
     done = subprocess.run(["bash", "-c", script], check=False, capture_output=True, text=True)
     assert Result(done.returncode, done.stdout, done.stderr) == Result(0, "x\n", "")
     assert images(folder) == {"x": "whole\n"}
+
+
+def test_a_real_apptainer(later_root: Path) -> None:
+    """As an ordinary user: an image is built, and one that can't be built leaves nothing."""
+    with Cluster(visible=fixtures.VISIBLE, root=later_root) as cluster:
+        work = cluster.put("work/root/etc/hello", "").parents[2]
+        cluster.put("work/wrong.def", "Bootstrap: nothing\n")
+        ends = [
+            cluster.run([SBATCHGEN, "image", "build", source, "--to", "x.sif", *words], cwd=work)
+            for source, words in (("root", []), ("root", []), ("wrong.def", ["--force"]))
+        ]
+        made = (work / "x.sif").read_bytes()
+        left = sorted(one.name for one in work.iterdir())
+    assert [end.returncode for end in ends] == [0, 3, 3]
+    assert ends[0].stdout == "x.sif\n"
+    assert "INFO:    Build complete" in ends[0].stderr
+    assert "invalid build source nothing\nerror: apptainer ended with status 255" in ends[2].stderr
+    assert made[32:41] == b"SIF_MAGIC"
+    assert left == ["root", "wrong.def", "x.sif"]
