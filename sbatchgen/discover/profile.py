@@ -104,7 +104,8 @@ def _partitions(cluster: LiveCluster) -> Iterator[Entry]:
     if "partitions" in cluster.setting("PrivateData"):
         above.append("There may be more: PrivateData hides partitions; ask an administrator.")
     made = []
-    for one in sorted(known, key=lambda one: (one.hidden, not one.default)):
+    # A job that names none gets the first that fits: those for few people come last.
+    for one in sorted(known, key=lambda one: (one.hidden or bool(one.groups), not one.default)):
         below, notes = [*_partition(one, members[one.name], cluster)], [*_notes(one)]
         if not any(entry.key for entry in below):
             notes += [note for entry in below for note in entry.above]

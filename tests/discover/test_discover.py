@@ -35,20 +35,20 @@ class Discovered(NamedTuple):
 
 
 @pytest.fixture(scope="module", params=["22.05", "26.05"])
-def release(request: pytest.FixtureRequest) -> tuple[str, Path | None]:
-    return request.param, request.getfixturevalue("later_slurmctld") if request.param == "26.05" else None
+def slurm(request: pytest.FixtureRequest) -> tuple[str, Path | None]:
+    return request.param, request.getfixturevalue("later_root") if request.param == "26.05" else None
 
 
 @pytest.fixture(scope="module", params=CLUSTERS)
 def found(
     request: pytest.FixtureRequest,
-    release: tuple[str, Path | None],
+    slurm: tuple[str, Path | None],
     real_slurm: None,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Any:
     one = CLUSTERS[request.param]
     lines = {"nodes": one.nodes, "partitions": one.partitions, "gres": one.gres, "extra": one.extra}
-    with Controller(**lines, root=release[1]) as controller:
+    with Controller(**lines, root=slurm[1]) as controller:
         for command in one.at_first:
             controller.scontrol(*command)
         bin_ = tmp_path_factory.mktemp("bin")
@@ -59,7 +59,7 @@ def found(
             "SINFO_FORMAT": "%P",
         }
         made = text(ask(environment), environment, name="site", today=TODAY)
-        yield Discovered(controller, one, release[0], made, decode(made, Profile, name="site.yaml"))
+        yield Discovered(controller, one, slurm[0], made, decode(made, Profile, name="site.yaml"))
 
 
 def plain(value: Any) -> Any:
