@@ -136,3 +136,39 @@ def test_the_profile_lints_clean_and_its_jobs_are_accepted(found: Discovered, tm
     for label, verdict in zip(scripts, found.controller.ask([*scripts.values()]), strict=True):
         assert verdict.returncode == 0, f"{label}: {verdict.stderr}\n{scripts[label][:1200]}"
     assert scripts or found.imaginary is CLUSTERS["cpus"]
+
+
+def test_slurm_refuses_what_is_beyond_the_facts(found: Discovered) -> None:
+    asked, expected = [], []
+    for name, facts in found.profile.value.partitions.items():
+        if (
+            facts.state != "up"
+            or facts.accounts
+            or facts.reservation_only
+            or facts.exclusive
+            or facts.nodes_min
+        ):
+            continue
+        limits = {
+            "-c": facts.cpus_per_node,
+            "--mem=": facts.mem_per_node,
+            "--gpus-per-node=": facts.gpus_per_node,
+        }
+        for option, most in limits.items():
+            for more in (0, 1) if most and not (facts.gpu_types and option == "--gpus-per-node=") else ():
+                unit = "M" if option == "--mem=" else ""
+                asked.append(f"#!/bin/sh\n#SBATCH -N1 -n1 -p {name} {option}{int(most or 0) + more}{unit}\n")
+                expected.append(more)
+        for kind, count in facts.gpu_types.items():
+            for more in (0, 1):
+                asked.append(f"#!/bin/sh\n#SBATCH -N1 -p {name} --gpus-per-node={kind}:{count + more}\n")
+                expected.append(more)
+    said = [*found.controller.ask(asked)]
+    wrong = [
+        (text, verdict.stderr)
+        for text, verdict, status in zip(asked, said, expected, strict=True)
+        if verdict.returncode != status
+    ]
+    # 22.05 leaves out the cores that it keeps from jobs (CoreSpecCount) only once a node has registered.
+    late = found.imaginary is CLUSTERS["dgx"] and found.release == "22.05"
+    assert [text for text, _ in wrong if not (late and "-p train -c217" in text)] == []
