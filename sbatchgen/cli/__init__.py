@@ -24,7 +24,7 @@ MODULES = {
     "jobs": ("render", "review", "explain", "submit", "resume"),
     "sweeps": ("sweep", "resubmit"),
     "runs": ("status", "logs", "report", "diagnose", "exec", "cancel", "plot"),
-    "scripts": ("lint",),
+    "scripts": ("lint", "adopt"),
     "profiles": ("profile", "schema"),
     "data": ("data",),
     "images": ("image",),

@@ -1,4 +1,4 @@
-"""lint."""
+"""lint, adopt."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from sbatchgen.cli.output import colored, here, note, print_bytes, put, say, show_markdown
+from sbatchgen.cli.output import FORMAT, colored, here, note, print_bytes, put, say, show_markdown
 
 
 @click.command()
@@ -79,3 +79,43 @@ def lint(
     if outcome.summary:
         note(outcome.summary)
     sys.exit(outcome.status)
+
+
+@click.command()
+@click.argument("name", metavar="SCRIPT")
+@click.option("--to", metavar="FOLDER", help="Write the two files into this folder.")
+@click.option("--force", is_flag=True, help="Replace files that are there.")
+@click.option("--partly", is_flag=True, help="Leave out what has no place in a job.")
+@FORMAT
+def adopt(name: str, *, to: str | None, force: bool, partly: bool, form: str) -> None:
+    """Turn an sbatch script into a job YAML and a profile.
+
+    Tells line by line what became of SCRIPT, and prints the two files. What they render asks Slurm for the
+    same and starts the same processes. Exit status: 3 if lines have no place in a job (see --partly), else 0.
+    """
+    from datetime import date
+
+    from sbatchgen.adopt import report
+    from sbatchgen.adopt.adoption import adopt as adopted
+    from sbatchgen.lint.source import whole
+    from sbatchgen.quoting import word
+
+    source = whole(name)
+    found = adopted(
+        source.text,
+        file=source.file,
+        user=os.environ,
+        day=date.today().isoformat(),  # noqa: DTZ011 - as people write it
+        folder=here(),
+    )
+    if form == "json":
+        put(report.as_json(found))
+    else:
+        note(report.as_text(found).rstrip("\n"))
+    if not found.job or (found.lost and not partly):
+        raise report.refusal(found)
+    if to is not None:
+        report.write(found, to, force=force)
+        note(f"now: sbatchgen render {word(os.path.join(to, found.file))}")  # noqa: PTH118
+    elif form == "text":
+        put(report.documents(found), nl=False)

@@ -1,0 +1,157 @@
+"""The blocks of a script: the lines of its commands, those of one statement together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from sbatchgen.job.launches import HELPERS
+
+if TYPE_CHECKING:
+    from sbatchgen.bash import Assignment, Body, Command
+
+_SHELL = ": [ [[ (( cd declare exit export let local readonly return set shift shopt trap ulimit umask unset"
+_TELL = "date df du echo free hostname id lscpu nproc nvidia-smi printf ps pwd uptime whoami"
+_CLOSE = """
+: [ [[ (( conda deactivate declare exit export false module ml sacct seff set sleep sstat squeue sync
+true wait
+"""
+_LOOK = """
+awk basename cat cut dirname expr getent grep head ip jq ls readlink realpath sed seq shuf sort ss tail tr
+uniq wc
+"""
+_TELLING = frozenset(_TELL.split())  # they only tell something
+_LOOKING = _TELLING | frozenset(_LOOK.split())  # they change nothing
+_CLOSING = _TELLING | frozenset(
+    _CLOSE.split()
+)  # behind the training, whose status is the job's, they do nothing
+# They do the same before and after an environment is activated.
+_INERT = HELPERS - {"pip", "which"} | frozenset(_SHELL.split())
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Lines that belong together.
+
+    Attributes:
+        body: The script.
+        first: The number of the first line.
+        last: That of the last one.
+        start: Where it starts, in characters from 0.
+        end: Where it ends.
+    """
+
+    body: Body
+    first: int
+    last: int
+    start: int
+    end: int
+
+    @property
+    def lines(self) -> range:
+        """The numbers of its lines."""
+        return range(self.first, self.last + 1)
+
+    @cached_property
+    def text(self) -> str:
+        """Its lines as they are written."""
+        return "\n".join(self.body.source.text.split("\n")[self.first - 1 : self.last])
+
+    @cached_property
+    def commands(self) -> tuple[Command, ...]:
+        """Its commands, also those in substitutions and functions."""
+        return tuple(one for one in self.body.commands if self.start <= one.at < self.end)
+
+    @cached_property
+    def sets(self) -> tuple[Assignment, ...]:
+        """The variables that it sets or unsets."""
+        return tuple(one for one in self.body.sets if self.start <= one.at < self.end)
+
+    @cached_property
+    def uses(self) -> frozenset[str]:
+        """The variables that it expands."""
+        return frozenset(one.name for one in self.body.uses if self.start <= one.at < self.end)
+
+    @cached_property
+    def assigned(self) -> frozenset[str]:
+        """The names of the variables that it sets."""
+        return frozenset(one.name for one in self.sets)
+
+    @property
+    def outer(self) -> Iterator[Command]:
+        """Its commands outside of substitutions."""
+        return (one for one in self.commands if not one.context.substitution)
+
+    @cached_property
+    def only_sets(self) -> bool:
+        """Whether it does nothing but set variables, each time."""
+        made = all(one.context.top and not one.subscript and not one.append for one in self.sets)
+        outer = [one for one in self.outer if one.name not in ("export", "declare", "readonly", "typeset")]
+        return bool(self.sets) and made and not outer
+
+    @cached_property
+    def only_assigns(self) -> bool:
+        """Whether it only sets variables, with commands that change nothing."""
+        inner = (one for one in self.commands if one.context.substitution)
+        return self.only_sets and all(_is_harmless(one) for one in inner)
+
+    @cached_property
+    def is_inert(self) -> bool:
+        """Whether it does the same before and after an environment is activated."""
+        return all(one.test or one.name in _INERT or _is_harmless(one) for one in self.commands)
+
+    @cached_property
+    def is_about_modules(self) -> bool:
+        """Whether it says where modules are, or loads some."""
+        return "MODULEPATH" in self.assigned or any(one.name in ("module", "ml") for one in self.commands)
+
+    @cached_property
+    def only_tells(self) -> bool:
+        """Whether it only prints to the log."""
+        outer = list(self.outer)
+        plain = all(one.name in _TELLING and not _writes(one) for one in outer)
+        return bool(outer) and plain and not self.sets
+
+    @cached_property
+    def only_closes(self) -> bool:
+        """Whether, behind the training, it only tells something or sets the exit status."""
+        named = all(one.test or one.name in _CLOSING for one in self.outer)
+        return named and not any(_writes(one) for one in self.outer)
+
+
+def _writes(command: Command) -> bool:
+    """Whether it writes a file."""
+    written = (one.target for one in command.redirects if one.operator in (">", ">>", "&>", "&>>", ">|"))
+    return any(target is not None and target.text != "/dev/null" for target in written)
+
+
+def _is_harmless(command: Command) -> bool:
+    """Whether it only looks something up, also by srun on a node: hostname, scontrol, head and the like."""
+    if command.test or _writes(command):
+        return command.test
+    words = [word.value or "" for word in command.words]
+    if command.name == "srun":
+        return any(word in ("hostname", "ip", "getent") for word in words)
+    return command.name in _LOOKING or (command.name == "scontrol" and words[1:2] == ["show"])
+
+
+def blocks(body: Body) -> list[Block]:
+    """The blocks of a script up to its end, in order; none if its text can't be read as bash."""
+    tree = body.source.tree
+    if tree is None:
+        return []
+    found: list[Block] = []
+    for node in tree.root_node.children:
+        if node.type in ("comment", "\n") or node.start_byte >= body.end:
+            continue
+        start, end = node.start_byte, node.end_byte
+        first = body.source.position(start)[0]
+        last = body.source.position(max(start, end - 1))[0]
+        if found and first <= found[-1].last:  # two statements in a line
+            before = found.pop()
+            first, start = before.first, before.start
+            last, end = max(last, before.last), max(end, before.end)
+        found.append(Block(body, first, last, start, end))
+    return found

@@ -1,0 +1,141 @@
+"""Directives -> options of the job, and facts of the cluster."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from sbatchgen.adopt.draft import Draft
+from sbatchgen.inputs.document import parse_scalar
+from sbatchgen.inputs.flags import key_type
+from sbatchgen.inputs.options import GPU_OPTIONS, NAMES
+from sbatchgen.job.script import JobScript
+from sbatchgen.sbatch.grammar import INFINITE, minutes
+from sbatchgen.sbatch.header import FOREIGN, READ, Directive, Kind
+from sbatchgen.sbatch.options import Option
+from sbatchgen.units import Duration
+
+ADDS_UP = "mail-type"  # of other options the last one counts: Slurm's slurm_opt.c
+_IGNORED = {
+    Kind.LATE: "Slurm ignores it behind the first command",
+    Kind.LOOKALIKE: "a comment to Slurm",
+    Kind.DISABLED: "a comment to Slurm",
+}
+_FORMS = {"gres": "gres", "gpus_per_node": "gpus_per_node", "gpus_per_task": "gpus_per_task"}
+
+
+def read(draft: Draft) -> None:
+    """Take over what the directives ask for."""
+    script = draft.script
+    for directive in script.sbatch.directives:
+        if directive.kind in FOREIGN and script.sbatch.has_foreign:
+            draft.add((directive.line,), "lost", "an option of another scheduler: write it as #SBATCH")
+        elif directive.component > 0:
+            draft.add((directive.line,), "lost", "a second component: heterogeneous jobs are not rendered")
+        elif directive.kind in READ:
+            _of_line(draft, directive)
+        elif directive.kind in _IGNORED:
+            draft.add((directive.line,), "dropped", _IGNORED[directive.kind])
+    if "job_name" not in draft.options and "job-name" not in script.options:
+        _set_default_name(draft)
+    _ask_once(draft)
+    form = next((_FORMS[key] for key in GPU_OPTIONS if key in draft.options and key in _FORMS), None)
+    if form:
+        draft.profile["gpu_request"] = form
+    elif not script.resources.gpu_option:
+        draft.job["gpu_request"] = "none"
+
+
+def _ask_once(draft: Draft) -> None:
+    """Leave out --gpus-per-node beside a --gres that asks for the same, which Slurm 26.05 refuses."""
+    asked, options = draft.script.resources, draft.options
+    if "gres" not in options or "gpus_per_node" not in options:
+        return
+    if asked.gpus_per_node and tuple(("gpu", *one) for one in asked.gpus_per_node) == asked.gres:
+        del options["gpus_per_node"]
+        draft.changed.add("gpus-per-node")
+        line = asked.place("gpus-per-node").line
+        draft.add((line,), "mended", f"--gres={options['gres']} asks for the same")
+
+
+def _of_line(draft: Draft, directive: Directive) -> None:
+    line = (directive.line,)
+    uses = [use for use in draft.script.uses if isinstance(use, Option) and use.line == directive.line]
+    if not uses:
+        draft.add(line, "dropped", "it asks for nothing")
+    for use in uses:
+        if use.name == ADDS_UP and draft.script.options[ADDS_UP] is not use:
+            draft.add(line, "understood", f"mail_type: {use.value}")
+        elif draft.script.options.get(use.name) is not use:
+            later = draft.script.options[use.name].line
+            draft.add(line, "dropped", f"--{use.name} of line {later} counts")
+        else:
+            _of_option(draft, use)
+
+
+def _of_option(draft: Draft, use: Option) -> None:
+    name, text, line = use.name, use.value, (use.line,)
+    key = name.replace("-", "_")
+    if name in ("requeue", "no-requeue"):
+        draft.options["requeue"] = name == "requeue"
+        draft.add(line, "understood", f"requeue: {str(name == 'requeue').lower()}")
+    elif name.startswith("container-"):
+        draft.changed.add(name)
+        draft.add(line, "lost", f"--{name} puts the whole script into the container: give it to srun")
+    elif key not in NAMES:
+        value = "true" if text is None else text
+        draft.job.setdefault("extra_options", {})[name] = value
+        draft.add(line, "understood", f"extra_options.{name}: {value}")
+    elif name == "partition" and text and "," not in text:
+        draft.profile |= {"default_partition": text, "partitions": {text: {}}}
+        draft.add(line, "understood", f"default_partition: {text}")
+    else:
+        _of_known(draft, use, key)
+
+
+def _of_known(draft: Draft, use: Option, key: str) -> None:
+    """An option with a key of its own: the value that Slurm reads today."""
+    text, line = use.value, (use.line,)
+    if use.name == ADDS_UP:
+        text = mail_events(draft.script)
+    try:
+        value = _value(key, "true" if text is None else text)
+    except ValueError as error:
+        draft.changed.add(use.name)
+        if key in ("output", "error") and text:
+            what = f"left out: {error}. To Slurm it is a folder of that name; the log goes to the default"
+            draft.add(line, "mended", what)
+        else:
+            draft.add(line, "lost", str(error))
+        return
+    draft.options[key] = value
+    if key != "ntasks":  # the launch tells how many there are on each node
+        draft.add(line, "understood", f"{key}: {value}" if value is not True else key)
+
+
+def mail_events(script: JobScript) -> str:
+    """The events of all --mail-type."""
+    uses = [use for use in script.uses if isinstance(use, Option) and use.name == ADDS_UP]
+    return ",".join(use.value or "" for use in uses)
+
+
+def _value(key: str, text: str) -> Any:
+    """The value of an option, as a job has it.
+
+    Raises:
+        ValueError: A job can't have it.
+    """
+    if key in ("time", "time_min") and (read_as := minutes(text)) is not None:
+        if read_as in (0, INFINITE):
+            raise ValueError("no limit at all: a job here has one, as time: 7-00:00:00")
+        return str(Duration(60 * read_as))
+    found = parse_scalar(text, key_type(f"options.{key}"))
+    return found if isinstance(found, bool) or type(found) is int else str(found)
+
+
+def _set_default_name(draft: Draft) -> None:
+    """Without --job-name, the job has the name of the file."""
+    name = draft.script.file.rpartition("/")[2]
+    with contextlib.suppress(ValueError):
+        if name != "<stdin>":
+            draft.options["job_name"] = _value("job_name", name)

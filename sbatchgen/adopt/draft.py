@@ -1,0 +1,126 @@
+"""A job and its profile while they are made of a script."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sbatchgen.adopt.account import Account, Became
+from sbatchgen.bash import Word
+from sbatchgen.bash.body import Body
+from sbatchgen.bash.word import LITERAL, Piece
+from sbatchgen.job.launches import slurm_number
+from sbatchgen.job.script import JobScript
+from sbatchgen.units import ShellPath
+
+_OF_USER = ("HOME", "USER", "LOGNAME")  # the same where the job runs as where it is submitted
+_PLAIN = ("", ":-", "-", ":?", "?")
+SUBMIT_DIR = "${SLURM_SUBMIT_DIR}"
+
+
+@dataclass(kw_only=True)
+class Draft:
+    """What is known so far.
+
+    Attributes:
+        script: The script.
+        environment: That of the user, for HOME and USER.
+        account: What became of the lines.
+        job: Keys of the job YAML.
+        profile: Keys of the profile.
+        options: Slurm's options of the job.
+        env: Variables of the job.
+        setup: Lines of shell that are kept.
+        step_setup: Lines of shell for options of srun.
+        changed: The long names of the options that are not asked for as before, and are told so.
+        folder: The folder that relative paths count from at the launch; None where the text does not tell it.
+        secrets: The lines that hold passwords and the like.
+        notes: What else there is to know.
+    """
+
+    script: JobScript
+    environment: Mapping[str, str]
+    account: Account = field(default_factory=Account)
+    job: dict[str, Any] = field(default_factory=dict)
+    profile: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    env: dict[str, str | None] = field(default_factory=dict)
+    setup: list[str] = field(default_factory=list)
+    step_setup: list[str] = field(default_factory=list)
+    changed: set[str] = field(default_factory=set)
+    folder: str | None = SUBMIT_DIR
+    secrets: frozenset[int] = frozenset()
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, lines: range | tuple[int, ...], became: Became, what: str) -> None:
+        """Say what became of lines."""
+        self.account.add(lines, became, what)
+
+    def note(self, text: str) -> None:
+        """Say something once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def argument(self, word: Word, body: Body) -> str | None:
+        """The string that a word is where the job runs; None where that can't be told.
+
+        The user's own HOME and USER are filled in, and numbers that the directives give.
+        """
+        text = ""
+        for piece in body.followed(word).pieces:
+            found = self._text(piece)
+            if found is None:
+                return None
+            text += found
+        return text
+
+    def _text(self, piece: Piece) -> str | None:
+        if piece.kind in LITERAL:
+            return None if piece.kind == "glob" else piece.text
+        name = "HOME" if piece.kind == "tilde" and piece.text == "~" else piece.name
+        if piece.kind not in ("tilde", "variable") or piece.subscript or piece.operator not in _PLAIN:
+            return None
+        if name in _OF_USER and name not in self.script.assigned and (value := self.environment.get(name)):
+            self.note(f"{name} is {value} in the arguments: an argument is plain text")
+            return value
+        number = slurm_number(name, self.script.resources)
+        return None if number is None else str(number)
+
+    def path(self, word: Word, body: Body) -> str | None:
+        """A path as jobs and profiles have it, ${HOME}/x; None where it can't be told."""
+        return parsed(self.expandable(word, body))
+
+    def expandable(self, word: Word, body: Body) -> str:
+        """A word in which ${HOME} and the like stay; what can't stay is a NUL."""
+        return "".join(_of_path(piece) or "\0" for piece in body.followed(word).pieces)
+
+    def file(self, word: Word, body: Body) -> str | None:
+        """A path that counts from where the launch stands, as one from the folder of submission."""
+        found = self.path(word, body)
+        if found is None or found.startswith(("/", "${")) or "://" in found:
+            return found
+        if self.folder is None:
+            return None
+        found = found.removeprefix("./")
+        return found if self.folder == SUBMIT_DIR else f"{self.folder}/{found}"
+
+
+def parsed(text: str) -> str | None:
+    """The text as a path of a job; None if it can't be one."""
+    try:
+        return str(ShellPath.parse(text))
+    except ValueError:
+        return None
+
+
+def _of_path(piece: Piece) -> str | None:
+    if piece.kind == "text":
+        return piece.text
+    if piece.kind == "tilde" and piece.text == "~":
+        return "${HOME}"
+    if piece.kind == "variable" and piece.operator == "" and not piece.subscript:
+        if piece.name == "PWD":
+            return SUBMIT_DIR
+        return f"${{{piece.name}}}"  # ShellPath says which there may be
+    return SUBMIT_DIR if piece.text in ("$(pwd)", "`pwd`") else None

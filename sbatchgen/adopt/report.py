@@ -1,0 +1,70 @@
+"""What people get of an adoption: a table of lines, and the files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from sbatchgen import files
+from sbatchgen.adopt.account import spans
+from sbatchgen.adopt.adoption import Adoption
+from sbatchgen.errors import DocumentError, SbatchgenError
+
+_NUMBERS = 9  # columns
+
+
+def as_text(found: Adoption) -> str:
+    """The account of a script, a row for lines of which the same is said."""
+    lines = [f"{found.script}: {len(found.lines)} lines that are not empty"]
+    for row in found.rows:
+        numbers = spans(row.lines)
+        lines += [] if len(numbers) <= _NUMBERS else [numbers]
+        lines.append(f"{numbers if len(numbers) <= _NUMBERS else '':<{_NUMBERS}} {row.became:<10} {row.what}")
+    for finding in found.left:
+        lines.append(f"{finding.place.line:<{_NUMBERS}} as before  {finding.rule}: {finding.problem.what}")
+    lines += [f"note: {text}" for text in found.notes]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def as_json(found: Adoption) -> str:
+    """The same for tools."""
+    about = {
+        "script": found.script,
+        "lines": {str(number): became for number, became in found.lines.items()},
+        "rows": [{"lines": list(row.lines), "became": row.became, "what": row.what} for row in found.rows],
+        "mended": sorted({one.rule for one in found.mended}),
+        "as_before": sorted({one.rule for one in found.left}),
+        "notes": list(found.notes),
+        "files": found.files,
+    }
+    return json.dumps(about, indent=2)
+
+
+def documents(found: Adoption) -> str:
+    """Both files, one after the other."""
+    return "---\n".join(f"# {name}\n{text}" for name, text in found.files.items())
+
+
+def refusal(found: Adoption) -> SbatchgenError:
+    """Why nothing is given."""
+    numbers = spans({line for row in found.lost for line in row.lines})
+    what = (
+        f"no place in a job for lines {numbers}" if numbers else "the rendered script would not do the same"
+    )
+    fix = "leave them out: --partly; or make jobs of their own of them" if found.job else ""
+    return DocumentError.of(f"{what}: nothing was written", at=found.script, fix=fix)
+
+
+def write(found: Adoption, to: str, *, force: bool) -> None:
+    """Write the files into a folder.
+
+    Raises:
+        DocumentError: One of them is there, or can't be written.
+    """
+    folder = Path(to)
+    there = [name for name in found.files if (folder / name).exists()]
+    if there and not force:
+        raise DocumentError.of(f"{folder / there[0]} is there already", fix="replace it: --force")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in found.files.items():
+        files.write(folder / name, text.encode())
