@@ -14,9 +14,9 @@ from typing import Any
 import yaml
 
 from sbatchgen.adopt import directives, environment, launch
-from sbatchgen.adopt.account import Entry
 from sbatchgen.adopt.block import Block, blocks
 from sbatchgen.adopt.draft import Draft
+from sbatchgen.adopt.remarks import Remark
 from sbatchgen.bash import Word
 from sbatchgen.errors import DocumentError, SbatchgenError
 from sbatchgen.finding import Finding
@@ -74,7 +74,7 @@ class Adoption:
 
     script: str
     name: str
-    rows: Sequence[Entry]
+    rows: Sequence[Remark]
     lines: Mapping[int, str]
     mended: Sequence[Finding] = ()
     left: Sequence[Finding] = ()
@@ -84,7 +84,7 @@ class Adoption:
     rendered: str = ""
 
     @property
-    def lost(self) -> list[Entry]:
+    def lost(self) -> list[Remark]:
         """What has no place in the job."""
         return [row for row in self.rows if row.became == "lost"]
 
@@ -154,7 +154,7 @@ def _read(draft: Draft) -> None:
     found = blocks(script.body)
     training = _training(draft, found)
     if training is None:
-        rest = tuple(line for block in found for line in block.lines if line not in draft.account)
+        rest = tuple(line for block in found for line in block.lines if line not in draft.remarks)
         draft.add(rest, "lost", "no training is started that could be made a job")
         if "ntasks" in draft.options:
             draft.add((script.at_option("ntasks").line,), "understood", f"ntasks: {draft.options['ntasks']}")
@@ -190,13 +190,13 @@ def _name_comments(draft: Draft) -> None:
     asking = {one.line for one in draft.script.sbatch.directives if one.kind in READ}
     for line, _ in body.comments:
         starts = not draft.script.lines[line - 1].split("#")[0].strip()
-        if starts and line not in draft.account and line not in asking:
+        if starts and line not in draft.remarks and line not in asking:
             draft.add((line,), "dropped", "comment")
     for number, text in enumerate(body.source.text.split("\n"), start=1):
         empty = not text.strip() and draft.script.lines[number - 1].strip()
-        if empty and number not in draft.account:
+        if empty and number not in draft.remarks:
             draft.add((number,), "dropped", "comment")
-        elif end and number > end and text.strip() and number not in draft.account:
+        elif end and number > end and text.strip() and number not in draft.remarks:
             draft.add((number,), "dropped", "behind the end of the script")
 
 
@@ -257,7 +257,7 @@ def _beside(draft: Draft, home: Block, one: Launch) -> None:
 
 def _behind(draft: Draft, block: Block) -> None:
     """What stands after the training."""
-    if any(draft.account.became(line) == "lost" for line in block.lines):
+    if any(draft.remarks.became(line) == "lost" for line in block.lines):
         return
     if block.only_closes:
         draft.add(block.lines, "dropped", "the job ends here, with the status of the training")
@@ -278,9 +278,9 @@ def _lines(draft: Draft) -> dict[int, str]:
     for number, text in enumerate(draft.script.lines, start=1):
         if not text.strip():
             continue
-        if number not in draft.account:
+        if number not in draft.remarks:
             draft.add((number,), "lost", "no key of a job says it")
-        found[number] = str(draft.account.became(number))
+        found[number] = str(draft.remarks.became(number))
     return found
 
 
@@ -317,7 +317,7 @@ def _adoption(draft: Draft, name: str) -> Adoption:
     """The account of a script, without files."""
     lines = _lines(draft)
     return Adoption(
-        script=draft.script.file, name=name, rows=draft.account.rows, lines=lines, notes=draft.notes
+        script=draft.script.file, name=name, rows=draft.remarks.rows, lines=lines, notes=draft.notes
     )
 
 
@@ -385,7 +385,7 @@ def _prove(draft: Draft, plan: Plan, rendered: str) -> None:
                 (), "lost", f"--{option}: {before or 'not asked for'} there, {after or 'not asked for'} here"
             )
     started = started_by(old, draft), started_by(new, draft)
-    if started[0] != started[1] and not draft.account.lost:
+    if started[0] != started[1] and not draft.remarks.lost:
         draft.add((), "lost", f"there {started[0]} is started, here {started[1]}")
 
 
@@ -438,6 +438,6 @@ def _say_mended(draft: Draft, mended: Sequence[Finding]) -> None:
     """Name the rules at the lines that they are about."""
     for finding in mended:
         if finding.place.line:
-            kept = finding.rule.startswith("SB1") and draft.account.became(finding.place.line) == "understood"
+            kept = finding.rule.startswith("SB1") and draft.remarks.became(finding.place.line) == "understood"
             told = "as Slurm reads it today, " if kept else ""
             draft.add((finding.place.line,), "mended", f"{told}{finding.rule}: {finding.problem.what}")

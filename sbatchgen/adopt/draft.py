@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sbatchgen.adopt.account import Account, Became
+from sbatchgen.adopt.remarks import Became, Remarks
 from sbatchgen.bash import Word
 from sbatchgen.bash.body import Body
 from sbatchgen.bash.word import LITERAL, Piece
@@ -26,7 +26,7 @@ class Draft:
     Attributes:
         script: The script.
         environment: That of the user, for HOME and USER.
-        account: What became of the lines.
+        remarks: What became of the lines.
         job: Keys of the job YAML.
         profile: Keys of the profile.
         options: Slurm's options of the job.
@@ -41,7 +41,7 @@ class Draft:
 
     script: JobScript
     environment: Mapping[str, str]
-    account: Account = field(default_factory=Account)
+    remarks: Remarks = field(default_factory=Remarks)
     job: dict[str, Any] = field(default_factory=dict)
     profile: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Draft:
 
     def add(self, lines: range | tuple[int, ...], became: Became, what: str) -> None:
         """Say what became of lines."""
-        self.account.add(lines, became, what)
+        self.remarks.add(lines, became, what)
 
     def note(self, text: str) -> None:
         """Say something once."""

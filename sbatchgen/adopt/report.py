@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from sbatchgen import files
-from sbatchgen.adopt.account import spans
 from sbatchgen.adopt.adoption import Adoption
+from sbatchgen.adopt.remarks import spans
 from sbatchgen.errors import DocumentError, SbatchgenError
 
 _NUMBERS = 9  # columns

@@ -14,7 +14,7 @@ _WIDTH = 88  # of what is said of lines, in the table
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class Remark:
     """Lines and what became of them.
 
     Attributes:
@@ -28,12 +28,12 @@ class Entry:
     what: str
 
 
-class Account:
+class Remarks:
     """What became of the lines so far."""
 
     def __init__(self) -> None:
         self._lines: dict[int, Became] = {}
-        self._rows: list[Entry] = []
+        self._rows: list[Remark] = []
 
     def __contains__(self, line: int) -> bool:
         return line in self._lines
@@ -43,7 +43,7 @@ class Account:
         numbers = tuple(lines)
         for line in numbers:
             self._lines[line] = max(became, self._lines.get(line, became), key=_RANK.index)
-        row = Entry(lines=numbers, became=became, what=what)
+        row = Remark(lines=numbers, became=became, what=what)
         if row not in self._rows:
             self._rows.append(row)
 
@@ -52,19 +52,19 @@ class Account:
         return self._lines.get(line)
 
     @property
-    def lost(self) -> list[Entry]:
+    def lost(self) -> list[Remark]:
         """What has no place in the job, in the order of the lines."""
         return [row for row in self.rows if row.became == "lost"]
 
     @property
-    def rows(self) -> list[Entry]:
+    def rows(self) -> list[Remark]:
         """One row for lines of which the same is said, in the order of the lines."""
         return list(_joined(sorted(self._rows, key=lambda row: row.lines[:1] or (0,))))
 
 
-def _joined(rows: Iterable[Entry]) -> Iterator[Entry]:
+def _joined(rows: Iterable[Remark]) -> Iterator[Remark]:
     """The rows; neighbours of one kind that fit into a line of the table are one."""
-    last: Entry | None = None
+    last: Remark | None = None
     for row in rows:
         if last is not None and (both := _both(last, row)):
             last = both
@@ -76,7 +76,7 @@ def _joined(rows: Iterable[Entry]) -> Iterator[Entry]:
         yield last
 
 
-def _both(one: Entry, other: Entry) -> Entry | None:
+def _both(one: Remark, other: Remark) -> Remark | None:
     """Two rows as one; None if they are better told apart."""
     if one.became != other.became or one.became == "lost" or not one.lines or not other.lines:
         return None
@@ -86,7 +86,7 @@ def _both(one: Entry, other: Entry) -> Entry | None:
     what = one.what if other.what in told else f"{one.what}; {other.what}"
     if len(what) > _WIDTH:
         return None
-    return Entry(lines=tuple(dict.fromkeys((*one.lines, *other.lines))), became=one.became, what=what)
+    return Remark(lines=tuple(dict.fromkeys((*one.lines, *other.lines))), became=one.became, what=what)
 
 
 def spans(lines: Iterable[int]) -> str:
