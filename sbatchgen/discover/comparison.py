@@ -18,16 +18,21 @@ from sbatchgen.errors import Problem
 from sbatchgen.finding import Finding, Severity
 from sbatchgen.inputs.document import Document, decode
 from sbatchgen.inputs.profile import Partition, Profile
+from sbatchgen.sbatch.grammar import RefusedError
+from sbatchgen.sbatch.gres import NEWEST
+from sbatchgen.sbatch.hostlist import expanded
 from sbatchgen.units import Text
 
 Path = tuple[str, ...]
 _HEAD = 'name: x\nurl: ""\nchecked: x\n'
 # How deep keys are that have values; other mappings are values.
-_NESTED = {"limits": 2, "partitions": 3, "qos": 2}
+_NESTED = {"limits": 2, "partitions": 3, "qos": 3}
 # What scontrol says of every partition: where the cluster has no value, there is none.
 _ALWAYS_TOLD = (
     "time_max time_default nodes_min mem_per_cpu_max accounts qos state exclusive reservation_only".split()  # noqa: SIM905
 )
+# What is a choice of the staff, whatever slurm.conf says.
+_CHOICES = ("default_partition", "cpus_per_gpu")
 # Staff may promise less than there is, to leave room for the system.
 _MAY_BE_LESS = ("cpus_per_node", "mem_per_node", "nodes_max", "max_array_tasks")
 
@@ -80,52 +85,65 @@ def _told(own: Document[Profile], live: Profile, entry: Entry, path: Path) -> It
     ours, theirs = _get(own.value, path), _get(live, path)
     if not at and len(path) > 2 and path[0] == "partitions" and own.value.partitions[Text(path[1])].shapes:
         return  # what follows from the kinds of nodes
-    if path == ("slurm",) and at and str(theirs).startswith(str(ours)):
-        return  # 24.05 of 24.05.3
-    if not at or _plain(ours) != _plain(theirs):
-        less = _less(ours, theirs)
-        severity: Severity = "info" if not at or (less and path[-1] in _MAY_BE_LESS) else "error"
-        changing = less or path[-1] == "state"
-        yield Difference(
-            path, at, _shown(ours), entry, "warning" if changing and severity == "error" else severity
-        )
+    if at and (path[-1] in _CHOICES or _alike(path[-1], ours, theirs)):
+        return
+    less = _less(ours, theirs)
+    severity: Severity = "warning" if less or path[-1] == "state" else "error"
+    if not at or (less and path[-1] in _MAY_BE_LESS):
+        severity = "info"
+    yield Difference(path, at, _shown(ours), entry, severity)
+
+
+def _alike(key: str, ours: Any, theirs: Any) -> bool:
+    """Whether two values mean the same."""
+    if key == "slurm":
+        return str(ours)[:5] == str(theirs)[:5]  # a patch release changes nothing here
+    if key == "nodes" and ours and theirs:
+        return _hosts(str(ours)) == _hosts(str(theirs))
+    return bool(_plain(ours) == _plain(theirs))
+
+
+def _hosts(text: str) -> set[str]:
+    try:
+        return {*expanded(text, slurm=NEWEST)} or {text}
+    except RefusedError:
+        return {text}
 
 
 def _gone(own: Document[Profile], live: Profile, cluster: LiveCluster) -> Iterator[Difference]:
-    """Partitions and limits that the cluster does not have."""
+    """Partitions that the cluster does not have, and values that it does not tell."""
     shown = {one.name for one in cluster.partitions}
     for name, ours in own.value.partitions.items():
-        place, theirs = f"partitions.{name}", live.partitions.get(name)
+        path, theirs = ("partitions", str(name)), live.partitions.get(name)
         if name not in shown and "partitions" not in cluster.setting("PrivateData"):
-            yield Difference(("partitions", name), own.places.get(place, ""), "", None)
-        for key in _ALWAYS_TOLD if theirs is not None else ():
-            at, none = own.places.get(f"{place}.{key}", ""), getattr(theirs, key)
-            if at and none in (None, (), "up", False) and getattr(ours, key) != none:
-                entry = Entry(key, _shown(none)) if none else Entry(key, "false") if none is False else None
-                yield Difference(
-                    ("partitions", name, key),
-                    at,
-                    _shown(getattr(ours, key)),
-                    entry,
-                    "warning" if key == "state" else "error",
-                )
-        if theirs is not None:
-            yield from _of_nodes(own, name, ours, theirs)
+            yield Difference(path, own.places.get(".".join(path), ""), "", None)
+        for key, value in _untold(ours, theirs) if theirs else ():
+            yield from _unlike(own, (*path, key), value)
 
 
-def _of_nodes(own: Document[Profile], name: str, ours: Partition, theirs: Partition) -> Iterator[Difference]:
-    """What is given of all nodes, where the cluster has several kinds of them; and the other way round."""
-    place = f"partitions.{name}"
-    if ours.shapes and not theirs.shapes and theirs.cpus_per_node:
-        yield Difference(
-            ("partitions", name, "shapes"), own.places[f"{place}.shapes"], _shown(ours.shapes), None
-        )
-    for key in ("cpus_per_node", "mem_per_node", "gpus_per_node") if theirs.shapes else ():
-        at, most = own.places.get(f"{place}.{key}", ""), getattr(theirs, key)
-        if at and _less(most, getattr(ours, key)):
-            yield Difference(
-                ("partitions", name, key), at, _shown(getattr(ours, key)), Entry(key, _shown(most))
-            )
+def _untold(ours: Partition, theirs: Partition) -> Iterator[tuple[str, Any]]:
+    """Keys of a partition that the cluster has no line for, and what they are there."""
+    for key in _ALWAYS_TOLD:
+        if getattr(theirs, key) in (None, (), "up", False):
+            yield key, getattr(theirs, key)
+    if theirs.shapes:
+        for key in ("cpus_per_node", "mem_per_node", "gpus_per_node"):
+            if _less(getattr(theirs, key), getattr(ours, key)):
+                yield key, getattr(theirs, key)
+    elif theirs.cpus_per_node:
+        yield "shapes", ()
+    if theirs.gpu_types:
+        yield "gpus_typed", True
+        if ours.gpu_type not in theirs.gpu_types:
+            yield "gpu_type", next(iter(theirs.gpu_types))
+
+
+def _unlike(own: Document[Profile], path: Path, theirs: Any) -> Iterator[Difference]:
+    """A value that is written in the profile and is not that of the cluster, which may have none."""
+    at, ours = own.places.get(".".join(path), ""), _get(own.value, path)
+    if at and ours != theirs:
+        entry = None if theirs in (None, ()) else Entry(path[-1], _shown(theirs))
+        yield Difference(path, at, _shown(ours), entry, "warning" if path[-1] == "state" else "error")
 
 
 def _get(value: Any, path: Path) -> Any:
@@ -143,7 +161,7 @@ def _plain(value: Any) -> Any:
         return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): _plain(one) for key, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
+    return sorted(map(_plain, value), key=repr) if isinstance(value, tuple) else value
 
 
 def _less(ours: Any, theirs: Any) -> bool:
@@ -255,7 +273,7 @@ def findings(found: Sequence[Difference], file: str) -> Iterator[Finding]:
             what = f"the cluster shows no partition '{one.path[1]}'"
             yield Finding("error", Problem(what, one.at, "remove it, or ask an administrator"))
         elif one.live is None:
-            what = f"{one.key} is {one.own}, but the cluster has no such limit"
+            what = f"{one.key} is {_cut(one.own)}, but the cluster has no such limit"
             if one.path[-1] == "shapes":
                 what = f"{one.key}: all nodes are alike now"
             yield Finding(one.severity, Problem(what, one.at, f"remove {one.path[-1]}"))

@@ -225,15 +225,15 @@ def _shape(shape: Shape) -> Iterator[Entry]:
         yield Entry("shards_per_gpu", str(shape.shards))
 
 
-def _qos(one: QosLimits) -> str:
+def _qos(one: QosLimits) -> list[Entry] | str:
     limits: dict[str, object] = {
-        "time_max": str(Duration(one.time_max_s)) if one.time_max_s else None,
+        "time_max": Duration(one.time_max_s) if one.time_max_s else None,
         "nodes_max": one.nodes_max,
         "gpus_max": one.gpus_max,
         "cpus_max": one.cpus_max,
         "deny_on_limit": "true" if one.deny_on_limit else None,
     }
-    return flow({key: value for key, value in limits.items() if value is not None})
+    return [Entry(key, str(value)) for key, value in limits.items() if value is not None] or "{}"
 
 
 def _of_user(cluster: LiveCluster) -> Iterator[Entry]:

@@ -298,3 +298,68 @@ Options provided by plugins:
                               [pyxis] do not bind mount the user's home
       --energy=policy         a policy, as --this=one
 """
+
+
+CLUSTER = live(
+    "PartitionName=gpu State=UP MaxTime=UNLIMITED Nodes=n[1-2] TotalNodes=2 JobDefaults=DefCpuPerGPU=4 Default=YES\n"
+    "PartitionName=cpu State=UP MaxTime=1-00:00:00 Nodes=(null) TotalNodes=0",
+    "\n".join(
+        f"NodeName=n{n} CoresPerSocket=16  CPUAlloc=0 CPUTot=32 AvailableFeatures=a,b Gres=gpu:a100:4 RealMemory=64000"
+        " AllocMem=0 Sockets=2 State=IDLE ThreadsPerCore=1 Partitions=gpu"
+        for n in (1, 2)
+    ),
+    "SLURM_VERSION = 24.05.3\nGresTypes = gpu,shard\nMaxArraySize = 1001\nEnforcePartLimits = ANY\n",
+)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        "slurm: 24.05.1",
+        "slurm: 24.05",
+        "default_partition: cpu",
+        "gres_types: [shard, gpu]",
+        "partitions: {gpu: {nodes: 'n1,n2'}}",
+        "partitions: {gpu: {features: [b, a]}}",
+        "partitions: {gpu: {cpus_per_gpu: 8}}",
+        "partitions: {gpu: {state: up, exclusive: false}}",
+        "partitions: {gpu: {gpu_type: a100}}",
+        "network: {port_base: 30000}",
+        "limits: {enforce_part_limits: any}",
+    ],
+)
+def test_what_means_the_same_or_is_a_choice_is_not_stale(own: str) -> None:
+    document = decode(
+        f"name: a\nurl: x\nchecked: x\npartitions: {{cpu: {{}}}}\n{own}".replace(
+            "partitions: {cpu: {}}\npartitions: {", "partitions: {cpu: {}, "
+        ),
+        Profile,
+        name="own",
+    )
+    assert not [one for one in differences(document, CLUSTER) if one.at]
+
+
+@pytest.mark.parametrize(
+    ("own", "after"),
+    [
+        ("nodes: n[1-3]", 'nodes: "n[1-2]"'),
+        ("features: [a, b, c]", "features: [a, b]"),
+        ("gpu_type: v100  # old", "gpu_type: a100  # old"),
+        ("gpus_typed: false", "gpus_typed: true"),
+        ("exclusive: true", "exclusive: false"),
+        ("state: drain", "state: up"),
+        ("gpus_per_node: 8", "gpus_per_node: 4"),
+        ("mem_per_node: 65G", "mem_per_node: 64000M"),
+    ],
+)
+def test_what_is_stale_is_brought_up_to_date(own: str, after: str) -> None:
+    made, by_hand = update(f"name: a\nurl: x\nchecked: x\npartitions:\n  gpu:\n    {own}\n", CLUSTER)
+    assert f"\n    {after}\n" in made
+    assert not by_hand
+
+
+@pytest.mark.parametrize("own", ["time_max: 1-00:00:00", "accounts: [ml]", "shapes: [{gpus_per_node: 4}]"])
+def test_a_limit_that_is_gone_is_told(own: str) -> None:
+    made, by_hand = update(f"name: a\nurl: x\nchecked: x\npartitions:\n  gpu:\n    {own} # ours\n", CLUSTER)
+    assert f"\n    {own} # ours\n" in made
+    assert [one.path[-1] for one in by_hand] == [own.partition(":")[0]]
