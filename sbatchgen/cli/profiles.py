@@ -78,6 +78,8 @@ def profile_discover(name: str | None, new: str | None, old: str | None, *, yes:
 
     if old is not None and (name or new):
         raise click.UsageError("--update takes neither --name nor --write")
+    if name is not None and not is_clean(name):
+        raise click.UsageError("--name must be a word of printable characters")
     cluster = ask(os.environ)
     today = f"{datetime.now().astimezone():%Y-%m-%d}"
     if old is not None:
@@ -105,14 +107,13 @@ def _update(name: str, cluster: LiveCluster, *, today: str, yes: bool) -> None:
 
     from sbatchgen import files
     from sbatchgen.discover.comparison import differences, findings, updated
-    from sbatchgen.inputs.document import MAX_BYTES, decode
+    from sbatchgen.inputs.document import MAX_BYTES, decode, read
     from sbatchgen.inputs.profile import Profile
     from sbatchgen.inputs.search import Places
 
     file = Places(here(), os.environ).profile(name)
-    before = files.read(file, MAX_BYTES)
-    text = before.decode("utf-8", "replace")
-    own = decode(text, Profile, name=str(file))
+    own, before = read(file, Profile), files.read(file, MAX_BYTES)
+    text = before.decode()
     after, by_hand = updated(text, differences(own, cluster), today=today)
     for finding in findings(by_hand, str(file)):
         say(finding.problem, "warning")

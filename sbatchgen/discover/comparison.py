@@ -183,9 +183,7 @@ def updated(text: str, found: Sequence[Difference], *, today: str) -> tuple[str,
     """The file with the cluster's values, and the differences that only a person can mend."""
     line_break = "\r\n" if "\r\n" in text else "\n"
     text += "" if text.endswith("\n") else line_break
-    root = yaml.compose(
-        text, Loader=yaml.SafeLoader
-    )  # its marks count characters; the reader has accepted it
+    root = yaml.compose(text, Loader=yaml.SafeLoader)  # whose marks count characters, not bytes
     assert isinstance(root, yaml.MappingNode)  # noqa: S101
     edits: list[tuple[tuple[int, int, int], int, str]] = []  # start, depth and number; end; new text
     by_hand = []
@@ -198,8 +196,8 @@ def updated(text: str, found: Sequence[Difference], *, today: str) -> tuple[str,
         else:
             edits.append(((edit[0], -len(one.path), len(edits)), *edit[1:]))
     checked = _value(root, "checked")
-    if edits and isinstance(checked, yaml.ScalarNode):
-        edits.append(((checked.start_mark.index, 0, 0), checked.end_mark.index, today))
+    if edits and checked and (edit := _replaced(text, root, checked, Entry("checked", today))):
+        edits.append(((edit[0], 0, 0), *edit[1:]))
     for (start, *_), end, new in sorted(edits, reverse=True):  # inner mappings end before outer ones
         text = text[:start] + new.replace("\n", line_break) + text[end:]
     return text, by_hand
@@ -251,7 +249,8 @@ def _inserted(text: str, mapping: yaml.MappingNode, live: Entry) -> tuple[int, i
 def _end(node: yaml.Node) -> int:
     """Where a value ends; the mark of a block is behind the comments that follow it."""
     if isinstance(node, yaml.MappingNode) and not node.flow_style and node.value:
-        return _end(node.value[-1][1])
+        key, value = node.value[-1]
+        return max(int(key.end_mark.index), _end(value))  # an alias has the marks of what it stands for
     if isinstance(node, yaml.SequenceNode) and not node.flow_style and node.value:
         return _end(node.value[-1])
     return int(node.end_mark.index)

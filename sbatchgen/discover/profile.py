@@ -174,11 +174,13 @@ def _memory_per_cpu(one: SlurmPartition, cluster: LiveCluster) -> tuple[int | No
 
 def _nodes(one: SlurmPartition, nodes: Sequence[SlurmNode], cluster: LiveCluster) -> Iterator[Entry]:
     """What the nodes have, if all of them are known."""
-    found = shapes(nodes, one, cluster.settings)
+    found, remark = shapes(nodes, one, cluster.settings)
     unseen = max(one.nodes - len(nodes), 0)
     if unseen or not found:
         yield Entry("", above=[*_unknown(one, unseen, found)])
         return
+    if remark:
+        yield Entry("", above=[remark])
     if len(found) == 1:
         yield from _shape(found[0][0])
     else:

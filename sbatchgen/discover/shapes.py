@@ -10,6 +10,7 @@ from sbatchgen.slurm.node import SlurmNode
 from sbatchgen.slurm.partition import SlurmPartition
 
 MOST_SHAPES = 6  # of a partition; beyond, nodes that differ in memory alone are taken together
+MEMORY_DIFFERS = "Nodes of a kind differ in memory: mem_per_node is that of the largest."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +34,17 @@ class Shape:
 
 def shapes(
     nodes: Iterable[SlurmNode], partition: SlurmPartition, settings: Mapping[str, str]
-) -> list[tuple[Shape, int]]:
-    """The kinds of nodes and how many there are of each, those with the most GPUs first."""
+) -> tuple[list[tuple[Shape, int]], str]:
+    """The kinds of nodes and how many there are of each, those with the most GPUs first; and a remark."""
     how = settings.get("SelectTypeParameters", "").upper()
     found = Counter(_shape(node, partition, memory="MEMORY" in how, cpus="CPU" in how) for node in nodes)
+    remark = ""
     if len(found) > MOST_SHAPES:
-        found = _without_memory(found)
-    return sorted(found.items(), key=lambda one: (-one[0].gpus, -one[1], -one[0].cpus, -one[0].memory))
+        found, before = _without_memory(found), len(found)
+        remark = MEMORY_DIFFERS if len(found) < before else ""
+    return sorted(
+        found.items(), key=lambda one: (-one[0].gpus, -one[1], -one[0].cpus, -one[0].memory)
+    ), remark
 
 
 def _shape(node: SlurmNode, partition: SlurmPartition, *, memory: bool, cpus: bool) -> Shape:
@@ -73,13 +78,13 @@ def _shards(node: SlurmNode, gpus: int) -> int | None:
 
 
 def _without_memory(found: Counter[Shape]) -> Counter[Shape]:
-    """Nodes that differ in memory alone as one kind, with the memory that all of them have."""
+    """Nodes that differ in memory alone as one kind, with the most that one of them has."""
     alike: dict[Shape, list[Shape]] = defaultdict(list)
     for shape in found:
         alike[replace(shape, memory=0)].append(shape)
     return Counter(
         {
-            replace(kind, memory=min(one.memory for one in those)): sum(found[one] for one in those)
+            replace(kind, memory=max(one.memory for one in those)): sum(found[one] for one in those)
             for kind, those in alike.items()
         }
     )

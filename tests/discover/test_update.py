@@ -11,6 +11,7 @@ import pytest
 from sbatchgen.discover.cluster import LiveCluster
 from sbatchgen.discover.comparison import Difference, differences, updated
 from sbatchgen.discover.profile import text
+from sbatchgen.discover.shapes import MEMORY_DIFFERS
 from sbatchgen.inputs.document import decode
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.slurm.accounts import Account, QosLimits
@@ -166,8 +167,32 @@ def test_no_slurm_here(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert "there is no scontrol here" in done.err
 
 
-def test_update_takes_no_other_file(command: Command) -> None:
-    assert command("profile", "discover", "--update", "x", "--write", "y").status == 2
+@pytest.mark.parametrize(
+    "arguments", [("--update", "x", "--write", "y"), ("--name", "a\x1bb"), ("--name", "")]
+)
+def test_what_makes_no_sense_is_refused(command: Command, arguments: tuple[str, ...]) -> None:
+    assert command("profile", "discover", *arguments).status == 2
+
+
+def test_bytes_that_are_no_utf8_are_not_written_anew(
+    controller: Controller, command: Command, folder: Path
+) -> None:
+    old = STAFF.encode() + b"# \xff\n"
+    (folder / "ours.yaml").write_bytes(old)
+    assert command("profile", "discover", "--update", "./ours.yaml", "--yes").status == 3
+    assert (folder / "ours.yaml").read_bytes() == old
+
+
+def test_a_profile_that_is_linked_or_read_only(
+    controller: Controller, command: Command, folder: Path
+) -> None:
+    (folder / "real.yaml").write_text(STAFF)
+    (folder / "real.yaml").chmod(0o640)
+    (folder / "ours.yaml").symlink_to("real.yaml")
+    assert command("profile", "discover", "--update", "./ours.yaml", "--yes").status == 0
+    assert (folder / "ours.yaml").is_symlink()
+    assert (folder / "real.yaml").stat().st_mode & 0o777 == 0o640
+    assert "max_array_size: 1001" in (folder / "real.yaml").read_text()
 
 
 @pytest.mark.parametrize("line_break", ["\n", "\r\n"])
@@ -190,6 +215,7 @@ def test_line_breaks_stay(line_break: str, end: str) -> None:
         '\ufeffname: a\nurl: x\nchecked: x\npartitions:\n  "gpu":\n    features:\n    - a # first\n    - b\n',
         "name: a\nurl: x\nchecked: x\npartitions: &p\n  gpu: &g {time_max: &t 10-00:00:00}\n  debug: *g\n  long: {time_max: *t}\n",
         "name: a\nurl: x\nchecked: x\npartitions:\n  gpu:\n    nodes: >-\n      a\n  debug:\n    nodes_max: 4",
+        "name: a\nurl: x\nchecked: &c x\nlimits: {}\npartitions:\n  old: &o {nodes: x}\n  gpu: *o\nmodes: {}\n",
     ],
 )
 def test_any_style_of_yaml(own: str) -> None:
@@ -214,6 +240,23 @@ def test_recorded_answers_make_a_profile() -> None:
     assert (long.state, long.exclusive, long.reservation_only) == ("inactive", True, True)
     assert profile.limits.max_array_tasks == 500
     assert str(profile.slurm) == "24.05.4"
+
+
+def test_many_kinds_of_nodes() -> None:
+    lines = [
+        f"NodeName=n{n} CoresPerSocket=16  CPUAlloc=0 CPUTot={cpus} Gres=(null) RealMemory={64000 + n}"
+        " AllocMem=0 Sockets=2 State=IDLE ThreadsPerCore=1 Partitions=p"
+        for cpus in (16, 32)
+        for n in range(20)
+    ]
+    partition = "PartitionName=p State=UP Nodes=n TotalNodes=40"
+    made = text(live(partition, "\n".join(lines)), {"PATH": ""}, name="x", today=TODAY)
+    (found,) = decode(made, Profile, name="made").value.partitions.values()
+    assert [(one.nodes, one.cpus_per_node, one.mem_per_node) for one in found.shapes] == [
+        (20, 32, 64019),
+        (20, 16, 64019),
+    ]
+    assert MEMORY_DIFFERS in made
 
 
 def test_a_slurm_that_tells_little() -> None:
