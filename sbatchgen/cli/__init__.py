@@ -24,6 +24,7 @@ MODULES = {
     "jobs": ("render", "review", "explain", "submit", "resume"),
     "sweeps": ("sweep", "resubmit"),
     "runs": ("status", "logs", "report", "diagnose", "exec", "cancel", "plot"),
+    "gpus": ("gpus",),
     "scripts": ("lint", "adopt"),
     "profiles": ("profile", "schema"),
     "data": ("data",),

@@ -6,9 +6,10 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import click
 
@@ -142,6 +143,16 @@ def ask(what: str, *, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise click.UsageError("no terminal to ask: add --yes to submit, or --dry-run to review only")
     click.confirm(f"Submit {visible(what)}?", abort=True, err=True)
+
+
+def redraw(show: Callable[[], None], every_s: float) -> NoReturn:
+    """Show something again and again, on a terminal in the same place."""
+    while True:
+        if sys.stdout.isatty():
+            put("\x1b[H\x1b[2J", nl=False)
+        show()
+        sys.stdout.flush()
+        time.sleep(every_s)
 
 
 def is_screen(stream: TextIO) -> bool:

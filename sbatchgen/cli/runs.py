@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sbatchgen.cli.output import FORMAT, completed_runs, here, is_screen, note, print_bytes, put, put_log, say
+from sbatchgen.cli.output import (
+    FORMAT,
+    completed_runs,
+    here,
+    is_screen,
+    note,
+    print_bytes,
+    put,
+    put_log,
+    redraw,
+    say,
+)
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, SlurmError
 from sbatchgen.quoting import visible
 
@@ -90,14 +101,11 @@ def status(names: tuple[str, ...], *, every: bool, watch: bool, scan: str | None
     with open_index() as index:
         if scan is not None:
             _scan(index, Path(scan))
-        if not watch:
+
+        def show() -> None:
             _show_status(index, names, every=every, form=form)
-            return
-        while True:
-            if sys.stdout.isatty():
-                put("\x1b[H\x1b[2J", nl=False)
-            _show_status(index, names, every=every, form=form)
-            time.sleep(POLL_S)
+
+        redraw(show, POLL_S) if watch else show()
 
 
 def _scan(index: Index, folder: Path) -> None:

@@ -25,10 +25,11 @@ MOST_POINTS = 20  # of a sweep, on the page of its run
 
 def table(states: Sequence[RunState]) -> str:
     """A line for each run, the newest last."""
-    return _table([HEADINGS, *map(_row, states)])
+    return columns([HEADINGS, *map(_row, states)])
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of a table, each column as wide as its widest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n"
@@ -104,7 +105,7 @@ def _points(sweep: SweepState) -> str:
         rows.append(tuple(map(one_line, (str(one.number), *one.values, says, training + mark))))
     more = len(sweep.points) - len(rows) + 1
     rest = f"and {more:,} more: --format json shows all\n" if more else ""
-    return f"{len(sweep.points):,} points: {', '.join(said)}\n\n{_table(rows)}{rest}"
+    return f"{len(sweep.points):,} points: {', '.join(said)}\n\n{columns(rows)}{rest}"
 
 
 def _some(numbers: Sequence[int]) -> str:

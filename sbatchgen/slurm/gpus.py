@@ -1,0 +1,237 @@
+"""The GPUs of a live cluster: which are taken, which are shared by shards, which are free.
+
+A GPU is taken whole, or shared: one of which shards are in use can't be taken whole, and one that is taken
+has no shards to give (gres.html of Slurm). How many shards of a GPU are in use is said of nodes since 23.11;
+before, it is said of jobs alone. While a job ends on a node, its GPUs count as given back (22.05), but no
+other job starts there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from sbatchgen.sbatch.grammar import RefusedError
+from sbatchgen.sbatch.gres import NEWEST
+from sbatchgen.sbatch.hostlist import expanded
+from sbatchgen.slurm.command import query
+from sbatchgen.slurm.gres import NodeGres, node_gres
+from sbatchgen.slurm.node import SlurmNode
+from sbatchgen.slurm.state import state
+
+_IN_WORDS = {
+    "DRAIN": "drained",
+    "FAIL": "failing",
+    "NOT_RESPONDING": "not responding",
+    "INVALID_REG": "not as configured",
+    "REBOOT_ISSUED": "rebooting",
+    "POWERING_DOWN": "switching off",
+    "MAINTENANCE": "in maintenance",
+    "RESERVED": "reserved",
+    "COMPLETING": "a job is ending",  # until its Epilog is done, no other starts
+}
+_TAKES_JOBS = ("IDLE", "MIXED", "ALLOCATED")
+_STATE = re.compile(r" JobState=(\S+) Reason=")
+_ON_NODES = re.compile(r" Nodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=(\S+)")
+
+MOST = 1024  # GPUs of a node, MAX_GRES_BITMAP of Slurm
+
+ShardsOfJobs = Mapping[tuple[str, int], int]  # in use on a node's GPU, as its jobs say
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU of a node.
+
+    Attributes:
+        index: Its number on the node.
+        type: As a100; "" if it has none.
+        taken: Whether a job has all of it.
+        shards: Into how many it may be cut; 0 where GPUs are not shared.
+        shards_used: How many of them jobs have; None where it is only known that some are in use.
+    """
+
+    index: int
+    type: str
+    taken: bool
+    shards: int = 0
+    shards_used: int | None = 0
+
+    @property
+    def free(self) -> bool:
+        """Whether a job may take all of it."""
+        return not self.taken and self.shards_used == 0
+
+    @property
+    def shards_free(self) -> int:
+        """How many shards jobs may take, as far as that is known."""
+        return 0 if self.taken or self.shards_used is None else max(0, self.shards - self.shards_used)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuNode:
+    """A node with its GPUs.
+
+    Attributes:
+        node: The node.
+        gpus: Its GPUs.
+        numbered: Whether Slurm says which of them are taken, not only how many.
+    """
+
+    node: SlurmNode
+    gpus: tuple[Gpu, ...]
+    numbered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GpuCount:
+    """GPUs of a type on nodes that are in the same partitions: in use, shared, free or unavailable.
+
+    Attributes:
+        type: As a100; "" if it has none.
+        partitions: The partitions of the nodes.
+        total: All of them.
+        in_use: Those that jobs have whole.
+        shared: Those of which jobs have shards.
+        free: Those that jobs may take now.
+        unavailable: The others, on nodes that take no jobs.
+        shards: All shards.
+        shards_free: Those that jobs may take now, on all GPUs.
+        shards_on_one: The most of them that are on one GPU, as those of a job must be.
+    """
+
+    type: str
+    partitions: tuple[str, ...]
+    total: int
+    in_use: int
+    shared: int
+    free: int
+    unavailable: int
+    shards: int
+    shards_free: int
+    shards_on_one: int
+
+
+def unavailable(node: SlurmNode) -> str:
+    """Why a node takes no jobs, in a word or two; "" if it does."""
+    if node.state not in _TAKES_JOBS:
+        return node.state.lower()
+    return next((words for flag, words in _IN_WORDS.items() if flag in node.flags), "")
+
+
+def gpu_nodes(nodes: Iterable[SlurmNode], environment: Mapping[str, str]) -> list[GpuNode]:
+    """The nodes that have GPUs.
+
+    Raises:
+        SlurmError: scontrol, which is asked for the jobs where nodes don't tell their shards, fails.
+    """
+    having = [node for node in nodes if any(one.name == "gpu" and one.count for one in node.gres)]
+    silent = any(one.name == "shard" and not one.per_gpu for node in having for one in node.gres_used)
+    of_jobs = _shards_of_jobs(environment) if silent else {}
+    return [of_node(node, of_jobs) for node in having]
+
+
+def of_node(node: SlurmNode, of_jobs: ShardsOfJobs) -> GpuNode:
+    """A node with its GPUs."""
+    used = [one for one in node.gres_used if one.name == "gpu" and one.count]
+    types = _types([one for one in node.gres if one.name == "gpu"], used)
+    taken = _taken(types, used)
+    shards, shards_used = [0] * len(types), dict[int, int | None]()
+    for one in (one for one in node.gres if one.name == "shard"):
+        having = _of_type(types, one.type)
+        for index in having:
+            shards[index] = one.count // len(having)
+    for one in (one for one in node.gres_used if one.name == "shard"):
+        having = _of_type(types, one.type)
+        where = range(len(types)) if len(one.per_gpu) >= len(types) else having
+        for index, (count, whole) in zip(where, one.per_gpu, strict=False):
+            shards[index] = max(shards[index], whole)
+            if count is None:
+                taken.add(index)
+            elif count:
+                shards_used[index] = count
+        if not one.per_gpu:  # its numbers lack GPUs of which only some of the shards were given back
+            shards_used |= {index: None for index in one.indexes if index < len(types)}
+            told = {index: of_jobs.get((node.name, index)) for index in having}
+            shards_used |= {index: count for index, count in told.items() if count is not None}
+    gpus = (
+        Gpu(index, kind, index in taken, shards[index], shards_used.get(index, 0))
+        for index, kind in enumerate(types)
+    )
+    return GpuNode(node, tuple(gpus), all(len(one.indexes) == one.count for one in used))
+
+
+def _types(configured: Sequence[NodeGres], used: Sequence[NodeGres]) -> list[str]:
+    """The type of each GPU: that of which it is in use, else in the order of the node's configuration."""
+    left = Counter[str]()
+    for one in configured:
+        left[one.type] += min(one.count, MOST)
+    known: dict[int, str] = {}
+    total = left.total()
+    for one in used:
+        for index in one.indexes:
+            if index < total and left[one.type] > 0 and index not in known:
+                known[index] = one.type
+                left[one.type] -= 1
+    rest = left.elements()
+    return [known[index] if index in known else next(rest) for index in range(total)]
+
+
+def _taken(types: Sequence[str], used: Sequence[NodeGres]) -> set[int]:
+    """The GPUs that jobs have whole; any of the type, where Slurm says only how many."""
+    taken = {index for one in used for index in one.indexes if index < len(types)}
+    for one in used:
+        others = [index for index in _of_type(types, one.type) if index not in taken]
+        taken.update(others[: max(0, one.count - len(one.indexes))])
+    return taken
+
+
+def _of_type(types: Sequence[str], kind: str) -> list[int]:
+    """The GPUs of a type; all, if none has it or none is named."""
+    having = [index for index, one in enumerate(types) if one == kind]
+    return having or [*range(len(types))]
+
+
+def _shards_of_jobs(environment: Mapping[str, str]) -> ShardsOfJobs:
+    """Shards in use on each GPU, as `scontrol -d show job` says of the jobs that this user may see."""
+    answer = query(["scontrol", "-a", "-o", "-d", "show", "job"], environment)
+    if answer.failure:
+        raise answer.error
+    found = Counter[tuple[str, int]]()
+    for line in answer.out.split("\n"):
+        running = _STATE.search(line)
+        for hosts, said in _ON_NODES.findall(line) if running and not state(running[1]).ended else ():
+            for one in (one for one in node_gres(said) if one.name == "shard" and len(one.indexes) == 1):
+                with suppress(RefusedError):
+                    names = expanded(hosts, slurm=NEWEST)
+                    found.update({(name, one.indexes[0]): one.count for name in names})
+    return found
+
+
+def counts(nodes: Iterable[GpuNode]) -> list[GpuCount]:
+    """GPUs by type and partitions, in the order of the nodes."""
+    groups: dict[tuple[str, tuple[str, ...]], list[tuple[Gpu, bool]]] = {}
+    for one in nodes:
+        closed = bool(unavailable(one.node))
+        for gpu in one.gpus:
+            groups.setdefault((gpu.type, one.node.partitions), []).append((gpu, closed))
+    return [_count(kind, partitions, gpus) for (kind, partitions), gpus in groups.items()]
+
+
+def _count(kind: str, partitions: tuple[str, ...], gpus: Sequence[tuple[Gpu, bool]]) -> GpuCount:
+    spare = [gpu for gpu, closed in gpus if not closed]
+    return GpuCount(
+        type=kind,
+        partitions=partitions,
+        total=len(gpus),
+        in_use=sum(gpu.taken for gpu, _ in gpus),
+        shared=sum(not gpu.taken and gpu.shards_used != 0 for gpu, _ in gpus),
+        free=sum(gpu.free for gpu in spare),
+        unavailable=sum(gpu.free for gpu, closed in gpus if closed),
+        shards=sum(gpu.shards for gpu, _ in gpus),
+        shards_free=sum(gpu.shards_free for gpu in spare),
+        shards_on_one=max((gpu.shards_free for gpu in spare), default=0),
+    )

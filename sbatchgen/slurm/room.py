@@ -1,0 +1,210 @@
+"""Room for a job on a live cluster: the nodes on which all that it asks for is free now.
+
+Only what is free is looked at. Other jobs that wait may come first, and limits of accounts may hold a job
+back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sbatchgen.plan.resources import Resources
+from sbatchgen.sbatch.grammar import RefusedError
+from sbatchgen.sbatch.gres import NEWEST
+from sbatchgen.sbatch.hostlist import expanded
+from sbatchgen.slurm.gpus import Gpu, GpuNode, unavailable
+from sbatchgen.slurm.node import SlurmNode
+from sbatchgen.slurm.partition import SlurmPartition
+from sbatchgen.units import Memory
+
+_FEATURES = re.compile(r"[^&|,*\[\]()]+(?:[&,][^&|,*\[\]()]+)*|[^&|,*\[\]()]+(?:\|[^&|,*\[\]()]+)*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """Where a job could start now.
+
+    Attributes:
+        partition: In which partition.
+        wanted: How many nodes it needs.
+        nodes: The nodes with room for it.
+        lacking: What other nodes of the partition lack, and which.
+        not_seen: What it asks for besides, and nobody looked at.
+    """
+
+    partition: str
+    wanted: int
+    nodes: tuple[str, ...]
+    lacking: Mapping[str, tuple[str, ...]]
+    not_seen: tuple[str, ...] = ()
+
+    @property
+    def starts(self) -> bool:
+        """Whether there is room."""
+        return len(self.nodes) >= self.wanted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What a job needs of each of its nodes, in a partition."""
+
+    job: Resources
+    partition: SlurmPartition
+    memory: int | None  # MiB; None for all of it, 0 where memory is not shared out
+    several_gpus: bool  # whether shards of a job may be on several GPUs
+    named: tuple[str, ...]  # of --nodelist
+
+    @property
+    def alone(self) -> bool:
+        """Whether it gets whole nodes."""
+        return self.partition.exclusive or self.job.options.get("exclusive") in ("", "exclusive")
+
+
+def rooms(
+    job: Resources,
+    nodes: Sequence[SlurmNode],
+    gpus: Sequence[GpuNode],
+    partitions: Sequence[SlurmPartition],
+    settings: Mapping[str, str],
+) -> list[Room]:
+    """The room in each partition that the job may run in; none for those that the cluster does not have.
+
+    Args:
+        job: What it asks for.
+        nodes: All nodes.
+        gpus: Those with GPUs.
+        partitions: All partitions.
+        settings: Those of the cluster, see config.py.
+    """
+    names = job.partitions or tuple(one.name for one in partitions if one.default)
+    by_name = {one.node.name: one for one in gpus}
+    return [
+        _room(_needs(job, one, settings), [node for node in nodes if one.name in node.partitions], by_name)
+        for one in partitions
+        if one.name in names
+    ]
+
+
+def _needs(job: Resources, partition: SlurmPartition, settings: Mapping[str, str]) -> Needs:
+    parameters = settings.get("SelectTypeParameters", "").upper()
+    shared_out = "MEMORY" in parameters or "SelectTypeParameters" not in settings
+    memory = _memory(job, partition, settings) if shared_out else 0
+    several = "MULTIPLE_SHARING_GRES_PJ" in parameters
+    named = tuple(_hosts(job.options.get("nodelist", "")))
+    return Needs(job=job, partition=partition, memory=memory, several_gpus=several, named=named)
+
+
+def _memory(job: Resources, partition: SlurmPartition, settings: Mapping[str, str]) -> int | None:
+    """MiB of each node; None for all of it."""
+    if job.mem_on_node is not None:
+        return job.mem_on_node or None
+    if partition.mem_per_gpu and job.gpu_count:
+        return partition.mem_per_gpu * job.gpu_count
+    each, node = partition.mem_per_cpu, partition.mem_per_node
+    if not each and not node:
+        each, node = (_number(settings.get(f"DefMemPer{unit}", "")) for unit in ("CPU", "Node"))
+    return each * job.cpus_on_node if each else node
+
+
+def _room(needs: Needs, nodes: Sequence[SlurmNode], gpus: Mapping[str, GpuNode]) -> Room:
+    job, named = needs.job, needs.named
+    wanted = max(job.nodes, len(named))
+    excluded = {*_hosts(job.options.get("exclude", ""))}
+    free: list[str] = []
+    lacking: dict[str, list[str]] = {}
+    for node in nodes:
+        if node.name in excluded or (len(named) == wanted and node.name not in named):
+            continue
+        found = gpus.get(node.name)
+        lack = next(_lacks(needs, node, found.gpus if found else ()), "")
+        (lacking.setdefault(lack, []) if lack else free).append(node.name)
+    if not set(named) <= set(free):  # it needs each of them
+        free = [name for name in free if name in named]
+    return Room(
+        partition=needs.partition.name,
+        wanted=wanted,
+        nodes=tuple(free),
+        lacking={what: tuple(names) for what, names in lacking.items()},
+        not_seen=tuple(_not_seen(job)),
+    )
+
+
+def _lacks(needs: Needs, node: SlurmNode, gpus: Sequence[Gpu]) -> Iterator[str]:
+    """What a node lacks, the gravest first."""
+    job = needs.job
+    closed = unavailable(node)
+    if closed and not (closed == "reserved" and "reservation" in job):
+        yield closed
+    if not _has_features(job.options.get("constraint", ""), node):
+        yield f"not --constraint={job.options['constraint']}"
+    if needs.alone and node.cpus_used:
+        yield "used by other jobs"
+    yield from _lacks_gres(needs, node, gpus)
+    yield from _lacks_cpus(needs, node)
+
+
+def _lacks_gres(needs: Needs, node: SlurmNode, gpus: Sequence[Gpu]) -> Iterator[str]:
+    job = needs.job
+    for kind, count in job.gpus_on_node:
+        if sum(gpu.free and kind in ("", gpu.type) for gpu in gpus) < count:
+            yield f"fewer than {count} free GPUs" + f" of type {kind}" * bool(kind)
+    for name, kind, count in job.gres:
+        if name == "shard" and count:
+            spare = [gpu.shards_free for gpu in gpus if kind in ("", gpu.type)]
+            if (sum(spare) if needs.several_gpus else max(spare, default=0)) < count:
+                yield f"fewer than {count} free shards" + " on one GPU" * (not needs.several_gpus)
+        elif name != "gpu" and _spare(node, name, kind) < count:
+            yield f"fewer than {count} free {name}"
+
+
+def _lacks_cpus(needs: Needs, node: SlurmNode) -> Iterator[str]:
+    """CPUs, which are given in whole cores, and memory."""
+    tasks, threads = needs.job.tasks_per_node, node.threads_per_core or 1
+    cpus = -(-needs.job.cpus_on_node // tasks // threads) * threads * tasks
+    if node.cpus_usable - node.cpus_used < cpus:
+        yield f"fewer than {cpus} free CPUs"
+    memory = node.memory - node.memory_reserved
+    wanted = memory if needs.memory is None else needs.memory
+    if memory - node.memory_used < wanted:
+        yield f"less than {Memory(wanted)} of free memory"
+
+
+def _spare(node: SlurmNode, name: str, kind: str) -> int:
+    """How much of another generic resource is free; any amount where nobody counts."""
+    here = [one for one in node.gres if one.name == name and kind in ("", one.type)]
+    if any(not one.consumed for one in here):
+        return 1 << 62
+    used = [one for one in node.gres_used if one.name == name and kind in ("", one.type)]
+    return sum(one.count for one in here) - sum(one.count for one in used)
+
+
+def _has_features(text: str, node: SlurmNode) -> bool:
+    """Whether a node has the features of --constraint; counts and brackets are not looked at."""
+    if not text or not _FEATURES.fullmatch(text):
+        return True
+    if "|" in text:
+        return any(name in node.features for name in text.split("|"))
+    return all(name in node.features for name in re.split("[&,]", text))
+
+
+def _not_seen(job: Resources) -> Iterator[str]:
+    """The options that may hold a job back, and that are not looked at."""
+    for option in ("licenses", "switches", "tmp", "begin", "dependency"):
+        if option in job:
+            yield f"--{option}"
+    text = job.options.get("constraint", "")
+    if text and not _FEATURES.fullmatch(text):
+        yield "--constraint"
+
+
+def _hosts(text: str) -> list[str]:
+    try:
+        return expanded(text, slurm=NEWEST) if text else []
+    except RefusedError:  # which SB140 tells
+        return []
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() else None

@@ -1,0 +1,411 @@
+"""Which GPUs and shards are free, and which jobs would start: of a real Slurm that is kept busy, and of others' lines."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sbatchgen.slurm.gpus import GpuNode, counts, gpu_nodes, of_node, unavailable
+from sbatchgen.slurm.node import nodes_in
+from tests.cluster.slurm import Cluster
+from tests.conftest import FIXTURES, Command
+from tests.tables import hold
+
+LINE = (
+    "NodeName=n1 CoresPerSocket=32  CPUAlloc=0 CPUTot=64 AvailableFeatures=ib ActiveFeatures=ib Gres={gres} "
+    "GresDrain=N/A GresUsed={used} NodeAddr=n1 NodeHostName=n1  RealMemory=1000 AllocMem=0 Sockets=2 Boards=1 "
+    "State={state} ThreadsPerCore=1 Partitions=gpu {rest}"
+)
+MOMENTS, DIFFERENT = 50, 10
+JOBS = ["scontrol", "-o", "-d", "show", "job"]
+PROFILE = """
+name: ours
+url: https://example.org
+checked: 2026-01-01
+slurm: 22.05
+default_partition: gpu
+partitions:
+  gpu: {gpus_per_node: 4, gpu_type: a100, shards_per_gpu: 16, cpus_per_node: 8, mem_per_node: 16000M, nodes_max: 4,
+        time_max: 1-00:00:00}
+  cpu: {cpus_per_node: 8, mem_per_node: 16000M, nodes_max: 4, time_max: 02:00:00}
+options: {mem: 100M, cpus_per_task: 1}
+"""
+
+
+def node(gres: str, used: str, state: str = "MIXED", rest: str = "", **of_jobs: int) -> GpuNode:
+    (found,) = nodes_in(LINE.format(gres=gres, used=used, state=state, rest=rest))
+    return of_node(found, {("n1", int(index[1:])): count for index, count in of_jobs.items()})
+
+
+def free(one: GpuNode) -> tuple[list[int], list[int]]:
+    """The GPUs that are free, and the free shards of each GPU."""
+    return [gpu.index for gpu in one.gpus if gpu.free], [gpu.shards_free for gpu in one.gpus]
+
+
+# Gres, GresUsed, the free GPUs, the free shards of each
+DECODED = [
+    ("gpu:a100:4", "gpu:a100:0(IDX:N/A)", [0, 1, 2, 3], [0, 0, 0, 0]),
+    ("gpu:a100:4(S:0-1)", "gpu:a100:2(IDX:0,3)", [1, 2], [0, 0, 0, 0]),
+    ("gpu:4", "gpu:(null):3(IDX:0-2)", [3], [0, 0, 0, 0]),
+    ("gpu:2,shard:128", "gpu:1(IDX:0),shard:32(0/64,32/64)", [], [0, 32]),
+    ("gpu:2,shard:128", "gpu:0(IDX:N/A),shard:32(0/64,32/64)", [0], [64, 32]),
+    ("gpu:a100:2,shard:a100:128", "gpu:a100:0(IDX:N/A),shard:a100:64(0/64,64/64)", [0], [64, 0]),
+    ("gpu:4,shard:20", "gpu:1(IDX:0),shard:8(-/5,5/5,3/5,0/5)", [3], [0, 0, 2, 5]),
+    ("gpu:4,shard:20", "shard:8(-/5,5/5,3/5,0/5)", [3], [0, 0, 2, 5]),
+    ("gpu:a100:4,shard:a100:64", "gpu:a100:1(IDX:0),shard:a100:2(IDX:1-2)", [3], [0, 0, 0, 16]),
+    ("gpu:4", "gpu:3", [3], [0, 0, 0, 0]),  # numbers only: which are free is not said
+    ("gpu:4", "N/A", [0, 1, 2, 3], [0, 0, 0, 0]),
+    ("gpu:4", "gpu:2(IDX:7-9)", [0, 1, 2, 3], [0, 0, 0, 0]),
+]
+
+
+def test_gres_are_decoded_by_gpu() -> None:
+    def check(gres: str, used: str, gpus: list[int], shards: list[int]) -> None:
+        assert free(node(gres, used)) == (gpus, shards)
+
+    hold(check, DECODED)
+
+
+def test_types_are_counted_by_type() -> None:
+    """A type counts what is in use of it, whatever the order of the numbers."""
+    mixed = node("gpu:a100:2,gpu:h100:2", "gpu:a100:1(IDX:2),gpu:h100:1(IDX:0)")
+    found = {one.type: (one.total, one.in_use, one.free) for one in counts([mixed])}
+    assert found == {"a100": (2, 1, 1), "h100": (2, 1, 1)}
+
+
+def test_shards_of_older_releases_are_those_of_jobs() -> None:
+    gres, used = "gpu:a100:4,shard:a100:64", "gpu:a100:1(IDX:0),shard:a100:2(IDX:1-2)"
+    assert free(node(gres, used, g1=12, g2=16)) == ([3], [0, 4, 0, 16])
+    hidden = node(gres, used, g1=12)
+    assert [gpu.shards_used for gpu in hidden.gpus] == [0, 12, None, 0]
+    assert free(hidden) == ([3], [0, 4, 0, 16])
+
+
+def test_a_node_that_takes_no_jobs_has_nothing_free() -> None:
+    for state, words in (
+        ("IDLE+DRAIN", "drained"),
+        ("MIXED+DRAIN", "drained"),
+        ("DOWN*+NOT_RESPONDING", "down"),
+        ("IDLE*", "not responding"),
+        ("IDLE+MAINTENANCE+RESERVED", "in maintenance"),
+        ("MIXED+PLANNED", ""),
+        ("IDLE+CLOUD+POWERED_DOWN", ""),
+    ):
+        one = node("gpu:a100:4", "gpu:a100:1(IDX:0)", state)
+        assert unavailable(one.node) == words
+        (found,) = counts([one])
+        assert (found.total, found.in_use, found.free, found.unavailable) == (
+            4,
+            1,
+            *((0, 3) if words else (3, 0)),
+        )
+
+
+def test_recorded_nodes() -> None:
+    having = gpu_nodes(nodes_in((FIXTURES / "scontrol_nodes.txt").read_text()), {})
+    by_name = {one.node.name: one for one in having}
+    assert free(by_name["h100-01"]) == ([4, 6, 7], [0, 0, 4, 6, 8, 0, 8, 8])
+    assert unavailable(by_name["a100-01"].node) == "drained"
+
+
+HOSTILE = "PSU \x1b[2J\udcff | Gres=gpu:9"
+
+
+@pytest.fixture
+def says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder first in PATH for a scontrol of the test."""
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    return tmp_path / "bin"
+
+
+def scontrol(folder: Path, lines: str) -> None:
+    """A scontrol that runs these lines of shell."""
+    program = folder / "scontrol"
+    program.write_bytes(f"#!/bin/sh\n{lines}\n".encode("utf-8", "surrogateescape"))
+    program.chmod(0o755)
+
+
+def test_hostile_reasons_change_no_screen(says: Path, command: Command) -> None:
+    line = LINE.format(
+        gres="gpu:a100:4", used="gpu:a100:0(IDX:N/A)", state="IDLE+DRAIN", rest=f"Reason={HOSTILE}"
+    )
+    scontrol(says, f"cat <<'END'\n{line}\nEND\n")
+    for form in ((), ("--by-node",), ("--json",)):
+        shown = command("gpus", *form)
+        assert shown.status == 0
+        assert "\x1b" not in shown.out + shown.err
+    (node,) = json.loads(command("gpus", "--json").out)["nodes"]
+    assert (node["unavailable"], len(node["gpus"])) == ("drained", 4)
+    assert "n1: drained: PSU \\x1b[2J" in command("gpus").out
+
+
+def test_without_slurm(says: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(says))
+    nothing = command("gpus")
+    assert (nothing.status, nothing.out) == (5, "")
+    assert nothing.err.startswith("error: there is no scontrol here\n")
+    scontrol(says, "echo 'slurm_load_node error: Unable to contact slurm controller' >&2; exit 1")
+    monkeypatch.setenv("PATH", f"{says}:/bin:/usr/bin")
+    down = command("gpus", "--for", "single", "--profile", "msu")
+    assert (down.status, "Slurm's controller does not answer" in down.err) == (5, True)
+
+
+def test_what_makes_no_sense_is_refused(says: Path, command: Command) -> None:
+    scontrol(says, f"echo '{LINE.format(gres='(null)', used='', state='IDLE', rest='')}'")
+    assert command("gpus").out == command("gpus", "--by-node").out == "no node has GPUs\n"
+    for arguments, words in (
+        (("--nodes", "2"), "--nodes is about a job, and none is named"),
+        (("--partition", "gpo"), "did you mean 'gpu'?"),
+        (("--for", "single"), "profile 'local' is not of a cluster with Slurm"),
+        (("--watch", "1"), "--watch"),
+    ):
+        result = command("gpus", *arguments)
+        assert (result.status, words in result.err) == (2, True), result
+    gone = command("gpus", "--for", "single", "--profile", "msu")
+    assert (gone.status, "this cluster has no partition 'batch'" in gone.err) == (4, True)
+
+
+def test_watch_shows_it_again_until_ctrl_c(
+    says: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = LINE.format(gres="gpu:a100:4", used="gpu:a100:1(IDX:0)", state="MIXED", rest="")
+    scontrol(says, f"echo '{line}'")
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        if seconds < 5:  # of subprocess
+            return
+        waited.append(seconds)
+        if len(waited) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    shown = command("gpus", "--watch", "7")
+    assert (shown.status, shown.err, waited) == (130, "", [7, 7, 7])
+    assert shown.out.count("a100  4 ") == 3
+    waited.clear()
+    assert command("gpus", "--watch", "--by-node").out.count("n1    mixed  a100:4  0       1-3") == 3
+    assert waited == [30, 30, 30]
+
+
+@pytest.fixture(scope="module")
+def busy(real_slurm: None) -> Iterator[Cluster]:
+    """A cluster of its own, which others' jobs leave alone."""
+    with Cluster() as running:
+        yield running
+
+
+@pytest.fixture
+def asked(busy: Cluster, says: Path) -> Cluster:
+    """The same, asked by the commands of this process."""
+    busy.commands(says, "scontrol")
+    return busy
+
+
+Held = dict[str, dict[str, Counter[int]]]
+
+
+def held(printed: str) -> Held:
+    """By node, GPUs and shards of jobs, by number, as `scontrol show job -d` prints them; and their memory, as 0.
+
+    The number of a GPU counts how often it is given away. Jobs that are COMPLETING have given theirs back.
+    """
+    found: Held = {}
+    for line in printed.splitlines():
+        if not re.search(r"JobState=(RUNNING|SUSPENDED|CONFIGURING) ", line):
+            continue
+        for hosts, memory, said in re.findall(r" Nodes=(\S+) CPU_IDs=\S+ Mem=(\d+) GRES=(\S*)", line):
+            of_job = {"memory": Counter({0: int(memory)}), "gpu": Counter[int](), "shard": Counter[int]()}
+            for name, count, numbers in re.findall(r"(gpu|shard)(?::[a-z]\w*)?:(\d+)\(IDX:([\d,-]+)\)", said):
+                of_job[name].update(
+                    {number: int(count) if name == "shard" else 1 for number in expand(numbers)}
+                )
+            for host in expand_hosts(hosts):
+                for name, amounts in of_job.items():
+                    found.setdefault(host, {}).setdefault(name, Counter()).update(amounts)
+    return found
+
+
+def told(nodes: list[dict[str, Any]]) -> Held:
+    """The same, as gpus says it."""
+    return {
+        one["name"]: {
+            "gpu": Counter(gpu["index"] for gpu in one["gpus"] if gpu["taken"]),
+            "shard": Counter({gpu["index"]: gpu["shards_used"] for gpu in one["gpus"] if gpu["shards_used"]}),
+        }
+        for one in nodes
+    }
+
+
+def look(cluster: Cluster) -> tuple[str, Held] | None:
+    """All that scontrol prints of jobs, and what they hold; None if it says otherwise of the nodes.
+
+    It may: what it says of nodes is up to a second old (22.05).
+    """
+    both = "scontrol -o -d show job; scontrol -o -d show node"
+    printed = cluster.root(["sh", "-c", both]).stdout
+    jobs = held(printed)
+    for name, memory in re.findall(r"^NodeName=(\S+).* AllocMem=(\d+)", printed, re.MULTILINE):
+        if int(memory) != jobs.get(name, {}).get("memory", Counter())[0]:
+            return None
+    return printed, jobs
+
+
+def expand(numbers: str) -> list[int]:
+    """The numbers in 0-2,5."""
+    ranges = (part.split("-") for part in numbers.split(","))
+    return [number for ends in ranges for number in range(int(ends[0]), int(ends[-1]) + 1)]
+
+
+def expand_hosts(hosts: str) -> list[str]:
+    """The names in n[1-2,4]."""
+    match = re.fullmatch(r"n\[(.+)\]", hosts)
+    return [f"n{number}" for number in expand(match[1])] if match else [hosts]
+
+
+def some_jobs(cluster: Cluster, drawn: random.Random) -> None:
+    """A few arrays of short jobs that want GPUs or shards."""
+    for _ in range(6):
+        amount = drawn.choice(
+            ["gpu:1", "gpu:a100:2", "gpu:3", *(f"shard:{drawn.randint(1, 16)}" for _ in range(4))]
+        )
+        nodes = drawn.choice([1, 1, 2])
+        wait = 'sleep "$(( RANDOM % 6 + 2 )).$(( RANDOM % 9 + 1 ))"'
+        cluster.sbatch(
+            f"--gres={amount}", f"--nodes={nodes}", "--mem=100M", "--time=5", "--array=0-5", "--output=/dev/null",
+            script=f"#!/bin/bash\n{wait}\n",
+        )  # fmt: skip
+
+
+def test_gpus_says_what_jobs_have_at_fifty_moments(asked: Cluster, command: Command) -> None:
+    """Counted are moments before and after which the jobs had the same, and scontrol said so of the nodes."""
+    drawn = random.Random(22)  # noqa: S311
+    states: set[str] = set()
+    compared = 0
+    for attempt in itertools.count():
+        assert attempt < 200 * MOMENTS, (compared, len(states))
+        before = look(asked)
+        if before is None or before[0].count("JobState=PENDING") < 4:
+            if before is not None:
+                some_jobs(asked, drawn)
+            continue
+        said = told(json.loads(command("gpus", "--json").out)["nodes"])
+        after = look(asked)
+        jobs = before[1]
+        if not jobs or after is None or after[1] != jobs:
+            continue
+        for name, amounts_of in said.items():
+            for kind, amounts in amounts_of.items():
+                assert amounts == jobs.get(name, {}).get(kind, Counter()), (name, kind, before[0])
+        states.add(json.dumps(jobs, sort_keys=True))
+        compared += 1
+        if compared >= MOMENTS and len(states) >= DIFFERENT:
+            break
+    asked.run(["scancel", "--me"])
+    asked.until(lambda: look(asked) is not None and not held(asked.root(JOBS).stdout), "end of all jobs")
+
+
+# What holds the cluster: n1 has one GPU left, n2 shards on three GPUs, n3 is full of CPUs, n4 is drained
+HOLDING = [
+    ("n1", "--gres=gpu:3"),
+    ("n2", "--gres=shard:10"),
+    ("n2", "--gres=shard:12"),
+    ("n2", "--gres=shard:14"),
+    ("n3", "--cpus-per-task=7", "--mem=15000M"),
+]
+STARTING = [
+    "single --nodelist n2",
+    "ddp --nodes 1 --gpus-per-node a100:4",
+    "ddp --nodes 2 --gpus-per-node 1 --exclude n3",
+    "ddp --nodes 3 --gpus-per-node 1",
+    "cpu --cpus-per-task 7 --mem 15900M",
+    "single --nodelist n3 --mem 1000M",
+    # The last: in 22.05 a GPU with shards in use counts as free again, for whole jobs, once one that shares it ends
+    "single --gres shard:6 --nodelist n2",
+]
+WAITING = {
+    "single --nodelist n4": "drained: n4",
+    "ddp --nodes 2 --gpus-per-node 2": "1 of 2 nodes with room (fewer than 2 free GPUs: n1, n2; drained: n4)",
+    "ddp --nodes 4 --gpus-per-node 1": "3 of 4 nodes",
+    "ddp --nodes 1 --gpus-per-node 4 --cpus-per-task 2": "fewer than 2 free CPUs: n3",
+    "ddp --nodes 1 --gpus-per-node 1 --exclusive": "used by other jobs: n1, n2, n3",
+    "single --gres shard:16 --nodelist n2 --mem 15900M": "less than 15900M of free memory: n2",
+    "cpu --cpus-per-task 8": "fewer than 8 free CPUs: n1, n2, n3",
+    "cpu --mem 15901M": "less than 15901M of free memory: n1, n2, n3; drained: n4",
+    "cpu --mem 0": "less than 16000M of free memory: n1, n2, n3",
+    "single --nodelist n3 --mem 1100M": "less than 1100M of free memory: n3",
+    "single --exclude n[1-3]": "drained: n4",
+}
+
+
+def test_what_starts_now_starts_and_what_lacks_something_waits(
+    asked: Cluster, command: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "ours.yaml").write_text(PROFILE)
+    for name, *options in HOLDING:
+        job = asked.sbatch(
+            "--mem=100M",
+            f"--nodelist={name}",
+            "--time=60",
+            "--output=/dev/null",
+            *options,
+            "--wrap",
+            "sleep 3000",
+        )
+        asked.wait(job, {"RUNNING"})
+    asked.root(["scontrol", "update", "nodename=n4", "state=drain", "reason=fan"])
+    of_job = ("--profile", str(tmp_path / "ours.yaml"), "--runtime", "host")
+
+    def says_of(words: str) -> str:
+        result = command("gpus", "--for", *words.split(), *of_job)
+        assert result.status == 0, result.err
+        return result.out
+
+    def submit(words: str) -> int:
+        script = command("render", *words.split(), *of_job).out
+        header = [line for line in script.splitlines() if line.startswith("#")]
+        return asked.sbatch("--output=/dev/null", script="\n".join([*header, "exec sleep 3000", ""]))
+
+    def starts(words: str) -> None:
+        said = says_of(words)
+        assert said.startswith("starts now "), said
+        job = submit(words)
+        asked.until(
+            lambda: asked.job(job)["Reason"] != "None" or asked.job(job)["JobState"] == "RUNNING", "verdict"
+        )
+        record = asked.job(job)
+        asked.run(["scancel", str(job)])
+        asked.wait(job)
+        assert record["JobState"] == "RUNNING", (record, said)
+        assert set(expand_hosts(record["NodeList"])) <= set(re.findall(r"n\d", said)), said
+
+    jobs: dict[str, int] = {}
+
+    def waits(words: str, why: str) -> None:
+        said = says_of(words)
+        assert said.startswith("waits "), said
+        assert why in said
+        jobs[words] = submit(words)
+
+    hold(waits, WAITING.items())
+    asked.until(lambda: all(asked.job(job)["Reason"] != "None" for job in jobs.values()), "verdicts")
+    records = {words: asked.job(job) for words, job in jobs.items()}
+    assert {words: record["JobState"] for words, record in records.items()} == dict.fromkeys(
+        WAITING, "PENDING"
+    )
+    for job in jobs.values():
+        asked.run(["scancel", str(job)])
+    hold(starts, [(words,) for words in STARTING])
+    asked.run(["scancel", "--me"])
+    asked.root(["scontrol", "update", "nodename=n4", "state=resume"])
