@@ -1,4 +1,4 @@
-"""What only a plan can get wrong: its mode, launcher, runtime and trainer: SB010 to SB034, and SB126.
+"""What only a plan can get wrong: its mode, launcher, runtime and trainer: SB010 to SB035, and SB126.
 
 What it asks of Slurm is judged by the rules about all jobs, as in scripts.
 """
@@ -14,6 +14,7 @@ from sbatchgen.job.job import PlannedJob
 from sbatchgen.quoting import directive
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.values import BAD_VALUE, refused
+from sbatchgen.units import ShellPath
 
 RULES: Rules[PlannedJob] = Rules()
 
@@ -22,6 +23,7 @@ NOT_IN_A_SCRIPT = ("help", "parsable", "quiet", "test-only", "usage", "verbose",
 # Options whose values sbatchgen takes as they are, and sbatch parses.
 _PARSED_BY_SBATCH = "begin deadline distribution hint mail_type nodelist signal switches"
 PARSED_BY_SBATCH = tuple(_PARSED_BY_SBATCH.split())
+_OF_BASH = re.compile(r'[$`"]')  # in double quotes
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
@@ -158,12 +160,24 @@ def _image_pulled(job: PlannedJob) -> Iterator[Hit]:
         yield Hit(job.at("image"), what, "import it once to a file on the shared file system")
 
 
-@RULES.add("SB022", "error", "a bind path with a comma or a second colon")
-def _binds(job: PlannedJob) -> Iterator[Hit]:
-    for bind in job.plan.binds:
-        if bind.count(":") > 1 or "," in bind:
-            what = f"'{bind}' can't be bound: the path would be split at the comma or colon"
-            yield Hit(job.at("binds"), what, "bind a symbolic link without them")
+@RULES.add("SB022", "error", "a path that can't be mounted")
+def _mounts(job: PlannedJob) -> Iterator[Hit]:
+    from sbatchgen.render.launch import mounts
+
+    plan = job.plan
+    mounted = mounts(plan, "PWD")
+    paths = [("binds", bind) for bind in plan.binds]
+    paths += [("run_dir", plan.run_dir)] if "$RUN_DIR" in mounted else []
+    paths += [("data", plan.data)] if "$DATA_DIR" in mounted else []
+    for key, path in paths:
+        text = ShellPath.VARIABLE.sub("", path)
+        fix = "mount a symbolic link without it"
+        if text.count(":") > (key == "binds") or "," in text:
+            what = f"'{path}' can't be mounted: the path would be split at the comma or colon"
+            yield Hit(job.at(key), what, fix)
+        elif plan.runtime == "enroot" and (wrong := _OF_BASH.search(text)):
+            what = f"'{path}' can't be mounted: Enroot's settings are a bash script, and {wrong[0]} ends its words"
+            yield Hit(job.at(key), what, fix)
 
 
 @RULES.add("SB023", "warning", "a launcher that this mode ignores")
@@ -352,3 +366,13 @@ def _inherited(job: PlannedJob) -> Iterator[Hit]:
         if name not in given and "ALL" not in export.upper().split(","):
             what = f"the job does not get {name} from the shell that submits: --export={export} leaves it out"
             yield Hit(job.at("options.export"), what, f"--export {name},...; or leave --export out")
+
+
+@RULES.add("SB035", "error", "a value with line breaks for Enroot")
+def _one_line(job: PlannedJob) -> Iterator[Hit]:
+    for name, value in job.plan.env.items() if job.plan.runtime == "enroot" else ():
+        if value and "\n" in value:
+            what = f"{name} has line breaks: Enroot would take its lines for variables"
+            yield Hit(
+                job.at(f"env.{name}"), what, "write it in one line, or into a file that the trainer reads"
+            )

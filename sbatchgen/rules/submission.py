@@ -12,6 +12,8 @@ from sbatchgen.rules.rule import Hit, Rules
 
 RULES: Rules[JobScript] = Rules()
 
+INSIDE = ("PYXIS_CONTAINER_IMAGE", "PYXIS_CONTAINER_NAME")  # each starts a container by itself
+
 
 @RULES.add("SB901", "warning", "a variable that overrides the script")
 def _overrides(script: JobScript) -> Iterator[Hit]:
@@ -37,9 +39,12 @@ def _inside(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at(1), what, "submit it from a login node; sbatchgen submit leaves them out")
 
 
-@RULES.add("SB910", "warning", "a variable that puts every step into a container")
+@RULES.add("SB910", "warning", "a variable that acts like an option of pyxis")
 def _pyxis(script: JobScript) -> Iterator[Hit]:
     names = sorted(name for name in script.environment if name.startswith("PYXIS_CONTAINER_"))
-    if names and script.steps:
+    if image := next((name for name in names if name in INSIDE), ""):
+        what = f"{image} in the environment starts the script itself in a container, where srun is not"
+        yield Hit(script.at(1), what, f"unset {' '.join(names)}")
+    elif names and script.steps and "PYXIS_CONTAINER_" not in script.text:
         what = f"{', '.join(names)} in the environment act as options of every srun of the script"
         yield Hit(script.at_word(script.steps[0].command), what, f"unset {' '.join(names)}")

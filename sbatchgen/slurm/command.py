@@ -17,7 +17,7 @@ QUERY_TIMEOUT_S = (
 )
 ELSEWHERE = "use a node that has Slurm's commands, as a login node"
 _KEPT = "SLURM_CONF"  # where the cluster is
-_OF_JOBS = ("SBATCH_", "SLURM_")
+_OF_JOBS = ("PYXIS_CONTAINER_", "SBATCH_", "SLURM_")
 _OF_QUERIES = ("SACCT_", "SCONTROL_", "SINFO_", "SLURM_", "SQUEUE_")
 _UNREACHABLE = re.compile(
     r"Unable to contact slurm controller|Unable to establish control machine address|Socket timed out"
@@ -119,7 +119,11 @@ def run_here(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def submit_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """The environment without SBATCH_* and SLURM_*, which beat the script; and the names left out."""
+    """The environment without what would change the job; and the names left out.
+
+    SBATCH_* and SLURM_* beat the script. PYXIS_CONTAINER_* act like options of the script itself and of each step (args.c
+    of pyxis): with an image, the script runs in it, where srun is not.
+    """
     left_out = [name for name in environment if name.startswith(_OF_JOBS) and name != _KEPT]
     return {name: value for name, value in environment.items() if name not in left_out}, sorted(left_out)
 

@@ -85,7 +85,7 @@ BREAKS: list[tuple[str, dict[str, Any], str, bool]] = [
     (
         "ddp",
         {"runtime": "apptainer", "image": ShellPath("x.sif"), "binds": ("/a:/b:/c",)},
-        "can't be bound",
+        "can't be mounted",
         False,
     ),
     ("ddp", {"signal": Text("B:USR1@1801"), "time": 3600}, "would hardly begin", False),

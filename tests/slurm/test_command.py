@@ -41,7 +41,8 @@ def test_a_query_is_not_changed_by_the_environment() -> None:
 def test_a_submission_keeps_what_does_not_change_the_job() -> None:
     asked = {"HOME": "/home/me", "SLURM_CONF": "x", "SQUEUE_ALL": "x", "SBATCH_QOS": "x", "SLURM_JOB_ID": "1"}
     kept = {"HOME": "/home/me", "SLURM_CONF": "x", "SQUEUE_ALL": "x"}
-    assert submit_environment(asked) == (kept, ["SBATCH_QOS", "SLURM_JOB_ID"])
+    left_out = ["PYXIS_CONTAINER_IMAGE", "SBATCH_QOS", "SLURM_JOB_ID"]
+    assert submit_environment(asked | {"PYXIS_CONTAINER_IMAGE": "x"}) == (kept, left_out)
 
 
 def test_an_answer_is_text_whatever_its_bytes(tmp_path: Path) -> None:
