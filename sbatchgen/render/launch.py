@@ -16,6 +16,9 @@ WIDTH = 110  # of a line of arguments, where a single one is not longer
 PLACEHOLDERS = {"{run_dir}": '"$RUN_DIR"', "{data_dir}": '"$DATA_DIR"'}
 FOLDERS = ("$PWD", "$RUN_DIR", "$DATA_DIR", "$CODE_DIR")  # whose names are known only where the job runs
 MEETING = ("MASTER_ADDR", "MASTER_PORT")
+# Seconds that srun waits once the first task has ended. With pyxis, a task has ended when its container is removed:
+# that took 41 s with a small image. NCCL itself finds a rank that hangs in 10 minutes.
+WAIT_S, WAIT_FOR_REMOVAL_S = 60, 600
 FILES_NEEDED = ("mnist", "cifar10", "imagefolder")  # data sets of the bundled trainer that are files
 
 
@@ -122,6 +125,12 @@ def mounts(plan: Plan, here: str) -> tuple[str, ...]:
     return (*found, *(quoting.path(absolute(bind, here))[1:-1] for bind in plan.binds))
 
 
+def sources(mounted: Iterable[str]) -> str:
+    """What of these mounts may be missing, as words of bash; the data folder is looked for by itself."""
+    there = ("$RUN_DIR", "$DATA_DIR")
+    return " ".join(f'"{one.partition(":")[0]}"' for one in mounted if one not in there)
+
+
 def absolute(path: str, here: str) -> ShellPath:
     """The path; a relative one is relative to the folder in the variable `here`."""
     return ShellPath(path if path.startswith(("/", "${")) else f"${{{here}}}/{path.removeprefix('./')}")
@@ -142,7 +151,8 @@ def _step(plan: Plan) -> Iterator[str]:
         words.append('--cpus-per-task="$SLURM_CPUS_PER_TASK"')  # 22.05 and 23.02 do not inherit it
     if several_tasks(plan):
         # Newer Slurm may follow the topology, but rank 0 must be on the first node: MASTER_ADDR names it.
-        words += ["--distribution=block", "--kill-on-bad-exit=1", "--wait=60"]
+        wait = WAIT_FOR_REMOVAL_S if plan.runtime == "enroot" else WAIT_S
+        words += ["--distribution=block", "--kill-on-bad-exit=1", f"--wait={wait}"]
     if plan.launcher == "srun" and plan.options.gpus_per_task:
         words.append("--gpu-bind=none")  # else a rank sees only its own GPU and NCCL loses the others
     yield " ".join(words)
@@ -160,14 +170,20 @@ def _container(plan: Plan, exported: Sequence[str], mounted: Sequence[str]) -> I
         yield f'--container-image="$IMAGE" --container-workdir={workdir} --no-container-mount-home'
         yield f'--container-mounts="{both}"'
         yield f'--container-env="{",".join(exported)}"'
+        # For caches: the home in the image can't be written. srun may look for all but env on the node.
+        home = "$HOME" if "HOME" in plan.env or "${HOME}" in plan.binds else "$RUN_DIR"
+        yield f'env HOME="{home}"'
+        if "PYTHONPATH" in plan.env:  # before that of the image, which is known only in there
+            yield r'sh -c "PYTHONPATH=\$0\${PYTHONPATH:+:\$PYTHONPATH} exec \"\$@\"" "$PYTHONPATH"'
 
 
 def _trainer(plan: Plan) -> Iterator[str]:
     """The launcher and the trainer, without the trainer's arguments."""
-    # srun may look for any program but env on the node, not in the image
-    python = "env python3" if plan.runtime == "enroot" else "python3"
     ours = '"$CODE_DIR/training"'
     own, module = plan.trainer, plan.trainer is not None and not trainer_is_file(plan.trainer)
+    python = "python3"
+    if plan.mode == "cpu" and own and plan.runtime != "enroot" and "CUDA_VISIBLE_DEVICES" not in plan.env:
+        python = "env CUDA_VISIBLE_DEVICES= python3"  # exported, Slurm would unset it before the step
     started = " ".join([*(["-m"] if module else []), quoting.word(own or "")])
     if plan.launcher == "torchrun":
         end = "-m --" if module else "--"  # its own options: it takes a trainer's --n for short forms of them

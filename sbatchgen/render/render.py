@@ -294,6 +294,8 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
         "conda_env": launch.of_submission(plan.conda_env or "", plan),
         "image": launch.absolute(plan.image or "", here) if image_is_file(plan) else plan.image,
         "image_is_file": image_is_file(plan),
+        "pyxis": plan.runtime == "enroot",
+        "mount_sources": launch.sources(mounted),
         "mounted_text": "".join(one for one in mounted if one in launch.FOLDERS),
         "meets": launch.meets(plan),
         "port_base": plan.profile.network.port_base,

@@ -176,7 +176,9 @@ def _mounts(job: PlannedJob) -> Iterator[Hit]:
             what = f"'{path}' can't be mounted: the path would be split at the comma or colon"
             yield Hit(job.at(key), what, fix)
         elif plan.runtime == "enroot" and (wrong := _OF_BASH.search(text)):
-            what = f"'{path}' can't be mounted: Enroot's settings are a bash script, and {wrong[0]} ends its words"
+            what = (
+                f"'{path}' can't be mounted: pyxis writes it into a bash script, where {wrong[0]} is special"
+            )
             yield Hit(job.at(key), what, fix)
 
 

@@ -121,8 +121,8 @@ def run_here(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 def submit_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """The environment without what would change the job; and the names left out.
 
-    SBATCH_* and SLURM_* beat the script. PYXIS_CONTAINER_* act like options of the script itself and of each step (args.c
-    of pyxis): with an image, the script runs in it, where srun is not.
+    SBATCH_* and SLURM_* beat the script. PYXIS_CONTAINER_* act like options of each step and of the script
+    itself (args.c of pyxis): with an image, the script runs in it, where srun is not.
     """
     left_out = [name for name in environment if name.startswith(_OF_JOBS) and name != _KEPT]
     return {name: value for name, value in environment.items() if name not in left_out}, sorted(left_out)

@@ -1,16 +1,22 @@
 /*
- * A stand-in for NVIDIA's pyxis in tests: srun's --container-* options, without containers.
+ * A stand-in for NVIDIA's pyxis and Enroot in tests: srun's --container-* options, without images.
  *
  * A task with --container-image gets a file system of its own, made of what an image would hold (the node's system
- * folders and the paths named in plugstack.conf) and of its mounts; nothing else of the node is there. The image is
- * any file; IMAGE.env beside it holds the variables that the image and Enroot's hooks set, one NAME=VALUE a line.
+ * folders and the paths named in plugstack.conf) and of its mounts; nothing else of the node is there. What is refused,
+ * what is left behind and which variable wins is as pyxis 0.24 and Enroot 4.1 do it (pyxis: README, args.c,
+ * pyxis_slurmstepd.c; Enroot: runtime.sh, hooks 10-shadow, 98-nvidia and 50-slurm-pytorch; and seen running). Left out:
+ * images of a registry, saved containers, namespaces, users within.
  *
- * What is refused and which variable wins is as pyxis 0.24 does it (its README, args.c and pyxis_slurmstepd.c);
- * stricter: the source of a mount must be absolute. Images of a registry, saved and named containers are left out.
+ * An image is a file "squashfs ... end"; one without its end is truncated. IMAGE.env beside it says what is in it:
+ *   NAME=VALUE      a variable of the image
+ *   workdir PATH    where its programs start; / if it is not given
+ *   create SECONDS  how long it takes to unpack it; 0 if it is not given
+ *   remove SECONDS [NODE]  how long it takes to remove a container of it, on all nodes or on one
  *
- * Arguments in plugstack.conf: root=FOLDER (empty, where a file system is put together), contents=PATH (of every
- * image, at the same path; may be repeated), home=PATH (mounted unless --no-container-mount-home is given, as a
- * site's enroot.conf may have it).
+ * Arguments in plugstack.conf: root=FOLDER (empty, where a file system is put together), store=FOLDER (of unpacked
+ * containers: each node's are in the folder of its name, as on its disk), nvidia=FOLDER (a node has NVIDIA's tools if
+ * a file there has its name), contents=PATH (of every image, at the same path; may be repeated), home=PATH (mounted
+ * unless --no-container-mount-home is given, as a site's enroot.conf may have it).
  */
 
 #define _GNU_SOURCE
@@ -18,25 +24,31 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/fsuid.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <slurm/slurm.h>
 #include <slurm/spank.h>
 
 SPANK_PLUGIN(pyxis, 1)
 
-enum { IMAGE, MOUNTS, WORKDIR, ENV, TEXTS };
+/* --- Options, and the variables that act like them --- */
+
+enum { IMAGE, MOUNTS, WORKDIR, ENV, NAME, TEXTS };
+enum { MOUNT_HOME, WRITABLE, REMAP_ROOT, ENTRYPOINT, FLAGS };
 
 static char *text[TEXTS];
-static bool mount_home = true;
-static char *image_environment = NULL;
+static int flag[FLAGS] = {-1, -1, -1, -1}; /* not given */
 
 static int take(int which, const char *value, int remote)
 {
@@ -46,10 +58,11 @@ static int take(int which, const char *value, int remote)
 	return text[which] ? 0 : -1;
 }
 
-static int take_home(int value, const char *none, int remote)
+/* A flag is given as twice its number, and one more for "no". */
+static int take_flag(int which, const char *none, int remote)
 {
 	(void)none, (void)remote;
-	mount_home = value;
+	flag[which / 2] = which % 2 == 0;
 	return 0;
 }
 
@@ -62,7 +75,7 @@ static int accept_only(int value, const char *none, int remote)
 static int refuse(int value, const char *none, int remote)
 {
 	(void)value, (void)none, (void)remote;
-	slurm_error("pyxis: this stand-in cannot name, save or unshare a container");
+	slurm_error("pyxis: this stand-in cannot save or unshare a container");
 	return -1;
 }
 
@@ -71,24 +84,73 @@ struct spank_option spank_options[] = {
 	{"container-mounts", "SRC:DST[:FLAGS][,SRC:DST...]", "[pyxis] bind mounts", 1, MOUNTS, take},
 	{"container-workdir", "PATH", "[pyxis] working directory", 1, WORKDIR, take},
 	{"container-env", "NAME[,NAME...]", "[pyxis] variables of the job that win", 1, ENV, take},
-	{"container-mount-home", NULL, "[pyxis] mount the home", 0, 1, take_home},
-	{"no-container-mount-home", NULL, "[pyxis] do not mount the home", 0, 0, take_home},
-	{"container-remap-root", NULL, "[pyxis] be root", 0, 0, accept_only},
-	{"no-container-remap-root", NULL, "[pyxis] do not be root", 0, 0, accept_only},
-	{"container-entrypoint", NULL, "[pyxis] run the entrypoint", 0, 0, accept_only},
-	{"no-container-entrypoint", NULL, "[pyxis] do not run the entrypoint", 0, 0, accept_only},
+	{"container-name", "NAME", "[pyxis] name of the container, which is kept", 1, NAME, take},
+	{"container-mount-home", NULL, "[pyxis] mount the home", 0, 2 * MOUNT_HOME, take_flag},
+	{"no-container-mount-home", NULL, "[pyxis] do not mount the home", 0, 2 * MOUNT_HOME + 1, take_flag},
+	{"container-remap-root", NULL, "[pyxis] be root", 0, 2 * REMAP_ROOT, take_flag},
+	{"no-container-remap-root", NULL, "[pyxis] do not be root", 0, 2 * REMAP_ROOT + 1, take_flag},
+	{"container-entrypoint", NULL, "[pyxis] run the entrypoint", 0, 2 * ENTRYPOINT, take_flag},
+	{"no-container-entrypoint", NULL, "[pyxis] do not run the entrypoint", 0, 2 * ENTRYPOINT + 1, take_flag},
 	{"container-entrypoint-log", NULL, "[pyxis] print the entrypoint's output", 0, 0, accept_only},
-	{"container-writable", NULL, "[pyxis] a writable file system", 0, 0, accept_only},
-	{"container-readonly", NULL, "[pyxis] a read-only file system", 0, 0, accept_only},
-	{"container-name", "NAME", "[pyxis] name of the container", 1, 0, refuse},
+	{"container-writable", NULL, "[pyxis] a writable file system", 0, 2 * WRITABLE, take_flag},
+	{"container-readonly", NULL, "[pyxis] a read-only file system", 0, 2 * WRITABLE + 1, take_flag},
 	{"container-save", "PATH", "[pyxis] save the container", 1, 0, refuse},
 	{"container-unshare", "NS[,NS...]", "[pyxis] namespaces", 1, 0, refuse},
 	SPANK_OPTIONS_TABLE_END};
+
+/* PYXIS_CONTAINER_IMAGE and the like count where the option is not given: in the step of a batch script, too. */
+int slurm_spank_init_post_opt(spank_t sp, int count, char **arguments)
+{
+	static const char *const texts[TEXTS] = {"IMAGE", "MOUNTS", "WORKDIR", "ENV", "NAME"};
+	static const char *const flags[FLAGS] = {"MOUNT_HOME", "WRITABLE", "REMAP_ROOT", "ENTRYPOINT"};
+	char name[64], value[PATH_MAX];
+
+	(void)count, (void)arguments;
+	if (spank_context() != S_CTX_REMOTE)
+		return 0;
+	for (int i = 0; i < TEXTS; i++) {
+		snprintf(name, sizeof(name), "PYXIS_CONTAINER_%s", texts[i]);
+		if (!text[i] && spank_getenv(sp, name, value, sizeof(value)) == ESPANK_SUCCESS)
+			take(i, value, 1);
+	}
+	for (int i = 0; i < FLAGS; i++) {
+		snprintf(name, sizeof(name), "PYXIS_CONTAINER_%s", flags[i]);
+		if (flag[i] < 0 && spank_getenv(sp, name, value, sizeof(value)) == ESPANK_SUCCESS)
+			flag[i] = strchr("1tyTY", *value) != NULL;
+	}
+	if (!text[IMAGE] && (text[MOUNTS] || text[WORKDIR]))
+		slurm_error("pyxis: ignoring --container-mounts and -workdir: no --container-image");
+	return 0;
+}
+
+/* --- What all functions need --- */
 
 static int fail(const char *what, const char *path)
 {
 	slurm_error("pyxis: %s: %s: %s", what, path, strerror(errno));
 	return -1;
+}
+
+static const char CREATING[] = "failed to create container filesystem";
+static const char STARTING[] = "container start failed with error code: 1";
+
+/* What pyxis says of Enroot's end, and then shows of its words. */
+static int enroot_fails(const char *doing, const char *what, const char *path)
+{
+	slurm_error("pyxis: %s", doing);
+	slurm_error("pyxis:     [ERROR] %s%s", what, path);
+	return -1;
+}
+
+/* The value of NAME=VALUE among the arguments of plugstack.conf. */
+static const char *argument(int count, char **arguments, const char *name)
+{
+	size_t length = strlen(name);
+
+	for (int i = 0; i < count; i++)
+		if (!strncmp(arguments[i], name, length) && arguments[i][length] == '=')
+			return arguments[i] + length + 1;
+	return "/nonexistent";
 }
 
 /* Whether a comma-separated list holds a name. */
@@ -102,188 +164,216 @@ static bool listed(const char *list, const char *name)
 	return false;
 }
 
-/* --- Before the task becomes the user's --- */
+/* --- Once for each step on a node: the image, and the container's folder --- */
 
-/* The image must be a file that the user can read; what is beside it is kept for later. */
-static int read_image(uid_t uid, gid_t gid)
+/* What the tasks of a node share: the first one creates the container, the last one removes it. */
+static struct {
+	atomic_int begun, ended;
+	bool made;
+} *shared;
+static int lock = -1; /* of `shared`; released when a task that holds it is killed */
+static char container[PATH_MAX];
+static char environment[64 * 1024]; /* lines of IMAGE.env, and those of hooks */
+static char image_workdir[PATH_MAX] = "/";
+static int create_s, remove_s;
+static enum { GOOD, MISSING, INVALID, TRUNCATED } image = MISSING;
+
+/* Run a command of sh for the container, `$1`; whether it ended well. To Slurm it is one of the step's programs,
+   as enroot is, and gets its signals. */
+static bool run(const char *command, int seconds)
 {
-	static char environment[64 * 1024];
-	char path[PATH_MAX];
-	ssize_t size = 0;
-	int fd;
+	char script[PATH_MAX], *const shell[] = {"sh", "-c", script, "enroot", container, NULL};
+	sigset_t none;
+	int status = 0;
+	pid_t child;
 
+	snprintf(script, sizeof(script), command, seconds);
+	child = fork();
+	if (child == 0) {
+		for (int number = 1; number < NSIG; number++)
+			signal(number, SIG_DFL);
+		sigemptyset(&none);
+		sigprocmask(SIG_SETMASK, &none, NULL);
+		execv("/bin/sh", shell);
+		_exit(127);
+	}
+	while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
+		;
+	return child > 0 && status == 0;
+}
+
+static ssize_t read_file(const char *path, char *into, size_t size)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t length = fd < 0 ? -1 : read(fd, into, size - 1);
+
+	if (fd >= 0)
+		close(fd);
+	into[length > 0 ? length : 0] = '\0';
+	return length;
+}
+
+/* As the user, who must be able to read it. */
+int slurm_spank_user_init(spank_t sp, int count, char **arguments)
+{
+	char path[PATH_MAX], contents[256], host[HOST_NAME_MAX], name[PATH_MAX], node[64] = "";
+	uint32_t job = 0, step = 0;
+	int seconds = 0;
+	ssize_t size;
+
+	if (!text[IMAGE])
+		return 0;
+	lock = memfd_create("pyxis", MFD_CLOEXEC);
+	if (lock < 0 || ftruncate(lock, sizeof(*shared)) < 0)
+		return fail("no shared memory", "memfd");
+	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED, lock, 0);
+	if (shared == MAP_FAILED)
+		return fail("no shared memory", "mmap");
+	spank_get_item(sp, S_JOB_ID, &job);
+	spank_get_item(sp, S_JOB_STEPID, &step);
+	gethostname(host, sizeof(host));
+	snprintf(name, sizeof(name), "%u.%u", job, step);
+	snprintf(container, sizeof(container), "%s/%s/pyxis_%.200s", argument(count, arguments, "store"), host,
+		 text[NAME] ? text[NAME] : name);
+	size = read_file(text[IMAGE], contents, sizeof(contents));
+	if (size >= 0)
+		image = strncmp(contents, "squashfs", 8) ? INVALID : strstr(contents, "end") ? GOOD : TRUNCATED;
+	snprintf(path, sizeof(path), "%s.env", text[IMAGE]);
+	read_file(path, environment, sizeof(environment));
+	for (char *line = environment; line && *line; line = strchr(line, '\n'), line += line != NULL) {
+		sscanf(line, "create %d", &create_s);
+		if (sscanf(line, "remove %d %63s", &seconds, node) == 1 || !strcmp(node, host))
+			remove_s = seconds;
+		sscanf(line, "workdir %4000s", image_workdir);
+	}
+	return 0;
+}
+
+/* Unpack the image into the container's folder, which must not be there. */
+static int create(spank_t sp)
+{
+	char force[8];
+
+	if (text[NAME] && access(container, F_OK) == 0)
+		return 0; /* the existing one is used, with its old image */
 	if (strspn(text[IMAGE], "./") == 0) {
 		slurm_error("pyxis: '%s' is an image of a registry, not a path: it starts with neither / nor .", text[IMAGE]);
 		return -1;
 	}
-	setfsgid(gid);
-	setfsuid(uid);
-	fd = open(text[IMAGE], O_RDONLY | O_CLOEXEC);
-	setfsuid(0);
-	setfsgid(0);
-	if (fd < 0)
-		return fail("failed to open the image", text[IMAGE]);
-	close(fd);
-	snprintf(path, sizeof(path), "%s.env", text[IMAGE]);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd >= 0) {
-		size = read(fd, environment, sizeof(environment) - 1);
-		close(fd);
+	if (image == MISSING)
+		return enroot_fails(CREATING, "No such file or directory: ", text[IMAGE]);
+	if (image == INVALID)
+		return enroot_fails(CREATING, "Invalid image format: ", text[IMAGE]);
+	if (access(container, F_OK) == 0) {
+		if (spank_getenv(sp, "ENROOT_FORCE_OVERRIDE", force, sizeof(force)) != ESPANK_SUCCESS || !*force)
+			return enroot_fails(CREATING, "File already exists: ", container);
+		run("rm -rf \"$1\"", 0);
 	}
-	environment[size > 0 ? size : 0] = '\0';
-	image_environment = environment;
-	return 0;
-}
-
-/* A folder or an empty file to mount upon, with the folders above it. */
-static int make_place(const char *path, bool is_folder)
-{
-	char part[PATH_MAX];
-	int fd;
-
-	snprintf(part, sizeof(part), "%s", path);
-	for (char *at = strchr(part + 1, '/'); at; at = strchr(at + 1, '/')) {
-		*at = '\0';
-		if (mkdir(part, 0755) < 0 && errno != EEXIST)
-			return fail("couldn't make", part);
-		*at = '/';
-	}
-	if (is_folder)
-		return mkdir(part, 0755) < 0 && errno != EEXIST ? fail("couldn't make", part) : 0;
-	fd = open(part, O_CREAT | O_RDONLY | O_CLOEXEC, 0644);
-	if (fd < 0)
-		return fail("couldn't make", part);
-	close(fd);
-	return 0;
-}
-
-/* Show a path of the node at a place of the new file system. */
-static int show(const char *root, const char *source, const char *target, bool read_only)
-{
-	char place[PATH_MAX];
-	struct stat found;
-
-	if (stat(source, &found) < 0)
-		return fail("mount source path does not exist", source);
-	snprintf(place, sizeof(place), "%s%s", root, target);
-	if (make_place(place, S_ISDIR(found.st_mode)) < 0)
-		return -1;
-	if (mount(source, place, NULL, MS_BIND | MS_REC, NULL) < 0)
-		return fail("couldn't mount", place);
-	if (read_only && mount(NULL, place, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL) < 0)
-		return fail("couldn't mount read-only", place);
-	return 0;
-}
-
-/* SRC[:DST[:FLAG[+FLAG...]]]; without DST, the same path. */
-static int show_mount(const char *root, char *entry)
-{
-	static const char known[] = "ro,rw,bind,rbind,private,rprivate,slave,rslave,nosuid,nodev,noexec";
-	char given[PATH_MAX], *rest = entry;
-	const char *source, *target, *flag;
-	bool read_only = false;
-
-	snprintf(given, sizeof(given), "%s", entry);
-	source = strsep(&rest, ":");
-	target = rest ? strsep(&rest, ":") : source;
-	if (*source != '/' || *target != '/') {
-		slurm_error("pyxis: --container-mounts: invalid format, both paths must be absolute: '%s'", given);
+	if (!run("mkdir -p \"$1\" && sleep %d", create_s)) {
+		slurm_error("pyxis: %s", CREATING);
 		return -1;
 	}
-	while (rest && (flag = strsep(&rest, "+"))) {
-		if (!listed(known, flag)) {
-			slurm_error("pyxis: --container-mounts: invalid format, unknown flag '%s': '%s'", flag, given);
-			return -1;
-		}
-		read_only = read_only || !strcmp(flag, "ro");
-	}
-	return show(root, source, target, read_only);
+	if (image == TRUNCATED)
+		return enroot_fails(CREATING, "unsquashfs: can't read all of ", text[IMAGE]);
+	return 0;
 }
 
-/* What every image holds: the system's folders, among them links such as /bin, but none of Slurm's settings. */
-static int show_system(const char *root, uid_t uid, gid_t gid)
+/* The value of a variable of the image, up to the end of its line; NULL if it has none. */
+static const char *in_image(const char *name)
 {
-	static const char *const folders[] = {"/usr", "/etc", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/proc", "/sys", "/dev"};
-	char place[PATH_MAX], link[PATH_MAX], options[64];
-	struct stat found;
+	size_t length = strlen(name);
 
-	for (size_t i = 0; i < sizeof(folders) / sizeof(*folders); i++) {
-		if (lstat(folders[i], &found) < 0)
-			continue;
-		if (S_ISLNK(found.st_mode)) {
-			ssize_t size = readlink(folders[i], link, sizeof(link) - 1);
-			link[size > 0 ? size : 0] = '\0';
-			snprintf(place, sizeof(place), "%s%s", root, folders[i]);
-			if (symlink(link, place) < 0)
-				return fail("couldn't link", place);
-		} else if (show(root, folders[i], folders[i], false) < 0) {
+	for (const char *line = environment; line; line = strchr(line, '\n'), line += line != NULL)
+		if (!strncmp(line, name, length) && line[length] == '=')
+			return line + length + 1;
+	return NULL;
+}
+
+/* Whether the hook for NVIDIA has something to do: a variable of the job counts before that of the image. */
+static bool wants_gpus(spank_t sp)
+{
+	static const char *const name = "NVIDIA_VISIBLE_DEVICES";
+	const char *of_image = in_image(name);
+	char value[256] = "";
+
+	if (spank_getenv(sp, name, value, sizeof(value)) != ESPANK_SUCCESS && of_image)
+		snprintf(value, sizeof(value), "%.*s", (int)strcspn(of_image, "\n"), of_image);
+	return *value && strcmp(value, "void");
+}
+
+/* What can go wrong once the image is unpacked: Enroot's hooks, and the settings that pyxis writes for it. */
+static int start(spank_t sp, int count, char **arguments)
+{
+	char path[PATH_MAX], host[HOST_NAME_MAX];
+	char *mounts = text[MOUNTS] ? strdup(text[MOUNTS]) : NULL;
+
+	for (char *entry, *rest = mounts; rest && (entry = strsep(&rest, ","));) {
+		entry[strcspn(entry, ":")] = '\0';
+		if (*entry == '/' && access(entry, F_OK) < 0 && errno == ENOENT) {
+			slurm_error("pyxis: --container-mounts: source path does not exist: %s", entry);
 			return -1;
 		}
 	}
-	snprintf(place, sizeof(place), "%s/etc/slurm", root);
-	if (stat(place, &found) == 0 && mount("none", place, "tmpfs", 0, NULL) < 0)
-		return fail("couldn't cover", place);
-	snprintf(place, sizeof(place), "%s/tmp", root);
-	snprintf(options, sizeof(options), "mode=755,uid=%u,gid=%u", uid, gid);
-	if (make_place(place, true) < 0 || mount("none", place, "tmpfs", 0, options) < 0)
-		return fail("couldn't mount", place);
-	return 0;
-}
-
-static int enter(const char *root)
-{
-	if (chdir(root) < 0 || syscall(SYS_pivot_root, ".", ".") < 0 || umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
-		return fail("couldn't enter", root);
-	return 0;
-}
-
-static int make_container(spank_t sp, int count, char **arguments)
-{
-	const char *root = "/mnt";
-	uid_t uid;
-	gid_t gid;
-
-	if (spank_get_item(sp, S_JOB_UID, &uid) != ESPANK_SUCCESS || spank_get_item(sp, S_JOB_GID, &gid) != ESPANK_SUCCESS)
-		return -1;
-	if (read_image(uid, gid) < 0)
-		return -1;
-	for (int i = 0; i < count; i++)
-		if (!strncmp(arguments[i], "root=", 5))
-			root = arguments[i] + 5;
-	if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
-	    mount("none", root, "tmpfs", 0, "mode=755") < 0)
-		return fail("no file system of its own", root);
-	if (show_system(root, uid, gid) < 0)
-		return -1;
-	for (int i = 0; i < count; i++) {
-		bool wanted = !strncmp(arguments[i], "contents=", 9) || (mount_home && !strncmp(arguments[i], "home=", 5));
-		const char *path = arguments[i] + strcspn(arguments[i], "/");
-		if (wanted && show(root, path, path, false) < 0)
-			return -1;
+	free(mounts);
+	if (text[MOUNTS] && strpbrk(text[MOUNTS], "$`\"")) { /* they are words of a bash script, in double quotes */
+		return enroot_fails(STARTING, "/tmp/.enroot_config: line 2: unbound variable: ", text[MOUNTS]);
 	}
-	for (char *entry, *rest = text[MOUNTS]; rest && (entry = strsep(&rest, ","));)
-		if (show_mount(root, entry) < 0)
-			return -1;
-	return enter(root);
+	gethostname(host, sizeof(host));
+	snprintf(path, sizeof(path), "%s/%s", argument(count, arguments, "nvidia"), host);
+	if (wants_gpus(sp) && access(path, F_OK) < 0) {
+		enroot_fails(STARTING, "Command not found: nvidia-container-cli", "");
+		slurm_error("pyxis:     [ERROR] /etc/enroot/hooks.d/98-nvidia.sh exited with return code 1");
+		return -1;
+	}
+	return 0;
 }
+
+/* The first task of a node creates the container; the others wait for it. */
+static int start_once(spank_t sp, int count, char **arguments)
+{
+	if (lockf(lock, F_LOCK, 0) < 0)
+		return fail("couldn't lock", "memfd");
+	if (atomic_fetch_add(&shared->begun, 1) == 0) {
+		shared->made = create(sp) == 0 && start(sp, count, arguments) == 0;
+	}
+	if (!shared->made)
+		slurm_error("pyxis: container was not started successfully");
+	lockf(lock, F_ULOCK, 0);
+	return shared->made ? 0 : -1;
+}
+
+/* The last task of a node removes the container, unless it has a name. Only SIGKILL ends that. */
+int slurm_spank_task_exit(spank_t sp, int count, char **arguments)
+{
+	uint32_t tasks = 1;
+
+	(void)count, (void)arguments;
+	if (!shared)
+		return 0;
+	spank_get_item(sp, S_JOB_LOCAL_TASK_COUNT, &tasks);
+	if (atomic_fetch_add(&shared->ended, 1) == (int)tasks - 1 && !text[NAME] && access(container, F_OK) == 0)
+		run("trap '' HUP INT TERM USR1 USR2; sleep %d && rm -rf \"$1\"", remove_s);
+	return 0;
+}
+
+/* --- The tasks --- */
+
+#include "pyxis_files.h"
 
 int slurm_spank_task_init_privileged(spank_t sp, int count, char **arguments)
 {
 	mode_t of_job;
 	int status;
 
-	if (!text[IMAGE]) {
-		if (text[MOUNTS] || text[WORKDIR] || text[ENV])
-			slurm_error("pyxis: ignoring --container-mounts, -workdir and -env: no --container-image");
+	if (!shared)
 		return 0;
-	}
 	of_job = umask(022);
-	status = make_container(sp, count, arguments);
+	status = start_once(sp, count, arguments) < 0 || show_all(sp, count, arguments) < 0 ? -1 : 0;
 	umask(of_job);
 	return status;
 }
 
-/* --- As the user, in the new file system --- */
+/* --- The environment of a task, as the user in the new file system --- */
 
 static int set(spank_t sp, const char *name, const char *value, bool overwrite)
 {
@@ -295,6 +385,31 @@ static int set(spank_t sp, const char *name, const char *value, bool overwrite)
 	return -1;
 }
 
+/* Enroot's file of variables gets a line NAME=VALUE; a line break in the value begins another line. */
+static void add_line(const char *name, const char *value)
+{
+	size_t size = strlen(environment);
+
+	snprintf(environment + size, sizeof(environment) - size, "\n%s=%s\n", name, value);
+}
+
+/* The variables of --container-env; in an image with PyTorch what the hook adds, which knows only of the step. */
+static void complete_environment(spank_t sp)
+{
+	char name[256], value[4096];
+
+	if (!in_image("PATH"))
+		add_line("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+	for (const char *at = text[ENV]; at && *at; at += strcspn(at, ","), at += *at == ',') {
+		snprintf(name, sizeof(name), "%.*s", (int)strcspn(at, ","), at);
+		if (spank_getenv(sp, name, value, sizeof(value)) == ESPANK_SUCCESS && *value)
+			add_line(name, value);
+	}
+	if (in_image("PYTORCH_VERSION") && !in_image("WORLD_SIZE") &&
+	    spank_getenv(sp, "SLURM_NTASKS", value, sizeof(value)) == ESPANK_SUCCESS)
+		add_line("WORLD_SIZE", value);
+}
+
 /* The image's variables win over the job's, but for those of --container-env. */
 static int import_environment(spank_t sp)
 {
@@ -303,12 +418,12 @@ static int import_environment(spank_t sp)
 	for (size_t i = 0; i < sizeof(locale) / sizeof(*locale); i++)
 		if (!listed(text[ENV], locale[i]))
 			spank_unsetenv(sp, locale[i]);
-	for (char *line, *rest = image_environment; rest && (line = strsep(&rest, "\n"));) {
+	for (char *line, *rest = environment; rest && (line = strsep(&rest, "\n"));) {
 		char *value = strchr(line, '=');
-		if (!value)
+		if (!value || strspn(line, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_0123456789") != (size_t)(value - line))
 			continue;
 		*value++ = '\0';
-		if (set(sp, line, value, !listed(text[ENV], line)) < 0)
+		if (strncmp(line, "ENROOT_", 7) && set(sp, line, value, !listed(text[ENV], line)) < 0)
 			return -1;
 	}
 	return 0;
@@ -330,12 +445,13 @@ static int set_ranks(spank_t sp)
 
 int slurm_spank_task_init(spank_t sp, int count, char **arguments)
 {
+	const char *folder = text[WORKDIR] ? text[WORKDIR] : image_workdir;
+
 	(void)count, (void)arguments;
-	if (!text[IMAGE])
+	if (!shared)
 		return 0;
+	complete_environment(sp);
 	if (import_environment(sp) < 0 || set_ranks(sp) < 0)
 		return -1;
-	if (chdir(text[WORKDIR] ? text[WORKDIR] : "/") < 0)
-		return fail("couldn't chdir to", text[WORKDIR] ? text[WORKDIR] : "/");
-	return 0;
+	return chdir(folder) < 0 ? fail("couldn't chdir to", folder) : 0;
 }

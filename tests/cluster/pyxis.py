@@ -22,15 +22,22 @@ def why_not() -> str | None:
     return f"needs slurm/spank.h (the Debian packages libslurm-dev and libc6-dev): {said}" if said else None
 
 
-def build(folder: Path, *, contents: Iterable[Path]) -> str:
+def build(folder: Path, *, contents: Iterable[Path], nvidia: Iterable[str]) -> str:
     """The lines of plugstack.conf that load the plugin, which is compiled into an empty folder.
+
+    In the folder, `store` holds the containers of each node.
 
     Args:
         folder: Must be in sight of all nodes.
         contents: Paths that every image holds, where they are on the nodes: an interpreter with torch.
+        nvidia: The nodes that have NVIDIA's tools, which a container with GPUs needs.
     """
-    plugin, root = folder / "pyxis.so", folder / "root"
-    root.mkdir()
+    plugin = folder / "pyxis.so"
+    for name in ("root", "store", "nvidia"):
+        (folder / name).mkdir()
+    for node in nvidia:
+        (folder / "nvidia" / node).touch()
     subprocess.run([*COMPILER, "-shared", "-fPIC", "-o", str(plugin), str(SOURCE)], check=True)
-    settings = [f"contents={path}" for path in contents]
-    return " ".join(["required", str(plugin), f"root={root}", "home={site}/home", *settings]) + "\n"
+    settings = [f"{name}={folder / name}" for name in ("root", "store", "nvidia")]
+    settings += [f"contents={path}" for path in contents]
+    return " ".join(["required", str(plugin), "home={site}/home", *settings]) + "\n"

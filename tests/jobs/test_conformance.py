@@ -56,6 +56,8 @@ DIFFERENCES = {
     "SBATCHGEN_PARENT|TORCHELASTIC_ERROR_FILE": "a process and a folder of torchrun",
     "PATH|VIRTUAL_ENV|CONDA_.*": "where a runtime has its programs",
     "OF_IMAGE|APPTAINER.*|NVIDIA_.*": "of the image, and what says which GPUs and values it gets",
+    "HOME": "in an image of Enroot the home can't be written: it is the run folder",
+    "ENROOT_FORCE_OVERRIDE": "for Enroot",
     "LANG|LC_CTYPE": "pyxis leaves out the locale (its README); python then sets LC_CTYPE",
 }
 
@@ -66,7 +68,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     fixtures._need(pyxis.why_not(), what="jobs in containers on a real Slurm")
     folder = tmp_path_factory.mktemp("pyxis")
     interpreter = [Path(sys.prefix), Path(sys.base_prefix)]
-    plugstack = pyxis.build(folder, contents=interpreter)
+    plugstack = pyxis.build(folder, contents=interpreter, nvidia=Cluster.nodes)
     with Cluster(visible=[*interpreter, fixtures.CHECKOUT, folder], plugstack=plugstack) as cluster:
         prepare(cluster)
         yield Site(cluster, cluster.home / "work")
@@ -82,7 +84,7 @@ def prepare(cluster: Cluster) -> None:
         cluster.put(
             f"anaconda3/{prefix}bin/python3", f'#!/bin/bash\nexec {sys.executable} "$@"\n', mode=0o755
         )
-    cluster.put("images/image", "no real image")
+    cluster.put("images/image", "squashfs, to the end")
     cluster.put("images/image.env", "".join(f"{name}={value}\n" for name, value in IMAGE.items()))
     cluster.put("work/probe.py", PROBE)
     cluster.put("work/data/x", "")

@@ -1,7 +1,7 @@
 """Jobs in containers, on a real Slurm with a stand-in for pyxis (tests/cluster/pyxis.c) and one for Apptainer.
 
-The stand-ins have no images, but they hide what is not mounted, refuse what the real ones refuse, and let an image's
-variables win over a job's where the real ones do.
+The stand-ins have no images, but they hide what is not mounted, refuse what the real ones refuse, leave behind what the
+real ones leave, and let an image's variables win over a job's where the real ones do.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tests.cluster import fixtures, pyxis
 from tests.cluster import site as machine
 from tests.cluster.slurm import Cluster
 from tests.jobs.jobs import EPOCH, PROFILE, Site
+from tests.training.forks import QUICKLY
 
 IMAGE_PATH = f"{sys.prefix}/bin:/usr/local/bin:/usr/bin:/bin"
 # What NVIDIA's images and Enroot's hook for PyTorch set (50-slurm-pytorch.sh), here for one task.
@@ -29,7 +30,8 @@ NVIDIA = {
     "MASTER_ADDR": "n1",
     "MASTER_PORT": "61001",
     "OMP_NUM_THREADS": "99",
-    "PYTHONPATH": "/wrong",
+    "PYTHONPATH": "/image/lib",
+    "NVIDIA_VISIBLE_DEVICES": "all",
 }
 HOSTILE = NVIDIA | {
     "WORLD_SIZE": "77",
@@ -43,24 +45,40 @@ AS_NVIDIA = ("--image", "${HOME}/images/nvidia")
 CPU = ("--", "--epochs", "1")
 PROCESSES = {"ddp-torchrun": 2, "ddp-srun": 1, "ddp-spawn": 1, "apptainer-ddp": 1}  # of a node
 PROBE = """
-import json, os, pathlib
-names = "RANK LOCAL_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT OMP_NUM_THREADS GLOO_SOCKET_IFNAME COLOUR SHAPE API_KEY LANG".split()
-home = pathlib.Path.home()
+import json, os, pathlib, pwd
+names = "RANK LOCAL_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT OMP_NUM_THREADS GLOO_SOCKET_IFNAME COLOUR SHAPE API_KEY LANG"
+names += " HOME PYTHONPATH CUDA_VISIBLE_DEVICES SLURMD_NODENAME"
+home = pathlib.Path(pwd.getpwuid(os.getuid()).pw_dir)
 seen = sorted(path.name for path in home.iterdir()) if home.exists() else []
-line = json.dumps({"cwd": os.getcwd(), "home": seen, **{name: os.environ.get(name) for name in names}})
+(pathlib.Path.home() / ".cache").mkdir(exist_ok=True)
+try:
+    pathlib.Path("/new").mkdir()
+    writable = True
+except OSError:
+    writable = False
+found = {name: os.environ.get(name) for name in names.split()}
+line = json.dumps({"cwd": os.getcwd(), "home": seen, "writable": writable, **found})
 os.write(1, f"{line}\\n".encode())  # in one piece: the processes of a node share the log
 """
 
 
 @pytest.fixture(scope="module")
-def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster of its own: the session's has no plugins, as a site without pyxis."""
-    fixtures._need(machine.why_not(), what=fixtures.JOBS)
+def enroot(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the stand-in for pyxis; NVIDIA's tools are on all nodes but n4."""
     fixtures._need(pyxis.why_not(), what="jobs in containers on a real Slurm")
     folder = tmp_path_factory.mktemp("pyxis")
     interpreter = [Path(sys.prefix), Path(sys.base_prefix)]
-    plugstack = pyxis.build(folder, contents=interpreter)
-    with Cluster(visible=[*interpreter, fixtures.CHECKOUT, folder], plugstack=plugstack) as running:
+    plugstack = pyxis.build(folder, contents=interpreter, nvidia=("n1", "n2", "n3"))
+    (folder / "plugstack.conf").write_text(plugstack)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def containers(enroot: Path) -> Iterator[Cluster]:
+    """A cluster of its own: the session's has no plugins, as a site without pyxis."""
+    fixtures._need(machine.why_not(), what=fixtures.JOBS)
+    visible = [Path(sys.prefix), Path(sys.base_prefix), fixtures.CHECKOUT, enroot]
+    with Cluster(visible=visible, plugstack=(enroot / "plugstack.conf").read_text()) as running:
         yield running
 
 
@@ -73,6 +91,12 @@ def site(containers: Cluster) -> Site:
         containers.put(f"work/{runtime}.yaml", text + setup + image)
         put_image(containers, f"images/{runtime}", HOSTILE)
     put_image(containers, "images/nvidia", NVIDIA)
+    put_image(containers, "images/slow", NVIDIA, "create 3\n")
+    put_image(containers, "images/lasting", {}, "remove 600\n")
+    put_image(containers, "images/lingering", {}, "remove 4 n2\n")
+    put_image(containers, "images/folder", {}, "workdir /workspace\n")
+    containers.put("images/truncated", "squashfs")
+    containers.put("images/damaged", "")
     program = Path(pyxis.__file__).with_name("apptainer.py").read_text()
     containers.put("bin/apptainer", f"#!{sys.executable}\n{program}", mode=0o755)
     containers.put("work/sbatchgen.yaml", "profile: ./enroot.yaml\n")
@@ -83,9 +107,10 @@ def site(containers: Cluster) -> Site:
     return site
 
 
-def put_image(cluster: Cluster, name: str, environment: dict[str, str]) -> None:
-    cluster.put(name, "no real image")
-    cluster.put(f"{name}.env", "".join(f"{key}={value}\n" for key, value in environment.items()))
+def put_image(cluster: Cluster, name: str, environment: dict[str, str], more: str = "") -> None:
+    cluster.put(name, "squashfs, to the end")
+    variables = "".join(f"{key}={value}\n" for key, value in environment.items())
+    cluster.put(f"{name}.env", variables + more)
 
 
 def submit_ddp(site: Site, name: str, launcher: str, *flags: str) -> int:
@@ -156,14 +181,17 @@ def test_variables_of_the_job_win_over_the_images(site: Site, runtime: str, laun
         assert (task["COLOUR"], task["SHAPE"]) == (COLOUR, "the image's")
         assert task["API_KEY"] == COLOUR
         assert task["cwd"] == str(site.folder)
+        if runtime == "enroot":
+            assert task["PYTHONPATH"] == f"{QUICKLY}:/image/lib", "the job's before the image's"
+            assert task["HOME"] == str(site.folder / "runs" / f"probe-enroot-{launcher}")
 
 
 def test_only_what_is_mounted_is_there(site: Site) -> None:
     (found,) = probe(site, "probe-sight", "single")
-    assert (found["home"], found["LANG"]) == (["work"], None)
+    assert (found["home"], found["LANG"]) == ([".bashrc", "work"], None)
     images = site.cluster.home / "images"
     (found,) = probe(site, "probe-bind", "single", "--bind", str(images))
-    assert found["home"] == ["images", "work"]
+    assert found["home"] == [".bashrc", "images", "work"]
 
 
 @pytest.mark.parametrize("runtime", ["enroot", "apptainer"])
@@ -197,7 +225,7 @@ def test_a_checkpoint_of_another_run_is_there(site: Site, away: Path) -> None:
 
 
 def test_a_folder_with_an_odd_name_is_mounted(site: Site) -> None:
-    odd = Site(site.cluster, site.cluster.put("a b'c$d/probe.py", PROBE).parent)
+    odd = Site(site.cluster, site.cluster.put("a b'c&d/probe.py", PROBE).parent)
     (found,) = probe(odd, "probe-odd", "single", "--profile", f"{site.folder}/enroot.yaml")
     assert found["cwd"] == str(odd.folder)
 
@@ -218,15 +246,113 @@ def test_a_missing_image_is_told_before_anything_starts(site: Site, runtime: str
     assert last == "error: can't read the image /nowhere/image"
 
 
-@pytest.mark.parametrize("runtime", ["enroot", "apptainer"])
-def test_a_folder_that_would_be_split_is_refused(site: Site, runtime: str) -> None:
-    odd = Site(site.cluster, site.cluster.put("a,b/probe.py", PROBE).parent)
-    name = f"comma-{runtime}"
+@pytest.mark.parametrize(
+    ("runtime", "name", "said"),
+    [
+        ("apptainer", "a,b", "a folder with a comma or a colon in its name can't be mounted"),
+        ("enroot", "a,b", "a folder with one of , : \" $ ` in its name can't be mounted"),
+        ("enroot", "a$HOME", "a folder with one of , : \" $ ` in its name can't be mounted"),
+        ("enroot", "a`b", "a folder with one of , : \" $ ` in its name can't be mounted"),
+    ],
+)
+def test_a_folder_that_can_not_be_mounted_is_refused(site: Site, runtime: str, name: str, said: str) -> None:
+    odd = Site(site.cluster, site.cluster.put(f"{runtime}/{name}/probe.py", PROBE).parent)
     profile = ("--profile", f"{site.folder}/{runtime}.yaml")
-    record = site.cluster.wait(odd.submit(name, "single", "--trainer", "probe.py", *profile), {"FAILED"})
+    job = odd.submit("odd", "single", "--trainer", "probe.py", *profile)
+    assert ends_with(odd, job, "odd") == f"error: {said}"
+
+
+def ends_with(site: Site, job: int, name: str) -> str:
+    """The last line of a job that fails without a step."""
+    record = site.cluster.wait(job, {"FAILED"})
     assert record["ExitCode"] == "1:0"
-    *_, last = odd.log(name).splitlines()
-    assert last == "error: a folder with a comma or a colon in its name can't be mounted"
+    log = site.log(name)
+    assert "slurmstepd" not in log
+    assert "srun:" not in log
+    return log.splitlines()[-1]
+
+
+def test_what_can_not_be_mounted_is_told_before_the_image_is_unpacked(site: Site) -> None:
+    job = site.submit("unmounted", "single", "--image", "${HOME}/images/slow", "--bind", "/nowhere:/x")
+    assert ends_with(site, job, "unmounted") == "error: can't mount /nowhere: it does not exist"
+
+
+def test_a_site_without_pyxis_is_told_so(cluster: Cluster, site: Site) -> None:
+    script = site.sbatchgen("render", "single", check=True).stdout
+    cluster.put("images/enroot", "")
+    cluster.put("work/data/x", "")
+    cluster.put("work/job.slurm", script)
+    job = cluster.sbatch("job.slurm", cwd=cluster.home / "work")
+    record = cluster.wait(job, {"FAILED"})
+    assert (
+        "error: srun knows no containers here: pyxis is not installed" in Path(record["StdOut"]).read_text()
+    )
+
+
+@pytest.mark.parametrize("mode", ["cpu", "ddp"])
+def test_a_job_without_gpus_runs_where_there_are_none(site: Site, mode: str) -> None:
+    """The image asks for all GPUs, and the node has no tools to give them."""
+    profile = (site.folder / "enroot.yaml").read_text().replace("gpus_per_node: 4, shards_per_gpu: 16", "")
+    site.cluster.put("work/cpus.yaml", profile)
+    shape = ("--nproc-per-node", "1", "--nodes", "1") if mode == "ddp" else ()
+    flags = (*AS_NVIDIA, "--profile", "./cpus.yaml", "--nodelist", "n4", *shape)
+    (found,) = probe(site, f"probe-{mode}", mode, *flags)
+    assert found["SLURMD_NODENAME"] == "n4"
+
+
+def test_an_own_trainer_that_starts_its_processes_gets_no_ranks(site: Site) -> None:
+    """Neither the nodes' ones, which pyxis sets, nor the image's."""
+    ranks = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+    shape = ("ddp", "--gpus-per-node", "2", "--launcher", "spawn")
+    found = probe(site, "probe-spawn", *shape, "--nodes", "2", "--nodelist", "n1,n2", *AS_NVIDIA)
+    assert [[task[name] for name in ranks] for task in found] == [[None] * 3] * 2
+    assert {task["MASTER_ADDR"] for task in found} == {"n1"}
+    assert {task["MASTER_PORT"] for task in found} != {"61001"}
+    (found_alone,) = probe(site, "probe-spawn-alone", *shape, "--nodes", "1", *AS_NVIDIA)
+    assert [found_alone[name] for name in (*ranks, "MASTER_ADDR", "MASTER_PORT")] == [None] * 5
+
+
+def test_a_container_left_behind_is_replaced(site: Site, enroot: Path) -> None:
+    """As by a node that died, and came back with its disk, or by a requeue while it was being removed."""
+    job = site.submit("left", "single", *AS_NVIDIA, "--nodelist", "n3", "--begin", "now+1hour", *CPU)
+    (enroot / "store" / "n3" / f"pyxis_{job}.0" / "tmp").mkdir(parents=True)
+    site.cluster.run(["scontrol", "update", f"jobid={job}", "starttime=now"], check=True)
+    site.cluster.wait(job, {"COMPLETED"})
+
+
+def test_variables_of_pyxis_are_not_those_of_the_job(site: Site) -> None:
+    """They act like options, of the batch script, too."""
+    asked = {"PYXIS_CONTAINER_WRITABLE": "1"}
+    image = {"PYXIS_CONTAINER_IMAGE": f"{site.cluster.home}/images/nvidia"}
+    (found,) = probe(site, "probe-pyxis", "single", *AS_NVIDIA, **asked, **image)
+    assert not found["writable"]
+    script = site.sbatchgen("render", "single", "--trainer", "probe.py", *AS_NVIDIA, check=True).stdout
+    site.cluster.put("work/plain.slurm", script)
+    record = site.cluster.wait(site.cluster.sbatch("plain.slurm", cwd=site.folder, env=asked), {"COMPLETED"})
+    assert '"writable": false' in Path(record["StdOut"]).read_text()
+    record = site.cluster.wait(site.cluster.sbatch("plain.slurm", cwd=site.folder, env=image), {"FAILED"})
+    *_, last = Path(record["StdOut"]).read_text().splitlines()
+    assert last.startswith("error: no srun: was PYXIS_CONTAINER_IMAGE set?")
+
+
+def test_a_value_of_several_lines_is_refused(site: Site) -> None:
+    """Enroot would take its lines for variables."""
+    ask = ("submit", "single", "--trainer", "probe.py", "--job-name", "lines", "--yes", "--env", "API_KEY")
+    done = site.sbatchgen(*ask, check=True, env={"API_KEY": "a\nSHAPE=b"})
+    said = ends_with(site, int(done.stdout), "lines")
+    assert said == "error: API_KEY has line breaks: Enroot would take its lines for variables"
+
+
+@pytest.mark.parametrize(
+    ("image", "said"), [("truncated", "can't read all of"), ("damaged", "Invalid image format")]
+)
+def test_an_image_that_is_no_good_is_diagnosed(site: Site, image: str, said: str) -> None:
+    job = site.submit(image, "single", "--image", f"${{HOME}}/images/{image}")
+    site.cluster.wait(job, {"FAILED"})
+    told = site.sbatchgen("diagnose", image).stdout
+    assert "most likely: the container did not start: " in told
+    assert said in told
+    assert "training" not in told.replace("the training has not begun", "")
 
 
 def test_a_cancelled_training_saves(site: Site) -> None:
@@ -243,37 +369,119 @@ def test_a_cancelled_training_saves(site: Site) -> None:
 # What the tests above rest on: the stand-in itself.
 
 
-def srun(site: Site, *arguments: str) -> tuple[int, str]:
-    image = f"--container-image={site.cluster.home}/images/enroot"
-    done = site.cluster.run(["srun", image, *arguments], cwd=site.folder)
+def srun(site: Site, *arguments: str, **env: str) -> tuple[int, str]:
+    image = (
+        () if any(one.startswith("--container-image") for one in arguments) else (of_image(site, "enroot"),)
+    )
+    done = site.cluster.run(["srun", *image, *arguments], cwd=site.folder, env=env)
     return done.returncode, done.stdout + done.stderr
+
+
+def of_image(site: Site, name: str) -> str:
+    return f"--container-image={site.cluster.home}/images/{name}"
 
 
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ("--container-image=/nowhere.sqsh", "failed to open the image: /nowhere.sqsh"),
+        ("--container-image=/nowhere.sqsh", "[ERROR] No such file or directory: /nowhere.sqsh"),
+        ("--container-image={home}/images/damaged", "[ERROR] Invalid image format"),
+        ("--container-image={home}/images/truncated", "[ERROR] unsquashfs"),
         ("--container-image=images/enroot", "'images/enroot' is an image of a registry"),
-        ("--container-mounts=/nowhere:/x", "mount source path does not exist: /nowhere"),
-        ("--container-mounts=work:/x", "invalid format"),
+        ("--container-mounts=/nowhere:/x", "source path does not exist: /nowhere"),
+        ("--container-mounts=work:/x", "must be a relative path or an absolute path"),
         ("--container-mounts=/usr:", "invalid format"),
-        ("--container-mounts=/usr:/x:nonsense", "unknown flag 'nonsense'"),
+        ("--container-mounts=/usr:/x:nonsense", "Invalid argument: nonsense"),
+        ("--container-mounts=/usr:/$x", "unbound variable"),
+        ('--container-mounts=/usr:/"x', "unbound variable"),
         ("--container-workdir=/nowhere", "couldn't chdir to: /nowhere"),
     ],
 )
 def test_the_stand_in_refuses(site: Site, option: str, said: str) -> None:
-    status, output = srun(site, option, "true")
+    status, output = srun(site, option.replace("{home}", str(site.cluster.home)), "true")
     assert status == 1
     assert said in output
 
 
 def test_the_stand_in_hides_what_is_not_mounted(site: Site) -> None:
     home = site.cluster.home
-    mounts = f"--container-mounts={home}/images:/images:ro"
-    look = f"pwd; ls /images; ls /etc/slurm; ls {home}; touch /images/x"
+    mounts = f"--container-mounts={home}/images:/images:ro,./data:/data:,tmpfs:/own"
+    look = f"pwd; ls -d /images/enroot; ls /data /etc/slurm; ls -A {home}; touch /own/x; touch /images/x {home}/x"
     status, output = srun(site, "--no-container-mount-home", mounts, "sh", "-c", look)
     assert status == 1
-    assert output.startswith("/\napptainer\napptainer.env\nenroot\nenroot.env\nnvidia\nnvidia.env\n")
-    assert f"cannot access '{home}'" in output
+    assert output.startswith("/\n/images/enroot\n/data:\n")
+    assert "\n.bashrc\n" in output, "a skeleton"
     assert "touch: cannot touch '/images/x': Read-only file system" in output
+    assert f"touch: cannot touch '{home}/x': Read-only file system" in output
     assert srun(site, "ls", str(home))[0] == 0, "a site that mounts homes, unless told not to"
+
+
+def test_the_stand_in_has_the_path_and_the_folder_of_the_image(site: Site) -> None:
+    status, output = srun(site, of_image(site, "folder"), "sh", "-c", "pwd; echo $PATH; command -v srun")
+    assert (status, output.splitlines()[:2]) == (
+        127, ["/workspace", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
+    )  # fmt: skip
+
+
+def test_the_stand_in_takes_lines_of_a_value_for_variables(site: Site) -> None:
+    ask = ("--container-env=A", "sh", "-c", 'echo "$A $SHAPE"')
+    assert srun(site, *ask, A="a\nSHAPE=b") == (0, "a\nSHAPE=b b\n")
+
+
+def test_the_stand_in_wants_tools_for_gpus(site: Site) -> None:
+    ask = ("--nodelist=n4", of_image(site, "nvidia"), "true")
+    status, output = srun(site, *ask)
+    assert (status, "98-nvidia.sh exited with return code 1" in output) == (1, True)
+    assert srun(site, *ask, NVIDIA_VISIBLE_DEVICES="void") == (0, "")
+
+
+def test_the_stand_in_gives_ranks_of_tasks(site: Site) -> None:
+    put_image(site.cluster, "images/torch", {"PYTORCH_VERSION": "2.3.0", "RANK": "7"})
+    ask = (
+        "--nodes=2",
+        "--ntasks=2",
+        of_image(site, "torch"),
+        "sh",
+        "-c",
+        "echo $RANK $LOCAL_RANK $WORLD_SIZE",
+    )
+    assert sorted(srun(site, *ask)[1].splitlines()) == ["0 0 2", "1 0 2"]
+
+
+def test_the_stand_in_counts_the_removal_of_a_container_as_part_of_its_step(site: Site) -> None:
+    """The last task of a node removes it, and `srun --wait` would end that."""
+    ask = ("--ntasks=2", "--nodes=2", "--nodelist=n1,n2", of_image(site, "lingering"), "true")
+    assert srun(site, "--wait=60", *ask)[0] == 0
+    assert "First task exited 1s ago" in srun(site, "--wait=1", *ask)[1]
+
+
+def test_the_stand_in_leaves_a_container_whose_removal_is_killed(site: Site, enroot: Path) -> None:
+    step = f"srun {of_image(site, 'lasting')} --container-mounts=$PWD:/work sh -c 'echo >/work/lasts'"
+    job = site.cluster.sbatch(f"--wrap={step}", "--nodelist=n3", cwd=site.folder)
+    left = enroot / "store" / "n3" / f"pyxis_{job}.0"
+    site.cluster.until((site.folder / "lasts").exists, "a task that has ended")
+
+    def ends() -> bool:
+        site.cluster.run(["scancel", "--signal=KILL", f"{job}.0"])
+        return site.cluster.job(job)["JobState"] != "RUNNING"
+
+    site.cluster.until(ends, "end of the step")
+    assert left.exists()
+
+
+def test_the_stand_in_keeps_a_named_container_with_its_old_image(site: Site, enroot: Path) -> None:
+    named = ("--nodelist=n2", "--container-name=mine")
+    assert srun(site, *named, "true")[0] == 0
+    assert (enroot / "store" / "n2" / "pyxis_mine").exists()
+    assert srun(site, *named, of_image(site, "damaged"), "true")[0] == 0
+
+
+def test_the_stand_in_fails_if_a_signal_comes_while_it_unpacks(site: Site, enroot: Path) -> None:
+    put_image(site.cluster, "images/slower", {}, "create 600\n")
+    job = site.cluster.sbatch(f"--wrap=srun {of_image(site, 'slower')} true", "--nodelist=n3")
+    unpacked = enroot / "store" / "n3" / f"pyxis_{job}.0"
+    site.cluster.until(unpacked.exists, "a container that is being made")
+    site.cluster.run(["scancel", "--signal=USR1", str(job)], check=True)
+    record = site.cluster.wait(job, {"FAILED"})
+    assert record["ExitCode"] == "1:0"
+    assert not unpacked.exists()
