@@ -16,8 +16,8 @@ WIDTH = 110  # of a line of arguments, where a single one is not longer
 PLACEHOLDERS = {"{run_dir}": '"$RUN_DIR"', "{data_dir}": '"$DATA_DIR"'}
 FOLDERS = ("$PWD", "$RUN_DIR", "$DATA_DIR", "$CODE_DIR")  # whose names are known only where the job runs
 MEETING = ("MASTER_ADDR", "MASTER_PORT")
-# Seconds that srun waits once the first task has ended. With pyxis, a task has ended when its container is removed:
-# that took 41 s with a small image. NCCL itself finds a rank that hangs in 10 minutes.
+# Seconds that srun waits once a task has ended. With pyxis, that is once its container is removed, which
+# took 41 s with a small image. NCCL itself finds a rank that hangs in 10 minutes.
 WAIT_S, WAIT_FOR_REMOVAL_S = 60, 600
 FILES_NEEDED = ("mnist", "cifar10", "imagefolder")  # data sets of the bundled trainer that are files
 

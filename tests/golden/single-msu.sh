@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.1.0 (3ece34a72c93): sbatchgen render single
+# sbatchgen 0.1.0 (dbe94c1554e2): sbatchgen render single
 #SBATCH --job-name=single
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -13,6 +13,7 @@
 #SBATCH --signal=B:USR1@300
 
 die() { echo "error: $*" >&2; exit 1; }
+hash srun 2>/dev/null || die "no srun: was PYXIS_CONTAINER_IMAGE set? It puts this script itself into a container"
 
 # --- Paths ---
 RUN_DIR="/scratch/${USER}/runs/single"
@@ -26,7 +27,13 @@ unset PYTHONPATH PYTHONHOME # of the submitting shell
 IMAGE="/scratch/${USER}/nvcr.io+nvidia+pytorch+24.04-py3.sqsh"
 [[ -r $IMAGE ]] || die "can't read the image $IMAGE: see sbatchgen image --help"
 [[ -d $DATA_DIR ]] || die "no data folder $DATA_DIR"
-[[ $PWD$CODE_DIR != *[,:]* ]] || die "a folder with a comma or a colon in its name can't be mounted"
+for folder in "$PWD" "$CODE_DIR" "/scratch/${USER}"; do
+    [[ -e $folder ]] || die "can't mount $folder: it does not exist"
+done
+[[ $PWD$CODE_DIR != *[,:\"\$\`]* ]] || die "a folder with one of , : \" \$ \` in its name can't be mounted"
+[[ $(srun --help) == *--container-image* ]] || die "srun knows no containers here: pyxis is not installed"
+unset "${!PYXIS_CONTAINER_@}" # they act like options of srun
+export ENROOT_FORCE_OVERRIDE=yes # over a container that an earlier start has left on the node
 export PYTHONUNBUFFERED=1 PYTHONNOUSERSITE=1 OMP_NUM_THREADS=8 NVIDIA_VISIBLE_DEVICES=all
 export NVIDIA_DRIVER_CAPABILITIES=compute,utility
 export SBATCHGEN_AGAIN_FILE=$RUN_DIR/again
@@ -42,7 +49,8 @@ srun --cpus-per-task="$SLURM_CPUS_PER_TASK" \
     --container-image="$IMAGE" --container-workdir="$PWD" --no-container-mount-home \
     --container-mounts="$PWD:$PWD,$CODE_DIR:$CODE_DIR,/scratch/${USER}:/scratch/${USER}" \
     --container-env="PYTHONUNBUFFERED,PYTHONNOUSERSITE,OMP_NUM_THREADS,NVIDIA_VISIBLE_DEVICES,NVIDIA_DRIVER_CAPABILITIES" \
-    env python3 "$CODE_DIR/training" --run-dir "$RUN_DIR" --data-dir "$DATA_DIR" --resume auto --device cuda \
+    env HOME="$RUN_DIR" \
+    python3 "$CODE_DIR/training" --run-dir "$RUN_DIR" --data-dir "$DATA_DIR" --resume auto --device cuda \
     --launcher none \
     --dataset mnist --epochs 10 &
 while kill -0 $! 2>/dev/null; do wait $!; done # a signal ends the wait, not the training
