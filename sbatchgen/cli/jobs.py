@@ -152,7 +152,8 @@ def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **
             name = request.plan.profile.name
             raise click.UsageError(f"--test-only asks Slurm, but profile '{name}' has none")
         if failure is None:
-            shown = dataclasses.replace(shown, slurm=ask_slurm(submission, os.environ))
+            answer = ask_slurm(submission.script, submission.name, submission.asked, os.environ)
+            shown = dataclasses.replace(shown, slurm=answer)
     show_review(shown, sys.stdout, form)
     if failure is None and shown.slurm and not shown.slurm.accepted:
         failure = SlurmError

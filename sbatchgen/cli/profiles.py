@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import TYPE_CHECKING
 
@@ -161,6 +162,46 @@ def profile_check(names: tuple[str, ...], *, live: bool) -> None:
         if not any(finding.severity == "error" for finding in about):
             put(visible(f"{name}: no errors"))
     report(found)
+
+
+@profile.command("test")
+@click.argument("names", nargs=-1, required=True, metavar="PACK|NAME...")
+@click.option("--live", is_flag=True, help="Ask the Slurm of this machine too (sbatch --test-only).")
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="As for a job: options.account=abc."
+)
+def profile_test(names: tuple[str, ...], *, live: bool, settings: tuple[str, ...]) -> None:
+    """Try every job of profiles, or of a site's pack.
+
+    Renders and lints each mode with each runtime in each partition, and the pack's jobs. PACK is a folder
+    with profiles/, templates/ and jobs/, or the name of an installed one. Exit status: 3 if a job is wrong,
+    5 if Slurm refuses one, else 0.
+    """
+    from sbatchgen.errors import Problem, SlurmError
+    from sbatchgen.submit import trial
+
+    tried: list[trial.Trial] = []
+    for name in names:
+        pack = trial.pack_of(name, os.environ, here())
+        tried += trial.trials(pack, {"settings": settings}, live=live)
+    put(visible(trial.table(tried)), nl=False)
+    by_problem: dict[Problem, list[str]] = {}
+    for one in tried:
+        for problem in one.problems if one.outcome in ("error", "refused") else ():
+            parts = (one.profile, one.job, one.runtime, one.partition)
+            by_problem.setdefault(problem, []).append(" ".join(part for part in parts if part))
+    problems = [
+        dataclasses.replace(problem, what=f"{where[0]}{_more(where)}: {problem.what}")
+        for problem, where in by_problem.items()
+    ]
+    if any(one.outcome == "error" for one in tried):
+        raise DocumentError(problems)
+    if problems:
+        raise SlurmError(problems)
+
+
+def _more(where: list[str]) -> str:
+    return f" and {len(where) - 1} more" if len(where) > 1 else ""
 
 
 def _stale(file: Path, cluster: LiveCluster) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ from sbatchgen.errors import DocumentError, Problem, did_you_mean
 from sbatchgen.inputs.trust import chmod_helps, doubt
 
 PROJECT_FILE = "sbatchgen.yaml"
+SITES = "sbatchgen.sites"  # the entry points of installed packages that hold `profiles` and `templates`
 TRUST = "SBATCHGEN_TRUST"
 
 
@@ -101,12 +102,36 @@ class Places:
         return None
 
     def folders(self, kind: str) -> list[Path]:
-        """Folders of `profiles` or `templates` in the order of the search, the bundled one last."""
-        if kind not in self._found:
-            roots = self._roots.items()
-            found = [root / kind for root, trust in roots if self._is_folder(root / kind, trust)]
-            self._found[kind] = [*found, bundled(kind)]
-        return self._found[kind]
+        """Folders of `profiles` or `templates` in the order of the search, the bundled one last.
+
+        Those of installed packages are not looked for; they are among them once something else has done that.
+        """
+        sites = vars(self).get("sites", {})
+        key = f"{kind} {len(sites)}"
+        if key not in self._found:
+            roots = {**self._roots, **{root: root for root in sites.values()}}
+            found = [root / kind for root, trust in roots.items() if self._is_folder(root / kind, trust)]
+            self._found[key] = [*found, bundled(kind)]
+        return self._found[key]
+
+    @functools.cached_property
+    def sites(self) -> dict[str, Path]:
+        """The folders of installed packages by the names of their entry points.
+
+        No code of theirs is run: the folder of a package is found without an import.
+        """
+        from importlib.machinery import PathFinder
+        from importlib.metadata import entry_points
+
+        found: dict[str, Path] = {}
+        for entry in sorted(entry_points(group=SITES)):
+            top, *below = entry.value.split(".")
+            spec = PathFinder.find_spec(top)
+            for folder in (spec and spec.submodule_search_locations) or ():
+                root = Path(folder, *below)
+                if self._is_folder(root, root):
+                    found.setdefault(entry.name, root)
+        return found
 
     def _is_folder(self, folder: Path, trust: Path) -> bool:
         """Whether a folder may be used; of templates, all files must be safe."""
@@ -164,13 +189,16 @@ class Places:
 
     def profiles(self) -> Iterator[tuple[str, Path]]:
         """Name and file of every profile; the first one of a name is used."""
-        for folder in self.folders("profiles"):
+        first = self.folders("profiles")
+        rest = [folder for folder in self.folders("profiles") if folder not in first] if self.sites else []
+        for folder in (*first, *rest):
             for file in sorted(folder.glob("*.yaml")):
                 if self._is_profile(file):
                     yield file.stem, file
 
     def _is_profile(self, file: Path) -> bool:
-        trust = self._roots.get(file.parents[1])  # None for a bundled profile
+        root = file.parents[1]
+        trust = root if root in vars(self).get("sites", {}).values() else self._roots.get(root)
         return _is(stat.S_ISREG, file) and (trust is None or self._counts(file, trust, [("it", file)]))
 
     def profile(self, name: str) -> Path:
@@ -184,12 +212,16 @@ class Places:
             if not path.is_file():
                 raise DocumentError.of(f"no profile at {path}", fix="give a profile's name or its file")
             return Path(name) if not Path(name).is_absolute() else path
-        for folder in self.folders("profiles") if name else ():
-            if self._is_profile(file := folder / f"{name}.yaml"):
-                return file
+        if file := self._profile(name) or (self._profile(name) if name and self.sites else None):
+            return file
         folders = ", ".join(map(str, self.folders("profiles")))
         what = f"no profile '{name}' in {folders}"
         raise DocumentError.of(what, fix=did_you_mean(name, dict(self.profiles())))
+
+    def _profile(self, name: str) -> Path | None:
+        """The file of a profile in the folders that are known so far."""
+        files = (folder / f"{name}.yaml" for folder in self.folders("profiles") if name)
+        return next((file for file in files if self._is_profile(file)), None)
 
 
 def _is(kind: Callable[[int], bool], path: Path) -> bool:

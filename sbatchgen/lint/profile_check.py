@@ -70,21 +70,30 @@ def _setup(profile: Document[Profile]) -> Iterator[Finding]:
 
 def _plan(profile: Document[Profile], mode: Mode, partition: str | None) -> Plan:
     """The plan of a mode in a partition, with a value for everything that the profile requires."""
-    values = {f"options.{name}": _made_up(f"options.{name}") for name in profile.value.required}
+    values: dict[str, object] = {
+        f"options.{name}": parse_scalar(text, key_type(f"options.{name}"))
+        for name, text in required(profile.value).items()
+    }
     if partition is not None:
         values["options.partition"] = parse_scalar(partition, key_type("options.partition"))
     flags = Layer(Level.COMMAND_LINE, values, dict.fromkeys(values, "made up"))
     return resolve(profile, [flags], mode=mode, name=mode)
 
 
-def _made_up(key: str) -> object:
-    """A value that an option takes."""
+def required(profile: Profile) -> dict[str, str]:
+    """A value for everything that a profile requires of its users, as a command line would give it."""
+    return {name: _made_up(f"options.{name}") for name in profile.required}
+
+
+def _made_up(key: str) -> str:
+    """What an option takes."""
     for text in _MADE_UP[:-1]:
         try:
-            return parse_scalar(text, key_type(key))
+            parse_scalar(text, key_type(key))
         except ValueError:
             continue
-    return parse_scalar(_MADE_UP[-1], key_type(key))
+        return text
+    return _MADE_UP[-1]
 
 
 def _of_script(plan: Plan, profile: Document[Profile], file: Path, places: Places) -> Iterator[Finding]:

@@ -21,7 +21,7 @@ from sbatchgen.runs.index import Index
 from sbatchgen.runs.index import place as index_place
 from sbatchgen.runs.record import Record
 from sbatchgen.slurm import command
-from sbatchgen.slurm.refusal import Answer, Refusal, refusals, understand
+from sbatchgen.slurm.refusal import Answer, Asked, Refusal, refusals, understand
 from sbatchgen.slurm.submission import folder_name
 from sbatchgen.submit.attempt import ELSEWHERE, Accepted, LostError, Note, ask
 from sbatchgen.submit.submission import Submission
@@ -82,7 +82,7 @@ def submit(
         files.put(run_dir / submission.name, submission.script)
     with _copied(submission):
         index, name = begin(index, about, run_dir, note)
-        with _private(submission, key) as script, _entered(index, key, note):
+        with _private(submission.script, submission.name, key) as script, _entered(index, key, note):
             asked = ("sbatch", "--parsable", *options, str(script))
             accepted = ask(
                 asked,
@@ -222,19 +222,19 @@ def _own_folder(about: Record, environment: Mapping[str, str]) -> Path:
     return index_place(environment).parent / "runs" / f"{run_name(about.name)}-{about.key}"
 
 
-def ask_slurm(submission: Submission, environment: Mapping[str, str]) -> Answer:
-    """What the live Slurm says of the script: `sbatch --test-only`, which uses up a job id."""
+def ask_slurm(script: bytes, name: str, asked: Mapping[str, Asked], environment: Mapping[str, str]) -> Answer:
+    """What the live Slurm says of a script: `sbatch --test-only`, which uses up a job id."""
     env, _ = command.submit_environment(environment)
     try:
-        with _private(submission, secrets.token_hex(8)) as script:
-            asked = ["sbatch", "--test-only", str(script)]
-            answer = command.run(asked, env, timeout=TEST_TIMEOUT_S, elsewhere=ELSEWHERE)
+        with _private(script, name, secrets.token_hex(8)) as file:
+            words = ["sbatch", "--test-only", str(file)]
+            answer = command.run(words, env, timeout=TEST_TIMEOUT_S, elsewhere=ELSEWHERE)
         if answer.status is None:
             raise SlurmError.of(answer.failure, fix="try again later")
     except SlurmError as error:
         problem = error.problems[0]
         return Answer(accepted=False, says="", refusals=(Refusal(says=problem.what, fix=problem.fix),))
-    return understand(answer.status, answer.err or answer.out, submission.asked)
+    return understand(answer.status, answer.err or answer.out, asked)
 
 
 def make_folders(submission: Submission, note: Note) -> None:
@@ -255,7 +255,7 @@ def make_folders(submission: Submission, note: Note) -> None:
 
 
 @contextlib.contextmanager
-def _private(submission: Submission, key: str) -> Iterator[Path]:
+def _private(script: bytes, name: str, key: str) -> Iterator[Path]:
     """The script in a folder that only this user can enter, and that no other submission has.
 
     Others may write to the run folder, or submit from it at the same moment, and sbatch opens the script by
@@ -270,6 +270,6 @@ def _private(submission: Submission, key: str) -> Iterator[Path]:
         what = f"can't make a folder for temporary files: {error.strerror}"
         raise DocumentError.of(what, fix="export TMPDIR=FOLDER, one that you can write into") from error
     with private as folder:
-        path = Path(folder) / submission.name
-        files.put(path, submission.script)
+        path = Path(folder) / name
+        files.put(path, script)
         yield path

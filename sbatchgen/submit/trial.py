@@ -1,0 +1,203 @@
+"""A site's pack tried out: every job that its profiles can have, rendered, linted, and shown to Slurm.
+
+PACK/profiles/*.yaml    PACK/templates/    PACK/jobs/*.yaml
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from sbatchgen.errors import Problem, SbatchgenError
+from sbatchgen.finding import Finding
+from sbatchgen.inputs.document import read
+from sbatchgen.inputs.job import MODES, JobSpec, RuntimeName
+from sbatchgen.inputs.profile import Profile
+from sbatchgen.inputs.search import TRUST, Places
+from sbatchgen.lint import profile_check
+from sbatchgen.lint.linter import lint_rendered
+from sbatchgen.plan.request import Request, read_request
+from sbatchgen.render.render import render_request
+from sbatchgen.rules.judge import check
+from sbatchgen.slurm.refusal import asked_by
+from sbatchgen.submit.sbatch import ask_slurm
+
+# ok: also accepted, where Slurm was asked. unfit: the partition is not for such a job, as one without GPUs.
+Outcome = Literal["ok", "unfit", "error", "refused"]
+ITSELF = "profile"  # in place of a job: the profile as `profile check` judges it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A job that was tried.
+
+    Attributes:
+        profile: The profile's name.
+        job: A mode, or the file of a job.
+        runtime: The runtime; "" for that of the job.
+        partition: The partition; "" for that of the job.
+        outcome: What came out.
+        problems: Why it is not ok.
+    """
+
+    profile: str
+    job: str
+    runtime: str = ""
+    partition: str = ""
+    outcome: Outcome = "ok"
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pack:
+    """What is tried.
+
+    Attributes:
+        profiles: Names and files of profiles.
+        jobs: Files of jobs.
+        environment: That of the user, in which names in the pack are found.
+        folder: The current folder.
+    """
+
+    profiles: Mapping[str, Path]
+    jobs: Sequence[Path]
+    environment: Mapping[str, str]
+    folder: Path
+
+    @property
+    def places(self) -> Places:
+        """Where names are looked for."""
+        return Places(self.folder, self.environment)
+
+
+def pack_of(name: str, environment: Mapping[str, str], folder: Path) -> Pack:
+    """A pack, by its folder or by the entry point of an installed package; or one profile, by name or file.
+
+    Raises:
+        DocumentError: There is none.
+    """
+    places = Places(folder, environment)
+    root = folder / name if (folder / name / "profiles").is_dir() else places.sites.get(name)
+    if root is None:
+        return Pack(profiles={name: places.profile(name)}, jobs=(), environment=environment, folder=folder)
+    # The user has named the folder: it is trusted.
+    first = {
+        "SBATCHGEN_PATH": f"{root}:{environment.get('SBATCHGEN_PATH', '')}",
+        TRUST: f"{root}:{environment.get(TRUST, '')}",
+    }
+    return Pack(
+        profiles={file.stem: file for file in sorted((root / "profiles").glob("*.yaml"))},
+        jobs=sorted((root / "jobs").glob("*.yaml")),
+        environment={**environment, **first},
+        folder=folder,
+    )
+
+
+def trials(pack: Pack, given: Mapping[str, Any], *, live: bool) -> Iterator[Trial]:
+    """What comes out of each job; each profile is judged itself before its jobs are.
+
+    Args:
+        pack: What is tried.
+        given: Flags of a job, for what a profile leaves to its users, as an account.
+        live: Whether the Slurm of this machine is asked.
+    """
+    for name, file in pack.profiles.items():
+        try:
+            problems = _errors(profile_check.findings(file, pack.places))
+            profile = read(file, Profile).value
+        except SbatchgenError as error:
+            yield Trial(profile=name, job=ITSELF, outcome="error", problems=error.problems)
+            continue
+        yield Trial(profile=name, job=ITSELF, outcome="error" if problems else "ok", problems=problems)
+        made_up = profile_check.required(profile)
+        for runtime in _runtimes(profile):
+            for partition in (*map(str, profile.partitions),) or ("",):
+                for mode in MODES:
+                    flags = {**made_up, **given, "profile": str(file), "runtime": runtime}
+                    flags |= {"partition": partition} if partition else {}
+                    trial = Trial(profile=name, job=mode, runtime=runtime, partition=partition)
+                    yield _tried(trial, pack, flags, live=live)
+        for job in pack.jobs:
+            if _is_for(job, name, alone=len(pack.profiles) == 1):
+                flags = {**given, "profile": str(file)}
+                yield _tried(Trial(profile=name, job=str(job)), pack, flags, live=live)
+
+
+def _is_for(job: Path, profile: str, *, alone: bool) -> bool:
+    """Whether a job is of a profile; one that names none is tried with each, and so is a broken one."""
+    try:
+        named = read(job, JobSpec).value.profile
+    except SbatchgenError:
+        return True
+    return named is None or named.rpartition("/")[2].removesuffix(".yaml") == profile or alone
+
+
+def _runtimes(profile: Profile) -> Iterator[RuntimeName]:
+    """The runtimes that a profile brings what they need for."""
+    runtimes = profile.runtimes
+    ready: dict[RuntimeName, object] = {
+        "host": profile.runtime == "host",
+        "venv": runtimes.venv.path,
+        "conda": runtimes.conda.env,
+        "apptainer": runtimes.apptainer.image,
+        "enroot": runtimes.enroot.image,
+    }
+    return (name for name, there in ready.items() if there or name == profile.runtime)
+
+
+def _tried(trial: Trial, pack: Pack, given: Mapping[str, Any], *, live: bool) -> Trial:
+    """A trial with its outcome."""
+    try:
+        request = read_request(
+            trial.job, (), given, environment=pack.environment, folder=pack.folder, check=check
+        )
+        found = [one for one in check(request.plan, log_folders_made=True) if one.severity == "error"]
+        if found:
+            unfit = trial.job in MODES and not any(_is_of(one, request.profile_file) for one in found)
+            return replace(trial, outcome="unfit" if unfit else "error", problems=_errors(found))
+        return _rendered(trial, request, pack, live=live)
+    except SbatchgenError as error:
+        return replace(trial, outcome="error", problems=error.problems)
+
+
+def _is_of(finding: Finding, file: Path) -> bool:
+    """Whether a finding is about what a profile says."""
+    return finding.problem.at.startswith(f"{file}:")
+
+
+def _rendered(trial: Trial, request: Request, pack: Pack, *, live: bool) -> Trial:
+    script = render_request(request)
+    plan = request.plan
+    problems = _errors(lint_rendered(plan, script)) if plan.slurm else ()
+    if problems or not (live and plan.slurm):
+        return replace(trial, outcome="error" if problems else "ok", problems=problems)
+    answer = ask_slurm(script.encode(), "job.slurm", asked_by(plan), pack.environment)
+    if answer.accepted:
+        return trial
+    return replace(trial, outcome="refused", problems=tuple(one.problem for one in answer.refusals))
+
+
+def _errors(found: Sequence[Finding]) -> tuple[Problem, ...]:
+    return tuple(one.problem for one in found if one.severity == "error")
+
+
+def table(tried: Sequence[Trial]) -> str:
+    """What was tried, a line for each profile, runtime and partition, and for each job of the pack."""
+    wide = {mode: max(len(mode), 7) for mode in MODES}
+    rows: dict[tuple[str, str, str], dict[str, str]] = {}
+    lines = [
+        f"{'profile':<16} {'runtime':<10} {'partition':<12} {' '.join(f'{m:<{wide[m]}}' for m in MODES)}"
+    ]
+    others = []
+    for one in tried:
+        shown = "-" if one.outcome == "unfit" else one.outcome
+        if one.job in MODES:
+            rows.setdefault((one.profile, one.runtime, one.partition), {})[one.job] = shown
+        elif one.job != ITSELF or one.outcome != "ok":
+            others.append(f"{one.profile:<16} {one.job}: {shown}")
+    for (profile, runtime, partition), modes in rows.items():
+        cells = " ".join(f"{modes.get(mode, ''):<{wide[mode]}}" for mode in MODES)
+        lines.append(f"{profile:<16} {runtime:<10} {partition:<12} {cells}")
+    return "".join(f"{line.rstrip()}\n" for line in [*lines, *others])

@@ -1,0 +1,200 @@
+"""Packs of profiles and templates that a centre publishes: as a folder, and as an installed package."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sbatchgen.inputs.search import SITES
+from tests.cluster.controller import Controller
+from tests.conftest import Command
+from tests.test_imports import loaded
+
+PYPROJECT = f"""
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "example-site"
+version = "1.0"
+
+[project.entry-points."{SITES}"]
+example = "example_site"
+"""
+PROFILE = """
+name: example
+url: https://docs.example.edu/gpu
+checked: 2026-01-31
+default_partition: gpu
+required: [account]
+partitions:
+  gpu: {gpus_per_node: 4, cpus_per_node: 16, nodes_max: 2}
+  cpu: {cpus_per_node: 16, gpus_per_node: 0}
+template: site.sh.j2
+runtime: conda
+runtimes:
+  conda: {env: torch}
+  venv: {path: /opt/venv}
+"""
+TEMPLATE = """{% extends "bundled:job.sh.j2" %}
+{% block modules %}
+echo "Welcome to the example"
+{{ super() }}{% endblock %}
+"""
+JOB = "mode: ddp\noptions: {nodes: 2, time: 1:00:00}\n"
+PARTITIONS = "PartitionName=gpu Nodes=g[1-4] MaxNodes=2 Default=YES\nPartitionName=cpu Nodes=c[1-4]"
+NODES = "NodeName=g[1-4] CPUs=16 RealMemory=64000 Gres=gpu:4\nNodeName=c[1-4] CPUs=16 RealMemory=64000"
+
+
+@pytest.fixture(scope="session")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source of a package."""
+    folder = tmp_path_factory.mktemp("site")
+    for name, text in {
+        "pyproject.toml": PYPROJECT,
+        "example_site/__init__.py": "raise SystemExit('a site is not imported')\n",
+        "example_site/profiles/example.yaml": PROFILE,
+        "example_site/templates/site.sh.j2": TEMPLATE,
+        "example_site/jobs/train.yaml": JOB,
+    }.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def site_packages(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of modules in which pip has installed it, without a network."""
+    target = tmp_path_factory.mktemp("installed")
+    words = ["-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
+    subprocess.run([sys.executable, *words, "--target", str(target), str(package)], check=True)
+    return target
+
+
+@pytest.fixture
+def installed(site_packages: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(site_packages)
+    return site_packages / "example_site"
+
+
+def test_a_profile_of_an_installed_package_is_found_with_its_template(
+    installed: Path, command: Command
+) -> None:
+    result = command("render", "single", "--profile", "example", "--account", "abc")
+    assert result.status == 0, result.err
+    assert 'echo "Welcome to the example"\n' in result.out
+    assert f"* example          slurm  checked 2026-01-31  \n    {installed}/profiles/example.yaml\n" in (
+        command("profile", "list").out
+    )
+    assert command("profile", "show", "example").out == PROFILE
+    lines = command("explain", "single", "--profile", "example", "--account", "abc", "--lines")
+    assert lines.status == 0
+    assert "site.sh.j2" in lines.out
+
+
+def test_files_of_the_user_and_bundled_ones_come_first(
+    installed: Path, folder: Path, command: Command
+) -> None:
+    (installed / "profiles/msu.yaml").write_text(PROFILE)
+    try:
+        assert "Welcome" not in command("render", "single", "--profile", "msu").out
+    finally:
+        (installed / "profiles/msu.yaml").unlink()
+    (folder / ".sbatchgen/profiles").mkdir(parents=True)
+    (folder / "sbatchgen.yaml").write_text("")
+    own = PROFILE.replace("template: site.sh.j2\n", "")
+    (folder / ".sbatchgen/profiles/example.yaml").write_text(own)
+    assert command("profile", "show", "example").out == own
+
+
+def test_what_others_can_write_is_left_out(
+    installed: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = installed / "profiles/example.yaml"
+    file.chmod(0o666)
+    try:
+        result = command("render", "single", "--profile", "example", "--account", "abc")
+        assert result.status == 3
+        assert "can be written by everybody" in result.err
+        monkeypatch.setenv("SBATCHGEN_TRUST", str(installed))
+        assert command("render", "single", "--profile", "example", "--account", "abc").status == 0
+    finally:
+        file.chmod(0o644)
+
+
+def test_packages_are_looked_for_only_where_a_name_is_found_nowhere_else() -> None:
+    assert "importlib.metadata" not in loaded("render", "ddp", "--profile", "msu") - loaded("--help")
+    assert "example_site" not in sys.modules
+
+
+def test_a_pack_is_tried_as_a_folder_and_installed(package: Path, installed: Path, command: Command) -> None:
+    table = """\
+profile          runtime    partition    cpu     single  dataparallel ddp
+example          venv       gpu          ok      ok      ok           ok
+example          venv       cpu          ok      -       -            -
+example          conda      gpu          ok      ok      ok           ok
+example          conda      cpu          ok      -       -            -
+"""
+    for name, jobs in ((str(package / "example_site"), package / "example_site"), ("example", installed)):
+        result = command("profile", "test", name, "--set", "options.account=abc")
+        assert result.out == table + f"example          {jobs}/jobs/train.yaml: ok\n"
+        assert result.status == 0, result.err
+
+
+def test_what_is_wrong_in_a_pack_is_told_once(package: Path, folder: Path, command: Command) -> None:
+    for kind, name, text in (
+        ("profiles", "a.yaml", PROFILE.replace("site.sh.j2", "none.sh.j2")),
+        ("profiles", "b.yaml", "name: b\n"),
+        ("jobs", "wrong.yaml", "mode: ddp\noptions: {nodes: many}\n"),
+    ):
+        (folder / "pack" / kind).mkdir(parents=True, exist_ok=True)
+        (folder / "pack" / kind / name).write_text(text)
+    result = command("profile", "test", "pack")
+    assert result.status == 3
+    assert "a                venv       gpu          error   error   error        error\n" in result.out
+    assert "b                profile: error\n" in result.out
+    assert f"a                {folder}/pack/jobs/wrong.yaml: error\n" in result.out
+    assert result.err.count("no template 'none.sh.j2'") == 1
+    assert "more: " in result.err
+    assert "'many' is not a whole number" in result.err
+    assert "missing key 'url'" in result.err
+    assert command("profile", "test", "nowhere").status == 3
+
+
+def test_a_real_slurm_accepts_the_jobs_of_a_pack(
+    package: Path,
+    folder: Path,
+    controller_factory: Callable[..., Controller],
+    command: Command,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And refuses those of a profile that names what the cluster has not."""
+    controller = controller_factory(
+        nodes=NODES, partitions=PARTITIONS, gres="NodeName=g[1-4] Name=gpu Count=4"
+    )
+    controller.commands(folder / "real", "sbatch")
+    program = folder / "bin/sbatch"  # the user of that Slurm can't read this one's files
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {folder}/real/sbatch "$1" <"$2"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
+    pack = folder / "pack"
+    (pack / "profiles").mkdir(parents=True)
+    (pack / "profiles/example.yaml").write_text(PROFILE.replace("template: site.sh.j2\n", ""))
+    result = command("profile", "test", "pack", "--live")
+    assert result.status == 0, result.err
+    assert "example          conda      gpu          ok      ok      ok           ok\n" in result.out
+
+    moved = PROFILE.replace("template: site.sh.j2\n", "").replace("  gpu:", "  gone:")
+    (pack / "profiles/example.yaml").write_text(moved.replace("partition: gpu", "partition: gone"))
+    result = command("profile", "test", "pack", "--live")
+    assert result.status == 5
+    assert "example          conda      gone         refused refused refused      refused\n" in result.out
+    assert "partition" in result.err
