@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from sbatchgen.errors import SlurmError
 from sbatchgen.slurm.accounts import Account, QosLimits, accounts, qos
@@ -14,6 +15,8 @@ from sbatchgen.slurm.command import query
 from sbatchgen.slurm.config import config
 from sbatchgen.slurm.node import SlurmNode, nodes
 from sbatchgen.slurm.partition import SlurmPartition, partitions
+
+T = TypeVar("T")
 
 _OPTION = re.compile(r"^ +(?:-\w, )?--([A-Za-z0-9_-]+)(\[?=)?", re.MULTILINE)
 
@@ -52,17 +55,27 @@ def ask(environment: Mapping[str, str]) -> LiveCluster:
     Raises:
         SlurmError: There is none, or its controller does not answer.
     """
-    here = partitions(environment)
+    here = _shown(partitions, environment)
     user = _user()
     return LiveCluster(
         settings=config(environment),
         partitions=here,
-        nodes=nodes(environment),
+        nodes=_shown(nodes, environment),
         qos=qos(environment),
         user=user,
         accounts=accounts(user, environment) if user else None,
         plugin_options=_plugin_options(environment),
     )
+
+
+def _shown(read: Callable[[Mapping[str, str]], list[T]], environment: Mapping[str, str]) -> list[T]:
+    """What Slurm shows; nothing where PrivateData keeps it from users (slurm.conf(5))."""
+    try:
+        return read(environment)
+    except SlurmError as error:
+        if "Access/permission denied" not in str(error):
+            raise
+        return []
 
 
 def _user() -> str:

@@ -30,7 +30,9 @@ def text(cluster: LiveCluster, environment: Mapping[str, str], *, name: str, tod
         Entry("checked", today),
         Entry("", above=["contact: whom to ask"]),
     ]
-    return "\n".join([*lines([*head, *facts(cluster), *_of_user(cluster), *_of_machine(environment)]), ""])
+    return "\n".join(
+        [*lines([*head, *facts(cluster), *_of_user(cluster), *_of_machine(cluster, environment)]), ""]
+    )
 
 
 def facts(cluster: LiveCluster) -> list[Entry]:
@@ -102,7 +104,7 @@ def _partitions(cluster: LiveCluster) -> Iterator[Entry]:
     known = [one for one in cluster.partitions if one.name not in left_out]
     above = [f"Left out: {name}, for root only, or with a strange name" for name in left_out]
     if "partitions" in cluster.setting("PrivateData"):
-        above.append("There may be more: PrivateData hides partitions; ask an administrator.")
+        above.append("PrivateData hides partitions: there may be others; ask an administrator.")
     made = []
     # A job that names none gets the first that fits: those for few people come last.
     for one in sorted(known, key=lambda one: (one.hidden or bool(one.groups), not one.default)):
@@ -253,9 +255,12 @@ def _of_user(cluster: LiveCluster) -> Iterator[Entry]:
     yield Entry("", above=above)
 
 
-def _of_machine(environment: Mapping[str, str]) -> Iterator[Entry]:
+def _of_machine(cluster: LiveCluster, environment: Mapping[str, str]) -> Iterator[Entry]:
     """Comments: compute nodes may differ from this machine."""
-    above = ["On this machine (compute nodes may differ; look there: srun -N1 COMMAND):"]
+    above = [
+        f"pyxis: {_pyxis(cluster)}",
+        "On this machine (compute nodes may differ; look there: srun -N1 COMMAND):",
+    ]
     above += [
         f"{name}: {path or 'not found'}"
         for name, path in programs(environment)
@@ -267,3 +272,11 @@ def _of_machine(environment: Mapping[str, str]) -> Iterator[Entry]:
     fast = ", ".join(fast_interfaces()) or "none found"
     above.append(f"fast interfaces: {fast} (network: nccl_socket_ifname, gloo_socket_ifname; ip -br addr)")
     yield Entry("", above=above)
+
+
+def _pyxis(cluster: LiveCluster) -> str:
+    """Whether sbatch has its options; a site may keep them for srun."""
+    if cluster.plugin_options is None:
+        return "not known; sbatch --help has --container-image where it is installed"
+    here = "container-image=" in cluster.plugin_options
+    return "sbatch has --container-image (runtime: enroot)" if here else "sbatch has no --container-image"

@@ -312,6 +312,14 @@ HOSTILE = Imaginary(
         ("update", "NodeName=n2", "State=DRAIN", f"Reason={_HOSTILE}"),
     ),
 )
+PRIVATE = Imaginary(
+    nodes="NodeName=p[1-4] CPUs=64 RealMemory=256000 Gres=gpu:a100:4",
+    gres=GPUS.format("a100", 3),
+    partitions="PartitionName=gpu Nodes=p[1-4] Default=YES MaxTime=8:00:00",
+    extra="PrivateData=nodes",
+    expected={"gpu": {"time_max": 28800, "nodes": "p[1-4]", "nodes_max": 4}},
+    told=("Slurm hides 4 of 4 nodes (256 CPUs in all, 64 on average)", "PrivateData=nodes"),
+)
 CLUSTERS = {
     "dgx": DGX,
     "mixed": MIXED,
@@ -322,4 +330,5 @@ CLUSTERS = {
     "cloud": CLOUD,
     "large": LARGE,
     "hostile": HOSTILE,
+    "private": PRIVATE,
 }

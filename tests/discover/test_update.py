@@ -271,7 +271,9 @@ def test_private_partitions_are_not_gone() -> None:
     cluster = live("PartitionName=p State=UP", settings="PrivateData = partitions,jobs\n")
     own = decode("name: a\nurl: x\nchecked: x\npartitions: {old: {}}", Profile, name="own")
     assert not [one for one in differences(own, cluster) if one.live is None]
-    assert "There may be more" in text(cluster, {"PATH": ""}, name="x", today=TODAY)
+    assert "PrivateData hides partitions: there may be others" in text(
+        cluster, {"PATH": ""}, name="x", today=TODAY
+    )
 
 
 def test_names_of_partitions_that_are_not_the_clusters() -> None:
