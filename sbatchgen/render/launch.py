@@ -182,7 +182,7 @@ def _trainer(plan: Plan) -> Iterator[str]:
     ours = '"$CODE_DIR/training"'
     own, module = plan.trainer, plan.trainer is not None and not trainer_is_file(plan.trainer)
     python = "python3"
-    if plan.mode == "cpu" and own and plan.runtime != "enroot" and "CUDA_VISIBLE_DEVICES" not in plan.env:
+    if plan.mode == "cpu" and own and "CUDA_VISIBLE_DEVICES" not in plan.env:
         python = "env CUDA_VISIBLE_DEVICES= python3"  # exported, Slurm would unset it before the step
     started = " ".join([*(["-m"] if module else []), quoting.word(own or "")])
     if plan.launcher == "torchrun":

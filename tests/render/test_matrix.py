@@ -119,6 +119,7 @@ def test_what_was_not_asked_for_is_not_there(rendered: dict[str, tuple[Plan, str
             assert found == set(), name
         elif of.restartable:
             assert found == set(words), name
+            assert "#SBATCH --signal=B:USR1@" in text, f"{name}: a step that is starting would be killed"
         else:
             assert found == {"trap", "stop"}, name
 
