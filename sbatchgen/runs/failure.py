@@ -23,6 +23,8 @@ _BEFORE = re.compile(
     r"\A(?:\s+|\[[^\]]{1,80}\]:?|\d{1,6}: |\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*|(?:ERROR|CRITICAL):"
     r"|[\w.-]{1,64}:\d+:\d+(?= \[\d+\])|[\w./-]{1,64}:\d+ (?=NCCL))*"
 )
+# What later releases, 26.05 for one, write in place of "slurmstepd-NODE: "; our own errors have no time.
+_STEPD = re.compile(r"\A((?:\d{1,6}: )?)\[\d{4}-\d\d-\d\dT[\d:.]{8,20}\] (?=error: )")
 _OWN = re.compile(r"error: (?P<what>.+?)(?:; at: (?P<at>.+?))?(?:; fix: (?P<fix>.+))?")
 _INNER = re.compile(r"\(((?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception): .*)\)$")  # what our own words are about
 _LOOKS_BAD = re.compile(
@@ -145,7 +147,7 @@ def _failure(
 def pieces(line: str) -> Iterator[str]:
     """The messages in a line, without what stands before them."""
     for part in line.rsplit("\r", PIECES):
-        piece = part[:LONGEST]
+        piece = _STEPD.sub(r"\1slurmstepd: ", part[:LONGEST])
         if message := _BEFORE.sub("", piece, count=1).rstrip():
             yield message
 

@@ -125,7 +125,9 @@ _SPEAKER = re.compile(
 _CHATTER = re.compile(
     r"Try \"sbatch --help\"|sbatch: (?:error: )?(?:line must start with|For instance|instead of)"
 )
-_STARTS = re.compile(r"Job \d+ to start at (?P<start>\S+) using \d+ processors on nodes (?P<nodes>\S+)")
+_STARTS = re.compile(
+    r"Job \d+ to start at (?P<start>\S+)(?: \S+)? using \d+ processors on nodes (?P<nodes>\S+)"
+)
 
 
 def asked_by(plan: Plan) -> dict[str, Asked]:
