@@ -10,13 +10,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 FLAGS = ("--nv", "--rocm")
 
 
 def main(words: list[str]) -> None:
     if not words or words.pop(0) != "exec":
-        sys.exit("FATAL: only `exec` is known here")
+        fail("only `exec` is known here")
     folder, seen = Path("/"), []
     while words and words[0].startswith("-"):
         option = words.pop(0)
@@ -25,17 +26,26 @@ def main(words: list[str]) -> None:
         elif option == "--bind":
             seen += [bound(bind) for bind in words.pop(0).split(",")]
         elif option not in FLAGS:
-            sys.exit(f"FATAL: unknown flag: {option}")
+            fail(f"unknown flag: {option}", status=1)
     if len(words) < 2:
-        sys.exit("FATAL: exec needs an image and a command")
+        fail("exec needs an image and a command", status=1)
     image, *command = words
     if not os.access(image, os.R_OK):
-        sys.exit(f"FATAL: could not open image {image}")
+        fail(f"could not open image {image}")
     if not any(folder.is_relative_to(place) for place in seen):
-        sys.exit(f"FATAL: {folder} is not in the container")
+        fail(f"failed to set working directory: chdir {folder}: no such file or directory")
     os.chdir(folder)
     os.environ.update(variables(Path(f"{image}.env")))
-    os.execvp(command[0], command)  # noqa: S606 that is its purpose
+    try:
+        os.execvp(command[0], command)  # noqa: S606 that is its purpose
+    except FileNotFoundError:
+        fail(f'"{command[0]}": executable file not found in $PATH')
+
+
+def fail(message: str, *, status: int = 255) -> NoReturn:
+    """End as Apptainer does where it starts nothing."""
+    print(f"FATAL:   {message}", file=sys.stderr)
+    sys.exit(status)
 
 
 def bound(bind: str) -> Path:
@@ -43,9 +53,9 @@ def bound(bind: str) -> Path:
     source, *rest = bind.split(":")
     target = rest[0] if rest else source
     if not Path(source).is_absolute() or not Path(source).exists():
-        sys.exit(f"FATAL: mount source {source} doesn't exist")
+        fail(f"mount source {source} doesn't exist")
     if target != source or rest[1:] not in ([], ["ro"], ["rw"]):
-        sys.exit(f"FATAL: no such mount here: {bind}")
+        fail(f"no such mount here: {bind}")
     return Path(target)
 
 

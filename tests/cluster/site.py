@@ -154,7 +154,8 @@ def prepared(
         moved = mounts.move_into(root, keep=seen, stage=stage) if root else []
         binds = [mounts.bind(path, Path("/etc", path.name)) for path in (folder / "etc").iterdir()]
         binds.append(mounts.bind(folder / "slurm", Path("/etc/slurm")))
-        setup = [*sight, *NETWORK_UP, *moved, *binds]
+        fuse = f"[ ! -e /dev/fuse ] || {mounts.bind(folder / 'dev/fuse', Path('/dev/fuse'))}"
+        setup = [*sight, *NETWORK_UP, *moved, *binds, fuse]
         with Host(CONTROLLER, setup=setup) as host:
             yield Site(folder=folder, seen=seen, user=user, host=host)
 
@@ -169,6 +170,10 @@ def _lay_out(folder: Path, user: User, addresses: Mapping[str, str]) -> None:
     for number in range(4):
         # Slurm sets CUDA_VISIBLE_DEVICES only for real device nodes; these are /dev/null's
         os.mknod(folder / "dev" / f"gpu{number}", 0o666 | 0o020000, os.makedev(1, 3))
+    os.mknod(folder / "dev" / "fuse", 0o020000, os.makedev(10, 229))
+    (folder / "dev" / "fuse").chmod(
+        0o666
+    )  # as everywhere, for Apptainer; without udev it may be root's alone
     key = folder / "munge" / "key"
     key.touch(mode=0o600)
     key.write_bytes(os.urandom(128))

@@ -1,0 +1,209 @@
+"""Jobs inside real containers: Apptainer, started by an ordinary user, in jobs of Slurm 26.05.
+
+Another test shows how far the stand-in, which serves where there is no Apptainer, says the same.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sbatchgen.runs.failure import failures
+from tests.cluster import apptainer, image
+from tests.cluster.fixtures import VISIBLE
+from tests.cluster.slurm import Cluster
+from tests.jobs.jobs import EPOCH, PROFILE, Site
+from tests.jobs.test_containers import COLOUR, HOSTILE, PROBE, probe
+
+# What each image sets: all that the job has to win over, but for PATH and PYTHONPATH, which are the image's own.
+SETS = {name: value for name, value in HOSTILE.items() if not name.endswith("PATH")} | {"RANK": "5"}
+POISON = "raise SystemExit('a file of the home folder was run')\n"
+TWO_NODES = ("ddp", "--nodes", "2")
+SHAPES = {
+    "ddp-torchrun": (*TWO_NODES, "--gpus-per-node", "2", "--launcher", "torchrun"),
+    "ddp-srun": (*TWO_NODES, "--gpus-per-node", "1", "--launcher", "srun"),
+    "ddp-spawn": (*TWO_NODES, "--gpus-per-node", "1", "--launcher", "spawn"),
+    "single": ("single",),
+    "cpu": ("cpu",),
+}
+STOPPED = {
+    "warned": (*TWO_NODES, "--gpus-per-node", "1"),
+    "requeued": (*TWO_NODES, "--gpus-per-node", "1", "--launcher", "srun"),
+    "cancelled": ("single",),
+}
+PACE = ("--", "--step-delay", "0.5", "--sync-every", "1")
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in sight of the cluster: `site` makes images in it, with torch and without."""
+    folder = tmp_path_factory.mktemp("images")
+    folder.chmod(0o755)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(later_root: Path, images: Path) -> Iterator[Site]:
+    """A user with data, and with what must not be found in the home folder."""
+    with Cluster(visible=[*VISIBLE, images], root=later_root) as cluster:
+        for name in ("torch", "small"):
+            image.make(cluster, images / name, SETS, torch=name == "torch")
+        uncompressed = ("--mksquashfs-args", "-noI -noD -noF -noX")
+        image.build(cluster, *uncompressed, images / "small.sif", images / "small")
+        text = PROFILE.partition("runtime: venv")[0]
+        runtime = f"runtime: apptainer\nruntimes:\n  apptainer: {{image: {images / 'torch'}}}\n"
+        cluster.put("work/testing.yaml", text + runtime)
+        cluster.put("work/plain.yaml", re.sub(", PYTHONPATH: [^}]*", "", text) + runtime)
+        cluster.put("work/sbatchgen.yaml", "profile: ./testing.yaml\n")
+        cluster.put("work/probe.py", PROBE)
+        python = f".local/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+        for name in ("torch", "usercustomize", "sitecustomize"):
+            cluster.put(f"{python}/{name}.py", POISON)
+        site = Site(cluster, cluster.home / "work")
+        drawing = ("--synthetic", "--train", "1600", "--test", "64")
+        site.sbatchgen("data", "mnist", "--to", "data", *drawing, env={"PYTHONNOUSERSITE": "1"}, check=True)
+        yield site
+
+
+@pytest.fixture(scope="module")
+def jobs(site: Site) -> dict[str, int]:
+    """All that train, submitted together; some are stopped on the way."""
+    ids = {name: site.submit(name, *shape, *PACE) for name, shape in STOPPED.items()}
+    ids |= {name: site.submit(name, *shape, "--", "--epochs", "1") for name, shape in SHAPES.items()}
+    for name, stop in (
+        ("warned", ["scancel", "--batch", "--signal=USR1"]),
+        ("requeued", ["scontrol", "requeue"]),
+        ("cancelled", ["scancel"]),
+    ):
+        site.reach_step(name, 3)
+        site.cluster.run([*stop, str(ids[name])], check=True)
+    return ids
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_it_trains(site: Site, jobs: dict[str, int], name: str) -> None:
+    site.cluster.wait(jobs[name], {"COMPLETED"})
+    log = site.log(name)
+    assert len(EPOCH.findall(log)) == 1
+    assert site.status(name)["state"] == "done"
+    ranks = re.findall(r"rank (\d+) of (\d+) on (n\d), local rank (\d+)", log)
+    each = 2 if name == "ddp-torchrun" else 1
+    size = 2 * each if name.startswith("ddp") else 1
+    assert sorted((int(rank), int(local)) for rank, _, _, local in ranks) == [
+        (rank, rank % each) for rank in range(size)
+    ]
+    assert {of for _, of, _, _ in ranks} == {f"{size}"}
+    script = site.cluster.root(["scontrol", "write", "batch_script", str(jobs[name]), "-"]).stdout
+    assert ("apptainer exec --nv " in script) == (name != "cpu")
+    assert "FATAL" not in log
+    assert {path.stat().st_uid for path in (site.folder / "runs" / name).rglob("*")} == {
+        site.folder.stat().st_uid
+    }
+
+
+def test_warned_of_its_end_it_saves_and_is_requeued_from_outside(site: Site, jobs: dict[str, int]) -> None:
+    record = site.cluster.wait(jobs["warned"], {"COMPLETED"})
+    assert (record["Restarts"], site.log("warned").count("Requeueing: restart 1 ")) == ("1", 1)
+    assert re.search(r"Stopped by time limit at step \d+; checkpoint \S+ saved", site.log("warned"))
+    assert site.log("warned").count("Resuming from") == 1
+
+
+def test_requeued_by_hand_it_saves_and_goes_on(site: Site, jobs: dict[str, int]) -> None:
+    assert site.cluster.wait(jobs["requeued"], {"COMPLETED"})["Restarts"] == "1"
+    assert re.search(
+        r"Stopped by (cancelled|SIGTERM) at step \d+; checkpoint \S+ saved", site.log("requeued")
+    )
+    assert site.log("requeued").count("Resuming from") == 1
+
+
+def test_cancelled_it_saves_and_can_be_resumed(site: Site, jobs: dict[str, int]) -> None:
+    site.cluster.wait(jobs["cancelled"], {"CANCELLED"})
+    site.cluster.until(lambda: site.status("cancelled")["state"] == "preempted", "state preempted")
+    again = site.submit("cancelled", *STOPPED["cancelled"])
+    site.cluster.wait(again, {"COMPLETED"})
+    assert site.log("cancelled").count("Resuming from") == 1
+
+
+def test_variables_of_the_job_win_over_the_images(site: Site) -> None:
+    given = ("--env", f"COLOUR={COLOUR}", "--env", "API_KEY")
+    shape = ("ddp", "--nodes", "2", "--gpus-per-node", "2", "--launcher", "srun")
+    found = probe(site, "probe-variables", *shape, *given, API_KEY=COLOUR)
+    places = sorted((int(task["RANK"]), int(task["LOCAL_RANK"]), task["WORLD_SIZE"]) for task in found)
+    assert places == [(0, 0, "4"), (1, 1, "4"), (2, 0, "4"), (3, 1, "4")]
+    assert len({(task["MASTER_ADDR"], task["MASTER_PORT"]) for task in found}) == 1
+    for task in found:
+        assert task["MASTER_ADDR"] in ("n1", "n2", "n3")
+        assert (task["OMP_NUM_THREADS"], task["GLOO_SOCKET_IFNAME"]) == ("1", "hsn0")
+        assert (task["COLOUR"], task["SHAPE"], task["API_KEY"]) == (COLOUR, "the image's", COLOUR)
+        assert task["cwd"] == str(site.folder)
+
+
+def test_an_image_may_be_a_file(site: Site, images: Path) -> None:
+    (found,) = probe(site, "probe-file", "single", "--image", str(images / "small.sif"))
+    assert (found["SHAPE"], found["OMP_NUM_THREADS"], found["WORLD_SIZE"]) == ("the image's", "1", None)
+    assert found["cwd"] == str(site.folder)
+
+
+def test_nothing_of_the_home_folder_is_run(site: Site, images: Path) -> None:
+    """Apptainer shows the home folder; without our script Python would run what lies there."""
+    (found,) = probe(site, "probe-home", "single", "--profile", "./plain.yaml", PYTHONPATH="/of/the/shell")
+    assert ".local" in found["home"]
+    done = site.cluster.run(["apptainer", "exec", images / "small", "python3", "-c", "pass"])
+    assert done.returncode == 1
+    assert "a file of the home folder was run" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "said", "cause"),
+    [
+        (None, "1:0", "error: can't read the image ", None),
+        ("no image", "255:0", "image format not recognized", "apptainer"),
+    ],
+)
+def test_an_image_that_is_none_is_told_at_once(
+    site: Site, text: str | None, status: str, said: str, cause: str | None
+) -> None:
+    name = "none" if text is None else "text"
+    if text:
+        site.cluster.put(f"work/{name}.sif", text)
+    job = site.submit(f"image-{name}", "single", "--image", f"./{name}.sif")
+    assert site.cluster.wait(job, {"FAILED"})["ExitCode"] == status
+    log = site.log(f"image-{name}").splitlines()
+    assert any(said in line for line in log)
+    causes = [one.cause for one in failures("", enumerate(log, 1), "x")]
+    assert causes[:1] == ([cause] if cause else causes[:1])
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ("--pwd {work} --bind {work} {image} sh -c 'pwd; exit 7'", 7),
+        (
+            "--nv --pwd {work} --bind {work}:{work}:ro {image} sh -c 'echo $SHAPE $COLOUR; ls {work}/probe.py'",
+            0,
+        ),
+        ("--bind /nowhere {image} true", 255),
+        ("--pwd /nowhere {image} true", 255),
+        ("/nowhere true", 255),
+        ("{image} nosuchcommand", 255),
+    ],
+)
+def test_the_stand_in_ends_as_the_real_one(site: Site, images: Path, words: str, status: int) -> None:
+    """What the scripts say to it; an image of the stand-in is a file with one of its variables beside it."""
+    cluster = site.cluster
+    stand_in = cluster.put("images/stand-in", "")
+    cluster.put("images/stand-in.env", "".join(f"{name}={value}\n" for name, value in SETS.items()))
+    said = []
+    for program, place in (
+        ("apptainer", images / "small"),
+        (f"{sys.executable} {apptainer.__file__}", stand_in),
+    ):
+        line = words.format(work=site.folder, image=place)
+        done = cluster.run(["bash", "-c", f"{program} exec {line}"], env={"APPTAINERENV_COLOUR": "x"})
+        assert done.returncode == status, done.stderr
+        said.append(done.stdout if status < 255 else "")
+    assert said[0] == said[1]
