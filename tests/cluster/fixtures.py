@@ -28,17 +28,17 @@ def real_slurm() -> None:
     _need(site.why_not(), what=JOBS)
 
 
-@pytest.fixture(scope="session", params=RELEASES[:1])
-def release(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(scope="session", params=RELEASES)
+def slurm_release(request: pytest.FixtureRequest) -> str:
     """The Slurm that runs the jobs: Debian 12's, which is installed here, and that of the folder of `make sid`."""
     return str(request.param)
 
 
 @pytest.fixture(scope="session")
-def slurm_root(request: pytest.FixtureRequest, release: str) -> Path | None:
+def slurm_root(request: pytest.FixtureRequest, slurm_release: str) -> Path | None:
     """The folder of the system with this Slurm, None for this machine's own."""
     _need(site.why_not(), what=JOBS)
-    return None if release == RELEASES[0] else Path(request.getfixturevalue("later_root"))
+    return None if slurm_release == RELEASES[0] else Path(request.getfixturevalue("later_root"))
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ def why_not() -> str | None:
     return f"needs slurm/spank.h (the Debian packages libslurm-dev and libc6-dev): {said}" if said else None
 
 
-def build(folder: Path, *, contents: Iterable[Path], nvidia: Iterable[str]) -> str:
+def build(folder: Path, *, contents: Iterable[Path], nvidia: Iterable[str], slurm: Path | None = None) -> str:
     """The lines of plugstack.conf that load the plugin, which is compiled into an empty folder.
 
     In the folder, `store` holds the containers of each node.
@@ -31,13 +31,15 @@ def build(folder: Path, *, contents: Iterable[Path], nvidia: Iterable[str]) -> s
         folder: Must be in sight of all nodes.
         contents: Paths that every image holds, where they are on the nodes: an interpreter with torch.
         nvidia: The nodes that have NVIDIA's tools, which a container with GPUs needs.
+        slurm: The folder of the system whose Slurm loads the plugin: it takes only one made for its release.
     """
     plugin = folder / "pyxis.so"
     for name in ("root", "store", "nvidia"):
         (folder / name).mkdir()
     for node in nvidia:
         (folder / "nvidia" / node).touch()
-    subprocess.run([*COMPILER, "-shared", "-fPIC", "-o", str(plugin), str(SOURCE)], check=True)
+    headers = [f"-I{slurm}/usr/include"] if slurm else []
+    subprocess.run([*COMPILER, *headers, "-shared", "-fPIC", "-o", str(plugin), str(SOURCE)], check=True)
     settings = [f"{name}={folder / name}" for name in ("root", "store", "nvidia")]
     settings += [f"contents={path}" for path in contents]
     return " ".join(["required", str(plugin), "home={site}/home", *settings]) + "\n"

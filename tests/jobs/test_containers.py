@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from tests.cluster import fixtures, pyxis
-from tests.cluster import site as machine
 from tests.cluster.slurm import Cluster
 from tests.jobs.jobs import EPOCH, PROFILE, Site
 from tests.training.forks import QUICKLY
@@ -63,22 +62,21 @@ os.write(1, f"{line}\\n".encode())  # in one piece: the processes of a node shar
 
 
 @pytest.fixture(scope="module")
-def enroot(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def enroot(tmp_path_factory: pytest.TempPathFactory, slurm_root: Path | None) -> Path:
     """The folder of the stand-in for pyxis; NVIDIA's tools are on all nodes but n4."""
     fixtures._need(pyxis.why_not(), what="jobs in containers on a real Slurm")
     folder = tmp_path_factory.mktemp("pyxis")
     interpreter = [Path(sys.prefix), Path(sys.base_prefix)]
-    plugstack = pyxis.build(folder, contents=interpreter, nvidia=("n1", "n2", "n3"))
+    plugstack = pyxis.build(folder, contents=interpreter, nvidia=("n1", "n2", "n3"), slurm=slurm_root)
     (folder / "plugstack.conf").write_text(plugstack)
     return folder
 
 
 @pytest.fixture(scope="module")
-def containers(enroot: Path) -> Iterator[Cluster]:
+def containers(enroot: Path, slurm_root: Path | None) -> Iterator[Cluster]:
     """A cluster of its own: the session's has no plugins, as a site without pyxis."""
-    fixtures._need(machine.why_not(), what=fixtures.JOBS)
-    visible = [Path(sys.prefix), Path(sys.base_prefix), fixtures.CHECKOUT, enroot]
-    with Cluster(visible=visible, plugstack=(enroot / "plugstack.conf").read_text()) as running:
+    plugstack = (enroot / "plugstack.conf").read_text()
+    with Cluster(visible=[*fixtures.VISIBLE, enroot], plugstack=plugstack, root=slurm_root) as running:
         yield running
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.cluster import fixtures
-from tests.cluster import site as machine
+from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster
 from tests.jobs.jobs import EPOCH, Site, site_on, split
 from tests.training.states import equal
@@ -35,10 +33,8 @@ TASKS = ("--launcher", "srun")  # half as many processes as with torchrun, which
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
-    fixtures._need(machine.why_not(), what=fixtures.JOBS)
-    visible = [Path(sys.prefix), Path(sys.base_prefix), fixtures.CHECKOUT]
-    with Cluster(visible=visible, settings=SETTINGS) as cluster:
+def site(slurm_root: Path | None) -> Iterator[Site]:
+    with Cluster(visible=VISIBLE, settings=SETTINGS, root=slurm_root) as cluster:
         yield site_on(cluster)
 
 

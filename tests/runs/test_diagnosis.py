@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -21,6 +22,7 @@ from sbatchgen.runs.diagnosis import START
 from sbatchgen.runs.failure import LONGEST, causes, failures, look_bad
 from sbatchgen.runs.index import Index, place
 from sbatchgen.runs.record import Record, keep
+from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster
 from tests.conftest import FIXTURES, REPOSITORY, Command
 from tests.jobs.jobs import SBATCHGEN
@@ -558,15 +560,15 @@ JOBS = {  # the script's options and body, and what is found
         "step-busy",
     ),
     "cancelled": ("--hold", "true", "cancelled"),
-    "folder": ("--hold --output=gone/%j", "true", "log-folder"),
+    "folder": ("--hold --output=gone/log/%j", "true", "log-folder"),
     "moved": ("--chdir=/nope --output={work}/%x-%j", "exit 1", "working-folder"),
     "node": ("--no-requeue --nodelist=n4", "sleep 600", "node-failure"),
 }
 
 
 @pytest.mark.slow
-def test_what_a_real_slurm_makes_of_failures_is_known(real_slurm: None) -> None:
-    with Cluster(visible=[Path(sys.base_prefix), Path(sys.prefix), REPOSITORY]) as cluster:
+def test_what_a_real_slurm_makes_of_failures_is_known(slurm_root: Path | None) -> None:
+    with Cluster(visible=VISIBLE, root=slurm_root) as cluster:
         work = cluster.home / "work"
 
         def sbatchgen(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -581,7 +583,8 @@ def test_what_a_real_slurm_makes_of_failures_is_known(real_slurm: None) -> None:
             done = sbatchgen("submit", f"{name}.sh", "--yes")
             assert done.returncode == 0, done.stderr
             jobs[name] = done.stdout.strip()
-        (work / "gone").rmdir()
+        shutil.rmtree(work / "gone")
+        (work / "gone").touch()  # where no release can make a folder
         cluster.run(["scontrol", "release", jobs["folder"]], check=True)
         cluster.run(["scancel", jobs["cancelled"]], check=True)
         cluster.wait(jobs["node"], ["RUNNING"])

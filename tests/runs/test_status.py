@@ -20,8 +20,9 @@ from sbatchgen.runs.index import Index, RunJob, place
 from sbatchgen.runs.record import Record, keep
 from sbatchgen.runs.status import RunState
 from sbatchgen.slurm.queue import JobInQueue, queue
+from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster
-from tests.conftest import REPOSITORY, Command
+from tests.conftest import Command
 from tests.jobs.jobs import SBATCHGEN
 from tests.slurm import fakes
 
@@ -58,8 +59,8 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(real_slurm: None) -> Iterator[Site]:
-    with Cluster(visible=[Path(sys.base_prefix), Path(sys.prefix), REPOSITORY]) as running:
+def site(slurm_root: Path | None) -> Iterator[Site]:
+    with Cluster(visible=VISIBLE, root=slurm_root) as running:
         running.put("work/empty", "")
         yield Site(running)
 

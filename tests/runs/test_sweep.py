@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,8 +23,9 @@ from sbatchgen.submit.attempt import Accepted
 from sbatchgen.submit.sbatch import SubmittedRun, TooManyJobsError
 from sbatchgen.submit.submission import Submission
 from sbatchgen.submit.sweep import Send, submit
+from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster
-from tests.conftest import REPOSITORY, Command
+from tests.conftest import Command
 from tests.jobs.jobs import TRAINING, Site, site_on
 
 # Notes that it has run; fails where the file `bad` names its value.
@@ -51,9 +51,8 @@ GENERAL = (
 
 
 @pytest.fixture(scope="module")
-def site(real_slurm: None) -> Iterator[Site]:
-    visible = [Path(sys.base_prefix), Path(sys.prefix), REPOSITORY]
-    with Cluster(visible=visible, settings=f"MaxArraySize={LIMIT}\n") as running:
+def site(slurm_root: Path | None) -> Iterator[Site]:
+    with Cluster(visible=VISIBLE, settings=f"MaxArraySize={LIMIT}\n", root=slurm_root) as running:
         running.put("work/sweep.py", TRAINER)
         yield site_on(running)
 

@@ -14,8 +14,9 @@ import pytest
 
 from sbatchgen.runs.index import LOST, Index, place
 from sbatchgen.submit import attempt
+from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster
-from tests.conftest import REPOSITORY, Command
+from tests.conftest import Command
 from tests.jobs.jobs import SBATCHGEN
 
 TIMED_OUT = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
@@ -200,9 +201,9 @@ def test_a_script_can_not_be_found_by_its_own_folder(slurm: Path, command: Comma
 
 
 @pytest.fixture(scope="module")
-def real(real_slurm: None) -> Iterator[Cluster]:
+def real(slurm_root: Path | None) -> Iterator[Cluster]:
     """A cluster of its own: its controller is killed."""
-    with Cluster(visible=[Path(sys.base_prefix), Path(sys.prefix), REPOSITORY]) as running:
+    with Cluster(visible=VISIBLE, root=slurm_root) as running:
         running.put("work/job.sh", "#!/bin/bash\n#SBATCH --hold --time=5 --mem=100M\ntrue\n")
         yield running
 
