@@ -25,8 +25,9 @@ SLOW_FIXTURES = {"cluster", "controller_factory", "later_root", "real_slurm", "t
 # is first, but no three with a Slurm whose jobs train run at once.
 SLOWEST = """
     jobs/test_survival.py jobs/test_chains.py jobs/test_own_trainer.py jobs/test_tutorials.py jobs/test_jobs.py
-    training/test_images.py jobs/test_containers.py training/test_runs.py training/test_moments.py runs/test_start.py
-    docs/test_own.py docs/test_pages.py test_situations.py training/test_seen.py lint/test_scripts.py rules/test_values.py
+    training/test_images.py jobs/test_containers.py jobs/test_conformance.py training/test_runs.py
+    training/test_moments.py runs/test_start.py jobs/test_environments.py docs/test_own.py docs/test_pages.py
+    test_situations.py training/test_seen.py lint/test_scripts.py rules/test_values.py
     training runs docs rules lint
 """.split()
 HOMES = itertools.count()
