@@ -124,6 +124,17 @@ def test_file_and_source_come_from_the_profile(
     assert Path(expected).read_text() == "whole\n"
 
 
+@pytest.mark.parametrize("verb", ["pull", "import"])
+@pytest.mark.usefixtures("programs")
+def test_a_source_is_no_option(command: Command, folder: Path, said: Path, verb: str) -> None:
+    (folder / "own.yaml").write_text(
+        "name: own\nurl: https://x.org\nchecked: 2026-01-31\nruntimes:\n"
+        "  apptainer: {source: '--force=://x'}\n  enroot: {source: '--output=://x'}\n"
+    )
+    result = command("image", verb, "--profile", "./own.yaml", "--to", "x")
+    assert (result.status, said.exists()) == (2, False)
+
+
 @pytest.mark.parametrize(
     ("words", "fix"),
     [

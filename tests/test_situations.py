@@ -55,6 +55,7 @@ COMMANDS = {
     "check": ("profile", "check", "./here.yaml", "msu"),
     "show": ("profile", "show", "./here.yaml"),
     "data": ("data", "mnist", "--to", "data", "--synthetic", "--train", "5", "--test", "5"),
+    "image": ("image", "pull", "docker://x.org/y", "--to", "image.sif"),
     "plot": ("plot", "runs/drawn"),
 }
 
@@ -78,7 +79,9 @@ class World:
         for program in ("bash", "cat", "tee"):  # no sbatch of this machine
             (self.root / "bin" / program).symlink_to(str(shutil.which(program)))
         (self.root / "bin/sbatch").write_text(SBATCH)
-        (self.root / "bin/sbatch").chmod(0o755)
+        (self.root / "bin/apptainer").write_text('#!/bin/bash\necho whole >"$2"\n')
+        for program in ("sbatch", "apptainer"):
+            (self.root / "bin" / program).chmod(0o755)
         profile = (REPOSITORY / "profiles/torchrun.yaml").read_text()
         (self.work / "here.yaml").write_text(profile)
         (self.work / "job.yaml").write_text("mode: ddp\nprofile: ./here.yaml\ntrainer: train.py\n")

@@ -105,7 +105,11 @@ def _image_is_there(script: JobScript) -> Iterator[Hit]:
             what += "registry, and the pull fails"
             yield Hit(container.at, what, f"./{image}, or the absolute path", "error")
         elif _is_missing(script, image) and not _image_made(script):
-            yield Hit(container.at, f"image '{image}' does not exist here", "build it first, or fix the path")
+            yield Hit(
+                container.at,
+                f"image '{image}' does not exist here",
+                "prepare it (sbatchgen image), or fix the path",
+            )
         elif image.startswith(NODE_DISKS) and not _image_made(script):
             what = f"the image '{image}' is on the disk of one machine: the nodes of the job have their own "
             what += "disks"

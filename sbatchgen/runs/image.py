@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from sbatchgen.errors import CommandLineError, DocumentError
 from sbatchgen.quoting import word, words
 
 ENOUGH = 1 << 30  # bytes: where fewer are left, an image most likely found no room
+_URI = re.compile(r"[a-z][a-z0-9+.-]*://")
 # Where a program keeps layers and parts of an image meanwhile: variables of its manual.
 SCRATCH = {
     "apptainer": ("APPTAINER_TMPDIR", "APPTAINER_CACHEDIR"),
@@ -61,7 +63,7 @@ def prepare(
 
 def _for_apptainer(source: str) -> str:
     """A URI as it is, and a path that can't be an option."""
-    if "://" in source:
+    if _URI.match(source):
         return source
     path = Path(source).absolute()
     if not path.exists():
@@ -72,6 +74,8 @@ def _for_apptainer(source: str) -> str:
 def _for_enroot(source: str) -> str:
     """A URI; older releases know a registry only by the # after it."""
     scheme, _, rest = source.rpartition("://")
+    if scheme and not _URI.match(source):
+        raise CommandLineError.of(f"'{source}' is no URI", fix="write it as docker://pytorch/pytorch")
     registry, slash, name = rest.partition("/")
     if scheme in ("", "docker") and slash and "#" not in rest and ("." in registry or ":" in registry):
         rest = f"{registry}#{name}"
