@@ -167,6 +167,8 @@ def found(site: Site, jobs: dict[str, int], name: str) -> dict[tuple[str, str], 
     for file in sorted((site.folder / "runs" / name).glob("found-*")):
         one = json.loads(file.read_text().replace(name, "NAME"))
         env = {key: value for key, value in one.pop("env").items() if not differs(key)}
+        # Put before the image's own; what the image does not set is still the job's, and stands there twice
+        env["PYTHONPATH"] = ":".join(dict.fromkeys(env["PYTHONPATH"].split(":")))
         if "MASTER_PORT" in env:
             env["MASTER_PORT"] = port.get(env["MASTER_PORT"], env["MASTER_PORT"])
         facts |= {(file.stem, key): value for key, value in {**env, **one}.items()}
