@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.1.0 (364e53a09392): sbatchgen render ddp
+# sbatchgen 0.1.0 (69b09ac64421): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -13,7 +13,7 @@
 #SBATCH --signal=B:USR1@300
 
 die() { echo "error: $*" >&2; exit 1; }
-hash srun 2>/dev/null || die "no srun: was PYXIS_CONTAINER_IMAGE set? It puts this script itself into a container"
+[[ $(srun --help) == *--container-image* ]] || die "srun knows no pyxis: not installed, or PYXIS_CONTAINER_IMAGE is set"
 
 # --- Paths ---
 RUN_DIR="/scratch/${USER}/runs/ddp"
@@ -30,8 +30,7 @@ IMAGE="/scratch/${USER}/nvcr.io+nvidia+pytorch+24.04-py3.sqsh"
 for folder in "$PWD" "$CODE_DIR" "/scratch/${USER}"; do
     [[ -e $folder ]] || die "can't mount $folder: it does not exist"
 done
-[[ $PWD$CODE_DIR != *[,:\"\$\`]* ]] || die "a folder with one of , : \" \$ \` in its name can't be mounted"
-[[ $(srun --help) == *--container-image* ]] || die "srun knows no containers here: pyxis is not installed"
+[[ $PWD$CODE_DIR != *[,:\"\$\`]* ]] || die "can't mount a folder with , : \" \$ or \` in its name"
 unset "${!PYXIS_CONTAINER_@}" # they act like options of srun
 export ENROOT_FORCE_OVERRIDE=yes # over a container that an earlier start has left on the node
 export PYTHONUNBUFFERED=1 PYTHONNOUSERSITE=1 OMP_NUM_THREADS=4 NVIDIA_VISIBLE_DEVICES=all

@@ -248,9 +248,9 @@ def test_a_missing_image_is_told_before_anything_starts(site: Site, runtime: str
     ("runtime", "name", "said"),
     [
         ("apptainer", "a,b", "a folder with a comma or a colon in its name can't be mounted"),
-        ("enroot", "a,b", "a folder with one of , : \" $ ` in its name can't be mounted"),
-        ("enroot", "a$HOME", "a folder with one of , : \" $ ` in its name can't be mounted"),
-        ("enroot", "a`b", "a folder with one of , : \" $ ` in its name can't be mounted"),
+        ("enroot", "a,b", "can't mount a folder with , : \" $ or ` in its name"),
+        ("enroot", "a$HOME", "can't mount a folder with , : \" $ or ` in its name"),
+        ("enroot", "a`b", "can't mount a folder with , : \" $ or ` in its name"),
     ],
 )
 def test_a_folder_that_can_not_be_mounted_is_refused(site: Site, runtime: str, name: str, said: str) -> None:
@@ -282,9 +282,7 @@ def test_a_site_without_pyxis_is_told_so(cluster: Cluster, site: Site) -> None:
     cluster.put("work/job.slurm", script)
     job = cluster.sbatch("job.slurm", cwd=cluster.home / "work")
     record = cluster.wait(job, {"FAILED"})
-    assert (
-        "error: srun knows no containers here: pyxis is not installed" in Path(record["StdOut"]).read_text()
-    )
+    assert "error: srun knows no pyxis: not installed, or " in Path(record["StdOut"]).read_text()
 
 
 @pytest.mark.parametrize("mode", ["cpu", "ddp"])
@@ -332,7 +330,7 @@ def test_variables_of_pyxis_are_not_those_of_the_job(site: Site) -> None:
     assert '"writable": false' in Path(record["StdOut"]).read_text()
     record = site.cluster.wait(site.cluster.sbatch("plain.slurm", cwd=site.folder, env=image), {"FAILED"})
     *_, last = Path(record["StdOut"]).read_text().splitlines()
-    assert last.startswith("error: no srun: was PYXIS_CONTAINER_IMAGE set?")
+    assert last == "error: srun knows no pyxis: not installed, or PYXIS_CONTAINER_IMAGE is set"
 
 
 def test_a_value_of_several_lines_is_refused(site: Site) -> None:
