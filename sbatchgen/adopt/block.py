@@ -105,7 +105,12 @@ class Block:
     @cached_property
     def is_about_modules(self) -> bool:
         """Whether it says where modules are, or loads some."""
-        return "MODULEPATH" in self.assigned or any(one.name in ("module", "ml") for one in self.commands)
+        return any(one.name in ("module", "ml") for one in self.commands)
+
+    @property
+    def sets_paths(self) -> bool:
+        """Whether it sets a list of folders, which modules change as well."""
+        return any(name.endswith("PATH") for name in self.assigned)
 
     @cached_property
     def only_tells(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -22,6 +23,8 @@ _NETWORK = {
     "GLOO_SOCKET_IFNAME": "gloo_socket_ifname",
     "NCCL_IB_HCA": "nccl_ib_hca",
 }
+# Variables that count where they are set: before modules and conda, or on top of what these set.
+_ORDERED = re.compile(r"(?<!^PYTHON)PATH$|^(?:CONDA|MAMBA|LMOD|MODULE)")
 # What a virtual environment or conda sets, and what they unset here.
 _OF_ACTIVATION = frozenset(
     ("CONDA_PREFIX", "CONDA_DEFAULT_ENV", "VIRTUAL_ENV", "PATH", "PYTHONPATH", "PYTHONHOME")
@@ -74,7 +77,7 @@ def _without_modules(draft: Draft, before: Sequence[Block], meeting: frozenset[s
         return list(before)
     earlier = before[: before.index(found[-1])]
     others = [block for block in earlier if block not in found and not _is_of(block, meeting)]
-    if any(not block.is_inert or block.is_about_modules for block in others):
+    if any(not block.is_inert or block.is_about_modules or block.sets_paths for block in others):
         return list(before)
     loaded = [name for block in found for name in _loads(block) or ()]
     if not loaded:
@@ -203,18 +206,20 @@ def _kept(draft: Draft, blocks: Sequence[Block], meeting: frozenset[str]) -> lis
     """The blocks that have to stay as they are: what acts, and the variables that it uses."""
     kept: list[Block] = []
     needed: set[str] = set()
+    acts = False  # whether a program follows that is kept: it may read any variable
     for block in reversed(blocks):
         if _is_of(block, meeting):
             stays = bool(block.assigned & needed)
         elif block.only_assigns:
-            stays = bool(block.assigned & needed) or not all(
-                _is_taken(draft, one, meeting) for one in block.sets if one.exported
-            )
+            exported = [one for one in block.sets if one.exported]
+            taken = all(_is_taken(draft, one, meeting) for one in exported)
+            stays = bool(block.assigned & needed) or not taken or (acts and bool(exported))
         else:
             stays = not (block.only_tells and block.uses & meeting)
         if stays:
             kept.append(block)
             needed |= block.uses
+            acts = acts or not block.is_inert
     return kept[::-1]
 
 
@@ -243,7 +248,7 @@ def _is_taken(draft: Draft, one: Assignment, meeting: frozenset[str]) -> bool:
 
 def _literal(draft: Draft, one: Assignment) -> str | None:
     """The value of an exported variable that a job's env can hold."""
-    if one.by not in ("export", "") or one.items is not None:
+    if one.by not in ("export", "") or one.items is not None or _ORDERED.search(one.name):
         return None
     if one.word is None:  # export NAME, of a variable that was set before
         return None

@@ -7,15 +7,16 @@ PET_NAME; the README of pyxis.
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterator, Sequence
 
-from sbatchgen.adopt.draft import Draft, parsed
+from sbatchgen import quoting
+from sbatchgen.adopt.draft import SUBMIT_DIR, Draft, parsed
 from sbatchgen.bash import Word
 from sbatchgen.bash.body import SHELLS
 from sbatchgen.bash.command import Command
 from sbatchgen.bash.launch import Tool, ToolOption
-from sbatchgen.job.launches import CONTAINERS, Launch, fixed_nodes
-from sbatchgen.quoting import word as quoted
+from sbatchgen.job.launches import CONTAINERS, LAUNCHERS, Launch, fixed_nodes
 
 # Options of srun that it takes from the environment as well.
 _VARIABLES = {
@@ -70,6 +71,7 @@ class _Reader:
         self._step()
         self._container()
         self._launcher()
+        self._interpreter()
         self._program()
         self._around(self.launch.command)
         how = self.draft.job.get("launcher") or self.draft.job["mode"]
@@ -192,6 +194,10 @@ class _Reader:
         launch, draft = self.launch, self.draft
         tasks, per_node = launch.tasks or 1, launch.tasks_per_node or 1
         draft.job |= {"mode": "ddp", "launcher": "srun", "nproc_per_node": per_node}
+        if self.resources.gpus_per_task and per_node > 1:
+            self.lose(
+                "--gpus-per-task showed each process its own GPU; here it sees all, and chooses by LOCAL_RANK"
+            )
         asked = nodes * self.resources.tasks_per_node
         step = launch.step
         partly = (
@@ -246,7 +252,7 @@ class _Reader:
             if (name, value) in (("export", "ALL"), ("distribution", "block"), ("gpu-bind", "none")):
                 continue
             if name in _VARIABLES and value is not None:
-                line = f"export {_VARIABLES[name]}={quoted(value or '1')}"
+                line = f"export {_VARIABLES[name]}={quoting.word(value or '1')}"
                 self.draft.step_setup.append(line)
                 self.draft.add(self.lines, "kept", f"--{name} of srun, as {line}")
             else:
@@ -341,6 +347,23 @@ class _Reader:
                 self.lose(f"--{option.name} of torchrun")
             else:
                 self.draft.env[f"PET_{option.name.upper().replace('-', '_')}"] = option.value or "1"
+
+    def _interpreter(self) -> None:
+        """A Python, or a torchrun, that is named with its folder: here python3 is the first one on PATH."""
+        tool = next(tool for tool in self.launch.tools if tool.name in ("python", "torchrun", *LAUNCHERS))
+        path = self.draft.path(tool.words[0], tool.body) or ""
+        if "/" in path:
+            path = self.draft.file(tool.words[0], tool.body) or ""
+        folder, slash, name = path.rpartition("/")
+        if re.fullmatch(r"python3\.\d+", name) or not path:
+            self.lose(f"{tool.words[0].text}: python3 of an environment is started here")
+        elif slash and self.draft.profile.get("runtime"):
+            self.lose(f"{path}: python3 of the image is started here")
+        elif slash:
+            absolute = folder if folder.startswith(("/", "${")) else f"{SUBMIT_DIR}/{folder}"
+            self.draft.profile["runtime"] = "host"
+            self.draft.step_setup.append(f"PATH={quoting.path(absolute)}:$PATH")
+            self.draft.add(self.lines, "understood", f"{absolute} comes first in PATH")
 
     def _program(self) -> None:
         """The trainer and its arguments."""

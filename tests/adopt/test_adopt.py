@@ -196,6 +196,12 @@ KEPT = [  # a body, and the lines of setup
     ),
     ("cat > x.json <<END\n{\n  1\n}\nEND\npython t.py", ["cat > x.json <<END", "{", "  1", "}", "END"]),
     ("python prepare.py\npython t.py", ["python prepare.py"]),
+    ("/v/bin/python t.py", ['PATH="/v/bin":$PATH']),
+    ("V=v\n$V/bin/torchrun --nproc-per-node=2 t.py", ['PATH="${SLURM_SUBMIT_DIR}/v/bin":$PATH']),
+    ("source a/bin/activate\n/b/bin/python t.py", ["source a/bin/activate", 'PATH="/b/bin":$PATH']),
+    ("export A=1\n./fetch\npython t.py", ["export A=1", "./fetch"]),
+    ("export CONDA_ENVS_PATH=/x\npython t.py", ["export CONDA_ENVS_PATH=/x"]),
+    ("export PATH=/a:/b\nmodule load c\npython t.py", ["export PATH=/a:/b", "module load c"]),
     ("srun --label --cpu-bind=cores python t.py", ["export SLURM_LABELIO=1", "export SLURM_CPU_BIND=cores"]),
 ]
 
@@ -204,7 +210,7 @@ KEPT = [  # a body, and the lines of setup
 def test_what_stays_as_it_stands(body: str, setup: list[str]) -> None:
     found = profile(of_body(body))
     assert found["setup"] == setup
-    assert "runtime" not in found
+    assert found.get("runtime", "host") == "host"
     assert "modules" not in found
 
 
@@ -219,6 +225,7 @@ UNDERSTOOD: list[
     ("python t.py --out=$SCRATCH/o", {"args": ["--out={run_dir}"], "run_dir": "${SCRATCH}/o"}, {}),
     ("export A=1 B='x y'\npython t.py", {"env": {"A": "1", "B": "x y"}}, {}),
     ("A=1 python t.py", {"env": {"A": "1"}}, {}),
+    ("export PYTHONPATH=/src\npython t.py", {"env": {"PYTHONPATH": "/src"}}, {}),
     ("module load a b\npython t.py", {}, {"modules": ["a", "b"]}),
     ("source $HOME/v/bin/activate\npython t.py", {}, {"runtimes": {"venv": {"path": "${HOME}/v"}}}),
     ("source v/bin/activate\npython t.py", {}, {"runtimes": {"venv": {"path": "v"}}}),
@@ -277,6 +284,8 @@ LOST = [  # a body, the line, and what is said
     ('python t.py "$@"', 5, "plain text"),
     ("python t.py < data", 5, "into the trainer"),
     ("timeout 1h python t.py", 5, "timeout around"),
+    ("python3.11 t.py", 5, "python3.11"),
+    ("apptainer exec i.sif /opt/conda/bin/python t.py", 5, "of the image"),
     ("trap 'scontrol requeue $SLURM_JOB_ID' USR1\npython t.py &\nwait", 6, "trap"),
     ("python -m torch.distributed.launch --nproc_per_node=2 t.py", 5, "--local-rank"),
     ("apptainer exec --cleanenv i.sif python t.py", 5, "--cleanenv"),
