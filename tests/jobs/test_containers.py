@@ -316,6 +316,7 @@ def test_a_container_left_behind_is_replaced(site: Site, enroot: Path) -> None:
     (enroot / "store" / "n3" / f"pyxis_{job}.0" / "tmp").mkdir(parents=True)
     site.cluster.run(["scontrol", "update", f"jobid={job}", "starttime=now"], check=True)
     site.cluster.wait(job, {"COMPLETED"})
+    assert '"cwd"' in site.log("left")
 
 
 def test_variables_of_pyxis_are_not_those_of_the_job(site: Site) -> None:
