@@ -200,9 +200,9 @@ def test_watch_shows_it_again_until_ctrl_c(
 
 
 @pytest.fixture(scope="module")
-def busy(real_slurm: None) -> Iterator[Cluster]:
+def busy(slurm_root: Path | None) -> Iterator[Cluster]:
     """A cluster of its own, which others' jobs leave alone."""
-    with Cluster() as running:
+    with Cluster(root=slurm_root) as running:
         yield running
 
 
@@ -217,7 +217,7 @@ Held = dict[str, dict[str, Counter[int]]]
 
 
 def held(printed: str) -> Held:
-    """By node, GPUs and shards of jobs, by number, as `scontrol show job -d` prints them; and their memory, as 0.
+    """By node, GPUs and shards of jobs, by number, as `scontrol show job -d` prints them; their memory and ids.
 
     The number of a GPU counts how often it is given away. Jobs that are COMPLETING have given theirs back.
     """
@@ -227,14 +227,21 @@ def held(printed: str) -> Held:
             continue
         for hosts, memory, said in re.findall(r" Nodes=(\S+) CPU_IDs=\S+ Mem=(\d+) GRES=(\S*)", line):
             of_job = {"memory": Counter({0: int(memory)}), "gpu": Counter[int](), "shard": Counter[int]()}
-            for name, count, numbers in re.findall(r"(gpu|shard)(?::[a-z]\w*)?:(\d+)\(IDX:([\d,-]+)\)", said):
-                of_job[name].update(
-                    {number: int(count) if name == "shard" else 1 for number in expand(numbers)}
-                )
+            of_job["jobs"] = Counter([int(line.removeprefix("JobId=").split()[0])])
+            for name, count, which in re.findall(r"(gpu|shard)(?::[a-z]\w*)?:(\d+)\(([^)]+)\)", said):
+                of_job[name].update(of_gpus(int(count), which, each=name == "gpu"))
             for host in expand_hosts(hosts):
                 for name, amounts in of_job.items():
                     found.setdefault(host, {}).setdefault(name, Counter()).update(amounts)
     return found
+
+
+def of_gpus(count: int, which: str, *, each: bool) -> dict[int, int]:
+    """How much of each GPU, from IDX:0-1, or, since 23.11, from 0/16,8/16."""
+    if which.startswith("IDX:"):
+        return dict.fromkeys(expand(which[4:]), 1 if each else count)
+    used = [part.partition("/")[0] for part in which.split(",")]
+    return {number: int(some) for number, some in enumerate(used) if some not in ("0", "-")}
 
 
 def told(nodes: list[dict[str, Any]]) -> Held:
@@ -249,15 +256,15 @@ def told(nodes: list[dict[str, Any]]) -> Held:
 
 
 def look(cluster: Cluster) -> tuple[str, Held] | None:
-    """All that scontrol prints of jobs, and what they hold; None if it says otherwise of the nodes.
-
-    It may: what it says of nodes is up to a second old (22.05).
-    """
+    """All that scontrol prints of jobs, and what they hold; None if what it prints of nodes is of another moment."""
     both = "scontrol -o -d show job; scontrol -o -d show node"
     printed = cluster.root(["sh", "-c", both]).stdout
     jobs = held(printed)
-    for name, memory in re.findall(r"^NodeName=(\S+).* AllocMem=(\d+)", printed, re.MULTILINE):
-        if int(memory) != jobs.get(name, {}).get("memory", Counter())[0]:
+    shown = r"^NodeName=(\S+).* GresUsed=gpu:a100:\d+\(IDX:([^)]+)\).* AllocMem=(\d+)"
+    for name, numbers, memory in re.findall(shown, printed, re.MULTILINE):
+        here = jobs.get(name, {"memory": Counter(), "gpu": Counter()})
+        gpus = set() if numbers == "N/A" else {*expand(numbers)}
+        if int(memory) != here["memory"][0] or gpus != {*here["gpu"]}:
             return None
     return printed, jobs
 
@@ -281,7 +288,7 @@ def some_jobs(cluster: Cluster, drawn: random.Random) -> None:
             ["gpu:1", "gpu:a100:2", "gpu:3", *(f"shard:{drawn.randint(1, 16)}" for _ in range(4))]
         )
         nodes = drawn.choice([1, 1, 2])
-        wait = 'sleep "$(( RANDOM % 6 + 2 )).$(( RANDOM % 9 + 1 ))"'
+        wait = 'sleep "$(( RANDOM % 8 + 3 )).$(( RANDOM % 9 + 1 ))"'
         cluster.sbatch(
             f"--gres={amount}", f"--nodes={nodes}", "--mem=100M", "--time=5", "--array=0-5", "--output=/dev/null",
             script=f"#!/bin/bash\n{wait}\n",
