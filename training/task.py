@@ -21,7 +21,7 @@ from training.errors import FAILED, UserError
 from training.output.log import complain
 from training.processes import spawn
 from training.processes.jobscript import leave_status
-from training.processes.ranks import MEETING, detect, node_of_step
+from training.processes.ranks import MEETING, detect
 
 RANK_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
@@ -55,14 +55,12 @@ def main(argv: list[str]) -> int:
 def environment_of_task(environ: Mapping[str, str], launcher: str) -> dict[str, str]:
     """The trainer's environment, for srun with RANK, LOCAL_RANK and WORLD_SIZE from Slurm's numbers.
 
-    Ranks that pyxis or an image has set are removed; where there is nobody to meet, MASTER_ADDR and
-    MASTER_PORT too.
+    Ranks that pyxis or an image has set are removed; with `none`, MASTER_ADDR and MASTER_PORT too.
 
     Raises:
-        UserError: If a variable of Slurm is missing, or not a number.
+        UserError: For launcher srun, if a variable is missing.
     """
-    alone = launcher == "none" or (launcher == "spawn" and node_of_step(environ)[1] == 1)
-    dropped = (*RANK_NAMES, *(MEETING if alone else ()))
+    dropped = (*RANK_NAMES, *(MEETING if launcher == "none" else ()))
     environment = {name: value for name, value in environ.items() if name not in dropped}
     if launcher == "srun":
         place = detect(environ, "srun")

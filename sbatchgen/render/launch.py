@@ -172,7 +172,10 @@ def _container(plan: Plan, exported: Sequence[str], mounted: Sequence[str]) -> I
         yield f'--container-env="{",".join(exported)}"'
         # For caches: the home in the image can't be written. srun may look for all but env on the node.
         home = "$HOME" if "HOME" in plan.env or "${HOME}" in plan.binds else "$RUN_DIR"
-        yield f'env HOME="{home}"'
+        # A trainer that starts its processes on one node meets nobody: these would be the image's own.
+        alone = plan.trainer and plan.launcher == "spawn" and not several_tasks(plan)
+        unset = [f"-u {name} " for name in MEETING if alone and name not in plan.env]
+        yield f'env {"".join(unset)}HOME="{home}"'
         if "PYTHONPATH" in plan.env:  # before that of the image, which is known only in there
             yield r'sh -c "PYTHONPATH=\$0\${PYTHONPATH:+:\$PYTHONPATH} exec \"\$@\"" "$PYTHONPATH"'
 

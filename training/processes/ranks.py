@@ -68,20 +68,15 @@ def spawn_environments(
         UserError: If there are several nodes and MASTER_ADDR or MASTER_PORT is not set.
     """
     if not nodes:
-        node, nodes = node_of_step(environ)
+        step_nodes = "SLURM_STEP_NUM_NODES" if "SLURM_STEP_NUM_NODES" in environ else "SLURM_NNODES"
+        nodes = _number(environ, step_nodes, default=1)
+        node = _number(environ, "SLURM_NODEID") if nodes > 1 else 0
     if nodes > 1:
         require(environ, MEETING, fix=MEETING_FIX)
     shared = dict(environ) | {"WORLD_SIZE": str(nodes * processes), "LOCAL_WORLD_SIZE": str(processes)}
     if nodes == 1:  # replaces what a container image may set
         shared |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(_free_port())}
     return [shared | {"RANK": str(node * processes + i), "LOCAL_RANK": str(i)} for i in range(processes)]
-
-
-def node_of_step(environ: Mapping[str, str]) -> tuple[int, int]:
-    """Index of this node, and number of nodes, as Slurm says; of a single machine, 0 and 1."""
-    step_nodes = "SLURM_STEP_NUM_NODES" if "SLURM_STEP_NUM_NODES" in environ else "SLURM_NNODES"
-    nodes = _number(environ, step_nodes, default=1)
-    return (_number(environ, "SLURM_NODEID") if nodes > 1 else 0), nodes
 
 
 def _place(launcher: str, environ: Mapping[str, str], names: tuple[str, ...], local_size: int) -> Place:
