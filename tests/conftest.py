@@ -10,7 +10,9 @@ import signal
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -20,14 +22,16 @@ from sbatchgen.cli import main
 pytest_plugins = ["tests.cluster.fixtures"]
 
 REPOSITORY = Path(__file__).parents[1]
-SLOW_FIXTURES = {"cluster", "controller_factory", "later_root", "real_slurm", "trained"}
+SLOW_FIXTURES = {"controller_factory", "later_root", "real_slurm", "slurm_root", "trained"}
 # Files and folders that begin, so that the processes which share the files end at about the same time. The longest
-# is first, but no three with a Slurm whose jobs train run at once.
-SLOWEST = """
-    jobs/test_survival.py jobs/test_chains.py jobs/test_own_trainer.py jobs/test_tutorials.py jobs/test_jobs.py
-    training/test_images.py jobs/test_containers.py jobs/test_conformance.py training/test_runs.py
-    training/test_moments.py runs/test_start.py jobs/test_environments.py docs/test_own.py docs/test_pages.py
-    test_situations.py training/test_seen.py lint/test_scripts.py rules/test_values.py
+# is first, but no three with a Slurm whose jobs train run at once. Of a file, each Slurm's tests are a part of their own.
+LATER = "26.05"
+SLOWEST = f"""
+    jobs/test_survival.py jobs/test_chains.py jobs/test_own_trainer.py jobs/test_survival.py@{LATER}
+    jobs/test_tutorials.py jobs/test_jobs.py training/test_images.py jobs/test_chains.py@{LATER}
+    jobs/test_containers.py training/test_runs.py jobs/test_jobs.py@{LATER} training/test_moments.py
+    jobs/test_apptainer.py jobs/test_containers.py@{LATER} runs/test_start.py runs/test_start.py@{LATER}
+    docs/test_own.py docs/test_pages.py test_situations.py training/test_seen.py lint/test_scripts.py rules/test_values.py
     training runs docs rules lint
 """.split()
 HOMES = itertools.count()
@@ -70,10 +74,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {name: number for number, name in enumerate(SLOWEST)}
 
     def place(item: pytest.Item) -> int:
-        file = item.path.relative_to(REPOSITORY / "tests")
-        return places.get(str(file), places.get(str(file.parent), len(places)))
+        file, _, later = part(item.nodeid).removeprefix("tests/").partition("@")
+        names = (f"{file}@{later}", file, str(Path(file).parent))
+        return next((places[name] for name in names if name in places), len(places))
 
     items.sort(key=place)
+
+
+def part(nodeid: str) -> str:
+    """The file that a test is in, and @26.05 if it needs this Slurm."""
+    file, _, test = nodeid.partition("::")
+    return f"{file}@{LATER}" if f"[{LATER}" in test else file
+
+
+@pytest.hookimpl(optionalhook=True)  # without xdist there is none
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With --dist loadfile, tests are shared out by parts."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    scheduler = import_module("xdist.scheduler").LoadFileScheduling(config, log)
+    scheduler._split_scope = part
+    return scheduler
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
