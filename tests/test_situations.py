@@ -51,8 +51,10 @@ COMMANDS = {
     "submit script": ("submit", "job.slurm", "--yes"),
     "lint": ("lint", "job.slurm", "job.md"),
     "lint --fix": ("lint", "--fix", "bad.slurm"),
+    "adopt": ("adopt", "old.slurm", "--to", "new"),
     "list": ("profile", "list"),
     "check": ("profile", "check", "./here.yaml", "msu"),
+    "test": ("profile", "test", "./here.yaml"),
     "show": ("profile", "show", "./here.yaml"),
     "data": ("data", "mnist", "--to", "data", "--synthetic", "--train", "5", "--test", "5"),
     "image": ("image", "pull", "docker://x.org/y", "--to", "image.sif"),
@@ -88,6 +90,7 @@ class World:
         (self.work / "train.py").touch()
         (self.work / "job.slurm").write_text(SCRIPT)
         (self.work / "bad.slurm").write_text(SCRIPT.replace("--time", "-t"))
+        (self.work / "old.slurm").write_text(SCRIPT.replace("hostname", "python train.py"))
         (self.work / "job.md").write_text(f"```bash\n{SCRIPT}```\n")
         (self.work / "runs/drawn/events.jsonl").write_text(EVENTS)
         self.env = {
@@ -325,7 +328,7 @@ OF = {
     "a template ": ("render", "write", "review", "explain", "submit"),
     "notes ": ("render", "review", "test-only", "submit", "plot"),
 }
-READ = ("job.yaml", "job.slurm", "bad.slurm", "job.md", "here.yaml", "runs/drawn/events.jsonl")
+READ = ("job.yaml", "job.slurm", "bad.slurm", "old.slurm", "job.md", "here.yaml", "runs/drawn/events.jsonl")
 NOTES = ("runs/drawn/status.json", "runs/drawn/config.json", "runs/job/job-1.slurm", "runs/ddp/job-1.slurm")
 NUMBERS = [
     ("--nodes", "1"), ("--time", "1"), ("--mem", "1"), ("--gpus", "1"), ("--gpus-per-node", "a:1"),
