@@ -149,12 +149,14 @@ def _lacks_gres(needs: Needs, node: SlurmNode, gpus: Sequence[Gpu]) -> Iterator[
     job = needs.job
     for kind, count in job.gpus_on_node:
         if sum(gpu.free and kind in ("", gpu.type) for gpu in gpus) < count:
-            yield f"fewer than {count} free GPUs" + f" of type {kind}" * bool(kind)
+            yield f"fewer than {count} free GPU{'s' * (count > 1)}" + f" of type {kind}" * bool(kind)
     for name, kind, count in job.gres:
         if name == "shard" and count:
             spare = [gpu.shards_free for gpu in gpus if kind in ("", gpu.type)]
             if (sum(spare) if needs.several_gpus else max(spare, default=0)) < count:
-                yield f"fewer than {count} free shards" + " on one GPU" * (not needs.several_gpus)
+                yield f"fewer than {count} free shard{'s' * (count > 1)}" + " on one GPU" * (
+                    not needs.several_gpus
+                )
         elif name != "gpu" and _spare(node, name, kind) < count:
             yield f"fewer than {count} free {name}"
 
@@ -164,7 +166,7 @@ def _lacks_cpus(needs: Needs, node: SlurmNode) -> Iterator[str]:
     tasks, threads = needs.job.tasks_per_node, node.threads_per_core or 1
     cpus = -(-needs.job.cpus_on_node // tasks // threads) * threads * tasks
     if node.cpus_usable - node.cpus_used < cpus:
-        yield f"fewer than {cpus} free CPUs"
+        yield f"fewer than {cpus} free CPU{'s' * (cpus > 1)}"
     memory = node.memory - node.memory_reserved
     wanted = memory if needs.memory is None else needs.memory
     if memory - node.memory_used < wanted:
