@@ -525,11 +525,10 @@ def test_the_advice_works_on_a_real_slurm(cluster: Cluster) -> None:
         assert ended.returncode == 0, f"{line}: {ended.stderr}"
         printed[line] = ended.stdout
 
-    assert len(printed) >= 9
+    assert len(printed) >= 7
     assert sorted(printed["srun --jobid=JOBID --overlap nvidia-smi"].split()) == ["n1", "n2"]
     assert job in printed["squeue --me"]
     assert f"JobId={job} " in printed["scontrol show job JOBID"]
-    assert "GRES_USED" in printed["sinfo --all --Node --Format=NodeList,Gres:60,GresUsed:100"]
     cluster.wait(job, {"CANCELLED"})
 
 
