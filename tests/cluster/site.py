@@ -105,13 +105,22 @@ def why_not() -> str | None:
 def until(
     predicate: Callable[[], bool], what: str, *, timeout: float = HANGS_S, interval: float = 0.05
 ) -> None:
-    """Wait for something to become true.
+    """Wait for something to become true; a slurmctld that is too busy to answer is asked again.
 
     Raises:
         TimeoutError: If it does not within the timeout, in seconds.
     """
     end = time.monotonic() + timeout
-    while not predicate():
+
+    def true() -> bool:
+        try:
+            return predicate()
+        except RuntimeError as error:
+            if "Unable to contact slurm controller" in str(error):
+                return False
+            raise
+
+    while not true():
         if time.monotonic() > end:
             raise TimeoutError(f"no {what} within {timeout:g} s")
         time.sleep(interval)
