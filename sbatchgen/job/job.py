@@ -24,12 +24,14 @@ class Job:
     Attributes:
         profile: Its cluster.
         slurm: The release of Slurm that reads the script.
+        assumed: Whether nobody has named the release: what it alone refuses is a warning then.
         makes_log_folders: Whether the folders of its logs are made before it is submitted.
         folder: Where it would be submitted; None if unknown.
     """
 
     profile: Profile = NO_CLUSTER
     slurm: str = DEFAULT_SLURM
+    assumed: bool = False
     makes_log_folders: bool = False
     folder: Path | None = None
 
@@ -64,8 +66,13 @@ class PlannedJob(Job):
     """The job of a plan."""
 
     def __init__(self, plan: Plan, *, makes_log_folders: bool = False) -> None:
-        slurm = plan.profile.slurm or DEFAULT_SLURM
-        super().__init__(profile=plan.profile, slurm=slurm, makes_log_folders=makes_log_folders)
+        release = plan.profile.slurm
+        super().__init__(
+            profile=plan.profile,
+            slurm=release or DEFAULT_SLURM,
+            assumed=not release,
+            makes_log_folders=makes_log_folders,
+        )
         self.plan = plan
 
     @cached_property

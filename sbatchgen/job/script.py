@@ -56,14 +56,12 @@ class JobScript(Job):
     Attributes:
         file: Its name, for messages.
         text: The script; bytes that are not UTF-8 are surrogates.
-        assumed: Whether nobody has named the release: what it alone refuses is a warning then.
         environment: That of the submission, for SBATCH_ variables; empty where nobody submits.
         known_options: Options of plugins besides those in the profile; name= for one with a value.
     """
 
     file: str
     text: str
-    assumed: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     known_options: tuple[str, ...] = ()
 

@@ -23,6 +23,7 @@ _LITERAL_OPTIONS = "account chdir comment error input job-name mail-user output 
 LITERAL_OPTIONS = tuple(_LITERAL_OPTIONS.split())
 _SHELL = re.compile(r"\$\{?[A-Za-z_]\w*\}?|\$\(|`|^~(?=/|$)")
 _PATTERN = re.compile(r"%(\d*)(.)")
+MAKES_FOLDERS = "23.02"  # the first release that makes the folders of logs
 
 
 @RULES.add("SB117", "warning", "a variable or ~ in a directive, which sbatch does not expand")
@@ -68,7 +69,7 @@ def _requeue_keeps_log(job: Job) -> Iterator[Hit]:
 
 @RULES.add("SB701", "warning", "a log folder that may not exist")
 def _log_folder_exists(job: Job) -> Iterator[Hit]:
-    if job.makes_log_folders:
+    if job.makes_log_folders or _slurm_makes_folders(job):
         return
     told = set()
     for name in LOGS:
@@ -79,6 +80,7 @@ def _log_folder_exists(job: Job) -> Iterator[Hit]:
             continue  # a folder of the cluster, not of this machine; SB117
         told.add(folder)
         what = f"the log folder '{folder}' must exist before the job starts, or the job dies silently"
+        what += f" (before Slurm {MAKES_FOLDERS})"
         yield Hit(name, what, f"mkdir -p {folder} first; sbatchgen submit does")
 
 
@@ -147,9 +149,10 @@ def _no_backslash(job: Job) -> Iterator[Hit]:
 @RULES.add("SB708", "warning", "a slash in the job name that moves the log")
 def _name_in_log(job: Job) -> Iterator[Hit]:
     job_name = job.option("job-name")
-    for name in LOGS if "/" in job_name else ():
+    for name in LOGS if "/" in job_name and not _slurm_makes_folders(job) else ():
         if "%x" in job.option(name):
-            what = f"%x in {name} is '{job_name}': the slash makes it a folder, which Slurm does not make"
+            what = f"%x in {name} is '{job_name}': the slash makes it a folder, "
+            what += f"which Slurm before {MAKES_FOLDERS} does not make"
             yield Hit(name, what, "use a job name without a slash")
 
 
@@ -167,6 +170,11 @@ def _log_is_kept(job: Job) -> Iterator[Hit]:
     path = job.option("output")
     if path in ("none", "/dev/null"):
         yield Hit("output", f"--output={path}: the output of the job is lost", "use %x-%j.out")
+
+
+def _slurm_makes_folders(job: Job) -> bool:
+    """Whether the release is known, and makes the folders of logs: io.c of slurmstepd, slurm-23-02-8-1."""
+    return not job.assumed and job.slurm >= MAKES_FOLDERS
 
 
 def _tasks_of_array(job: Job) -> int:
