@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sbatchgen.errors import SlurmError
 from sbatchgen.slurm.command import query
-from sbatchgen.slurm.slurm_job import count, seconds
+from sbatchgen.slurm.slurm_job import limit, seconds
 
 _QOS = ("name", "maxwall", "maxtres", "maxtrespu", "grptres", "flags")
 _ACCOUNTS = ("account", "partition", "qos", "defaultqos")
@@ -78,7 +78,8 @@ def _qos(row: Mapping[str, str]) -> QosLimits:
     ]
 
     def least(name: str) -> int | None:
-        return min((count(one[name]) for one in tres if one.get(name, "").isdecimal()), default=None)
+        limits = (limit(one.get(name, "")) for one in tres)
+        return min((one for one in limits if one is not None), default=None)
 
     return QosLimits(
         name=row["name"],

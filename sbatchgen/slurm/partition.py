@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from sbatchgen.slurm.command import of_cluster, query
-from sbatchgen.slurm.slurm_job import count, seconds
+from sbatchgen.slurm.slurm_job import count, limit, seconds
 
 _BETWEEN = re.compile(r" +(?=[A-Z][A-Za-z]*=)")  # groups may have blanks in their names
 _ANY = ("", "ALL", "(null)", "N/A")
@@ -97,32 +97,27 @@ def _partition(line: str) -> SlurmPartition:
         cpus=count(values.get("TotalCPUs", "")),
         time_max_s=seconds(values.get("MaxTime", "")),
         time_default_s=seconds(values.get("DefaultTime", "")),
-        nodes_max=_limit(values.get("MaxNodes")),
-        nodes_min=_limit(values.get("MinNodes")) or None,
+        nodes_max=limit(values.get("MaxNodes", "")),
+        nodes_min=limit(values.get("MinNodes", "")) or None,
         accounts=_names(values.get("AllowAccounts")),
         qos=_names(values.get("AllowQos")),
         groups=_names(values.get("AllowGroups")),
         accounts_denied=_names(values.get("DenyAccounts")),
         qos_denied=_names(values.get("DenyQos")),
         own_qos=values.get("QoS", "").replace("N/A", ""),
-        cpus_per_gpu=_limit(given.get("DefCpuPerGPU")),
-        mem_per_gpu=_limit(given.get("DefMemPerGPU")),
-        mem_per_cpu=_limit(values.get("DefMemPerCPU")),
-        mem_per_node=_limit(values.get("DefMemPerNode")),
-        mem_per_cpu_max=_limit(values.get("MaxMemPerCPU")),
-        mem_per_node_max=_limit(values.get("MaxMemPerNode")),
-        cpus_per_node_max=_limit(values.get("MaxCPUsPerNode")),
+        cpus_per_gpu=limit(given.get("DefCpuPerGPU", "")),
+        mem_per_gpu=limit(given.get("DefMemPerGPU", "")),
+        mem_per_cpu=limit(values.get("DefMemPerCPU", "")),
+        mem_per_node=limit(values.get("DefMemPerNode", "")),
+        mem_per_cpu_max=limit(values.get("MaxMemPerCPU", "")),
+        mem_per_node_max=limit(values.get("MaxMemPerNode", "")),
+        cpus_per_node_max=limit(values.get("MaxCPUsPerNode", "")),
         exclusive="EXCLUSIVE" in values.get("OverSubscribe", "") or values.get("Exclusive") == "NODE",
         reservation_only=values.get("ReqResv") == "YES",
         root_only=values.get("RootOnly") == "YES",
         preempt=values.get("PreemptMode", ""),
         grace_s=count(values.get("GraceTime", "")),
     )
-
-
-def _limit(printed: str | None) -> int | None:
-    """A number; None for UNLIMITED and for what is not there."""
-    return int(printed) if printed and printed.isascii() and printed.isdecimal() else None
 
 
 def _names(printed: str | None) -> tuple[str, ...]:

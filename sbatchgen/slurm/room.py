@@ -17,6 +17,7 @@ from sbatchgen.sbatch.hostlist import expanded
 from sbatchgen.slurm.gpus import Gpu, GpuNode, unavailable
 from sbatchgen.slurm.node import SlurmNode
 from sbatchgen.slurm.partition import SlurmPartition
+from sbatchgen.slurm.slurm_job import limit
 from sbatchgen.units import Memory
 
 _FEATURES = re.compile(r"[^&|,*\[\]()]+(?:[&,][^&|,*\[\]()]+)*|[^&|,*\[\]()]+(?:\|[^&|,*\[\]()]+)*")
@@ -104,7 +105,7 @@ def _memory(job: Resources, partition: SlurmPartition, settings: Mapping[str, st
         return partition.mem_per_gpu * job.gpu_count
     each, node = partition.mem_per_cpu, partition.mem_per_node
     if not each and not node:
-        each, node = (_number(settings.get(f"DefMemPer{unit}", "")) for unit in ("CPU", "Node"))
+        each, node = (limit(settings.get(f"DefMemPer{unit}", "")) for unit in ("CPU", "Node"))
     return each * job.cpus_on_node if each else node
 
 
@@ -206,7 +207,3 @@ def _hosts(text: str) -> list[str]:
         return expanded(text, slurm=NEWEST) if text else []
     except RefusedError:  # which SB140 tells
         return []
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdecimal() else None

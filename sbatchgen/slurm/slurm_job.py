@@ -96,7 +96,12 @@ def text(printed: str) -> str:
 
 def count(printed: str) -> int:
     """A number of things; 0 if it is missing."""
-    return int(printed) if printed.isascii() and printed.isdecimal() else 0
+    return limit(printed) or 0
+
+
+def limit(printed: str) -> int | None:
+    """A number; None for UNLIMITED, and if it is missing."""
+    return int(printed) if printed.isascii() and printed.isdecimal() else None
 
 
 def time(printed: str) -> datetime | None:
