@@ -363,12 +363,16 @@ def test_a_cancelled_training_saves(site: Site) -> None:
 # What the tests above rest on: the stand-in itself.
 
 
+WAITED = re.compile(r"^srun: job \d+ (queued and waiting for|has been allocated) resources\n", re.MULTILINE)
+
+
 def srun(site: Site, *arguments: str, **env: str) -> tuple[int, str]:
+    """Exit status and output, less the lines of an srun that waits for the node of the one before."""
     image = (
         () if any(one.startswith("--container-image") for one in arguments) else (of_image(site, "enroot"),)
     )
     done = site.cluster.run(["srun", *image, *arguments], cwd=site.folder, env=env)
-    return done.returncode, done.stdout + done.stderr
+    return done.returncode, re.sub(WAITED, "", done.stdout + done.stderr)
 
 
 def of_image(site: Site, name: str) -> str:
