@@ -20,9 +20,9 @@ BIN := $(VENV)/bin
 BIN_OLDEST := $(VENV_OLDEST)/bin
 .PHONY: demo docs test test-fast test-oldest check clean sid modules
 
-# Test files are shared out among so many processes, the slow ones first: one more than cores, since jobs wait. Tests on
+# Test files are shared out among so many processes, the slow ones first: more than cores, since jobs wait. Tests on
 # another Slurm are a part of their own (tests/conftest.py).
-WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
+WORKERS ?= $(shell echo $$((2 * $$(nproc) + 1)))
 TRAINS = tests/jobs tests/training tests/docs/test_own.py tests/test_benchmark.py
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
