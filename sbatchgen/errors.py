@@ -14,12 +14,11 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """What is wrong, where it was written (`file:line` or a flag), and how to fix it."""
 
     what: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from sbatchgen.errors import Problem
@@ -42,8 +41,7 @@ class Edit(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True, eq=False)
-class Finding:
+class Finding(NamedTuple):
     """What a check says. `about_fit`: the job breaks on a limit of the cluster, not on itself.
 
     Attributes:

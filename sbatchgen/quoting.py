@@ -8,25 +8,23 @@ from __future__ import annotations
 
 import functools
 import re
-import shlex
 
 from sbatchgen.units import ShellPath
 
-_PLAIN_VALUE = re.compile(r"[A-Za-z0-9_@%+:,./=-]+")
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 # The variables of a path, and the folder of a relative one where there is no Slurm.
 _EXPANDED = re.compile(rf"{ShellPath.VARIABLE.pattern}|\$\{{PWD\}}")
-_PLAIN_WORD = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")  # what shlex.quote leaves as it is
 _SPECIAL = re.compile(r'[\\"`$]')
 
 
 def word(text: str) -> str:
     """One word of bash that holds exactly this text; control characters are escaped."""
-    if _PLAIN_WORD.fullmatch(text):
+    if _PLAIN.fullmatch(text):
         return text
     if any(ord(char) < 32 or ord(char) == 127 for char in text):
         escaped = text.replace("\\", "\\\\").replace("'", "\\'")
         return "$'" + re.sub(r"[\x00-\x1f\x7f]", lambda m: f"\\x{ord(m[0]):02x}", escaped) + "'"
-    return shlex.quote(text)
+    return "'" + text.replace("'", "'\"'\"'") + "'"
 
 
 def words(texts: tuple[str, ...]) -> str:
@@ -42,7 +40,7 @@ def inside_quotes(text: str) -> str:
 @functools.lru_cache(maxsize=256)
 def path(text: str) -> str:
     """One word of bash in which only ${USER} and its like are expanded."""
-    if _PLAIN_WORD.fullmatch(text):
+    if _PLAIN.fullmatch(text):
         return f'"{text}"'
     pieces, start = [], 0
     for match in _EXPANDED.finditer(text):
@@ -59,7 +57,7 @@ def directive(option: str, value: str) -> str:
     """
     if not value:
         return f"--{option}"
-    if _PLAIN_VALUE.fullmatch(value) and value.lower() not in ("hetjob", "packjob"):
+    if _PLAIN.fullmatch(value) and value.lower() not in ("hetjob", "packjob"):
         return f"--{option}={value}"
     if re.search(r"[\x00-\x1f\x7f]", value):
         raise ValueError(f"{value!r} holds a control character")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from typing import TYPE_CHECKING
 
@@ -191,7 +190,7 @@ def profile_test(names: tuple[str, ...], *, live: bool, settings: tuple[str, ...
             parts = (one.profile, one.job, one.runtime, one.partition)
             by_problem.setdefault(problem, []).append(" ".join(part for part in parts if part))
     problems = [
-        dataclasses.replace(problem, what=f"{where[0]}{_more(where)}: {problem.what}")
+        problem._replace(what=f"{where[0]}{_more(where)}: {problem.what}")
         for problem, where in by_problem.items()
     ]
     if any(one.outcome == "error" for one in tried):

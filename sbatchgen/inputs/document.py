@@ -30,12 +30,10 @@ MAX_KEY = 200  # characters
 MAX_SHOWN = 20  # problems
 MAX_TEXT = 300  # characters of a message
 _BOOLS = {"true": True, "false": False}
-# What no YAML may hold: YAML 1.1, 5.1.
-_UNPRINTABLE = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _DIRECTIVE = re.compile(r"(?:\A|[\n\r\x85\u2028\u2029])%")  # libyaml takes time squared for %TAG lines
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Document(Generic[T]):
     """A decoded file, and the place of each of its values: "options.nodes" -> "job.yaml:4"."""
 
@@ -61,7 +59,7 @@ def _text(path: Path) -> str:
         what = f"{path} is larger than {MAX_BYTES >> 20} MiB: is it the right file?"
         raise DocumentError.of(what, fix="name a profile or a job")
     try:
-        return data.decode("utf-8-sig")
+        return data.decode()  # `decode` removes the mark of UTF-8
     except UnicodeDecodeError as error:
         utf16 = data.startswith((b"\xff\xfe", b"\xfe\xff"))
         found, encoding = (
@@ -124,7 +122,7 @@ def _cut(text: str) -> str:
 
 def _refuse_characters(text: str, problems: _Problems) -> None:
     """Refuse what the parser reports without a line, or is too slow for."""
-    if found := _UNPRINTABLE.search(text):
+    if found := yaml.reader.Reader.NON_PRINTABLE.search(text):
         line, column = (
             text.count("\n", 0, found.start()) + 1,
             found.start() - text.rfind("\n", 0, found.start()),

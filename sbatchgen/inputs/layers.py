@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.options import NAMES, SbatchOptions
@@ -22,8 +22,7 @@ class Level(IntEnum):
     COMMAND_LINE = 5
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """Where a value was written: a layer, and a `file:line`, a flag, or the rule it follows from."""
 
     level: Level
@@ -39,8 +38,7 @@ class Origin:
 BY_DEFAULT = Origin(Level.DEFAULT, "default")
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(NamedTuple):
     """The values of one level, "options.nodes" -> 4, each with its place."""
 
     level: Level

@@ -13,6 +13,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from sbatchgen.errors import DocumentError, Problem, did_you_mean
 from sbatchgen.inputs.trust import chmod_helps, doubt
@@ -22,8 +23,7 @@ SITES = "sbatchgen.sites"  # the entry points of installed packages that hold `p
 TRUST = "SBATCHGEN_TRUST"
 
 
-@dataclass(frozen=True)
-class LeftOut:
+class LeftOut(NamedTuple):
     """A file or folder that is not used because others can write it.
 
     Attributes:

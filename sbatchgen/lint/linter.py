@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -108,7 +107,7 @@ def _dated_finding(finding: Finding, release: str) -> Finding:
     if not release or finding.severity != "error":
         return finding
     what = f"{finding.problem.what} (Slurm {release} and older take it)"
-    return replace(finding, severity="warning", problem=replace(finding.problem, what=what))
+    return finding._replace(severity="warning", problem=finding.problem._replace(what=what))
 
 
 # What follows from a placeholder in another line: the script as a whole is not read as it will be.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from sbatchgen.errors import Problem, SbatchgenError
@@ -109,5 +108,5 @@ def _of_script(plan: Plan, profile: Document[Profile], file: Path, places: Place
     for finding in lint_rendered(plan, script):
         line = finding.place.line
         if 0 < line <= len(lines) and lines[line - 1] in plan.profile.setup:
-            problem = replace(finding.problem, at=profile.places.get("setup", str(file)))
-            yield replace(finding, problem=problem, place=NOWHERE, edits=())
+            problem = finding.problem._replace(at=profile.places.get("setup", str(file)))
+            yield finding._replace(problem=problem, place=NOWHERE, edits=())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, did_you_mean
@@ -59,7 +59,7 @@ class Settings:
         if finding.pedantic and not {ALL, finding.rule} & {*self.selected, *self.severity}:
             return None
         starts = [start for start in self.severity if finding.rule.startswith(start)]
-        return replace(finding, severity=self.severity[max(starts, key=len)]) if starts else finding
+        return finding._replace(severity=self.severity[max(starts, key=len)]) if starts else finding
 
 
 def findings_of(source: Source, settings: Settings, others: Sequence[Finding] = ()) -> list[Finding]:

@@ -10,7 +10,7 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from sbatchgen.errors import DocumentError, Problem
@@ -57,7 +57,7 @@ class Source:
         at = self.indents[old.line - 1] if 0 < old.line <= len(self.indents) else 0
         line, column = old.line + self.line - 1, old.column + at
         place = Place(f"{self.file}:{line}:{column}", line, column, old.end + at if old.end else 0)
-        return replace(finding, place=place, problem=replace(finding.problem, at=place.text), edits=())
+        return finding._replace(place=place, problem=finding.problem._replace(at=place.text), edits=())
 
 
 def files(names: Sequence[str], complain: Callable[[Problem], None]) -> Iterator[str]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sbatchgen.errors import CommandLineError, did_you_mean
 from sbatchgen.inputs.document import read
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from sbatchgen.plan.sweep import Sweep
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
+class Request(NamedTuple):
     """A plan, and what it takes to render it.
 
     Attributes:
@@ -171,8 +170,7 @@ def with_sweep(request: Request, sweep: Sweep, array: str, words: Sequence[str])
     by = Origin(Level.COMMAND_LINE, f"{sweep.chosen:,} points")
     origins = {**request.plan.origins, "options.array": by}
     chosen = replace(request.plan.options, array=Text(array))
-    return replace(
-        request,
+    return request._replace(
         plan=replace(request.plan, sweep=sweep, options=chosen, origins=origins),
         rerun=("sbatchgen", "sweep", *options, *words, *request.rerun[cut:]),
     )
@@ -192,7 +190,7 @@ def with_snapshot(request: Request, folder: str) -> Request:
 def _with(request: Request, plan: Plan, *words: str) -> Request:
     """The request of another plan, which these words make."""
     rerun, cut = request.rerun, _end_of_options(request.rerun)
-    return replace(request, plan=plan, rerun=(*rerun[:cut], *words, *rerun[cut:]))
+    return request._replace(plan=plan, rerun=(*rerun[:cut], *words, *rerun[cut:]))
 
 
 def _end_of_options(rerun: Sequence[str]) -> int:

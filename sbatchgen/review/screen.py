@@ -20,7 +20,7 @@ from sbatchgen.units import Duration, Memory
 def as_json(review: Review) -> str:
     """The fields of Review, with a finding as severity, rule, what, at and fix."""
     findings = [
-        {"severity": one.severity, "rule": one.rule, **asdict(one.problem)} for one in review.findings
+        {"severity": one.severity, "rule": one.rule, **one.problem._asdict()} for one in review.findings
     ]
     return f"{json.dumps(asdict(review) | {'findings': findings}, indent=2)}\n"
 

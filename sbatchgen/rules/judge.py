@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -35,7 +34,7 @@ def findings(rule: Rule[Any], job: Job) -> Iterator[Finding]:
         return
     for hit in rule.check(job):
         finding = rule.finding(hit, job.at_option(hit.at) if isinstance(hit.at, str) else hit.at)
-        yield replace(finding, severity=policy, pedantic=False) if policy else finding
+        yield finding._replace(severity=policy, pedantic=False) if policy else finding
 
 
 def check(plan: Plan, *, log_folders_made: bool = False) -> list[Finding]:

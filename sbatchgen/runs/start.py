@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -193,7 +193,7 @@ def files_there(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Ite
     submits = plan.slurm and shutil.which("sbatch", path=environment.get("PATH")) is not None
     certain = submits or plan.profile.scheduler == "none"
     for finding in _missing(plan, folder, environment):
-        yield finding if certain else replace(finding, severity="warning")
+        yield finding if certain else finding._replace(severity="warning")
 
 
 def _missing(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
@@ -212,7 +212,7 @@ def _missing(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Iterat
         fix = "make it (see sbatchgen data), or name another: --data-dir"
         finding = error(plan, "data", f"there is no data folder {data}", fix)
         local = plan.profile.scheduler == "none"
-        yield finding if local else replace(finding, severity="warning")  # another job may make it
+        yield finding if local else finding._replace(severity="warning")  # another job may make it
 
 
 def _trainer_there(plan: Plan, trainer: str, chdir: Path) -> Iterator[Finding]:
