@@ -105,8 +105,12 @@ def _told(path: Path) -> Iterator[None]:
         yield
     except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
         why = error.strerror if isinstance(error, OSError) else error
-        full = isinstance(error, OSError) and error.errno in _FULL
-        fix = "make room there" if full else "name another file, or give it and its folder the right to write"
+        number = error.errno if isinstance(error, OSError) else 0
+        fix = "name another file, or give it and its folder the right to write"
+        if number in _FULL:
+            fix = "make room there"
+        elif number == errno.ENOENT:
+            fix = f"mkdir -p {word(str(path.parent))}"
         raise DocumentError.of(f"can't write {path}: {why}", fix=fix) from error
 
 

@@ -128,9 +128,10 @@ def adopt(text: str, *, file: str, user: Mapping[str, str], day: str, folder: Pa
 
 def _refuse(script: JobScript) -> None:
     """Raise for what is no script, or not one of bash."""
-    said = [str(one) for one in script.sbatch.messages if one.level in ("error", "fatal", "")]
+    said = [one.text for one in script.sbatch.messages if one.level in ("error", "fatal", "")]
     if script.sbatch.returncode is not None:
-        what = f"{script.file}: sbatch refuses it: {said[0] if said else 'it is no script'}"
+        why = said[0].partition(".  ")[0] if said else "it is no script"  # its first sentence
+        what = f"sbatch refuses the script: {why}"
         raise DocumentError.of(what, at=script.file, fix=f"sbatchgen lint {script.file}")
     if not is_utf8(script.text):
         raise DocumentError.of(f"{script.file} is not UTF-8", fix="iconv -f LATIN1 -t UTF-8 FILE > NEW")

@@ -15,7 +15,7 @@ import click
 
 from sbatchgen import __version__
 from sbatchgen.cli.output import say, warn_of_left_out
-from sbatchgen.errors import DocumentError, Problem, SbatchgenError, of_file
+from sbatchgen.errors import DocumentError, Problem, SbatchgenError, did_you_mean, of_file
 
 INTERRUPTED, READER_GONE = 130, 141  # as in shells: 128 and the number of the signal
 OF_STREAMS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
@@ -49,6 +49,17 @@ class Commands(click.Group):
                 assert isinstance(found, click.Command)  # noqa: S101
                 return found
         return None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is named first; of one that does not exist, the nearest."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = did_you_mean(args[0], self.list_commands(ctx))
+            told = f" {near.capitalize()}" * near.startswith("did")
+            raise click.UsageError(f"{error.message}{told}", ctx) from None
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Cut the command line at the first `--`."""

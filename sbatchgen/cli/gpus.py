@@ -116,7 +116,7 @@ def _show_room(job: str, args: tuple[str, ...], given: dict[str, Any], form: str
     plan = request.plan
     if not plan.slurm:
         what = f"profile '{plan.profile.name}' is not of a cluster with Slurm"
-        raise CommandLineError.of(what, at="--profile", fix="name another: --profile NAME")
+        raise CommandLineError.of(what, at=str(plan.origin("profile")), fix="name one: --profile NAME")
     report(check(plan))
     rooms = _rooms(request)
     if form == "json":
@@ -136,6 +136,7 @@ def _rooms(request: Request) -> list[Room]:
     found = rooms(asked, nodes, gpu_nodes(nodes, os.environ), here_are, config(os.environ))
     if not found:
         known = ", ".join(one.name for one in here_are)
-        what = f"this cluster has no partition '{','.join(asked.partitions)}'"
+        name = f"partition '{','.join(asked.partitions)}'" if "partition" in asked else "default partition"
+        what = f"this cluster has no {name}"
         raise FitError.of(what, at=str(request.plan.origin("options.partition")), fix=f"known: {known}")
     return found

@@ -64,6 +64,14 @@ class JobCommand(click.Command):
         """JOB first."""
         return [self._job, "[OPTIONS]", "[-- TRAINER ARGS]"]
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """An option that is not known is most likely one of the trainer."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            what = f"{error.message} Arguments of the trainer come after --."
+            raise click.NoSuchOption(error.option_name, what, error.possibilities, ctx) from None
+
     @property
     def _job(self) -> str:
         return "JOB..." if self.several else "JOB"

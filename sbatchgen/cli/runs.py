@@ -345,23 +345,27 @@ def cancel(names: tuple[str, ...], *, task: str) -> None:
             live = [job for job in reversed(one.jobs) if not job.ended]  # none starts when the first ends
             if not live:
                 note(f"note: run {one.run.name} has ended already")
-            for job in live:
-                if id_ := _with_task(one, job.id, task):
-                    _cancel(one, id_, job.cluster)
-                    note(f"note: cancelled job {id_} of run {one.run.name}")
+            chosen = [(id_, job.cluster) for job in live if (id_ := _with_task(one, job.id, task))]
+            if live and not chosen:
+                what = f"no job of run {one.run.name} that waits or runs has a task {task}"
+                raise CommandLineError.of(what, at="--task", fix=f"sbatchgen status {one.run.name}")
+            for id_, cluster in chosen:
+                _cancel(one, id_, cluster)
+                note(f"note: cancelled job {id_} of run {one.run.name}")
     if problems:
         raise SlurmError(problems)
 
 
 def _with_task(one: RunState, job: str, task: str) -> str:
-    """The id of a job, or of a task of it; "" if the task is of another job, as points of sweeps may be."""
+    """The id of a job, or of a task of it; "" if there is none: scancel would say nothing of that."""
     from sbatchgen.runs import record
     from sbatchgen.runs.points import numbers
 
     kept = record.read(record.path(one.run.folder, job)) if task.isdecimal() else None
-    if not task or not kept or not kept.array:
+    if not task or not kept:
         return f"{job}_{task}" if task else job
-    return f"{job}_{int(task) - kept.first}" if int(task) in numbers(kept, kept.array) else ""
+    found = kept.array and int(task) in numbers(kept, kept.array)
+    return f"{job}_{int(task) - kept.first}" if found else ""
 
 
 def _cancel(one: RunState, job: str, cluster: str) -> None:
@@ -384,8 +388,8 @@ def _cancel(one: RunState, job: str, cluster: str) -> None:
         raise answer.error
 
 
-@click.command("exec")
-@RUN
+@click.command("exec", options_metavar="")
+@click.argument("run", metavar="RUN -- COMMAND", shell_complete=completed_runs)
 @click.pass_obj
 def exec_(command: tuple[str, ...], /, run: str) -> None:
     """Run a command on each node of a run.
@@ -426,11 +430,10 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
 
 @click.command()
 @click.argument(
-    "runs",
+    "names",
     metavar="RUN...",
     nargs=-1,
     required=True,
-    type=click.Path(path_type=Path),
     shell_complete=completed_runs,
 )
 @click.option(
@@ -439,11 +442,17 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
     type=click.Path(dir_okay=False, path_type=Path),
     help="A .png or .svg file. [default: plot.png in the run folder, or here for several runs]",
 )
-def plot(runs: tuple[Path, ...], output: Path | None) -> None:
+def plot(names: tuple[str, ...], output: Path | None) -> None:
     """Plot loss, accuracy and throughput of runs.
 
-    RUN is a run folder; the run may still be going on. Needs matplotlib.
+    RUN is a run folder or the name of a run, which may still be going on. Needs matplotlib.
     """
     from sbatchgen.runs import plot as drawing
 
-    print_bytes(os.fsencode(drawing.plot(runs, output)) + b"\n")
+    folders = [Path(name) if Path(name).is_dir() else _folder_of(name) for name in names]
+    print_bytes(os.fsencode(drawing.plot(folders, output)) + b"\n")
+
+
+def _folder_of(name: str) -> Path:
+    with open_index() as index:
+        return find_run(index, name).folder

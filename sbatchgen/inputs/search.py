@@ -216,7 +216,9 @@ class Places:
             return file
         folders = ", ".join(map(str, self.folders("profiles")))
         what = f"no profile '{name}' in {folders}"
-        raise DocumentError.of(what, fix=did_you_mean(name, dict(self.profiles())))
+        beside = (self.folder / f"{name}.yaml").is_file()
+        fix = f"name its file: ./{name}.yaml" if beside else did_you_mean(name, dict(self.profiles()))
+        raise DocumentError.of(what, fix=fix)
 
     def _profile(self, name: str) -> Path | None:
         """The file of a profile in the folders that are known so far."""

@@ -231,6 +231,8 @@ def _report(
 
 def _summary(found: Sequence[report.Located], scripts: int) -> str:
     """How many findings there are, in how many scripts."""
+    if not scripts:
+        return "no scripts found"
     read = f"{scripts} script{'s' * (scripts != 1)}"
     counts = {
         severity: sum(one.finding.severity == severity for one in found)

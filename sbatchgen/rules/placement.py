@@ -45,9 +45,14 @@ def _partition_up(job: Job) -> Iterator[Hit]:
 def _partition_given(job: Job) -> Iterator[Hit]:
     plan = job.plan if isinstance(job, PlannedJob) else None
     if plan and plan.fits_nowhere:
+        by_reason: dict[str, list[str]] = {}
         for name, why_not in plan.passed_over.items():
             if name != plan.partition_name:  # which other rules speak of
-                yield Hit(NOWHERE, f"the job does not fit partition '{name}': {why_not}")
+                by_reason.setdefault(why_not, []).append(name)
+        told = "; ".join(f"{', '.join(names)}: {why_not}" for why_not, names in by_reason.items())
+        if told:
+            other = "other " * bool(plan.partition_name)
+            yield Hit(NOWHERE, f"the job fits no {other}partition ({told})")
     elif job.profile.partitions and not job.resources.partitions and "partition" not in job.profile.omit:
         names = ", ".join(map(str, job.profile.partitions))
         what = f"no --partition is given, and cluster '{job.profile.name}' has no default one: Slurm refuses "

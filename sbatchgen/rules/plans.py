@@ -101,6 +101,7 @@ def _gpus_known(job: PlannedJob) -> Iterator[Hit]:
     unknown = plan.slurm and not (plan.gpus_per_node or plan.shards or plan.partition.gpus_per_node)
     told = plan.origin("nproc_per_node").level > Level.DEFAULT
     nowhere = plan.fits_nowhere and not plan.partition_name  # which SB203 speaks of
+    nowhere |= bool(plan.options.partition) and not job.partitions and bool(plan.profile.partitions)  # SB201
     if plan.mode in ("dataparallel", "ddp") and unknown and not told and not nowhere:
         what = f"how many GPUs a node has is not known for profile '{plan.profile.name}'"
         why_not = "how many GPUs a node has is not known"

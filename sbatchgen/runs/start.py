@@ -99,7 +99,7 @@ def look(plan: Plan, run_dir: Path, code: Path, resume: str) -> tuple[Start | No
     if answer is None:
         return None, []
     if isinstance(answer, str):
-        return None, [_refused(plan, answer)]
+        return None, [_refused(plan, package, answer)]
     start = Start(**{name: answer[name] for name in Start.__annotations__ if name in answer})
     if start.state == "new" and not any(folder.is_dir() for folder in run_dir.parents[:-1]):
         return None, []  # a file system of the nodes
@@ -118,12 +118,14 @@ def _refused_values(plan: Plan, sweep: Sweep, package: Path, flags: Sequence[str
         answer = _asked(package, [*flags, *plan.args, *sweep.arguments(point)], 1)
         if isinstance(answer, str) and answer not in said:
             said.add(answer)
-            yield _refused(plan, answer)
+            yield _refused(plan, package, answer)
 
 
-def _refused(plan: Plan, answer: str) -> Finding:
+def _refused(plan: Plan, package: Path, answer: str) -> Finding:
     what, _, fix = answer.partition("; fix: ")
-    fix = fix.replace("python -m training --help", "see its flags: python3 -m training --help")
+    fix = fix.replace(
+        "python -m training --help", f"see its flags: python3 {quoting.word(str(package))} --help"
+    )
     return error(plan, "args", f"the trainer refuses its arguments: {what}", fix)
 
 
@@ -207,6 +209,11 @@ def _missing(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Iterat
         yield error(plan, "options.chdir", what, f"mkdir {quoting.word(str(chdir))}, or another --chdir")
     elif chdir and plan.trainer and launch.trainer_is_file(plan.trainer):
         yield from _trainer_there(plan, plan.trainer, chdir)
+    venv = _here(plan.venv, folder, environment) if plan.venv and plan.runtime == "venv" else None
+    if venv and venv.parent.is_dir() and not venv.exists():
+        fix = f"python3 -m venv {quoting.word(str(venv))}, or name another: --venv"
+        finding = error(plan, "venv", f"there is no virtual environment {venv}", fix)
+        yield replace(finding, severity="warning")  # the nodes may have one
     data = _here(plan.data, folder, environment) if launch.uses_data(plan) else None
     if data and data.parent.is_dir() and not data.exists() and not plan.options.dependency:
         fix = "make it (see sbatchgen data), or name another: --data-dir"

@@ -79,7 +79,8 @@ def rooms(
         partitions: All partitions.
         settings: Those of the cluster, see config.py.
     """
-    names = job.partitions or tuple(one.name for one in partitions if one.default)
+    # a profile may leave its default partition out of scripts, and call it what it likes: `omit`
+    names = job.partitions if "partition" in job else [one.name for one in partitions if one.default]
     by_name = {one.node.name: one for one in gpus}
     return [
         _room(_needs(job, one, settings), [node for node in nodes if one.name in node.partitions], by_name)

@@ -117,11 +117,15 @@ def _of_plan(
         request = with_snapshot(request, str(snapshot.folder))
     findings = check(request.plan, log_folders_made=True)
     begins, about_start = _start(request, environment, folder, run_dir)
+    queued: list[Finding] = []
+    if ask_squeue and run_dir and plan.slurm and _is_known(plan.run_dir):
+        queued = start.queued(run_dir, plan, environment)
+    if queued and begins and begins.state == "used":
+        about_start = []  # by that job
     findings += [*about_start, *start.unset(plan, environment), *start.files_there(plan, folder, environment)]
     if snapshot:
         findings += missing(plan, snapshot)
-    if ask_squeue and run_dir and plan.slurm and _is_known(plan.run_dir):
-        findings += start.queued(run_dir, plan, environment)
+    findings += queued
     broken = any(finding.severity == "error" for finding in findings)
     script = "" if broken else render_request(request)
     if script and plan.slurm:

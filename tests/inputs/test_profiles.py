@@ -189,6 +189,8 @@ def test_where_profiles_were_looked_for_is_told(command: Command, folder: Path) 
     assert done.status == 3
     assert f"no profile 'msuu' in {folder}/.sbatchgen/profiles, {bundled('profiles')}" in done.err
     assert "did you mean 'msu'?" in done.err
+    Path("msuu.yaml").touch()
+    assert "fix: name its file: ./msuu.yaml\n" in command("profile", "check", "msuu").err
 
 
 def test_the_bundled_profiles_are_fine(command: Command) -> None:

@@ -206,8 +206,8 @@ def test_a_loss_that_falls_far_is_on_a_logarithmic_scale(command: Command, folde
     [
         (
             ("nowhere",),
-            3,
-            "error: there is no run folder nowhere\n  fix: name the folder of a run, such as runs/ddp\n",
+            2,
+            "error: there is no run 'nowhere'\n",
         ),
         (
             ("empty",),
@@ -220,7 +220,7 @@ def test_a_loss_that_falls_far_is_on_a_logarithmic_scale(command: Command, folde
             2,
             "error: can't draw a '.gif'\n  at:  --output\n  fix: name a .png or a .svg\n",
         ),
-        (("good", "--output", "no/a.png"), 3, "error: can't write no/a.png: No such file or directory\n"),
+        (("good", "--output", "no/a.png"), 3, "No such file or directory\n  fix: mkdir -p no\n"),
         ((), 2, "Missing argument 'RUN...'"),
     ],
 )

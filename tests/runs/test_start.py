@@ -141,7 +141,9 @@ def test_a_named_checkpoint_is_looked_for(command: Command, copy: Path) -> None:
     assert errors == []  # a folder that may be seen from the nodes only
 
 
-def test_a_folder_in_use_is_refused_as_the_trainer_refuses_it(command: Command, copy: Path) -> None:
+def test_a_folder_in_use_is_refused_as_the_trainer_refuses_it(
+    command: Command, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slow = ("--epochs", "200", "--step-delay", "0.05")
     run = [sys.executable, str(TRAINING), "--run-dir", "runs/ddp", *ARGS, *slow]
     process = Fork(run, env=quickly({**os.environ}), stdout=subprocess.PIPE, text=True)
@@ -154,6 +156,13 @@ def test_a_folder_in_use_is_refused_as_the_trainer_refuses_it(command: Command, 
         assert start["state"] == "used"
         assert errors == [f"{copy}/runs/ddp is in use by {start['holder']}"]
         assert f"process {process.pid} on " in str(start["holder"])
+        fakes.squeue(copy / "bin", [{"JobArrayID": "4711", "State": "RUNNING"}])
+        monkeypatch.setenv("PATH", str(copy / "bin"), prepend=os.pathsep)
+        (copy / "here.yaml").write_text(PROFILE)
+        (copy / "runs/ddp/job-4711.slurm").touch()
+        flags = ("--profile", "./here.yaml", "--gpus-per-node", "1", "--dry-run")
+        told = command("submit", "ddp", *flags, "--", *ARGS)
+        assert ("this run folder too" in told.err, "is in use by" in told.err) == (True, False), told.err
         refused = train(copy, *ARGS)
         assert f"another job is running in this folder: {start['holder']}" in refused.stderr
     finally:
@@ -313,6 +322,17 @@ def test_a_working_folder_that_is_not_there_is_an_error(command: Command, folder
     what = f"there is no working folder {folder}/cod: Slurm would start the job in /tmp"
     assert missing(command, *flags, "cod") == ([what], [])
     assert missing(command, *flags, "${SCRATCH}/nowhere") == ([], [])
+
+
+@pytest.mark.usefixtures("submits_here")
+def test_a_virtual_environment_that_is_not_there_may_be_on_the_nodes(command: Command, folder: Path) -> None:
+    flags = ("--runtime", "venv", "--trainer", "train.py", "--venv")
+    Path("train.py").touch()
+    says = [f"there is no virtual environment {folder}/venv"]
+    assert missing(command, "--profile", "local", *flags, "venv") == ([], says)
+    assert missing(command, "--profile", "local", *flags, "/nowhere/of/here/venv") == ([], [])
+    Path("venv").mkdir()
+    assert missing(command, "--profile", "local", *flags, "venv") == ([], [])
 
 
 @pytest.mark.usefixtures("submits_here")

@@ -109,6 +109,8 @@ def test_a_job_that_waits_says_why_and_what_to_do(site: Site) -> None:
     assert f"fix: scontrol release {job}" in done.stderr
     (queued,) = site.runs("held")["held"]["queue"]
     assert (queued["reason"], queued["kind"]) == ("JobHeldUser", "person")
+    no_task = site("cancel", "held", "--task", "3")
+    assert (no_task.returncode, "run held that waits or runs has a task 3" in no_task.stderr) == (2, True)
     assert site("cancel", "held").returncode == 0
     site.until("held", "CANCELLED")
     again = site("cancel", "held")

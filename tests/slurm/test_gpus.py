@@ -172,8 +172,18 @@ def test_what_makes_no_sense_is_refused(says: Path, command: Command) -> None:
     ):
         result = command("gpus", *arguments)
         assert (result.status, words in result.err) == (2, True), result
+    without = command("gpus", "--for", "ddp", "--profile", "torchrun")
+    assert (without.status, "this cluster has no default partition" in without.err) == (4, True)
     gone = command("gpus", "--for", "single", "--profile", "msu")
     assert (gone.status, "this cluster has no partition 'batch'" in gone.err) == (4, True)
+
+
+def test_a_job_that_names_no_partition_goes_to_the_default_one_of_the_cluster(
+    says: Path, command: Command
+) -> None:
+    node = LINE.format(gres="(null)", used="", state="IDLE", rest="")
+    scontrol(says, f"echo '{node}'; echo 'PartitionName=gpu Default=YES Nodes=n1 TotalNodes=1'")
+    assert "in partition gpu: " in command("gpus", "--for", "ddp", "--profile", "torchrun").out
 
 
 def test_watch_shows_it_again_until_ctrl_c(
