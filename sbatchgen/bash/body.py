@@ -189,15 +189,18 @@ _QUOTES = frozenset(("string", "heredoc_body"))
 _SUBSTITUTIONS = frozenset(("command_substitution", "process_substitution", "command", "for_statement"))
 _UNSPLIT = frozenset(("variable_assignment", "test_command", "compound_statement", "arithmetic_expansion"))
 _ARITHMETIC = re.compile(r"\$\{[^}]*\}|\$\w+|\b0[xX]\w+|([A-Za-z_]\w*)")
+_NAMED = re.compile(r"\$(?:[A-Za-z_]\w*|[\d@*#?!$-])")
 
 
 def _uses(source: ShellText) -> Iterator[VariableUse]:
     stack: list[tuple[int, bool, bool]] = [(len(source.text) + 1, False, True)]  # end, quoted, splits
+    last = -1  # where the last expansion starts, whose own $ follows
     for start, end, kind in source.nodes:
         while stack[-1][0] <= start and len(stack) > 1:
             stack.pop()
         _, quoted, splits = stack[-1]
         if kind in ("simple_expansion", "expansion"):
+            last = start
             yield _use(source, start, end, quoted=quoted, splits=splits)
             stack.append((end, quoted, splits))
         elif kind in _QUOTES:
@@ -211,6 +214,8 @@ def _uses(source: ShellText) -> Iterator[VariableUse]:
             stack.append((end, quoted, False))
         elif kind in _UNSPLIT:
             stack.append((end, quoted, splits and kind == "compound_statement"))
+        elif kind == "$" and start > last and (found := _NAMED.match(source.text, start)):
+            yield _use(source, start, found.end(), quoted=quoted, splits=splits)  # $B of $A/$B/$C
 
 
 def _names(source: ShellText, start: int, end: int) -> Iterator[VariableUse]:

@@ -205,7 +205,7 @@ _NAMED = (
     "arithmetic_expansion",
     "comment",
 )
-_TOKENS = ("then", "&&", "||", "|", "|&")
+_TOKENS = ("then", "&&", "||", "|", "|&", "$")
 
 
 @cache

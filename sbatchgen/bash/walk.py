@@ -85,7 +85,7 @@ _ALL: dict[str, dict[str, Any]] = _CHANGES | {
     "right": {"branch": True},
 }
 _PASSED = frozenset(
-    ("string", "simple_expansion", "expansion", "arithmetic_expansion", "comment", "heredoc_body")
+    ("string", "simple_expansion", "expansion", "arithmetic_expansion", "comment", "heredoc_body", "$")
 )
 
 

@@ -90,8 +90,9 @@ class Launch:
     def is_helper(self) -> bool:
         """Whether the program is a small one, such as hostname, that no training depends on."""
         name = self.program.name.rpartition("/")[2]
+        told = (*self.program.rest, *(option.word for option in self.program.given))
         return name in HELPERS or (
-            self.launcher is None and "--version" in (w.text for w in self.program.rest)
+            self.launcher is None and any(word.text in ("--version", "-V") for word in told)
         )
 
     @cached_property

@@ -22,9 +22,9 @@ from sbatchgen.sbatch.grammar import (
     node_range,
 )
 from sbatchgen.sbatch.header import READ, Token
-from sbatchgen.sbatch.options import Option, Stop, scan
+from sbatchgen.sbatch.options import Option, Stop, counting, scan
 from sbatchgen.sbatch.reader import Script, read
-from sbatchgen.sbatch.releases import ALIASES, Spec, line_of
+from sbatchgen.sbatch.releases import Spec, line_of
 
 if TYPE_CHECKING:
     from sbatchgen.bash import Body, Command, Word
@@ -207,8 +207,11 @@ class JobScript(Job):
     @cached_property
     def options(self) -> dict[str, Option]:
         """The use that counts of each option, by long name."""
-        uses = [use for use in self.uses if isinstance(use, Option)]
-        return {ALIASES.get(use.spec.name, use.spec.name): use for use in uses}
+        found: dict[str, Option] = {}
+        for use in self.uses:
+            if isinstance(use, Option):
+                found[use.name] = counting(found.get(use.name), use, self.slurm)
+        return found
 
     @cached_property
     def resources(self) -> Resources:

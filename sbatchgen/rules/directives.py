@@ -13,12 +13,11 @@ from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.values import BAD_VALUE, EXAMPLES, refused
 from sbatchgen.sbatch.header import FOREIGN, READ, Directive, Kind
-from sbatchgen.sbatch.options import Option, Stop
+from sbatchgen.sbatch.options import MAIL_TYPES_REPLACE, Option, Stop
 from sbatchgen.sbatch.releases import RELEASES, HasArgument
 
 RULES: Rules[JobScript] = Rules()
 
-MAIL_TYPES_REPLACE = "25.05"  # until then, several --mail-type add up
 PLAIN_HOURS = 96  # a bare number up to this one, and no multiple of five, is most often meant as hours
 FULL_HOURS = frozenset((100, 120))  # minutes of a --time=N:00 which is mostly meant as hours
 _MISSPELT = re.compile(r"[ \t]*#[ \t]*([A-Za-z]{4,8})[ \t]+-{1,2}[A-Za-z]")
@@ -415,11 +414,12 @@ def _strange_time(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB129", "warning", "mail that is not sent")
 def _mail(script: JobScript) -> Iterator[Hit]:
-    events = [event.strip() for event in script.option("mail-type").split(",")]
-    unknown = [event for event in events if event and event.upper() not in _EVENTS]
-    if unknown and len(unknown) < len(events):
-        what = f"--mail-type ignores '{', '.join(unknown)}', which is not an event"
-        yield Hit(script.at_value("mail-type"), what, "use BEGIN, END, FAIL, REQUEUE, TIME_LIMIT_90 or ALL")
+    for use in _uses(script):
+        events = [event.strip() for event in (use.value or "").split(",")]
+        unknown = [event for event in events if event and event.upper() not in _EVENTS]
+        if use.name == "mail-type" and unknown and len(unknown) < len(events):
+            what = f"--mail-type ignores '{', '.join(unknown)}', which is not an event"
+            yield Hit(script.at_use(use), what, "use BEGIN, END, FAIL, REQUEUE, TIME_LIMIT_90 or ALL")
     user = script.option("mail-user")
     if user and "mail-type" not in script.options:
         yield Hit("mail-user", "--mail-user without --mail-type: no mail is sent", "add --mail-type=END,FAIL")

@@ -6,11 +6,13 @@ Source: glibc's getopt_long(3), with the option string "+" and the table of Slur
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from sbatchgen.sbatch.grammar import first_byte
+from sbatchgen.sbatch.grammar import first_byte, fold
 from sbatchgen.sbatch.header import Token
 from sbatchgen.sbatch.releases import ALIASES, HasArgument, Spec
+
+MAIL_TYPES_REPLACE = "25.05"  # until then, the events of several --mail-type add up
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +57,17 @@ class Stop:
 
     word: Token
     complaint: str = ""
+
+
+def counting(before: Option | None, use: Option, slurm: str) -> Option:
+    """What counts of an option that is given again: the last one, or the events of both --mail-type.
+
+    NONE asks for no event, whatever stands beside it. Source: arg_set_mail_type of slurm_opt.c.
+    """
+    if before is None or use.name != "mail-type" or slurm >= MAIL_TYPES_REPLACE:
+        return use
+    events = [one.value for one in (before, use) if one.value and "none" not in fold(one.value).split(",")]
+    return replace(use, value=",".join(events)) if events else use
 
 
 def scan(

@@ -22,7 +22,7 @@ from sbatchgen.sbatch import combination, gres_checks
 from sbatchgen.sbatch.fields import Fields
 from sbatchgen.sbatch.grammar import RefusedError, fold, leading_number
 from sbatchgen.sbatch.header import FOREIGN, READ, Directive, Message, Token, directives, refusal
-from sbatchgen.sbatch.options import Option, Stop, scan
+from sbatchgen.sbatch.options import Option, Stop, counting, scan
 from sbatchgen.sbatch.releases import HasArgument, Spec, line_of, specs, variables
 from sbatchgen.sbatch.values import put
 
@@ -275,4 +275,4 @@ def _put(call: _Call, option: Option) -> None:
     except RefusedError as error:
         raise call.end(error, option.line, option.column) from error
     call.pass_on(option.line, option.column)
-    call.job.options[option.name] = option
+    call.job.options[option.name] = counting(call.job.options.get(option.name), option, call.slurm)

@@ -289,6 +289,8 @@ def test_uses() -> None:
         ("m", "", "", "", False, False),
     ]
 
+    assert [use.name for use in read("a $b/$c/$d $e-$f-$g-$h").uses] == [*"bcdefgh"]
+
 
 FOLLOWED = [
     ("N=8\necho $N", "8"),

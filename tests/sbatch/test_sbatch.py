@@ -239,6 +239,19 @@ def test_the_last_one_counts_and_all_are_kept() -> None:
     assert script.options["partition"].line == 0
 
 
+@pytest.mark.parametrize(
+    ("given", "counts"),
+    [(("BEGIN", "END"), "BEGIN,END"), (("END", "NONE", "FAIL"), "END,FAIL"), (("END", "end,none"), "END")],
+)
+def test_mail_events_add_up(oracle: Callable[..., Any], given: tuple[str, ...], counts: str) -> None:
+    """Until 25.05: then the last one counts."""
+    directives = [f"--mail-type={one}" for one in given]
+    assert values(directive(*directives)) == {"mail-type": counts}
+    assert values(directive(*directives, slurm="25.05")) == {"mail-type": given[-1]}
+    lines = "".join(f"#SBATCH {one}\n" for one in directives)
+    assert oracle(f"#!/bin/bash\n{lines}").options["mail-type"] == counts
+
+
 def test_components_of_a_heterogeneous_job() -> None:
     script = directive("-J x -n1", "hetjob", "-n2")
     assert [component.options["ntasks"].value for component in script.components] == ["1", "2"]
