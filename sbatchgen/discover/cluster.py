@@ -56,14 +56,14 @@ def ask(environment: Mapping[str, str]) -> LiveCluster:
         SlurmError: There is none, or its controller does not answer.
     """
     here = _shown(partitions, environment)
-    user = _user()
+    settings, user = config(environment), _user()
     return LiveCluster(
-        settings=config(environment),
+        settings=settings,
         partitions=here,
         nodes=_shown(nodes, environment),
         qos=qos(environment),
         user=user,
-        accounts=accounts(user, environment) if user else None,
+        accounts=accounts(user, settings.get("ClusterName", ""), environment) if user else None,
         plugin_options=_plugin_options(environment),
     )
 

@@ -49,9 +49,7 @@ def _facts(cluster: LiveCluster) -> Iterator[Entry]:
         yield Entry("", above=["No partition is the default one: jobs have to name theirs."])
     yield from _limits(cluster)
     yield from _partitions(cluster)
-    if cluster.qos:
-        named = [one for one in cluster.qos if is_clean(one.name)]
-        yield Entry("qos", [Entry(one.name, _qos(one)) for one in named])
+    yield from _all_qos(cluster)
     names = [one for one in cluster.setting("GresTypes").split(",") if is_clean(one)]
     if names:
         yield Entry("gres_types", listed(names))
@@ -229,6 +227,18 @@ def _shape(shape: Shape) -> Iterator[Entry]:
         yield Entry("shards_per_gpu", str(shape.shards))
 
 
+def _all_qos(cluster: LiveCluster) -> Iterator[Entry]:
+    """Those that Slurm holds jobs to (AccountingStorageEnforce of slurm.conf(5))."""
+    enforced = cluster.setting("AccountingStorageEnforce").split(",")
+    named = [one for one in cluster.qos or () if is_clean(one.name)]
+    if named and "limits" in enforced:
+        yield Entry("qos", [Entry(one.name, _qos(one)) for one in named])
+    elif named and "qos" in enforced:
+        yield Entry("qos", [Entry(one.name, "{}") for one in named], ["No limits of QOS are enforced."])
+    elif named:
+        yield Entry("", above=["QOS are not enforced (AccountingStorageEnforce)."])
+
+
 def _qos(one: QosLimits) -> list[Entry] | str:
     limits: dict[str, object] = {
         "time_max": Duration(one.time_max_s) if one.time_max_s else None,
@@ -236,6 +246,7 @@ def _qos(one: QosLimits) -> list[Entry] | str:
         "gpus_max": one.gpus_max,
         "cpus_max": one.cpus_max,
         "deny_on_limit": "true" if one.deny_on_limit else None,
+        "overrides": listed(one.overrides) if one.overrides else None,
     }
     return [Entry(key, str(value)) for key, value in limits.items() if value is not None] or "{}"
 
@@ -251,7 +262,7 @@ def _of_user(cluster: LiveCluster) -> Iterator[Entry]:
             default = f", by default {one.default_qos}" if one.default_qos else ""
             above.append(f"{one.name}{where}: QOS {', '.join(one.qos) or 'none'}{default}")
     if "associations" in cluster.setting("AccountingStorageEnforce"):
-        above.append("Slurm checks accounts: required: [account] asks every job for one.")
+        above.append("Slurm refuses jobs with another account. To make each name one: required: [account]")
     yield Entry("", above=above)
 
 

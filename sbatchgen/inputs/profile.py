@@ -204,6 +204,9 @@ class Qos:
     deny_on_limit: bool = described(
         "A job over the limit is refused (DenyOnLimit); otherwise it waits.", False
     )
+    overrides: tuple[Literal["time_max", "nodes_max", "nodes_min"], ...] = described(
+        "Limits of the partition that do not hold for its jobs (PartitionTimeLimit, ...).", ()
+    )
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -13,7 +13,7 @@ from sbatchgen.slurm.room import Room
 
 SCHEMA = 1
 MOST_NAMES = 8  # of nodes in a line
-NOTE = "Only what is free is looked at: other jobs that wait may start first."
+NOTE = "Other jobs that wait may start first, and limits of accounts and QOS may hold it back."
 
 
 def as_table(counts: Sequence[GpuCount], nodes: Sequence[GpuNode]) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from sbatchgen.errors import did_you_mean
 from sbatchgen.finding import NOWHERE
 from sbatchgen.inputs.options import NAMES
+from sbatchgen.inputs.profile import Partition
 from sbatchgen.job.job import Job, PlannedJob
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.values import time_limit
@@ -64,23 +65,32 @@ def _partition_given(job: Job) -> Iterator[Hit]:
 def _time_within_limit(job: Job) -> Iterator[Hit]:
     time = job.resources.time
     for name, partition in job.partitions.items():
-        if time is not None and partition.time_max and time > partition.time_max:
-            what = f"time {time_limit(time)} is over the limit {partition.time_max} of partition '{name}'"
-            fix = f"set --time {partition.time_max} or less"
+        most = _limit(job, partition, "time_max")
+        if time is not None and most and time > most:
+            what = f"time {time_limit(time)} is over the limit {most} of partition '{name}'"
+            fix = f"set --time {most} or less"
             reason = "for ever (PartitionTimeLimit)"
             fate = {
                 None: f"Slurm refuses the job, or leaves it pending {reason}",
                 "no": f"it would pend {reason}",
             }
             what += f": {fate.get(job.profile.limits.enforce_part_limits, 'Slurm refuses the job')}"
-            why_not = f"time limit {partition.time_max} is less than {time_limit(time)}"
+            why_not = f"time limit {most} is less than {time_limit(time)}"
             yield Hit("time", what, fix, why_not=why_not)
         least = job.resources.time_min
-        if least is not None and partition.time_max and least > partition.time_max:
-            what = f"--time-min {time_limit(least)} is over the limit {partition.time_max} of partition "
-            fix = f"set --time-min {partition.time_max} or less"
-            why_not = f"time limit {partition.time_max} is less than {time_limit(least)}"
+        if least is not None and most and least > most:
+            what = f"--time-min {time_limit(least)} is over the limit {most} of partition "
+            fix = f"set --time-min {most} or less"
+            why_not = f"time limit {most} is less than {time_limit(least)}"
             yield Hit("time-min", f"{what}'{name}': Slurm refuses the job", fix, why_not=why_not)
+
+
+def _limit(job: Job, partition: Partition, key: str) -> int | None:
+    """A limit of the partition; None if there is none, or the job's QOS overrides it."""
+    asked, known = job.option("qos").split(","), job.profile.qos
+    overridden = any(key in one.overrides for name, one in known.items() if name in asked)
+    limit: int | None = getattr(partition, key)
+    return None if overridden else limit
 
 
 @RULES.add("SB205", "warning", "no time limit is asked for")
@@ -98,16 +108,16 @@ def _time_given(job: Job) -> Iterator[Hit]:
 def _nodes_within_limit(job: Job) -> Iterator[Hit]:
     nodes = job.resources.nodes
     for name, partition in job.partitions.items():
-        if partition.nodes_max is not None and nodes > partition.nodes_max:
-            what = f"partition '{name}' has {partition.nodes_max} nodes, but {nodes} were asked for"
-            at_most = f"{partition.nodes_max} node{'s' * (partition.nodes_max > 1)} at most"
-            yield Hit("nodes", what, f"ask for at most {partition.nodes_max}", why_not=at_most)
-        most = job.resources.nodes_max or nodes
-        if partition.nodes_min is not None and "nodes" in job.resources and most < partition.nodes_min:
-            what = f"partition '{name}' is for jobs of at least {partition.nodes_min} nodes, but {most} were "
-            what += "asked for"
-            fix = f"ask for at least {partition.nodes_min}, or use another partition"
-            yield Hit("nodes", what, fix, why_not=f"{partition.nodes_min} nodes at least")
+        limit = _limit(job, partition, "nodes_max")
+        if limit is not None and nodes > limit:
+            what = f"partition '{name}' has {limit} nodes, but {nodes} were asked for"
+            at_most = f"{limit} node{'s' * (limit > 1)} at most"
+            yield Hit("nodes", what, f"ask for at most {limit}", why_not=at_most)
+        most, least = job.resources.nodes_max or nodes, _limit(job, partition, "nodes_min")
+        if least is not None and "nodes" in job.resources and most < least:
+            what = f"partition '{name}' is for jobs of at least {least} nodes, but {most} were asked for"
+            fix = f"ask for at least {least}, or use another partition"
+            yield Hit("nodes", what, fix, why_not=f"{least} nodes at least")
 
 
 @RULES.add("SB223", "error", "a required option is missing, or its value is not allowed", about_fit=True)

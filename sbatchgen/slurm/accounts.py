@@ -9,13 +9,21 @@ from sbatchgen.errors import SlurmError
 from sbatchgen.slurm.command import query
 from sbatchgen.slurm.slurm_job import limit, seconds
 
-_QOS = ("name", "maxwall", "maxtres", "maxtrespu", "grptres", "flags")
+_QOS = ("name", "maxwall", "maxtres", "maxtrespu", "maxtrespa", "grptres", "flags")
+_OVERRIDES = {
+    "PartitionTimeLimit": "time_max",
+    "PartitionMaxNodes": "nodes_max",
+    "PartitionMinNodes": "nodes_min",
+}
 _ACCOUNTS = ("account", "partition", "qos", "defaultqos")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QosLimits:
-    """A quality of service, and what it allows to one job; None is "no limit"."""
+    """A quality of service, and what it allows to one job; None is "no limit".
+
+    `overrides` are the limits of a partition that do not hold for its jobs, as profiles call them.
+    """
 
     name: str
     time_max_s: int | None
@@ -23,6 +31,7 @@ class QosLimits:
     gpus_max: int | None
     cpus_max: int | None
     deny_on_limit: bool
+    overrides: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,9 +50,9 @@ def qos(environment: Mapping[str, str]) -> list[QosLimits] | None:
     return None if rows is None else [_qos(row) for row in rows]
 
 
-def accounts(user: str, environment: Mapping[str, str]) -> list[Account] | None:
-    """The accounts of a user on this cluster; None if there is no database, or it does not answer."""
-    rows = _rows(["assoc", "where", f"user={user}"], _ACCOUNTS, environment)
+def accounts(user: str, cluster: str, environment: Mapping[str, str]) -> list[Account] | None:
+    """The accounts of a user on a cluster, of those in the database; None if none answers."""
+    rows = _rows(["assoc", "where", f"user={user}", f"cluster={cluster}"], _ACCOUNTS, environment)
     if rows is None:
         return None
     return [
@@ -71,11 +80,12 @@ def _rows(
 
 
 def _qos(row: Mapping[str, str]) -> QosLimits:
-    """One job can have no more than a user, nor than all jobs together."""
+    """One job can have no more than a user or an account, nor than all jobs together."""
     tres = [
         dict(item.partition("=")[::2] for item in row[name].split(","))
-        for name in ("maxtres", "maxtrespu", "grptres")
+        for name in ("maxtres", "maxtrespu", "maxtrespa", "grptres")
     ]
+    flags = row["flags"].split(",")
 
     def least(name: str) -> int | None:
         limits = (limit(one.get(name, "")) for one in tres)
@@ -87,5 +97,6 @@ def _qos(row: Mapping[str, str]) -> QosLimits:
         nodes_max=least("node"),
         gpus_max=least("gres/gpu"),
         cpus_max=least("cpu"),
-        deny_on_limit="DenyOnLimit" in row["flags"].split(","),
+        deny_on_limit="DenyOnLimit" in flags,
+        overrides=tuple(key for flag, key in _OVERRIDES.items() if flag in flags),
     )

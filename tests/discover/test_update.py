@@ -287,20 +287,45 @@ def test_names_of_partitions_that_are_not_the_clusters() -> None:
     ]
 
 
-def test_accounts_and_qos() -> None:
-    qos = [
-        QosLimits(
-            name="normal", time_max_s=None, nodes_max=None, gpus_max=None, cpus_max=None, deny_on_limit=False
-        ),
-        QosLimits(name="high", time_max_s=43200, nodes_max=4, gpus_max=64, cpus_max=None, deny_on_limit=True),
-    ]
+QOS = QosLimits(
+    name="high",
+    time_max_s=43200,
+    nodes_max=4,
+    gpus_max=64,
+    cpus_max=None,
+    deny_on_limit=True,
+    overrides=("time_max",),
+)
+
+
+@pytest.mark.parametrize(
+    ("enforced", "told"),
+    [
+        ("associations,limits", {"time_max": 43200, "nodes_max": 4, "gpus_max": 64, "deny_on_limit": True}),
+        ("associations,qos", {}),
+        ("associations", None),
+        ("none", None),
+    ],
+)
+def test_accounts_and_the_qos_that_slurm_enforces(enforced: str, told: dict[str, object] | None) -> None:
     mine = [Account(name="ml", partition="gpu", qos=("normal", "high"), default_qos="normal")]
-    made = text(live("PartitionName=p State=UP", qos=qos, accounts=mine), {"PATH": ""}, name="x", today=TODAY)
+    cluster = live(
+        "PartitionName=p State=UP",
+        settings=f"AccountingStorageEnforce = {enforced}\n",
+        qos=[QOS],
+        accounts=mine,
+    )
+    made = text(cluster, {"PATH": ""}, name="x", today=TODAY)
     found = decode(made, Profile, name="made").value.qos
-    high = found["high"]  # type: ignore[index]
-    assert (high.time_max, high.nodes_max, high.gpus_max, high.deny_on_limit) == (43200, 4, 64, True)
-    assert [*found] == ["normal", "high"]
+    assert [*found] == ([] if told is None else ["high"])
+    for high in found.values():
+        expected = {"time_max": None, "nodes_max": None, "gpus_max": None, "deny_on_limit": False} | (
+            told or {}
+        )
+        assert {key: getattr(high, key) for key in expected} == expected
+        assert high.overrides == (("time_max",) if told else ())
     assert "# ml in partition gpu: QOS normal, high, by default normal" in made
+    assert ("# QOS are not enforced" in made) == (told is None)
 
 
 def test_hostile_names_are_left_out_or_quoted() -> None:
@@ -312,22 +337,14 @@ def test_hostile_names_are_left_out_or_quoted() -> None:
     assert "Left out: a\\x1b[31m" in made
 
 
-def test_options_of_plugins_and_the_database(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
-) -> None:
+def test_options_of_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command) -> None:
     bin_ = tmp_path / "bin"
     fakes.saying(bin_, "sbatch", HELP)
     fakes.saying(bin_, "scontrol", "PartitionName=p State=UP TotalNodes=0\n")
-    fakes.saying(
-        bin_, "sacctmgr", "normal|||gres/gpu=32||\nhigh|12:00:00|node=4|gres/gpu=8|gres/gpu=64|DenyOnLimit\n"
-    )
     monkeypatch.setenv("PATH", f"{bin_}:{os.environ['PATH']}")
     done = command("profile", "discover")
     profile = decode(done.out, Profile, name="made").value
     assert profile.plugin_options == ("container-image=", "no-container-mount-home", "energy=")
-    normal, high = profile.qos["normal"], profile.qos["high"]  # type: ignore[index]
-    assert (normal.gpus_max, normal.deny_on_limit) == (32, False)
-    assert (high.time_max, high.nodes_max, high.gpus_max, high.deny_on_limit) == (43200, 4, 8, True)
 
 
 HELP = """\

@@ -26,6 +26,10 @@ for row in recorded["runs" if "--duplicates" in sys.argv else "jobs"]:
     row = dict(zip(recorded["fields"], row))
     print("".join(row[name] + value["--delimiter"] for name in value["--format"].split(",")))
 """
+RECORDED = """#!{python}
+import sys
+print({answers}[" ".join(sys.argv[1:])], end="")
+"""
 FAILING = """#!/bin/sh
 echo '{says}' >&2
 exit 1
@@ -46,6 +50,11 @@ def squeue(folder: Path, table: Sequence[Mapping[str, str]]) -> None:
 def sacct(folder: Path, recorded: Path) -> None:
     """A sacct that answers with the recorded table, whatever jobs are asked for."""
     _put(folder, "sacct", SACCT.format(python=sys.executable, recorded=json.dumps(str(recorded))))
+
+
+def recorded(folder: Path, name: str, answers: Mapping[str, str]) -> None:
+    """A command that gives these answers, by its arguments; it fails on others."""
+    _put(folder, name, RECORDED.format(python=sys.executable, answers=json.dumps(answers)))
 
 
 def failing(folder: Path, name: str, says: str) -> None:

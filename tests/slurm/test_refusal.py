@@ -130,7 +130,7 @@ def test_every_error_of_a_submission_is_known(text: str) -> None:
         ("AssocMaxSubmitJobLimit", "as many jobs as"),
         ("QOSMaxSubmitJobPerUserLimit", "as many jobs as"),
         ("QOSMaxCpuPerUserLimit", "CPUs are over"),
-        ("QOSMinGRES", "GPUs are over"),
+        ("QOSMinGRES", "asks for less than its QOS requires: limit QOSMinGRES"),
         ("AssocGrpMemLimit", "memory is over"),
         ("QOSMaxNodePerUserLimit", "nodes are over"),
         ("MaxGRESPerAccount", "GPUs are over"),

@@ -1,0 +1,76 @@
+"""What sacctmgr says of accounts and QOS, recorded from 22.05 and 26.05 with a database of two clusters.
+
+On the other cluster the user has an account more.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sbatchgen.slurm.accounts import Account, QosLimits, accounts, qos
+from tests.conftest import FIXTURES
+from tests.slurm import fakes
+
+NONE = QosLimits(
+    name="normal",
+    time_max_s=None,
+    nodes_max=None,
+    gpus_max=None,
+    cpus_max=None,
+    deny_on_limit=False,
+    overrides=(),
+)
+
+
+@pytest.fixture(params=["22.05", "26.05"])
+def environment(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    fakes.recorded(tmp_path, "sacctmgr", json.loads((FIXTURES / "sacctmgr.json").read_text())[request.param])
+    return {"PATH": str(tmp_path)}
+
+
+def test_what_a_qos_allows_to_one_job(environment: dict[str, str]) -> None:
+    """The least of what a job, a user, an account and all jobs may have; a limit on a type of GPU is not read."""
+    found = {one.name: one for one in qos(environment) or ()}
+    told = {
+        name: {
+            key: value for key in QosLimits.__slots__ if (value := getattr(one, key)) != getattr(NONE, key)
+        }
+        for name, one in found.items()
+    }
+    assert told == {
+        "normal": {},
+        "long": {
+            "name": "long",
+            "time_max_s": 604800,
+            "nodes_max": 2,
+            "gpus_max": 4,
+            "deny_on_limit": True,
+        },
+        "short": {"name": "short", "time_max_s": 3600, "gpus_max": 2, "cpus_max": 4},
+        "group": {"name": "group", "gpus_max": 6},
+        "typed": {"name": "typed", "deny_on_limit": True, "overrides": ("time_max",)},
+        "peracct": {"name": "peracct", "gpus_max": 3},
+        "big": {"name": "big"},
+        "over": {"name": "over", "overrides": ("time_max", "nodes_max")},
+    }
+
+
+def test_accounts_of_this_cluster_alone(environment: dict[str, str]) -> None:
+    everywhere = ("group", "long", "normal", "peracct", "typed")
+    mine = [
+        Account(name="chem", partition="cpu", qos=("normal",), default_qos=""),
+        Account(name="chem", partition="", qos=everywhere, default_qos=""),
+        Account(name="physics", partition="", qos=("long", "normal", "over", "short"), default_qos="short"),
+    ]
+    found = accounts("alice", "test", environment)
+    assert sorted(found or (), key=lambda one: (one.name, not one.partition)) == mine
+    assert accounts("bob", "test", environment) == []
+
+
+def test_without_a_database(tmp_path: Path) -> None:
+    assert qos({"PATH": str(tmp_path)}) is None
+    fakes.failing(tmp_path, "sacctmgr", "You are not running a supported accounting_storage plugin")
+    assert (qos({"PATH": str(tmp_path)}), accounts("ann", "test", {"PATH": str(tmp_path)})) == (None, None)
