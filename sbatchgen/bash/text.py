@@ -49,6 +49,7 @@ class ShellText:
 
     Attributes:
         text: The text; a carriage return at the end of a line is a blank here.
+        fixed: Whether all of it has one position, that of a word which stands for it.
     """
 
     def __init__(self, text: str, origin: tuple[int, int] = (1, 1), *, fixed: bool = False) -> None:
@@ -60,7 +61,7 @@ class ShellText:
             text = _without_block_comments(text)
         self.text = text
         self._origin = origin
-        self._fixed = fixed
+        self.fixed = fixed
 
     @cached_property
     def _line_starts(self) -> list[int]:
@@ -69,7 +70,7 @@ class ShellText:
     def position(self, at: int) -> tuple[int, int]:
         """The line and the column of an offset, from 1, in the script that this text stands in."""
         line0, column0 = self._origin
-        if self._fixed:
+        if self.fixed:
             return line0, column0
         line = bisect_right(self._line_starts, at)
         column = at - self._line_starts[line - 1]

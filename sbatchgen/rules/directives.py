@@ -114,21 +114,24 @@ def _disabled(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB107", "error", "a word that is not an option")
 def _stray(script: JobScript) -> Iterator[Hit]:
-    for before, stop in _strays(script):
-        value = before.value if before and before.value is not None else ""
-        if stop.word.text == "=" or value == "=" or value.endswith(","):
+    for before, strays in _strays(script):
+        word = strays[0].word.text
+        if before and _is_apart(before, word):
             continue  # SB112
         if before and before.spec.argument is HasArgument.OPTIONAL and before.value is None:
             continue  # SB123
-        what = f"'{stop.word.text}' is not an option: sbatch refuses the script, "
-        what += f'"Invalid directive found in batch script: {stop.word.text}"'
-        name = before.spec.name if before else ""
-        fix = (
-            f'quote the value: --{name}="{value} {stop.word.text}"'
-            if value
-            else "remove it, or put a # before it"
-        )
-        yield Hit(script.at_use(stop), what, fix)
+        what = f"'{word}' is not an option: sbatch refuses the script, "
+        what += f'"Invalid directive found in batch script: {word}"'
+        fix = "remove it, or put a # before it"
+        if before and before.value_word and before.word.line != strays[0].word.line:  # SB110
+            fix = f"write the value of {before.word.text} on its line"
+        elif before and before.value and before.spec.name in _WITH_BLANKS:
+            value = " ".join((before.value, *(stray.word.text for stray in strays)))
+            fix = f'quote the value: --{before.spec.name}="{value}"'
+        yield Hit(script.at_use(strays[0]), what, fix)
+
+
+_WITH_BLANKS = frozenset(("job-name", "comment", "output", "error", "input", "chdir"))
 
 
 @RULES.add("SB108", "error", "an unclosed quote, or a colon that starts a word")
@@ -193,16 +196,23 @@ NAMES_OF_CLUSTER = frozenset(("partition", "clusters", "reservation", "constrain
 
 @RULES.add("SB112", "error", "spaces in a value")
 def _blanks(script: JobScript) -> Iterator[Hit]:
-    for before, stop in _strays(script):
-        value = before.value if before and before.value is not None else ""
-        if stop.word.text == "=" or value == "=":
-            what = f"the spaces around = make '{stop.word.text}' a separate word: sbatch refuses the script"
-            name = before.spec.name if before else "NAME"
-            yield Hit(script.at_use(stop), what, f"write --{name}=VALUE without spaces")
-        elif value.endswith(",") and before:
-            what = f"the space after the comma ends the value of --{before.spec.name}: sbatch refuses the "
-            what += "script"
-            yield Hit(script.at_use(stop), what, f"write --{before.spec.name}={value}{stop.word.text}")
+    for before, strays in _strays(script):
+        word = strays[0].word.text
+        if before is None or not _is_apart(before, word):
+            continue
+        name, value = before.spec.name, before.value or ""
+        joined = "".join((value.removeprefix("="), *(stray.word.text for stray in strays)))
+        if value.endswith(","):
+            what = f"the space after the comma ends the value of --{name}: sbatch refuses the script"
+        else:
+            what = f"the spaces around = make '{word}' a separate word: sbatch refuses the script"
+        yield Hit(script.at_use(strays[0]), what, f"write --{name}={joined.removeprefix('=')}")
+
+
+def _is_apart(before: Option, stray: str) -> bool:
+    """Whether a word that is no option is a part of the value before it, but for a blank."""
+    value = before.value
+    return stray == "=" or value == "=" or before.word.text.endswith("=") or (value or "").endswith(",")
 
 
 @RULES.add("SB113", "error", "an option that sbatch does not know")
@@ -329,7 +339,7 @@ def _foreign(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB123", "error", "a value that needs an = before it")
 def _glued(script: JobScript) -> Iterator[Hit]:
-    for before, stop in _strays(script):
+    for before, (stop, *_) in _strays(script):
         if before and before.spec.argument is HasArgument.OPTIONAL and before.value is None:
             name, value = before.spec.name, stop.word.text
             what = f"--{name} takes a value only after =, so '{value}' is a separate word: sbatch refuses "
@@ -374,10 +384,12 @@ def _typographic(script: JobScript) -> Iterator[Hit]:
 def _bad_value(script: JobScript) -> Iterator[Hit]:
     if script.sbatch.returncode is None:
         return
+    apart = [
+        before for before, strays in _strays(script) if before and _is_apart(before, strays[0].word.text)
+    ]
     for use in _uses(script):
-        apart = use.value == "=" and use.value_word is not use.word  # SB112
         found = _refusal(script, use)
-        if found and not apart and not re.match(r"-\w=", use.word.text):  # SB111
+        if found and use not in apart and not re.match(r"-\w=", use.word.text):  # SB112, SB111
             yield Hit(script.at_use(use), *found)
 
 
@@ -600,22 +612,28 @@ def _complaints(script: JobScript) -> Iterator[Stop]:
     return (use for use in script.uses if isinstance(use, Stop) and use.complaint)
 
 
-def _strays(script: JobScript) -> Iterator[tuple[Option | None, Stop]]:
-    """Words that are not options, with the option before them on the line; of several in a row, the first."""
+def _strays(script: JobScript) -> Iterator[tuple[Option | None, list[Stop]]]:
+    """Words of a line in a row that are not options, with the option that ends in this line before them.
+
+    What follows an option that sbatch does not know is most likely its value.
+    """
     before: Option | None = None
-    last: Stop | None = None
+    strays: list[Stop] = []
+    unknown: Stop | None = None
     for use in script.uses:
+        if strays and (isinstance(use, Option) or use.complaint or use.word.line != strays[0].word.line):
+            yield before, strays
+            strays = []
         if isinstance(use, Option):
-            before, last = use, None
+            before, unknown = use, None
         elif use.complaint:
-            is_plugin = "unrecognized" in use.complaint and "=" not in use.word.text
-            if is_plugin and script.may_be_of_plugin(_long_name(use.word.text)):
-                last = use  # what follows in its line is its value
-        else:
-            if last is None or last.word.line != use.word.line:
-                same = before is not None and before.word.line == use.word.line
-                yield before if same else None, use
-            last = use
+            before, unknown = None, use if "=" not in use.word.text else None
+        elif unknown is None or unknown.word.line != use.word.line:
+            end = before and (before.value_word or before.word)
+            before = before if end and end.line == use.word.line else None
+            strays.append(use)
+    if strays:
+        yield before, strays
 
 
 def _long_name(text: str) -> str:
@@ -629,7 +647,8 @@ def _source(script: JobScript, use: Option) -> str:
 
 def _refusal(script: JobScript, use: Option) -> tuple[str, str] | None:
     """What sbatch says of an option alone, if it ends there, and a fix."""
-    if use.value is None or use.spec.name in PYXIS_NAMES or any(char in use.value for char in "\n\r\0"):
+    own = use.spec.name not in PYXIS_NAMES and use.spec not in script.plugins
+    if use.value is None or not own or any(char in use.value for char in "\n\r\0"):
         return None
     return refused(use.spec.name, use.value, script.slurm)
 

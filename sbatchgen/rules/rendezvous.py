@@ -61,7 +61,7 @@ def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
                 what = f"on each node {value} is the node itself: the {launch.nodes} nodes never find each "
                 what += "other"
                 yield Hit(script.at_option_of(option), what, fix, "error")
-            elif "$(hostname" in value and option.word.source is not script.body.source:
+            elif "$(hostname" in value and _is_of_task(option, script):
                 what = f"every node runs this hostname itself: the {launch.nodes} nodes never find each other"
                 yield Hit(script.at_option_of(option), what, fix)
     for one in script.body.sets:
@@ -80,7 +80,7 @@ def _rendezvous_id(script: JobScript) -> Iterator[Hit]:
         if option is None or launch.step is None:
             continue
         tasks, value = launch.tasks, _value(option, launch.launcher)
-        if "RANDOM" in value and option.word.source is not script.body.source and tasks and tasks > 1:
+        if "RANDOM" in value and _is_of_task(option, script) and tasks and tasks > 1:
             what = f"each of {tasks} tasks draws its own --rdzv-id: they form {tasks} groups, all waiting"
             yield Hit(script.at_option_of(option), what, "--rdzv-id=$SLURM_JOB_ID", "error")
         elif option.value and not _has_whole_nodes(script) and "exclusive" not in script.resources:
@@ -143,6 +143,12 @@ def _value(option: ToolOption, tool: Tool | None) -> str:
         return option.value or ""
     text = tool.body.text_of(option.value_word)
     return text.partition("=")[2] if option.value_word is option.word else text
+
+
+def _is_of_task(option: ToolOption, script: JobScript) -> bool:
+    """Whether it stands in single quotes after bash -c, so that the shell of each task expands it."""
+    source = option.word.source
+    return source is not script.body.source and not source.fixed
 
 
 def _options_of(launcher: Tool | None, names: dict[str, tuple[str, ...]]) -> Iterator[ToolOption]:

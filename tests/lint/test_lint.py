@@ -68,6 +68,28 @@ def test_text_shows_the_place_the_line_and_the_fix(command: Command) -> None:
     assert (result.status, result.err) == (3, "1 script: 1 error, 1 warning\n")
 
 
+MISTAKES = {
+    "--array=1, 2, 3": "SB112: write --array=1,2,3",
+    "--nodes= 2": "SB112: write --nodes=2",
+    "--mail-user = me --mail-type=END": "SB112: write --mail-user=me",
+    "--comment a b c": 'SB107: quote the value: --comment="a b c"',
+    "-n 2 ; tasks": "SB107: remove it, or put a # before it",
+    "-J\n#SBATCH -p gpu": "SB107: write the value of -J on its line",
+    "--workdir /scratch": "SB113: write --chdir",
+    "--cpu-bind none": "SB114: give it to srun: srun --cpu-bind ...",
+    "--image docker:me/torch": "",  # shifter's
+}
+
+
+@pytest.mark.parametrize("directive", MISTAKES)
+def test_a_mistake_is_one_error_with_its_fix(command: Command, directive: str) -> None:
+    """Also beside another, which makes sbatch end as well."""
+    put("job.slurm", f"#!/bin/bash\n#SBATCH -t soon\n#SBATCH {directive}\nhostname\n")
+    out = command("lint", "--select", "SB1", "--format", "json", "job.slurm").out
+    errors = [one for one in json.loads(out) if one["severity"] == "error" and one["line"] > 2]
+    assert "".join(f"{one['rule']}: {one['fix']}" for one in errors) == MISTAKES[directive]
+
+
 @pytest.mark.parametrize("form", ["text", "json", "sarif", "github"])
 def test_a_secret_is_not_shown_again(command: Command, form: str) -> None:
     put("job.slurm", GOOD + "export HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz0123456789 X=$(dirname $0)\n")
