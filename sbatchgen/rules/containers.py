@@ -91,7 +91,7 @@ def _sees_gpus(script: JobScript) -> Iterator[Hit]:
     if _AMD.search(script.text):  # whose devices are those of /dev, which containers have
         return
     for container in containers:
-        if container.trains:
+        if container.trains and not container.image.startswith("instance:"):  # which has what it started with
             what = "the job asks for GPUs, but the container starts without --nv or --rocm and sees none"
             yield Hit(container.at, what, "apptainer exec --nv IMAGE, with AMD GPUs --rocm")
 

@@ -76,7 +76,9 @@ def _late(script: JobScript) -> Iterator[Hit]:
     late = [
         line.line
         for line in script.sbatch.directives
-        if line.kind is Kind.LATE and (comments is None or line.line in comments)  # else a script writes it
+        if line.kind is Kind.LATE
+        and (comments is None or line.line in comments)  # else a script writes it
+        and not line.text.startswith("#SLURM_")  # a variable
     ]
     if late:
         what = "this directive comes after the first command: Slurm silently ignores it"

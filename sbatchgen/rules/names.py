@@ -163,7 +163,7 @@ def _of_others(script: JobScript) -> Iterator[Hit]:
             continue
         seen.add(use.name)
         what = f"Slurm does not set {use.name}: it is empty"
-        if use.name in ("PBS_O_WORKDIR", "SGE_O_WORKDIR", "LS_SUBCWD"):
+        if script.lines[use.line - 1].lstrip().startswith("cd "):
             what += ", so cd goes to the home folder"
         yield Hit(script.at(use.line, use.column), what, f"${OF_OTHERS[use.name]}")
 
@@ -171,7 +171,13 @@ def _of_others(script: JobScript) -> Iterator[Hit]:
 def _asked_for(script: JobScript) -> set[str]:
     """The variables that a test asks for: the script is for several schedulers."""
     tests = (command for command in script.body.commands if command.test or command.name == "test")
-    return {name for command in tests for word in command.words for name in word.variables}
+    words = [word for command in tests for word in command.words]
+    if any((word.value or "").lower() in _OTHERS for word in words):
+        return set(OF_OTHERS)
+    return {name for word in words for name in word.variables}
+
+
+_OTHERS = frozenset(("pbs", "torque", "sge", "uge", "lsf"))
 
 
 @RULES.add("SB425", "warning", "a WORLD_SIZE that is not the number of processes")

@@ -348,7 +348,7 @@ def _takes_all(launch: Launch, script: JobScript) -> bool:
     if step is None or OF_ITS_OWN & step.options.keys():
         return False
     nodes = launch.nodes
-    return nodes is None or nodes >= script.resources.nodes
+    return nodes >= script.resources.nodes if nodes is not None else "nodes" not in step.options
 
 
 def _sleeps(words: list[str]) -> float:
@@ -367,12 +367,14 @@ def _serial_step(script: JobScript) -> Iterator[Hit]:
     for launch in script.steps:
         tasks, program = launch.tasks, launch.program
         name = program.name.rpartition("/")[2]
-        if launch.step and tasks and tasks > 1 and name in SERIAL and not launch.mpi:
+        own_disk = any(_NODE_DISK.search(program.body.text_of(word)) for word in program.rest)
+        if launch.step and tasks and tasks > 1 and name in SERIAL and not launch.mpi and not own_disk:
             what = f"srun starts {name} {tasks} times, with the same arguments each: they write the same "
             what += "files"
             yield Hit(script.at_word(launch.step.words[0]), what, f"srun --ntasks=1 {name} ...")
 
 
+_NODE_DISK = re.compile(r"(?:^|=)(?:/tmp|/var/tmp|/dev/shm)\b|\$\{?(?:SLURM_|JOB)?TMP(?:DIR)?\b")
 _SERIAL = """
 wget curl tar gzip gunzip unzip cp mv rsync pip git cmake make conda mamba samtools bcftools bwa bowtie
 bowtie2 fastqc STAR hisat2 cutadapt trimmomatic fastp salmon kallisto featureCounts bedtools blastn blastp
