@@ -213,7 +213,7 @@ def _missing(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Iterat
     if venv and venv.parent.is_dir() and not venv.exists():
         fix = f"python3 -m venv {quoting.word(str(venv))}, or name another: --venv"
         finding = error(plan, "venv", f"there is no virtual environment {venv}", fix)
-        yield replace(finding, severity="warning")  # the nodes may have one
+        yield finding._replace(severity="warning")  # the nodes may have one
     data = _here(plan.data, folder, environment) if launch.uses_data(plan) else None
     if data and data.parent.is_dir() and not data.exists() and not plan.options.dependency:
         fix = "make it (see sbatchgen data), or name another: --data-dir"

@@ -28,7 +28,7 @@ runtime: venv
 runtimes:
   venv: {{path: {sys.prefix}}}
 """
-TRAINING = ("--device", "cpu", "--batch-size", "64", "--epochs", "2", "--log-every", "1", "--sync-every", "5")
+TRAINING = ("--device", "cpu", "--batch-size", "16", "--epochs", "2", "--log-every", "1", "--sync-every", "5")
 EPOCH = re.compile(r"Epoch (\d+) - Avg Loss: (\d+\.\d+), Accuracy: (\d+\.\d+)%")
 
 
@@ -90,6 +90,6 @@ def site_on(cluster: Cluster) -> Site:
     cluster.put("work/testing.yaml", PROFILE)
     cluster.put("work/sbatchgen.yaml", "profile: ./testing.yaml\n")
     site = Site(cluster, cluster.home / "work")
-    drawing = ("--synthetic", "--train", "1600", "--test", "400")
+    drawing = ("--synthetic", "--train", "400", "--test", "100")
     site.sbatchgen("data", "mnist", "--to", "data", *drawing, check=True)
     return site

@@ -64,7 +64,7 @@ def site(later_root: Path, images: Path) -> Iterator[Site]:
         for name in ("torch", "usercustomize", "sitecustomize"):
             cluster.put(f"{python}/{name}.py", POISON)
         site = Site(cluster, cluster.home / "work")
-        drawing = ("--synthetic", "--train", "1600", "--test", "64")
+        drawing = ("--synthetic", "--train", "400", "--test", "16")
         site.sbatchgen("data", "mnist", "--to", "data", *drawing, env={"PYTHONNOUSERSITE": "1"}, check=True)
         yield site
 

@@ -100,7 +100,7 @@ def site(containers: Cluster) -> Site:
     containers.put("work/sbatchgen.yaml", "profile: ./enroot.yaml\n")
     containers.put("work/probe.py", PROBE)
     site = Site(containers, containers.home / "work")
-    drawing = ("--synthetic", "--train", "320", "--test", "64")
+    drawing = ("--synthetic", "--train", "80", "--test", "16")
     site.sbatchgen("data", "mnist", "--to", "data", *drawing, check=True)
     return site
 

@@ -371,7 +371,7 @@ def test_a_value_of_the_submitting_shell_is_seen_by_the_trainer_alone(site: Site
 
 
 def test_slurm_refusing_is_an_error_of_its_own(site: Site) -> None:
-    done = site.sbatchgen("submit", "single", "--constraint", "nothing", "--yes")
+    done = site.sbatchgen("submit", "cpu", "--constraint", "nothing", "--job-name", "refused", "--yes")
     assert (done.returncode, done.stdout) == (5, "")
     assert "Invalid feature specification" in done.stderr
 
