@@ -216,8 +216,13 @@ class Places:
             return file
         folders = ", ".join(map(str, self.folders("profiles")))
         what = f"no profile '{name}' in {folders}"
-        beside = (self.folder / f"{name}.yaml").is_file()
-        fix = f"name its file: ./{name}.yaml" if beside else did_you_mean(name, dict(self.profiles()))
+        for beside in (
+            f"./{name}.yaml",
+            f".sbatchgen/profiles/{name}.yaml",
+        ):  # which counts beside PROJECT_FILE
+            if (self.folder / beside).is_file():
+                raise DocumentError.of(what, fix=f"name its file: {beside}")
+        fix = did_you_mean(name, dict(self.profiles()))
         raise DocumentError.of(what, fix=fix)
 
     def _profile(self, name: str) -> Path | None:

@@ -33,7 +33,7 @@ def events(folder: Path) -> Iterator[dict[str, Any]]:
             raise DocumentError.of(f"there is no run folder {folder}", fix=fix) from error
         what = f"can't read the events of the run: {error.strerror}"
         missing = isinstance(error, FileNotFoundError)
-        fix = "name the folder of a run, which holds this file" if missing else ""
+        fix = "the bundled trainer writes it once it has started; name its run" if missing else ""
         raise DocumentError.of(what, at=str(path), fix=fix) from error
     if len(data) > MAX_BYTES or data.count(b"\n") > MAX_EVENTS:
         what = f"more than {MAX_BYTES >> 20} MiB or {MAX_EVENTS:,} lines of events"
