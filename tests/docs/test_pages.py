@@ -132,7 +132,7 @@ def check_sbatchgen(words: list[str], command: Command) -> None:
     if (
         isinstance(one, JobCommand)
         and {*(job if isinstance(job, tuple) else (job,))} <= {*MODES}
-        and context.params["profile"] != "./example.yaml"
+        and context.params["profile"] not in {"./example.yaml", "mycluster"}
     ):
         of_render = [word for word in own if word not in {"--yes", "--lines", "--test-only", "--snapshot"}]
         done = command("render", *of_render, *(["--", *args] if args else []))
