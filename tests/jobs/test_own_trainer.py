@@ -346,9 +346,8 @@ def test_an_example_for_a_library_is_short(name: str) -> None:
 
 
 def test_what_the_page_says_can_be_rendered(command: Command) -> None:
-    for name in LIBRARIES:
-        assert "\n    sbatchgen render " in section(name)
     lines = [line.strip() for line in PAGE.splitlines() if line.startswith("    sbatchgen ")]
+    assert len(lines) > 3
     for line in lines:
         result = command("render", *shlex.split(line)[2:])
         assert (result.status, result.err) == (0, ""), line
