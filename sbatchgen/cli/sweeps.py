@@ -91,14 +91,15 @@ def _points(options: dict[str, Any]) -> Sweep:
 
 def _most_tasks(plan: Plan) -> int:
     """How many elements an array may have: as the live cluster says, else the profile."""
-    from sbatchgen.slurm.config import ARRAY_SIZE, config, most_array_tasks
+    from sbatchgen.rules.placement import MAX_ARRAY_SIZE
+    from sbatchgen.slurm.config import array_limits, config
 
     if not plan.slurm:
         what = f"a sweep is an array of Slurm, and profile '{plan.profile.name}' has none"
         raise CommandLineError.of(what, fix="name a profile of a cluster: --profile NAME")
     limits = plan.profile.limits
     known = [one for one in (limits.max_array_size, limits.max_array_tasks) if one]
-    return most_array_tasks(config(os.environ)) or min(known, default=ARRAY_SIZE)
+    return min(array_limits(config(os.environ)).values() or known, default=MAX_ARRAY_SIZE)
 
 
 def _words(options: dict[str, Any]) -> list[str]:

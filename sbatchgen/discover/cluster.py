@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from sbatchgen.errors import SlurmError
 from sbatchgen.slurm.accounts import Account, QosLimits, accounts, qos
-from sbatchgen.slurm.command import query
+from sbatchgen.slurm.command import answer
 from sbatchgen.slurm.config import config
 from sbatchgen.slurm.node import SlurmNode, nodes
 from sbatchgen.slurm.partition import SlurmPartition, partitions
@@ -88,10 +88,8 @@ def _user() -> str:
 def _plugin_options(environment: Mapping[str, str]) -> tuple[str, ...] | None:
     """What `sbatch --help` lists behind its own options."""
     try:
-        answer = query(["sbatch", "--help"], environment)
+        printed = answer(["sbatch", "--help"], environment)
     except SlurmError:
         return None
-    if answer.failure:
-        return None
-    theirs = answer.out.partition("\nOptions provided by plugins:\n")[2].partition("\n\n")[0]
+    theirs = printed.partition("\nOptions provided by plugins:\n")[2].partition("\n\n")[0]
     return tuple(name + "=" * (mark == "=") for name, mark in _OPTION.findall(theirs))

@@ -11,6 +11,7 @@ from sbatchgen.discover.entries import Entry, flow, is_clean, lines, listed, sca
 from sbatchgen.discover.machine import conda_roots, fast_interfaces, modules, programs
 from sbatchgen.discover.shapes import Shape, shapes
 from sbatchgen.slurm.accounts import QosLimits
+from sbatchgen.slurm.config import array_limits
 from sbatchgen.slurm.node import SlurmNode
 from sbatchgen.slurm.partition import SlurmPartition
 from sbatchgen.slurm.slurm_job import count
@@ -79,10 +80,7 @@ def _limits(cluster: LiveCluster) -> Iterator[Entry]:
     enforced = cluster.setting("EnforcePartLimits").lower()
     if enforced in ("no", "any", "all"):
         found.append(Entry("enforce_part_limits", scalar(enforced)))
-    if (size := cluster.setting("MaxArraySize")).isdecimal():
-        found.append(Entry("max_array_size", size))
-    if tasks := re.search(r"\bmax_array_tasks=([0-9]+)", cluster.setting("SchedulerParameters")):
-        found.append(Entry("max_array_tasks", tasks[1]))
+    found += [Entry(key, str(most)) for key, most in array_limits(cluster.settings).items()]
     found.append(Entry("memory_consumable", str("MEMORY" in how).lower()))
     if "MULTIPLE_SHARING_GRES_PJ" in how:
         found.append(Entry("several_gpus_per_sharing_job", "true"))

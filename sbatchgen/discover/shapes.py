@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from sbatchgen.slurm.gpus import of_node
 from sbatchgen.slurm.node import SlurmNode
 from sbatchgen.slurm.partition import SlurmPartition
 
@@ -53,6 +54,7 @@ def _shape(node: SlurmNode, partition: SlurmPartition, *, memory: bool, cpus: bo
     types: Counter[str] = Counter()
     for one in gpus:
         types[one.type] += one.count
+    shards = {gpu.shards for gpu in of_node(node, {}).gpus}
     threads = node.threads_per_core
     whole = node.cpus == node.sockets * node.cores_per_socket * threads  # else a CPU is a core
     most_cpus = partition.cpus_per_node_max or node.cpus_usable
@@ -64,17 +66,8 @@ def _shape(node: SlurmNode, partition: SlurmPartition, *, memory: bool, cpus: bo
         gpus=sum(types.values()),
         types=tuple(sorted((kind, count) for kind, count in types.items() if kind and count)),
         untyped=types[""],
-        shards=_shards(node, sum(types.values())),
+        shards=shards.pop() or None if len(shards) == 1 else None,
     )
-
-
-def _shards(node: SlurmNode, gpus: int) -> int | None:
-    """Shards of a GPU: those that Slurm counts on each GPU, else the share of all."""
-    each = {total for one in node.gres_used if one.name == "shard" for _, total in one.per_gpu}
-    if each:
-        return each.pop() or None if len(each) == 1 else None
-    count = sum(one.count for one in node.gres if one.name == "shard")
-    return count // gpus if gpus and count and count % gpus == 0 else None
 
 
 def _without_memory(found: Counter[Shape]) -> Counter[Shape]:

@@ -296,8 +296,7 @@ class _Decoder:
         return found
 
     def record(self, node: _Node, kind: Any, path: str) -> Any:
-        hints = kind.__annotations__  # types, not text: the schema modules see to that
-        known = {field.name: field for field in fields(kind)}
+        known = {field.name: field for field in fields(kind)}  # of types, not text: as the schema modules say
         values: dict[str, Any] = {}
         before = self.problems.count
         where = f" in {path}" if path else ""
@@ -307,7 +306,7 @@ class _Decoder:
                 self.fail(key_node, f"unknown key '{key}'{where}", partial(did_you_mean, key, known))
                 continue
             self.places[here] = self.place(key_node)
-            values[key] = self.decode(value, hints[key], here)
+            values[key] = self.decode(value, known[key].type, here)
         required = [
             field.name
             for field in known.values()

@@ -17,20 +17,26 @@ _INTERFACE = re.compile(r"[^\s/,^=]{1,15}")  # of Linux: IFNAMSIZ
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class NodeShape:
-    """A kind of node of a partition; None is "not known"."""
+class NodeFacts:
+    """What a node has; None is "not known"."""
 
-    nodes: Count | None = described("How many such nodes.")
-    cpus_per_node: Count | None = described("CPUs.")
+    cpus_per_node: Count | None = described("CPUs of a node.")
     threads_per_core: Count | None = described("Hardware threads of a core.")
-    mem_per_node: Memory | None = described("Memory that jobs may have.")
-    gpus_per_node: int | None = described("GPUs.")
-    gpu_types: Mapping[Text, int] = described("GPUs by type, where gres.conf gives them one.", make=dict)
+    mem_per_node: Memory | None = described("Memory of a node that jobs may have.")
+    gpus_per_node: int | None = described("GPUs of a node.")
+    gpu_types: Mapping[Text, int] = described("GPUs of a node by type, as gres.conf has them.", make=dict)
     shards_per_gpu: Count | None = described("Shards of a GPU.")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Partition:
+class NodeShape(NodeFacts):
+    """A kind of node of a partition."""
+
+    nodes: Count | None = described("How many such nodes.")
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Partition(NodeFacts):
     """What a job may ask for in one partition, per node where a name says so; None is "not known"."""
 
     time_max: Duration | None = described("Longest time limit (MaxTime).")
@@ -38,19 +44,13 @@ class Partition:
     nodes: Text | None = described("Host names, as n[1-16].")
     nodes_max: Count | None = described("Most nodes of a job (MaxNodes).")
     nodes_min: Count | None = described("Fewest nodes of a job (MinNodes).")
-    cpus_per_node: Count | None = described("CPUs of a node.")
     cpus_per_gpu: Count | None = described("CPUs that go with a GPU.")
-    threads_per_core: Count | None = described("Hardware threads of a core.")
-    gpus_per_node: int | None = described("GPUs of a node.")
     gpu_type: Text | None = described("Type of the GPUs, as a100.")
-    gpu_types: Mapping[Text, int] = described("GPUs of a node by type, where there are several.", make=dict)
     gpus_typed: bool = described(
         "Whether gres.conf gives the GPUs a type; if false, a job that names a type never starts.", True
     )
-    mem_per_node: Memory | None = described("Memory of a node (RealMemory).")
     mem_per_cpu_default: Memory | None = described("Memory per CPU if a job sets none (DefMemPerCPU).")
     mem_per_cpu_max: Memory | None = described("Most memory per CPU (MaxMemPerCPU).")
-    shards_per_gpu: Count | None = described("Shards of a GPU.")
     features: tuple[Text, ...] = described("Features that its nodes have, for --constraint.", ())
     shapes: tuple[NodeShape, ...] = described(
         "Kinds of its nodes, where they differ. What is not given for all nodes is the most that one has.", ()
@@ -75,7 +75,7 @@ class Partition:
             kinds = [item for shape in self.shapes for item in shape.gpu_types.items()]
             self.gpu_types = {kind: max(n for one, n in kinds if one == kind) for kind, _ in kinds}
 
-    def kinds(self, gpus: Iterable[tuple[str, int]] = ()) -> "list[NodeShape | Partition]":
+    def kinds(self, gpus: Iterable[tuple[str, int]] = ()) -> list[NodeFacts]:
         """The kinds of nodes that may have so many GPUs of each type ("" for any)."""
         asked = [*gpus]
         wanted = sum(count for _, count in asked)

@@ -31,8 +31,7 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def _record(kind: Any, found: dict[str, Any]) -> dict[str, Any]:
-    hints = kind.__annotations__
-    keys = {key.name: _described(key, _of(hints[key.name], found)) for key in fields(kind)}
+    keys = {key.name: _described(key, _of(key.type, found)) for key in fields(kind)}
     needed = [key.name for key in fields(kind) if key.default is MISSING and key.default_factory is MISSING]
     made = {"type": "object", "additionalProperties": False, "properties": keys}
     return made | ({"required": needed} if needed else {})

@@ -13,7 +13,7 @@ from sbatchgen.inputs.document import Document
 from sbatchgen.inputs.job import Mode
 from sbatchgen.inputs.layers import BY_DEFAULT, Layer, Level, Origin, option_values
 from sbatchgen.inputs.options import GPU_OPTIONS, SbatchOptions
-from sbatchgen.inputs.profile import NodeShape, Partition, Profile
+from sbatchgen.inputs.profile import NodeFacts, Partition, Profile
 from sbatchgen.plan.plan import Plan, one_at_a_time
 from sbatchgen.sbatch.gres import requested, requested_gpus
 from sbatchgen.units import Duration, Gres, JobName, Memory, Resume, ShellPath, Text
@@ -269,7 +269,7 @@ def _derive_cpus(values: _Values, partition: Partition, gpus: int, shards: int, 
     values.derive("options.cpus_per_task", cpus, f"{share} per process or GPU")
 
 
-def _nodes(values: _Values, partition: Partition, gpus: int, shards: int) -> list[NodeShape | Partition]:
+def _nodes(values: _Values, partition: Partition, gpus: int, shards: int) -> list[NodeFacts]:
     """The kinds of nodes that the job may get; all if none has what it asks for."""
     typed = [(kind, n) for name, kind, n in requested(values.get("options.gres") or "") if name == "gpu"]
     asked = typed or requested_gpus(values.get("options.gpus_per_node")) or (("", gpus),)
@@ -277,7 +277,7 @@ def _nodes(values: _Values, partition: Partition, gpus: int, shards: int) -> lis
     return [node for node in having if node.shards_per_gpu or not shards] or having or partition.kinds()
 
 
-def _share(nodes: Iterable[NodeShape | Partition], name: str, gpus: int) -> int | None:
+def _share(nodes: Iterable[NodeFacts], name: str, gpus: int) -> int | None:
     """What goes with so many GPUs on each of these nodes, if one of them is known."""
     shares = [
         max(1, whole * min(gpus, node.gpus_per_node) // node.gpus_per_node)

@@ -162,7 +162,7 @@ def _job(row: Mapping[str, str]) -> JobInAccounting:
         **slurm_job.common(row),
         used_s=slurm_job.count(row["used"]),
         limit_s=_limit_s(row),
-        cancelled_by=int(by) if by.isdecimal() else None,
+        cancelled_by=slurm_job.limit(by),
         steps_exit_code=slurm_job.exit_status(row["steps_exit_status"])[0],
         submit_line=row.get("submit_line"),
         restarts=slurm_job.count(row["restarts"]) if "restarts" in row else None,
@@ -170,17 +170,18 @@ def _job(row: Mapping[str, str]) -> JobInAccounting:
 
 
 def _limit_s(row: Mapping[str, str]) -> int | None:
-    return 60 * int(row["limit"]) if row["limit"].isdecimal() else None
+    minutes = slurm_job.limit(row["limit"])
+    return None if minutes is None else 60 * minutes
 
 
 def _usage(run: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> JobUsage:
     # The count without a type is that of all types.
-    tres = dict(item.partition("=")[::2] for item in run["tres"].split(","))
+    tres = slurm_job.pairs(run["tres"].split(","))
     nodes = max(slurm_job.count(run["nodes"]), 1)
     typed = sum(slurm_job.count(count) for name, count in tres.items() if name.startswith("gres/gpu:"))
     try:
         memory = Memory.parse(tres["mem"]) // nodes
-    except (KeyError, ValueError):
+    except ValueError:
         memory = 0
     batch = sum(_step_bytes(step) for step in steps if step["id"].endswith(".batch"))
     beside = max((_step_bytes(step) for step in steps if not step["id"].endswith(".batch")), default=0)
@@ -189,8 +190,8 @@ def _usage(run: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> JobUsa
         used_s=slurm_job.count(run["used"]),
         limit_s=_limit_s(run),
         nodes=nodes,
-        cpus=slurm_job.count(tres.get("cpu", "")) or None,
-        gpus=slurm_job.count(tres.get("gres/gpu", "")) or typed or None,
+        cpus=slurm_job.count(tres["cpu"]) or None,
+        gpus=slurm_job.count(tres["gres/gpu"]) or typed or None,
         memory_mib=memory or None,
         cpu_s=slurm_job.seconds(run["cpu"].partition(".")[0]) or None,
         memory_bytes=batch + beside or None,

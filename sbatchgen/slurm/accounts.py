@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sbatchgen.errors import SlurmError
-from sbatchgen.slurm.command import query
-from sbatchgen.slurm.slurm_job import limit, seconds
+from sbatchgen.slurm.command import answer
+from sbatchgen.slurm.slurm_job import limit, names, pairs, seconds
 
 _QOS = ("name", "maxwall", "maxtres", "maxtrespu", "maxtrespa", "grptres", "flags")
 _OVERRIDES = {
@@ -59,7 +59,7 @@ def accounts(user: str, cluster: str, environment: Mapping[str, str]) -> list[Ac
         Account(
             name=row["account"],
             partition=row["partition"],
-            qos=tuple(filter(None, row["qos"].split(","))),
+            qos=names(row["qos"]),
             default_qos=row["defaultqos"],
         )
         for row in rows
@@ -70,25 +70,20 @@ def _rows(
     what: Sequence[str], fields: Sequence[str], environment: Mapping[str, str]
 ) -> list[dict[str, str]] | None:
     try:
-        answer = query(["sacctmgr", "-nP", "show", *what, f"format={','.join(fields)}"], environment)
+        printed = answer(["sacctmgr", "-nP", "show", *what, f"format={','.join(fields)}"], environment)
     except SlurmError:
         return None
-    if answer.failure:
-        return None
-    rows = (line.split("|") for line in answer.out.split("\n"))
+    rows = (line.split("|") for line in printed.split("\n"))
     return [dict(zip(fields, row, strict=True)) for row in rows if len(row) == len(fields)]
 
 
 def _qos(row: Mapping[str, str]) -> QosLimits:
     """One job can have no more than a user or an account, nor than all jobs together."""
-    tres = [
-        dict(item.partition("=")[::2] for item in row[name].split(","))
-        for name in ("maxtres", "maxtrespu", "maxtrespa", "grptres")
-    ]
+    tres = [pairs(row[name].split(",")) for name in ("maxtres", "maxtrespu", "maxtrespa", "grptres")]
     flags = row["flags"].split(",")
 
     def least(name: str) -> int | None:
-        limits = (limit(one.get(name, "")) for one in tres)
+        limits = (limit(one[name]) for one in tres)
         return min((one for one in limits if one is not None), default=None)
 
     return QosLimits(

@@ -19,10 +19,11 @@ ELSEWHERE = "use a node that has Slurm's commands, as a login node"
 _KEPT = "SLURM_CONF"  # where the cluster is
 _OF_JOBS = ("PYXIS_CONTAINER_", "SBATCH_", "SLURM_")
 _OF_QUERIES = ("SACCT_", "SCONTROL_", "SINFO_", "SLURM_", "SQUEUE_")
+_NO_CLUSTER = "Could not establish a configuration source"
 _UNREACHABLE = re.compile(
     r"Unable to contact slurm controller|Unable to establish control machine address|Socket timed out"
     r"|Communication connection failure|Zero Bytes were transmitted or received"
-    r"|Could not establish a configuration source|Transport endpoint is not connected"
+    r"|Transport endpoint is not connected"
 )
 
 
@@ -59,11 +60,14 @@ class Output:
     def error(self) -> SbatchgenError:
         """The failure of a query, as users see it."""
         said = " ".join(self.err.split())
-        what = f"{self.failure}: {said}" if said else self.failure
+        if _NO_CLUSTER in said:
+            what = f"{self.program} finds no slurm.conf: {_NO_CLUSTER}"
+            return SlurmError.of(what, fix="use a login node of the cluster")
         if self.unreachable:
+            last = self.err.strip().rpartition("\n")[2] or self.failure
             fix = "try again later; scontrol ping shows whether the controller is up"
-            return SlurmError.of(f"Slurm's controller does not answer: {what}", fix=fix)
-        return SlurmError.of(what)
+            return SlurmError.of(f"Slurm's controller does not answer: {last}", fix=fix)
+        return SlurmError.of(f"{self.failure}: {said}" if said else self.failure)
 
 
 def of_cluster(cluster: str) -> list[str]:
@@ -78,6 +82,18 @@ def query(arguments: Sequence[str], environment: Mapping[str, str]) -> Output:
         SlurmError: The command can't be started.
     """
     return run(arguments, query_environment(environment), timeout=QUERY_TIMEOUT_S)
+
+
+def answer(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
+    """What a query prints.
+
+    Raises:
+        SlurmError: The command can't be started, does not end in time, or fails.
+    """
+    said = query(arguments, environment)
+    if said.failure:
+        raise said.error
+    return said.out
 
 
 def run(

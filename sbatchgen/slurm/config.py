@@ -6,19 +6,18 @@ import re
 from collections.abc import Mapping
 
 from sbatchgen.errors import SlurmError
-from sbatchgen.slurm.command import of_cluster, query
+from sbatchgen.slurm.command import answer, of_cluster
+from sbatchgen.slurm.slurm_job import limit
 
-ARRAY_SIZE = 1001  # MaxArraySize where slurm.conf sets none: slurm.conf(5)
 _LINE = re.compile(r"^(\w+)\s*= (.*?)\s*$", re.MULTILINE)
 
 
 def config(environment: Mapping[str, str], cluster: str = "") -> dict[str, str]:
     """Names and values; none if the controller does not answer."""
     try:
-        answer = query(["scontrol", *of_cluster(cluster), "show", "config"], environment)
+        return settings_in(answer(["scontrol", *of_cluster(cluster), "show", "config"], environment))
     except SlurmError:
         return {}
-    return {} if answer.failure else settings_in(answer.out)
 
 
 def settings_in(printed: str) -> dict[str, str]:
@@ -26,8 +25,8 @@ def settings_in(printed: str) -> dict[str, str]:
     return dict(_LINE.findall(printed))
 
 
-def most_array_tasks(settings: Mapping[str, str]) -> int | None:
-    """How many elements an array may have; None if that is not known."""
-    parameters = re.search(r"\bmax_array_tasks=(\d+)", settings.get("SchedulerParameters", ""))
-    texts = (settings.get("MaxArraySize", ""), parameters[1] if parameters else "")
-    return min((int(text) for text in texts if text.isascii() and text.isdecimal()), default=None)
+def array_limits(settings: Mapping[str, str]) -> dict[str, int]:
+    """How many elements an array may have, by the keys of profiles."""
+    tasks = re.search(r"\bmax_array_tasks=([0-9]+)", settings.get("SchedulerParameters", ""))
+    told = {"max_array_size": settings.get("MaxArraySize", ""), "max_array_tasks": tasks[1] if tasks else ""}
+    return {key: most for key, text in told.items() if (most := limit(text)) is not None}

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from sbatchgen.sbatch.grammar import RefusedError
 from sbatchgen.sbatch.gres import NEWEST
 from sbatchgen.sbatch.hostlist import expanded
-from sbatchgen.slurm.command import query
+from sbatchgen.slurm.command import answer
 from sbatchgen.slurm.gres import NodeGres, node_gres
 from sbatchgen.slurm.node import SlurmNode
 from sbatchgen.slurm.state import state
@@ -141,9 +141,10 @@ def of_node(node: SlurmNode, of_jobs: ShardsOfJobs) -> GpuNode:
     taken = _taken(types, used)
     shards, shards_used = [0] * len(types), dict[int, int | None]()
     for one in (one for one in node.gres if one.name == "shard"):
-        having = _of_type(types, one.type)
-        for index in having:
-            shards[index] = one.count // len(having)
+        having, left = _of_type(types, one.type), one.count
+        for before, index in enumerate(having):  # as _distribute_count of gres_c_s.c does it
+            shards[index] = left // (len(having) - before)
+            left -= shards[index]
     for one in (one for one in node.gres_used if one.name == "shard"):
         having = _of_type(types, one.type)
         where = range(len(types)) if len(one.per_gpu) >= len(types) else having
@@ -197,11 +198,9 @@ def _of_type(types: Sequence[str], kind: str) -> list[int]:
 
 def _shards_of_jobs(environment: Mapping[str, str]) -> ShardsOfJobs:
     """Shards in use on each GPU, as `scontrol -d show job` says of the jobs that this user may see."""
-    answer = query(["scontrol", "-a", "-o", "-d", "show", "job"], environment)
-    if answer.failure:
-        raise answer.error
+    printed = answer(["scontrol", "-a", "-o", "-d", "show", "job"], environment)
     found = Counter[tuple[str, int]]()
-    for line in answer.out.split("\n"):
+    for line in printed.split("\n"):
         running = _STATE.search(line)
         for hosts, said in _ON_NODES.findall(line) if running and not state(running[1]).ended else ():
             for one in (one for one in node_gres(said) if one.name == "shard" and len(one.indexes) == 1):

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from sbatchgen.slurm.command import of_cluster, query
+from sbatchgen.slurm.command import answer, of_cluster
 from sbatchgen.slurm.gres import NodeGres, node_gres
-from sbatchgen.slurm.slurm_job import count
+from sbatchgen.slurm.slurm_job import count, names, pairs
 
 _START = re.compile(r"NodeName=\S+ +(?:Arch|CpuBind|CoresPerSocket)=")
 # Free text that stands behind all that is read here; it may hold anything.
@@ -68,10 +68,8 @@ def nodes(environment: Mapping[str, str], *, cluster: str = "") -> list[SlurmNod
     Raises:
         SlurmError: scontrol can't be started, does not end in time, or fails.
     """
-    answer = query(["scontrol", *of_cluster(cluster), "-a", "-o", "-d", "show", "node"], environment)
-    if answer.failure:
-        raise answer.error
-    return list(nodes_in(answer.out))
+    asked = ["scontrol", *of_cluster(cluster), "-a", "-o", "-d", "show", "node"]
+    return list(nodes_in(answer(asked, environment)))
 
 
 def nodes_in(printed: str) -> Iterator[SlurmNode]:
@@ -84,34 +82,29 @@ def _node(line: str) -> SlurmNode:
     known += rest[max(rest.find(" RealMemory="), 0) :] if rest else ""
     free = _FREE_TEXT.search(known)
     structured = known[: free.start()] if free else known
-    values = dict(part.split("=", 1) for part in structured.split() if "=" in part)
-    state, flags = _state(values.get("State", ""))
-    cpus = count(values.get("CPUTot", ""))
+    values = pairs(structured.split())
+    state, flags = _state(values["State"])
+    cpus = count(values["CPUTot"])
     return SlurmNode(
         name=values["NodeName"],
-        partitions=_names(values.get("Partitions", "")),
+        partitions=names(values["Partitions"]),
         state=state,
         flags=flags,
         reason=_reason(known[free.start() :]) if free else "",
         cpus=cpus,
-        cpus_usable=count(values.get("CPUEfctv", "")) or cpus,  # since 22.05
-        cpus_used=count(values.get("CPUAlloc", "")),
-        sockets=count(values.get("Sockets", "")),
-        cores_per_socket=count(values.get("CoresPerSocket", "")),
-        threads_per_core=count(values.get("ThreadsPerCore", "")),
-        memory=count(values.get("RealMemory", "")),
-        memory_reserved=count(values.get("MemSpecLimit", "")),
-        memory_used=count(values.get("AllocMem", "")),
-        gres=node_gres(values.get("Gres", "")),
-        gres_used=node_gres(values.get("GresUsed", "")),
-        gres_drained=node_gres(values.get("GresDrain", "")),
-        features=_names(values.get("AvailableFeatures", "")),
+        cpus_usable=count(values["CPUEfctv"]) or cpus,  # since 22.05
+        cpus_used=count(values["CPUAlloc"]),
+        sockets=count(values["Sockets"]),
+        cores_per_socket=count(values["CoresPerSocket"]),
+        threads_per_core=count(values["ThreadsPerCore"]),
+        memory=count(values["RealMemory"]),
+        memory_reserved=count(values["MemSpecLimit"]),
+        memory_used=count(values["AllocMem"]),
+        gres=node_gres(values["Gres"]),
+        gres_used=node_gres(values["GresUsed"]),
+        gres_drained=node_gres(values["GresDrain"]),
+        features=names(values["AvailableFeatures"]),
     )
-
-
-@functools.lru_cache(maxsize=4096)
-def _names(printed: str) -> tuple[str, ...]:
-    return tuple(filter(None, printed.split(","))) if printed != "(null)" else ()
 
 
 @functools.lru_cache(maxsize=1024)

@@ -6,11 +6,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from sbatchgen.slurm.command import of_cluster, query
-from sbatchgen.slurm.slurm_job import count, limit, seconds
+from sbatchgen.slurm.command import answer, of_cluster
+from sbatchgen.slurm.slurm_job import count, limit, names, pairs, seconds
 
 _BETWEEN = re.compile(r" +(?=[A-Z][A-Za-z]*=)")  # groups may have blanks in their names
-_ANY = ("", "ALL", "(null)", "N/A")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,10 +72,8 @@ def partitions(environment: Mapping[str, str], *, cluster: str = "") -> list[Slu
     Raises:
         SlurmError: scontrol can't be started, does not end in time, or fails.
     """
-    answer = query(["scontrol", *of_cluster(cluster), "-a", "-o", "show", "partition"], environment)
-    if answer.failure:
-        raise answer.error
-    return list(partitions_in(answer.out))
+    asked = ["scontrol", *of_cluster(cluster), "-a", "-o", "show", "partition"]
+    return list(partitions_in(answer(asked, environment)))
 
 
 def partitions_in(printed: str) -> Iterator[SlurmPartition]:
@@ -85,40 +82,40 @@ def partitions_in(printed: str) -> Iterator[SlurmPartition]:
 
 
 def _partition(line: str) -> SlurmPartition:
-    values = dict(part.split("=", 1) for part in _BETWEEN.split(line.strip()))
-    given = dict(part.split("=", 1) for part in values.get("JobDefaults", "").split(",") if "=" in part)
+    values = pairs(_BETWEEN.split(line.strip()))
+    given = pairs(values["JobDefaults"].split(","))
     return SlurmPartition(
         name=values["PartitionName"],
-        state=values.get("State", "").lower(),
-        default=values.get("Default") == "YES",
-        hidden=values.get("Hidden") == "YES",
-        node_list=values.get("Nodes", "").replace("(null)", ""),
-        nodes=count(values.get("TotalNodes", "")),
-        cpus=count(values.get("TotalCPUs", "")),
-        time_max_s=seconds(values.get("MaxTime", "")),
-        time_default_s=seconds(values.get("DefaultTime", "")),
-        nodes_max=limit(values.get("MaxNodes", "")),
-        nodes_min=limit(values.get("MinNodes", "")) or None,
-        accounts=_names(values.get("AllowAccounts")),
-        qos=_names(values.get("AllowQos")),
-        groups=_names(values.get("AllowGroups")),
-        accounts_denied=_names(values.get("DenyAccounts")),
-        qos_denied=_names(values.get("DenyQos")),
-        own_qos=values.get("QoS", "").replace("N/A", ""),
-        cpus_per_gpu=limit(given.get("DefCpuPerGPU", "")),
-        mem_per_gpu=limit(given.get("DefMemPerGPU", "")),
-        mem_per_cpu=limit(values.get("DefMemPerCPU", "")),
-        mem_per_node=limit(values.get("DefMemPerNode", "")),
-        mem_per_cpu_max=limit(values.get("MaxMemPerCPU", "")),
-        mem_per_node_max=limit(values.get("MaxMemPerNode", "")),
-        cpus_per_node_max=limit(values.get("MaxCPUsPerNode", "")),
-        exclusive="EXCLUSIVE" in values.get("OverSubscribe", "") or values.get("Exclusive") == "NODE",
-        reservation_only=values.get("ReqResv") == "YES",
-        root_only=values.get("RootOnly") == "YES",
-        preempt=values.get("PreemptMode", ""),
-        grace_s=count(values.get("GraceTime", "")),
+        state=values["State"].lower(),
+        default=values["Default"] == "YES",
+        hidden=values["Hidden"] == "YES",
+        node_list=values["Nodes"].replace("(null)", ""),
+        nodes=count(values["TotalNodes"]),
+        cpus=count(values["TotalCPUs"]),
+        time_max_s=seconds(values["MaxTime"]),
+        time_default_s=seconds(values["DefaultTime"]),
+        nodes_max=limit(values["MaxNodes"]),
+        nodes_min=limit(values["MinNodes"]) or None,
+        accounts=_allowed(values["AllowAccounts"]),
+        qos=_allowed(values["AllowQos"]),
+        groups=_allowed(values["AllowGroups"]),
+        accounts_denied=names(values["DenyAccounts"]),
+        qos_denied=names(values["DenyQos"]),
+        own_qos=values["QoS"].replace("N/A", ""),
+        cpus_per_gpu=limit(given["DefCpuPerGPU"]),
+        mem_per_gpu=limit(given["DefMemPerGPU"]),
+        mem_per_cpu=limit(values["DefMemPerCPU"]),
+        mem_per_node=limit(values["DefMemPerNode"]),
+        mem_per_cpu_max=limit(values["MaxMemPerCPU"]),
+        mem_per_node_max=limit(values["MaxMemPerNode"]),
+        cpus_per_node_max=limit(values["MaxCPUsPerNode"]),
+        exclusive="EXCLUSIVE" in values["OverSubscribe"] or values["Exclusive"] == "NODE",
+        reservation_only=values["ReqResv"] == "YES",
+        root_only=values["RootOnly"] == "YES",
+        preempt=values["PreemptMode"],
+        grace_s=count(values["GraceTime"]),
     )
 
 
-def _names(printed: str | None) -> tuple[str, ...]:
-    return () if printed is None or printed in _ANY else tuple(printed.split(","))
+def _allowed(printed: str) -> tuple[str, ...]:
+    return () if printed == "ALL" else names(printed)

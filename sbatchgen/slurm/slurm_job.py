@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -92,6 +94,17 @@ def common(row: Mapping[str, str]) -> dict[str, Any]:
 def text(printed: str) -> str:
     """Text that may be missing."""
     return "" if printed in ("(null)", "None assigned") else printed
+
+
+def pairs(parts: Iterable[str]) -> defaultdict[str, str]:
+    """Values by their keys, of "Key=value"; "" for any other key."""
+    return defaultdict(str, (part.partition("=")[::2] for part in parts if "=" in part))
+
+
+@functools.lru_cache(maxsize=4096)  # nodes of a cluster have much the same
+def names(printed: str) -> tuple[str, ...]:
+    """Names in a list; none if it is missing."""
+    return () if printed in ("(null)", "N/A") else tuple(filter(None, printed.split(",")))
 
 
 def count(printed: str) -> int:

@@ -201,7 +201,7 @@ def _records(kind: type, example: str, defaults: Mapping[str, str]) -> Iterator[
             continue
         rows = []
         for key in dataclasses.fields(record):
-            type_ = record.__annotations__[key.name]
+            type_ = key.type
             rows.append(_row(key, type_, value.get(key.name), defaults, prefix=path))
             if inner := _record_in(type_):
                 inside, named = inner

@@ -69,7 +69,6 @@ def test_a_command_that_does_not_end_is_given_up(tmp_path: Path, monkeypatch: py
     [
         ("slurm_load_jobs error: Unable to contact slurm controller (connect failure)", True),
         ("slurm_load_jobs error: Socket timed out on send/recv operation", True),
-        ("squeue: fatal: Could not establish a configuration source", True),
         ("squeue: error: Invalid job id: abc", False),
     ],
 )
@@ -77,9 +76,23 @@ def test_a_controller_that_does_not_answer_is_known(says: str, *, unreachable: b
     answer = Output("squeue", 1, "", f"{says}\n", 30)
     assert answer.unreachable == unreachable
     (problem,) = answer.error.problems
-    assert says in problem.what
+    assert problem.what.endswith(says)
     assert ("scontrol ping" in problem.fix) == unreachable
     assert not Output("squeue", 0, "", says, 30).unreachable
+
+
+NOT_CONFIGURED = """\
+scontrol: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host
+scontrol: error: fetch_config: DNS SRV lookup failed
+scontrol: error: _establish_config_source: failed to fetch config
+scontrol: fatal: Could not establish a configuration source
+"""
+
+
+def test_a_machine_without_a_cluster_is_told_in_a_line() -> None:
+    (problem,) = Output("scontrol", 1, "", NOT_CONFIGURED, 30).error.problems
+    assert problem.what == "scontrol finds no slurm.conf: Could not establish a configuration source"
+    assert problem.fix == "use a login node of the cluster"
 
 
 def test_a_command_that_is_not_there_is_an_error(tmp_path: Path) -> None:
