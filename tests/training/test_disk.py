@@ -175,18 +175,22 @@ def test_a_full_disk_does_not_end_the_training(
     assert (status(tmp_path)["state"], status(tmp_path)["step"]) == ("done", 8)
 
 
+@pytest.mark.parametrize(
+    ("number", "fix"), [(errno.ENOSPC, "make room"), (errno.EACCES, "make the folder writable")]
+)
 def test_only_a_last_save_that_fails_is_a_failure(
-    here: Here, tmp_path: Path, disk: Callable[..., None]
+    here: Here, tmp_path: Path, disk: Callable[..., None], number: int, fix: str
 ) -> None:
     here(tmp_path)
     size = (tmp_path / "checkpoints" / "step-00000008.pt").stat().st_size
     (tmp_path / "checkpoints" / "best.pt").unlink()
-    disk(tmp_path / "checkpoints", 1.5 * size)
+    disk(tmp_path / "checkpoints", 1.5 * size, number=number)
     ended = here(tmp_path, "--epochs", "2", "--save-every", "4")
 
     assert ended.code == 1
     assert ended.err.count("\n") == 1
     assert "cannot save step 16" in ended.err
+    assert ended.err.endswith(f"; fix: {fix}, then start again\n")
     assert [event["step"] for event in events(tmp_path, "save_failed")] == [12, 16]
     assert (status(tmp_path)["state"], status(tmp_path)["checkpoint"]) == (
         "failed",

@@ -73,8 +73,8 @@ def _write(
     except OSError as error:
         session.log.event("save_failed", step=step, reason=str(error))
         if must:
-            fix = "make room, then start again"
-            raise UserError(f"cannot save step {step} ({error})", fix=fix) from error
+            fix = "make room" if error.errno in checkpoint.NO_ROOM else "make the folder writable"
+            raise UserError(f"cannot save step {step} ({error})", fix=f"{fix}, then start again") from error
         session.log.say(f"Could not save step {step} ({error}): training continues")
         return
     session.stop.save_s = time.monotonic() - began
