@@ -4,31 +4,7 @@ It holds no rules. It needs nothing of the rest of sbatchgen, and parses with tr
 """
 
 from sbatchgen.bash.body import Body, read
-from sbatchgen.bash.command import (
-    Assignment,
-    Command,
-    Context,
-    Function,
-    Pipe,
-    Redirect,
-    ShellOption,
-    VariableUse,
-)
-from sbatchgen.bash.text import Fault
-from sbatchgen.bash.word import Piece, Word
+from sbatchgen.bash.command import Assignment, Command
+from sbatchgen.bash.word import Word
 
-__all__ = [
-    "Assignment",
-    "Body",
-    "Command",
-    "Context",
-    "Fault",
-    "Function",
-    "Piece",
-    "Pipe",
-    "Redirect",
-    "ShellOption",
-    "VariableUse",
-    "Word",
-    "read",
-]
+__all__ = ["Assignment", "Body", "Command", "Word", "read"]

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
 
-from sbatchgen.bash.command import Assignment, Command, Context, Function, ShellOption, VariableUse
+from sbatchgen.bash.command import Assignment, Command, Context, ShellOption, VariableUse
 from sbatchgen.bash.text import Fault, ShellText
 from sbatchgen.bash.values import Values
 from sbatchgen.bash.walk import Walk, walk
@@ -55,11 +55,6 @@ class Body:
     def commands(self) -> tuple[Command, ...]:
         """All commands in the order of the text, also in functions, loops and substitutions."""
         return self._walk.commands
-
-    @property
-    def functions(self) -> tuple[Function, ...]:
-        """The functions it defines."""
-        return self._walk.functions
 
     @cached_property
     def comments(self) -> tuple[tuple[int, str], ...]:
@@ -185,64 +180,30 @@ def _language(text: str) -> tuple[str, str]:
     return words[0].rpartition("/")[2], " ".join(words[1:])
 
 
-_QUOTES = frozenset(("string", "heredoc_body"))
-_SUBSTITUTIONS = frozenset(("command_substitution", "process_substitution", "command", "for_statement"))
-_UNSPLIT = frozenset(("variable_assignment", "test_command", "compound_statement", "arithmetic_expansion"))
 _ARITHMETIC = re.compile(r"\$\{[^}]*\}|\$\w+|\b0[xX]\w+|([A-Za-z_]\w*)")
 _NAMED = re.compile(r"\$(?:[A-Za-z_]\w*|[\d@*#?!$-])")
 
 
 def _uses(source: ShellText) -> Iterator[VariableUse]:
-    stack: list[tuple[int, bool, bool]] = [(len(source.text) + 1, False, True)]  # end, quoted, splits
+    text = source.text
     last = -1  # where the last expansion starts, whose own $ follows
     for start, end, kind in source.nodes:
-        while stack[-1][0] <= start and len(stack) > 1:
-            stack.pop()
-        _, quoted, splits = stack[-1]
         if kind in ("simple_expansion", "expansion"):
             last = start
-            yield _use(source, start, end, quoted=quoted, splits=splits)
-            stack.append((end, quoted, splits))
-        elif kind in _QUOTES:
-            stack.append((end, True, False))
-        elif kind in _SUBSTITUTIONS:
-            stack.append((end, False, True))
+            yield _use(source, text[start:end], start)
         elif kind == "arithmetic_expansion" or (
-            kind == "compound_statement" and source.text.startswith("((", start)
+            kind == "compound_statement" and text.startswith("((", start)
         ):
-            yield from _names(source, start, end)
-            stack.append((end, quoted, False))
-        elif kind in _UNSPLIT:
-            stack.append((end, quoted, splits and kind == "compound_statement"))
-        elif kind == "$" and start > last and (found := _NAMED.match(source.text, start)):
-            yield _use(source, start, found.end(), quoted=quoted, splits=splits)  # $B of $A/$B/$C
+            for match in _ARITHMETIC.finditer(text, start, end):
+                if match[1]:  # a name without a $
+                    yield VariableUse(match[1], "", match.start(), *source.position(match.start()))
+        elif kind == "$" and start > last and (found := _NAMED.match(text, start)):
+            yield _use(source, found[0], start)  # $B of $A/$B/$C
 
 
-def _names(source: ShellText, start: int, end: int) -> Iterator[VariableUse]:
-    """The variables that an arithmetic expression names without a $."""
-    for match in _ARITHMETIC.finditer(source.text, start, end):
-        if match[1]:
-            line, column = source.position(match.start())
-            yield VariableUse(
-                match[1], "", "", "", quoted=False, splits=False, at=match.start(), line=line, column=column
-            )
-
-
-def _use(source: ShellText, start: int, end: int, *, quoted: bool, splits: bool) -> VariableUse:
-    text = source.text[start:end]
-    line, column = source.position(start)
-    piece = expansion(text, start, quoted=quoted)
-    return VariableUse(
-        piece.name,
-        piece.subscript,
-        piece.operator,
-        piece.operand,
-        quoted,
-        splits and not quoted,
-        start,
-        line,
-        column,
-    )
+def _use(source: ShellText, text: str, at: int) -> VariableUse:
+    piece = expansion(text, at, quoted=False)
+    return VariableUse(piece.name, piece.operator, at, *source.position(at))
 
 
 def _traps(body: Body) -> Iterator[tuple[Command, Body]]:
@@ -268,29 +229,19 @@ def string_body(body: Body, word: Word, *, context: Context | None = None) -> Bo
     return read_string(text, (line, column), fixed=not kept, context=context)
 
 
-LETTERS = {
-    "a": "allexport", "b": "notify", "B": "braceexpand", "C": "noclobber", "e": "errexit", "E": "errtrace",
-    "f": "noglob", "h": "hashall", "H": "histexpand", "k": "keyword", "m": "monitor", "n": "noexec",
-    "p": "privileged", "P": "physical", "t": "onecmd", "T": "functrace", "u": "nounset", "v": "verbose",
-    "x": "xtrace",
-}  # fmt: skip
+_LETTERS = {"a": "allexport", "e": "errexit", "u": "nounset"}  # those that rules ask for
 
 
 def _settings(body: Body) -> Iterator[ShellOption]:
     if body.flags:
-        yield from _options(body.flags.split(), 1, 1, Context())
+        yield from _options(body.flags.split(), 1, Context())
     for command in body.commands:
-        words = [word.value or "" for word in command.words[1:]]
         if command.name == "set":
-            yield from _options(words, command.line, command.column, command.context)
-        elif command.name == "shopt" and words and words[0][:1] == "-" and set(words[0]) & set("su"):
-            on = "s" in words[0]
-            for name in words[1:]:
-                if not name.startswith("-"):
-                    yield ShellOption(name, on, command.line, command.column, command.context)
+            words = [word.value or "" for word in command.words[1:]]
+            yield from _options(words, command.line, command.context)
 
 
-def _options(words: list[str], line: int, column: int, context: Context) -> Iterator[ShellOption]:
+def _options(words: list[str], line: int, context: Context) -> Iterator[ShellOption]:
     """Source: bash(1), SHELL BUILTIN COMMANDS, set."""
     at = 0
     while at < len(words):
@@ -300,7 +251,7 @@ def _options(words: list[str], line: int, column: int, context: Context) -> Iter
             return
         for letter in word[1:]:
             if letter == "o" and at < len(words):
-                yield ShellOption(words[at], word[0] == "-", line, column, context)
+                yield ShellOption(words[at], word[0] == "-", line, context)
                 at += 1
-            elif letter in LETTERS:
-                yield ShellOption(LETTERS[letter], word[0] == "-", line, column, context)
+            elif letter in _LETTERS:
+                yield ShellOption(_LETTERS[letter], word[0] == "-", line, context)

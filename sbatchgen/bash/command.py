@@ -65,17 +65,11 @@ class Redirect(NamedTuple):
 
     Attributes:
         operator: Such as ">", "<<" or "2>&1"'s ">&".
-        descriptor: The number or {name} before it; "" if there is none.
         target: The file, the descriptor, the string of <<< or the delimiter of <<.
-        text: The here-document's text, without the tabs that <<- removes; None of others.
-        expands: Whether the here-document's expansions count.
     """
 
     operator: str
-    descriptor: str
     target: Word | None
-    text: str | None = None
-    expands: bool = False
 
 
 class Assignment(NamedTuple):
@@ -122,50 +116,32 @@ class VariableUse(NamedTuple):
 
     Attributes:
         name: The variable's, or 1, @, ? and the like.
-        subscript: What stands in its brackets, such as @.
         operator: "#" and "!" before the name; ":-", ":?", "##" and the like after it.
-        operand: What follows the operator.
-        quoted: Whether it stands in double quotes or in a here-document.
-        splits: Whether its value is split into words: it is unquoted, and no assignment, [[ ]] or (( )).
         at: Where it starts, in characters from 0.
         line: The line where it starts.
         column: The column where it starts.
     """
 
     name: str
-    subscript: str
     operator: str
-    operand: str
-    quoted: bool
-    splits: bool
     at: int
     line: int
     column: int
 
 
-class Function(NamedTuple):
-    """A function that the script defines, with the lines of its first and last character."""
-
-    name: str
-    line: int
-    end_line: int
-
-
 class ShellOption(NamedTuple):
-    """An option of the shell that is set or unset, by `set`, `shopt` or the first line.
+    """An option of the shell that is set or unset, by `set` or the first line.
 
     Attributes:
         name: Its long name, such as "errexit".
         on: Whether it is set.
         line: The line.
-        column: The column.
         context: Where the command stands.
     """
 
     name: str
     on: bool
     line: int
-    column: int
     context: Context
 
 
@@ -252,15 +228,10 @@ class Command(Placed):
         """Its first word without the folder."""
         return self.path.rpartition("/")[2]
 
-    @property
-    def heredoc(self) -> str | None:
-        """The text of its here-document; None if it has none."""
-        return next((redirect.text for redirect in self.redirects if redirect.text is not None), None)
-
 
 _NAME = re.compile(r"([\w./+-]+)(?=[ \t\n;]|\Z)")
 ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\[((?:[^\[\]]|\[[^\]]*\])*)\])?(\+?)=")
-_REDIRECT = re.compile(r"(\d+|\{[A-Za-z_]\w*\})?(&>>|&>|<<<|<<-?|<>|<&|>&|>>|>\||[<>](?!\())")
+_REDIRECT = re.compile(r"(?:\d+|\{[A-Za-z_]\w*\})?(&>>|&>|<<<|<<-?|<>|<&|>&|>>|>\||[<>](?!\())")
 
 
 def _parts(command: Command) -> tuple[tuple[Word, ...], tuple[Assignment, ...], tuple[Redirect, ...], int]:
@@ -306,12 +277,7 @@ def _redirect(source: ShellText, match: re.Match[str]) -> tuple[Redirect, int]:
     at = skip_blanks(source.text, match.end())
     target = scan(source, at)
     end = target.end if target else match.end()
-    descriptor, operator = match[1] or "", match[2]
-    if operator in ("<<", "<<-"):
-        heredoc, _ = source.heredocs.get(match.start(2), ("", 0))
-        expands = target is not None and not any(piece.quoted for piece in target.pieces)
-        return Redirect(operator, descriptor, target, heredoc, expands), end
-    return Redirect(operator, descriptor, target), end
+    return Redirect(match[1], target), end
 
 
 def assignment_at(

@@ -10,9 +10,8 @@ import re
 import time
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from tree_sitter import Language, Node, Parser, Tree
@@ -25,23 +24,11 @@ SECONDS_MAX = 1.0
 PIPES_MAX = 4_000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fault:
-    """What could not be read as bash. Lines and columns count from 1; the end is the column after the last.
-
-    Attributes:
-        text: What is the matter.
-        line: The line where it starts.
-        column: The column where it starts.
-        end_line: The line where it ends.
-        end_column: The column where it ends.
-    """
+class Fault(NamedTuple):
+    """What could not be read as bash, and the line where it starts."""
 
     text: str
     line: int
-    column: int
-    end_line: int
-    end_column: int
 
 
 class ShellText:
@@ -75,12 +62,6 @@ class ShellText:
         line = bisect_right(self._line_starts, at)
         column = at - self._line_starts[line - 1]
         return line + line0 - 1, column + (column0 if line == 1 else 1)
-
-    def fault(self, text: str, start: int, end: int) -> Fault:
-        """A fault of this part of the text."""
-        line, column = self.position(start)
-        end_line, end_column = self.position(end)
-        return Fault(text=text, line=line, column=column, end_line=end_line, end_column=end_column)
 
     @cached_property
     def tree(self) -> Tree | None:
@@ -133,7 +114,7 @@ class ShellText:
     def faults(self) -> tuple[Fault, ...]:
         """What is not bash, as far as the grammar knows bash."""
         if self.tree is None:
-            return (self.fault("the script is too long or too tangled to be read", 0, len(self.text)),)
+            return (Fault("the script is too long or too tangled to be read", 1),)
         return tuple(self._faults(self.tree)) if self.tree.root_node.has_error else ()
 
     def _faults(self, tree: Tree) -> Iterator[Fault]:
@@ -142,7 +123,7 @@ class ShellText:
             node = cursor.node
             if node and (node.is_error or node.is_missing):
                 text = f"{node.type} is missing" if node.is_missing else "not understood as bash"
-                yield self.fault(text, node.start_byte, node.end_byte)
+                yield Fault(text, self.position(node.start_byte)[0])
             if node and node.has_error and not node.is_error and cursor.goto_first_child():
                 continue
             while not cursor.goto_next_sibling():

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sbatchgen.bash.command import ASSIGNED, Command, Context, Function, Pipe
+from sbatchgen.bash.command import ASSIGNED, Command, Context, Pipe
 from sbatchgen.bash.text import ShellText
 
 
@@ -17,7 +17,6 @@ class Walk(NamedTuple):
 
     Attributes:
         commands: The commands.
-        functions: The functions.
         standing: Where assignments and loops stand that are no part of a command, and what they stand in.
         timeless: Where functions and loops start and end: in them the order of the text is not that of time.
         function_spans: Those of them that are functions.
@@ -26,7 +25,6 @@ class Walk(NamedTuple):
     """
 
     commands: tuple[Command, ...]
-    functions: tuple[Function, ...]
     standing: tuple[tuple[int, Context], ...]
     timeless: tuple[tuple[int, int], ...]
     function_spans: frozenset[tuple[int, int]]
@@ -96,7 +94,6 @@ class _Walker:
         self.source = source
         self.context = context
         self.commands: list[Command] = []
-        self.functions: list[Function] = []
         self.standing: list[tuple[int, Context]] = []
         self.timeless: list[tuple[int, int]] = []
         self.function_spans: list[tuple[int, int]] = []
@@ -125,7 +122,6 @@ class _Walker:
         self.mark_last()
         return Walk(
             tuple(self.commands),
-            tuple(self.functions),
             tuple(self.standing),
             tuple(self.timeless),
             frozenset(self.function_spans),
@@ -181,7 +177,6 @@ class _Walker:
         self.function_spans.append((start, end))
         match = _FUNCTION.match(source.text, start)
         name = match[1] if match else ""
-        self.functions.append(Function(name, source.position(start)[0], source.position(end)[0]))
         context = Context(function=name, trap=frame.context.trap)
         return _Frame("function_definition", end, context, None, 0)
 

@@ -26,7 +26,6 @@ class Piece(NamedTuple):
         name: The variable's name.
         subscript: What stands in the variable's brackets, such as @.
         operator: Of ${...}: "#" and "!" before the name, ":-", ":?", "##" and the like after it.
-        operand: What follows the operator.
     """
 
     kind: str
@@ -36,7 +35,6 @@ class Piece(NamedTuple):
     name: str = ""
     subscript: str = ""
     operator: str = ""
-    operand: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +94,7 @@ _TILDE = re.compile(r"~[\w+.-]*(?=[/\s;|&<>():]|\Z)")
 _SIMPLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|([0-9@*#?$!-]))")
 _EXPANSION = re.compile(
     r"\$\{([!#]?)([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?$!-])(?:\[((?:[^\[\]]|\[[^\]]*\])*)\])?"
-    r"(:[-=?+]|##?|%%?|//|/[#%]?|\^\^?|,,?|@[A-Za-z]|[-=?+:*@]|)(.*)\}",
+    r"(:[-=?+]|##?|%%?|//|/[#%]?|\^\^?|,,?|@[A-Za-z]|[-=?+:*@]|).*\}",
     re.DOTALL,
 )
 _ESCAPES = re.compile(
@@ -247,7 +245,7 @@ def expansion(text: str, at: int, *, quoted: bool) -> Piece:
     match = _EXPANSION.fullmatch(text) if text.endswith("}") else None
     if not match:
         return Piece("variable", text, quoted=quoted, at=at, operator="?")
-    before, name, subscript, after, operand = match.groups()
+    before, name, subscript, after = match.groups()
     return Piece(
         "variable",
         text,
@@ -256,7 +254,6 @@ def expansion(text: str, at: int, *, quoted: bool) -> Piece:
         name=name,
         subscript=subscript or "",
         operator=before + after,
-        operand=operand,
     )
 
 

@@ -206,7 +206,7 @@ def test_positions_are_characters_from_1() -> None:
     assert [(word.line, word.column) for word in srun.words] == [(2, 12), (3, 3), (3, 7)]
     assert body.comments == ((1, "#!/bin/bash"), (3, "# c"))
     (use,) = body.uses
-    assert (use.name, use.line, use.column, use.quoted) == ("x", 3, 8, True)
+    assert (use.name, use.line, use.column) == ("x", 3, 8)
 
 
 def test_pipes() -> None:
@@ -224,19 +224,14 @@ def test_pipe_after_a_here_document() -> None:
     assert (cat.stage, grep.stage) == (0, 1)
 
 
-def test_redirections_and_here_documents() -> None:
+def test_redirections() -> None:
     command = only("cat >out 2>&1 <<-'END' <<< 'x y'\n\tsome $text\n\tEND\n")
-    assert [
-        (each.descriptor, each.operator, each.target and each.target.value) for each in command.redirects
-    ] == [
-        ("", ">", "out"),
-        ("2", ">&", "1"),
-        ("", "<<-", "END"),
-        ("", "<<<", "x y"),
+    assert [(each.operator, each.target and each.target.value) for each in command.redirects] == [
+        (">", "out"),
+        (">&", "1"),
+        ("<<-", "END"),
+        ("<<<", "x y"),
     ]
-    assert command.heredoc == "some $text\n"
-    assert not command.redirects[2].expands
-    assert only("cat <<END\n$x\nEND\n").redirects[0].expands
 
 
 def test_assignments() -> None:
@@ -274,20 +269,9 @@ def test_uses() -> None:
         'a $b "${c:-d}" \'$no\' \\$no "\\$no" ${#e[@]} ${!f} $((g + h)) <<END\n$i\nEND\n[[ $j ]]; K=$l; ((m))\n# $no\n'
         "cat <<'END'\n$no\nEND\n"
     )
-    assert [
-        (use.name, use.subscript, use.operator, use.operand, use.quoted, use.splits) for use in body.uses
-    ] == [
-        ("b", "", "", "", False, True),
-        ("c", "", ":-", "d", True, False),
-        ("e", "@", "#", "", False, True),
-        ("f", "", "!", "", False, True),
-        ("g", "", "", "", False, False),
-        ("h", "", "", "", False, False),
-        ("i", "", "", "", True, False),
-        ("j", "", "", "", False, False),
-        ("l", "", "", "", False, False),
-        ("m", "", "", "", False, False),
-    ]
+    assert [(use.name, use.operator) for use in body.uses] == [
+        ("b", ""), ("c", ":-"), ("e", "#"), ("f", "!"), ("g", ""), ("h", ""), ("i", ""), ("j", ""), ("l", ""), ("m", ""),
+    ]  # fmt: skip
 
     assert [use.name for use in read("a $b/$c/$d $e-$f-$g-$h").uses] == [*"bcdefgh"]
 
@@ -348,8 +332,8 @@ def test_settings() -> None:
         "#!/bin/bash -x\nset -euo pipefail\nset +u\n(set +e)\nif a; then set +e; fi\nshopt -s nullglob\nset -- -e\nb\n"
     )
     assert [(each.name, each.on) for each in body.settings] == [
-        ("xtrace", True), ("errexit", True), ("nounset", True), ("pipefail", True), ("nounset", False),
-        ("errexit", False), ("errexit", False), ("nullglob", True),
+        ("errexit", True), ("nounset", True), ("pipefail", True), ("nounset", False),
+        ("errexit", False), ("errexit", False),
     ]  # fmt: skip
     assert body.option_at("pipefail", 8)
     assert not body.option_at("pipefail", 2)
@@ -375,9 +359,8 @@ def test_traps() -> None:
     assert (srun.line, srun.column) == (1, 16)
 
 
-def test_functions_and_the_last_command() -> None:
+def test_the_last_command() -> None:
     body = read("f() {\n  a\n}\nfunction g { b; }\nsrun c\nf\necho $(d)\n")
-    assert [tuple(function) for function in body.functions] == [("f", 1, 3), ("g", 4, 4)]
     assert body.last
     assert body.last.name == "echo"
     assert [command.name for command in body.commands if command.last] == ["echo"]
@@ -404,7 +387,7 @@ def test_language(first: str, language: str, count: int) -> None:
 
 
 def test_faults() -> None:
-    assert [(fault.line, fault.column) for fault in read("a\nif b; then\n  c\n").faults]
+    assert [fault.line for fault in read("a\nif b; then\n  c\n").faults]
     assert read("echo 'a").faults
     assert read("a () }").faults
 
@@ -492,7 +475,7 @@ def everything(text: str) -> bool:
     """Ask a body for all that it has; whether its commands stand in order where they can."""
     body = read(text)
     for command in body.commands:
-        _ = (command.name, command.redirects, command.heredoc, chain(command, body))
+        _ = (command.name, command.redirects, chain(command, body))
     _ = (body.faults, body.sets, body.uses, body.traps, body.settings, body.comments, body.last)
     return all(1 <= command.line <= command.end_line for command in body.commands)
 
