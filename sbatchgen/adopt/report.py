@@ -48,9 +48,7 @@ def documents(found: Adoption) -> str:
 def refusal(found: Adoption) -> SbatchgenError:
     """Why nothing is given."""
     numbers = spans({line for row in found.lost for line in row.lines})
-    what = (
-        f"no place in a job for line {numbers}" if numbers else "the rendered script would not do the same"
-    )
+    what = f"no place in a job for line {numbers}" if numbers else "the rendered script would not do the same"
     fix = "leave them out: --partly; or make jobs of their own of them" if found.job else ""
     return DocumentError.of(f"{what}: nothing was written", at=found.script, fix=fix)
 

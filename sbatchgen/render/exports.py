@@ -27,7 +27,7 @@ def names(plan: Plan) -> tuple[str, ...]:
         *plan.inherited,
         *launch.own_folders(plan),
     )
-    own_way = ["PYTHONPATH"] if plan.runtime == "enroot" else []  # see `launch.command`
+    own_way = ["PYTHONPATH"] if launch.container(plan) else []  # see `launch.command`
     return tuple(name for name in found if name not in own_way)
 
 

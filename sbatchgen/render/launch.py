@@ -170,14 +170,17 @@ def _container(plan: Plan, exported: Sequence[str], mounted: Sequence[str]) -> I
         yield f'--container-image="$IMAGE" --container-workdir={workdir} --no-container-mount-home'
         yield f'--container-mounts="{both}"'
         yield f'--container-env="{",".join(exported)}"'
+    # A trainer that starts its processes on one node meets nobody: these would be the image's own.
+    alone = container(plan) and plan.trainer and plan.launcher == "spawn" and not several_tasks(plan)
+    changes = [f"-u {name}" for name in MEETING if alone and name not in plan.env]
+    if plan.runtime == "enroot":
         # For caches: the home in the image can't be written. srun may look for all but env on the node.
         home = "$HOME" if "HOME" in plan.env or "${HOME}" in plan.binds else "$RUN_DIR"
-        # A trainer that starts its processes on one node meets nobody: these would be the image's own.
-        alone = plan.trainer and plan.launcher == "spawn" and not several_tasks(plan)
-        unset = [f"-u {name} " for name in MEETING if alone and name not in plan.env]
-        yield f'env {"".join(unset)}HOME="{home}"'
-        if "PYTHONPATH" in plan.env:  # before that of the image, which is known only in there
-            yield r'sh -c "PYTHONPATH=\$0\${PYTHONPATH:+:\$PYTHONPATH} exec \"\$@\"" "$PYTHONPATH"'
+        changes.append(f'HOME="{home}"')
+    if changes:
+        yield " ".join(["env", *changes])
+    if container(plan) and "PYTHONPATH" in plan.env:  # before the image's, which is known only in there
+        yield r'sh -c "PYTHONPATH=\$0\${PYTHONPATH:+:\$PYTHONPATH} exec \"\$@\"" "$PYTHONPATH"'
 
 
 def _trainer(plan: Plan) -> Iterator[str]:

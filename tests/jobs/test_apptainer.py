@@ -18,9 +18,10 @@ from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster
 from tests.jobs.jobs import EPOCH, PROFILE, Site
 from tests.jobs.test_containers import COLOUR, HOSTILE, PROBE, probe
+from tests.training.forks import QUICKLY
 
-# What each image sets: all that the job has to win over, but for PATH and PYTHONPATH, which are the image's own.
-SETS = {name: value for name, value in HOSTILE.items() if not name.endswith("PATH")} | {"RANK": "5"}
+# What each image sets: all that the job has to win over, but for PATH, which is the image's own.
+SETS = {name: value for name, value in HOSTILE.items() if name != "PATH"} | {"RANK": "5"}
 POISON = "raise SystemExit('a file of the home folder was run')\n"
 TWO_NODES = ("ddp", "--nodes", "2")
 SHAPES = {
@@ -139,7 +140,16 @@ def test_variables_of_the_job_win_over_the_images(site: Site) -> None:
         assert task["MASTER_ADDR"] in ("n1", "n2", "n3")
         assert (task["OMP_NUM_THREADS"], task["GLOO_SOCKET_IFNAME"]) == ("1", "hsn0")
         assert (task["COLOUR"], task["SHAPE"], task["API_KEY"]) == (COLOUR, "the image's", COLOUR)
+        assert task["PYTHONPATH"] == f"{QUICKLY}:/image/lib", "the job's before the image's"
         assert task["cwd"] == str(site.folder)
+
+
+def test_a_trainer_that_starts_its_processes_on_one_node_meets_nobody(site: Site) -> None:
+    (found,) = probe(
+        site, "probe-alone", "ddp", "--nodes", "1", "--gpus-per-node", "2", "--launcher", "spawn"
+    )
+    meeting = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    assert [found[name] for name in meeting] == [None] * 5
 
 
 def test_an_image_may_be_a_file(site: Site, images: Path) -> None:
