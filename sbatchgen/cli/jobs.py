@@ -466,8 +466,10 @@ def _submit(words: tuple[str, ...], args: tuple[str, ...]) -> None:
 
 def _resume_script(run: Run, last: Record, *, yes: bool) -> None:
     """Submit the script of a run again, as it was."""
+    from sbatchgen.cli.runs import open_index
     from sbatchgen.files import read
     from sbatchgen.inputs.document import MAX_BYTES
+    from sbatchgen.runs.status import look
     from sbatchgen.submit.submission import of_script
 
     kept, script = run.folder / f"job-{last.job}.slurm", Path(last.script)
@@ -478,5 +480,10 @@ def _resume_script(run: Run, last: Record, *, yes: bool) -> None:
     if not same:
         what = f"{script} is not what job {last.job} ran"
         raise DocumentError.of(what, fix=f"submit that one, or {kept}, which is what it ran")
+    with open_index() as index:
+        (state,), _ = look(index, os.environ, [run])
+    if live := [job.id for job in state.jobs if not job.ended]:
+        what = f"run {run.name} has not ended: job {live[-1]} waits or runs"
+        raise CommandLineError.of(what, fix=f"wait for it, or end it: sbatchgen cancel {run.name}")
     submission = of_script(script, {}, (), os.environ, here())
     submit_reviewed(dataclasses.replace(submission, run_dir=run.folder), yes=yes)

@@ -6,6 +6,7 @@ The training package answers that itself, without torch: `python3 training --loo
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -99,7 +100,7 @@ def look(plan: Plan, run_dir: Path, code: Path, resume: str) -> tuple[Start | No
     if answer is None:
         return None, []
     if isinstance(answer, str):
-        return None, [_refused(plan, package, answer)]
+        return None, [_refused(package, answer, str(plan.origin("args")))]
     start = Start(**{name: answer[name] for name in Start.__annotations__ if name in answer})
     if start.state == "new" and not any(folder.is_dir() for folder in run_dir.parents[:-1]):
         return None, []  # a file system of the nodes
@@ -109,24 +110,27 @@ def look(plan: Plan, run_dir: Path, code: Path, resume: str) -> tuple[Start | No
 def _refused_values(plan: Plan, sweep: Sweep, package: Path, flags: Sequence[str]) -> Iterator[Finding]:
     """Values of a sweep that the trainer refuses, each asked for once, with the others of its point."""
     asked: set[tuple[str, str]] = set()
-    said: set[str] = set()
+    said: set[str] = set()  # an unknown flag is told once, a value each time
     for point in sweep.points:
         new = {*zip(sweep.names, point, strict=True)} - asked
         if not new or len(asked) >= MOST_VALUES:
             continue
         asked |= new
         answer = _asked(package, [*flags, *plan.args, *sweep.arguments(point)], 1)
-        if isinstance(answer, str) and answer not in said:
-            said.add(answer)
-            yield _refused(plan, package, answer)
+        if not isinstance(answer, str):
+            continue
+        what = re.sub(r"^(unrecognized arguments: [^ =;]+)=[^;]*", r"\1", answer)
+        if what not in said:
+            said.add(what)
+            yield _refused(package, what)
 
 
-def _refused(plan: Plan, package: Path, answer: str) -> Finding:
+def _refused(package: Path, answer: str, at: str = "") -> Finding:
     what, _, fix = answer.partition("; fix: ")
     fix = fix.replace(
         "python -m training --help", f"see its flags: python3 {quoting.word(str(package))} --help"
     )
-    return error(plan, "args", f"the trainer refuses its arguments: {what}", fix)
+    return Finding("error", Problem(f"the trainer refuses its arguments: {what}", at, fix))
 
 
 def _asked(package: Path, args: Sequence[str], processes: int) -> dict[str, Any] | str | None:

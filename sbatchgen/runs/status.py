@@ -223,7 +223,9 @@ def _of_process(job: RunJob, run_dir: Path, now: float) -> RunJob:
     kept = record.read(record.path(run_dir, job.id))
     status = process.exit_status(run_dir, job.id)
     if status is not None:
-        name, says = ("COMPLETED", "") if status == 0 else ("FAILED", f"exit status {status}")
+        name, says = (
+            ("COMPLETED", "") if status == 0 else ("FAILED", _STATUSES.get(status, f"exit status {status}"))
+        )
         return replace(job, state=name, ended=True, says=says, seen=now)
     if kept is None and not run_dir.exists():
         return replace(job, state="", ended=True, says="its run folder is gone", seen=now)

@@ -187,6 +187,12 @@ def test_arguments_that_the_trainer_refuses_are_refused_before_the_queue(
     assert [error for error in errors if says in error] == errors != []
 
 
+def test_an_unknown_flag_of_a_sweep_is_told_once(command: Command) -> None:
+    done = command("sweep", "single", "--profile", "torchrun", "--param", "lrr=1,2,3", "--dry-run")
+    assert done.err.count("the trainer refuses its arguments: unrecognized arguments: --lrr\n") == 1
+    assert done.err.count("--lrr") == 1
+
+
 def test_damaged_events_are_no_reason_to_fail(command: Command, copy: Path) -> None:
     for text in (b"", b"\xff\n[1]\n{", b'{"event": "save", "checkpoint": 5, "epoch": []}\n', b"[" * 100_000):
         Path("runs/ddp/events.jsonl").write_bytes(text)

@@ -141,6 +141,8 @@ def test_hostile_names_and_comments_stay_in_their_cells(site: Site) -> None:
 @pytest.mark.slow
 def test_a_finished_script_is_resumed_as_it_was_or_not_at_all(site: Site) -> None:
     first = site.submit("again")
+    twice = site("resume", "again", "--yes")
+    assert (twice.returncode, f"run again has not ended: job {first} " in twice.stderr) == (2, True)
     site.cluster.put("work/again-end", "")
     site.until("again", "COMPLETED")
     done = site("resume", "again", "--yes")
@@ -287,6 +289,9 @@ def test_a_killed_run_without_slurm_is_not_shown_as_running(folder: Path, comman
     command("submit", "cpu", "--yes", "--trainer", "train.py")
     (run,) = json.loads(command("status", "cpu", "--format", "json").out)["runs"]
     assert [(job["state"], job["says"]) for job in run["jobs"]] == [("FAILED", "killed")]
+    (folder / "train.py").write_text("raise SystemExit(75)\n")
+    command("submit", "cpu", "--yes", "--trainer", "train.py", "--job-name", "stopped")
+    assert "stopped and saved, with more to do" in command("status", "stopped").out
 
 
 def test_runs_come_back_when_the_index_is_lost(folder: Path, command: Command) -> None:
