@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 from torch.nn import functional
 
-from training.data.datasets import import_torchvision
+from training.data.datasets import import_function, import_torchvision
 from training.data.splits import FromLoaders, Norm, move_to_device
 from training.errors import UserError
 
@@ -615,3 +615,11 @@ def test_a_program_that_read_with_loaders_ends(tmp_path: Path) -> None:
     command = [sys.executable, "-c", textwrap.dedent(program)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=HANGS_S)
     assert done.stdout == "8\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"), [("textwrap:no", "name a function of that module"), ("gone:data", "put its folder on")]
+)
+def test_a_function_that_is_not_there_is_told_apart_from_its_module(name: str, fix: str) -> None:
+    with pytest.raises(UserError, match=fix):
+        import_function(name, "--dataset")

@@ -76,7 +76,9 @@ def import_function(name: str, flag: str) -> Callable[..., Any]:
     try:
         found: Callable[..., Any] = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
-        raise UserError(f"{flag} {name}: {error}", fix="put its folder on PYTHONPATH") from error
+        missing = isinstance(error, ModuleNotFoundError)
+        fix = "put its folder on PYTHONPATH, or install it" if missing else "name a function of that module"
+        raise UserError(f"{flag} {name}: {error}", fix=fix) from error
     return found
 
 
