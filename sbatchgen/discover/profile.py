@@ -19,7 +19,7 @@ from sbatchgen.units import Duration, Memory, Release
 
 _MOST_FEATURES = 100
 _MOST_TEXT = 4000  # characters of a list of nodes
-_SETTINGS = ("JobRequeue", "KillWait", "PreemptType", "PreemptMode", "PrivateData", "JobSubmitPlugins")
+_SETTINGS = ("JobRequeue", "KillWait", "PreemptMode", "PrivateData", "JobSubmitPlugins")
 
 
 def text(cluster: LiveCluster, environment: Mapping[str, str], *, name: str, today: str) -> str:
@@ -84,8 +84,9 @@ def _limits(cluster: LiveCluster) -> Iterator[Entry]:
     found.append(Entry("memory_consumable", str("MEMORY" in how).lower()))
     if "MULTIPLE_SHARING_GRES_PJ" in how:
         found.append(Entry("several_gpus_per_sharing_job", "true"))
-    told = ", ".join(f"{one}={value}" for one in _SETTINGS if (value := cluster.setting(one)))
-    above = [f"slurm.conf: {told}"]
+    told = ((one, cluster.setting(one)) for one in _SETTINGS)
+    settings = ", ".join(f"{one}={value}" for one, value in told if value not in ("", "none", "OFF"))
+    above = [f"slurm.conf: {settings}"]
     if cluster.setting("JobSubmitPlugins"):
         above.append("A plugin of the site may change or refuse jobs (JobSubmitPlugins): ask for its rules.")
     yield Entry("limits", found, above)
@@ -96,9 +97,12 @@ def _partitions(cluster: LiveCluster) -> Iterator[Entry]:
     for node in cluster.nodes:
         for name in node.partitions if node.cpus else ():
             members[name].append(node)
-    left_out = [one.name for one in cluster.partitions if one.root_only or not is_clean(one.name)]
-    known = [one for one in cluster.partitions if one.name not in left_out]
-    above = [f"Left out: {name}, for root only, or with a strange name" for name in left_out]
+    known = [one for one in cluster.partitions if not one.root_only and is_clean(one.name)]
+    above = [
+        f"Left out: {one.name}, {'for root only' if one.root_only else 'a strange name'}"
+        for one in cluster.partitions
+        if one not in known
+    ]
     if "partitions" in cluster.setting("PrivateData"):
         above.append("PrivateData hides partitions: there may be others; ask an administrator.")
     made = []

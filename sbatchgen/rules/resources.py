@@ -132,7 +132,9 @@ def _gpu_type_given(job: Job) -> Iterator[Hit]:
         here = _types(partition, job.resources.gpus_on_node)
         if len(here) > 1 and any(not kind for kind, _ in job.resources.gpus_on_node):
             what = f"partition '{name}' has GPUs of types {', '.join(here)}: the job gets whichever is free"
-            fix = f"name one, as {here[0]}:{max(1, job.resources.gpu_count)}"
+            most = max(1, job.resources.gpu_count)
+            enough = [kind for kind in here if partition.kinds([(kind, most)])]
+            fix = f"name one, as {enough[0]}:{most}" if enough else "name one"
             yield Hit(job.resources.gpu_option, what, fix)
 
 

@@ -19,6 +19,7 @@ ELSEWHERE = "use a node that has Slurm's commands, as a login node"
 _KEPT = "SLURM_CONF"  # where the cluster is
 _OF_JOBS = ("PYXIS_CONTAINER_", "SBATCH_", "SLURM_")
 _OF_QUERIES = ("SACCT_", "SCONTROL_", "SINFO_", "SLURM_", "SQUEUE_")
+_PRIVATE = re.compile(r"slurm_load_\w+ error: Access/permission denied")
 _NO_CLUSTER = "Could not establish a configuration source"
 _UNREACHABLE = re.compile(
     r"Unable to contact slurm controller|Unable to establish control machine address|Socket timed out"
@@ -67,7 +68,9 @@ class Output:
             last = self.err.strip().rpartition("\n")[2] or self.failure
             fix = "try again later; scontrol ping shows whether the controller is up"
             return SlurmError.of(f"Slurm's controller does not answer: {last}", fix=fix)
-        return SlurmError.of(f"{self.failure}: {said}" if said else self.failure)
+        private = _PRIVATE.search(said)
+        fix = "slurm.conf hides it from users (PrivateData): ask an administrator" if private else ""
+        return SlurmError.of(f"{self.failure}: {said}" if said else self.failure, fix=fix)
 
 
 def of_cluster(cluster: str) -> list[str]:

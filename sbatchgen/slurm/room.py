@@ -135,7 +135,9 @@ def _room(needs: Needs, nodes: Sequence[SlurmNode], gpus: Mapping[str, GpuNode])
 
 def _lacks(needs: Needs, node: SlurmNode, gpus: Sequence[Gpu]) -> Iterator[str]:
     """What a node lacks, the gravest first."""
-    job = needs.job
+    job, state = needs.job, needs.partition.state
+    if state != "up":
+        yield f"the partition is {state}"
     closed = unavailable(node)
     if closed and not (closed == "reserved" and "reservation" in job):
         yield closed

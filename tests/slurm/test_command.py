@@ -95,6 +95,11 @@ def test_a_machine_without_a_cluster_is_told_in_a_line() -> None:
     assert problem.fix == "use a login node of the cluster"
 
 
+def test_what_slurm_hides_is_told() -> None:
+    answer = Output("scontrol", 1, "", "slurm_load_node error: Access/permission denied\n", 30)
+    assert "PrivateData" in answer.error.problems[0].fix
+
+
 def test_a_command_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SlurmError, match="there is no squeue here") as caught:
         query(["squeue"], {"PATH": str(tmp_path)})

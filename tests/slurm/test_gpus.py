@@ -427,5 +427,8 @@ def test_what_starts_now_starts_and_what_lacks_something_waits(
     for job in jobs.values():
         asked.run(["scancel", str(job)])
     hold(starts, [(words,) for words in STARTING])
+    asked.root(["scontrol", "update", "partitionname=cpu", "state=down"])
+    waits("cpu --partition cpu --time 60", "no node with room (the partition is down: n1, n2, n3, n4)")
+    asked.root(["scontrol", "update", "partitionname=cpu", "state=up"])
     asked.run(["scancel", "--me"])
     asked.root(["scontrol", "update", "nodename=n4", "state=resume"])
