@@ -18,9 +18,8 @@ from sbatchgen.errors import Problem
 from sbatchgen.finding import Finding, Severity
 from sbatchgen.inputs.document import Document, decode
 from sbatchgen.inputs.profile import Partition, Profile
-from sbatchgen.sbatch.grammar import RefusedError
-from sbatchgen.sbatch.gres import NEWEST
-from sbatchgen.sbatch.hostlist import expanded
+from sbatchgen.quoting import some
+from sbatchgen.sbatch.hostlist import hosts
 from sbatchgen.units import Text
 
 Path = tuple[str, ...]
@@ -99,15 +98,9 @@ def _alike(key: str, ours: Any, theirs: Any) -> bool:
     if key == "slurm":
         return str(ours)[:5] == str(theirs)[:5]  # a patch release changes nothing here
     if key == "nodes" and ours and theirs:
-        return _hosts(str(ours)) == _hosts(str(theirs))
+        known = {*hosts(str(ours))}
+        return known == {*hosts(str(theirs))} if known else ours == theirs
     return bool(_plain(ours) == _plain(theirs))
-
-
-def _hosts(text: str) -> set[str]:
-    try:
-        return {*expanded(text, slurm=NEWEST)} or {text}
-    except RefusedError:
-        return {text}
 
 
 def _gone(own: Document[Profile], live: Profile, cluster: LiveCluster) -> Iterator[Difference]:
@@ -283,8 +276,7 @@ def findings(found: Sequence[Difference], file: str) -> Iterator[Finding]:
             yield Finding(one.severity, Problem(what, one.at, fix))
     new = [one.key for one in found if not one.at]
     if new:
-        more = f" and {len(new) - 5} more" if len(new) > 5 else ""
-        what = f"the cluster tells what the profile lacks: {', '.join(new[:5])}{more}"
+        what = f"the cluster tells what the profile lacks: {some(new, 5)}"
         yield Finding("info", Problem(what, file, f"sbatchgen profile discover --update {file}"))
 
 

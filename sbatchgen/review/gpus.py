@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from sbatchgen.plan.sweep import numbers_as_text
+from sbatchgen.quoting import some
 from sbatchgen.runs.screen import columns, one_line
 from sbatchgen.slurm.gpus import Gpu, GpuCount, GpuNode, unavailable
 from sbatchgen.slurm.room import Room
@@ -43,7 +44,7 @@ def _closed(nodes: Sequence[GpuNode]) -> Iterator[str]:
         if words := unavailable(one.node):
             groups.setdefault((words, one.node.reason), []).append(one.node.name)
     for (words, reason), names in groups.items():
-        yield one_line(f"  {_some(names)}: {words}" + f": {reason}" * bool(reason))
+        yield one_line(f"  {some(names, MOST_NAMES)}: {words}" + f": {reason}" * bool(reason))
 
 
 def by_node(nodes: Sequence[GpuNode]) -> str:
@@ -98,18 +99,13 @@ def _room(one: Room) -> Iterator[str]:
     where = f"partition {one.partition}"
     nodes = f"{one.wanted} node{'s' * (one.wanted > 1)}"
     if one.starts:
-        yield f"starts now in {where}: {nodes} of {len(one.nodes)} with room: {_some(one.nodes)}"
+        yield f"starts now in {where}: {nodes} of {len(one.nodes)} with room: {some(one.nodes, MOST_NAMES)}"
     else:
-        lacking = "; ".join(f"{what}: {_some(names)}" for what, names in one.lacking.items())
+        lacking = "; ".join(f"{what}: {some(names, MOST_NAMES)}" for what, names in one.lacking.items())
         has = f"{len(one.nodes)} of {nodes}" if one.nodes else "no node"
         yield f"waits in {where}: {has} with room" + f" ({lacking})" * bool(lacking)
     if one.not_seen:
         yield f"not looked at: {', '.join(one.not_seen)}"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(names[:MOST_NAMES]) + more
 
 
 def as_json(counts: Sequence[GpuCount], nodes: Sequence[GpuNode]) -> str:

@@ -12,6 +12,7 @@ from sbatchgen.finding import NOWHERE
 from sbatchgen.inputs.options import NAMES
 from sbatchgen.inputs.profile import Partition
 from sbatchgen.job.job import Job, PlannedJob
+from sbatchgen.quoting import some
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.values import time_limit
 
@@ -189,9 +190,9 @@ def _nodes_known(job: Job) -> Iterator[Hit]:
         strange = [host for host in hosts if host not in known]
         if strange:
             names = " or ".join(f"'{name}'" for name in job.partitions)
-            what = f"partition {names} has no node {_some(strange)}"
+            what = f"partition {names} has no node {some(strange, 3)}"
             fix = "name nodes of the partition, or remove the option"
-            yield Hit(option, what, fix, why_not=f"no node {_some(strange)}")
+            yield Hit(option, what, fix, why_not=f"no node {some(strange, 3)}")
 
 
 @RULES.add("SB227", "warning", "the job waits for certain nodes", pedantic=True)
@@ -281,10 +282,6 @@ def _hosts(text: str, slurm: str, *, passed_on: bool = False) -> list[str]:
         return [] if "/" in text else read(text, slurm=slurm)
     except RefusedError:
         return []
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _array(text: str) -> tuple[int, int]:

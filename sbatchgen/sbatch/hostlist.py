@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import product
 
 from sbatchgen.sbatch.grammar import RefusedError, leading_number
+from sbatchgen.sbatch.gres import NEWEST
 
 _MOST = 64 * 1024  # hosts of a list
 _Numbers = list[tuple[range, int]]  # what stands in brackets: numbers, and how many digits each has at least
@@ -26,6 +27,14 @@ def expanded(text: str, *, slurm: str) -> list[str]:
     parts = [_part(item, slurm) for item in items(text)]
     count = sum(math.prod(sum(len(run) for run, _ in each) for each in brackets) for _, brackets in parts)
     return [name for part in parts for name in _names(*part)] if count <= _MOST else []
+
+
+def hosts(text: str) -> list[str]:
+    """The names, as the current release reads them; none where it is not a list."""
+    try:
+        return expanded(text, slurm=NEWEST)
+    except RefusedError:
+        return []
 
 
 def passed_on(text: str, *, slurm: str) -> list[str]:

@@ -11,12 +11,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
-from sbatchgen.sbatch.grammar import RefusedError
-from sbatchgen.sbatch.gres import NEWEST
-from sbatchgen.sbatch.hostlist import expanded
+from sbatchgen.sbatch.hostlist import hosts
 from sbatchgen.slurm.command import answer
 from sbatchgen.slurm.gres import NodeGres, node_gres
 from sbatchgen.slurm.node import SlurmNode
@@ -202,11 +199,9 @@ def _shards_of_jobs(environment: Mapping[str, str]) -> ShardsOfJobs:
     found = Counter[tuple[str, int]]()
     for line in printed.split("\n"):
         running = _STATE.search(line)
-        for hosts, said in _ON_NODES.findall(line) if running and not state(running[1]).ended else ():
+        for nodes, said in _ON_NODES.findall(line) if running and not state(running[1]).ended else ():
             for one in (one for one in node_gres(said) if one.name == "shard" and len(one.indexes) == 1):
-                with suppress(RefusedError):
-                    names = expanded(hosts, slurm=NEWEST)
-                    found.update({(name, one.indexes[0]): one.count for name in names})
+                found.update({(name, one.indexes[0]): one.count for name in hosts(nodes)})
     return found
 
 

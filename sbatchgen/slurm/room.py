@@ -11,9 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sbatchgen.plan.resources import Resources
-from sbatchgen.sbatch.grammar import RefusedError
-from sbatchgen.sbatch.gres import NEWEST
-from sbatchgen.sbatch.hostlist import expanded
+from sbatchgen.sbatch.hostlist import hosts
 from sbatchgen.slurm.gpus import Gpu, GpuNode, unavailable
 from sbatchgen.slurm.node import SlurmNode
 from sbatchgen.slurm.partition import SlurmPartition
@@ -94,7 +92,7 @@ def _needs(job: Resources, partition: SlurmPartition, settings: Mapping[str, str
     shared_out = "MEMORY" in parameters or "SelectTypeParameters" not in settings
     memory = _memory(job, partition, settings) if shared_out else 0
     several = "MULTIPLE_SHARING_GRES_PJ" in parameters
-    named = tuple(_hosts(job.options.get("nodelist", "")))
+    named = tuple(hosts(job.options.get("nodelist", "")))  # SB140 tells what is no list
     return Needs(job=job, partition=partition, memory=memory, several_gpus=several, named=named)
 
 
@@ -113,7 +111,7 @@ def _memory(job: Resources, partition: SlurmPartition, settings: Mapping[str, st
 def _room(needs: Needs, nodes: Sequence[SlurmNode], gpus: Mapping[str, GpuNode]) -> Room:
     job, named = needs.job, needs.named
     wanted = max(job.nodes, len(named))
-    excluded = {*_hosts(job.options.get("exclude", ""))}
+    excluded = {*hosts(job.options.get("exclude", ""))}
     free: list[str] = []
     lacking: dict[str, list[str]] = {}
     for node in nodes:
@@ -203,10 +201,3 @@ def _not_seen(job: Resources) -> Iterator[str]:
     text = job.options.get("constraint", "")
     if text and not _FEATURES.fullmatch(text):
         yield "--constraint"
-
-
-def _hosts(text: str) -> list[str]:
-    try:
-        return expanded(text, slurm=NEWEST) if text else []
-    except RefusedError:  # which SB140 tells
-        return []

@@ -144,11 +144,11 @@ def test_hostile_reasons_change_no_screen(says: Path, command: Command) -> None:
         gres="gpu:a100:4", used="gpu:a100:0(IDX:N/A)", state="IDLE+DRAIN", rest=f"Reason={HOSTILE}"
     )
     scontrol(says, f"cat <<'END'\n{line}\nEND\n")
-    for form in ((), ("--by-node",), ("--json",)):
+    for form in ((), ("--by-node",), ("--format", "json")):
         shown = command("gpus", *form)
         assert shown.status == 0
         assert "\x1b" not in shown.out + shown.err
-    (node,) = json.loads(command("gpus", "--json").out)["nodes"]
+    (node,) = json.loads(command("gpus", "--format", "json").out)["nodes"]
     assert (node["unavailable"], len(node["gpus"])) == ("drained", 4)
     assert "n1: drained: PSU \\x1b[2J" in command("gpus").out
 
@@ -320,7 +320,7 @@ def test_gpus_says_what_jobs_have_at_fifty_moments(asked: Cluster, command: Comm
             if before is not None:
                 some_jobs(asked, drawn)
             continue
-        said = told(json.loads(command("gpus", "--json").out)["nodes"])
+        said = told(json.loads(command("gpus", "--format", "json").out)["nodes"])
         after = look(asked)
         jobs = before[1]
         if not jobs or after is None or after[1] != jobs:
