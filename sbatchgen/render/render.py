@@ -10,6 +10,7 @@ import functools
 import hashlib
 import marshal
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import MAGIC_NUMBER
@@ -285,7 +286,7 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
         "code": launch.absolute(plan.code, here) if plan.code else str(code),
         "snapshot": launch.absolute(plan.snapshot_dir, here) if plan.snapshot_dir and plan.slurm else "",
         "modules": plan.profile.modules,
-        "setup": plan.profile.setup,
+        "setup": _setup(plan.profile.setup),
         # of a module or of setup: a virtual environment may use their packages
         "keeps_pythonpath": plan.runtime == "venv" and bool(plan.profile.modules or plan.profile.setup),
         "runtime_part": RUNTIME_PARTS.get(plan.runtime, ""),
@@ -307,6 +308,12 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
         "training_title": TITLES.get(plan.launcher or plan.mode, "one process"),
         "command_lines": launch.command(plan, exported, mounted),
     }
+
+
+def _setup(lines: Sequence[str]) -> tuple[str, ...]:
+    """The profile's lines of shell; their set -e would end the script before it starts the job again."""
+    sets = any(re.search(r"(?:^|[;&|\s])set\s+-", line) for line in lines)
+    return (*lines, *(["set +eu +o pipefail # what these lines set"] if sets else []))
 
 
 def _end_chain(plan: Plan) -> str:

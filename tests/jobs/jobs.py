@@ -24,6 +24,7 @@ partitions:
 env: {{OMP_NUM_THREADS: 1, PYTHONPATH: {QUICKLY}}}
 network: {{gloo_socket_ifname: hsn0}}
 options: {{mem: 2G, time: 00:10:00, cpus_per_task: 2}}
+setup: [set -euo pipefail]
 runtime: venv
 runtimes:
   venv: {{path: {sys.prefix}}}
