@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from sbatchgen.bash import Assignment, Body, Command
 
 _SHELL = ": [ [[ (( cd declare exit export let local readonly return set shift shopt trap ulimit umask unset"
-_TELL = "date df du echo free hostname id lscpu nproc nvidia-smi printf ps pwd uptime whoami"
+_TELL = "date df du echo free hostname id lscpu nproc nvidia-smi printf ps pwd uname uptime whoami"
 _CLOSE = """
-: [ [[ (( conda deactivate declare exit export false module ml sacct seff set sleep sstat squeue sync
-true wait
+: [ [[ (( conda deactivate declare exit export false kill module ml sacct seff set sleep sstat squeue sync
+test true wait
 """
 _LOOK = """
 awk basename cat cut dirname expr getent grep head ip jq ls readlink realpath sed seq shuf sort ss tail tr
@@ -24,9 +24,7 @@ uniq wc
 """
 _TELLING = frozenset(_TELL.split())  # they only tell something
 _LOOKING = _TELLING | frozenset(_LOOK.split())  # they change nothing
-_CLOSING = _TELLING | frozenset(
-    _CLOSE.split()
-)  # behind the training, whose status is the job's, they do nothing
+_CLOSING = _LOOKING | frozenset(_CLOSE.split())  # behind the training, whose status is the job's
 # They do the same before and after an environment is activated.
 _INERT = HELPERS - {"pip", "which"} | frozenset(_SHELL.split())
 
@@ -102,15 +100,11 @@ class Block:
         """Whether it does the same before and after an environment is activated."""
         return all(one.test or one.name in _INERT or _is_harmless(one) for one in self.commands)
 
-    @cached_property
-    def is_about_modules(self) -> bool:
-        """Whether it says where modules are, or loads some."""
-        return any(one.name in ("module", "ml") for one in self.commands)
-
     @property
-    def sets_paths(self) -> bool:
-        """Whether it sets a list of folders, which modules change as well."""
-        return any(name.endswith("PATH") for name in self.assigned)
+    def is_of_modules(self) -> bool:
+        """Whether it has to do with modules, or a list of folders that they change as well."""
+        named = any(one.name in ("module", "ml") for one in self.commands)
+        return named or any(name.endswith("PATH") for name in self.assigned)
 
     @cached_property
     def only_tells(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from typing import Any
 
 from sbatchgen.adopt.draft import Draft
@@ -10,36 +11,37 @@ from sbatchgen.inputs.document import parse_scalar
 from sbatchgen.inputs.flags import key_type
 from sbatchgen.inputs.options import GPU_OPTIONS, NAMES
 from sbatchgen.job.script import JobScript
+from sbatchgen.rules.directives import OLD
 from sbatchgen.sbatch.grammar import INFINITE, minutes
 from sbatchgen.sbatch.header import FOREIGN, READ, Directive, Kind
 from sbatchgen.sbatch.options import Option
 from sbatchgen.units import Duration
 
-ADDS_UP = "mail-type"  # of other options the last one counts: Slurm's slurm_opt.c
+_OPTIONS = "options"
 _IGNORED = {
     Kind.LATE: "Slurm ignores it behind the first command",
     Kind.LOOKALIKE: "a comment to Slurm",
     Kind.DISABLED: "a comment to Slurm",
 }
-_FORMS = {"gres": "gres", "gpus_per_node": "gpus_per_node", "gpus_per_task": "gpus_per_task"}
+_FORMS = ("gres", "gpus_per_node", "gpus_per_task")  # of asking for GPUs, that a profile may name
 
 
 def read(draft: Draft) -> None:
     """Take over what the directives ask for."""
-    script = draft.script
+    script, counts = draft.script, counting(draft.script)
     for directive in script.sbatch.directives:
         if directive.kind in FOREIGN and script.sbatch.has_foreign:
             draft.add((directive.line,), "lost", "an option of another scheduler: write it as #SBATCH")
         elif directive.component > 0:
             draft.add((directive.line,), "lost", "a second component: heterogeneous jobs are not rendered")
         elif directive.kind in READ:
-            _of_line(draft, directive)
+            _of_line(draft, directive, counts)
         elif directive.kind in _IGNORED:
             draft.add((directive.line,), "dropped", _IGNORED[directive.kind])
     if "job_name" not in draft.options and "job-name" not in script.options:
         _set_default_name(draft)
     _ask_once(draft)
-    form = next((_FORMS[key] for key in GPU_OPTIONS if key in draft.options and key in _FORMS), None)
+    form = next((key for key in GPU_OPTIONS if key in draft.options and key in _FORMS), None)
     if form:
         draft.profile["gpu_request"] = form
     elif not script.resources.gpu_option:
@@ -58,19 +60,27 @@ def _ask_once(draft: Draft) -> None:
         draft.add((line,), "mended", f"--gres={options['gres']} asks for the same")
 
 
-def _of_line(draft: Draft, directive: Directive) -> None:
+def counting(script: JobScript) -> dict[str, Option]:
+    """The use that counts of each option; several --mail-type add up, as they do until Slurm 25.05."""
+    old = script.read_by(OLD).options if "mail-type" in script.options else {}
+    return {name: old.get(name, use) if name == "mail-type" else use for name, use in script.options.items()}
+
+
+def _of_line(draft: Draft, directive: Directive, counts: Mapping[str, Option]) -> None:
     line = (directive.line,)
     uses = [use for use in draft.script.uses if isinstance(use, Option) and use.line == directive.line]
     if not uses:
         draft.add(line, "dropped", "it asks for nothing")
     for use in uses:
-        if use.name == ADDS_UP and draft.script.options[ADDS_UP] is not use:
-            draft.add(line, "understood", f"mail_type: {use.value}")
-        elif draft.script.options.get(use.name) is not use:
-            later = draft.script.options[use.name].line
-            draft.add(line, "dropped", f"--{use.name} of line {later} counts")
+        last = counts[use.name]
+        if (last.line, last.column) == (use.line, use.column):
+            _of_option(draft, last)
+        elif use.name == "mail-type":
+            draft.add(
+                line, "mended", f"mail_type: {last.value}; from Slurm 25.05 on, only the last line counts"
+            )
         else:
-            _of_option(draft, use)
+            draft.add(line, "dropped", f"--{use.name} of line {last.line} counts")
 
 
 def _of_option(draft: Draft, use: Option) -> None:
@@ -78,17 +88,14 @@ def _of_option(draft: Draft, use: Option) -> None:
     key = name.replace("-", "_")
     if name in ("requeue", "no-requeue"):
         draft.options["requeue"] = name == "requeue"
-        draft.add(line, "understood", f"requeue: {str(name == 'requeue').lower()}")
+        draft.add(line, "understood", _OPTIONS, "requeue")
     elif name.startswith("container-"):
         draft.changed.add(name)
         draft.add(line, "lost", f"--{name} puts the whole script into the container: give it to srun")
     elif key not in NAMES:
         value = "true" if text is None else text
         draft.job.setdefault("extra_options", {})[name] = value
-        draft.add(line, "understood", f"extra_options.{name}: {value}")
-    elif name == "partition" and text and "," not in text:
-        draft.profile |= {"default_partition": text, "partitions": {text: {}}}
-        draft.add(line, "understood", f"default_partition: {text}")
+        draft.add(line, "understood", _OPTIONS, name)
     else:
         _of_known(draft, use, key)
 
@@ -96,8 +103,6 @@ def _of_option(draft: Draft, use: Option) -> None:
 def _of_known(draft: Draft, use: Option, key: str) -> None:
     """An option with a key of its own: the value that Slurm reads today."""
     text, line = use.value, (use.line,)
-    if use.name == ADDS_UP:
-        text = mail_events(draft.script)
     try:
         value = _value(key, "true" if text is None else text)
     except ValueError as error:
@@ -110,13 +115,7 @@ def _of_known(draft: Draft, use: Option, key: str) -> None:
         return
     draft.options[key] = value
     if key != "ntasks":  # the launch tells how many there are on each node
-        draft.add(line, "understood", f"{key}: {value}" if value is not True else key)
-
-
-def mail_events(script: JobScript) -> str:
-    """The events of all --mail-type."""
-    uses = [use for use in script.uses if isinstance(use, Option) and use.name == ADDS_UP]
-    return ",".join(use.value or "" for use in uses)
+        draft.add(line, "understood", _OPTIONS, key)
 
 
 def _value(key: str, text: str) -> Any:
@@ -129,6 +128,8 @@ def _value(key: str, text: str) -> Any:
         if read_as in (0, INFINITE):
             raise ValueError("no limit at all: a job here has one, as time: 7-00:00:00")
         return str(Duration(60 * read_as))
+    if key == "nodes" and len({*text.split("-")}) == 1:  # 2-2
+        text = text.partition("-")[0]
     found = parse_scalar(text, key_type(f"options.{key}"))
     return found if isinstance(found, bool) or type(found) is int else str(found)
 

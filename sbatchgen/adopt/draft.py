@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ from sbatchgen.bash.body import Body
 from sbatchgen.bash.word import LITERAL, Piece
 from sbatchgen.job.launches import slurm_number
 from sbatchgen.job.script import JobScript
-from sbatchgen.units import ShellPath
+from sbatchgen.units import EnvName, ShellPath
 
 _OF_USER = ("HOME", "USER", "LOGNAME")  # the same where the job runs as where it is submitted
 _PLAIN = ("", ":-", "-", ":?", "?")
@@ -32,7 +33,11 @@ class Draft:
         options: Slurm's options of the job.
         env: Variables of the job.
         setup: Lines of shell that are kept.
-        step_setup: Lines of shell for options of srun.
+        step_setup: Lines of shell for the launch: options of srun, its variables.
+        kept: How often the lines that are kept set each variable, and whether they export it.
+        meeting: Variables that name the meeting point of the processes, which the script has its own of.
+        needed: Variables that the lines for the launch expand.
+        lines: The numbers of the launch's lines.
         changed: The long names of the options that are not asked for as before, and are told so.
         folder: The folder that relative paths count from at the launch; None where the text does not tell it.
         secrets: The lines that hold passwords and the like.
@@ -48,14 +53,22 @@ class Draft:
     env: dict[str, str | None] = field(default_factory=dict)
     setup: list[str] = field(default_factory=list)
     step_setup: list[str] = field(default_factory=list)
+    kept: Counter[tuple[str, bool]] = field(default_factory=Counter)
+    meeting: frozenset[str] = frozenset()
+    needed: set[str] = field(default_factory=set)
+    lines: range = range(0)
     changed: set[str] = field(default_factory=set)
     folder: str | None = SUBMIT_DIR
     secrets: frozenset[int] = frozenset()
     notes: list[str] = field(default_factory=list)
 
-    def add(self, lines: range | tuple[int, ...], became: Became, what: str) -> None:
+    def add(self, lines: Iterable[int], became: Became, what: str, *names: str) -> None:
         """Say what became of lines."""
-        self.remarks.add(lines, became, what)
+        self.remarks.add(lines, became, what, *names)
+
+    def lose(self, what: str, *names: str) -> None:
+        """Say what has no place of the launch."""
+        self.add(self.lines, "lost", what, *names)
 
     def note(self, text: str) -> None:
         """Say something once."""
@@ -104,6 +117,15 @@ class Draft:
             return None
         found = found.removeprefix("./")
         return found if self.folder == SUBMIT_DIR else f"{self.folder}/{found}"
+
+
+def is_variable(name: str) -> bool:
+    """Whether a job's env may set a variable of this name."""
+    try:
+        EnvName.parse(name)
+    except ValueError:
+        return False
+    return True
 
 
 def parsed(text: str) -> str | None:

@@ -11,6 +11,7 @@ from typing import Literal
 Became = Literal["understood", "kept", "dropped", "mended", "lost"]
 _RANK: tuple[Became, ...] = ("understood", "kept", "dropped", "mended", "lost")
 _WIDTH = 88  # of what is said of lines, in the table
+PLAIN = ("bash", "comment")  # what need not be told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,12 +21,17 @@ class Remark:
     Attributes:
         lines: Their numbers.
         became: What.
-        what: In words.
+        parts: In words, each with the names that it is said of.
     """
 
     lines: tuple[int, ...]
     became: Became
-    what: str
+    parts: tuple[tuple[str, tuple[str, ...]], ...]
+
+    @property
+    def what(self) -> str:
+        """What became of them, in words."""
+        return "; ".join(f"{what}: {', '.join(names)}" if names else what for what, names in self.parts)
 
 
 class Remarks:
@@ -38,12 +44,12 @@ class Remarks:
     def __contains__(self, line: int) -> bool:
         return line in self._lines
 
-    def add(self, lines: Iterable[int], became: Became, what: str) -> None:
+    def add(self, lines: Iterable[int], became: Became, what: str, *names: str) -> None:
         """Say what became of lines; of those that were told before, what matters more counts."""
         numbers = tuple(lines)
         for line in numbers:
             self._lines[line] = max(became, self._lines.get(line, became), key=_RANK.index)
-        row = Remark(lines=numbers, became=became, what=what)
+        row = Remark(lines=numbers, became=became, parts=((what, names),))
         if row not in self._rows:
             self._rows.append(row)
 
@@ -52,14 +58,19 @@ class Remarks:
         return self._lines.get(line)
 
     @property
-    def lost(self) -> list[Remark]:
-        """What has no place in the job, in the order of the lines."""
-        return [row for row in self.rows if row.became == "lost"]
+    def any_lost(self) -> bool:
+        """Whether something has no place."""
+        return any(row.became == "lost" for row in self._rows)
 
     @property
     def rows(self) -> list[Remark]:
-        """One row for lines of which the same is said, in the order of the lines."""
+        """What was said, in the order of the lines; of neighbours in one row."""
         return list(_joined(sorted(self._rows, key=lambda row: row.lines[:1] or (0,))))
+
+
+def told(rows: Iterable[Remark]) -> list[Remark]:
+    """The rows without what goes without saying."""
+    return list(_joined(row for row in rows if row.what not in PLAIN))
 
 
 def _joined(rows: Iterable[Remark]) -> Iterator[Remark]:
@@ -78,15 +89,16 @@ def _joined(rows: Iterable[Remark]) -> Iterator[Remark]:
 
 def _both(one: Remark, other: Remark) -> Remark | None:
     """Two rows as one; None if they are better told apart."""
-    if one.became != other.became or one.became == "lost" or not one.lines or not other.lines:
-        return None
-    if other.lines[0] > one.lines[-1] + 1:
-        return None
-    told = one.what.split("; ")
-    what = one.what if other.what in told else f"{one.what}; {other.what}"
-    if len(what) > _WIDTH:
-        return None
-    return Remark(lines=tuple(dict.fromkeys((*one.lines, *other.lines))), became=one.became, what=what)
+    parts = dict(one.parts)
+    for what, names in other.parts:
+        parts[what] = tuple(dict.fromkeys((*parts.get(what, ()), *names)))
+    same = parts.keys() == dict(one.parts).keys()
+    lines = tuple(dict.fromkeys((*one.lines, *other.lines)))
+    both = Remark(lines=lines, became=one.became, parts=tuple(parts.items()))
+    apart = one.became != other.became or (one.became == "lost" and not (same and one.lines == other.lines))
+    plain = (one.what in PLAIN) != (other.what in PLAIN)
+    long = len(both.what) > _WIDTH and one.became != "lost"
+    return None if apart or plain or long or not one.lines else both
 
 
 def spans(lines: Iterable[int]) -> str:

@@ -7,17 +7,26 @@ from pathlib import Path
 
 from sbatchgen import files
 from sbatchgen.adopt.adoption import Adoption
-from sbatchgen.adopt.remarks import spans
+from sbatchgen.adopt.remarks import spans, told
+from sbatchgen.adopt.training import REST
 from sbatchgen.errors import DocumentError, SbatchgenError
 
 _NUMBERS = 9  # columns
 
 
 def as_text(found: Adoption) -> str:
-    """The account of a script, a row for lines of which the same is said."""
-    lines = [f"{found.script}: {len(found.lines)} lines that are not empty"]
-    for row in found.rows:
-        numbers = spans(row.lines)
+    """The account of a script, a row for neighbours of which the same is said; comments go without saying."""
+    rows = told(found.rows)
+    lost = sum(became == "lost" for became in found.lines.values())
+    head = f"{len(found.lines)} lines, {lost or 'none'} lost"
+    if not found.job:
+        head, rows = "no job can be made of it", found.lost
+        rows = [row for row in rows if row.what != REST] or rows
+    lines = [f"{found.script}: {head}"]
+    named = {line for row in rows for line in row.lines}
+    for row in rows:
+        between = range(min(row.lines, default=0), max(row.lines, default=0))
+        numbers = spans({*row.lines, *(line for line in between if line not in named)})
         lines += [] if len(numbers) <= _NUMBERS else [numbers]
         lines.append(f"{numbers if len(numbers) <= _NUMBERS else '':<{_NUMBERS}} {row.became:<10} {row.what}")
     for finding in found.left:
@@ -47,9 +56,11 @@ def documents(found: Adoption) -> str:
 
 def refusal(found: Adoption) -> SbatchgenError:
     """Why nothing is given."""
+    if not found.job:
+        return DocumentError.of("no job can be made of it: nothing was written", at=found.script)
     numbers = spans({line for row in found.lost for line in row.lines})
-    what = f"no place in a job for line {numbers}" if numbers else "the rendered script would not do the same"
-    fix = "leave them out: --partly; or make jobs of their own of them" if found.job else ""
+    what = f"no place in a job for line {numbers}" if numbers else "the new script would not do the same"
+    fix = "leave them out: --partly; or make jobs of their own of them"
     return DocumentError.of(f"{what}: nothing was written", at=found.script, fix=fix)
 
 

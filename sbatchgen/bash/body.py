@@ -189,8 +189,8 @@ def _uses(source: ShellText) -> Iterator[VariableUse]:
     last = -1  # where the last expansion starts, whose own $ follows
     for start, end, kind in source.nodes:
         if kind in ("simple_expansion", "expansion"):
-            last = start
-            yield _use(source, text[start:end], start)
+            last = text.index("$", start)  # in a string, the grammar takes the blank before it as well
+            yield _use(source, text[last:end], last)
         elif kind == "arithmetic_expansion" or (
             kind == "compound_statement" and text.startswith("((", start)
         ):

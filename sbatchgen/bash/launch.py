@@ -9,8 +9,9 @@ and the chain goes on with the command that it ends in.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from sbatchgen.bash.body import Body, string_body
@@ -20,6 +21,7 @@ from sbatchgen.bash.word import Piece, Word
 
 DEPTH_MAX = 8  # of shells that shells start
 TOOLS_MAX = 50
+_NAME = re.compile(r"--?[\w-]+=|-\w")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +39,15 @@ class ToolOption:
     value: str | None
     word: Word
     value_word: Word | None = None
+
+    def own_word(self, body: Body) -> Word | None:
+        """The word of its value alone, also of --name=VALUE and -nVALUE."""
+        if self.value_word is not self.word:
+            return self.value_word
+        first, *rest = body.followed(self.word).pieces
+        name = _NAME.match(first.text)
+        text = first.text[name.end() :] if name else ""
+        return replace(self.word, pieces=(*([first._replace(text=text)] if text else []), *rest))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,8 +173,8 @@ def _value(words: Sequence[Word], body: Body) -> str | None:
 
 def _tool(words: tuple[Word, ...], body: Body) -> Tool:
     """The tool that words start, its options, and what is left for what it starts."""
-    path = _value(words[:1], body) or ""
-    name = path.rpartition("/")[2]
+    path = _value(words[:1], body)
+    name = (body.text_of(words[0]) if path is None else path).rpartition("/")[2]  # of ~/venv/bin/python, too
     if name.startswith("python") and name.removeprefix("python").replace(".", "").isdigit():
         name = "python"
     name = "torchrun" if name == "torchrun.py" else MODULES.get(name, name)
@@ -172,7 +183,12 @@ def _tool(words: tuple[Word, ...], body: Body) -> Tool:
         name, at = _subcommand(name, words, body)
     syntax = SYNTAX.get("sh" if name in SHELLS else name)
     if syntax is None:
-        return Tool(name=name or words[0].text, words=words, rest=words[1:], body=body)
+        return Tool(
+            name=words[0].text if path is None else name or words[0].text,
+            words=words,
+            rest=words[1:],
+            body=body,
+        )
     given, at = _options(words, at, syntax, body)
     module = any(option.name in ("m", "module") for option in given)
     if name == "python":

@@ -253,12 +253,8 @@ def fixed_nodes(resources: Resources) -> int | None:
 
 def variable(option: ToolOption, tool: Tool) -> str:
     """The variable that an option's value is; "" if it is something else."""
-    word = option.value_word
-    if word is None:
-        return ""
-    pieces = list(tool.body.followed(word).pieces)
-    if word is option.word and pieces and re.fullmatch(r"--?[\w-]+=?", pieces[0].text):
-        pieces = pieces[1:]
+    word = option.own_word(tool.body)
+    pieces = tool.body.followed(word).pieces if word else ()
     if len(pieces) == 1 and pieces[0].kind == "variable" and not pieces[0].subscript:
         return pieces[0].name if pieces[0].operator in ("", ":-", ":?") else ""
     return ""

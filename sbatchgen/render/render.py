@@ -91,6 +91,12 @@ def finish(text: str, rerun: Sequence[str]) -> str:
     return script.replace(f"# {_PROVENANCE}", said, 1)
 
 
+def rendered_by(script: str) -> str:
+    """The command in a script's second line that rendered it; "" if there is none."""
+    match = re.match(rf"#!.*\n# {_PROVENANCE} \S+ \([0-9a-f]{{12}}\): (.+)", script)
+    return match[1] if match else ""
+
+
 def digest(script: str) -> str:
     """A checksum of everything but the line that holds it: it shows that a script was edited."""
     head, start, rest = script.partition(f"# {_PROVENANCE}")

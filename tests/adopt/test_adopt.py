@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from sbatchgen.adopt import report
 from sbatchgen.adopt.adoption import Adoption, adopt
 from sbatchgen.errors import DocumentError
 from sbatchgen.job.launches import Launch
@@ -59,9 +60,6 @@ def asked(text: str) -> dict[str, str]:
     options = {name: use.value or "" for name, use in script.options.items()}
     if "time" in options:
         options["time"] = str(minutes(options["time"]))
-    if "mail-type" in options:
-        uses = [use.value or "" for use in script.components[0].given if use.name == "mail-type"]
-        options["mail-type"] = ",".join(uses)
     return as_per_node(options)
 
 
@@ -172,6 +170,7 @@ def test_every_line_of_every_script_is_accounted_for() -> None:
         assert told >= set(filled)
         read_by_slurm = {one.line for one in read(text).directives if one.kind in READ}
         assert not [row for row in found.rows if row.what == "comment" and read_by_slurm & {*row.lines}]
+        assert report.as_text(found)
         assert all(row.what for row in found.rows)
         if not found.lost:  # nothing was taken over that render would refuse
             assert found.rendered
@@ -196,6 +195,7 @@ KEPT = [  # a body, and the lines of setup
     ),
     ("cat > x.json <<END\n{\n  1\n}\nEND\npython t.py", ["cat > x.json <<END", "{", "  1", "}", "END"]),
     ("python prepare.py\npython t.py", ["python prepare.py"]),
+    ("srun python --version\npython t.py", ["srun python --version"]),
     ("/v/bin/python t.py", ['PATH="/v/bin":$PATH']),
     ("V=v\n$V/bin/torchrun --nproc-per-node=2 t.py", ['PATH="${SLURM_SUBMIT_DIR}/v/bin":$PATH']),
     ("source a/bin/activate\n/b/bin/python t.py", ["source a/bin/activate", 'PATH="/b/bin":$PATH']),
@@ -203,6 +203,11 @@ KEPT = [  # a body, and the lines of setup
     ("export CONDA_ENVS_PATH=/x\npython t.py", ["export CONDA_ENVS_PATH=/x"]),
     ("export PATH=/a:/b\nmodule load c\npython t.py", ["export PATH=/a:/b", "module load c"]),
     ("srun --label --cpu-bind=cores python t.py", ["export SLURM_LABELIO=1", "export SLURM_CPU_BIND=cores"]),
+    ("A=1\nexport A\npython t.py", ["A=1", "export A"]),
+    ("export A=1\nunset A\npython t.py", ["export A=1", "unset A"]),
+    ("export A=1\nif true; then export A=2; fi\npython t.py", ["export A=1", "if true; then export A=2; fi"]),
+    ("A=$(pwd)\nB=$A A=x$A python t.py", ["A=$(pwd)", "export B=$A", "export A=x$A"]),
+    ('A=1\nB=$(pwd)\nls /$B/$A/x "$B $A"\npython t.py', ["A=1", "B=$(pwd)", 'ls /$B/$A/x "$B $A"']),
 ]
 
 
@@ -221,8 +226,6 @@ UNDERSTOOD: list[
     ("python -m pkg.train", {"trainer": "pkg.train"}, {}),
     ("python ~/t.py --out $HOME/x", {"trainer": "/home/me/t.py", "args": ["--out", "/home/me/x"]}, {}),
     ("python t.py --n $SLURM_NNODES", {"args": ["--n", "1"]}, {}),
-    ("python t.py --data $SCRATCH/d", {"args": ["--data", "{data_dir}"], "data": "${SCRATCH}/d"}, {}),
-    ("python t.py --out=$SCRATCH/o", {"args": ["--out={run_dir}"], "run_dir": "${SCRATCH}/o"}, {}),
     ("export A=1 B='x y'\npython t.py", {"env": {"A": "1", "B": "x y"}}, {}),
     ("A=1 python t.py", {"env": {"A": "1"}}, {}),
     ("export PYTHONPATH=/src\npython t.py", {"env": {"PYTHONPATH": "/src"}}, {}),
@@ -247,6 +250,18 @@ UNDERSTOOD: list[
     ("srun bash -c 'export RANK=$SLURM_PROCID; exec python t.py'", {"trainer": "t.py"}, {}),
     ("python t.py 2>&1 | tee log", {"trainer": "t.py"}, {}),
     ("python t.py && echo done", {"trainer": "t.py"}, {}),
+    ("python t.py\nls -l x\nuname -a", {"trainer": "t.py"}, {}),
+    ("~/venv/bin/python t.py", {"trainer": "t.py"}, {"runtimes": {"venv": {"path": "${HOME}/venv"}}}),
+    (
+        "accelerate launch --num_processes 2 t.py --a 1",
+        {
+            "mode": "single",
+            "trainer": "accelerate.commands.launch",
+            "args": ["--num_processes", "2", "t.py", "--a", "1"],
+        },
+        {},
+    ),
+    ("deepspeed t.py --a", {"trainer": "deepspeed.launcher.runner", "args": ["t.py", "--a"]}, {}),
     (
         "apptainer exec --nv -B /data,/x:/y i.sif python t.py",
         {"mode": "single"},
@@ -278,10 +293,12 @@ LOST = [  # a body, the line, and what is said
     ("for i in 1 2; do\npython t.py --seed $i\ndone", 5, "a loop"),
     ("if true; then python t.py; fi", 5, "a branch"),
     ("run() { python t.py; }\nrun", 5, "the function run"),
-    ("accelerate launch t.py", 5, "torchrun or srun"),
-    ("mpirun -np 4 python t.py", 5, "torchrun or srun"),
-    ("python t.py --id $SLURM_JOB_ID", 5, "plain text"),
-    ('python t.py "$@"', 5, "plain text"),
+    ("mpirun -np 4 python t.py", 5, "write srun for it"),
+    ("uv run python t.py", 5, "source .venv/bin/activate"),
+    ("numactl -N0 python t.py", 5, "--cpu-bind"),
+    ("python t.py --id $SLURM_JOB_ID", 5, "not told by the text"),
+    ("python t.py --config $SCRATCH/c.yaml", 5, "not told by the text"),
+    ('python t.py "$@"', 5, "from the arguments of the script"),
     ("python t.py < data", 5, "into the trainer"),
     ("timeout 1h python t.py", 5, "timeout around"),
     ("python3.11 t.py", 5, "python3.11"),
@@ -310,6 +327,20 @@ def test_what_has_no_place_is_told_at_its_line() -> None:
         assert line in told[0].lines
 
     hold(check, LOST)
+
+
+@pytest.mark.parametrize(
+    "body", ["CODE_DIR=/x\nls $CODE_DIR\ntorchrun t.py", "export OMP_NUM_THREADS=$((2 * 2))\npython t.py"]
+)
+def test_a_variable_that_the_new_script_sets_as_well(body: str) -> None:
+    assert "the new script sets" in of_body(body).lost[0].what
+
+
+def test_a_rendered_script_names_its_job() -> None:
+    text = (FIXTURES.parent / "golden/ddp-msu.sh").read_text()
+    with pytest.raises(DocumentError) as error:
+        adopted(text)
+    assert [(one.at, one.fix) for one in error.value.problems] == [("old.slurm:2", "sbatchgen render ddp")]
 
 
 @pytest.mark.parametrize(

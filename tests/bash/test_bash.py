@@ -273,7 +273,7 @@ def test_uses() -> None:
         ("b", ""), ("c", ":-"), ("e", "#"), ("f", "!"), ("g", ""), ("h", ""), ("i", ""), ("j", ""), ("l", ""), ("m", ""),
     ]  # fmt: skip
 
-    assert [use.name for use in read("a $b/$c/$d $e-$f-$g-$h").uses] == [*"bcdefgh"]
+    assert [use.name for use in read('a $b/$c/$d $e-$f-$g-$h "$i $j ${k} x"').uses] == [*"bcdefghijk"]
 
 
 FOLLOWED = [

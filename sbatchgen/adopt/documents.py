@@ -1,0 +1,65 @@
+"""The job YAML and the profile of a draft, and the plan that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from sbatchgen.adopt.draft import Draft
+from sbatchgen.inputs.document import decode
+from sbatchgen.inputs.job import JobSpec
+from sbatchgen.inputs.layers import Level, layer
+from sbatchgen.inputs.profile import Profile
+from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.resolve import resolve
+
+# Options that a script has without being asked for them.
+_OMITTED = ("output", "nodes", "ntasks_per_node", "cpus_per_task", "time", "requeue", "job_name")
+_FIRST = ("mode", "launcher", "nproc_per_node", "gpu_request", "trainer", "args")
+
+
+def profile(draft: Draft, name: str, day: str) -> str:
+    """The profile's YAML."""
+    keys: dict[str, Any] = {
+        "name": f"{name}-cluster",
+        "url": draft.script.file,
+        "checked": day,
+        "description": f"what {draft.script.file.rpartition('/')[2]} says of its cluster",
+        **draft.profile,
+        "setup": [*draft.setup, *draft.step_setup],
+        "omit": [key for key in _OMITTED if key not in draft.options],
+    }
+    said = "what it says of the cluster, and lines of shell (setup)"
+    return f"# Adopted from {draft.script.file}: {said}.\n{_yaml(keys)}"
+
+
+def job(draft: Draft, name: str) -> str:
+    """The job's YAML."""
+    keys = {
+        "profile": f"./{name}-cluster.yaml",
+        **{key: draft.job[key] for key in _FIRST if key in draft.job},
+        "resume": "off",
+        "env": draft.env,
+        "options": draft.options,
+        "extra_options": draft.job.get("extra_options", {}),
+    }
+    return f"# Adopted from {draft.script.file}.\n{_yaml(keys)}"
+
+
+def _yaml(keys: Mapping[str, Any]) -> str:
+    found = {key: value for key, value in keys.items() if value not in ({}, [])}
+    return str(yaml.safe_dump(found, sort_keys=False, allow_unicode=True, width=10**6))
+
+
+def plan_of(job: str, profile: str, name: str) -> Plan:
+    """The plan of a job YAML and a profile.
+
+    Raises:
+        DocumentError: They are wrong.
+    """
+    cluster = decode(profile, Profile, name=f"{name}-cluster.yaml")
+    spec = decode(job, JobSpec, name=f"{name}.yaml")
+    mode = spec.value.mode or "single"
+    return resolve(cluster, [layer(Level.JOB, spec.value, spec.places)], mode=mode, name=name)

@@ -1,0 +1,100 @@
+"""The old script and the new one compared: what both ask of Slurm, what they start, what lint finds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sbatchgen.adopt.directives import counting
+from sbatchgen.adopt.draft import Draft
+from sbatchgen.bash import Word
+from sbatchgen.finding import Finding
+from sbatchgen.job.launches import Launch
+from sbatchgen.job.script import JobScript
+from sbatchgen.lint.linter import lint
+from sbatchgen.plan.plan import Plan
+from sbatchgen.rules.judge import check
+from sbatchgen.sbatch.grammar import mebibytes, minutes
+
+_MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu", "tmp")
+
+
+def compare(draft: Draft, plan: Plan, rendered: str) -> None:
+    """Tell what differs, as lost."""
+    old = draft.script
+    new = replace(old, file="job.slurm", text=rendered, profile=plan.profile)
+    asked, asks = _asked(old), _asked(new)
+    asked.setdefault("job-name", draft.options.get("job_name", ""))
+    for option in sorted(asked.keys() | asks.keys()):
+        before, after = asked.get(option, ""), asks.get(option, "")
+        if before != after and option not in draft.changed:
+            what = f"--{option}: {before or 'not asked for'} there, {after or 'not asked for'} here"
+            draft.add((), "lost", what)
+    for name in _overwritten(draft, plan, new):
+        what = f"the new script sets {name} too: write its value as plain text, or give it another name"
+        draft.add((), "lost", what)
+    started = _started(old, draft), _started(new, draft)
+    if started[0] != started[1] and not draft.remarks.any_lost:
+        draft.add((), "lost", f"there {started[0]} is started, here {started[1]}")
+
+
+def _asked(script: JobScript) -> dict[str, str]:
+    """What is asked of Slurm, each value as Slurm counts."""
+    found = {}
+    for name, use in counting(script).items():
+        text = "set" if use.value is None else use.value
+        if name in ("time", "time-min"):
+            text = str(minutes(text))
+        elif name in _MEMORY:
+            text = str(mebibytes(text))
+        found[name] = text
+    return found
+
+
+def _overwritten(draft: Draft, plan: Plan, new: JobScript) -> list[str]:
+    """The variables that lines of setup set for the trainer, and the script for itself or once more."""
+    sets = Counter(one.name for one in new.body.sets if not one.prefix)
+    kept = Counter(name for name, _ in draft.kept.elements())
+    folders = ("CODE_DIR", "DATA_DIR", *(["RUN_DIR"] if plan.runtime in ("apptainer", "enroot") else []))
+    return sorted(
+        name
+        for name, exported in draft.kept
+        if (exported or name in folders)
+        and sets[name] > kept[name]
+        and name not in (*draft.meeting, *draft.env)
+    )
+
+
+def _started(script: JobScript, draft: Draft) -> tuple[object, ...]:
+    """What the training of a script starts: processes on a node, program and arguments."""
+    trainings = script.trainings
+    if not trainings:
+        return ()
+    chosen = next((one for one in reversed(trainings) if one.step or one.launcher), trainings[-1])
+    launcher = chosen.launcher
+    workers = chosen.workers or (script.resources.gpu_count if launcher else 1)
+    agents = 1 if launcher else chosen.tasks_per_node
+    words = chosen.program.rest if chosen.program.name != "python" else chosen.program.rest[1:]
+    return (workers, agents, _arguments(words, chosen, draft))
+
+
+def _arguments(words: Sequence[Word], chosen: Launch, draft: Draft) -> tuple[str, ...]:
+    body = chosen.program.body
+    texts = ((draft.argument(word, body), word.text) for word in words)
+    return tuple(as_written if text is None else text for text, as_written in texts)
+
+
+def parted(
+    found: Sequence[Finding], draft: Draft, plan: Plan, rendered: str
+) -> tuple[list[Finding], list[Finding]]:
+    """The findings of the old script: those that are mended, which are told, and those that are left."""
+    new = replace(draft.script, file="job.slurm", text=rendered, makes_log_folders=True)
+    still = {one.rule for one in (*lint(new), *check(plan, log_folders_made=True))}
+    mended = [one for one in found if one.rule not in still]
+    for finding in mended:
+        if line := finding.place.line:
+            kept = finding.rule.startswith("SB1") and draft.remarks.became(line) == "understood"
+            as_read = "as Slurm reads it today, " if kept else ""
+            draft.add((line,), "mended", f"{as_read}{finding.rule}: {finding.problem.what}")
+    return mended, [one for one in found if one.rule in still]

@@ -1,0 +1,150 @@
+"""What stands before the training and makes its software ready -> modules, and the runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sbatchgen.adopt.block import Block
+from sbatchgen.adopt.draft import SUBMIT_DIR, Draft, parsed
+
+if TYPE_CHECKING:
+    from sbatchgen.bash import Command
+
+# What a virtual environment or conda sets, and what they unset here.
+_OF_ACTIVATION = frozenset(
+    ("CONDA_PREFIX", "CONDA_DEFAULT_ENV", "VIRTUAL_ENV", "PATH", "PYTHONPATH", "PYTHONHOME")
+)
+
+
+@dataclass(kw_only=True)
+class Activation:
+    """What activates an environment: the keys of the runtime, and the blocks that say so."""
+
+    name: str = ""
+    keys: dict[str, str] = field(default_factory=dict)
+    blocks: list[Block] = field(default_factory=list)
+
+
+def without_modules(draft: Draft, before: Sequence[Block], passed: Callable[[Block], bool]) -> list[Block]:
+    """The other blocks; modules are understood where nothing before them may change what they load."""
+    found = [block for block in before if _loads(block) is not None]
+    if not found:
+        return list(before)
+    earlier = before[: before.index(found[-1])]
+    others = [block for block in earlier if block not in found and not passed(block)]
+    if any(not block.is_inert or block.is_of_modules for block in others):
+        return list(before)
+    loaded = [name for block in found for name in _loads(block) or ()]
+    if not loaded:
+        return list(before)
+    draft.profile["modules"] = loaded
+    for block in found:
+        draft.add(block.lines, "understood", "modules", *(_loads(block) or ("purge",)))
+    if not any("purge" in block.text for block in found):
+        draft.note("modules are loaded after a module purge, which the old script did not do")
+    return [block for block in before if block not in found]
+
+
+def _loads(block: Block) -> list[str] | None:
+    """The modules that a block loads, if it does nothing else but purge."""
+    loaded: list[str] = []
+    for command in block.commands:
+        words = [word.value for word in command.words]
+        if (
+            command.name not in ("module", "ml")
+            or not command.context.top
+            or command.redirects
+            or None in words
+        ):
+            return None
+        verb, *rest = [str(word) for word in words[1:]] or [""]
+        if command.name == "ml" and verb not in ("purge", "load"):
+            verb, rest = "load", [verb, *rest]
+        if verb not in ("purge", "load", "add") or any(one.startswith("-") or not one for one in rest):
+            return None
+        if verb == "purge" and (rest or loaded):
+            return None
+        loaded += rest
+    return loaded if block.commands and not block.sets else None
+
+
+def activated(draft: Draft, blocks: Iterable[Block]) -> Activation:
+    """The environment that blocks activate, if they do so in a way that is known here."""
+    runtime = Activation()
+    for block in blocks:
+        outer = list(block.outer)
+        found = [_activation(draft, command) for command in outer]
+        if not outer or block.sets or any(one is None for one in found):
+            continue
+        for name, keys in (one for one in found if one):
+            if runtime.name and (runtime.name != name or runtime.keys.keys() & keys.keys()):
+                return Activation()  # one after the other: kept as it stands
+            runtime.name = name
+            runtime.keys |= keys
+        runtime.blocks.append(block)
+    ready = "env" in runtime.keys or "path" in runtime.keys
+    return runtime if ready else Activation()
+
+
+def _activation(draft: Draft, command: Command) -> tuple[str, dict[str, str]] | None:  # noqa: PLR0911 (a return for each)
+    """The runtime and the keys that a command of an activation stands for."""
+    words, body = command.words, draft.script.body
+    if not command.context.top or command.redirects or command.prefix or command.pipe:
+        return None
+    if command.name == "conda" and (words[1].value if len(words) > 1 else "") == "activate":
+        env = draft.path(words[2], body) if len(words) == 3 else "base" if len(words) == 2 else None
+        return ("conda", {"env": env}) if env else None
+    if command.name == "eval" and len(words) == 2:
+        path = body.text_of(words[1])
+        inner = path.strip().removeprefix("$(").removesuffix(")").removesuffix(" 2> /dev/null").split()
+        if len(inner) == 3 and inner[1:] in (["shell.bash", "hook"], ["shell.posix", "hook"]):
+            return _conda_root(inner[0].strip('"'), "/bin/conda")
+        return None
+    if command.name not in ("source", ".") or not 2 <= len(words) <= 3:
+        return None
+    file = draft.file(words[1], body)
+    if file is None or (
+        draft.folder != SUBMIT_DIR and not (draft.path(words[1], body) or "").startswith(("/", "$"))
+    ):
+        return None
+    if file.endswith("/etc/profile.d/conda.sh") and len(words) == 2:
+        return _conda_root(file, "/etc/profile.d/conda.sh")
+    if file.rpartition("/")[2] != "activate":
+        return None
+    if len(words) == 3 or file == "activate":
+        env = draft.path(words[2], body) if len(words) == 3 else None
+        root = {"root": file.removesuffix("/bin/activate")} if "/" in file else {}
+        return ("conda", {**root, "env": env}) if env else None
+    return ("venv", {"path": file.removesuffix("/bin/activate")}) if file.endswith("/bin/activate") else None
+
+
+def _conda_root(path: str, end: str) -> tuple[str, dict[str, str]] | None:
+    """An installation of conda, of the path of a file in it; of the bare word, the one on PATH."""
+    if path == "conda":
+        return "conda", {}
+    root = path.removesuffix(end).replace("$HOME", "${HOME}").replace("${{HOME}}", "${HOME}")
+    root = "${HOME}" + root[1:] if root.startswith("~/") else root
+    return ("conda", {"root": root}) if path.endswith(end) and parsed(root) else None
+
+
+def may_move(runtime: Activation, kept: Sequence[Block]) -> bool:
+    """Whether an activation may come after everything that is kept."""
+    first = min(block.first for block in runtime.blocks)
+    if any(_OF_ACTIVATION & (block.uses | block.assigned) for block in kept if block.first > first):
+        return False
+    if any({"PYTHONPATH", "PYTHONHOME"} & block.assigned for block in kept):
+        return False
+    return all(block.is_inert for block in kept if block.first > first)
+
+
+def take(draft: Draft, runtime: Activation) -> None:
+    """Take over an activation, if there is one."""
+    if not runtime.blocks:
+        return
+    draft.profile["runtime"] = runtime.name
+    draft.profile["runtimes"] = {runtime.name: dict(sorted(runtime.keys.items(), reverse=True))}
+    told = runtime.keys.get("env") or runtime.keys.get("path")
+    for block in runtime.blocks:
+        draft.add(block.lines, "understood", f"runtime {runtime.name}: {told}")

@@ -1,0 +1,123 @@
+"""How many processes the training has, and what starts them -> mode, launcher, nodes and tasks."""
+
+from __future__ import annotations
+
+from sbatchgen.adopt.draft import Draft
+from sbatchgen.job.launches import Launch, fixed_nodes
+
+COUNTS = ("nodes", "ntasks", "ntasks-per-node")
+RANKS = frozenset(
+    ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "RANK", "WORLD_SIZE")
+)
+# Launchers that are programs of Python to a job, which start the processes of one node.
+MODULES = {"accelerate launch": "accelerate.commands.launch", "deepspeed": "deepspeed.launcher.runner"}
+
+
+def read(draft: Draft, launch: Launch) -> None:
+    """Mode, launcher and the numbers of processes."""
+    resources = draft.script.resources
+    nodes = fixed_nodes(resources)
+    if nodes is None or launch.tasks is None:
+        draft.lose("how many processes are started on how many nodes is not told by the text")
+        nodes = nodes or 1
+    given = "nodes" in resources.options
+    if not given and (resources.ntasks or 1) > 1 and not resources.ntasks_per_node:
+        draft.lose(f"--ntasks={resources.ntasks} without --nodes: add '#SBATCH --nodes=N' to the script")
+    elif not given and nodes > 1:
+        draft.options["nodes"] = nodes
+        draft.changed.add("nodes")
+        draft.add(draft.lines, "understood", f"nodes: {nodes}, which follows from the tasks")
+    _as_per_node(draft, nodes)
+    if launch.mpi:
+        draft.lose(f"{launch.mpi.name}: write srun for it, which knows the nodes and the tasks")
+    launcher = launch.launcher.name if launch.launcher else ""
+    if launcher == "torchrun":
+        _of_torchrun(draft, launch, nodes)
+    elif launcher and (nodes > 1 or (launch.tasks or 1) > 1):
+        draft.job["mode"] = "ddp"
+        draft.lose(f"{launcher} on several nodes: write torchrun for it, whose variables it reads")
+    elif launch.step and (launch.tasks or 1) > 1:
+        _of_srun(draft, launch, nodes)
+    else:
+        _alone(draft, launch, nodes)
+
+
+def _as_per_node(draft: Draft, nodes: int) -> None:
+    """The tasks of --ntasks, as those of each node."""
+    options, tasks = draft.options, draft.script.resources.ntasks
+    if "ntasks" not in options or not tasks:
+        return
+    if tasks % nodes:
+        draft.lose(f"--ntasks={tasks} on {nodes} nodes: not as many on each")
+        return
+    del options["ntasks"]
+    options["ntasks_per_node"] = tasks // nodes
+    line = draft.script.resources.place("ntasks").line
+    draft.add((line,), "understood", "options", f"ntasks_per_node {tasks // nodes}")
+    draft.changed |= {"ntasks", "ntasks-per-node"}
+
+
+def _of_torchrun(draft: Draft, launch: Launch, nodes: int) -> None:
+    told, option = launch.told_nodes, launch.launcher.option("nproc-per-node") if launch.launcher else None
+    gpus = draft.script.resources.gpu_count if option and option.value in ("gpu", "auto") else 0
+    workers = launch.workers or gpus or None
+    draft.job |= {"mode": "ddp", "launcher": "torchrun"}
+    if workers is None:
+        draft.lose("how many processes torchrun starts is not told by the text")
+    else:
+        draft.job["nproc_per_node"] = workers
+    agents = launch.tasks or 1
+    if agents < nodes and told != nodes:
+        draft.lose(f"{nodes} nodes are asked for, and torchrun runs on {agents}: correct --nodes")
+    elif told not in (nodes, None) and nodes > 1:
+        draft.lose(f"torchrun is told of {told} nodes, and the job has {nodes}: correct one of them")
+    _one_task(draft)
+
+
+def _of_srun(draft: Draft, launch: Launch, nodes: int) -> None:
+    resources, step = draft.script.resources, launch.step
+    tasks, per_node = launch.tasks or 1, launch.tasks_per_node or 1
+    draft.job |= {"mode": "ddp", "launcher": "srun", "nproc_per_node": per_node}
+    if resources.gpus_per_task and per_node > 1:
+        draft.lose(
+            "--gpus-per-task showed each process its own GPU; here it sees all, and chooses by LOCAL_RANK"
+        )
+    asked = nodes * resources.tasks_per_node
+    partly = step and any(step.option(name) for name in COUNTS) and (resources.ntasks or asked > nodes)
+    if tasks != nodes * per_node or (partly and tasks != (resources.ntasks or asked)):
+        draft.lose(f"srun starts {tasks} tasks, not as many on each of the job's {nodes} nodes")
+
+
+def _alone(draft: Draft, launch: Launch, nodes: int) -> None:
+    """One process, or one that starts the others."""
+    resources = draft.script.resources
+    contained = launch.container or (launch.step and launch.step.option("container-image"))
+    on_gpu = launch.container and any(one.name in ("nv", "rocm") for one in launch.container.given)
+    if resources.gpu_count > 1:
+        mode = "dataparallel"
+    else:
+        mode = "single" if resources.gpu_count or resources.shards or on_gpu or not contained else "cpu"
+    draft.job["mode"] = mode
+    if mode == "cpu":
+        draft.job.pop("gpu_request", None)
+    if nodes > 1:
+        draft.lose(f"{nodes} nodes are asked for, and one process runs: correct --nodes")
+    _one_task(draft)
+
+
+def _one_task(draft: Draft) -> None:
+    """One task a node starts everything: it gets the CPUs of all."""
+    resources, options = draft.script.resources, draft.options
+    each = resources.tasks_per_node
+    if each <= 1:
+        return
+    cpus = each * (resources.cpus_per_task or 1)
+    options |= {"ntasks_per_node": 1, "cpus_per_task": cpus}
+    draft.changed |= {"ntasks", "ntasks-per-node", "cpus-per-task"}
+    if resources.gpus_per_task:
+        (kind, count), *_ = resources.gpus_per_task
+        options["gpus_per_task"] = f"{kind}:{each * count}" if kind else str(each * count)
+        draft.changed.add("gpus-per-task")
+    lines = {resources.place(name).line for name in ("ntasks", "ntasks-per-node", "cpus-per-task")} - {0, 1}
+    what = f"one task of {cpus} CPUs on each node, for the {each} tasks: one process is started there"
+    draft.add(tuple(sorted(lines)), "mended", what)
