@@ -52,14 +52,14 @@ def regular(path: Path) -> Iterator[BinaryIO]:
         os.close(descriptor)
 
 
-def put(path: Path, data: bytes) -> None:
+def put(path: Path, data: bytes, *, mode: int = 0o666) -> None:
     """Write a file of ours. A link of this name is replaced, not followed.
 
     Raises:
         OSError: It can't be written.
     """
     try:
-        with _beside(path, data, 0o666) as new:
+        with _beside(path, data, mode) as new:
             new.replace(path)
     except OSError as error:  # of a full disk it names no file
         raise OSError(error.errno, error.strerror, str(path)) from error
@@ -79,27 +79,27 @@ def write(path: Path, data: bytes, *, before: bytes | None = None) -> None:
         DocumentError: It can't be written, has changed since it was read, is read-only or has hard links, or
             its owner or its attributes can't be kept.
     """
-    with _told(path):
+    with _as_document_error(path):
         try:
             status = path.stat()
         except FileNotFoundError:
             put(path.resolve(), data)
             return
         if not stat.S_ISREG(status.st_mode) and before is None:
-            _pour(path, data)
+            _write_through(path, data)
             return
         target = path.resolve()
         _refuse(path, target, status)
         with _beside(target, data, 0o600) as new:
-            _dress(path, target, new, status)
-            if not _is_still(target, status, before):
+            _keep_attributes(path, target, new, status)
+            if not _is_unchanged(target, status, before):
                 what = f"{path} has changed since it was read: nothing was written"
                 raise DocumentError.of(what, fix="try again")
             new.replace(target)
 
 
 @contextlib.contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _as_document_error(path: Path) -> Iterator[None]:
     """Turn an OSError into an error that names the user's file."""
     try:
         yield
@@ -129,7 +129,7 @@ def _beside(path: Path, data: bytes, mode: int) -> Iterator[Path]:
         new.unlink(missing_ok=True)
 
 
-def _pour(path: Path, data: bytes) -> None:
+def _write_through(path: Path, data: bytes) -> None:
     # Without a reader, a FIFO is an error.
     descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     os.set_blocking(descriptor, True)
@@ -149,7 +149,7 @@ def _refuse(path: Path, target: Path, status: os.stat_result) -> None:
         raise DocumentError.of(what, fix=f"to separate them: cp -p {name} NEW && mv NEW {name}")
 
 
-def _dress(path: Path, target: Path, new: Path, status: os.stat_result) -> None:
+def _keep_attributes(path: Path, target: Path, new: Path, status: os.stat_result) -> None:
     """Copy owner, group, mode and attributes of the old file to the new one."""
     import shutil
 
@@ -182,7 +182,7 @@ def _attributes(file: Path) -> dict[str, bytes]:
     }
 
 
-def _is_still(target: Path, status: os.stat_result, before: bytes | None) -> bool:
+def _is_unchanged(target: Path, status: os.stat_result, before: bytes | None) -> bool:
     """Whether a file is unchanged since it was looked at."""
     now = target.lstat()
     if any(

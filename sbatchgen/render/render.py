@@ -12,7 +12,7 @@ import marshal
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from sbatchgen import __version__, quoting
+from sbatchgen import __version__, files, quoting
 from sbatchgen.errors import DocumentError
 from sbatchgen.inputs.search import bundled
 from sbatchgen.plan.plan import Plan, one_at_a_time
@@ -46,6 +46,7 @@ TITLES = {
     "dataparallel": "one process with all GPUs",
 }
 _PROVENANCE = "sbatchgen"
+MAX_BYTES = 64 << 20  # of compiled templates
 
 
 def render(
@@ -111,15 +112,15 @@ class _Cache(jinja2.BytecodeCache):
     keeps damaged data from Python's `marshal`. A wrong file is ignored and written anew.
     """
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self._folder = folder
-        self._name = name
+    def __init__(self, file: Path) -> None:
+        self._file = file
         self._changed = False
         self._compiled: dict[str, tuple[str, bytes]] = {}
-        data = _read(folder, name)
-        payload = data[len(_sealed(b"")) :]
-        if data == _sealed(payload):
-            self._compiled = marshal.loads(payload)  # noqa: S302 - the user's own, and as it was written
+        with contextlib.suppress(OSError):
+            data = files.read(file, MAX_BYTES) if _is_own(file.parent) and _is_own(file) else b""
+            payload = data[len(_sealed(b"")) :]
+            if data == _sealed(payload):
+                self._compiled = marshal.loads(payload)  # noqa: S302 - the user's own, and as it was written
 
     def load_bytecode(self, bucket: jinja2.bccache.Bucket) -> None:
         """Jinja asks for a template; its checksum is that of the template's text."""
@@ -138,8 +139,9 @@ class _Cache(jinja2.BytecodeCache):
             self._changed = False
             payload = marshal.dumps(self._compiled)
             with contextlib.suppress(OSError):
-                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                _write(self._folder, self._name, _sealed(payload))
+                self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                if _is_own(self._file.parent):
+                    files.put(self._file, _sealed(payload), mode=0o600)
 
 
 def _sealed(payload: bytes) -> bytes:
@@ -149,54 +151,17 @@ def _sealed(payload: bytes) -> bytes:
     return made_by.encode() + hashlib.sha256(payload).digest() + payload
 
 
-def _read(folder: Path, name: str) -> bytes:
-    """What is in a file that, with its folder, only the user can write; nothing if it is not there."""
-    with contextlib.suppress(OSError), _own(os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)) as inside:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a named pipe would wait for a writer
-        with _own(os.open(name, flags, dir_fd=inside)) as file:
-            return os.read(file, os.fstat(file).st_size)
-    return b""
-
-
-def _write(folder: Path, name: str, data: bytes) -> None:
-    """Replace a file in a folder that only the user can write.
-
-    Raises:
-        OSError: It can't be written, or others can write the folder.
-    """
-    with _own(os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)) as inside:
-        new = f"{name}.{os.urandom(8).hex()}"
-        file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=inside)
-        try:
-            with os.fdopen(file, "wb") as stream:
-                stream.write(data)
-            os.replace(new, name, src_dir_fd=inside, dst_dir_fd=inside)
-        except BaseException:
-            os.unlink(new, dir_fd=inside)
-            raise
-
-
-@contextlib.contextmanager
-def _own(descriptor: int) -> Iterator[int]:
-    """An open file or folder that belongs to the user and that nobody else can write, closed at the end.
-
-    Raises:
-        OSError: Somebody else owns it or can write it.
-    """
-    try:
-        found = os.fstat(descriptor)
-        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
-            raise PermissionError
-        yield descriptor
-    finally:
-        os.close(descriptor)
+def _is_own(path: Path) -> bool:
+    """Whether a file or folder, not a link, is the user's, and nobody else can write it."""
+    found = path.lstat()  # of a link everybody may write, by its mode
+    return found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
 
 def _cache(folders: Sequence[Path], cache: Path | None) -> _Cache | None:
     if cache is None:
         return None
     name = hashlib.sha256("\0".join(map(str, folders)).encode()).hexdigest()[:16]
-    return _Cache(cache, f"templates-{sys.implementation.cache_tag}-{name}")
+    return _Cache(cache / f"templates-{sys.implementation.cache_tag}-{name}")
 
 
 @functools.cache
@@ -266,7 +231,7 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
     here = "SLURM_SUBMIT_DIR" if plan.slurm else "PWD"
     exported = exports.names(plan)
     mounted = launch.mounts(plan, here)
-    files = launch.files(plan)
+    talk = launch.files(plan)
     sweep = plan.sweep
     directives = [quoting.directive(name, text) for name, text in plan.directives.items()]
     return {
@@ -277,9 +242,9 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
         "has_outcome": plan.stoppable or sweep is not None,
         "requeue_on_timeout": plan.stoppable and not plan.asks_to_stop,
         "requeue_on_node_fail": plan.requeue_on_node_fail and plan.restartable and plan.nodes > 1,
-        "asks_again": "again" in files,
-        "reads_exit": "exit" in files,
-        "leftovers": files if sweep is None else (*(one for one in files if one != "exit"), "exit"),
+        "asks_again": "again" in talk,
+        "reads_exit": "exit" in talk,
+        "leftovers": talk if sweep is None else (*(one for one in talk if one != "exit"), "exit"),
         "job_id": element if array else "$SLURM_JOB_ID",
         "points": launch.points(plan),
         "points_carried": sweep is not None and sweep.carried,
