@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -66,7 +65,7 @@ def _know(home: Path, environment: dict[str, str], runs: int, live: int) -> None
             if number >= runs - live:
                 command = f"/tmp/sbatchgen-{number:x}-x/job.slurm"  # noqa: S108 - where submit has them
                 rows.append({"JobArrayID": str(number + 1), "State": "RUNNING", "Command": command})
-        ended = [replace(job, state="COMPLETED", ended=True) for job in index.jobs()[: runs - live]]
+        ended = [job._replace(state="COMPLETED", ended=True) for job in index.jobs()[: runs - live]]
         index.seen(ended)
     (home / "bin").mkdir()
     fakes.squeue(home / "bin", rows)

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from sbatchgen.errors import DocumentError
-from sbatchgen.runs.events import CONFIG, EVENTS, MAX_VALUE, STATUS, events, read_object
+from sbatchgen.runs.events import CONFIG, EVENTS, STATUS, count, events, number, read_object
 
 CURVES = {
     "train": ("loss", "accuracy", "samples_per_s"),
     "epoch": ("loss", "accuracy"),
 }
 ENDS = {"preempted": "stopped", "done": "done"}
-MAX_STEP = 1 << 53
 
 
 @dataclass(kw_only=True)
@@ -66,16 +65,15 @@ def read_history(folder: Path) -> History:
 
 
 def _add(history: History, event: Mapping[str, Any]) -> None:
-    kind, step = event["event"], event.get("step")
-    if type(step) is not int or not 0 <= step < MAX_STEP:
+    kind, step = event["event"], count(event.get("step"))
+    if step is None:
         return
     if kind == "start":
         _go_back(history, step)
     elif kind in CURVES:
         for name in CURVES[kind]:
-            value = event.get(name)
-            if isinstance(value, (int, float)) and -MAX_VALUE < value < MAX_VALUE:  # NaN is not
-                history.curves.setdefault(f"{kind} {name}", []).append((step, float(value)))
+            if (value := number(event.get(name))) is not None:
+                history.curves.setdefault(f"{kind} {name}", []).append((step, value))
     elif kind in ENDS:
         history.end = ENDS[kind]
     else:

@@ -11,8 +11,8 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from sbatchgen.errors import DocumentError
 from sbatchgen.quoting import word
@@ -44,8 +44,7 @@ CREATE INDEX job_of_id ON job (id);
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Run:
+class Run(NamedTuple):
     """A run.
 
     Attributes:
@@ -61,9 +60,8 @@ class Run:
     created: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunJob:
-    """A job of a run, as it was last seen.
+class RunJob(NamedTuple):
+    """A job of a run, as it was last seen; its fields are the columns of the table.
 
     Attributes:
         key: Names the submission; it stands in the path of the script that sbatch gets.
@@ -82,21 +80,18 @@ class RunJob:
     id: str
     cluster: str
     submitted: float
-    state: str
-    ended: bool
-    says: str
-    seen: float
+    state: str = ""
+    ended: bool = False
+    says: str = ""
+    seen: float = 0.0
 
 
 def place(environment: Mapping[str, str]) -> Path:
     """The file of the index."""
     state = environment.get("XDG_STATE_HOME", "")
-    base = (
-        Path(state)
-        if state.startswith("/")
-        else Path(environment.get("HOME") or "~").expanduser() / ".local/state"
-    )
-    return base / "sbatchgen" / "runs.sqlite"
+    if not state.startswith("/"):
+        state = f"{Path(environment.get('HOME') or '~').expanduser()}/.local/state"
+    return Path(state, "sbatchgen", "runs.sqlite")
 
 
 class Index:
@@ -108,7 +103,7 @@ class Index:
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        with self._told():
+        with self._as_document_error():
             file.parent.mkdir(parents=True, exist_ok=True)
             self._base = sqlite3.connect(file, timeout=BUSY_S, isolation_level=None)
             self._base.execute("PRAGMA foreign_keys = ON")
@@ -145,31 +140,17 @@ class Index:
             shared: Whether other runs have their folders in it.
         """
         now = time.time()
-        with self._told(), self._writing():
+        with self._as_document_error(), self._writing():
             run = None if shared else self._of_folder(folder)
             if run is None:
-                run = Run(name=self._free(name), folder=folder, shared=shared, created=now)
-                self._base.execute(
-                    "INSERT INTO run VALUES (?, ?, ?, ?)", (run.name, os.fsencode(folder), shared, now)
-                )
-            self._put(
-                RunJob(
-                    key=key,
-                    run=run.name,
-                    id="",
-                    cluster="",
-                    submitted=now,
-                    state=SUBMITTING,
-                    ended=False,
-                    says="",
-                    seen=now,
-                )
-            )
+                run = self._new(Run(name=name, folder=folder, shared=shared, created=now))
+            job = RunJob(key=key, run=run.name, id="", cluster="", submitted=now, state=SUBMITTING, seen=now)
+            self._put(job)
         return run
 
     def add(self, run: Run, jobs: Iterable[RunJob]) -> Run:
         """Enter a run as its folder tells of it, and give that of the index; known jobs stay as they are."""
-        with self._told(), self._writing():
+        with self._as_document_error(), self._writing():
             known = None if run.shared else self._of_folder(run.folder)
             jobs = list(jobs)
             if known is None:
@@ -178,13 +159,7 @@ class Index:
                 row = self._base.execute(f"SELECT run FROM job WHERE key IN ({marks})", keys).fetchone()  # noqa: S608
                 known = self._named(row[0]) if row else None
             if known is None:
-                known = Run(
-                    name=self._free(run.name), folder=run.folder, shared=run.shared, created=run.created
-                )
-                self._base.execute(
-                    "INSERT INTO run VALUES (?, ?, ?, ?)",
-                    (known.name, os.fsencode(run.folder), run.shared, run.created),
-                )
+                known = self._new(run)
             if known.folder != run.folder and not known.folder.exists():  # it was moved
                 self._base.execute(
                     "UPDATE run SET folder = ? WHERE name = ?", (os.fsencode(run.folder), known.name)
@@ -192,14 +167,14 @@ class Index:
                 self._base.execute(  # where it was, nobody could tell how they ended
                     "UPDATE job SET ended = 0 WHERE run = ? AND state = ''", (known.name,)
                 )
-                known = replace(known, folder=run.folder)
+                known = known._replace(folder=run.folder)
             for job in jobs:
-                self._put(RunJob(**{**vars(job), "run": known.name}), or_else="IGNORE")
+                self._put(job._replace(run=known.name), or_else="IGNORE")
         return known
 
     def accepted(self, key: str, job: str, cluster: str = "") -> None:
         """Enter the id of a submission that was accepted."""
-        with self._told(), self._writing():
+        with self._as_document_error(), self._writing():
             self._base.execute(
                 "UPDATE job SET id = ?, cluster = ?, state = '', seen = ? WHERE key = ?",
                 (job, cluster, time.time(), key),
@@ -207,12 +182,12 @@ class Index:
 
     def lost(self, key: str) -> None:
         """Enter that sbatch's answer was lost."""
-        with self._told(), self._writing():
+        with self._as_document_error(), self._writing():
             self._base.execute("UPDATE job SET state = ? WHERE key = ?", (LOST, key))
 
     def refused(self, key: str) -> None:
         """Take a submission out that was refused; and its run, if it has no other."""
-        with self._told(), self._writing():
+        with self._as_document_error(), self._writing():
             row = self._base.execute("DELETE FROM job WHERE key = ? RETURNING run", (key,)).fetchone()
             if row and not self._base.execute("SELECT 1 FROM job WHERE run = ?", row).fetchone():
                 self._base.execute("DELETE FROM run WHERE name = ?", row)
@@ -220,14 +195,14 @@ class Index:
     def seen(self, jobs: Iterable[RunJob]) -> None:
         """Enter states that were just seen."""
         rows = [(job.id, job.state, job.ended, job.says, job.seen, job.key) for job in jobs]
-        with self._told(), self._writing():
+        with self._as_document_error(), self._writing():
             self._base.executemany(
                 "UPDATE job SET id = ?, state = ?, ended = ?, says = ?, seen = ? WHERE key = ?", rows
             )
 
     def runs(self, *, since: float = 0.0) -> list[Run]:
         """The runs, the oldest first; only those with a job that has not ended, or was seen since a time."""
-        with self._told():
+        with self._as_document_error():
             rows = self._base.execute(
                 "SELECT * FROM run WHERE ? = 0 OR name IN "
                 "(SELECT run FROM job WHERE NOT ended OR seen > ? OR submitted > ?) ORDER BY created, rowid",
@@ -237,15 +212,15 @@ class Index:
 
     def jobs(self, run: str | None = None) -> list[RunJob]:
         """The jobs of a run or of all, the oldest first."""
-        with self._told():
+        with self._as_document_error():
             rows = self._base.execute(
                 "SELECT * FROM job WHERE ? IS NULL OR run = ? ORDER BY submitted, rowid", (run, run)
             )
-            return [_job(row) for row in rows]
+            return [job._replace(ended=bool(job.ended)) for job in map(RunJob._make, rows)]
 
     def find(self, told: str, folder: Path) -> list[Run]:
         """The runs that a word may mean: a name, the id of a job, or a folder, relative to `folder`."""
-        with self._told():
+        with self._as_document_error():
             if run := self._named(told):
                 return [run]
             if told.partition("_")[0].isdecimal():
@@ -281,11 +256,15 @@ class Index:
             number += 1
         return f"{start}{number}" if name in taken else name
 
+    def _new(self, run: Run) -> Run:
+        """Enter a run, with a number if its name is taken."""
+        run = run._replace(name=self._free(run.name))
+        row = (run.name, os.fsencode(run.folder), run.shared, run.created)
+        self._base.execute("INSERT INTO run VALUES (?, ?, ?, ?)", row)
+        return run
+
     def _put(self, job: RunJob, or_else: str = "ABORT") -> None:
-        self._base.execute(
-            f"INSERT OR {or_else} INTO job VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
-            (job.key, job.run, job.id, job.cluster, job.submitted, job.state, job.ended, job.says, job.seen),
-        )
+        self._base.execute(f"INSERT OR {or_else} INTO job VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", job)  # noqa: S608
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -300,7 +279,7 @@ class Index:
         self._base.execute("COMMIT")
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _as_document_error(self) -> Iterator[None]:
         """Turn errors of the file into one that says what to do."""
         try:
             yield
@@ -314,21 +293,6 @@ class Index:
             raise DocumentError.of(what, fix=fix) from error
 
 
-def _run(row: tuple[str, bytes, int, float]) -> Run:
+def _run(row: tuple[Any, ...]) -> Run:
     name, folder, shared, created = row
-    return Run(name=name, folder=Path(os.fsdecode(folder)), shared=bool(shared), created=created)
-
-
-def _job(row: tuple[str, str, str, str, float, str, int, str, float]) -> RunJob:
-    key, run, job, cluster, submitted, state, ended, says, seen = row
-    return RunJob(
-        key=key,
-        run=run,
-        id=job,
-        cluster=cluster,
-        submitted=submitted,
-        state=state,
-        ended=bool(ended),
-        says=says,
-        seen=seen,
-    )
+    return Run(name, Path(os.fsdecode(folder)), bool(shared), created)

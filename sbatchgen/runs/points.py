@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from sbatchgen import files
-from sbatchgen.errors import DocumentError
-from sbatchgen.plan.sweep import MOST_BYTES, Sweep, parse_points
+from sbatchgen.plan.sweep import Sweep, read_points
 from sbatchgen.runs.progress import Progress, read_progress
 from sbatchgen.runs.record import Record
 from sbatchgen.sbatch.array import indices
@@ -72,13 +72,7 @@ def read_sweep(run_dir: Path) -> Sweep | None:
         DocumentError: Its points can't be read.
     """
     file = run_dir / POINTS
-    try:
-        text = files.read(file, MOST_BYTES).decode()
-    except OSError:  # no sweep, or a folder that can't be read
-        return None
-    except ValueError as error:
-        raise DocumentError.of(f"can't read the points of the sweep: {error}", at=str(file)) from error
-    return parse_points(text, str(file))
+    return read_points(file) if os.access(file, os.R_OK) else None
 
 
 def look(sweep: Sweep, run_dir: Path, records: Iterable[Record], rows: Iterable[JobInQueue]) -> SweepState:

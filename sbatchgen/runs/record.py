@@ -191,17 +191,8 @@ def scan(folder: Path, most_deep: int = 6) -> Iterator[tuple[Run, list[RunJob]]]
 
 
 def _as_job(record: Record) -> RunJob:
-    return RunJob(
-        key=record.key,
-        run=record.run,
-        id=record.job,
-        cluster=record.cluster,
-        submitted=record.submitted,
-        state="",
-        ended=False,
-        says="",
-        seen=record.submitted,
-    )
+    when = record.submitted
+    return RunJob(record.key, record.run, record.job, record.cluster, submitted=when, seen=when)
 
 
 def _typed(value: Any, kind: Any) -> Any:

@@ -129,18 +129,7 @@ def _object(one: RunState) -> dict[str, Any]:
     return {
         "name": one.run.name,
         "folder": str(one.run.folder),
-        "jobs": [
-            {
-                "id": job.id,
-                "cluster": job.cluster,
-                "submitted": job.submitted,
-                "state": job.state,
-                "ended": job.ended,
-                "says": job.says,
-                "seen": job.seen,
-            }
-            for job in one.jobs
-        ],
+        "jobs": [{name: getattr(job, name) for name in RunJob._fields[2:]} for job in one.jobs],
         "queue": list(map(_queued, one.now)),
         "training": asdict(one.progress) if one.progress else None,
         "points": [_point(one.sweep, point) for point in one.sweep.points] if one.sweep else None,

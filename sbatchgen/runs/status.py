@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from sbatchgen.errors import DocumentError, Problem, SlurmError
+from sbatchgen.errors import DocumentError, Problem, SbatchgenError, SlurmError
 from sbatchgen.runs import points, process, record
 from sbatchgen.runs.index import LOST, SUBMITTING, Index, Run, RunJob
 from sbatchgen.runs.points import SweepState
@@ -80,7 +80,7 @@ def look(
         states.append(replace(one, now=rows.get(one.last.key, ()) if one.last else ()))
     try:
         sweep = points.read_sweep(runs[0].folder) if len(runs) == 1 else None
-    except DocumentError as error:
+    except SbatchgenError as error:
         return states, [*problems, *error.problems]
     if sweep:
         queued = [row for several in rows.values() for row in several]
@@ -126,11 +126,7 @@ def _ask(
     seen: dict[str, RunJob],
     found: dict[str, list[JobInQueue]],
 ) -> None:
-    """Enter the jobs of a cluster as they are now into `seen`, and squeue's rows of each into `found`.
-
-    Raises:
-        SlurmError: squeue or sacct can't be asked.
-    """
+    """Enter the jobs of a cluster as they are now into `seen`, and squeue's rows of each into `found`."""
     now, answer = time.time(), queue(environment, cluster=cluster)
     by_id: dict[str, list[JobInQueue]] = {}
     by_key: dict[str, str] = {}
@@ -142,10 +138,10 @@ def _ask(
         id_ = by_key.get(job.key, "") or job.id
         rows = by_id.get(id_, [])
         if rows and key_of(rows[0].command) not in ("", job.key):
-            seen[job.key] = replace(job, state=LOST, ended=True, says=_FORGOTTEN, seen=now)
+            seen[job.key] = job._replace(state=LOST, ended=True, says=_FORGOTTEN, seen=now)
         elif rows:
             found[job.key] = rows
-            seen[job.key] = _of_rows(replace(job, id=id_), rows, now, folders[job.run])
+            seen[job.key] = _of_rows(job._replace(id=id_), rows, now, folders[job.run])
         elif id_:
             gone.append(job)
         elif job.state == LOST or now - job.submitted > SUBMITS_S:
@@ -165,7 +161,7 @@ def _of_rows(job: RunJob, rows: Sequence[SlurmJob], now: float, folder: Path) ->
         elif row.state.name == "FAILED" and (row.exit_code or row.signal):
             says = f"signal {row.signal}" if row.signal else _STATUSES.get(row.exit_code, "")
             says = says or f"exit status {row.exit_code}"
-        return replace(job, state=row.state.name, ended=row.state.ended, says=says, seen=now)
+        return job._replace(state=row.state.name, ended=row.state.ended, says=says, seen=now)
     counts = Counter[State]()
     for row in rows:
         counts[row.state] += _tasks(row.task)
@@ -177,7 +173,7 @@ def _of_rows(job: RunJob, rows: Sequence[SlurmJob], now: float, folder: Path) ->
         ran = [row for row in rows if not _never_started(row)]
         first = max(ran or rows, key=lambda row: row.start.timestamp() if row.start else 0).state
     says = ", ".join(f"{count} {one.words}" for one, count in counts.most_common())
-    return replace(job, state=first.name, ended=not going, says=says, seen=now)
+    return job._replace(state=first.name, ended=not going, says=says, seen=now)
 
 
 def _never_started(row: SlurmJob) -> bool:
@@ -207,14 +203,14 @@ def _from_accounting(
         if rows and all(row.state.ended for row in rows):
             seen[job.key] = _of_rows(job, rows, now, folders[job.run])
         else:
-            seen[job.key] = replace(job, state="", ended=True, says="no longer in the queue", seen=now)
+            seen[job.key] = job._replace(state="", ended=True, says="no longer in the queue", seen=now)
     return seen
 
 
 def _never_came(job: RunJob, now: float) -> RunJob:
     says = "sbatch's answer was lost, and there is no such job in the queue"
-    return replace(
-        job, state=LOST, ended=job.state == LOST and now - job.submitted > SUBMITS_S, says=says, seen=now
+    return job._replace(
+        state=LOST, ended=job.state == LOST and now - job.submitted > SUBMITS_S, says=says, seen=now
     )
 
 
@@ -226,17 +222,17 @@ def _of_process(job: RunJob, run_dir: Path, now: float) -> RunJob:
         name, says = (
             ("COMPLETED", "") if status == 0 else ("FAILED", _STATUSES.get(status, f"exit status {status}"))
         )
-        return replace(job, state=name, ended=True, says=says, seen=now)
+        return job._replace(state=name, ended=True, says=says, seen=now)
     if kept is None and not run_dir.exists():
-        return replace(job, state="", ended=True, says="its run folder is gone", seen=now)
+        return job._replace(state="", ended=True, says="its run folder is gone", seen=now)
     if kept is None:
-        return replace(job, state="", says="its record can't be read", seen=now)
+        return job._replace(state="", says="its record can't be read", seen=now)
     alive = process.is_alive(kept.process) if kept.process else False
     if alive is None and kept.process:
-        return replace(job, state="RUNNING", says=f"on {kept.process.host}, as it was last seen", seen=now)
+        return job._replace(state="RUNNING", says=f"on {kept.process.host}, as it was last seen", seen=now)
     if alive:
-        return replace(job, state="RUNNING", says="", seen=now)
-    return replace(job, state="FAILED", ended=True, says="killed", seen=now)
+        return job._replace(state="RUNNING", says="", seen=now)
+    return job._replace(state="FAILED", ended=True, says="killed", seen=now)
 
 
 def words(job: RunJob) -> str:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,7 +63,7 @@ def test_a_submission_from_its_start_to_its_end(index: Index, tmp_path: Path) ->
     ]
     assert [run.name for run in index.runs()] == ["kept", "silent"]
     (job,) = index.jobs("kept")
-    index.seen([replace(job, state="COMPLETED", ended=True, says="done", seen=5.0)])
+    index.seen([job._replace(state="COMPLETED", ended=True, says="done", seen=5.0)])
     assert index.jobs("kept")[0].says == "done"
     assert [job.run for job in index.jobs() if not job.ended] == ["silent"]
 
@@ -89,10 +88,10 @@ def test_runs_come_back_from_their_folders(index: Index, tmp_path: Path) -> None
     told = Run(name="ddp", folder=tmp_path / "x", shared=False, created=7.0)
     jobs = [a_job("a", "1"), a_job("b", "2")]
     assert index.add(told, jobs) == told
-    index.seen([replace(jobs[0], state="FAILED", ended=True)])
+    index.seen([jobs[0]._replace(state="FAILED", ended=True)])
     assert index.add(told, [*jobs, a_job("c", "3")]) == told
     assert [(job.id, job.state) for job in index.jobs("ddp")] == [("1", "FAILED"), ("2", ""), ("3", "")]
-    moved = replace(told, folder=tmp_path / "moved")
+    moved = told._replace(folder=tmp_path / "moved")
     assert index.add(moved, jobs).name == "ddp"  # known by its jobs
     other = Run(name="ddp", folder=tmp_path / "other", shared=False, created=8.0)
     assert index.add(other, [a_job("d", "4")]).name == "ddp-2"

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +71,7 @@ def enter(run_dir: Path, *jobs: str, state: str = "COMPLETED") -> None:
         for job in jobs:
             index.begin(f"key{job}", run_dir, "ddp", shared=False)
             index.accepted(f"key{job}", job)
-        index.seen([replace(job, state=state, ended=True) for job in index.jobs("ddp")])
+        index.seen([job._replace(state=state, ended=True) for job in index.jobs("ddp")])
 
 
 def sacct(programs: Path, rows: Sequence[Sequence[str]]) -> None:
@@ -181,7 +180,7 @@ def test_a_job_that_never_ran_does_not_hide_the_time_of_the_others(
 def test_a_job_that_waits_shows_what_it_asks_for(run: Path, programs: Path, command: Command) -> None:
     with closing(Index(place(os.environ))) as index:
         index.accepted("key4711", "4711")
-        index.seen([replace(job, ended=False) for job in index.jobs()])
+        index.seen([job._replace(ended=False) for job in index.jobs()])
     fakes.squeue(programs, [{"JobArrayID": "4711", "State": "PENDING"}])
     found = told(command)
     assert (found["state"], found["limit_s"], found["used_s"], found["starts"]) == (

@@ -472,6 +472,6 @@ def test_states_are_words(folder: Path) -> None:
         key="a", run="r", id="1", cluster="", submitted=0.0, state="", ended=False, says="", seen=0.0
     )
     assert status.words(job) == "submitted"
-    assert status.words(replace(job, state="OUT_OF_MEMORY", ended=True)) == "ended for lack of memory"
-    assert status.words(replace(job, state="SOMETHING_NEW")) == "something new"
+    assert status.words(job._replace(state="OUT_OF_MEMORY", ended=True)) == "ended for lack of memory"
+    assert status.words(job._replace(state="SOMETHING_NEW")) == "something new"
     assert RunState(run=None, jobs=()).last is None  # type: ignore[arg-type]
