@@ -66,7 +66,7 @@ def warn_of_left_out() -> None:
     """Warn of files that the search has ignored."""
     from sbatchgen.inputs.search import left_out
 
-    if problem := left_out():
+    for problem in left_out():
         say(problem, "warning")
 
 

@@ -13,7 +13,6 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from sbatchgen.errors import DocumentError, Problem, did_you_mean
 from sbatchgen.inputs.trust import chmod_helps, doubt
@@ -23,48 +22,15 @@ SITES = "sbatchgen.sites"  # the entry points of installed packages that hold `p
 TRUST = "SBATCHGEN_TRUST"
 
 
-class LeftOut(NamedTuple):
-    """A file or folder that is not used because others can write it.
-
-    Attributes:
-        why: What it is and who can write it.
-        at: Where it is.
-        folder: The folder to trust.
-        chmod: What to use chmod on; empty if that does not help.
-        trusts: Whether SBATCHGEN_TRUST is set already.
-    """
-
-    why: str
-    at: Path
-    folder: Path
-    chmod: str
-    trusts: bool
+# Of the process: several parts of a command search, and each file or folder is told once.
+_left_out: dict[Path, Problem] = {}
 
 
-# Of the process: several parts of a command search, and it warns once.
-_left_out: dict[Path, LeftOut] = {}
-_SHOWN = 3
-
-
-def left_out() -> Problem | None:
-    """All that was ignored since the last call, as one warning."""
-    found = list(_left_out.values())
+def left_out() -> list[Problem]:
+    """The files and folders that were ignored since the last call, because others can write them."""
+    found = [*_left_out.values()]
     _left_out.clear()
-    if not found:
-        return None
-    from sbatchgen.quoting import word
-
-    shown = found[:_SHOWN]
-    more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    chmod = " ".join(dict.fromkeys(word(one.chmod) for one in shown if one.chmod))
-    folders = ":".join(dict.fromkeys(word(str(one.folder)) for one in found))
-    before = f"${TRUST}:" if any(one.trusts for one in found) else ""
-    fix = f"to trust {'it' if len(found) == 1 else 'them'}, export {TRUST}={before}{folders}"
-    return Problem(
-        f"ignored {'; '.join(one.why for one in shown)}{more}",
-        ", ".join(str(one.at) for one in shown),
-        f"chmod go-w {chmod}, or {fix}" if chmod else fix,
-    )
+    return found
 
 
 @functools.cache
@@ -163,16 +129,20 @@ class Places:
             if told := doubt(part):
                 if self._trusts(trust):
                     return True
-                name = what if what == trust else what.relative_to(trust)
-                _left_out[what] = LeftOut(
-                    why=f"{name}: {subject} {told}",
-                    at=what.absolute(),
-                    folder=trust.absolute(),
-                    chmod=str(part) if chmod_helps(part) else "",
-                    trusts=bool(self.environment.get(TRUST)),
-                )
+                if what not in _left_out:
+                    name = what if what == trust else what.relative_to(trust)
+                    fix = self._fix(part, trust)
+                    _left_out[what] = Problem(f"ignored {name}: {subject} {told}", str(what.absolute()), fix)
                 return False
         return True
+
+    def _fix(self, part: Path, trust: Path) -> str:
+        """What to do so that something is used: take the right to write from others, or trust its folder."""
+        from sbatchgen.quoting import word
+
+        before = f"${TRUST}:" if self.environment.get(TRUST) or _left_out else ""
+        fix = f"to trust it, export {TRUST}={before}{word(str(trust.absolute()))}"
+        return f"chmod go-w {word(str(part))}, or {fix}" if chmod_helps(part) else fix
 
     def _trusts(self, folder: Path) -> bool:
         """Whether SBATCHGEN_TRUST names this very folder, not one above it."""
