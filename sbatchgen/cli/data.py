@@ -23,18 +23,14 @@ IMAGES = click.IntRange(min=1, max=1_000_000)  # they are drawn in memory
 @click.option("--train", type=IMAGES, help="Images to draw for training (--synthetic).")
 @click.option("--test", type=IMAGES, help="Images to draw for testing (--synthetic).")
 @click.option("--seed", type=int, help="Seed of the drawing (--synthetic).")
-@click.option("--mirror", help="Address that holds the four .gz files.")
-def data_mnist(folder: str, *, synthetic: bool, mirror: str | None, **drawing: int | None) -> None:
+def data_mnist(folder: str, *, synthetic: bool, **drawing: int | None) -> None:
     """Get MNIST as IDX files."""
     from sbatchgen.runs.dataset import download_mnist, draw_mnist
 
+    given = {name: value for name, value in drawing.items() if value is not None}
     if synthetic:
-        if mirror:
-            raise click.UsageError("--mirror and --synthetic exclude each other")
-        given = {name: value for name, value in drawing.items() if value is not None}
         put(draw_mnist(Path(folder), given))
-        return
-    wrong = [name for name, value in drawing.items() if value is not None]
-    if wrong:
-        raise click.UsageError(f"--{wrong[0]} needs --synthetic")
-    download_mnist(Path(folder), mirror, note=note)
+    elif given:
+        raise click.UsageError(f"--{next(iter(given))} needs --synthetic")
+    else:
+        download_mnist(Path(folder), note=note)

@@ -48,7 +48,7 @@ def draw_mnist(folder: Path, drawing: Mapping[str, int]) -> str:
     return said
 
 
-def download_mnist(folder: Path, mirror: str | None, *, note: Callable[[str], None]) -> None:
+def download_mnist(folder: Path, *, note: Callable[[str], None]) -> None:
     """Download the four files that are not there yet; each is checked before it gets its name.
 
     Raises:
@@ -63,19 +63,19 @@ def download_mnist(folder: Path, mirror: str | None, *, note: Callable[[str], No
         if path.is_file() and _md5(files.read(path, MAX_BYTES)) == md5:
             note(f"{path}: already there")
             continue
-        data = _fetch(name, md5, (mirror.rstrip("/"),) if mirror else MIRRORS)
+        data = _fetch(name, md5)
         files.put(path, data)
         note(f"{path}: {len(data)} bytes")
 
 
-def _fetch(name: str, md5: str, mirrors: tuple[str, ...]) -> bytes:
+def _fetch(name: str, md5: str) -> bytes:
     said = []
-    for mirror in mirrors:
+    for mirror in MIRRORS:
         try:
             with urllib.request.urlopen(f"{mirror}/{name}", timeout=TIMEOUT_S) as answer:  # noqa: S310
                 data: bytes = answer.read(MAX_BYTES)
                 left = getattr(answer, "length", 0)  # read() with a limit does not report an early end
-        except (OSError, ValueError, OverflowError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException) as error:
             said.append(f"{mirror}: {error or type(error).__name__}")
             continue
         if left:
@@ -84,7 +84,7 @@ def _fetch(name: str, md5: str, mirrors: tuple[str, ...]) -> bytes:
         if _md5(data) == md5:
             return data
         said.append(f"{mirror}: {name} has the wrong MD5 checksum")
-    fix = "try --mirror URL, copy the files there by hand, or use --synthetic"
+    fix = "copy the files there by hand, or use --synthetic"
     raise DocumentError.of(f"can't download {name}: {'; '.join(said)}", fix=fix)
 
 

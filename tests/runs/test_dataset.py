@@ -18,10 +18,8 @@ FILES = {name: gzip.compress(name.encode()) for name in dataset.FILES}
 
 
 @pytest.fixture
-def mirror(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[str, Path]]:
-    """A server on this machine with four files, which count as the real ones."""
+def mirror(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of a server on this machine with four files, which count as the real ones."""
     folder = tmp_path_factory.mktemp("mirror")
     for name, data in FILES.items():
         (folder / name).write_bytes(data)
@@ -37,37 +35,37 @@ def mirror(
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/", folder
+        monkeypatch.setattr(dataset, "MIRRORS", (f"http://127.0.0.1:{server.server_port}",))
+        yield folder
         server.shutdown()
         thread.join()
 
 
 def test_the_download_is_checked_and_files_that_are_there_stay(
-    folder: Path, command: Command, mirror: tuple[str, Path]
+    folder: Path, command: Command, mirror: Path
 ) -> None:
-    address, source = mirror
-    result = command("data", "mnist", "--to", "data", "--mirror", address)
+    result = command("data", "mnist", "--to", "data")
     assert (result.status, result.out) == (0, "")
     assert {path.name: path.read_bytes() for path in (folder / "data").iterdir()} == FILES
-    for path in source.iterdir():
+    for path in mirror.iterdir():
         path.unlink()
-    assert command("data", "mnist", "--to", "data", "--mirror", address).err.count(": already there") == 4
+    assert command("data", "mnist", "--to", "data").err.count(": already there") == 4
 
 
 def test_a_file_that_is_not_the_right_one_never_gets_its_name(
-    folder: Path, command: Command, mirror: tuple[str, Path]
+    folder: Path, command: Command, mirror: Path
 ) -> None:
-    address, source = mirror
-    (source / "t10k-images-idx3-ubyte.gz").write_bytes(b"<html>log in first</html>")
-    result = command("data", "mnist", "--to", "data", "--mirror", address)
+    (mirror / "t10k-images-idx3-ubyte.gz").write_bytes(b"<html>log in first</html>")
+    result = command("data", "mnist", "--to", "data")
     assert result.status == 3
     assert "t10k-images-idx3-ubyte.gz has the wrong MD5" in result.err
     assert "--synthetic" in result.err
     assert sorted(path.name for path in (folder / "data").iterdir()) == sorted(FILES)[2:]
 
 
-def test_no_server_is_told(folder: Path, command: Command) -> None:
-    result = command("data", "mnist", "--to", "data", "--mirror", "http://127.0.0.1:9")
+def test_no_server_is_told(folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataset, "MIRRORS", ("http://127.0.0.1:9",))
+    result = command("data", "mnist", "--to", "data")
     assert result.status == 3
     assert "can't download train-images-idx3-ubyte.gz" in result.err
 
