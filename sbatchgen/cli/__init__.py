@@ -21,7 +21,8 @@ INTERRUPTED, READER_GONE = 130, 141  # as in shells: 128 and the number of the s
 OF_STREAMS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 # The modules of this folder and their commands. A module is loaded when one of its commands is asked for.
 MODULES = {
-    "jobs": ("render", "review", "explain", "submit", "resume"),
+    "jobs": ("render", "review", "explain"),
+    "submit": ("submit", "resume"),
     "sweeps": ("sweep", "resubmit"),
     "runs": ("status", "logs", "report", "diagnose", "exec", "cancel", "plot"),
     "gpus": ("gpus",),

@@ -72,11 +72,7 @@ def _prepare(
 
 
 def _of_profile(program: str, profile: str | None, source: str | None, to: str | None) -> tuple[str, str]:
-    """Source and file of an image, where the profile says what is not given.
-
-    Raises:
-        CommandLineError: It does not.
-    """
+    """Source and file of an image, where the profile says what is not given."""
     from sbatchgen.plan.request import read_request
     from sbatchgen.render.render import image_is_file
     from sbatchgen.rules.judge import check

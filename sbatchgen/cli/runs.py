@@ -36,7 +36,6 @@ RECENT_S = 7 * 86400.0  # status shows runs that ended since then
 POLL_S = 10.0  # between two questions to Slurm; its manual pages ask not to hurry
 LOG_POLL_S = 0.5
 
-
 RUN = click.argument("run", metavar="RUN", shell_complete=completed_runs)
 
 
@@ -121,7 +120,7 @@ def _scan(index: Index, folder: Path) -> None:
 
 
 def _show_status(index: Index, names: Sequence[str], *, every: bool, form: str) -> None:
-    from sbatchgen.runs import screen
+    from sbatchgen.runs import log, record, screen
     from sbatchgen.runs.status import look, problems_of
 
     since = 0.0 if every else time.time() - RECENT_S
@@ -130,7 +129,9 @@ def _show_status(index: Index, names: Sequence[str], *, every: bool, form: str) 
     if form == "json":
         put(screen.as_json(states, [problem.what for problem in problems]), nl=False)
     elif len(names) == 1:
-        put(_page(states[0]), nl=False)
+        kept = record.records(states[0].run.folder)
+        logs = [str(path) for path in log.find(kept[-1])] if kept else []
+        put(screen.page(states[0], kept, logs), nl=False)
     elif states:
         put(screen.table(states), nl=False)
     else:
@@ -149,14 +150,6 @@ def _hint(one: RunState) -> None:
 
     if is_failed(one) and not (one.last and one.last.state == "CANCELLED"):
         note(f"note: sbatchgen diagnose {one.run.name} says why it failed")
-
-
-def _page(one: RunState) -> str:
-    from sbatchgen.runs import log, record, screen
-
-    kept = record.records(one.run.folder)
-    logs = [str(path) for path in log.find(kept[-1])] if kept else []
-    return screen.page(one, kept, logs)
 
 
 @click.command()
@@ -182,17 +175,12 @@ def logs(run: str, *, follow: bool, lines: int | None, task: str) -> None:
     """
     with open_index() as index:
         found = find_run(index, run)
-        _show_log(index, found, follow=follow, lines=20 if follow and lines is None else lines, task=task)
-
-
-def _show_log(index: Index, run: Run, *, follow: bool, lines: int | None, task: str) -> None:
-    if follow:
-        follow_run(index, run.name, lines=lines, task=task)
-        return
-    tails = _Logs(run, lines, task)
-    if not tails.show():
-        check_folder(run)
-        raise DocumentError.of(f"run {run.name} has no log so far", fix=f"sbatchgen status {run.name}")
+        if follow:
+            follow_run(index, found.name, lines=20 if lines is None else lines, task=task)
+            return
+    if not _Logs(found, lines, task).show():
+        check_folder(found)
+        raise DocumentError.of(f"run {found.name} has no log so far", fix=f"sbatchgen status {found.name}")
 
 
 class _Logs:
@@ -228,6 +216,7 @@ class _Logs:
 
 def follow_run(index: Index, name: str, *, lines: int | None = None, task: str = "") -> int:
     """Show how a run goes on until its jobs have ended; 0 if the last one completed, else 3."""
+    from sbatchgen.runs import report as reports
     from sbatchgen.runs import screen, status
 
     run = find_run(index, name)
@@ -248,16 +237,9 @@ def follow_run(index: Index, name: str, *, lines: int | None = None, task: str =
                 break
             time.sleep(LOG_POLL_S)
     _hint(state)
-    _tell_cost(state)
-    return 0 if state.last and state.last.state == "COMPLETED" else DocumentError.exit_status
-
-
-def _tell_cost(state: RunState) -> None:
-    """What a run has used, in a line."""
-    from sbatchgen.runs import report as reports
-
     if told := reports.in_short(reports.look(state, os.environ)):
-        note(f"note: used: {told}; more: sbatchgen report {state.run.name}")
+        note(f"note: used: {told}; more: sbatchgen report {run.name}")
+    return 0 if state.last and state.last.state == "COMPLETED" else DocumentError.exit_status
 
 
 @click.command()
@@ -418,13 +400,7 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
         what = f"run {found.name} is on cluster {job.cluster}: srun reaches the jobs of its own cluster only"
         raise SlurmError.of(what, fix=f"on a node of {job.cluster}: sbatchgen exec {found.name} -- ...")
     row, environment = rows[-1], submit_environment(os.environ)[0]
-    step = [
-        "srun",
-        f"--jobid={row.id}",
-        "--overlap",
-        f"--nodes={row.nodes}",
-        f"--ntasks={row.nodes}",
-    ]
+    step = ["srun", f"--jobid={row.id}", "--overlap", f"--nodes={row.nodes}", f"--ntasks={row.nodes}"]
     sys.exit(run_here([*step, "--ntasks-per-node=1", "--", *command], environment))
 
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sbatchgen.cli.jobs import SNAPSHOT, SNAPSHOT_FILE, JobCommand, request_of, snapshot_of
+from sbatchgen.cli.jobs import JobCommand, request_of
 from sbatchgen.cli.output import ask, completed_runs, failure_of, here, note, put, say, show_review
+from sbatchgen.cli.submit import SNAPSHOT, SNAPSHOT_FILE, last_record, snapshot_of
 from sbatchgen.errors import CommandLineError, SlurmError
 
 if TYPE_CHECKING:
@@ -189,7 +190,6 @@ def resubmit(
     Points that wait or run are left alone. Options change the job, as in: sbatchgen resubmit lr --failed
     --time 8:00:00. The bundled trainer goes on from its last good checkpoint.
     """
-    from sbatchgen.cli.jobs import last_record
     from sbatchgen.cli.runs import find_run, open_index
     from sbatchgen.runs import points, status
     from sbatchgen.sbatch.array import indices

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import click
 
@@ -54,13 +54,14 @@ def parameters() -> tuple[JobOption, ...]:
 
 def _option(field: Field[Any], key: str) -> JobOption:
     about, kind = field.metadata, (_JOB_TYPES | _OPTION_TYPES)[field.name]
+    choices = "|".join(get_args(kind)) if get_origin(kind) is Literal else "VALUE"
     return JobOption(
         [about.get("flag", f"--{field.name.replace('_', '-')}"), field.name],
         key=key,
         group=about.get("group", "Slurm"),
         common=about.get("common", False),
         help=about["help"],
-        metavar=None if kind is bool else about.get("metavar", "VALUE"),
+        metavar=None if kind is bool else about.get("metavar", choices),
         is_flag=kind is bool,
         multiple=get_origin(kind) in (tuple, Mapping),
         shell_complete=completed(_COMPLETED[field.name]) if field.name in _COMPLETED else None,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from sbatchgen.inputs.options import SbatchOptions, described
 from sbatchgen.units import Argument, Count, EnvName, Resume, ShellPath, Text
@@ -12,9 +12,9 @@ Launcher = Literal["torchrun", "srun", "spawn"]
 RuntimeName = Literal["host", "venv", "conda", "apptainer", "enroot"]
 GpuRequest = Literal["gpus_per_node", "gres", "gpus_per_task", "none"]
 
-MODES: tuple[Mode, ...] = ("cpu", "single", "dataparallel", "ddp")
-LAUNCHERS: tuple[Launcher, ...] = ("torchrun", "srun", "spawn")
-RUNTIMES: tuple[RuntimeName, ...] = ("host", "venv", "conda", "apptainer", "enroot")
+MODES: tuple[Mode, ...] = get_args(Mode)
+LAUNCHERS: tuple[Launcher, ...] = get_args(Launcher)
+RUNTIMES: tuple[RuntimeName, ...] = get_args(RuntimeName)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -33,12 +33,8 @@ class JobSpec:
 
     profile: Text | None = described("Profile of the cluster.", metavar="NAME|FILE", group="Job", common=True)
     mode: Mode | None = described("cpu, single, dataparallel or ddp.")
-    launcher: Launcher | None = described(
-        "How the processes of mode ddp start.", metavar="torchrun|srun|spawn", group="Launch", common=True
-    )
-    runtime: RuntimeName | None = described(
-        "Where Python comes from.", metavar="host|venv|conda|apptainer|enroot", group="Runtime", common=True
-    )
+    launcher: Launcher | None = described("How the processes of mode ddp start.", group="Launch", common=True)
+    runtime: RuntimeName | None = described("Where Python comes from.", group="Runtime", common=True)
     image: ShellPath | None = described(
         "Container image, a file or a registry address.", metavar="IMAGE", group="Runtime", common=True
     )
@@ -46,9 +42,7 @@ class JobSpec:
         "Conda environment, by name or path.", metavar="NAME|PATH", group="Runtime", common=True
     )
     venv: ShellPath | None = described("Virtual environment.", metavar="PATH", group="Runtime", common=True)
-    gpu_request: GpuRequest | None = described(
-        "How the script asks for GPUs.", metavar="gpus_per_node|gres|gpus_per_task|none", group="Launch"
-    )
+    gpu_request: GpuRequest | None = described("How the script asks for GPUs.", group="Launch")
     nproc_per_node: int | None = described("Processes on each node (mode ddp).", metavar="N", group="Launch")
     run_dir: ShellPath | None = described(
         "Run folder: checkpoints, status, log. [default: runs/NAME]",

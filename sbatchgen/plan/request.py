@@ -141,11 +141,7 @@ def beside(file: Path, profile: str) -> str:
 
 
 def _rerun(job: str, profile: str, args: tuple[str, ...], given: Mapping[str, Any]) -> tuple[str, ...]:
-    """The command that renders the script again, flags in the order of `parameters`.
-
-    Raises:
-        CommandLineError: A word is not UTF-8: the command stands in the script's first comment.
-    """
+    """The command that renders the script again, flags in the order of `parameters`."""
     words = ["sbatchgen", "render", job, "--profile", profile]
     for parameter in parameters()[1:]:
         value = given.get(str(parameter.name))

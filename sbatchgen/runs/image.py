@@ -97,11 +97,7 @@ def _beside(target: Path) -> Iterator[Path]:
 
 
 def _run(command: Sequence[str], target: Path, note: Callable[[str], None]) -> None:
-    """Run the command, with its progress on stderr.
-
-    Raises:
-        DocumentError: It failed.
-    """
+    """Run the command, with its progress on stderr."""
     program = command[0]
     note(f"$ {words(tuple(command))}")
     with _ended_in_order(), subprocess.Popen(command, stdout=2) as process:

@@ -16,7 +16,7 @@ from sbatchgen.plan.resources import Resources
 from sbatchgen.quoting import visible
 from sbatchgen.runs import usage
 from sbatchgen.runs.points import DONE
-from sbatchgen.runs.screen import duration
+from sbatchgen.runs.screen import columns, duration
 from sbatchgen.runs.status import RunState, words
 from sbatchgen.runs.usage import RunUsage
 from sbatchgen.slurm.accounting import JobUsage
@@ -254,10 +254,9 @@ def as_text(found: Report) -> str:
     cost += [f"{count:,.2f} {noun}" for count, noun in hours if count]
     had = "ALLOCATED" if found.source == "sacct" else "ASKED FOR"
     rows = [Row("", had, "USED", "NEXT TIME"), *_rows(found)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     parts = [
         [f"{found.name}: {found.state}; {', '.join(cost)}"],
-        ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows],
+        [columns(rows).removesuffix("\n")],
         [f"{advice.about}: {advice.why}" for advice in found.advice],
         [f"{UNKNOWN} {text}" for text in _missing(found)],
     ]

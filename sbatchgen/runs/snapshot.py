@@ -151,11 +151,7 @@ def _below(folder: Path) -> Iterator[str]:
 
 
 def _status(path: Path) -> os.stat_result:
-    """What a file is.
-
-    Raises:
-        DocumentError: It is neither a file nor a link.
-    """
+    """What a file is."""
     status = path.lstat()
     if not stat.S_ISREG(status.st_mode) and not stat.S_ISLNK(status.st_mode):
         if stat.S_ISDIR(status.st_mode):
@@ -167,11 +163,7 @@ def _status(path: Path) -> os.stat_result:
 
 
 def _bounded(root: Path, found: Mapping[str, os.stat_result]) -> int:
-    """The size of the files.
-
-    Raises:
-        DocumentError: They are too many, or too large.
-    """
+    """The size of the files."""
     size = sum(status.st_size for status in found.values())
     if size > MAX_BYTES or len(found) > MAX_FILES:
         largest = sorted(found, key=lambda name: -found[name].st_size)[:3]
@@ -183,12 +175,7 @@ def _bounded(root: Path, found: Mapping[str, os.stat_result]) -> int:
 
 
 def _copy(source: Path, to: Path, status: os.stat_result, snapshot: Snapshot) -> None:
-    """Copy a file or a link; its mode is that of the source, and no wider than the umask.
-
-    Raises:
-        DocumentError: The file has changed since it was found.
-        OSError: It can't be copied.
-    """
+    """Copy a file or a link; its mode is that of the source, and no wider than the umask."""
     to.parent.mkdir(parents=True, exist_ok=True)
     if stat.S_ISLNK(status.st_mode):
         to.symlink_to(_target(source, snapshot))

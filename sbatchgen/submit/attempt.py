@@ -126,9 +126,6 @@ def _search(
     """The job of a submission whose answer was lost; None if it is certain that there is none.
 
     It is certain once the controller has been started again: what the earlier one had not saved is gone.
-
-    Raises:
-        LostError: It is not certain.
     """
     until, pause = time.monotonic() + SEARCH_S, 0.5
     while True:

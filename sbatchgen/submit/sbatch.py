@@ -77,33 +77,22 @@ def submit(
     make_folders(submission, note)
     key = secrets.token_hex(8)
     about = replace(submission.about, key=key, submitted=time.time())
-    run_dir = submission.run_dir or _own_folder(about, environment)
-    if submission.run_dir:
+    if run_dir := submission.run_dir:
         files.put(run_dir / submission.name, submission.script)
+    else:  # a finished script names no run folder
+        run_dir = index_place(environment).parent / "runs" / f"{run_name(about.name)}-{about.key}"
     with _copied(submission):
         index, name = begin(index, about, run_dir, note)
         with _private(submission.script, submission.name, key) as script, _entered(index, key, note):
-            asked = ("sbatch", "--parsable", *options, str(script))
-            accepted = ask(
-                asked,
-                env,
-                refused(submission),
-                note,
-                arguments=arguments,
-                clusters=_clusters(submission, env),
-            )
+            asked, given = ("sbatch", "--parsable", *options, str(script)), submission.asked.get("clusters")
+            clusters = env.get("SBATCH_CLUSTERS") or (given.value if given else "")
+            accepted = ask(asked, env, refused(submission), note, arguments=arguments, clusters=clusters)
     if index:
         with noted(note):
             index.accepted(key, accepted.job, accepted.cluster)
     return SubmittedRun(
         accepted, replace(about, run=name, job=accepted.job, cluster=accepted.cluster), run_dir
     )
-
-
-def _clusters(submission: Submission, environment: Mapping[str, str]) -> str:
-    """The clusters that a job may be submitted to; "" for that of this machine."""
-    asked = submission.asked.get("clusters")
-    return environment.get("SBATCH_CLUSTERS") or (asked.value if asked else "")
 
 
 def keep(submission: Submission, done: SubmittedRun, *, note: Note) -> None:
@@ -129,13 +118,10 @@ def run_name(name: str) -> str:
 @contextlib.contextmanager
 def open_index(environment: Mapping[str, str], note: Note) -> Iterator[Index | None]:
     """The index of runs; None if it can't be used, which is no reason not to submit."""
-    try:
-        index = Index(index_place(environment))
-    except DocumentError as error:
-        _unusable(error, note)
-        yield None
-        return
-    with contextlib.closing(index):
+    with contextlib.ExitStack() as opened:
+        index = None
+        with noted(note):
+            index = opened.enter_context(contextlib.closing(Index(index_place(environment))))
         yield index
 
 
@@ -159,29 +145,20 @@ def _copied(submission: Submission) -> Iterator[None]:
 def begin(index: Index | None, about: Record, run_dir: Path, note: Note) -> tuple[Index | None, str]:
     """Enter a submission into the index, and give the run's name; the index is None if it can't be used."""
     name = run_name(about.name)
-    if index is None:
-        return None, name
-    try:
-        return index, index.begin(about.key, run_dir, name, shared=about.shared).name
-    except DocumentError as error:
-        _unusable(error, note)
-        return None, name
-
-
-def _unusable(error: DocumentError, note: Note) -> None:
-    """Tell that the index can't be used."""
-    for problem in error.problems:
-        note(f"warning: {problem.what}: this run will not be in it\n  fix: {problem.fix}")
+    if index:
+        with noted(note):
+            return index, index.begin(about.key, run_dir, name, shared=about.shared).name
+    return None, name
 
 
 @contextlib.contextmanager
 def noted(note: Note) -> Iterator[None]:
-    """What is entered after sbatch was asked may fail: what sbatch said comes first."""
+    """Turn an error of the index into a warning: the job is what matters."""
     try:
         yield
     except DocumentError as error:
         for problem in error.problems:
-            note(f"warning: {problem.what}\n  fix: {problem.fix}")
+            note(f"warning: {problem.what}: sbatchgen status may not know this run\n  fix: {problem.fix}")
 
 
 @contextlib.contextmanager
@@ -215,11 +192,6 @@ def refused(submission: Submission) -> Callable[[command.Output], SbatchgenError
         return kind(refusal.problem for refusal in said)
 
     return error
-
-
-def _own_folder(about: Record, environment: Mapping[str, str]) -> Path:
-    """The run folder of a finished script, which names none."""
-    return index_place(environment).parent / "runs" / f"{run_name(about.name)}-{about.key}"
 
 
 def ask_slurm(script: bytes, name: str, asked: Mapping[str, Asked], environment: Mapping[str, str]) -> Answer:
@@ -260,9 +232,6 @@ def _private(script: bytes, name: str, key: str) -> Iterator[Path]:
 
     Others may write to the run folder, or submit from it at the same moment, and sbatch opens the script by
     its name. The name stays: a job without one is called after its script.
-
-    Raises:
-        DocumentError: There is no room for the file.
     """
     try:
         private = tempfile.TemporaryDirectory(prefix=folder_name(key))

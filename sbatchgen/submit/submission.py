@@ -28,6 +28,7 @@ from sbatchgen.rules.judge import check
 from sbatchgen.runs import history, record, start
 from sbatchgen.runs.record import Code, Record, Value
 from sbatchgen.runs.snapshot import Snapshot, find, missing
+from sbatchgen.sbatch.options import Option
 from sbatchgen.sbatch.reader import Script, read
 from sbatchgen.slurm.refusal import Asked, asked_by, asked_in
 from sbatchgen.units import ShellPath, Text
@@ -87,7 +88,11 @@ def of_job(
     if plan.profile.scheduler == "env":
         what = f"profile '{plan.profile.name}' has no scheduler to submit to: its platform starts the script"
         raise FitError.of(what, fix="render it, and give the script to the platform")
-    run_dir = folder / expand(_known_here(plan.run_dir), environment)
+    known = _known_here(plan.run_dir)
+    if unset := known.unset(environment):
+        what = f"run folder '{known}': {unset[0]} is not set here, so its log folder can't be made"
+        raise DocumentError.of(what, fix=f"export {unset[0]}, or give --run-dir")
+    run_dir = folder / known.filled(environment)
     code = None if snapshot is None else _snapshot(plan, environment, folder, run_dir, snapshot)
     return _of_plan(request, environment, folder, run_dir, ask_squeue=ask_squeue, snapshot=code)
 
@@ -237,11 +242,7 @@ def _known_here(run_dir: ShellPath) -> ShellPath:
 
 
 def _in_directive(run_dir: Path) -> str:
-    """The run folder as the start of a log's name.
-
-    Raises:
-        DocumentError: It holds a line break, or is not UTF-8.
-    """
+    """The run folder as the start of a log's name."""
     try:
         return Text.parse(str(run_dir)).replace("%", "%%")
     except ValueError as error:
@@ -292,43 +293,34 @@ def of_script(
         makes_log_folders=True,
     )
     parsed = read(source.data)
-    name = parsed.options.get("job-name")
+    options = _values(parsed.options)
     job = JobScript(file=str(path), text=source.text).resources
-    job_name = (name.value if name else None) or path.name
+    name = options.get("job-name") or path.name
+    array, working = options.get("array", ""), folder / options.get("chdir", "")
+    log = options.get("output") or ("slurm-%A_%a.out" if array else "slurm-%j.out")  # sbatch(1), --output
     return Submission(
         script=source.data,
         name=path.name,
         asked=asked_in(parsed, str(path)),
-        log_folders=log_folders(parsed, folder, job_name),
+        log_folders=log_folders(parsed, folder, name),
         run_dir=None,
         local=False,
         review=review.of_script(source.text, job, findings_of(source, settings)),
         about=Record(
             shared=False,
-            name=job_name,
+            name=name,
             folder=str(folder),
             script=str(folder / path),
-            log=str(_log(parsed, folder)),
-            errors=str(_in(parsed, folder, error)) if (error := _option(parsed, "error")) else "",
-            array=_option(parsed, "array"),
+            log=str(working / log),
+            errors=str(working / error) if (error := options.get("error")) else "",
+            array=array,
         ),
     )
 
 
-def _option(script: Script, name: str) -> str:
-    option = script.options.get(name)
-    return (option.value if option else None) or ""
-
-
-def _log(script: Script, folder: Path) -> Path:
-    """Where a finished script logs, with Slurm's patterns: sbatch(1), --output."""
-    default = "slurm-%A_%a.out" if _option(script, "array") else "slurm-%j.out"
-    return _in(script, folder, _option(script, "output") or default)
-
-
-def _in(script: Script, folder: Path, log: str) -> Path:
-    """A log of a finished script, as Slurm finds it."""
-    return folder / _option(script, "chdir") / log
+def _values(options: Mapping[str, Option]) -> dict[str, str]:
+    """The options of a script as text, "" for a flag."""
+    return {name: option.value or "" for name, option in options.items()}
 
 
 def is_script(job: str) -> bool:
@@ -341,18 +333,6 @@ def is_script(job: str) -> bool:
     return path.is_file() and files.read(path, 2) == b"#!"
 
 
-def expand(path: ShellPath, environment: Mapping[str, str]) -> str:
-    """The run folder with its variables filled in.
-
-    Raises:
-        DocumentError: A variable is not set here.
-    """
-    if missing := path.unset(environment):
-        what = f"run folder '{path}': {missing[0]} is not set here, so its log folder can't be made"
-        raise DocumentError.of(what, fix=f"export {missing[0]}, or give --run-dir")
-    return path.filled(environment)
-
-
 def log_folders(script: Script, folder: Path, name: str) -> tuple[Path, ...]:
     """The folders of the script's logs; Slurm makes none (sbatch(1), "filename pattern").
 
@@ -361,16 +341,14 @@ def log_folders(script: Script, folder: Path, name: str) -> tuple[Path, ...]:
     """
     folders = []
     for component in script.components:
-        chdir = component.options.get("chdir")
-        base = folder / (chdir.value or "") if chdir else folder
+        options = _values(component.options)
         for option in ("output", "error"):
-            given = component.options.get(option)
-            parent = ((given.value if given else None) or "").rpartition("/")[0]
+            parent = options.get(option, "").rpartition("/")[0]
             if not parent:
                 continue
             known = parent.replace("%%", "\0").replace("%x", name)
             if "%" in known:
                 what = f"the log folder '{parent}' is known only once the job runs: it can't be made before"
                 raise DocumentError.of(what, fix="use patterns like %j in the name of the file only")
-            folders.append(base / known.replace("\0", "%"))
+            folders.append(folder / options.get("chdir", "") / known.replace("\0", "%"))
     return tuple(folders)

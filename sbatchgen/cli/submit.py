@@ -1,0 +1,305 @@
+"""submit, resume."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sbatchgen.cli.jobs import JobsCommand, request_of
+from sbatchgen.cli.output import ask, completed_runs, failure_of, here, note, put, put_log, show_review
+from sbatchgen.errors import CommandLineError, DocumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sbatchgen.runs.index import Index, Run
+    from sbatchgen.runs.record import Record
+    from sbatchgen.submit.sbatch import SubmittedRun
+    from sbatchgen.submit.submission import Submission
+
+SNAPSHOT = click.option(
+    "--snapshot", is_flag=True, help="Run a copy of the files that git knows, as they are now."
+)
+SNAPSHOT_FILE = click.option(
+    "--snapshot-file", metavar="PATH", multiple=True, help="Copy this too, which git does not know."
+)
+
+
+@click.command(cls=JobsCommand)
+@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@click.option("--dry-run", is_flag=True, help="Review only.")
+@click.option("--follow", is_flag=True, help="Wait for the job and show its log. Ctrl-C leaves it alone.")
+@click.option("--after", metavar="RUN", multiple=True, help="Start only when this run has completed.")
+@SNAPSHOT
+@SNAPSHOT_FILE
+@click.option(
+    "--keep-sbatch-env", is_flag=True, help="Don't remove SBATCH_* and SLURM_* from sbatch's environment."
+)
+@click.pass_obj
+def submit(args: tuple[str, ...], /, job: tuple[str, ...], *, keep_sbatch_env: bool, **given: Any) -> None:
+    """Review a job, then submit it.
+
+    JOB may also be a finished script. Exactly the bytes that were shown are submitted. Several jobs get the
+    same options, and none is submitted if one has errors.
+    """
+    how = {name: given.pop(name) for name in ("yes", "dry_run", "follow", "after")}
+    asked = {"snapshot": snapshot_of(given), "after": how["after"], "keep_env": keep_sbatch_env}
+    submissions = [_submission(one, args, given, **asked) for one in job]
+    submit_reviewed(*submissions, keep_env=keep_sbatch_env, **how)
+
+
+def snapshot_of(given: dict[str, Any]) -> tuple[str, ...] | None:
+    """The files of a snapshot besides those of git, taken from the options; None if none was asked for."""
+    named, wanted = given.pop("snapshot_file"), given.pop("snapshot")
+    if not wanted and not named:
+        return None
+    given["snapshot_dir"] = None  # of an earlier job that is resumed
+    return tuple(named)
+
+
+def _submission(
+    job: str,
+    args: tuple[str, ...],
+    given: dict[str, Any],
+    *,
+    snapshot: tuple[str, ...] | None,
+    after: tuple[str, ...],
+    keep_env: bool,
+) -> Submission:
+    from sbatchgen.submit.submission import is_script, of_job, of_script
+
+    if not is_script(job):
+        request = request_of(job, args, given)
+        return of_job(request, os.environ, here(), ask_squeue=not after, snapshot=snapshot)
+    if snapshot is not None:
+        what = f"{job} is a finished script: it can't run a snapshot"
+        raise CommandLineError.of(what, fix="leave --snapshot out")
+    return of_script(Path(job), given, args, os.environ, here(), keep_env=keep_env)
+
+
+def submit_reviewed(
+    *submissions: Submission,
+    yes: bool,
+    dry_run: bool = False,
+    follow: bool = False,
+    after: tuple[str, ...] = (),
+    keep_env: bool = False,
+) -> None:
+    """Show the reviews of submissions, ask once, and submit them in this order."""
+    from sbatchgen.review.screen import in_short
+    from sbatchgen.submit import local, sbatch
+
+    if len(submissions) > 1:
+        _refuse_several(submissions, follow=follow)
+    for one in submissions:
+        show_review(one.review, sys.stderr)
+    if failure := failure_of([finding for one in submissions for finding in one.review.findings]):
+        sys.exit(failure.exit_status)
+    if dry_run:
+        return
+    ask("; ".join(in_short(one.review) for one in submissions), yes=yes)
+    with sbatch.open_index(os.environ, note) as index:
+        dependencies = [_dependency(one, index, after) if after else "" for one in submissions]
+        if submissions[0].local:
+            sys.exit(local.run_locally(submissions[0], os.environ, index=index, note=note, show=put_log))
+        for number, submission in enumerate(submissions):
+            with _telling_what_was_submitted(submissions, number):
+                done = _submit_to_slurm(submission, index, dependencies[number], keep_env=keep_env)
+        if follow and index:
+            from sbatchgen.cli.runs import follow_run
+
+            sys.exit(follow_run(index, done.record.run))
+
+
+@contextlib.contextmanager
+def _telling_what_was_submitted(submissions: Sequence[Submission], number: int) -> Iterator[None]:
+    """Where one of several jobs fails, tell what became of the others."""
+    try:
+        yield
+    except BaseException:
+        names = [one.about.name for one in submissions]
+        for what, of in (
+            ("submitted", names[:number]),
+            ("stopped at", names[number : number + 1]),
+            ("not submitted", names[number + 1 :]),
+        ):
+            if of and names[1:]:
+                note(f"note: {what}: {', '.join(of)}")
+        raise
+
+
+def _refuse_several(submissions: Sequence[Submission], *, follow: bool) -> None:
+    """Refuse several jobs that can't be submitted together."""
+    if follow:
+        raise CommandLineError.of("--follow is for one job", fix="sbatchgen logs RUN --follow")
+    if any(one.local for one in submissions):
+        raise CommandLineError.of(
+            "several jobs need Slurm, and this profile has none", fix="submit one by one"
+        )
+    folders = [one.run_dir for one in submissions if one.run_dir and not one.about.shared]
+    for folder in folders:
+        if folders.count(folder) > 1:
+            raise CommandLineError.of(
+                f"two of the jobs have the run folder {folder}", fix="name them differently"
+            )
+
+
+def _dependency(submission: Submission, index: Index | None, after: tuple[str, ...]) -> str:
+    """The dependency of a job that waits until the trainings of runs are complete."""
+    from sbatchgen.cli.runs import find_run
+    from sbatchgen.runs.status import look
+    from sbatchgen.submit import chain
+
+    if submission.local:
+        raise CommandLineError.of("--after needs Slurm, and this profile has none")
+    if "dependency" in submission.asked:
+        what = "--after and --dependency exclude each other"
+        raise CommandLineError.of(what, at=submission.asked["dependency"].at, fix="leave one out")
+    states = look(index, os.environ, [find_run(index, name) for name in after])[0] if index else []
+    waits = [chain.completion(state) for state in states] or [""] * len(after)
+    for name, wait in zip(after, waits, strict=True):
+        if not wait:
+            raise CommandLineError.of(f"run {name} has no job of Slurm to wait for", fix="sbatchgen status")
+        if "?" in wait and len(after) > 1:
+            what = f"run {name} goes on in several jobs: Slurm can't wait for it and for another run"
+            raise CommandLineError.of(what, fix=f"--after {name} alone")
+    return ",".join(waits)
+
+
+def _submit_to_slurm(
+    submission: Submission, index: Index | None, dependency: str, *, keep_env: bool
+) -> SubmittedRun:
+    """Submit the job, or all jobs of a chain. If one is refused, those before it stay, and that is said."""
+    from sbatchgen.submit import chain, sbatch
+
+    done: list[SubmittedRun] = []
+    given = submission.asked.get("dependency")
+    try:
+        while len(done) < submission.jobs:
+            before = [one.record.job for one in done]
+            waits = dependency or (given.value if given and before else "")
+            options = chain.options(before, waits)
+            done.append(
+                sbatch.submit(
+                    submission, os.environ, index=index, keep_env=keep_env, note=note, options=options
+                )
+            )
+            if submission.jobs > 1:
+                chain.keep(done[-1].run_dir, [*before, done[-1].record.job], note)
+    finally:
+        if done:
+            _show_submitted(submission, done)
+            if index:
+                note(f"note: run {done[-1].record.run}; see sbatchgen status, logs, cancel, resume")
+    return done[-1]
+
+
+def _show_submitted(submission: Submission, done: list[SubmittedRun]) -> None:
+    """Print the ids of the jobs before anything else can fail."""
+    from sbatchgen.submit import sbatch
+
+    jobs = [f"{one.record.job};{one.record.cluster}".removesuffix(";") for one in done]
+    try:
+        put("\n".join(jobs))
+    except OSError:
+        note(f"note: job {', '.join(jobs)} is submitted")
+        raise
+    finally:
+        for one in done:
+            sbatch.keep(submission, one, note=note)
+    if len(done) < submission.jobs:
+        what = (
+            f"{len(done)} of {submission.jobs} jobs of the chain are submitted, and go on with the training"
+        )
+        note(f"warning: {what}\n  fix: if they are too few, sbatchgen resume, once they have ended")
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("run", metavar="RUN", shell_complete=completed_runs)
+@click.argument("options", metavar="[OPTIONS OF SUBMIT]", nargs=-1, type=click.UNPROCESSED)
+@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@click.pass_obj
+def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes: bool) -> None:
+    """Go on with a run that has ended.
+
+    The bundled trainer goes on from its last good checkpoint. The job is rendered again as it was, from the
+    folder where it was; options change it, as in: sbatchgen resume ddp --time 8:00:00. The review shows what
+    differs from the last job.
+    """
+    from sbatchgen.cli.runs import find_run, open_index
+
+    with open_index() as index:
+        found = find_run(index, run)
+    last = last_record(found)
+    if last.command[1:2] == ("sweep",):
+        what = f"run {found.name} is a sweep"
+        raise CommandLineError.of(what, fix=f"sbatchgen resubmit {found.name}")
+    agreed = ("--yes",) if yes else ()
+    if last.command:
+        words, old_args = last.typed
+        _submit((*words, "--resume", "auto", *options, *agreed), (*old_args, *args))
+        return
+    if options or args:
+        what = f"run {found.name} is of a finished script: options can't change it"
+        raise CommandLineError.of(what, fix=f"edit and submit {last.script}")
+    _resume_script(found, last, yes=yes)
+
+
+def last_record(run: Run) -> Record:
+    """The record of a run's newest job, in whose folder of submission the command goes on.
+
+    Raises:
+        DocumentError: There is none, or the folder is gone.
+    """
+    from sbatchgen.cli.runs import check_folder
+    from sbatchgen.runs.record import records
+
+    kept = records(run.folder)
+    if not kept:
+        check_folder(run)
+        what = f"run {run.name} has no record in {run.folder}"
+        raise DocumentError.of(what, fix="submit it again, with --run-dir")
+    last = kept[-1]
+    try:
+        os.chdir(last.folder)
+    except OSError as error:
+        what = f"the run was submitted from {last.folder}: {error.strerror}"
+        raise DocumentError.of(what, fix="make that folder again, or submit the job from another") from error
+    return last
+
+
+def _submit(words: tuple[str, ...], args: tuple[str, ...]) -> None:
+    """`sbatchgen submit` with these words, and arguments for the trainer."""
+    with submit.make_context("submit", [*words], obj=args) as context:
+        submit.invoke(context)
+
+
+def _resume_script(run: Run, last: Record, *, yes: bool) -> None:
+    """Submit the script of a run again, as it was."""
+    from sbatchgen.cli.runs import open_index
+    from sbatchgen.files import read
+    from sbatchgen.inputs.document import MAX_BYTES
+    from sbatchgen.runs.status import look
+    from sbatchgen.submit.submission import of_script
+
+    kept, script = run.folder / f"job-{last.job}.slurm", Path(last.script)
+    try:
+        same = read(kept, MAX_BYTES) == read(script, MAX_BYTES)
+    except OSError:
+        same = False
+    if not same:
+        what = f"{script} is not what job {last.job} ran"
+        raise DocumentError.of(what, fix=f"submit that one, or {kept}, which is what it ran")
+    with open_index() as index:
+        (state,), _ = look(index, os.environ, [run])
+    if live := [job.id for job in state.jobs if not job.ended]:
+        what = f"run {run.name} has not ended: job {live[-1]} waits or runs"
+        raise CommandLineError.of(what, fix=f"wait for it, or end it: sbatchgen cancel {run.name}")
+    submission = of_script(script, {}, (), os.environ, here())
+    submit_reviewed(dataclasses.replace(submission, run_dir=run.folder), yes=yes)
