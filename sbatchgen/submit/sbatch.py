@@ -158,7 +158,7 @@ def noted(note: Note) -> Iterator[None]:
         yield
     except DocumentError as error:
         for problem in error.problems:
-            note(f"warning: {problem.what}: sbatchgen status may not know this run\n  fix: {problem.fix}")
+            note(f"warning: {problem.what}\n  fix: {problem.fix}")
 
 
 @contextlib.contextmanager
