@@ -148,8 +148,8 @@ def _plural(count: int, noun: str) -> str:
 
 def _node(request: Allocation) -> str:
     shards, memory = request.shards, request.memory_mib
-    gpus = f"{_of(shards)} shards of a GPU" if shards.given else f"{_of(request.gpus)} GPUs"
-    amounts = [gpus, f"{_of(request.cpus)} CPUs"]
+    gpus = f"{_of(shards, 'shard')} of a GPU" if shards.given else _of(request.gpus, "GPU")
+    amounts = [gpus, _of(request.cpus, "CPU")]
     if memory.given is None:
         amounts.append("the cluster's default memory")
     else:
@@ -159,8 +159,10 @@ def _node(request: Allocation) -> str:
     return ", ".join(amounts) + ("; exclusive" if request.exclusive else share)
 
 
-def _of(amount: Amount) -> str:
-    return f"{amount.given} of {amount.of}" if amount.of and amount.given else str(amount.given or "no")
+def _of(amount: Amount, noun: str) -> str:
+    if amount.of and amount.given:
+        return f"{amount.given} of {amount.of} {noun}s"
+    return _plural(amount.given, noun) if amount.given else f"no {noun}s"
 
 
 def _cost(cost: Cost, request: Allocation) -> str:
