@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from sbatchgen.job.launches import HELPERS
 
 if TYPE_CHECKING:
-    from sbatchgen.bash import Assignment, Body, Command
+    from sbatchgen.bash import Assignment, Body, Command, VariableUse
+
+_Found = TypeVar("_Found", "Command", "Assignment", "VariableUse")
 
 _SHELL = ": [ [[ (( cd declare exit export let local readonly return set shift shopt trap ulimit umask unset"
 _TELL = "date df du echo free hostname id lscpu nproc nvidia-smi printf ps pwd uname uptime whoami"
@@ -24,7 +27,8 @@ uniq wc
 """
 _TELLING = frozenset(_TELL.split())  # they only tell something
 _LOOKING = _TELLING | frozenset(_LOOK.split())  # they change nothing
-_CLOSING = _LOOKING | frozenset(_CLOSE.split())  # behind the training, whose status is the job's
+# Behind the training, whose status is the job's, they do nothing; awk, sed and sort may write files.
+_CLOSING = (_LOOKING - {"awk", "sed", "sort"}) | frozenset(_CLOSE.split())
 # They do the same before and after an environment is activated.
 _INERT = HELPERS - {"pip", "which"} | frozenset(_SHELL.split())
 
@@ -55,22 +59,29 @@ class Block:
     @cached_property
     def text(self) -> str:
         """Its lines as they are written."""
-        return "\n".join(self.body.source.text.split("\n")[self.first - 1 : self.last])
+        text = self.body.source.text
+        end = text.find("\n", max(self.start, self.end - 1))
+        return text[text.rfind("\n", 0, self.start) + 1 : end if end >= 0 else None]
 
     @cached_property
     def commands(self) -> tuple[Command, ...]:
         """Its commands, also those in substitutions and functions."""
-        return tuple(one for one in self.body.commands if self.start <= one.at < self.end)
+        return self._of(self.body.commands)
 
     @cached_property
     def sets(self) -> tuple[Assignment, ...]:
         """The variables that it sets or unsets."""
-        return tuple(one for one in self.body.sets if self.start <= one.at < self.end)
+        return self._of(self.body.sets)
 
     @cached_property
     def uses(self) -> frozenset[str]:
         """The variables that it expands."""
-        return frozenset(one.name for one in self.body.uses if self.start <= one.at < self.end)
+        return frozenset(one.name for one in self._of(self.body.uses))
+
+    def _of(self, found: tuple[_Found, ...]) -> tuple[_Found, ...]:
+        """What of these, in the order of the text, stands in it."""
+        first, last = (bisect_left(found, at, key=lambda one: one.at) for at in (self.start, self.end))
+        return found[first:last]
 
     @cached_property
     def assigned(self) -> frozenset[str]:

@@ -49,6 +49,7 @@ class _Environment:
 
     Attributes:
         meets: Whether the processes meet: then the script names the place, and their ranks.
+        used: The variables that the script expands.
         values: The variables that a job's env can hold: always exported, and told by the text.
     """
 
@@ -57,6 +58,7 @@ class _Environment:
         self.before = before
         self.meets = draft.job.get("mode") == "ddp"
         draft.meeting = self._meeting(launch)
+        self.used = {use.name for use in draft.script.body.uses}
         found: dict[str, str] = {}
         rest: set[str] = set()
         for one in (one for block in before for one in block.sets if not one.prefix):
@@ -80,8 +82,9 @@ class _Environment:
             found, free = runtime.Activation(), rest
             kept = self._kept(free)
         runtime.take(draft, found)
+        stays = {*kept}
         for block in free:
-            if block in kept:
+            if block in stays:
                 self._keep(block)
             elif block.only_sets:
                 self._take(block)
@@ -138,13 +141,12 @@ class _Environment:
 
     def _take(self, block: Block) -> None:
         """What becomes of a block that only sets variables."""
-        uses = self.draft.script.body.uses
         for one in block.sets:
             if one.name in self.draft.meeting:
                 self.draft.add(block.lines, "dropped", "the script has its own", one.name)
             elif one.exported:
                 self._export(block, one.name, self.values.get(one.name, ""))
-            elif any(use.name == one.name for use in uses):
+            elif one.name in self.used:
                 self.draft.add(block.lines, "understood", "filled in where it is used", one.name)
             else:
                 self.draft.add(block.lines, "dropped", "neither used nor exported", one.name)

@@ -39,7 +39,7 @@ class Remarks:
 
     def __init__(self) -> None:
         self._lines: dict[int, Became] = {}
-        self._rows: list[Remark] = []
+        self._rows: dict[Remark, None] = {}
 
     def __contains__(self, line: int) -> bool:
         return line in self._lines
@@ -50,8 +50,7 @@ class Remarks:
         for line in numbers:
             self._lines[line] = max(became, self._lines.get(line, became), key=_RANK.index)
         row = Remark(lines=numbers, became=became, parts=((what, names),))
-        if row not in self._rows:
-            self._rows.append(row)
+        self._rows[row] = None
 
     def became(self, line: int) -> Became | None:
         """What became of a line."""

@@ -290,6 +290,7 @@ LOST = [  # a body, the line, and what is said
     ("srun python a.py\nsrun python b.py", 5, "a second step"),
     ("python t.py\ncp model.pt /archive", 6, "runs after the training"),
     ("python t.py\nnvidia-smi > usage", 6, "runs after the training"),
+    ("python t.py\nsed -i s/a/b/ log", 6, "runs after the training"),
     ("for i in 1 2; do\npython t.py --seed $i\ndone", 5, "a loop"),
     ("if true; then python t.py; fi", 5, "a branch"),
     ("run() { python t.py; }\nrun", 5, "the function run"),
