@@ -58,8 +58,9 @@ def read(draft: Draft, launch: Launch) -> None:
         _torchrun(draft, launch, launch.launcher)
     trainer.read(draft, launch)
     _around(draft, launch.command)
-    how = draft.job.get("launcher") or draft.job["mode"]
-    draft.add(draft.lines, "understood", f"{how}: {draft.job.get('trainer', launch.program.name)}")
+    if "trainer" in draft.job:
+        how = draft.job.get("launcher") or draft.job["mode"]
+        draft.add(draft.lines, "understood", f"{how}: {draft.job['trainer']}")
 
 
 def _wrappers(draft: Draft, launch: Launch) -> None:

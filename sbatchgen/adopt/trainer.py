@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from sbatchgen import quoting
 from sbatchgen.adopt.draft import SUBMIT_DIR, Draft
 from sbatchgen.adopt.shape import MODULES
-from sbatchgen.bash import Body, Word
+from sbatchgen.bash import Word
 from sbatchgen.job.launches import LAUNCHERS, Launch
 
 
@@ -24,21 +24,18 @@ def read(draft: Draft, launch: Launch) -> None:
     if not words:
         draft.lose("no trainer is started")
         return
-    module = launch.program.module or any(tool.module for tool in launch.tools)
-    if launch.launcher and launch.launcher.name in MODULES:
-        draft.job["trainer"] = MODULES[launch.launcher.name]
-    else:
-        name, words = draft.argument(words[0], body), words[1:]
-        if name is None:
-            first = _words(launch)[0]
-            draft.lose(f"the trainer {_unknown(first, body)}", first.text)
-        else:
-            draft.job["trainer"] = _trainer(draft, name, module=module)
     values = [draft.argument(word, body) for word in words]
     for word, value in zip(words, values, strict=True):
         if value is None:
+            given = any(name.isdigit() or name in "@*" for name in body.followed(word).variables)
+            what = "what the script is given as arguments" if given else "what the text does not tell"
             text = word.text if len(word.text) < 40 else f"{word.text[:36]}..."
-            draft.lose(f"arguments {_unknown(word, body)}", text)
+            draft.lose(f"write out {what}", text)
+    if launch.launcher and launch.launcher.name in MODULES:
+        draft.job["trainer"] = MODULES[launch.launcher.name]
+    elif (name := values.pop(0)) is not None:
+        module = launch.program.module or any(tool.module for tool in launch.tools)
+        draft.job["trainer"] = _trainer(draft, name, module=module)
     draft.job["args"] = [value for value in values if value is not None]
 
 
@@ -62,11 +59,6 @@ def _interpreter(draft: Draft, launch: Launch) -> None:
         draft.profile["runtime"] = "host"
         draft.step_setup.append(f"PATH={quoting.path(absolute)}:$PATH")
         draft.add(draft.lines, "understood", f"{absolute} comes first in PATH")
-
-
-def _unknown(word: Word, body: Body) -> str:
-    given = any(name.isdigit() or name in "@*" for name in body.followed(word).variables)
-    return f"{'from the arguments of the script' if given else 'not told by the text'}, write that out"
 
 
 def _words(launch: Launch) -> Sequence[Word]:
