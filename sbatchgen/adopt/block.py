@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 from sbatchgen.job.launches import HELPERS
 
 if TYPE_CHECKING:
-    from sbatchgen.bash import Assignment, Body, Command, VariableUse
+    from sbatchgen.bash import Assignment, Body, Command
+    from sbatchgen.bash.command import VariableUse
 
 _Found = TypeVar("_Found", "Command", "Assignment", "VariableUse")
 
