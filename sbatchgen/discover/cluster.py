@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from sbatchgen.errors import SlurmError
-from sbatchgen.slurm.accounts import Account, QosLimits, accounts, qos
+from sbatchgen.inputs.profile import Qos
+from sbatchgen.slurm.accounts import Account, accounts, qos
 from sbatchgen.slurm.command import answer
 from sbatchgen.slurm.config import config
 from sbatchgen.slurm.node import SlurmNode, nodes
@@ -28,7 +29,7 @@ class LiveCluster:
     Attributes:
         settings: Names and values of slurm.conf; none if Slurm did not tell them.
         partitions, nodes: All that it shows.
-        qos: All qualities of service; None if no database answered.
+        qos: All qualities of service, by name; None if no database answered.
         user: Who asked.
         accounts: Those of the user; None if no database answered.
         plugin_options: Options that plugins add to sbatch, with = at the end if they take a value; None if
@@ -38,7 +39,7 @@ class LiveCluster:
     settings: Mapping[str, str]
     partitions: list[SlurmPartition]
     nodes: list[SlurmNode]
-    qos: list[QosLimits] | None
+    qos: Mapping[str, Qos] | None
     user: str
     accounts: list[Account] | None
     plugin_options: tuple[str, ...] | None

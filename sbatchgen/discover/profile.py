@@ -10,7 +10,7 @@ from sbatchgen.discover.cluster import LiveCluster
 from sbatchgen.discover.entries import Entry, flow, is_clean, lines, listed, scalar
 from sbatchgen.discover.machine import conda_roots, fast_interfaces, modules, programs
 from sbatchgen.discover.shapes import Shape, shapes
-from sbatchgen.slurm.accounts import QosLimits
+from sbatchgen.inputs.profile import Qos
 from sbatchgen.slurm.config import array_limits
 from sbatchgen.slurm.node import SlurmNode
 from sbatchgen.slurm.partition import SlurmPartition
@@ -232,18 +232,18 @@ def _shape(shape: Shape) -> Iterator[Entry]:
 def _all_qos(cluster: LiveCluster) -> Iterator[Entry]:
     """Those that Slurm holds jobs to (AccountingStorageEnforce of slurm.conf(5))."""
     enforced = cluster.setting("AccountingStorageEnforce").split(",")
-    named = [one for one in cluster.qos or () if is_clean(one.name)]
+    named = {name: one for name, one in (cluster.qos or {}).items() if is_clean(name)}
     if named and "limits" in enforced:
-        yield Entry("qos", [Entry(one.name, _qos(one)) for one in named])
+        yield Entry("qos", [Entry(name, _qos(one)) for name, one in named.items()])
     elif named and "qos" in enforced:
-        yield Entry("qos", [Entry(one.name, "{}") for one in named], ["No limits of QOS are enforced."])
+        yield Entry("qos", [Entry(name, "{}") for name in named], ["No limits of QOS are enforced."])
     elif named:
         yield Entry("", above=["QOS are not enforced (AccountingStorageEnforce)."])
 
 
-def _qos(one: QosLimits) -> list[Entry] | str:
+def _qos(one: Qos) -> list[Entry] | str:
     limits: dict[str, object] = {
-        "time_max": Duration(one.time_max_s) if one.time_max_s else None,
+        "time_max": one.time_max,
         "nodes_max": one.nodes_max,
         "gpus_max": one.gpus_max,
         "cpus_max": one.cpus_max,

@@ -4,34 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from sbatchgen.errors import SlurmError
+from sbatchgen.inputs.profile import Qos
 from sbatchgen.slurm.command import answer
 from sbatchgen.slurm.slurm_job import limit, names, pairs, seconds
+from sbatchgen.units import Duration
 
 _QOS = ("name", "maxwall", "maxtres", "maxtrespu", "maxtrespa", "grptres", "flags")
-_OVERRIDES = {
+_OVERRIDES: Mapping[str, Literal["time_max", "nodes_max", "nodes_min"]] = {
     "PartitionTimeLimit": "time_max",
     "PartitionMaxNodes": "nodes_max",
     "PartitionMinNodes": "nodes_min",
 }
 _ACCOUNTS = ("account", "partition", "qos", "defaultqos")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class QosLimits:
-    """A quality of service, and what it allows to one job; None is "no limit".
-
-    `overrides` are the limits of a partition that do not hold for its jobs, as profiles call them.
-    """
-
-    name: str
-    time_max_s: int | None
-    nodes_max: int | None
-    gpus_max: int | None
-    cpus_max: int | None
-    deny_on_limit: bool
-    overrides: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,10 +31,10 @@ class Account:
     default_qos: str
 
 
-def qos(environment: Mapping[str, str]) -> list[QosLimits] | None:
-    """All of them; None if there is no database, or it does not answer."""
+def qos(environment: Mapping[str, str]) -> dict[str, Qos] | None:
+    """All of them by name; None if there is no database, or it does not answer."""
     rows = _rows(["qos"], _QOS, environment)
-    return None if rows is None else [_qos(row) for row in rows]
+    return None if rows is None else {row["name"]: _qos(row) for row in rows}
 
 
 def accounts(user: str, cluster: str, environment: Mapping[str, str]) -> list[Account] | None:
@@ -77,18 +64,17 @@ def _rows(
     return [dict(zip(fields, row, strict=True)) for row in rows if len(row) == len(fields)]
 
 
-def _qos(row: Mapping[str, str]) -> QosLimits:
+def _qos(row: Mapping[str, str]) -> Qos:
     """One job can have no more than a user or an account, nor than all jobs together."""
     tres = [pairs(row[name].split(",")) for name in ("maxtres", "maxtrespu", "maxtrespa", "grptres")]
-    flags = row["flags"].split(",")
+    flags, most = row["flags"].split(","), seconds(row["maxwall"])
 
     def least(name: str) -> int | None:
         limits = (limit(one[name]) for one in tres)
         return min((one for one in limits if one is not None), default=None)
 
-    return QosLimits(
-        name=row["name"],
-        time_max_s=seconds(row["maxwall"]),
+    return Qos(
+        time_max=None if most is None else Duration(most),
         nodes_max=least("node"),
         gpus_max=least("gres/gpu"),
         cpus_max=least("cpu"),

@@ -13,11 +13,12 @@ from sbatchgen.discover.comparison import Difference, differences, updated
 from sbatchgen.discover.profile import text
 from sbatchgen.discover.shapes import MEMORY_DIFFERS
 from sbatchgen.inputs.document import decode
-from sbatchgen.inputs.profile import Profile
-from sbatchgen.slurm.accounts import Account, QosLimits
+from sbatchgen.inputs.profile import Profile, Qos
+from sbatchgen.slurm.accounts import Account
 from sbatchgen.slurm.config import settings_in
 from sbatchgen.slurm.node import nodes_in
 from sbatchgen.slurm.partition import partitions_in
+from sbatchgen.units import Duration
 from tests.cluster.controller import Controller
 from tests.conftest import FIXTURES, Command
 from tests.slurm import fakes
@@ -287,15 +288,7 @@ def test_names_of_partitions_that_are_not_the_clusters() -> None:
     ]
 
 
-QOS = QosLimits(
-    name="high",
-    time_max_s=43200,
-    nodes_max=4,
-    gpus_max=64,
-    cpus_max=None,
-    deny_on_limit=True,
-    overrides=("time_max",),
-)
+QOS = Qos(time_max=Duration(43200), nodes_max=4, gpus_max=64, deny_on_limit=True, overrides=("time_max",))
 
 
 @pytest.mark.parametrize(
@@ -312,7 +305,7 @@ def test_accounts_and_the_qos_that_slurm_enforces(enforced: str, told: dict[str,
     cluster = live(
         "PartitionName=p State=UP",
         settings=f"AccountingStorageEnforce = {enforced}\n",
-        qos=[QOS],
+        qos={"high": QOS},
         accounts=mine,
     )
     made = text(cluster, {"PATH": ""}, name="x", today=TODAY)
