@@ -87,3 +87,10 @@ def test_cpu_jobs_fit_on_the_smallest_nodes(profile: Document[Profile]) -> None:
     made = plan(profile, "cpu")
     assert made.options.cpus_per_task is not None
     assert made.options.cpus_per_task <= 32
+
+
+def test_the_type_to_name_is_one_of_which_a_node_has_as_many() -> None:
+    text = PROFILE.replace("gpu_types: {h100: 8}", "gpu_types: {mig: 2, h100: 6}")
+    made = plan(decode(text, Profile, name="site.yaml"), "ddp", gpus_per_node=6)
+    (fix,) = (one.problem.fix for one in check(made, log_folders_made=True) if one.rule == "SB209")
+    assert fix == "name one, as h100:6"
