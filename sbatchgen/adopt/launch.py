@@ -10,9 +10,10 @@ from sbatchgen import quoting
 from sbatchgen.adopt import container, shape, trainer
 from sbatchgen.adopt.draft import Draft, is_variable
 from sbatchgen.bash import Word
-from sbatchgen.bash.body import SHELLS, string_body
+from sbatchgen.bash.body import string_body
 from sbatchgen.bash.command import Command
 from sbatchgen.bash.launch import Tool
+from sbatchgen.bash.tools import SHELLS
 from sbatchgen.job.launches import CONTAINERS, LAUNCHERS, MPI, Launch
 
 # Options of srun that it takes from the environment as well.

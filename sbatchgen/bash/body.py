@@ -15,12 +15,12 @@ from functools import cached_property, lru_cache
 
 from sbatchgen.bash.command import Assignment, Command, Context, ShellOption, VariableUse
 from sbatchgen.bash.text import Fault, ShellText
+from sbatchgen.bash.tools import SHELLS
 from sbatchgen.bash.values import Values
 from sbatchgen.bash.walk import Walk, walk
 from sbatchgen.bash.word import Word, expansion
 
 TOP = Context()
-SHELLS = frozenset(("bash", "sh", "dash", "ksh", "zsh", "ash", "rbash", "mksh"))
 
 
 class Body:

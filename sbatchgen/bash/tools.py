@@ -193,7 +193,7 @@ SYNTAX: dict[str, Syntax] = {
     ),
     "sh": Syntax(values=_names("rcfile init-file o O"), shorts=_letters("c=command l=login")),
 }
-SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
+SHELLS = frozenset(("bash", "sh", "dash", "ksh", "zsh", "ash", "rbash", "mksh"))
 TORCH_MODULES = frozenset(("torch.distributed.run", "torch.distributed.launch"))
 MODULES = {
     **dict.fromkeys(TORCH_MODULES, "torchrun"),

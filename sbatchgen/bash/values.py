@@ -142,7 +142,7 @@ class Values:
         """The last assignment that is always made before an offset, and those after it that may count."""
         known = self._by_name.get(name, [])
         around = [span for span in self._walk.timeless if span[0] <= at < span[1]]
-        if any(self._is_function(span) for span in around):
+        if not self._walk.function_spans.isdisjoint(around):
             only = known[0] if len(known) == 1 and known[0].context.top else None
             return only, []
         before = [each for each in known if each.end <= at]
@@ -159,9 +159,6 @@ class Values:
             each for each in known if each.context.function and each.by not in LOCAL and each not in later
         ]
         return last, later
-
-    def _is_function(self, span: tuple[int, int]) -> bool:
-        return span in self._walk.function_spans
 
 
 def _heredoc(word: Word, piece: Piece, match: re.Match[str]) -> Word | None:

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from sbatchgen.bash.body import SHELLS, Body, string_body
+from sbatchgen.bash.body import Body, string_body
 from sbatchgen.bash.launch import Tool, ToolOption, chain
+from sbatchgen.bash.tools import SHELLS
 from sbatchgen.plan.resources import Amounts, Resources
 
 if TYPE_CHECKING:
@@ -82,11 +83,6 @@ class Launch:
         return self.tools[-1]
 
     @cached_property
-    def is_python(self) -> bool:
-        """Whether the program is one of Python."""
-        return any(tool.name == "python" or tool.name in LAUNCHERS for tool in self.tools)
-
-    @cached_property
     def is_helper(self) -> bool:
         """Whether the program is a small one, such as hostname, that no training depends on."""
         name = self.program.name.rpartition("/")[2]
@@ -100,7 +96,8 @@ class Launch:
         """Whether it starts a Python program that does the script's real work."""
         code = next((tool for tool in self.tools if tool.name == "python"), None)
         inline = code is not None and code.option("c") is not None
-        return self.is_python and not self.is_helper and not inline and not self.command.context.substitution
+        is_python = code is not None or self.launcher is not None
+        return is_python and not self.is_helper and not inline and not self.command.context.substitution
 
     @cached_property
     def is_native(self) -> bool:

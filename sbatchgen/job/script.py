@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -27,7 +27,8 @@ from sbatchgen.sbatch.reader import Script, read
 from sbatchgen.sbatch.releases import Spec, line_of
 
 if TYPE_CHECKING:
-    from sbatchgen.bash import Body, Command, Word
+    from sbatchgen.bash import Assignment, Body, Command, Word
+    from sbatchgen.bash.command import VariableUse
     from sbatchgen.bash.launch import ToolOption
     from sbatchgen.job.containers import Container
     from sbatchgen.job.launches import Launch
@@ -169,6 +170,21 @@ class JobScript(Job):
         return frozenset(one.name for one in self.body.sets)
 
     @cached_property
+    def tested(self) -> frozenset[str]:
+        """The variables and words of the tests, as PBS_JOBID of [ -n "$PBS_JOBID" ]."""
+        tests = (command for command in self.body.commands if command.test or command.name == "test")
+        words = [word for command in tests for word in command.words]
+        return frozenset(name for word in words for name in (*word.variables, word.value or word.text))
+
+    def first_uses(self, names: Callable[[str], object]) -> Iterator[VariableUse]:
+        """The first use without a default of each of these variables that the script does not set."""
+        seen = set(self.assigned)
+        for use in self.body.uses:
+            if use.name not in seen and use.operator[:1] not in (*":-=+?",) and names(use.name):
+                seen.add(use.name)
+                yield use
+
+    @cached_property
     def sources_commands(self) -> bool:
         """Whether it sources files that are not for the environment alone, as a virtual environment's are."""
         files = [command.words[1] for command in self.named("source", ".") if len(command.words) > 1]
@@ -226,6 +242,10 @@ class JobScript(Job):
     def at(self, line: int, column: int = 1, end: int = 0) -> Place:
         """A place in the script."""
         return Place(f"{self.file}:{line}:{column}", line, column, end)
+
+    def at_start(self, one: Assignment | VariableUse) -> Place:
+        """Where an assignment or a use of a variable starts, to the end of the line."""
+        return self.at(one.line, one.column)
 
     def at_word(self, word: Word | Command) -> Place:
         """Where a word or a command of the body is; to the end of the line if it continues on the next."""

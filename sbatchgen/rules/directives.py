@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from sbatchgen.bash.body import SHELLS
+from sbatchgen.bash.tools import SHELLS
 from sbatchgen.errors import did_you_mean
 from sbatchgen.finding import Edit, Severity
 from sbatchgen.job.known_options import PYXIS_NAMES, RENAMED, SRUN_ONLY, releases, table
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.values import BAD_VALUE, EXAMPLES, refused
+from sbatchgen.sbatch.combination import hint_rivals
+from sbatchgen.sbatch.grammar import MAIL_EVENTS
 from sbatchgen.sbatch.header import FOREIGN, READ, Directive, Kind
 from sbatchgen.sbatch.options import MAIL_TYPES_REPLACE, Option, Stop
 from sbatchgen.sbatch.releases import RELEASES, HasArgument
@@ -26,11 +28,6 @@ _NO_DIRECTIVES = {"SBATCH", "SLURM", "BSUB"}
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 _TYPOGRAPHIC = re.compile(f"(?:(?<=\\s)[{_DASHES}])|[\u00a0\u2007\u202f\u201c\u201d\u2018\u2019\u00ab\u00bb]")
 _PLACEHOLDER = re.compile(r"<[^<>@]+>|\byour[-_.]?\w*@|\bNetID\b", re.IGNORECASE)
-_NAMES_OF_EVENTS = """
-NONE BEGIN END FAIL REQUEUE ALL INVALID_DEPEND STAGE_OUT TIME_LIMIT TIME_LIMIT_90 TIME_LIMIT_80 TIME_LIMIT_50
-ARRAY_TASKS
-"""
-_EVENTS = frozenset(_NAMES_OF_EVENTS.split())
 
 
 @RULES.add("SB101", "error", "the first line does not start with #!")
@@ -281,17 +278,6 @@ def _ambiguous(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_use(stop), what, "write the whole option")
 
 
-@RULES.add("SB118", "warning", "a directive that continues on the next line", pedantic=True)
-def _continued(script: JobScript) -> Iterator[Hit]:
-    for line in script.sbatch.directives:
-        if line.kind in READ and re.search(r"\\[ \t]*$", line.text) and "#" not in line.text[1:]:
-            column = len(line.text.rstrip()) if line.text.rstrip().endswith("\\") else len(line.text)
-            what = "directives do not continue on the next line: sbatch drops the backslash, the next line "
-            what += "stands alone"
-            edits = (Edit(line.line, len(line.text.rstrip("\\ \t")) + 1, 0, ""),)
-            yield Hit(script.at(line.line, column), what, "write one directive per line", edits=edits)
-
-
 @RULES.add("SB119", "warning", "an option that is given twice")
 def _repeated(script: JobScript) -> Iterator[Hit]:
     first: dict[str, Option] = {}
@@ -430,7 +416,7 @@ def _strange_time(script: JobScript) -> Iterator[Hit]:
 def _mail(script: JobScript) -> Iterator[Hit]:
     for use in _uses(script):
         events = [event.strip() for event in (use.value or "").split(",")]
-        unknown = [event for event in events if event and event.upper() not in _EVENTS]
+        unknown = [event for event in events if event and event.upper() not in MAIL_EVENTS]
         if use.name == "mail-type" and unknown and len(unknown) < len(events):
             what = f"--mail-type ignores '{', '.join(unknown)}', which is not an event"
             yield Hit(script.at_use(use), what, "use BEGIN, END, FAIL, REQUEUE, TIME_LIMIT_90 or ALL")
@@ -476,21 +462,6 @@ def _hetjob(script: JobScript) -> Iterator[Hit]:
             yield Hit(
                 script.at(line.line), what, "write --option=value for values, and hetjob on its own line"
             )
-    yield from _unread(script)
-
-
-def _unread(script: JobScript) -> Iterator[Hit]:
-    """The components that the reader skips, reported once."""
-    read, rest = len(script.sbatch.components), script.sbatch.unread
-    if rest:
-        lines = (line for line in script.sbatch.directives if line.kind is Kind.SEPARATOR)
-        first = next((line for line in lines if line.component == read), None)
-        what = f"a job of {read + rest} components: from number {read + 1} on, they are not looked at here"
-        yield Hit(
-            script.at(first.line if first else 1),
-            what,
-            "split it into several jobs, or check the others yourself",
-        )
 
 
 @RULES.add("SB135", "error", "a combination that sbatch refuses")
@@ -540,15 +511,10 @@ def _template(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB137", "warning", "a hint that is ignored")
 def _hint(script: JobScript) -> Iterator[Hit]:
-    rivals = [name for name in HINT_RIVALS if name in script.options]
-    if script.release >= "25.11":
-        rivals += [name for name in ("cores-per-socket", "sockets-per-node") if name in script.options]
+    rivals = [name for name in hint_rivals(script.release) if name in script.options]
     if "hint" in script.options and rivals:
         what = f"sbatch ignores --hint together with --{rivals[0]}, and says so only with -v"
         yield Hit("hint", what, "keep one of them")
-
-
-HINT_RIVALS = ("ntasks-per-core", "threads-per-core", "extra-node-info")
 
 
 @RULES.add("SB138", "warning", "memory that is read as megabytes")

@@ -70,7 +70,7 @@ def _own_folder(script: JobScript) -> Iterator[Hit]:
             seen.add(use.line)
             what = "Slurm runs a copy of the script in its spool folder: this is not the folder of your "
             what += "script"
-            yield Hit(script.at(use.line, use.column), what, fix)
+            yield Hit(script.at_start(use), what, fix)
 
 
 def _is_fallback(script: JobScript, at: int) -> bool:
@@ -205,7 +205,7 @@ def _threads_fit(script: JobScript) -> Iterator[Hit]:
         if threads * count > cpus:
             many = f"{count} processes of {threads} threads" if count > 1 else f"{threads} threads"
             fix = f"OMP_NUM_THREADS={max(1, cpus // count)}, or --cpus-per-task={threads * count}"
-            place = script.at(given[-1].line, given[-1].column)
+            place = script.at_start(given[-1])
             yield Hit(place, f"OMP_NUM_THREADS={threads}: {many}, but {has}", fix)
         for name, word, value in _arguments(launch):
             workers = _small(value) if _WORKERS.fullmatch(name) else 0
@@ -217,21 +217,15 @@ def _threads_fit(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB408", "warning", "a variable that Slurm does not set in this job")
 def _variables_set(script: JobScript) -> Iterator[Hit]:
-    uses = [use for use in script.body.uses if use.name in _NEEDED and use.operator[:1] not in (*":-=+?",)]
-    if not uses or script.sbatch.has_foreign:
-        return
-    own = script.assigned | _tested(script)
-    seen = set()
-    for use in uses:
+    for use in script.first_uses(_NEEDED.get):
         options = _NEEDED[use.name]
-        if use.name in seen or use.name in own:
+        if script.sbatch.has_foreign or use.name in script.tested:
             continue
         if any(option in script.options or option in script.sbatch.options for option in options):
             continue
-        seen.add(use.name)
         what = f"Slurm sets {use.name} only if --{options[0]} is given: here it is empty"
         fix = f"add --{options[0]}=N to the directives, or write ${{{use.name}:-1}}"
-        yield Hit(script.at(use.line, use.column), what, fix)
+        yield Hit(script.at_start(use), what, fix)
 
 
 @RULES.add("SB409", "warning", "a network interface that the cluster does not use", about_fit=True)
@@ -248,7 +242,7 @@ def _interfaces_known(script: JobScript) -> Iterator[Hit]:
         names = [name for name in value.split(",") if name]
         if names and not any(a.startswith(b) or b.startswith(a) for a in names for b in used.split(",") if b):
             what = f"{one.name}={value}, but nodes of cluster '{script.profile.name}' communicate over {used}"
-            yield Hit(script.at(one.line, one.column), what, f"{one.name}={used}")
+            yield Hit(script.at_start(one), what, f"{one.name}={used}")
 
 
 @RULES.add("SB410", "warning", "a setting for debugging that makes training slow")
@@ -261,7 +255,7 @@ def _debugging(script: JobScript) -> Iterator[Hit]:
         if value.upper() in _SLOW[one.name] and site.get(one.name) != value:
             what = f"{one.name}={value} is for debugging and slows training down"
             often = "info" if one.name.endswith("_DISABLE") else None  # some machines need it
-            yield Hit(script.at(one.line, one.column), what, "remove it when you have found the error", often)  # type: ignore[arg-type]
+            yield Hit(script.at_start(one), what, "remove it when you have found the error", often)  # type: ignore[arg-type]
 
 
 @RULES.add("SB411", "warning", "a first line with a shell that can't read the script", pedantic=True)
@@ -354,7 +348,7 @@ def _old_names(script: JobScript) -> Iterator[Hit]:
         )
 
 
-@RULES.add("SB415", "warning", "a limit that is too low for training")
+@RULES.add("SB415", "warning", "a ulimit that is too low for training")
 def _limits_raised(script: JobScript) -> Iterator[Hit]:
     for command in script.named("ulimit") if script.trainings else ():
         words = [word.value or "" for word in command.words[1:]]
@@ -384,9 +378,7 @@ def _own_variables(script: JobScript) -> Iterator[Hit]:
             what += "end where it differs from the job"
         else:
             what = f"{one.name} is Slurm's: srun takes it for --{option}, which then differs from the job"
-        yield Hit(
-            script.at(one.line, one.column), what, f"srun --{option}=N, or another name for your variable"
-        )
+        yield Hit(script.at_start(one), what, f"srun --{option}=N, or another name for your variable")
 
 
 _OPTIONS_OF_SRUN = {
@@ -410,7 +402,7 @@ def _gloo_interface(script: JobScript) -> Iterator[Hit]:
         if value[:1] in ("^", "="):
             what = f"GLOO_SOCKET_IFNAME={value}: gloo looks for an interface with just this name"
             yield Hit(
-                script.at(one.line, one.column),
+                script.at_start(one),
                 what,
                 "GLOO_SOCKET_IFNAME=NAME, as ip -brief address shows it",
             )
@@ -427,7 +419,7 @@ def _adapter_prefix(script: JobScript) -> Iterator[Hit]:
         if short:
             what = f"NCCL takes {short[0]} as a prefix, which also matches {short[0]}0"
             exact = f"^={value[1:]}" if value.startswith("^") else f"={value}"
-            yield Hit(script.at(one.line, one.column), what, f"NCCL_IB_HCA={exact}")
+            yield Hit(script.at_start(one), what, f"NCCL_IB_HCA={exact}")
 
 
 @RULES.add("SB419", "info", "Python output that reaches the log late")
@@ -516,17 +508,6 @@ def _arguments(launch: Launch) -> Iterator[tuple[str, Word, str]]:
 def _small(text: str) -> int:
     """A number of up to four digits; 0 for anything else."""
     return int(text) if re.fullmatch(r"\d{1,4}", text, re.ASCII) else 0
-
-
-def _tested(script: JobScript) -> set[str]:
-    """The variables that a test asks for."""
-    return {
-        name
-        for command in script.body.commands
-        if command.test
-        for word in command.words
-        for name in (*word.variables, word.text)
-    }
 
 
 def _settings(script: JobScript, names: Container[str]) -> Iterator[tuple[Assignment, str]]:

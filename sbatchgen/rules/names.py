@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import islice
 
 from sbatchgen.job.known_options import distance
 from sbatchgen.job.script import JobScript
@@ -78,19 +79,10 @@ READ_BY_CHILDREN = frozenset(_READ_BY_CHILDREN.split())
 
 @RULES.add("SB421", "warning", "a variable that Slurm never sets")
 def _misnamed(script: JobScript) -> Iterator[Hit]:
-    own = script.assigned
-    seen: set[str] = set()
-    for use in script.body.uses:
-        name = use.name
-        if len(seen) > NAMES_MAX:
-            return
-        if not name.startswith("SLURM") or name in own or name in seen or use.operator[:1] in (*":-=+?",):
-            continue
-        seen.add(name)
-        meant = _meant(name)
-        if meant:
-            what = f"Slurm does not set {name}: it is empty"
-            yield Hit(script.at(use.line, use.column), what, meant)
+    uses = script.first_uses(lambda name: name.startswith("SLURM"))
+    for use in islice(uses, NAMES_MAX):
+        if meant := _meant(use.name):
+            yield Hit(script.at_start(use), f"Slurm does not set {use.name}: it is empty", meant)
 
 
 @lru_cache(maxsize=1024)
@@ -142,7 +134,7 @@ def _unexported(script: JobScript) -> Iterator[Hit]:
         if started and started[-1] > one.at:
             exported.add(one.name)
             what = f"{one.name} is not exported: the programs that the script starts do not see it"
-            yield Hit(script.at(one.line, one.column), what, f"export {one.name}={_shown(one.value)}")
+            yield Hit(script.at_start(one), what, f"export {one.name}={_shown(one.value)}")
 
 
 def _shown(value: str | None) -> str:
@@ -151,30 +143,15 @@ def _shown(value: str | None) -> str:
 
 @RULES.add("SB424", "warning", "a variable of another scheduler")
 def _of_others(script: JobScript) -> Iterator[Hit]:
-    own = script.assigned | _asked_for(script)
-    seen: set[str] = set()
-    for use in script.body.uses:
-        if (
-            use.name not in OF_OTHERS
-            or use.name in own
-            or use.name in seen
-            or use.operator[:1] in (*":-=+?",)
-        ):
+    if _OTHERS & {word.lower() for word in script.tested}:
+        return  # the script is for several schedulers
+    for use in script.first_uses(OF_OTHERS.get):
+        if use.name in script.tested:
             continue
-        seen.add(use.name)
         what = f"Slurm does not set {use.name}: it is empty"
         if script.lines[use.line - 1].lstrip().startswith("cd "):
             what += ", so cd goes to the home folder"
-        yield Hit(script.at(use.line, use.column), what, f"${OF_OTHERS[use.name]}")
-
-
-def _asked_for(script: JobScript) -> set[str]:
-    """The variables that a test asks for: the script is for several schedulers."""
-    tests = (command for command in script.body.commands if command.test or command.name == "test")
-    words = [word for command in tests for word in command.words]
-    if any((word.value or "").lower() in _OTHERS for word in words):
-        return set(OF_OTHERS)
-    return {name for word in words for name in word.variables}
+        yield Hit(script.at_start(use), what, f"${OF_OTHERS[use.name]}")
 
 
 _OTHERS = frozenset(("pbs", "torque", "sge", "uge", "lsf"))
@@ -195,5 +172,5 @@ def _world_size(script: JobScript) -> Iterator[Hit]:
         if re.fullmatch(r"\d{1,5}", value) and int(value) != tasks and not given[-1].context.branch:
             what = f"WORLD_SIZE={value}, and srun starts {tasks} processes"
             what += ": they wait for the others" if int(value) > tasks else ""
-            yield Hit(script.at(given[-1].line, given[-1].column), what, "WORLD_SIZE=$SLURM_NTASKS")
+            yield Hit(script.at_start(given[-1]), what, "WORLD_SIZE=$SLURM_NTASKS")
         return

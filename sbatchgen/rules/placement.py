@@ -274,14 +274,9 @@ def _licenses(text: str, slurm: str) -> tuple[str, ...]:
 
 def _hosts(text: str, slurm: str, *, passed_on: bool = False) -> list[str]:
     """The names in a list of hosts; none if it is malformed (SB140) or the name of a file."""
-    from sbatchgen.sbatch import hostlist  # only jobs that name nodes need it
-    from sbatchgen.sbatch.grammar import RefusedError
+    from sbatchgen.sbatch.hostlist import hosts_of  # only jobs that name nodes need it
 
-    read = hostlist.passed_on if passed_on else hostlist.expanded
-    try:
-        return [] if "/" in text else read(text, slurm=slurm)
-    except RefusedError:
-        return []
+    return hosts_of(text, slurm=slurm, passed=passed_on) or []
 
 
 def _array(text: str) -> tuple[int, int]:

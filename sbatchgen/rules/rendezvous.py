@@ -69,7 +69,7 @@ def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
             value = script.body.value(one.word) or ""
             if LOOPBACK.match(value):
                 what = f"{one.name}={value} is each node itself: the {nodes} nodes never find each other"
-                yield Hit(script.at(one.line, one.column), what, fix)
+                yield Hit(script.at_start(one), what, fix)
     yield from (Hit(place, what, fix) for place, what in _doubtful_addresses(script))
 
 
@@ -174,7 +174,7 @@ def _ports(script: JobScript) -> Iterator[tuple[Place, str]]:
         return
     for one in script.body.sets:
         if one.word is not None and re.fullmatch(r"(?:MASTER|MAIN_PROCESS|RDZV)_PORT", one.name):
-            yield script.at(one.line, one.column), one.value or ""
+            yield script.at_start(one), one.value or ""
     for launch in used:
         launcher = launch.launcher
         if launcher is None or "standalone" in launcher.options:

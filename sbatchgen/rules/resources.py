@@ -359,7 +359,7 @@ def _shards_shared(job: Job) -> Iterator[Hit]:
         yield Hit("exclusive", what, "remove --exclusive")
 
 
-@RULES.add("SB237", "error", "what no kind of node has together", about_fit=True)
+@RULES.add("SB237", "error", "GPUs, CPUs and memory that no node has together", about_fit=True)
 def _kind_of_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         asked = job.resources.spread(partition.nodes_max)

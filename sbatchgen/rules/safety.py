@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 
 from sbatchgen.bash import Assignment, Command, Word
-from sbatchgen.bash.body import SHELLS
+from sbatchgen.bash.tools import SHELLS
 from sbatchgen.finding import Edit, Place
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
@@ -146,7 +146,7 @@ def _of_others(script: JobScript) -> Iterator[Hit]:
             continue
         if made.by == "unset" or made.by.startswith("$") or made.prefix or made.context.branch:
             continue
-        at = script.at(made.line, made.column)
+        at = script.at_start(made)
         if made.name in _LOADED:
             severity = "info" if made.name.startswith("LD_") else None
             fix = f"set it for one command alone: {made.name}=... python train.py"
@@ -192,7 +192,7 @@ def _is_recursive(script: JobScript, command: Command) -> bool:
     return any(flag == "--recursive" or (flag[1:2] != "-" and set("rR") & set(flag)) for flag in flags)
 
 
-@RULES.add("SB805", "warning", "outside text that is run as commands", pedantic=True)
+@RULES.add("SB805", "warning", "text from outside the script that is run as commands", pedantic=True)
 def _evaluated(script: JobScript) -> Iterator[Hit]:
     if "eval" not in script.text and " -c" not in script.text:
         return
@@ -360,7 +360,7 @@ def _of_one(script: JobScript) -> Iterator[Hit]:
     for made in script.body.sets:
         value = made.value if _ADDRESS.search(made.name) else None
         if value and _IPV4.fullmatch(value):
-            yield _fixed_address(script.at(made.line, made.column), value)
+            yield _fixed_address(script.at_start(made), value)
     for launch in script.trainings:
         for option in launch.launcher.given if launch.launcher else ():
             named = option.name in ("master-addr", "rdzv-endpoint", "main-process-ip")

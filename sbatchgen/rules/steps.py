@@ -72,7 +72,7 @@ def _expanded_in_the_task(script: JobScript) -> Iterator[Hit]:
                 what = f"{one.name}=${name} is set before srun starts: all {tasks} tasks get the same value, "
                 what += "0"
                 fix = f"srun bash -c 'export {one.name}=${name}; exec python ...'"
-                yield Hit(script.at(one.line, one.column), what, fix)
+                yield Hit(script.at_start(one), what, fix)
 
 
 @RULES.add("SB309", "error", "a script that ends before its background processes")
@@ -208,7 +208,7 @@ def _gpus_chosen(script: JobScript) -> Iterator[Hit]:
             has = "one GPU, number 0" if gpus == 1 else f"{gpus} GPUs, numbers 0 to {gpus - 1}"
             what = f"CUDA_VISIBLE_DEVICES={value}, and the job has {has} on a node: the others don't exist, "
             what += "or are another job's"
-            yield Hit(script.at(one.line, one.column), what, "remove it: Slurm sets it")
+            yield Hit(script.at_start(one), what, "remove it: Slurm sets it")
 
 
 @RULES.add("SB317", "warning", "Slurm commands in a loop", pedantic=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from signal import Signals
 
 from sbatchgen.bash import Command
-from sbatchgen.bash.body import SHELLS
+from sbatchgen.bash.tools import SHELLS
 from sbatchgen.finding import Edit
 from sbatchgen.job.launches import Launch
 from sbatchgen.job.script import JobScript
@@ -28,10 +28,10 @@ _NAMES = {str(int(one)): one.name for one in Signals}
 _AFTER_OK = re.compile(r"(?:^|[,?=])(?:afterok|aftercorr)\b")
 
 
-def _signal(script: JobScript) -> tuple[bool, str] | None:
-    """Whether --signal is for the batch shell, and the signal's name; None without --signal."""
+def _signal(script: JobScript, *, batch: bool) -> str | None:
+    """The name of --signal's signal, if it is for the batch shell, or if it is for the steps; else None."""
     found = read_signal(script.option("signal").partition("@")[0], slurm=script.slurm)
-    return ("B" in found[0], _name(str(found[1]))) if found else None
+    return _name(str(found[1])) if found and ("B" in found[0]) == batch else None
 
 
 def _name(signal: str) -> str:
@@ -91,12 +91,9 @@ def _shown(launch: Launch) -> str:
 
 @RULES.add("SB601", "warning", "a signal without a trap, which ends the script")
 def _has_trap(script: JobScript) -> Iterator[Hit]:
-    signal = _signal(script)
-    if signal is None or not signal[0] or signal[1] in HARMLESS:
+    name = _signal(script, batch=True)
+    if name is None or name in HARMLESS or name == "INT":  # a bash that waits does not die of INT
         return
-    name = signal[1]
-    if name == "INT":
-        return  # a bash that waits for a child does not die of it
     if {name, "?"} & _trapped(script).keys() or not _is_whole(script):
         return
     if not any(_name(word.text) == name for one in script.commands for word in one.words[1:]):
@@ -107,13 +104,13 @@ def _has_trap(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB602", "warning", "a trap that runs too late")
 def _trap_in_time(script: JobScript) -> Iterator[Hit]:
-    signal = _signal(script)
-    if signal is None or not signal[0] or signal[1] not in _trapped(script):
+    signal = _signal(script, batch=True)
+    if signal is None or signal not in _trapped(script):
         return
     trainings = script.trainings
     if not trainings or script.named("wait", "coproc") or any(one.background for one in script.body.commands):
         return
-    what = f"bash waits for {_shown(trainings[-1])} to end before it runs the trap for {signal[1]}: the "
+    what = f"bash waits for {_shown(trainings[-1])} to end before it runs the trap for {signal}: the "
     what += "training has ended, or was killed at the limit, by then"
     fix = "end the line with &, then add: while kill -0 $! 2>/dev/null; do wait $!; done"
     yield Hit(script.at_word(trainings[-1].command), what, fix)
@@ -121,12 +118,12 @@ def _trap_in_time(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB603", "warning", "a signal that does not reach its handler")
 def _reaches(script: JobScript) -> Iterator[Hit]:
-    signal = _signal(script)
-    if signal is None or signal[0] or script.body.language not in SHELLS:
+    signal = _signal(script, batch=False)
+    if signal is None or script.body.language not in SHELLS:
         return
-    name, value = signal[1], script.option("signal")
-    if name in _trapped(script):
-        what = f"--signal={value} goes to the steps, not to the script: its trap for {name} never runs"
+    value = script.option("signal")
+    if signal in _trapped(script):
+        what = f"--signal={value} goes to the steps, not to the script: its trap for {signal} never runs"
         yield Hit("signal", what, f"--signal=B:{value.partition(':')[2] or value}")
         return
     started = any(one.step or one.mpi for one in script.launches)
@@ -200,41 +197,41 @@ def _dependency(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB613", "warning", "a wait that the signal interrupts")
 def _waits_on(script: JobScript) -> Iterator[Hit]:
-    signal = _signal(script)
-    if signal is None or not signal[0] or signal[1] not in _trapped(script):
+    signal = _signal(script, batch=True)
+    if signal is None or signal not in _trapped(script):
         return
     waits = [one for one in script.named("wait") if not one.context.function and not one.context.trap]
     behind = [one for one in script.trainings if one.command.background]
     ends = {"exit", "wait", "scontrol", "sbatch", "exec"}
     if len(waits) != 1 or waits[0].context.loop or not behind or not _is_whole(script):
         return
-    if any(command.name in ends for command in _handlers(script, (signal[1],))):
+    if any(command.name in ends for command in _handlers(script, (signal,))):
         return
-    what = f"{signal[1]} interrupts this wait (status over 128): the script goes on and ends, and Slurm "
+    what = f"{signal} interrupts this wait (status over 128): the script goes on and ends, and Slurm "
     what += f"kills {_shown(behind[0])}"
     yield Hit(script.at_word(waits[0]), what, 'while kill -0 "$pid" 2>/dev/null; do wait "$pid"; done')
 
 
 @RULES.add("SB614", "warning", "a signal that kills torchrun")
 def _torchrun_signal(script: JobScript) -> Iterator[Hit]:
-    signal = _signal(script)
-    if signal is None or signal[0] or signal[1] not in ("USR1", "USR2"):
+    signal = _signal(script, batch=False)
+    if signal is None or signal not in ("USR1", "USR2"):
         return
     for launch in script.trainings:
         agent = launch.launcher
         if launch.step is None or agent is None or agent.name != "torchrun":
             continue
         handled = agent.option("signals-to-handle")
-        if handled is None or (handled.value is not None and signal[1] not in handled.value):
-            what = f"torchrun gets {signal[1]} before the time limit and has no handler for it: it dies, and "
+        if handled is None or (handled.value is not None and signal not in handled.value):
+            what = f"torchrun gets {signal} before the time limit and has no handler for it: it dies, and "
             what += "its workers too"
-            yield Hit("signal", what, f"B:{signal[1]}@300, and a trap that writes a stop file")
+            yield Hit("signal", what, f"B:{signal}@300, and a trap that writes a stop file")
 
 
 @RULES.add("SB615", "warning", "a shell that keeps the signal from the program")
 def _shell_between(script: JobScript) -> Iterator[Hit]:
-    signal = _signal(script)
-    if signal is None or signal[0] or signal[1] in HARMLESS:
+    signal = _signal(script, batch=False)
+    if signal is None or signal in HARMLESS:
         return
     for launch in script.trainings:
         if launch.step is None or any(tool.name == "exec" for tool in launch.tools):
@@ -245,7 +242,7 @@ def _shell_between(script: JobScript) -> Iterator[Hit]:
             own = [one for one in tool.body.commands if not one.context.substitution]
             if len(own) < 2:
                 continue
-            what = f"{signal[1]} reaches only {shell.name}, which dies of it; {launch.program.name} runs on"
+            what = f"{signal} reaches only {shell.name}, which dies of it; {launch.program.name} runs on"
             last = own[-1]  # which newer bash versions run in their own place
             replaced = shell.name == "bash" and last.context.top and not last.pipe
             replaced = replaced and last.at == tool.words[0].at

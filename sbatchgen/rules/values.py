@@ -166,19 +166,17 @@ def _licenses(text: str, job: Job) -> None:
 
 def _hosts(option: str) -> Callable[[str, Job], None]:
     def check(text: str, job: Job) -> None:
-        from sbatchgen.sbatch.grammar import RefusedError
-        from sbatchgen.sbatch.hostlist import expanded, items, passed_on
+        from sbatchgen.sbatch.hostlist import hosts_of, items
 
         if "/" in text or (job.slurm >= "24.11" and "{" in text):
             return  # a file, or what slurmctld expands
         if option == "exclude" and job.slurm >= "23.11" and any(one.count("[") > 1 for one in items(text)):
             return  # of several brackets in a name, slurmctld takes some that sbatch refuses
-        try:
-            hosts = (passed_on if option == "nodelist" else expanded)(text, slurm=job.slurm)
-        except RefusedError as error:
-            if option == "nodelist" and job.is_script and not _sbatch_takes(text, job.slurm):
+        hosts = hosts_of(text, slurm=job.slurm, passed=option == "nodelist")
+        if hosts is None:
+            if option == "nodelist" and job.is_script and hosts_of(text, slurm=job.slurm) is None:
                 return  # SB126
-            raise ValueError("not a list of nodes") from error
+            raise ValueError("not a list of nodes")
         if any("[" in host or "]" in host for host in hosts):
             raise ValueError("a bracket is not closed, or not opened")
         if option == "exclude" and (both := set(hosts) & _asked_for(job)):
@@ -187,34 +185,16 @@ def _hosts(option: str) -> Callable[[str, Job], None]:
     return check
 
 
-def _sbatch_takes(text: str, slurm: str) -> bool:
-    from sbatchgen.sbatch.grammar import RefusedError
-    from sbatchgen.sbatch.hostlist import expanded
-
-    try:
-        expanded(text, slurm=slurm)
-    except RefusedError:
-        return False
-    return True
-
-
 def _asked_for(job: Job) -> set[str]:
     """The nodes of --nodelist; none if Slurm may leave some of them out."""
-    from sbatchgen.sbatch.grammar import RefusedError
-    from sbatchgen.sbatch.hostlist import passed_on
+    from sbatchgen.sbatch.hostlist import hosts_of
 
-    text, resources = job.option("nodelist"), job.resources
-    try:
-        hosts = passed_on(text, slurm=job.slurm) if "/" not in text else []
-    except RefusedError:
-        return set()
+    resources = job.resources
+    hosts = hosts_of(job.option("nodelist"), slurm=job.slurm, passed=True) or []
     if job.slurm < "23.02":
         return set(hosts[: resources.ntasks])  # of more nodes than tasks, the last ones are left out
-    return (
-        set(hosts)
-        if all(size is None or size >= len(hosts) for size in (resources.ntasks, resources.nodes_min))
-        else set()
-    )
+    fewer = any(size is not None and size < len(hosts) for size in (resources.ntasks, resources.nodes_min))
+    return set() if fewer else set(hosts)
 
 
 def _resources(text: str, job: Job) -> None:

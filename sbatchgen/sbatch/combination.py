@@ -13,7 +13,6 @@ from sbatchgen.sbatch.grammar import NO_VAL, RefusedError, fatal, fold, wrapped
 
 _ZEROS = re.compile(r"(?<!\d)0+(?=\d+$)")  # before the number that a host's name ends with
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
-_HINT_RIVALS = ("ntasks-per-core", "threads-per-core", "extra-node-info")
 _PER_GPU_RIVALS = ("gpus-per-task", "gpus-per-socket", "ntasks-per-node")
 
 
@@ -118,11 +117,17 @@ def _segment(job: Fields) -> None:
         raise fatal(f"{fit}: node count must be evenly divisible by segment size")
 
 
+def hint_rivals(slurm: str) -> tuple[str, ...]:
+    """The options that --hint gives way to."""
+    more = ("cores-per-socket", "sockets-per-node") if slurm >= "25.11" else ()
+    return ("ntasks-per-core", "threads-per-core", "extra-node-info", *more)
+
+
 def _hint(job: Fields) -> None:
     """The hint gives way to options for the same thing, or they to it."""
     if job["hint"] is None:
         return
-    rivals = _HINT_RIVALS + ("cores-per-socket", "sockets-per-node") * (job.slurm >= "25.11")
+    rivals = hint_rivals(job.slurm)
     others = job.given(*rivals)
     exported = not job.given("hint")
     if others or (exported and job.exported(*rivals)):

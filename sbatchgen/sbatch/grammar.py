@@ -37,8 +37,12 @@ _SIGNALS = (
     "TTOU",
     "XCPU",
 )
-_LIMIT_EVENTS = ("TIME_LIMIT", "TIME_LIMIT_50", "TIME_LIMIT_80", "TIME_LIMIT_90")
-_EVENTS = {"ALL", "ARRAY_TASKS", "BEGIN", "END", "FAIL", "INVALID_DEPEND", "NONE", "REQUEUE", "STAGE_OUT"}
+MAIL_EVENTS = frozenset(
+    (
+        *("NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "INVALID_DEPEND", "STAGE_OUT", "ARRAY_TASKS"),
+        *("TIME_LIMIT", "TIME_LIMIT_50", "TIME_LIMIT_80", "TIME_LIMIT_90"),
+    )
+)
 
 
 class RefusedError(Exception):
@@ -97,12 +101,9 @@ def integer(option: str, text: str, *, positive: bool, slurm: str) -> int:
     if rest or value < 0 or (positive and not value):
         raise RefusedError(f'Invalid numeric value "{text}" for {option}.', status=1)
     if value >= (INT_MAX if slurm >= "23.02" else LONG_MAX):
-        raise RefusedError(_too_big(value, option, slurm), status=1)
+        size = "too large" if slurm >= "23.11" else "to big"
+        raise RefusedError(f"Numeric argument ({value}) {size} for {option}.", status=1)
     return wrapped(value)
-
-
-def _too_big(value: int, option: str, slurm: str) -> str:
-    return f"Numeric argument ({value}) {'too large' if slurm >= '23.11' else 'to big'} for {option}."
 
 
 def short_integer(text: str) -> int | None:
@@ -261,17 +262,13 @@ def _signal_number(text: str, slurm: str) -> int:
     if value is not None:
         return 0 if rest.strip(BLANKS) else wrapped(value)
     name = fold(text.strip(BLANKS)).removeprefix("sig").upper()
-    return int(signals.Signals[f"SIG{name}"]) if name in _signals(slurm) else 0
-
-
-def _signals(slurm: str) -> tuple[str, ...]:
-    """The names that sbatch knows."""
-    return (*_SIGNALS, "CHLD", "PIPE") if slurm >= "23.11" else _SIGNALS
+    known = name in _SIGNALS or (name in ("CHLD", "PIPE") and slurm >= "23.11")
+    return int(signals.Signals[f"SIG{name}"]) if known else 0
 
 
 def are_mail_events(text: str) -> bool:
     """Whether --mail-type has an event that sbatch knows; it ignores the others."""
-    return not {*_EVENTS, *_LIMIT_EVENTS}.isdisjoint(fold(text).upper().split(","))
+    return not MAIL_EVENTS.isdisjoint(fold(text).upper().split(","))
 
 
 def socket_counts(text: str) -> tuple[int, ...]:

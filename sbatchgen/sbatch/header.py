@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from sbatchgen.sbatch.grammar import BLANKS
-from sbatchgen.sbatch.releases import RELEASES, line_of
+from sbatchgen.sbatch.releases import line_of
 
 _BLANKS = re.compile(f"[{BLANKS}]*")
 _COMMAND = re.compile(r"^[ \t\v\f\r]*[^# \t\n\v\f\r]", re.MULTILINE)
@@ -149,7 +149,7 @@ def directives(text: str, *, slurm: str, file: str) -> Iterator[Directive]:
     """The directives of a script, and the lines that look like some, in order."""
     command = _COMMAND.search(text)
     end = command.start() if command else len(text)
-    spaces = _joins_spaces(slurm)
+    spaces = line_of(slurm) >= "24.05"  # whether `\ ` is a space within a word: before, it ended the word
     component, number, comments, at = 0, 1, 0, 0
     for match in _CANDIDATE.finditer(text):
         line = match[0]
@@ -215,11 +215,6 @@ def _read(line: str, number: int, component: int, kind: Kind, *, spaces: bool, f
 
 def _fatal(text: str, line: int, at: int) -> Message:
     return Message(level="fatal", text=text, line=line, column=at + 1)
-
-
-def _joins_spaces(slurm: str) -> bool:
-    r"""Whether `\ ` is a space within a word: since 24.05, before it ended the word."""
-    return RELEASES.index(line_of(slurm)) >= RELEASES.index("24.05")
 
 
 def _word(line: str, start: int, number: int, *, spaces: bool) -> tuple[Token | None, int, str]:

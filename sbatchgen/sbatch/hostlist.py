@@ -46,6 +46,14 @@ def passed_on(text: str, *, slurm: str) -> list[str]:
     return expanded(",".join(expanded(text, slurm=slurm)), slurm=slurm)
 
 
+def hosts_of(text: str, *, slurm: str, passed: bool = False) -> list[str] | None:
+    """The hosts of an option, `passed` on to slurmctld if wanted; none of a file, None if it is no list."""
+    try:
+        return [] if "/" in text else (passed_on if passed else expanded)(text, slurm=slurm)
+    except RefusedError:
+        return None
+
+
 def items(text: str) -> Iterator[str]:
     """The parts of a list; a comma or a blank in brackets does not part."""
     start = at = 0

@@ -55,7 +55,6 @@ class Script:
         directives: The lines that are directives, and those that look like some.
         components: The components of the job; the last may be incomplete.
         has_foreign: Whether it takes options from #PBS or #BSUB lines, which are not read here.
-        unread: How many components follow that are not read here, though sbatch would.
         messages: What sbatch says, in order.
         returncode: Its exit status if it ends before it asks slurmctld, else None.
     """
@@ -65,7 +64,6 @@ class Script:
     messages: tuple[Message, ...]
     returncode: int | None
     has_foreign: bool = False
-    unread: int = 0
 
     @property
     def options(self) -> Mapping[str, Option]:
@@ -126,7 +124,6 @@ def read(
         messages=tuple(call.messages),
         returncode=returncode,
         has_foreign=call.has_foreign,
-        unread=count - most if returncode is None else 0,
     )
 
 
