@@ -272,9 +272,11 @@ def _shortened(script: JobScript) -> Iterator[Hit]:
 def _ambiguous(script: JobScript) -> Iterator[Hit]:
     for stop in _complaints(script):
         if "ambiguous" in stop.complaint:
-            names = re.findall(r"'(--[\w-]+)'", stop.complaint)
-            what = f"{stop.word.text} can mean {', '.join(names[:-1])} or {names[-1]}: sbatch refuses the "
-            what += "script"
+            names = re.findall(r"'(--[\w-]+)'", stop.complaint.partition("possibilities")[2])
+            rest = names[-1] if len(names) <= 4 else f"{len(names) - 3} others"
+            what = (
+                f"{stop.word.text} can mean {', '.join(names[:-1][:3])} or {rest}: sbatch refuses the script"
+            )
             yield Hit(script.at_use(stop), what, "write the whole option")
 
 

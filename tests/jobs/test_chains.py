@@ -60,7 +60,7 @@ def steps_of_a_job(slurm_release: str) -> int:
 def site(cluster: Cluster, steps_of_a_job: int) -> Site:
     site = site_on(cluster)
     cluster.put("work/limit/sitecustomize.py", f"STEPS_OF_A_JOB = {steps_of_a_job}\n{LIMIT}")
-    cluster.put("work/limited.yaml", f"{PROFILE}setup: ['export SCRIPT=$$']\n")
+    cluster.put("work/limited.yaml", PROFILE.replace("setup: [", "setup: [export SCRIPT=$$, "))
     return site
 
 

@@ -76,6 +76,7 @@ MISTAKES = {
     "-n 2 ; tasks": "SB107: remove it, or put a # before it",
     "-J\n#SBATCH -p gpu": "SB107: write the value of -J on its line",
     "--workdir /scratch": "SB113: write --chdir",
+    "--c 1": "SB116: write the whole option",
     "--cpu-bind none": "SB114: give it to srun: srun --cpu-bind ...",
     "--image docker:me/torch": "",  # shifter's
 }
