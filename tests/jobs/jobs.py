@@ -24,10 +24,10 @@ partitions:
 env: {{OMP_NUM_THREADS: 1, PYTHONPATH: {QUICKLY}}}
 network: {{gloo_socket_ifname: hsn0}}
 options: {{mem: 2G, time: 00:10:00, cpus_per_task: 2}}
-setup: [set -euo pipefail]
 runtime: venv
 runtimes:
   venv: {{path: {sys.prefix}}}
+setup: [set -euo pipefail]
 """
 TRAINING = ("--device", "cpu", "--batch-size", "16", "--epochs", "2", "--log-every", "1", "--sync-every", "5")
 EPOCH = re.compile(r"Epoch (\d+) - Avg Loss: (\d+\.\d+), Accuracy: (\d+\.\d+)%")
