@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import yaml
 
@@ -134,21 +134,18 @@ def _refuse_characters(text: str, problems: _Problems) -> None:
         raise problems.end(line, "a line starts with %: YAML directives are not supported", "remove the line")
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class _Scalar:
+class _Scalar(NamedTuple):
     line: int
     text: str
     plain: bool  # without quotes
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class _List:
+class _List(NamedTuple):
     line: int
     items: list[_Node]
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class _Map:
+class _Map(NamedTuple):
     line: int
     pairs: list[tuple[_Node, _Node]]
 

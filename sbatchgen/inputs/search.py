@@ -51,7 +51,7 @@ def is_file_name(profile: str) -> bool:
     return "/" in profile or profile.endswith((".yaml", ".yml"))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, repr=False)
 class Places:
     """Where to look, as the environment and the current folder say."""
 

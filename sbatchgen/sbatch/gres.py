@@ -20,7 +20,7 @@ class BadItemError(Exception):
     """An item of a list of resources is invalid."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, eq=False, repr=False)
 class Item:
     """What an item of a list asks for.
 
