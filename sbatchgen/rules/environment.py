@@ -6,10 +6,10 @@ documentation; bash(1) and execve(2).
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Container, Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sbatchgen.finding import Edit
@@ -311,20 +311,12 @@ def _programs_found(script: JobScript) -> Iterator[Hit]:
         if step and {"chdir", "container-image", "container-name"} & step.options.keys():
             continue
         path = launch.program.body.value(launch.program.words[0]) or name
-        if not path.startswith("/") and not _is_file(folder / path):
+        if not path.startswith("/") and not os.path.isfile(folder / path):  # noqa: PTH113 - it takes any name
             what = f"{path} is looked up in the folder where sbatch is called, and {folder} has none"
             yield Hit(
                 script.at_word(launch.program.words[0]), what, "cd FOLDER before it, or add --chdir=FOLDER"
             )
             return
-
-
-def _is_file(path: Path) -> bool:
-    """Whether it is there; no name that is too long for a file is."""
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
 
 
 @RULES.add("SB414", "info", "the old name of a variable")

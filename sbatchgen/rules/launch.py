@@ -206,10 +206,11 @@ def _typed_variable(script: JobScript) -> Iterator[Hit]:
         "SLURM_GPUS": resources.gpus,
     }
     for launch in script.trainings:
-        option = launch.launcher.option("nproc-per-node") if launch.launcher else None
-        asked = typed.get(variable(option, launch.launcher)) if option and launch.launcher else None
+        launcher = launch.launcher
+        option = launcher.option("nproc-per-node") if launcher else None
+        name = variable(option, launcher) if option and launcher else ""
+        asked = typed.get(name)
         if option and asked and asked[0][0]:
-            name = variable(option, launch.launcher) if launch.launcher else ""
             held = ",".join(f"{kind}:{count}" for kind, count in asked)
             what = f"{name} holds '{held}', with the type: torchrun wants a plain number"
             yield Hit(script.at_option_of(option), what, "--nproc-per-node=$SLURM_GPUS_ON_NODE")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from sbatchgen.finding import Severity
 from sbatchgen.job.job import Job
@@ -195,8 +195,5 @@ def _is_there(job: Job, folder: str) -> bool:
     """Whether the folder exists; False if the place of submission is unknown."""
     if job.folder is None or "%" in folder.replace("%%", ""):
         return False
-    start = job.folder / job.option("chdir")
-    try:
-        return (start / Path(folder.replace("%%", "%"))).is_dir()
-    except (OSError, ValueError):
-        return False
+    path = job.folder / job.option("chdir") / folder.replace("%%", "%")
+    return os.path.isdir(path)  # noqa: PTH112 - it takes any name

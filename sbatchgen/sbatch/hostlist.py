@@ -31,10 +31,7 @@ def expanded(text: str, *, slurm: str) -> list[str]:
 
 def hosts(text: str) -> list[str]:
     """The names, as the current release reads them; none where it is not a list."""
-    try:
-        return expanded(text, slurm=NEWEST)
-    except RefusedError:
-        return []
+    return hosts_of(text, slurm=NEWEST) or []
 
 
 def passed_on(text: str, *, slurm: str) -> list[str]:
