@@ -250,6 +250,27 @@ def _plain(text: str) -> str:
     return _BRACES.sub(r"$\1", text)
 
 
+@RULES.add("SB510", "warning", "a container without the environment of its task", pedantic=True)
+def _environment(script: JobScript) -> Iterator[Hit]:
+    resources = script.resources
+    if not resources.gpu_count and resources.nodes * resources.tasks_per_node < 2:
+        return
+    if "APPTAINERENV_" in script.text or "SINGULARITYENV_" in script.text:  # passed on one by one
+        return
+    for container in script.containers:
+        flag = next((name for name in ("cleanenv", "containall") if name in container.options), "")
+        if (
+            container.pyxis
+            or not flag
+            or not container.trains
+            or {"env", "env-file"} & container.options.keys()
+        ):
+            continue
+        what = f"--{flag} removes SLURM_*, MASTER_* and CUDA_VISIBLE_DEVICES: each process finds no rank, "
+        what += "and may use another job's GPU"
+        yield Hit(container.options[flag][1], what, "remove it, or export APPTAINERENV_NAME=VALUE for each")
+
+
 @RULES.add("SB511", "info", "Python packages of the home folder in the container")
 def _home(script: JobScript) -> Iterator[Hit]:
     inside = {"no-home", "contain", "containall"}

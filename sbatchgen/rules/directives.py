@@ -280,6 +280,17 @@ def _ambiguous(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_use(stop), what, "write the whole option")
 
 
+@RULES.add("SB118", "warning", "a directive that continues on the next line", pedantic=True)
+def _continued(script: JobScript) -> Iterator[Hit]:
+    for line in script.sbatch.directives:
+        if line.kind in READ and re.search(r"\\[ \t]*$", line.text) and "#" not in line.text[1:]:
+            column = len(line.text.rstrip()) if line.text.rstrip().endswith("\\") else len(line.text)
+            what = "directives do not continue on the next line: sbatch drops the backslash, the next line "
+            what += "stands alone"
+            edits = (Edit(line.line, len(line.text.rstrip("\\ \t")) + 1, 0, ""),)
+            yield Hit(script.at(line.line, column), what, "write one directive per line", edits=edits)
+
+
 @RULES.add("SB119", "warning", "an option that is given twice")
 def _repeated(script: JobScript) -> Iterator[Hit]:
     first: dict[str, Option] = {}
