@@ -43,6 +43,7 @@ class GpusCommand(JobCommand):
     flag_value=WATCH_S,
     help=f"Show it again every {WATCH_S} seconds, or as many as you say.",
 )
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @FORMAT
 @click.pass_obj
 def gpus(
@@ -53,6 +54,7 @@ def gpus(
     form: str,
     *,
     by_node: bool,
+    as_json: bool,
     **given: Any,
 ) -> None:
     """Show which GPUs and shards are free.
@@ -60,14 +62,15 @@ def gpus(
     By type of GPU, or by node; --partition shows those of a partition. With --for JOB and the options of
     render: whether there is room for the job now, as in: sbatchgen gpus --for ddp --nodes 2
     """
+    asked = "json" if as_json else form
     if of_job is None:
         _check_alone(given)
 
     def show() -> None:
         if of_job is None:
-            _show(given["partition"], form, by_node=by_node)
+            _show(given["partition"], asked, by_node=by_node)
         else:
-            _show_room(of_job, args, given, form)
+            _show_room(of_job, args, given, asked)
 
     show() if watch is None else redraw(show, watch)
 

@@ -149,6 +149,7 @@ def test_hostile_reasons_change_no_screen(says: Path, command: Command) -> None:
         assert shown.status == 0
         assert "\x1b" not in shown.out + shown.err
     (node,) = json.loads(command("gpus", "--format", "json").out)["nodes"]
+    assert command("gpus", "--json").out == command("gpus", "--format", "json").out
     assert (node["unavailable"], len(node["gpus"])) == ("drained", 4)
     assert "n1: drained: PSU \\x1b[2J" in command("gpus").out
 
