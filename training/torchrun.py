@@ -80,7 +80,8 @@ def main(argv: list[str]) -> int:
         return status
     except SignalException as error:
         complain(f"torchrun was stopped by {error.sigval.name}")
-        return INTERRUPTED
+        sys.stdout.flush()
+        os._exit(INTERRUPTED)  # torch aborts an ordinary exit if the signal came while it made its store
     return 0
 
 
