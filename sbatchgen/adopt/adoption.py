@@ -17,11 +17,11 @@ from sbatchgen.adopt.remarks import Remark
 from sbatchgen.errors import DocumentError, SbatchgenError
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.search import bundled
+from sbatchgen.job.job import OLD_SLURM
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.command import TELLS_SECRETS
 from sbatchgen.lint.linter import lint
 from sbatchgen.render.render import render, rendered_by
-from sbatchgen.rules.directives import OLD
 from sbatchgen.rules.judge import check
 from sbatchgen.sbatch.header import READ
 from sbatchgen.units import is_utf8
@@ -93,8 +93,8 @@ def adopt(text: str, *, file: str, user: Mapping[str, str], day: str, folder: Pa
         DocumentError: sbatch does not take it, or it is not read as bash.
     """
     script = JobScript(file=file, text=text, assumed=True, folder=folder)
-    if script.sbatch.returncode is not None and script.read_by(OLD).sbatch.returncode is None:
-        script = script.read_by(OLD)
+    if script.sbatch.returncode is not None and script.read_by(OLD_SLURM).sbatch.returncode is None:
+        script = script.read_by(OLD_SLURM)
     _refuse(script)
     findings = [one for one in lint(script) if not one.pedantic and one.severity != "info"]
     secrets = frozenset(one.place.line for one in findings if one.rule == TELLS_SECRETS)

@@ -10,8 +10,8 @@ from sbatchgen.adopt.draft import Draft
 from sbatchgen.inputs.document import parse_scalar
 from sbatchgen.inputs.flags import key_type
 from sbatchgen.inputs.options import GPU_OPTIONS, NAMES
+from sbatchgen.job.job import OLD_SLURM
 from sbatchgen.job.script import JobScript
-from sbatchgen.rules.directives import OLD
 from sbatchgen.sbatch.grammar import INFINITE, minutes
 from sbatchgen.sbatch.header import FOREIGN, READ, Directive, Kind
 from sbatchgen.sbatch.options import Option
@@ -62,7 +62,7 @@ def _ask_once(draft: Draft) -> None:
 
 def counting(script: JobScript) -> dict[str, Option]:
     """The use that counts of each option; several --mail-type add up, as they do until Slurm 25.05."""
-    old = script.read_by(OLD).options if "mail-type" in script.options else {}
+    old = script.read_by(OLD_SLURM).options if "mail-type" in script.options else {}
     return {name: old.get(name, use) if name == "mail-type" else use for name, use in script.options.items()}
 
 

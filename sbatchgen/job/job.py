@@ -14,6 +14,7 @@ from sbatchgen.sbatch.gres import NEWEST
 from sbatchgen.units import Text
 
 DEFAULT_SLURM = NEWEST  # for scripts and profiles that name none
+OLD_SLURM = "22.05"  # still in wide use: what came later is told of where nobody names a release
 NO_CLUSTER = Profile(name=Text("unknown"), url=Text(""), checked=Text(""))
 
 

@@ -9,12 +9,11 @@ from typing import Any
 
 from sbatchgen.errors import Problem
 from sbatchgen.finding import Finding
-from sbatchgen.job.job import DEFAULT_SLURM
+from sbatchgen.job.job import DEFAULT_SLURM, OLD_SLURM
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint import suppression
 from sbatchgen.plan.plan import Plan
 from sbatchgen.rules import judge
-from sbatchgen.rules.directives import OLD
 from sbatchgen.rules.rule import Rule
 from sbatchgen.sbatch.releases import RELEASES
 
@@ -78,7 +77,7 @@ def _without_consequences(script: JobScript, found: list[Finding]) -> list[Findi
     return [one for one in found if one.rule != "SB205"]
 
 
-_ABOUT_OPTIONS = ("directives", *judge.JOBS)
+_ABOUT_OPTIONS = ("directives", "words", "meanings", *judge.JOBS)
 LONG = 1 << 17  # characters of a script that is not read for other releases as well
 
 
@@ -88,11 +87,11 @@ def _dated(script: JobScript, found: list[Finding]) -> list[Finding]:
     lines = {one.place.line for one in found if one.severity == "error" and one.rule in about}
     if not script.assumed or not lines or len(script.text) > LONG:
         return found
-    old = script.read_by(OLD)
+    old = script.read_by(OLD_SLURM)
     if (old.sbatch.returncode, old.sbatch.messages) == (script.sbatch.returncode, script.sbatch.messages):
         return found
-    takes = dict.fromkeys(lines - _refused(old), OLD)  # a line -> the newest release that takes it
-    for release in RELEASES[RELEASES.index(OLD) + 1 : RELEASES.index(script.release)] if takes else ():
+    takes = dict.fromkeys(lines - _refused(old), OLD_SLURM)  # a line -> the newest release that takes it
+    for release in RELEASES[RELEASES.index(OLD_SLURM) + 1 : RELEASES.index(script.release)] if takes else ():
         takes |= dict.fromkeys(takes.keys() - _refused(script.read_by(release)), release)
     return [_dated_finding(one, takes.get(one.place.line, "")) for one in found]
 

@@ -1,0 +1,347 @@
+"""The words of directives, as sbatch takes them for options: SB107 to SB124, SB130 and SB135.
+
+Exact: the reader does as sbatch does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from sbatchgen.errors import did_you_mean
+from sbatchgen.finding import Edit, Severity
+from sbatchgen.job.job import OLD_SLURM
+from sbatchgen.job.known_options import PYXIS_NAMES, RENAMED, SRUN_ONLY, releases, table
+from sbatchgen.job.script import JobScript
+from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.rules.values import refused
+from sbatchgen.sbatch.header import READ
+from sbatchgen.sbatch.options import MAIL_TYPES_REPLACE, Option, Stop
+from sbatchgen.sbatch.releases import RELEASES, HasArgument
+
+RULES: Rules[JobScript] = Rules()
+
+_WITH_BLANKS = frozenset(("job-name", "comment", "output", "error", "input", "chdir"))
+NAMES_OF_CLUSTER = frozenset(("partition", "clusters", "reservation", "constraint", "nodelist"))
+
+
+@RULES.add("SB107", "error", "a word that is not an option")
+def _stray(script: JobScript) -> Iterator[Hit]:
+    for before, strays in _stray_words(script):
+        word = strays[0].word.text
+        if before and _is_apart(before, word):
+            continue  # SB112
+        if before and before.spec.argument is HasArgument.OPTIONAL and before.value is None:
+            continue  # SB123
+        what = f"'{word}' is not an option: sbatch refuses the script, "
+        what += f'"Invalid directive found in batch script: {word}"'
+        fix = "remove it, or put a # before it"
+        if before and is_on_next_line(before):  # SB110
+            fix = f"write the value of {before.word.text} on its line"
+        elif before and before.value and before.spec.name in _WITH_BLANKS:
+            value = " ".join((before.value, *(stray.word.text for stray in strays)))
+            fix = f'quote the value: --{before.spec.name}="{value}"'
+        yield Hit(script.at_use(strays[0]), what, fix)
+
+
+@RULES.add("SB109", "warning", "a # that cuts off a value", pedantic=True)
+def _cut_value(script: JobScript) -> Iterator[Hit]:
+    for use in uses(script):
+        word = use.value_word
+        line = script.lines[word.line - 1] if word and word.line else ""
+        if word is not None and line[word.end - 1 : word.end] == "#":
+            rest = line[word.end - 1 :].split()[0]
+            what = f"# starts a comment: --{use.spec.name} is '{use.value}', without '{rest}'"
+            fix = f'quote it: --{use.spec.name}="{use.value}{rest}"'
+            loss = use.spec.name in PYXIS_NAMES  # as in nvcr.io#nvidia/pytorch
+            at = script.at(word.line, word.end, word.end + len(rest))
+            yield Hit(at, what, fix, pedantic=None if not loss else False)
+
+
+@RULES.add("SB110", "warning", "an option that takes its value from the next line")
+def _value_from_next_line(script: JobScript) -> Iterator[Hit]:
+    for use in uses(script):
+        if use.value_word and is_on_next_line(use):
+            what = f"{use.word.text} has no value on its line and takes '{use.value}' from line "
+            what += f"{use.value_word.line}"
+            yield Hit(script.at_use(use), what, "write the value on the same line")
+
+
+@RULES.add("SB111", "warning", "a short option with an equals sign")
+def _short_equals(script: JobScript) -> Iterator[Hit]:
+    for use in uses(script):
+        text = use.word.text
+        if re.match(r"-\w=", text) and use.value_word is use.word and (use.value or "").startswith("="):
+            name, value = use.spec.name, (use.value or "")[1:]
+            what = f"{text}: the value of a short option starts right after its letter, so it is "
+            what += f"'{use.value}'"
+            word, plain = use.word, re.fullmatch(r"[\w.:/@%+,-]+", value)
+            edits = (
+                (Edit(word.line, word.column, word.end, f"--{name}={value}"),) if plain and word.line else ()
+            )
+            refused = name in NAMES_OF_CLUSTER or refusal(script, use)  # by slurmctld, or by sbatch
+            severity: Severity | None = "error" if refused else None
+            yield Hit(script.at_use(use), what, f"write --{name}={value}", severity, edits)
+
+
+@RULES.add("SB112", "error", "spaces in a value")
+def _blanks(script: JobScript) -> Iterator[Hit]:
+    for option, rest in broken_values(script):
+        name, value = option.spec.name, option.value or ""
+        joined = "".join((value.removeprefix("="), *(stray.word.text for stray in rest)))
+        if value.endswith(","):
+            what = f"the space after the comma ends the value of --{name}: sbatch refuses the script"
+        else:
+            what = (
+                f"the spaces around = make '{rest[0].word.text}' a separate word: sbatch refuses the script"
+            )
+        yield Hit(script.at_use(rest[0]), what, f"write --{name}={joined.removeprefix('=')}")
+
+
+@RULES.add("SB113", "error", "an option that sbatch does not know")
+def _unknown(script: JobScript) -> Iterator[Hit]:
+    for stop in _complaints(script):
+        name = _long_name(stop.word.text)
+        other = "unrecognized" in stop.complaint and (name in SRUN_ONLY or releases(name))  # SB114, SB130
+        if other or "ambiguous" in stop.complaint:  # SB116
+            continue
+        at = script.at_use(stop)
+        if "requires an argument" in stop.complaint or "doesn't allow" in stop.complaint:
+            yield Hit(at, f"sbatch refuses the script: {stop.complaint}", "give it as sbatch --help shows it")
+        elif re.match(r"-[A-Za-z]{2,}[-=]?", stop.word.text) and not stop.word.text.startswith("--"):
+            what = f"{stop.word.text} starts with one dash, so sbatch reads its letters as short options: "
+            what += "sbatch refuses it"
+            yield Hit(at, what, f"write -{stop.word.text}")
+        else:
+            given = stop.word.text.partition("=")[0]
+            if script.may_be_of_plugin(name):
+                what = f"sbatch itself has no option {given}: unless a plugin of the site adds it, it "
+                what += "refuses the script"
+                yield Hit(at, what, f"sbatch --help | grep -e {given}, on the cluster", "warning")
+                continue
+            what = f"sbatch {script.slurm} has no option {given}: it refuses the script"
+            fix = (
+                f"write --{RENAMED[name]}"
+                if name in RENAMED
+                else did_you_mean(name, table(script.slurm, script.plugins))
+            )
+            yield Hit(at, what, fix if len(fix) < 100 else "remove it")
+
+
+@RULES.add("SB114", "error", "an option of srun")
+def _of_srun(script: JobScript) -> Iterator[Hit]:
+    for stop in _complaints(script):
+        name = _long_name(stop.word.text)
+        if name in SRUN_ONLY:
+            what = f"--{name} is an option of srun: sbatch refuses the script"
+            yield Hit(script.at_use(stop), what, f"give it to srun: srun {stop.word.text} ...")
+
+
+@RULES.add("SB115", "warning", "an abbreviated option", pedantic=True)
+def _shortened(script: JobScript) -> Iterator[Hit]:
+    for use in uses(script):
+        given, equals, _ = use.word.text.partition("=")
+        if given.startswith("--") and given[2:] != use.spec.name:
+            what = f"{given} stands for --{use.spec.name} until a release adds another option with this start"
+            edits = (
+                Edit(use.word.line, use.word.column, use.word.column + len(given), f"--{use.spec.name}"),
+            )
+            straight = _source(script, use).startswith(given)
+            yield Hit(
+                script.at_use(use), what, f"write --{use.spec.name}{equals}", edits=edits if straight else ()
+            )
+
+
+@RULES.add("SB116", "error", "an ambiguous abbreviation of an option")
+def _ambiguous(script: JobScript) -> Iterator[Hit]:
+    for stop in _complaints(script):
+        if "ambiguous" in stop.complaint:
+            names = re.findall(r"'(--[\w-]+)'", stop.complaint.partition("possibilities")[2])
+            rest = names[-1] if len(names) <= 4 else f"{len(names) - 3} others"
+            what = (
+                f"{stop.word.text} can mean {', '.join(names[:-1][:3])} or {rest}: sbatch refuses the script"
+            )
+            yield Hit(script.at_use(stop), what, "write the whole option")
+
+
+@RULES.add("SB119", "warning", "an option that is given twice")
+def _repeated(script: JobScript) -> Iterator[Hit]:
+    first: dict[str, Option] = {}
+    for use in uses(script):
+        before = first.setdefault(use.spec.name, use)
+        if before is use or before.value == use.value:
+            continue
+        severity: Severity | None = None
+        if use.spec.name == "mail-type":
+            if script.release < MAIL_TYPES_REPLACE:
+                continue
+            what = f"since Slurm {MAIL_TYPES_REPLACE} only the last --mail-type counts; before, they add up"
+            severity = "info" if script.assumed else None
+        else:
+            what = f"--{use.spec.name} is already given in line {before.word.line}: the last one counts, "
+            what += f"'{use.value}'"
+        one = (
+            f"--mail-type={before.value},{use.value}" if use.spec.name == "mail-type" else "keep one of them"
+        )
+        yield Hit(script.at_use(use), what, one, severity)
+
+
+@RULES.add("SB120", "warning", "an option that does nothing in a script", pedantic=True)
+def _early(script: JobScript) -> Iterator[Hit]:
+    for use in uses(script):
+        if use.spec.early and use.spec.name != "test-only":
+            what = f"--{use.spec.name} works only on sbatch's command line"
+            yield Hit(script.at_use(use), what, "remove it, or give it to sbatch")
+
+
+@RULES.add("SB121", "error", "--test-only in a script")
+def _test_only(script: JobScript) -> Iterator[Hit]:
+    use = script.options.get("test-only")
+    if use:
+        what = "--test-only works in a directive, too: the job is never submitted"
+        yield Hit(script.at_use(use), what, "remove it, and give it to sbatch for a test")
+
+
+@RULES.add("SB123", "error", "a value that needs an = before it")
+def _glued(script: JobScript) -> Iterator[Hit]:
+    for before, (stop, *_) in _stray_words(script):
+        if before and before.spec.argument is HasArgument.OPTIONAL and before.value is None:
+            name, value = before.spec.name, stop.word.text
+            what = f"--{name} takes a value only after =, so '{value}' is a separate word: sbatch refuses "
+            what += "the script"
+            same = before.word.line == stop.word.line
+            plain = re.fullmatch(r"[\w.:,-]+", value)
+            edit = Edit(stop.word.line, before.word.column, stop.word.end, f"--{name}={value}")
+            yield Hit(
+                script.at_use(stop), what, f"write --{name}={value}", edits=(edit,) if same and plain else ()
+            )
+
+
+@RULES.add("SB124", "warning", "an empty value", pedantic=True)
+def _empty(script: JobScript) -> Iterator[Hit]:
+    for use in uses(script):
+        if use.value == "":
+            yield Hit(
+                script.at_use(use), f"--{use.spec.name} has an empty value", "remove it, or give a value"
+            )
+    for line in script.sbatch.directives:
+        if line.kind not in READ or line.fault:
+            continue
+        end = line.words[-1].end - 1 if line.words else 7
+        match = re.match(r"[ \t]*(\"\"|'')", line.text[end:])
+        if match and not line.text[end:].startswith(('"', "'")):
+            at = script.at(line.line, end + match.start(1) + 1, end + match.end(1) + 1)
+            yield Hit(at, "sbatch stops reading the line at an empty pair of quotes", "remove the option")
+
+
+@RULES.add("SB130", "warning", "an option of another release")
+def _release(script: JobScript) -> Iterator[Hit]:
+    for use in uses(script) if script.assumed else ():
+        since = use.word.line and releases(use.spec.name)[:1]
+        if since and RELEASES.index(since[0]) > RELEASES.index(OLD_SLURM):
+            what = f"--{use.spec.name} came with Slurm {since[0]}: an older sbatch refuses the script"
+            yield Hit(script.at_use(use), what, "name your release: lint --slurm RELEASE", "info")
+    for stop in _complaints(script):
+        known = releases(_long_name(stop.word.text))
+        if not known or "unrecognized" not in stop.complaint:
+            continue
+        newer = RELEASES.index(known[0]) > RELEASES.index(script.release)
+        when = f"came with Slurm {known[0]}" if newer else f"is not in any Slurm after {known[-1]}"
+        what = f"{stop.word.text.partition('=')[0]} {when}: sbatch {script.slurm} refuses the script"
+        fix = "remove it" if not script.assumed else "remove it, or name your release: lint --slurm RELEASE"
+        yield Hit(script.at_use(stop), what, fix, "warning" if script.assumed else "error")
+
+
+@RULES.add("SB135", "error", "a combination that sbatch refuses")
+def _combination(script: JobScript) -> Iterator[Hit]:
+    """What no other rule reports: each option alone is fine."""
+    said = script.sbatch
+    resources = script.resources
+    if said.returncode is None or not said.components or not said.messages:
+        return
+    told = any(isinstance(use, Stop) for use in script.uses) or any(line.fault for line in said.directives)
+    shared = any(name in ("shard", "mps") for name, _, _ in resources.gres) and (
+        resources.gpu_count or resources.gpu_option != "gres"
+    )
+    text = [message.text for message in said.messages if message.level in ("fatal", "error")]
+    alone = len(said.components) == 1 and text and "mutually exclusive" in text[-1]
+    if told or shared or not text or alone:
+        return  # SB131
+    if "cpus-per-gpu" in script.options and not resources.gpu_option and "any GPU" in text[0]:
+        return  # SB131
+    if any(refusal(script, use) for use in uses(script)):
+        return
+    yield Hit(
+        script.at(said.messages[-1].line or 1),
+        f'sbatch refuses the job: "{"; ".join(text)}"',
+        "see sbatch(1)",
+    )
+
+
+def uses(script: JobScript) -> Iterator[Option]:
+    """The options that sbatch can take."""
+    return (use for use in script.uses if isinstance(use, Option))
+
+
+def _complaints(script: JobScript) -> Iterator[Stop]:
+    """Where sbatch ends at an option that it can't take."""
+    return (use for use in script.uses if isinstance(use, Stop) and use.complaint)
+
+
+def _stray_words(script: JobScript) -> Iterator[tuple[Option | None, list[Stop]]]:
+    """Words of a line in a row that are not options, with the option that ends in this line before them.
+
+    What follows an option that sbatch does not know is most likely its value.
+    """
+    before: Option | None = None
+    strays: list[Stop] = []
+    unknown: Stop | None = None
+    for use in script.uses:
+        if strays and (isinstance(use, Option) or use.complaint or use.word.line != strays[0].word.line):
+            yield before, strays
+            strays = []
+        if isinstance(use, Option):
+            before, unknown = use, None
+        elif use.complaint:
+            before, unknown = None, use if "=" not in use.word.text else None
+        elif unknown is None or unknown.word.line != use.word.line:
+            end = before and (before.value_word or before.word)
+            before = before if end and end.line == use.word.line else None
+            strays.append(use)
+    if strays:
+        yield before, strays
+
+
+def is_on_next_line(use: Option) -> bool:
+    """Whether the value of an option stands on a later line than its name."""
+    return use.value_word is not None and use.value_word.line != use.word.line
+
+
+def broken_values(script: JobScript) -> Iterator[tuple[Option, list[Stop]]]:
+    """Options whose value a space cuts off, with the words that belong to it."""
+    for before, strays in _stray_words(script):
+        if before and _is_apart(before, strays[0].word.text):
+            yield before, strays
+
+
+def _is_apart(before: Option, stray: str) -> bool:
+    """Whether a word that is no option is a part of the value before it, but for a blank."""
+    value = before.value
+    return stray == "=" or value == "=" or before.word.text.endswith("=") or (value or "").endswith(",")
+
+
+def _long_name(text: str) -> str:
+    return text.partition("=")[0].removeprefix("--")
+
+
+def _source(script: JobScript, use: Option) -> str:
+    """The line of the script from an option on."""
+    return script.lines[use.word.line - 1][use.word.column - 1 :] if use.word.line else ""
+
+
+def refusal(script: JobScript, use: Option) -> tuple[str, str] | None:
+    """What sbatch says of an option alone, if it ends there, and a fix."""
+    own = use.spec.name not in PYXIS_NAMES and use.spec not in script.plugins
+    if use.value is None or not own or any(char in use.value for char in "\n\r\0"):
+        return None
+    return refused(use.spec.name, use.value, script.slurm)
