@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from sbatchgen.errors import DocumentError
-from sbatchgen.inputs.document import MAX_DEPTH, MAX_SHOWN, decode
+from sbatchgen.inputs.document import decode
 from sbatchgen.inputs.job import JobSpec
+from sbatchgen.inputs.nodes import MAX_DEPTH, MAX_SHOWN
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.lint.workers import spread
 from sbatchgen.rules import judge

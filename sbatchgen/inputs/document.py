@@ -1,36 +1,37 @@
 """YAML text -> dataclass, strict, with the file and line of every value.
 
 The type of a field decides what a scalar means, not YAML 1.1: `24:00:00`, `no` and `010` stay text where
-text is wanted. All problems of a file are reported at once. So that no file takes long to read, its size,
-depth and number of values have limits; tags, merge keys and directives are refused.
+text is wanted. All problems of a file are reported at once.
 """
 
 from __future__ import annotations
 
-import re
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
-
-import yaml
+from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin
 
 from sbatchgen import files
-from sbatchgen.errors import DocumentError, Problem, did_you_mean
+from sbatchgen.errors import DocumentError, did_you_mean
+from sbatchgen.inputs.nodes import (
+    MappingNode,
+    Node,
+    Problems,
+    ScalarNode,
+    SequenceNode,
+    compose,
+    cut,
+    is_nothing,
+)
 from sbatchgen.units import whole_number
 
 T = TypeVar("T")
 
 MAX_BYTES = 1 << 20
-MAX_DEPTH = 50  # of lists and mappings in each other
-MAX_VALUES = 50_000  # with the keys
 MAX_KEY = 200  # characters
-MAX_SHOWN = 20  # problems
-MAX_TEXT = 300  # characters of a message
 _BOOLS = {"true": True, "false": False}
-_DIRECTIVE = re.compile(r"(?:\A|[\n\r\x85\u2028\u2029])%")  # libyaml takes time squared for %TAG lines
 
 
 @dataclass(eq=False, repr=False)
@@ -59,7 +60,7 @@ def _text(path: Path) -> str:
         what = f"{path} is larger than {MAX_BYTES >> 20} MiB: is it the right file?"
         raise DocumentError.of(what, fix="name a profile or a job")
     try:
-        return data.decode()  # `decode` removes the mark of UTF-8
+        return data.decode()  # `compose` removes the byte order mark
     except UnicodeDecodeError as error:
         utf16 = data.startswith((b"\xff\xfe", b"\xfe\xff"))
         found, encoding = (
@@ -76,10 +77,8 @@ def decode(text: str, kind: type[T], *, name: str) -> Document[T]:
     Raises:
         DocumentError: It is not YAML, or does not fit the dataclass.
     """
-    text = text.removeprefix("\ufeff")
-    problems = _Problems(name)
-    _refuse_characters(text, problems)
-    root = _Composer(text, problems).document()
+    problems = Problems(name)
+    root = compose(text, problems)
     decoder = _Decoder(problems)
     value = decoder.decode(root, kind, "")
     if problems.count:
@@ -87,177 +86,20 @@ def decode(text: str, kind: type[T], *, name: str) -> Document[T]:
     return Document(value, decoder.places)
 
 
-class _Problems:
-    """What is wrong with a file; the first MAX_SHOWN problems are kept."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.count = 0
-        self._kept: list[Problem] = []
-
-    def add(self, line: int, what: str, fix: str | Callable[[], str] = "") -> None:
-        """Note a problem; `fix` is a function if it takes time to find."""
-        self.count += 1
-        if self.count <= MAX_SHOWN:
-            text = fix if isinstance(fix, str) else fix()
-            self._kept.append(Problem(_cut(what), f"{self.name}:{line}", _cut(text)))
-
-    def error(self) -> DocumentError:
-        """All of them as one error."""
-        more = self.count - len(self._kept)
-        rest = [Problem(f"and {more} more problems", self.name, "fix the first ones and try again")]
-        return DocumentError(self._kept + rest * bool(more))
-
-    def end(self, line: int, what: str, fix: str = "") -> DocumentError:
-        """The error of a problem after which nothing more can be read."""
-        self.add(line, what, fix)
-        return self.error()
-
-
-def _cut(text: str) -> str:
-    """A message without the middle of a very long value."""
-    half = MAX_TEXT // 2
-    return text if len(text) <= MAX_TEXT else f"{text[:half]} ... {text[-half:]}"
-
-
-def _refuse_characters(text: str, problems: _Problems) -> None:
-    """Refuse what the parser reports without a line, or is too slow for."""
-    if found := yaml.reader.Reader.NON_PRINTABLE.search(text):
-        line, column = (
-            text.count("\n", 0, found.start()) + 1,
-            found.start() - text.rfind("\n", 0, found.start()),
-        )
-        what = f"not valid YAML: the control character U+{ord(found[0]):04X} in column {column}"
-        raise problems.end(line, what, "save it as UTF-8 text" if found[0] == "\0" else "remove it")
-    if found := _DIRECTIVE.search(text):
-        line = text.count("\n", 0, found.end()) + 1
-        raise problems.end(line, "a line starts with %: YAML directives are not supported", "remove the line")
-
-
-class _Scalar(NamedTuple):
-    line: int
-    text: str
-    plain: bool  # without quotes
-
-
-class _List(NamedTuple):
-    line: int
-    items: list[_Node]
-
-
-class _Map(NamedTuple):
-    line: int
-    pairs: list[tuple[_Node, _Node]]
-
-
-_Node = _Scalar | _List | _Map
-
-
-class _Composer:
-    """Makes nodes of the parser's events."""
-
-    def __init__(self, text: str, problems: _Problems) -> None:
-        self.problems = problems
-        self.anchors: dict[str, tuple[_Node, int]] = {}  # with the number of its values
-        self.count = 0
-        self.events = self._events(text)
-
-    def _events(self, text: str) -> Iterator[Any]:
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        try:
-            yield from yaml.parse(text, Loader=loader)
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            what = f"not valid YAML: {error.problem or error.context}"
-            fix = "look for an open quote or bracket, or a wrong indentation, in this line or above it"
-            raise self.problems.end(mark.line + 1 if mark else 1, what, fix) from error
-
-    def document(self) -> _Node:
-        """The document of the text; an empty mapping if there is none."""
-        root: _Node = _Map(1, [])
-        documents = 0
-        for event in self.events:
-            if isinstance(event, yaml.DocumentStartEvent):
-                documents += 1
-                if documents > 1:
-                    what = "not valid YAML for this file: a second document starts here"
-                    fix = "remove the --- before it, or put it into a file of its own"
-                    self.problems.add(_line(event), what, fix)
-                    break
-            elif isinstance(event, yaml.NodeEvent):
-                found = self.node(event, 0)
-                if not _is_nothing(found):
-                    root = found
-        return root
-
-    def node(self, event: Any, depth: int) -> _Node:
-        """The node that starts with an event."""
-        line = _line(event)
-        self._limit(1, line)
-        if isinstance(event, yaml.AliasEvent):
-            return self._alias(event, line)
-        if depth >= MAX_DEPTH:
-            what = f"lists and mappings are nested more than {MAX_DEPTH} deep"
-            raise self.problems.end(line, what, "is it the right file?")
-        if event.tag is not None:
-            tag = event.tag.replace("tag:yaml.org,2002:", "!!")
-            self.problems.add(line, f"the tag {tag} is not supported: the key decides the type", "remove it")
-        before = self.count
-        node = self._made(event, line, depth)
-        if event.anchor is not None:
-            self.anchors[event.anchor] = node, self.count - before
-        return node
-
-    def _made(self, event: Any, line: int, depth: int) -> _Node:
-        if isinstance(event, yaml.ScalarEvent):
-            return _Scalar(line, event.value, not event.style)
-        inside = self._inside(depth)
-        if isinstance(event, yaml.SequenceStartEvent):
-            return _List(line, list(inside))
-        return _Map(line, list(zip(inside, inside, strict=True)))
-
-    def _inside(self, depth: int) -> Iterator[_Node]:
-        """The nodes up to the end of the list or mapping."""
-        for event in self.events:
-            if isinstance(event, (yaml.SequenceEndEvent, yaml.MappingEndEvent)):
-                return
-            yield self.node(event, depth + 1)
-
-    def _alias(self, event: Any, line: int) -> _Node:
-        """The value of an alias. Its values count again: aliases of aliases grow fast."""
-        node, count = self.anchors.get(event.anchor, (None, 0))
-        if node is None:
-            what = f"*{event.anchor} is not defined: no value before it has the anchor &{event.anchor}"
-            self.problems.add(line, what, "write the value itself")
-            return _Scalar(line, "", plain=False)
-        self._limit(count, line)
-        return node
-
-    def _limit(self, more: int, line: int) -> None:
-        self.count += more
-        if self.count > MAX_VALUES:
-            what = f"more than {MAX_VALUES} keys and values, including those of aliases"
-            raise self.problems.end(line, what, "is it the right file?")
-
-
-def _line(event: Any) -> int:
-    return int(event.start_mark.line) + 1
-
-
 class _Decoder:
     """One walk over the nodes of a document and the types of a dataclass; None stands for what failed."""
 
-    def __init__(self, problems: _Problems) -> None:
+    def __init__(self, problems: Problems) -> None:
         self.problems = problems
         self.places: dict[str, str] = {}
 
-    def place(self, node: _Node) -> str:
+    def place(self, node: Node) -> str:
         return f"{self.problems.name}:{node.line}"
 
-    def fail(self, node: _Node, what: str, fix: str | Callable[[], str] = "") -> None:
+    def fail(self, node: Node, what: str, fix: str | Callable[[], str] = "") -> None:
         self.problems.add(node.line, what, fix)
 
-    def decode(self, node: _Node, kind: Any, path: str) -> Any:
+    def decode(self, node: Node, kind: Any, path: str) -> Any:
         origin, arguments = get_origin(kind), get_args(kind)
         if origin in (Union, types.UnionType):
             return self.decode(node, without_none(kind), path)
@@ -269,16 +111,16 @@ class _Decoder:
             return self.mapping(node, arguments[0], arguments[1], path)
         return self.scalar(node, kind, path)
 
-    def entries(self, node: _Node, path: str, wants: str) -> list[tuple[str, _Scalar, _Node]]:
+    def entries(self, node: Node, path: str, wants: str) -> list[tuple[str, ScalarNode, Node]]:
         """Key, key node and value node of a mapping."""
-        if not isinstance(node, _Map):
+        if not isinstance(node, MappingNode):
             below = f", indented below {_leaf(path)}:" if path else ""
             self.fail(node, f"{path or 'the file'} must be {wants}", f"write lines KEY: VALUE{below}")
             return []
-        found: list[tuple[str, _Scalar, _Node]] = []
+        found: list[tuple[str, ScalarNode, Node]] = []
         first: dict[str, int] = {}
         for key, value in node.pairs:
-            if not isinstance(key, _Scalar):
+            if not isinstance(key, ScalarNode):
                 self.fail(key, f"a key of {path or 'the file'} must be a plain word")
             elif key.text == "<<" and key.plain:
                 self.fail(key, "the merge key << is not supported", "write out the keys that it stands for")
@@ -292,7 +134,7 @@ class _Decoder:
                 found.append((key.text, key, value))
         return found
 
-    def record(self, node: _Node, kind: Any, path: str) -> Any:
+    def record(self, node: Node, kind: Any, path: str) -> Any:
         known = {field.name: field for field in fields(kind)}  # of types, not text: as the schema modules say
         values: dict[str, Any] = {}
         before = self.problems.count
@@ -314,37 +156,37 @@ class _Decoder:
         if required:
             return None
         made = kind(**values)
-        if isinstance(node, _Map) and self.problems.count == before and hasattr(made, "faults"):
+        if isinstance(node, MappingNode) and self.problems.count == before and hasattr(made, "faults"):
             self.faults(node, made, path)
         return made
 
-    def faults(self, node: _Map, made: Any, path: str) -> None:
+    def faults(self, node: MappingNode, made: Any, path: str) -> None:
         """What the record finds wrong with its values together."""
-        keys = {key.text: key for key, _ in node.pairs if isinstance(key, _Scalar)}
+        keys = {key.text: key for key, _ in node.pairs if isinstance(key, ScalarNode)}
         for key, what, fix in made.faults():
             self.fail(keys.get(key, node), f"{path}.{key}: {what}" if path else f"{key}: {what}", fix)
 
-    def sequence(self, node: _Node, kind: Any, path: str) -> tuple[Any, ...]:
-        if not isinstance(node, _List):
+    def sequence(self, node: Node, kind: Any, path: str) -> tuple[Any, ...]:
+        if not isinstance(node, SequenceNode):
             self.fail(node, f"{path} must be a list", f"write {_leaf(path)}: [...]")
             return ()
         return tuple(self.decode(item, kind, f"{path}[{index}]") for index, item in enumerate(node.items))
 
-    def mapping(self, node: _Node, key_kind: Any, kind: Any, path: str) -> dict[Any, Any]:
+    def mapping(self, node: Node, key_kind: Any, kind: Any, path: str) -> dict[Any, Any]:
         values = {}
         for key, key_node, value in self.entries(node, path, "a mapping of names to values"):
             here = f"{path}.{key}"
             self.places[here] = self.place(key_node)
             name = self.scalar(key_node, key_kind, here)
-            nothing = type(None) in get_args(kind) and _is_nothing(value)
+            nothing = type(None) in get_args(kind) and is_nothing(value)
             values[name] = None if nothing else self.decode(value, kind, here)
         return values
 
-    def scalar(self, node: _Node, kind: Any, path: str) -> Any:
-        if not isinstance(node, _Scalar):
+    def scalar(self, node: Node, kind: Any, path: str) -> Any:
+        if not isinstance(node, ScalarNode):
             self.fail(node, f"{path} must be a single value")
             return None
-        if _is_nothing(node):
+        if is_nothing(node):
             self.fail(node, f"{path} has no value", "give it one, or remove the key")
             return None
         try:
@@ -352,11 +194,6 @@ class _Decoder:
         except ValueError as error:
             self.fail(node, f"{path}: {error}")
             return None
-
-
-def _is_nothing(node: _Node) -> bool:
-    """Whether a value is written as nothing, not as ""."""
-    return isinstance(node, _Scalar) and node.text == "" and node.plain
 
 
 def _leaf(path: str) -> str:
@@ -379,7 +216,7 @@ def parse_scalar(text: str, kind: Any) -> Any:
     try:
         return _parsed(text, kind)
     except ValueError as error:
-        raise ValueError(_cut(str(error))) from error
+        raise ValueError(cut(str(error))) from error
 
 
 def _parsed(text: str, kind: Any) -> Any:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sbatchgen.errors import DocumentError, Problem, did_you_mean
-from sbatchgen.inputs.trust import chmod_helps, doubt
 
 PROJECT_FILE = "sbatchgen.yaml"
 SITES = "sbatchgen.sites"  # the entry points of installed packages that hold `profiles` and `templates`
@@ -125,6 +124,8 @@ class Places:
 
     def _counts(self, what: Path, trust: Path, parts: Iterable[tuple[str, Path]]) -> bool:
         """Whether something may be used: only the user can write its parts, or its folder is trusted."""
+        from sbatchgen.inputs.trust import doubt  # most people have no files of their own
+
         for subject, part in parts:
             if told := doubt(part):
                 if self._trusts(trust):
@@ -138,6 +139,7 @@ class Places:
 
     def _fix(self, part: Path, trust: Path) -> str:
         """What to do so that something is used: take the right to write from others, or trust its folder."""
+        from sbatchgen.inputs.trust import chmod_helps
         from sbatchgen.quoting import word
 
         before = f"${TRUST}:" if self.environment.get(TRUST) or _left_out else ""

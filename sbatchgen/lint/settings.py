@@ -8,8 +8,9 @@ from pathlib import Path
 
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, did_you_mean
 from sbatchgen.finding import Finding, Severity
-from sbatchgen.inputs.document import MAX_SHOWN, Document, read
+from sbatchgen.inputs.document import Document, read
 from sbatchgen.inputs.job import JobSpec
+from sbatchgen.inputs.nodes import MAX_SHOWN
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import Places
 from sbatchgen.job.job import DEFAULT_SLURM, NO_CLUSTER
