@@ -21,6 +21,8 @@ from sbatchgen.job.job import OLD_SLURM
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.command import TELLS_SECRETS
 from sbatchgen.lint.linter import lint
+from sbatchgen.plan.plan import Plan
+from sbatchgen.render import exports
 from sbatchgen.render.render import render, rendered_by
 from sbatchgen.rules.judge import check
 from sbatchgen.sbatch.header import READ
@@ -223,11 +225,20 @@ def _rendered(draft: Draft, findings: Sequence[Finding], name: str, day: str) ->
         for problem in error.problems:
             draft.add((), "lost", problem.what)
         return _adoption(draft, name)
-    if "PYTHONNOUSERSITE" not in draft.env and plan.runtime in ("host", "conda", "apptainer"):
-        draft.note("packages in ~/.local are not found: env: {PYTHONNOUSERSITE: ''} finds them")
+    _note_exports(draft, plan)
     return replace(
         _adoption(draft, name), mended=mended, left=left, job=job, profile=profile, rendered=script
     )
+
+
+def _note_exports(draft: Draft, plan: Plan) -> None:
+    """Tell of variables that the new script exports and the old one did not."""
+    if "PYTHONNOUSERSITE" not in draft.env and plan.runtime in ("host", "conda", "apptainer"):
+        draft.note("packages in ~/.local are not found: env: {PYTHONNOUSERSITE: ''} finds them")
+    threads = exports.variables(plan).get("OMP_NUM_THREADS")
+    if threads and "OMP_NUM_THREADS" not in draft.script.assigned:
+        what = f"OMP_NUM_THREADS is {threads} here, and was not set"
+        draft.note(f"{what}: env: {{OMP_NUM_THREADS: N}} sets another number")
 
 
 def _adoption(draft: Draft, name: str) -> Adoption:

@@ -34,6 +34,8 @@ def compare(draft: Draft, plan: Plan, rendered: str) -> None:
     for name in _overwritten(draft, plan, new):
         what = f"the new script sets {name} too: write its value as plain text, or give it another name"
         draft.add((), "lost", what)
+    for name, lines in _redefined(draft, new).items():
+        draft.add(lines, "lost", f"the new script has its own function {name}: give this one another name")
     started = _started(old, draft), _started(new, draft)
     if started[0] != started[1] and not draft.remarks.any_lost:
         draft.add((), "lost", f"there {started[0]} is started, here {started[1]}")
@@ -64,6 +66,17 @@ def _overwritten(draft: Draft, plan: Plan, new: JobScript) -> list[str]:
         and sets[name] > kept[name]
         and name not in (*draft.meeting, *draft.env)
     )
+
+
+def _redefined(draft: Draft, new: JobScript) -> dict[str, list[int]]:
+    """The functions of kept lines that would replace those of the new script, each with its lines."""
+    kept = {*draft.setup}
+    own = {one.context.function for one in new.body.commands if new.lines[one.line - 1] not in kept} - {""}
+    found: dict[str, list[int]] = {}
+    for one in draft.script.body.commands:
+        if one.context.function in own and draft.remarks.became(one.line) == "kept":
+            found.setdefault(one.context.function, []).append(one.line)
+    return found
 
 
 def _started(script: JobScript, draft: Draft) -> tuple[object, ...]:

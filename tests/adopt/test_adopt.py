@@ -181,6 +181,7 @@ def test_every_line_of_every_script_is_accounted_for() -> None:
 
 
 KEPT = [  # a body, and the lines of setup
+    ('die() { echo "error: $*" >&2; exit 1; }\npython t.py', ['die() { echo "error: $*" >&2; exit 1; }']),
     ("cd /work/me\nulimit -n 4096\npython t.py", ["cd /work/me", "ulimit -n 4096"]),
     ("if true; then\n\techo hi\nfi\npython t.py", ["if true; then", "    echo hi", "fi"]),
     ("source ~/.bashrc\npython t.py", ["source ~/.bashrc"]),
@@ -316,6 +317,7 @@ LOST = [  # a body, the line, and what is said
     ("srun --relative=1 python t.py", 5, "--relative"),
     ("awk -F'\t' 1 x\npython t.py", 5, "a tab"),
     ("./simulate", 5, "no training"),
+    ("die() {\n    echo $1\n}\ncd /w || die no\npython t.py", 6, "its own function die"),
 ]
 
 
@@ -335,6 +337,13 @@ def test_what_has_no_place_is_told_at_its_line() -> None:
 )
 def test_a_variable_that_the_new_script_sets_as_well(body: str) -> None:
     assert "the new script sets" in of_body(body).lost[0].what
+
+
+def test_threads_that_the_old_script_did_not_set() -> None:
+    """torchrun sets 1 for several processes, and a single process takes all CPUs; the new script sets a share."""
+    for body, told in (("python t.py", True), ("export OMP_NUM_THREADS=4\npython t.py", False)):
+        notes = of_body(body, "--cpus-per-task=8").notes
+        assert any(note.startswith("OMP_NUM_THREADS is 8 ") for note in notes) is told, notes
 
 
 def test_a_rendered_script_names_its_job() -> None:
