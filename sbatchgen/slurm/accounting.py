@@ -15,7 +15,7 @@ from sbatchgen.slurm.command import of_cluster, query
 from sbatchgen.slurm.slurm_job import SlurmJob
 from sbatchgen.units import Memory
 
-# Fields of sacct --format in all releases since 20.11, and those that came with 21.08 and 24.11.
+# Fields of sacct --format in all releases since 20.11.
 _FIELDS = {
     "id": "JobID",
     "state": "State",
@@ -28,10 +28,8 @@ _FIELDS = {
     "nodes": "NNodes",
     "node_list": "NodeList",
     "exit_status": "ExitCode",
-    "steps_exit_status": "DerivedExitCode",
     "name": "JobName",
 }
-_LATER_FIELDS = {"submit_line": "SubmitLine", "restarts": "Restarts"}
 # --noconvert leaves MaxRSS in bytes, and the memory of a TRES in MiB (sacct/print.c).
 _USAGE_FIELDS = {
     "id": "JobID",
@@ -52,15 +50,9 @@ class JobInAccounting(SlurmJob):
 
     Attributes:
         cancelled_by: The id of the user who cancelled it; None if nobody did.
-        steps_exit_code: The highest exit code of its steps.
-        submit_line: The sbatch command line that submitted it; None before Slurm 21.08.
-        restarts: How often it was requeued; None before Slurm 24.11.
     """
 
     cancelled_by: int | None
-    steps_exit_code: int
-    submit_line: str | None
-    restarts: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,47 +80,33 @@ class JobUsage:
 
 
 def accounting(
-    jobs: Iterable[int | str],
-    since: datetime,
-    environment: Mapping[str, str],
-    *,
-    runs: bool = False,
-    cluster: str = "",
+    jobs: Iterable[int | str], since: datetime, environment: Mapping[str, str], *, cluster: str = ""
 ) -> list[JobInAccounting] | None:
     """These jobs, if they were there after that time; None if there is no database, or it does not answer.
 
-    With `runs`, every run of a requeued job, not only the last one.
+    They are of the cluster, or of that of this machine; of a requeued job only its last run.
 
     Raises:
         SlurmError: sacct can't be started, or fails in another way.
     """
-    if not (ids := ",".join(map(str, jobs))):
-        return []
-    known = query(["sacct", "--helpformat"], environment)
-    if known.status is None:
-        return None
-    fields = _FIELDS | {name: field for name, field in _LATER_FIELDS.items() if field in known.out.split()}
-    more = [*of_cluster(cluster), "--allocations", *(["--duplicates"] if runs else [])]
-    rows = _rows(ids, since, environment, fields, more)
+    rows = _rows(jobs, since, environment, _FIELDS, [*of_cluster(cluster), "--allocations"])
     return None if rows is None else [_job(row) for row in rows]
 
 
 def usage(
-    jobs: Iterable[int | str], since: datetime, environment: Mapping[str, str]
+    jobs: Iterable[int | str], since: datetime, environment: Mapping[str, str], *, cluster: str = ""
 ) -> list[JobUsage] | None:
     """What every run of these jobs had and used, without those that never ran; None as of `accounting`.
 
     Raises:
         SlurmError: See `accounting`.
     """
-    if not (ids := ",".join(map(str, jobs))):
-        return []
-    rows = _rows(ids, since, environment, _USAGE_FIELDS, ["--duplicates", "--noconvert"])
+    more = [*of_cluster(cluster), "--duplicates", "--noconvert"]
+    rows = _rows(jobs, since, environment, _USAGE_FIELDS, more)
     if rows is None:
         return None
-    runs: list[
-        tuple[dict[str, str], list[dict[str, str]]]
-    ] = []  # each with its steps, which sacct prints behind it
+    # Each run with its steps, which sacct prints behind it.
+    runs: list[tuple[dict[str, str], list[dict[str, str]]]] = []
     for row in rows:
         if "." not in row["id"]:
             runs.append((row, []))
@@ -138,13 +116,15 @@ def usage(
 
 
 def _rows(
-    ids: str,
+    jobs: Iterable[int | str],
     since: datetime,
     environment: Mapping[str, str],
     fields: Mapping[str, str],
     more: Sequence[str],
 ) -> list[dict[str, str]] | None:
     """What sacct prints of these fields; None if there is no database, or it does not answer."""
+    if not (ids := ",".join(map(str, jobs))):
+        return []
     between = slurm_job.separator()
     arguments = [f"--jobs={ids}", f"--starttime={since.astimezone():%Y-%m-%dT%H:%M:%S}", *more]
     printed = ["--noheader", "--parsable", f"--delimiter={between}", f"--format={','.join(fields.values())}"]
@@ -163,9 +143,6 @@ def _job(row: Mapping[str, str]) -> JobInAccounting:
         used_s=slurm_job.count(row["used"]),
         limit_s=_limit_s(row),
         cancelled_by=slurm_job.limit(by),
-        steps_exit_code=slurm_job.exit_status(row["steps_exit_status"])[0],
-        submit_line=row.get("submit_line"),
-        restarts=slurm_job.count(row["restarts"]) if "restarts" in row else None,
     )
 
 

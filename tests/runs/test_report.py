@@ -76,7 +76,7 @@ def enter(run_dir: Path, *jobs: str, state: str = "COMPLETED") -> None:
 
 def sacct(programs: Path, rows: Sequence[Sequence[str]]) -> None:
     recorded = programs / "sacct.json"
-    recorded.write_text(json.dumps({"helpformat": FIELDS, "fields": FIELDS, "jobs": [], "runs": rows}))
+    recorded.write_text(json.dumps({"fields": FIELDS, "jobs": [], "runs": rows}))
     fakes.sacct(programs, recorded)
 
 

@@ -18,9 +18,6 @@ for row in table:
 SACCT = """#!{python}
 import json, sys
 recorded = json.load(open({recorded}))
-if "--helpformat" in sys.argv:
-    print(*recorded["helpformat"])
-    sys.exit()
 value = {{name: rest for name, _, rest in (word.partition("=") for word in sys.argv)}}
 for row in recorded["runs" if "--duplicates" in sys.argv else "jobs"]:
     row = dict(zip(recorded["fields"], row))
