@@ -75,3 +75,14 @@ def test_the_last_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: b
     for lines in range(7):
         shown = b"".join(Tail(path, last=lines).more())
         assert shown == b"".join(text.splitlines(keepends=True)[-lines:] if lines else []), lines
+
+
+def test_a_big_log_is_read_from_its_end_with_true_line_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"x" * 99 + b"\n" + b"a line of forty characters in all, yes\n" * 200_000 + b"last\n")
+    lines = [*log.end(path)]
+    assert lines[-1] == (200_002, "last")
+    assert len(lines) < 60_000
+    with path.open("r+b") as file:
+        file.truncate(4 << 30)  # of zeros, which take no place
+    assert {number for number, _ in log.end(path)} == {0}

@@ -47,16 +47,6 @@ USED = {
 
 
 @pytest.fixture
-def programs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for programs that stand for Slurm's: no job is in the queue, there is no database."""
-    found = folder / "bin"
-    fakes.squeue(found, [])
-    fakes.failing(found, "sacct", "Slurm accounting storage is disabled")
-    monkeypatch.setenv("PATH", f"{found}:{os.environ['PATH']}")
-    return found
-
-
-@pytest.fixture
 def run(folder: Path, programs: Path) -> Path:
     """The folder of the run ddp, whose job 4711 has ended well."""
     run_dir = folder / "runs" / "ddp"

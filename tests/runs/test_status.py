@@ -203,15 +203,6 @@ def test_with_the_controller_down_it_lists_what_was_seen(site: Site) -> None:
     site("cancel", "seen")
 
 
-@pytest.fixture
-def programs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for programs that stand for Slurm's."""
-    found = folder / "bin"
-    found.mkdir()
-    monkeypatch.setenv("PATH", f"{found}:{os.environ['PATH']}")
-    return found
-
-
 HOSTILE = "a|b\x1b[2J\n\t\udcffc"
 
 

@@ -1,0 +1,121 @@
+"""Why runs fail: recorded words of real programs, and of healthy ones."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+import yaml
+
+from sbatchgen.runs.failure import LONGEST, failures, look_bad
+from tests.conftest import FIXTURES
+
+RECORDED = yaml.safe_load((FIXTURES / "failures.yaml").read_text())
+
+
+def found(text: str, ended: str = "") -> list[str]:
+    """The causes that a log tells."""
+    return [one.cause for one in failures(ended, enumerate(text.splitlines(), 1), "ddp")]
+
+
+@pytest.mark.parametrize("one", RECORDED["seen"], ids=lambda one: one["cause"])
+def test_what_programs_print_is_known(one: dict[str, str]) -> None:
+    first = failures("", enumerate(one["log"].splitlines(), 1), "ddp")[0]
+    assert first.cause == one["cause"]
+    assert (first.means, first.says) > ("", "")
+    assert not re.search(r"[{}]", first.means + first.fix.replace("MASTER_PORT=$((", ""))
+
+
+@pytest.mark.parametrize("one", RECORDED["harmless"], ids=lambda one: one["from"][:30])
+def test_what_healthy_programs_print_is_no_failure(one: dict[str, str]) -> None:
+    assert found(one["log"]) == []
+
+
+# --- how Slurm says that a job ended
+
+ENDED = (
+    ("log-folder", "FAILED 0:53"),
+    ("node-failure", "NODE_FAIL 0:0"),
+    ("boot-failure", "BOOT_FAIL 0:0"),
+    ("preempted", "PREEMPTED 0:15"),
+    ("cancelled", "CANCELLED 0:15"),
+    ("stopped", "FAILED 75:0"),
+    ("time-limit", "TIMEOUT 0:15"),
+    ("time-limit", "DEADLINE 0:0"),
+    ("host-memory", "OUT_OF_MEMORY 0:125"),
+    ("killed", "FAILED 0:9"),
+    ("killed", "FAILED 137:0"),
+    ("crashed", "FAILED 139:0"),
+)
+
+
+@pytest.mark.parametrize(("cause", "ended"), ENDED)
+def test_how_a_job_ended_tells_a_cause(cause: str, ended: str) -> None:
+    """State, exit code and signal: real ones of Slurm 22.05, but for memory, nodes and deadlines."""
+    (one,) = failures(ended, [], "ddp")
+    assert (one.cause, one.ended, one.line) == (cause, ended, 0)
+
+
+@pytest.mark.parametrize("ended", ["FAILED 1:0", "FAILED 2:0", "FAILED 143:0", "FAILED 0:15", ""])
+def test_an_exit_status_alone_is_no_cause(ended: str) -> None:
+    assert failures(ended, [], "ddp") == []
+
+
+# --- which of several
+
+OOM = "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+PEER = (
+    "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely."
+)
+ABORTED = "E1122 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -6) local_rank: 1"
+LIMIT = "slurmstepd: error: *** JOB 3 ON n1 CANCELLED AT 2026-11-22T12:00:28 DUE TO TIME LIMIT ***"
+
+
+@pytest.mark.parametrize(
+    ("text", "ended", "expected"),
+    [
+        (f"{PEER}\n{OOM}\n{PEER}", "FAILED 1:0", ["gpu-memory", "peer-gone"]),
+        (f"{PEER}\n{OOM}", "NODE_FAIL 0:0", ["node-failure", "gpu-memory", "peer-gone"]),
+        (f"{OOM}\n{LIMIT}", "TIMEOUT 0:15", ["gpu-memory", "time-limit"]),
+        (f"{PEER}\n{LIMIT}", "TIMEOUT 0:15", ["time-limit", "peer-gone"]),
+        (LIMIT, "FAILED 1:0", []),  # of an earlier start
+        (LIMIT, "", ["time-limit"]),
+        (f"error: no data folder /x\n{OOM}", "FAILED 1:0", ["gpu-memory", "own-words"]),
+        (f"{OOM}\nImportError: x\n{OOM}", "FAILED 1:0", ["gpu-memory", "import"]),
+        ("srun: error: n1: task 0: Out Of Memory", "OUT_OF_MEMORY 0:125", ["host-memory"]),
+    ],
+)
+def test_the_likeliest_comes_first(text: str, ended: str, expected: list[str]) -> None:
+    assert found(text, ended) == expected
+
+
+def test_a_cause_is_told_by_its_first_line_and_by_slurm() -> None:
+    text = "one\rtwo 50%\rsrun: error: n1: task 0: Out Of Memory\nsrun: error: n1: task 1: Out Of Memory"
+    (one,) = failures("OUT_OF_MEMORY 0:125", enumerate(text.split("\n"), 1), "ddp")
+    assert (one.ended, one.line, one.says) == (
+        "OUT_OF_MEMORY 0:125",
+        1,
+        "srun: error: n1: task 0: Out Of Memory",
+    )
+
+
+def test_an_own_error_is_shown_with_its_fix() -> None:
+    (one,) = failures("", [(7, "error: no weights found; at: runs/x; fix: --resume off")], "ddp")
+    assert (one.means, one.fix, one.line) == ("no weights found (runs/x)", "--resume off", 7)
+
+
+def test_no_log_takes_long() -> None:
+    """Each text begun again and again, so that no pattern takes time squared; measured against plain lines."""
+
+    def seconds(lines: list[str]) -> float:
+        start = time.process_time()
+        failures("", enumerate(lines, 1), "ddp")
+        look_bad([*enumerate(lines, 1)])
+        return time.process_time() - start
+
+    starts = ["RuntimeError: [", ": $'", "OSError: ", "a.", "[", "1: ", "error: ; at: ", "srun: error: n1: tasks ", " ",
+              "slurm_script: ", "slurmstepd: error: *** JOB ", "WorkNCCL(OpType=", "x: error writing ", "Error", "\r"]  # fmt: skip
+    plain = seconds([("Epoch 3: step 100 of 200, loss 0.123 " * 40)[:LONGEST]] * 600)
+    hostile = seconds([start * (LONGEST // len(start)) for start in starts] * 40)
+    assert hostile < 50 * plain + 1
