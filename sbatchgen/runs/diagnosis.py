@@ -155,9 +155,10 @@ def _rows(job: RunJob, environment: Mapping[str, str]) -> tuple[list[SlurmJob], 
         return [], []
     known: list[SlurmJob] = []
     try:
-        known += (row for row in queue(environment, [job.id]) if key_of(row.command) in ("", job.key))
+        rows = queue(environment, [job.id], cluster=job.cluster)
+        known += (row for row in rows if key_of(row.command) in ("", job.key))
         if not known or job.state == "CANCELLED":  # sacct alone tells who it was
-            known = [*(accounting([job.id], before([job]), environment) or known)]
+            known = [*(accounting([job.id], before([job]), environment, cluster=job.cluster) or known)]
     except SlurmError as error:
         return known, [*error.problems]
     return known, []

@@ -73,7 +73,7 @@ class TrainingStart:
 def look(one: RunState, environment: Mapping[str, str]) -> RunUsage:
     """All that is known of a run."""
     trained: list[TrainingStart] = []
-    known: dict[str, list[JobUsage]] = {}
+    known: dict[tuple[str, str], list[JobUsage]] = {}
     problems: list[str] = []
     try:
         trained = _starts(one.run.folder)
@@ -90,7 +90,7 @@ def look(one: RunState, environment: Mapping[str, str]) -> RunUsage:
     for job, after in zip(one.jobs, [*one.jobs[1:], None], strict=False):
         asked = None if is_local(job) else _asked(one.run, job)
         had = _had(asked)
-        if rows := known.get(job.id):  # where Slurm does not count GPUs, those of the script
+        if rows := known.get((job.cluster, job.id)):  # where Slurm does not count GPUs, those of the script
             starts += [row if row.gpus is not None else replace(row, gpus=had.gpus) for row in rows]
         elif times := _times(one, job, after, trained):
             starts += [replace(had, job=job.id, used_s=math.ceil(seconds)) for seconds in times]
@@ -135,14 +135,17 @@ def _starts(folder: Path) -> list[TrainingStart]:
     return found
 
 
-def _accounted(jobs: Sequence[RunJob], environment: Mapping[str, str]) -> dict[str, list[JobUsage]]:
-    """What sacct says of the jobs, by their ids; nothing without a database."""
+def _accounted(
+    jobs: Sequence[RunJob], environment: Mapping[str, str]
+) -> dict[tuple[str, str], list[JobUsage]]:
+    """What sacct says of the jobs, by their clusters and ids; nothing without a database."""
+    found: dict[tuple[str, str], list[JobUsage]] = {}
     of_slurm = [job for job in jobs if job.id and not is_local(job)]
-    if not of_slurm:
-        return {}
-    found: dict[str, list[JobUsage]] = {}
-    for start in accounting.usage([job.id for job in of_slurm], before(of_slurm), environment) or ():
-        found.setdefault(start.job, []).append(start)
+    for cluster in dict.fromkeys(job.cluster for job in of_slurm):
+        theirs = [job for job in of_slurm if job.cluster == cluster]
+        ids, since = [job.id for job in theirs], before(theirs)
+        for start in accounting.usage(ids, since, environment, cluster=cluster) or ():
+            found.setdefault((cluster, start.job), []).append(start)
     return found
 
 

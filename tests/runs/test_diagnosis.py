@@ -228,6 +228,18 @@ def test_of_a_job_that_slurm_has_forgotten_the_log_is_read(
     assert "most likely: there is not enough memory on the GPU\n" in command("diagnose", "ddp").out
 
 
+def test_slurm_is_asked_about_a_job_where_it_was_submitted_to(
+    folder: Path, programs: Path, command: Command
+) -> None:
+    run_of(folder, programs, "FAILED", 75 << 8)
+    with closing(Index(place(os.environ))) as index:
+        index.accepted("c0ffee", "4711", "far")
+    (programs / "squeue").rename(programs / "far")
+    (programs / "squeue").write_text('#!/bin/sh\n[ "$1" = --clusters=far ] && exec far "$@"\n')
+    (programs / "squeue").chmod(0o755)
+    assert "most likely: the training was asked to stop" in command("diagnose", "ddp").out
+
+
 def test_who_cancelled_a_job_is_told_where_slurm_knows(
     folder: Path, programs: Path, command: Command
 ) -> None:
