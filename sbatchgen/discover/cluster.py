@@ -12,7 +12,7 @@ from typing import TypeVar
 from sbatchgen.errors import SlurmError
 from sbatchgen.inputs.profile import Qos
 from sbatchgen.slurm.accounts import Account, accounts, qos
-from sbatchgen.slurm.command import answer
+from sbatchgen.slurm.command import PrivateDataError, answer
 from sbatchgen.slurm.config import config
 from sbatchgen.slurm.node import SlurmNode, nodes
 from sbatchgen.slurm.partition import SlurmPartition, partitions
@@ -46,8 +46,7 @@ class LiveCluster:
 
     def setting(self, name: str) -> str:
         """A setting; "" if it is not set, or not known."""
-        value = self.settings.get(name, "")
-        return "" if value in ("(null)", "N/A", "UNLIMITED") else value
+        return self.settings.get(name, "")
 
 
 def ask(environment: Mapping[str, str]) -> LiveCluster:
@@ -70,12 +69,10 @@ def ask(environment: Mapping[str, str]) -> LiveCluster:
 
 
 def _shown(read: Callable[[Mapping[str, str]], list[T]], environment: Mapping[str, str]) -> list[T]:
-    """What Slurm shows; nothing where PrivateData keeps it from users (slurm.conf(5))."""
+    """What Slurm shows; nothing where it keeps that from users."""
     try:
         return read(environment)
-    except SlurmError as error:
-        if "Access/permission denied" not in str(error):
-            raise
+    except PrivateDataError:
         return []
 
 

@@ -13,6 +13,7 @@ from datetime import datetime
 from sbatchgen.slurm import slurm_job
 from sbatchgen.slurm.command import of_cluster, query
 from sbatchgen.slurm.slurm_job import SlurmJob
+from sbatchgen.slurm.values import count, limit, pairs, seconds
 from sbatchgen.units import Memory
 
 # Fields of sacct --format in all releases since 20.11.
@@ -112,7 +113,7 @@ def usage(
             runs.append((row, []))
         elif runs:
             runs[-1][1].append(row)
-    return [_usage(run, steps) for run, steps in runs if slurm_job.count(run["used"])]
+    return [_usage(run, steps) for run, steps in runs if count(run["used"])]
 
 
 def _rows(
@@ -140,22 +141,22 @@ def _job(row: Mapping[str, str]) -> JobInAccounting:
     by = row["state"].partition(" by ")[2]
     return JobInAccounting(
         **slurm_job.common(row),
-        used_s=slurm_job.count(row["used"]),
+        used_s=count(row["used"]),
         limit_s=_limit_s(row),
-        cancelled_by=slurm_job.limit(by),
+        cancelled_by=limit(by),
     )
 
 
 def _limit_s(row: Mapping[str, str]) -> int | None:
-    minutes = slurm_job.limit(row["limit"])
+    minutes = limit(row["limit"])
     return None if minutes is None else 60 * minutes
 
 
 def _usage(run: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> JobUsage:
     # The count without a type is that of all types.
-    tres = slurm_job.pairs(run["tres"].split(","))
-    nodes = max(slurm_job.count(run["nodes"]), 1)
-    typed = sum(slurm_job.count(count) for name, count in tres.items() if name.startswith("gres/gpu:"))
+    tres = pairs(run["tres"].split(","))
+    nodes = max(count(run["nodes"]), 1)
+    typed = sum(count(many) for name, many in tres.items() if name.startswith("gres/gpu:"))
     try:
         memory = Memory.parse(tres["mem"]) // nodes
     except ValueError:
@@ -164,18 +165,18 @@ def _usage(run: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> JobUsa
     beside = max((_step_bytes(step) for step in steps if not step["id"].endswith(".batch")), default=0)
     return JobUsage(
         job=re.split(r"[_+]", run["id"])[0],
-        used_s=slurm_job.count(run["used"]),
+        used_s=count(run["used"]),
         limit_s=_limit_s(run),
         nodes=nodes,
-        cpus=slurm_job.count(tres["cpu"]) or None,
-        gpus=slurm_job.count(tres["gres/gpu"]) or typed or None,
+        cpus=count(tres["cpu"]) or None,
+        gpus=count(tres["gres/gpu"]) or typed or None,
         memory_mib=memory or None,
-        cpu_s=slurm_job.seconds(run["cpu"].partition(".")[0]) or None,
+        cpu_s=seconds(run["cpu"].partition(".")[0]) or None,
         memory_bytes=batch + beside or None,
     )
 
 
 def _step_bytes(step: Mapping[str, str]) -> int:
     """The memory of a step on a node: that of its largest task, as often as tasks may be there."""
-    tasks = -(-slurm_job.count(step["tasks"]) // max(slurm_job.count(step["nodes"]), 1))
-    return slurm_job.count(step["memory"]) * max(tasks, 1)
+    tasks = -(-count(step["tasks"]) // max(count(step["nodes"]), 1))
+    return count(step["memory"]) * max(tasks, 1)

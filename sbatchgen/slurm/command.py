@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from sbatchgen.errors import SbatchgenError, SlurmError
 from sbatchgen.quoting import word
 
-QUERY_TIMEOUT_S = (
-    30  # a controller that hangs makes squeue give up after 10 s (MessageTimeout, slurm.conf(5))
-)
+QUERY_TIMEOUT_S = 30  # squeue itself gives up after 10 s (MessageTimeout, slurm.conf(5))
 ELSEWHERE = "use a node that has Slurm's commands, as a login node"
 _KEPT = "SLURM_CONF"  # where the cluster is
 _OF_JOBS = ("PYXIS_CONTAINER_", "SBATCH_", "SLURM_")
@@ -26,6 +24,10 @@ _UNREACHABLE = re.compile(
     r"|Communication connection failure|Zero Bytes were transmitted or received"
     r"|Transport endpoint is not connected"
 )
+
+
+class PrivateDataError(SlurmError):
+    """Slurm keeps it from users: PrivateData of slurm.conf(5)."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,11 @@ class Output:
             last = self.err.strip().rpartition("\n")[2] or self.failure
             fix = "try again later; scontrol ping shows whether the controller is up"
             return SlurmError.of(f"Slurm's controller does not answer: {last}", fix=fix)
-        private = _PRIVATE.search(said)
-        fix = "slurm.conf hides it from users (PrivateData): ask an administrator" if private else ""
-        return SlurmError.of(f"{self.failure}: {said}" if said else self.failure, fix=fix)
+        what = f"{self.failure}: {said}" if said else self.failure
+        if _PRIVATE.search(said):
+            fix = "slurm.conf hides it from users (PrivateData): ask an administrator"
+            return PrivateDataError.of(what, fix=fix)
+        return SlurmError.of(what)
 
 
 def of_cluster(cluster: str) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from sbatchgen.errors import SlurmError
 from sbatchgen.slurm.command import answer, of_cluster
-from sbatchgen.slurm.slurm_job import limit
+from sbatchgen.slurm.values import limit, text
 
 _LINE = re.compile(r"^(\w+)\s*= (.*?)\s*$", re.MULTILINE)
 
@@ -21,12 +21,12 @@ def config(environment: Mapping[str, str], cluster: str = "") -> dict[str, str]:
 
 
 def settings_in(printed: str) -> dict[str, str]:
-    """Names and values in what scontrol printed."""
-    return dict(_LINE.findall(printed))
+    """Names and values in what scontrol printed; "" for one that is not set."""
+    return {name: text(value) for name, value in _LINE.findall(printed)}
 
 
 def array_limits(settings: Mapping[str, str]) -> dict[str, int]:
     """How many elements an array may have, by the keys of profiles."""
     tasks = re.search(r"\bmax_array_tasks=([0-9]+)", settings.get("SchedulerParameters", ""))
     told = {"max_array_size": settings.get("MaxArraySize", ""), "max_array_tasks": tasks[1] if tasks else ""}
-    return {key: most for key, text in told.items() if (most := limit(text)) is not None}
+    return {key: most for key, value in told.items() if (most := limit(value)) is not None}

@@ -10,11 +10,11 @@ import re
 from dataclasses import dataclass
 
 from sbatchgen.sbatch.gres import number
+from sbatchgen.slurm.values import text
 
 _ITEM = re.compile(r"(?:\([^()]*\)|[^,(])+")  # a comma in parentheses does not part
 _DETAIL = re.compile(r"\(([^()]*)\)$")
 _PER_GPU = re.compile(r"(?:-|[0-9]+)/[0-9]+(?:,(?:-|[0-9]+)/[0-9]+)*")
-_NONE = ("", "(null)", "N/A")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +42,13 @@ class NodeGres:
 @functools.lru_cache(maxsize=4096)  # nodes of a cluster have much the same
 def node_gres(printed: str) -> tuple[NodeGres, ...]:
     """What is in a value of Gres, GresUsed or GresDrain."""
-    if printed in _NONE:
-        return ()
-    return tuple(_item(item) for item in _ITEM.findall(printed))
+    return tuple(_item(item) for item in _ITEM.findall(text(printed)))
 
 
-def _item(text: str) -> NodeGres:
-    detail = _DETAIL.search(text)
+def _item(item: str) -> NodeGres:
+    detail = _DETAIL.search(item)
     said = detail[1] if detail else ""
-    name, *rest = (text[: detail.start()] if detail else text).split(":")
+    name, *rest = (item[: detail.start()] if detail else item).split(":")
     count = number(rest[-1]) if rest else None
     if count is not None:
         rest.pop()
@@ -66,17 +64,17 @@ def _item(text: str) -> NodeGres:
     )
 
 
-def _indexes(text: str) -> tuple[int, ...]:
+def _indexes(said: str) -> tuple[int, ...]:
     """The numbers in "0-2,5"; none in "N/A"."""
     found: list[int] = []
-    for part in text.split(","):
+    for part in said.split(","):
         low, _, high = part.partition("-")
         if low.isascii() and low.isdecimal() and (high or low).isascii() and (high or low).isdecimal():
             found += range(int(low), min(int(high or low), int(low) + 4095) + 1)
     return tuple(found)
 
 
-def _per_gpu(text: str) -> tuple[tuple[int | None, int], ...]:
+def _per_gpu(said: str) -> tuple[tuple[int | None, int], ...]:
     """What is in use, and what there is, in "-/8,3/8"."""
-    pairs = (pair.split("/") for pair in text.split(","))
+    pairs = (pair.split("/") for pair in said.split(","))
     return tuple((None if used == "-" else int(used), int(count)) for used, count in pairs)

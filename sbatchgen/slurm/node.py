@@ -11,16 +11,13 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from sbatchgen.slurm.command import answer, of_cluster
+from sbatchgen.slurm.command import answer
 from sbatchgen.slurm.gres import NodeGres, node_gres
-from sbatchgen.slurm.slurm_job import count, names, pairs
+from sbatchgen.slurm.values import count, names, pairs
 
 _START = re.compile(r"NodeName=\S+ +(?:Arch|CpuBind|CoresPerSocket)=")
-# Free text that stands behind all that is read here; it may hold anything.
+# Free text that stands behind all that is read here, the reason first; it may hold anything.
 _FREE_TEXT = re.compile(r" (?:Reason|Comment|Extra|InstanceId|InstanceType|ReservationName|Topology)=")
-_REASON = re.compile(
-    r" Reason=(.*?)(?= (?:Comment|Extra|InstanceId|InstanceType|ReservationName|Topology)=|$)"
-)
 _WHO_AND_WHEN = re.compile(r" \[\S*@[0-9T:-]+\]")
 
 
@@ -38,7 +35,7 @@ class SlurmNode:
         sockets, cores_per_socket, threads_per_core: As configured.
         memory, memory_reserved, memory_used: All (RealMemory), what is kept from jobs (MemSpecLimit), and
             what jobs have.
-        gres, gres_used, gres_drained: Generic resources, as configured, in use, and drained.
+        gres, gres_used: Generic resources, as configured, and in use.
         features: What --constraint may name.
     """
 
@@ -58,18 +55,16 @@ class SlurmNode:
     memory_used: int
     gres: tuple[NodeGres, ...]
     gres_used: tuple[NodeGres, ...]
-    gres_drained: tuple[NodeGres, ...]
     features: tuple[str, ...]
 
 
-def nodes(environment: Mapping[str, str], *, cluster: str = "") -> list[SlurmNode]:
+def nodes(environment: Mapping[str, str]) -> list[SlurmNode]:
     """All nodes that the controller shows to this user.
 
     Raises:
         SlurmError: scontrol can't be started, does not end in time, or fails.
     """
-    asked = ["scontrol", *of_cluster(cluster), "-a", "-o", "-d", "show", "node"]
-    return list(nodes_in(answer(asked, environment)))
+    return list(nodes_in(answer(["scontrol", "-a", "-o", "-d", "show", "node"], environment)))
 
 
 def nodes_in(printed: str) -> Iterator[SlurmNode]:
@@ -81,8 +76,7 @@ def _node(line: str) -> SlurmNode:
     known, _, rest = line.partition(" OS=")  # the release of a kernel has blanks
     known += rest[max(rest.find(" RealMemory="), 0) :] if rest else ""
     free = _FREE_TEXT.search(known)
-    structured = known[: free.start()] if free else known
-    values = pairs(structured.split())
+    values = pairs((known[: free.start()] if free else known).split())
     state, flags = _state(values["State"])
     cpus = count(values["CPUTot"])
     return SlurmNode(
@@ -90,7 +84,7 @@ def _node(line: str) -> SlurmNode:
         partitions=names(values["Partitions"]),
         state=state,
         flags=flags,
-        reason=_reason(known[free.start() :]) if free else "",
+        reason=_reason(known[free.end() :]) if free and free[0] == " Reason=" else "",
         cpus=cpus,
         cpus_usable=count(values["CPUEfctv"]) or cpus,  # since 22.05
         cpus_used=count(values["CPUAlloc"]),
@@ -102,7 +96,6 @@ def _node(line: str) -> SlurmNode:
         memory_used=count(values["AllocMem"]),
         gres=node_gres(values["Gres"]),
         gres_used=node_gres(values["GresUsed"]),
-        gres_drained=node_gres(values["GresDrain"]),
         features=names(values["AvailableFeatures"]),
     )
 
@@ -117,7 +110,7 @@ def _state(printed: str) -> tuple[str, frozenset[str]]:
     )
 
 
-def _reason(text: str) -> str:
-    """The reason, on one line, without who gave it and when."""
-    found = _REASON.match(text)
-    return " ".join(_WHO_AND_WHEN.sub("", found[1], count=1).split()) if found else ""
+def _reason(free_text: str) -> str:
+    """The reason, on one line, without who gave it and when; other free text may follow it."""
+    (reason, *_) = _FREE_TEXT.split(free_text, maxsplit=1)
+    return " ".join(_WHO_AND_WHEN.sub("", reason, count=1).split())

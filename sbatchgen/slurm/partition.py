@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from sbatchgen.slurm.command import answer, of_cluster
-from sbatchgen.slurm.slurm_job import count, limit, names, pairs, seconds
+from sbatchgen.slurm.command import answer
+from sbatchgen.slurm.values import count, limit, names, pairs, seconds, text
 
 _BETWEEN = re.compile(r" +(?=[A-Z][A-Za-z]*=)")  # groups may have blanks in their names
 
@@ -66,14 +66,13 @@ class SlurmPartition:
     grace_s: int
 
 
-def partitions(environment: Mapping[str, str], *, cluster: str = "") -> list[SlurmPartition]:
+def partitions(environment: Mapping[str, str]) -> list[SlurmPartition]:
     """All partitions that the controller shows to this user, hidden ones too.
 
     Raises:
         SlurmError: scontrol can't be started, does not end in time, or fails.
     """
-    asked = ["scontrol", *of_cluster(cluster), "-a", "-o", "show", "partition"]
-    return list(partitions_in(answer(asked, environment)))
+    return list(partitions_in(answer(["scontrol", "-a", "-o", "show", "partition"], environment)))
 
 
 def partitions_in(printed: str) -> Iterator[SlurmPartition]:
@@ -89,7 +88,7 @@ def _partition(line: str) -> SlurmPartition:
         state=values["State"].lower(),
         default=values["Default"] == "YES",
         hidden=values["Hidden"] == "YES",
-        node_list=values["Nodes"].replace("(null)", ""),
+        node_list=text(values["Nodes"]),
         nodes=count(values["TotalNodes"]),
         cpus=count(values["TotalCPUs"]),
         time_max_s=seconds(values["MaxTime"]),
@@ -101,7 +100,7 @@ def _partition(line: str) -> SlurmPartition:
         groups=_allowed(values["AllowGroups"]),
         accounts_denied=names(values["DenyAccounts"]),
         qos_denied=names(values["DenyQos"]),
-        own_qos=values["QoS"].replace("N/A", ""),
+        own_qos=text(values["QoS"]),
         cpus_per_gpu=limit(given["DefCpuPerGPU"]),
         mem_per_gpu=limit(given["DefMemPerGPU"]),
         mem_per_cpu=limit(values["DefMemPerCPU"]),

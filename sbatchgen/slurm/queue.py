@@ -14,6 +14,7 @@ from sbatchgen.slurm import slurm_job
 from sbatchgen.slurm.command import of_cluster, query
 from sbatchgen.slurm.slurm_job import SlurmJob
 from sbatchgen.slurm.submission import key_of
+from sbatchgen.slurm.values import count, seconds, text
 
 # Fields of squeue --Format in all releases since 20.11.
 _FIELDS = {
@@ -97,9 +98,9 @@ def find(key: str, environment: Mapping[str, str], *, cluster: str = "") -> JobI
 def _job(row: Mapping[str, str]) -> JobInQueue:
     return JobInQueue(
         **slurm_job.common(row),
-        used_s=slurm_job.seconds(row["used"]) or 0,
-        limit_s=slurm_job.seconds(row["limit"]),
-        restarts=slurm_job.count(row["restarts"]),
-        dependency=slurm_job.text(row["dependency"]),
-        command=slurm_job.text(row["command"]),
+        used_s=seconds(row["used"]) or 0,
+        limit_s=seconds(row["limit"]),
+        restarts=count(row["restarts"]),
+        dependency=text(row["dependency"]),
+        command=text(row["command"]),
     )

@@ -1,0 +1,63 @@
+"""The values that Slurm's commands print."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime
+
+_DURATION = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)", re.ASCII)
+
+
+def text(printed: str) -> str:
+    """Text; "" if it is missing."""
+    return "" if printed in ("(null)", "N/A", "None assigned") else printed
+
+
+def pairs(parts: Iterable[str]) -> defaultdict[str, str]:
+    """Values by their keys, of "Key=value"; "" for any other key."""
+    return defaultdict(str, (part.partition("=")[::2] for part in parts if "=" in part))
+
+
+@functools.lru_cache(maxsize=4096)  # nodes of a cluster have much the same
+def names(printed: str) -> tuple[str, ...]:
+    """Names in a list; none if it is missing."""
+    return tuple(filter(None, text(printed).split(",")))
+
+
+def count(printed: str) -> int:
+    """A number of things; 0 if it is missing."""
+    return limit(printed) or 0
+
+
+def limit(printed: str) -> int | None:
+    """A number; None for UNLIMITED, and if it is missing."""
+    return int(printed) if printed.isascii() and printed.isdecimal() else None
+
+
+def time(printed: str) -> datetime | None:
+    """A time; None for "N/A", "Unknown" and "None"."""
+    try:
+        return datetime.fromisoformat(printed).astimezone()
+    except ValueError:
+        return None
+
+
+def seconds(printed: str) -> int | None:
+    """A duration, D-HH:MM:SS or MM:SS; None for "UNLIMITED", "NOT_SET" and the like."""
+    match = _DURATION.fullmatch(printed)
+    if match is None:
+        return None
+    days, hours, minutes, rest = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + rest
+
+
+def exit_status(printed: str) -> tuple[int, int]:
+    """Exit code and signal: "3:0"; squeue 22.05 prints what wait(2) gave, "768"."""
+    code, colon, signal = printed.partition(":")
+    if colon:
+        return count(code), count(signal)
+    status = count(code)
+    return (0, status & 0x7F) if status & 0x7F else (status >> 8, 0)
