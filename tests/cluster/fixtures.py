@@ -19,7 +19,9 @@ from .slurm import Cluster
 CHECKOUT = Path(__file__).resolve().parents[2]
 VISIBLE = [Path(sys.base_prefix), Path(sys.prefix), CHECKOUT]
 JOBS = "jobs on a real Slurm"
-RELEASES = ("22.05", "26.05")
+RELEASES = FIRST, LATER = ("22.05", "26.05")
+# Of a test whose subject does not depend on the release: what is in a job, not what Slurm makes of it.
+on_one_release = pytest.mark.parametrize("slurm_release", [FIRST], indirect=True)
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +40,7 @@ def slurm_release(request: pytest.FixtureRequest) -> str:
 def slurm_root(request: pytest.FixtureRequest, slurm_release: str) -> Path | None:
     """The folder of the system with this Slurm, None for this machine's own."""
     _need(site.why_not(), what=JOBS)
-    return None if slurm_release == RELEASES[0] else Path(request.getfixturevalue("later_root"))
+    return None if slurm_release == FIRST else Path(request.getfixturevalue("later_root"))
 
 
 @pytest.fixture(scope="session")

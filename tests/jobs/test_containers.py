@@ -10,12 +10,14 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cluster import fixtures, pyxis
+from tests.cluster.fixtures import FIRST, LATER, on_one_release
 from tests.cluster.slurm import Cluster
 from tests.jobs.jobs import EPOCH, PROFILE, Site
 from tests.training.forks import QUICKLY
@@ -117,21 +119,28 @@ def submit_ddp(site: Site, name: str, launcher: str, *flags: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def trained(site: Site) -> dict[str, int]:
+def trained(site: Site, slurm_release: str) -> dict[str, int]:
     """Trainings that only have to end well, all started at once."""
-    jobs = {
-        f"ddp-{launcher}": submit_ddp(site, f"ddp-{launcher}", launcher, *CPU)
-        for launcher in ("torchrun", "srun", "spawn")
-    }
     in_apptainer = ("--profile", "./apptainer.yaml", *CPU)
-    jobs["apptainer-ddp"] = submit_ddp(site, "apptainer-ddp", "torchrun", *in_apptainer)
+    jobs = {
+        "ddp-torchrun": submit_ddp(site, "ddp-torchrun", "torchrun", *CPU),
+        "apptainer-ddp": submit_ddp(site, "apptainer-ddp", "torchrun", *in_apptainer),
+    }
+    if slurm_release == LATER:
+        return jobs
+    for launcher in ("srun", "spawn"):
+        jobs[f"ddp-{launcher}"] = submit_ddp(site, f"ddp-{launcher}", launcher, *CPU)
     jobs["single"] = site.submit("single", "single", *AS_NVIDIA, *CPU)
     jobs["single-hostile"] = site.submit("single-hostile", "single", *CPU)
     jobs["apptainer-single"] = site.submit("apptainer-single", "single", *in_apptainer)
     return jobs
 
 
-@pytest.mark.parametrize("name", PROCESSES)
+@pytest.mark.parametrize(
+    ("slurm_release", "name"),
+    [*product([FIRST], PROCESSES), (LATER, "ddp-torchrun"), (LATER, "apptainer-ddp")],
+    indirect=["slurm_release"],
+)
 def test_ddp_trains_on_two_nodes(site: Site, trained: dict[str, int], name: str) -> None:
     site.cluster.wait(trained[name], {"COMPLETED"})
     log = site.log(name)
@@ -145,6 +154,7 @@ def test_ddp_trains_on_two_nodes(site: Site, trained: dict[str, int], name: str)
     assert site.status(name)["state"] == "done"
 
 
+@on_one_release
 @pytest.mark.parametrize("name", ["single", "single-hostile", "apptainer-single"])
 def test_single_trains(site: Site, trained: dict[str, int], name: str) -> None:
     site.cluster.wait(trained[name], {"COMPLETED"})
@@ -184,6 +194,7 @@ def test_variables_of_the_job_win_over_the_images(site: Site, runtime: str, laun
             assert task["HOME"] == str(site.folder / "runs" / f"probe-enroot-{launcher}")
 
 
+@on_one_release
 def test_only_what_is_mounted_is_there(site: Site) -> None:
     (found,) = probe(site, "probe-sight", "single")
     assert (found["home"], found["LANG"]) == ([".bashrc", "work"], None)
@@ -192,6 +203,7 @@ def test_only_what_is_mounted_is_there(site: Site) -> None:
     assert found["home"] == [".bashrc", "images", "work"]
 
 
+@on_one_release
 @pytest.mark.parametrize("runtime", ["enroot", "apptainer"])
 def test_a_snapshot_of_the_code_is_there(site: Site, runtime: str) -> None:
     for words in (["init", "--quiet"], ["add", "probe.py"]):
@@ -211,29 +223,34 @@ def away(site: Site) -> Path:
     return site.cluster.home / "runs/away"
 
 
+@on_one_release
 def test_run_folder_and_data_outside_the_folder_of_submission(away: Path) -> None:
     assert json.loads((away / "status.json").read_text())["state"] == "done"
     assert (away / "checkpoints/best.pt").exists()
 
 
+@on_one_release
 def test_a_checkpoint_of_another_run_is_there(site: Site, away: Path) -> None:
     flags = (*AS_NVIDIA, "--resume", str(away / "checkpoints/best.pt"), *CPU)
     site.cluster.wait(site.submit("resumed", "single", *flags), {"COMPLETED"})
     assert "Resuming from" in site.log("resumed")
 
 
+@on_one_release
 def test_a_folder_with_an_odd_name_is_mounted(site: Site) -> None:
     odd = Site(site.cluster, site.cluster.put("a b'c&d/probe.py", PROBE).parent)
     (found,) = probe(odd, "probe-odd", "single", "--profile", f"{site.folder}/enroot.yaml")
     assert found["cwd"] == str(odd.folder)
 
 
+@on_one_release
 def test_a_relative_image_counts_from_the_folder_of_submission(site: Site) -> None:
     put_image(site.cluster, "work/here.sqsh", HOSTILE | {"SHAPE": "of here"})
     (found,) = probe(site, "probe-relative", "single", "--image", "./here.sqsh")
     assert found["SHAPE"] == "of here"
 
 
+@on_one_release
 @pytest.mark.parametrize("runtime", ["enroot", "apptainer"])
 def test_a_missing_image_is_told_before_anything_starts(site: Site, runtime: str) -> None:
     name = f"missing-{runtime}"
@@ -244,6 +261,7 @@ def test_a_missing_image_is_told_before_anything_starts(site: Site, runtime: str
     assert last == "error: can't read the image /nowhere/image: see sbatchgen image --help"
 
 
+@on_one_release
 @pytest.mark.parametrize(
     ("runtime", "name", "said"),
     [
@@ -270,6 +288,7 @@ def ends_with(site: Site, job: int, name: str) -> str:
     return log.splitlines()[-1]
 
 
+@on_one_release
 def test_what_can_not_be_mounted_is_told_before_the_image_is_unpacked(site: Site) -> None:
     job = site.submit("unmounted", "single", "--image", "${HOME}/images/slow", "--bind", "/nowhere:/x")
     assert ends_with(site, job, "unmounted") == "error: can't mount /nowhere: it does not exist"
@@ -285,6 +304,7 @@ def test_a_site_without_pyxis_is_told_so(cluster: Cluster, site: Site) -> None:
     assert "error: srun knows no pyxis: not installed, or " in Path(record["StdOut"]).read_text()
 
 
+@on_one_release
 @pytest.mark.parametrize("mode", ["cpu", "ddp"])
 def test_a_job_without_gpus_runs_where_there_are_none(site: Site, mode: str) -> None:
     """The image asks for all GPUs, and the node has no tools to give them."""
@@ -309,6 +329,7 @@ def test_an_own_trainer_that_starts_its_processes_gets_no_ranks(site: Site) -> N
     assert [found_alone[name] for name in (*ranks, "MASTER_ADDR", "MASTER_PORT")] == [None] * 5
 
 
+@on_one_release
 def test_a_container_left_behind_is_replaced(site: Site, enroot: Path) -> None:
     """As by a node that died, and came back with its disk, or by a requeue while it was being removed."""
     flags = ("--trainer", "probe.py", *AS_NVIDIA, "--nodelist", "n3", "--begin", "now+1hour")
@@ -319,6 +340,7 @@ def test_a_container_left_behind_is_replaced(site: Site, enroot: Path) -> None:
     assert '"cwd"' in site.log("left")
 
 
+@on_one_release
 def test_variables_of_pyxis_are_not_those_of_the_job(site: Site) -> None:
     """They act like options, of the batch script, too."""
     asked = {"PYXIS_CONTAINER_WRITABLE": "1"}
@@ -334,6 +356,7 @@ def test_variables_of_pyxis_are_not_those_of_the_job(site: Site) -> None:
     assert last == "error: srun knows no pyxis: not installed, or PYXIS_CONTAINER_IMAGE is set"
 
 
+@on_one_release
 def test_a_value_of_several_lines_is_refused(site: Site) -> None:
     """Enroot would take its lines for variables."""
     ask = ("submit", "single", "--trainer", "probe.py", "--job-name", "lines", "--yes", "--env", "API_KEY")
@@ -342,6 +365,7 @@ def test_a_value_of_several_lines_is_refused(site: Site) -> None:
     assert said == "error: API_KEY has line breaks: Enroot would take its lines for variables"
 
 
+@on_one_release
 def test_an_image_that_is_cut_off_is_diagnosed(site: Site) -> None:
     site.cluster.wait(site.submit("cut-off", "single", "--image", "${HOME}/images/truncated"), {"FAILED"})
     told = site.sbatchgen("diagnose", "cut-off").stdout
@@ -379,6 +403,7 @@ def of_image(site: Site, name: str) -> str:
     return f"--container-image={site.cluster.home}/images/{name}"
 
 
+@on_one_release
 @pytest.mark.parametrize(
     ("option", "said"),
     [
@@ -401,6 +426,7 @@ def test_the_stand_in_refuses(site: Site, option: str, said: str) -> None:
     assert said in output
 
 
+@on_one_release
 def test_the_stand_in_hides_what_is_not_mounted(site: Site) -> None:
     home = site.cluster.home
     mounts = f"--container-mounts={home}/images:/images:ro,./data:/data:,tmpfs:/own"
@@ -414,6 +440,7 @@ def test_the_stand_in_hides_what_is_not_mounted(site: Site) -> None:
     assert srun(site, "ls", str(home))[0] == 0, "a site that mounts homes, unless told not to"
 
 
+@on_one_release
 def test_the_stand_in_has_the_path_and_the_folder_of_the_image(site: Site) -> None:
     status, output = srun(site, of_image(site, "folder"), "sh", "-c", "pwd; echo $PATH; command -v srun")
     assert (status, output.splitlines()[:2]) == (
@@ -421,11 +448,13 @@ def test_the_stand_in_has_the_path_and_the_folder_of_the_image(site: Site) -> No
     )  # fmt: skip
 
 
+@on_one_release
 def test_the_stand_in_takes_lines_of_a_value_for_variables(site: Site) -> None:
     ask = ("--container-env=A", "sh", "-c", 'echo "$A $SHAPE"')
     assert srun(site, *ask, A="a\nSHAPE=b") == (0, "a\nSHAPE=b b\n")
 
 
+@on_one_release
 def test_the_stand_in_wants_tools_for_gpus(site: Site) -> None:
     ask = ("--nodelist=n4", of_image(site, "nvidia"), "true")
     status, output = srun(site, *ask)
@@ -433,6 +462,7 @@ def test_the_stand_in_wants_tools_for_gpus(site: Site) -> None:
     assert srun(site, *ask, NVIDIA_VISIBLE_DEVICES="void") == (0, "")
 
 
+@on_one_release
 def test_the_stand_in_gives_ranks_of_tasks(site: Site) -> None:
     put_image(site.cluster, "images/torch", {"PYTORCH_VERSION": "2.3.0", "RANK": "7"})
     ask = (
@@ -446,6 +476,7 @@ def test_the_stand_in_gives_ranks_of_tasks(site: Site) -> None:
     assert sorted(srun(site, *ask)[1].splitlines()) == ["0 0 2", "1 0 2"]
 
 
+@on_one_release
 def test_the_stand_in_counts_the_removal_of_a_container_as_part_of_its_step(site: Site) -> None:
     """The last task of a node removes it, and `srun --wait` would end that."""
     ask = ("--ntasks=2", "--nodes=2", "--nodelist=n1,n2", of_image(site, "lingering"), "true")
@@ -453,6 +484,7 @@ def test_the_stand_in_counts_the_removal_of_a_container_as_part_of_its_step(site
     assert "First task exited 1s ago" in srun(site, "--wait=1", *ask)[1]
 
 
+@on_one_release
 def test_the_stand_in_leaves_a_container_whose_removal_is_killed(site: Site, enroot: Path) -> None:
     step = f"srun {of_image(site, 'lasting')} --container-mounts=$PWD:/work sh -c 'echo >/work/lasts'"
     job = site.cluster.sbatch(f"--wrap={step}", "--nodelist=n3", cwd=site.folder)
@@ -467,6 +499,7 @@ def test_the_stand_in_leaves_a_container_whose_removal_is_killed(site: Site, enr
     assert left.exists()
 
 
+@on_one_release
 def test_the_stand_in_keeps_a_named_container_with_its_old_image(site: Site, enroot: Path) -> None:
     named = ("--nodelist=n2", "--container-name=mine")
     assert srun(site, *named, "true")[0] == 0
@@ -474,6 +507,7 @@ def test_the_stand_in_keeps_a_named_container_with_its_old_image(site: Site, enr
     assert srun(site, *named, of_image(site, "damaged"), "true")[0] == 0
 
 
+@on_one_release
 def test_the_stand_in_fails_if_a_signal_comes_while_it_unpacks(site: Site, enroot: Path) -> None:
     put_image(site.cluster, "images/slower", {}, "create 600\n")
     job = site.cluster.sbatch(f"--wrap=srun {of_image(site, 'slower')} true", "--nodelist=n3")

@@ -41,9 +41,9 @@ print(json.dumps({"prefix": sys.prefix, **{name: os.environ.get(name) for name i
 
 
 @pytest.fixture(scope="module")
-def site(slurm_root: Path | None) -> Iterator[Site]:
+def site(real_slurm: None) -> Iterator[Site]:
     """A folder with a trainer that tells what it finds, on this machine's Slurm: modules and conda need its programs."""
-    with Cluster(visible=fixtures.VISIBLE, root=slurm_root) as cluster:
+    with Cluster(visible=fixtures.VISIBLE) as cluster:
         cluster.put("work/probe.py", PROBE)
         yield Site(cluster, cluster.home / "work")
 

@@ -6,11 +6,13 @@ import hashlib
 import json
 import re
 import shutil
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from sbatchgen.runs.failure import failures
+from tests.cluster.fixtures import FIRST, LATER, on_one_release
 from tests.cluster.slurm import Cluster
 from tests.jobs.jobs import EPOCH, TRAINING, Site, site_on
 
@@ -24,15 +26,18 @@ LAUNCHERS = ("torchrun", "srun", "spawn")
 
 
 @pytest.fixture(scope="module")
-def jobs(site: Site) -> dict[str, int]:
+def jobs(site: Site, slurm_release: str) -> dict[str, int]:
     """Those that only have to be waited for, by name: submitted together, so that they run side by side."""
     two = ("ddp", "--nodes", "2", "--gpus-per-node", "2")
     ids = {f"ddp-{one}": site.submit(f"ddp-{one}", *two, "--launcher", one) for one in LAUNCHERS}
+    for name, flags in MODES.items():
+        if (slurm_release, name) in MODES_TRIED:
+            ids[name] = site.submit(name, *flags, "--", "--epochs", "1")
+    if slurm_release == LATER:
+        return ids
     for one in LAUNCHERS:
         shape = ("ddp", "--nodes", "1", "--gpus-per-node", "2", "--launcher", one)
         ids[f"nan-{one}"] = site.submit(f"nan-{one}", *shape, "--", "--lr", "1e38")
-    for name, flags in MODES.items():
-        ids[name] = site.submit(name, *flags, "--", "--epochs", "1")
     return ids
 
 
@@ -55,6 +60,8 @@ MODES = {
     "shard": ("single", "--gres", "shard:4"),
     "shard-ddp": ("ddp", "--nodes", "2", "--gres", "shard:4"),
 }
+MODES_TRIED = [*product([FIRST], MODES), (LATER, "shard-ddp")]
+GRES = {"single": "gpu:1", "dataparallel": "gpu:2", "shard": "shard:4", "shard-ddp": "shard:4"}
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
@@ -80,6 +87,7 @@ def test_the_launchers_agree(trained: dict[str, list[tuple[int, float, float]]])
     assert trained["torchrun"] == trained["srun"] == trained["spawn"]
 
 
+@on_one_release
 def test_processes_meet_over_the_interface_of_the_profile(site: Site) -> None:
     """A name that no interface has is an error, so the name in the profile is really used."""
     job = site.submit(
@@ -103,6 +111,7 @@ def test_a_failing_job_has_its_own_exit_status_and_is_not_restarted(site: Site) 
     assert "trainer was here" in site.log("fails")
 
 
+@on_one_release
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_failing_training_fails_its_job(site: Site, jobs: dict[str, int], launcher: str) -> None:
     """Not finite: the trainer's own status is 3, which torchrun alone would turn into 1."""
@@ -273,6 +282,7 @@ def test_an_array_element_restarts_itself_only(site: Site) -> None:
     assert states == ["done", "done"]
 
 
+@on_one_release
 def test_two_jobs_on_the_same_nodes_do_not_meet(site: Site) -> None:
     shape = ("ddp", "--nodes", "2", "--nodelist", "n3,n4", "--gpus-per-node", "1", "--launcher", "srun")
     later = ("--begin", "now+1hour", "--", "--epochs", "1")
@@ -288,22 +298,11 @@ def test_two_jobs_on_the_same_nodes_do_not_meet(site: Site) -> None:
         assert len(re.findall(r"rank \d of 2 on", site.log(f"pair-{number}"))) == 2
 
 
-@pytest.mark.parametrize(
-    ("name", "gpus"),
-    [
-        ("cpu", None),
-        ("single", "gpu:1"),
-        ("dataparallel", "gpu:2"),
-        ("shard", "shard:4"),
-        ("shard-ddp", "shard:4"),
-    ],
-)
-def test_the_other_modes_run(
-    site: Site, jobs: dict[str, int], slurm_release: str, name: str, gpus: str | None
-) -> None:
+@pytest.mark.parametrize(("slurm_release", "name"), MODES_TRIED, indirect=["slurm_release"])
+def test_the_other_modes_run(site: Site, jobs: dict[str, int], slurm_release: str, name: str) -> None:
     record = site.cluster.wait(jobs[name], {"COMPLETED"})
-    before = {"22.05": "gres:", "26.05": "gres/"}[slurm_release]
-    assert record.get("TresPerNode") == (gpus and f"{before}{gpus}")
+    before = {FIRST: "gres:", LATER: "gres/"}[slurm_release]
+    assert record.get("TresPerNode") == (f"{before}{GRES[name]}" if name in GRES else None)
     assert len(EPOCH.findall(site.log(name))) == 1
 
 
@@ -314,8 +313,8 @@ def test_a_missing_log_folder_can_not_happen(site: Site, slurm_release: str) -> 
     rendered = site.sbatchgen("render", *flags, check=True)
     assert "the log folder 'logs/deep' must exist before the job starts" in rendered.stderr
     lost = site.cluster.sbatch(cwd=site.folder, script=rendered.stdout)
-    record = site.cluster.wait(lost, {"FAILED" if slurm_release == "22.05" else "COMPLETED"})
-    assert Path(record["StdOut"]).exists() == (slurm_release != "22.05")
+    record = site.cluster.wait(lost, {"FAILED" if slurm_release == FIRST else "COMPLETED"})
+    assert Path(record["StdOut"]).exists() == (slurm_release != FIRST)
     shutil.rmtree(site.folder / "logs", ignore_errors=True)
     done = site.sbatchgen("submit", *flags, "--yes", check=True)
     record = site.cluster.wait(int(done.stdout), {"COMPLETED"})
@@ -387,6 +386,7 @@ def test_an_allocation_that_differs_from_the_script_is_used_as_it_is(site: Site)
     assert len({node for _, _, node in ranks}) == 1
 
 
+@on_one_release
 def test_hostile_values_arrive_in_a_job(site: Site) -> None:
     values = [
         "a b",
@@ -419,6 +419,7 @@ def test_hostile_values_arrive_in_a_job(site: Site) -> None:
     assert not list(site.folder.rglob("pwned"))
 
 
+@on_one_release
 def test_a_virtual_environment_that_is_not_there_is_told(site: Site) -> None:
     done = site.sbatchgen(
         "submit", "single", "--venv", "/nowhere/venv", "--job-name", "novenv", "--yes", check=True

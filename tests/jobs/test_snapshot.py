@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 
+from tests.cluster.fixtures import on_one_release
 from tests.cluster.slurm import Cluster
 from tests.jobs.jobs import PROFILE, SBATCHGEN
 
 TRAINER = "import os, helper\nprint(helper.VERSION, os.getcwd(), flush=True)\n"
 
 
+@on_one_release
 def test_a_job_that_waits_runs_the_code_of_its_submission(cluster: Cluster) -> None:
     work = cluster.home / "repo/deep er"
     cluster.put("repo/deep er/testing.yaml", PROFILE)

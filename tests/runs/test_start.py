@@ -15,6 +15,7 @@ import pytest
 
 import training.runfolder
 from sbatchgen.runs.start import Start
+from tests.cluster.fixtures import FIRST, LATER
 from tests.cluster.slurm import Cluster
 from tests.conftest import REPOSITORY, Command
 from tests.jobs.jobs import site_on
@@ -434,8 +435,18 @@ print("complete at", step, flush=True)
 """
 
 
+ARRAY = ("single", "--array", "3-3")
+
+
 @pytest.mark.parametrize(
-    "flags", [("single",), ("single", "--array", "3-3"), ("ddp", "--nodes", "2", "--gpus-per-node", "1")]
+    ("slurm_release", "flags"),
+    [
+        (FIRST, ("single",)),
+        (FIRST, ("ddp", "--nodes", "2", "--gpus-per-node", "1")),
+        (FIRST, ARRAY),
+        (LATER, ARRAY),
+    ],
+    indirect=["slurm_release"],
 )
 def test_on_a_real_slurm_a_trainer_that_knows_nothing_is_requeued_at_its_limit(
     cluster: Cluster, flags: tuple[str, ...]

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import training
+from tests.cluster.fixtures import on_one_release
 from tests.cluster.slurm import Cluster
 
 from .forks import QUICKLY
@@ -58,6 +59,7 @@ def test_a_line_for_one_machine_works_as_typed(
     assert processes(tmp_path) == count
 
 
+@on_one_release
 def test_the_lines_for_several_machines_work_in_a_job(small_digits: Path, cluster: Cluster) -> None:
     lines = [
         "#!/bin/bash",
