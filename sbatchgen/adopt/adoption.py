@@ -100,7 +100,7 @@ def adopt(text: str, *, file: str, user: Mapping[str, str], day: str, folder: Pa
     _refuse(script)
     findings = [one for one in lint(script) if not one.pedantic and one.severity != "info"]
     secrets = frozenset(one.place.line for one in findings if one.rule == TELLS_SECRETS)
-    draft = Draft(script=script, environment=user, secrets=secrets)
+    draft = Draft(script=training.unchained(script), environment=user, secrets=secrets)
     _read(draft)
     name = _name(file)
     if "mode" not in draft.job:
@@ -146,13 +146,13 @@ def _read(draft: Draft) -> None:
             draft.add((script.at_option("ntasks").line,), "understood", "options", "ntasks")
         return
     one, home = chosen
-    before = [block for block in found if block.last < home.first]
+    before = [block for block in found if block.start < home.start]
     environment.move(draft, before)
     launch.read(draft, one)
     training.read_beside(draft, home, one)
     environment.read(draft, before, one)
     for block in found:
-        if block.first > home.last:
+        if block.start > home.start:
             training.read_behind(draft, block)
 
 

@@ -1,4 +1,4 @@
-"""The blocks of a script: the lines of its commands, those of one statement together."""
+"""The blocks of a script: its statements, with the lines of each."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _INERT = HELPERS - {"pip", "which"} | frozenset(_SHELL.split())
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Lines that belong together.
+    """A statement of a script; several may share a line.
 
     Attributes:
         body: The script.
@@ -59,10 +59,13 @@ class Block:
 
     @cached_property
     def text(self) -> str:
-        """Its lines as they are written."""
+        """It as it is written, with the indentation and the comment of its lines."""
         text = self.body.source.text
-        end = text.find("\n", max(self.start, self.end - 1))
-        return text[text.rfind("\n", 0, self.start) + 1 : end if end >= 0 else None]
+        first = text.rfind("\n", 0, self.start) + 1
+        last = text.find("\n", max(self.start, self.end - 1))
+        last = len(text) if last < 0 else last
+        alone = text[self.end : last].lstrip(" \t;")[:1] in ("", "#")
+        return text[self.start if text[first : self.start].strip() else first : last if alone else self.end]
 
     @cached_property
     def commands(self) -> tuple[Command, ...]:
@@ -155,14 +158,12 @@ def blocks(body: Body) -> list[Block]:
         return []
     found: list[Block] = []
     for node in tree.root_node.children:
-        if node.type in ("comment", "\n") or node.start_byte >= body.end:
+        if node.type in ("comment", "\n", ";") or node.start_byte >= body.end:
             continue
         start, end = node.start_byte, node.end_byte
+        if found and (node.type == "&" or start < found[-1].end):
+            start = found.pop().start
         first = body.source.position(start)[0]
         last = body.source.position(max(start, end - 1))[0]
-        if found and first <= found[-1].last:  # two statements in a line
-            before = found.pop()
-            first, start = before.first, before.start
-            last, end = max(last, before.last), max(end, before.end)
         found.append(Block(body, first, last, start, end))
     return found

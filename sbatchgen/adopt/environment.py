@@ -182,4 +182,5 @@ class _Environment:
                 draft.add((number,), "lost", what)
             else:
                 draft.setup.append(line)
-                draft.add((number,), "kept", "in setup, as it stands")
+                ends = ": if it fails, the job ends" if line.endswith("|| exit") else ", as it stands"
+                draft.add((number,), "kept", f"in setup{ends}")

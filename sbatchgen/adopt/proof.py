@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from sbatchgen.adopt import training
 from sbatchgen.adopt.directives import counting
 from sbatchgen.adopt.draft import Draft
 from sbatchgen.bash import Word
@@ -81,10 +82,9 @@ def _redefined(draft: Draft, new: JobScript) -> dict[str, list[int]]:
 
 def _started(script: JobScript, draft: Draft) -> tuple[object, ...]:
     """What the training of a script starts: processes on a node, program and arguments."""
-    trainings = script.trainings
-    if not trainings:
+    chosen = training.main(script)
+    if chosen is None:
         return ()
-    chosen = next((one for one in reversed(trainings) if one.step or one.launcher), trainings[-1])
     launcher = chosen.launcher
     workers = chosen.workers or (script.resources.gpu_count if launcher else 1)
     agents = 1 if launcher else chosen.tasks_per_node

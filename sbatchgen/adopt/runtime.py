@@ -131,12 +131,12 @@ def _conda_root(path: str, end: str) -> tuple[str, dict[str, str]] | None:
 
 def may_move(runtime: Activation, kept: Sequence[Block]) -> bool:
     """Whether an activation may come after everything that is kept."""
-    first = min(block.first for block in runtime.blocks)
-    if any(_OF_ACTIVATION & (block.uses | block.assigned) for block in kept if block.first > first):
+    first = min(block.start for block in runtime.blocks)
+    if any(_OF_ACTIVATION & (block.uses | block.assigned) for block in kept if block.start > first):
         return False
     if any({"PYTHONPATH", "PYTHONHOME"} & block.assigned for block in kept):
         return False
-    return all(block.is_inert for block in kept if block.first > first)
+    return all(block.is_inert for block in kept if block.start > first)
 
 
 def take(draft: Draft, runtime: Activation) -> None:

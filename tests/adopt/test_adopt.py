@@ -7,7 +7,9 @@ them; of three, no sbatch file is published, and their command stands in one.
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -183,6 +185,9 @@ def test_every_line_of_every_script_is_accounted_for() -> None:
 KEPT = [  # a body, and the lines of setup
     ('die() { echo "error: $*" >&2; exit 1; }\npython t.py', ['die() { echo "error: $*" >&2; exit 1; }']),
     ("cd /work/me\nulimit -n 4096\npython t.py", ["cd /work/me", "ulimit -n 4096"]),
+    ("cd /w && python t.py", ["cd /w || exit"]),
+    ("mkdir o &&\n  cd o && A=1 srun python t.py && echo done", ["mkdir o || exit", "  cd o || exit"]),
+    ("cd /w; export A=$PWD # here\npython t.py; echo done", ["cd /w", "export A=$PWD # here"]),
     ("if true; then\n\techo hi\nfi\npython t.py", ["if true; then", "    echo hi", "fi"]),
     ("source ~/.bashrc\npython t.py", ["source ~/.bashrc"]),
     ("A=1\nB=$A\necho $B\npython t.py", ["A=1", "B=$A", "echo $B"]),
@@ -231,6 +236,7 @@ UNDERSTOOD: list[
     ("A=1 python t.py", {"env": {"A": "1"}}, {}),
     ("export PYTHONPATH=/src\npython t.py", {"env": {"PYTHONPATH": "/src"}}, {}),
     ("module load a b\npython t.py", {}, {"modules": ["a", "b"]}),
+    ("module load a; source v/bin/activate; python t.py", {}, {"modules": ["a"], "runtime": "venv"}),
     ("source $HOME/v/bin/activate\npython t.py", {}, {"runtimes": {"venv": {"path": "${HOME}/v"}}}),
     ("source v/bin/activate\npython t.py", {}, {"runtimes": {"venv": {"path": "v"}}}),
     (
@@ -294,6 +300,8 @@ LOST = [  # a body, the line, and what is said
     ("python t.py\nsed -i s/a/b/ log", 6, "runs after the training"),
     ("for i in 1 2; do\npython t.py --seed $i\ndone", 5, "a loop"),
     ("if true; then python t.py; fi", 5, "a branch"),
+    ("[ -d /w ] && python t.py", 5, "a branch"),
+    ("cd /w && python t.py &\nwait", 5, "a branch"),
     ("run() { python t.py; }\nrun", 5, "the function run"),
     ("mpirun -np 4 python t.py", 5, "write srun for it"),
     ("uv run python t.py", 5, "source .venv/bin/activate"),
@@ -337,6 +345,21 @@ def test_what_has_no_place_is_told_at_its_line() -> None:
 )
 def test_a_variable_that_the_new_script_sets_as_well(body: str) -> None:
     assert "the new script sets" in of_body(body).lost[0].what
+
+
+def test_a_cd_that_fails_does_not_train_elsewhere(tmp_path: Path) -> None:
+    script = of_body("cd no-folder && srun python t.py").rendered
+    environment = {"SLURM_SUBMIT_DIR": str(tmp_path), "PATH": os.defpath}
+    ended = subprocess.run(
+        ["bash", "-c", f"srun() {{ echo trained; }}\n{script}"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (1, ""), ended.stderr
+    assert "no-folder" in ended.stderr
 
 
 def test_threads_that_the_old_script_did_not_set() -> None:
@@ -456,14 +479,12 @@ OLD = """#!/bin/bash
 #SBATCH --time=00:05:00
 #SBATCH --output=%x-%j.log
 
-mkdir -p work
-cd work
-export PATH={python}:$PATH
+mkdir -p work; export PATH={python}:$PATH
 export GREETING="hello, world"
 export MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1)
 export MASTER_PORT=29500
 EPOCHS=3
-srun python ../show.py --epochs $EPOCHS --name "two words" '*.py'
+cd work && srun python ../show.py --epochs $EPOCHS --name "two words" '*.py'
 echo done
 """
 
