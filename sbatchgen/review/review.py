@@ -17,8 +17,8 @@ from sbatchgen.plan.origins import Explanation, surprises
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.resources import UNLIMITED, Resources
 from sbatchgen.render import launch
-from sbatchgen.runs.history import Submitted, difference
 from sbatchgen.runs.record import Code
+from sbatchgen.runs.scripts import Submitted, difference
 from sbatchgen.runs.start import Start
 from sbatchgen.slurm.refusal import Answer
 

@@ -1,4 +1,4 @@
-"""The history of a run: losses, accuracies, speed, stops and restarts, as its folder tells them.
+"""The curves of a run by its steps: loss, accuracy, speed, stops and restarts, as its folder tells them.
 
 The training package writes events.jsonl, one JSON object per line, config.json and status.json; your own
 trainer may write the same. Others may write to the folder: only regular files are read, lines that are too

@@ -21,7 +21,7 @@ from sbatchgen.finding import Finding
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.sweep import Sweep
 from sbatchgen.render import launch
-from sbatchgen.runs import history, record
+from sbatchgen.runs import record, scripts
 from sbatchgen.slurm.queue import queue
 from sbatchgen.units import ShellPath
 
@@ -243,7 +243,7 @@ def _here(path: ShellPath, folder: Path, environment: Mapping[str, str]) -> Path
 
 def queued(run_dir: Path, plan: Plan, environment: Mapping[str, str]) -> list[Finding]:
     """An error if a job that was submitted with this run folder still waits or runs, as squeue(1) says."""
-    jobs = history.jobs(run_dir)
+    jobs = scripts.jobs(run_dir)
     if not jobs or plan.options.dependency:
         return []
     try:

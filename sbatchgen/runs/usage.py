@@ -10,13 +10,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sbatchgen import files
 from sbatchgen.errors import DocumentError, SlurmError
-from sbatchgen.job.script import JobScript
 from sbatchgen.plan.resources import UNLIMITED, Resources
-from sbatchgen.runs import history, process
+from sbatchgen.runs import process, scripts
 from sbatchgen.runs.events import EVENTS, events, number
-from sbatchgen.runs.index import LOST, SUBMITTING, Run, RunJob
+from sbatchgen.runs.index import LOST, SUBMITTING, RunJob
 from sbatchgen.runs.status import RunState, before, is_local
 from sbatchgen.slurm import accounting
 from sbatchgen.slurm.accounting import JobUsage
@@ -88,7 +86,8 @@ def look(one: RunState, environment: Mapping[str, str]) -> RunUsage:
     starts: list[JobUsage] = []
     asked, had = None, JobUsage()
     for job, after in zip(one.jobs, [*one.jobs[1:], None], strict=False):
-        asked = None if is_local(job) else _asked(one.run, job)
+        script = None if is_local(job) else scripts.parsed(one.run.folder, job.id)
+        asked = script.resources if script else None
         had = _had(asked)
         if rows := known.get((job.cluster, job.id)):  # where Slurm does not count GPUs, those of the script
             starts += [row if row.gpus is not None else replace(row, gpus=had.gpus) for row in rows]
@@ -178,16 +177,6 @@ def _had(asked: Resources | None) -> JobUsage:
         gpus=asked.gpu_count * asked.nodes,
         memory_mib=asked.mem_on_node or None,
     )
-
-
-def _asked(run: Run, job: RunJob) -> Resources | None:
-    """What the script of a job asks for."""
-    file = history.path(run.folder, job.id)
-    try:
-        text = files.read(file, history.MAX_BYTES).decode("utf-8", "surrogateescape")
-    except OSError:
-        return None
-    return JobScript(file=str(file), text=text).resources
 
 
 def _amount(value: Any) -> float | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from sbatchgen import files
-from sbatchgen.runs import code, history, process
+from sbatchgen.runs import code, process, scripts
 from sbatchgen.runs import record as records
 from sbatchgen.runs.index import Index
 from sbatchgen.runs.log import Tail
@@ -38,7 +38,7 @@ def run_locally(
     files.put(run_dir / submission.name, submission.script)
     output, started = _new_log(run_dir)
     log = Path(output.name)
-    script = history.keep(run_dir, started, submission.script)  # nobody writes another one of this name
+    script = scripts.keep(run_dir, started, submission.script)  # nobody writes another one of this name
     key = secrets.token_hex(8)
     about = replace(
         submission.about, key=key, job=started, log=str(log).replace("%", "%%"), submitted=time.time()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sbatchgen import files
 from sbatchgen.errors import DocumentError, SbatchgenError, SlurmError
-from sbatchgen.runs import code, history
+from sbatchgen.runs import code, scripts
 from sbatchgen.runs import record as records
 from sbatchgen.runs.index import Index
 from sbatchgen.runs.index import place as index_place
@@ -100,7 +100,7 @@ def keep(submission: Submission, done: SubmittedRun, *, note: Note) -> None:
     job = done.record.job
     try:
         done.run_dir.mkdir(parents=True, exist_ok=True)
-        history.keep(done.run_dir, job, submission.script)
+        scripts.keep(done.run_dir, job, submission.script)
         records.keep(
             done.run_dir, replace(done.record, code=done.record.code or code.look(Path(done.record.folder)))
         )

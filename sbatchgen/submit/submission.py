@@ -25,7 +25,7 @@ from sbatchgen.render.render import render_request
 from sbatchgen.render.trace import trace_request
 from sbatchgen.review import review
 from sbatchgen.rules.judge import check
-from sbatchgen.runs import history, record, start
+from sbatchgen.runs import record, scripts, start
 from sbatchgen.runs.record import Code, Record, Value
 from sbatchgen.runs.snapshot import Snapshot, find, missing
 from sbatchgen.sbatch.options import Option
@@ -145,7 +145,7 @@ def _of_plan(
         findings,
         profile_by=request.profile_by,
         start=begins,
-        last=history.last(run_dir) if run_dir else None,
+        last=scripts.last(run_dir) if run_dir else None,
         own_lines=_own_lines(request, script),
         snapshot=code,
     )

@@ -20,7 +20,7 @@ from sbatchgen.review.review import Review, elements, of_plan, of_script
 from sbatchgen.review.screen import as_text, rows
 from sbatchgen.review.terminal import show
 from sbatchgen.rules.judge import check
-from sbatchgen.runs import history
+from sbatchgen.runs import scripts
 from sbatchgen.units import Duration, Memory, Text
 from tests.cluster.slurm import Cluster
 from tests.conftest import REPOSITORY, Command
@@ -307,18 +307,18 @@ def test_a_dumb_terminal_gets_plain_text(command: Command, monkeypatch: pytest.M
 
 
 def test_a_script_is_kept_under_its_jobs_name_and_compared(tmp_path: Path) -> None:
-    assert history.last(tmp_path) is None
-    assert history.last(tmp_path / "nothing") is None
-    history.keep(tmp_path, "7", b"#!/bin/bash\n# sbatchgen 0.0.9 (abc): sbatchgen render x\necho 1\n")
+    assert scripts.last(tmp_path) is None
+    assert scripts.last(tmp_path / "nothing") is None
+    scripts.keep(tmp_path, "7", b"#!/bin/bash\n# sbatchgen 0.0.9 (abc): sbatchgen render x\necho 1\n")
     os.utime(tmp_path / "job-7.slurm", (1_000_000, 1_000_000))
-    history.keep(tmp_path, "12", b"#!/bin/bash\n# sbatchgen 0.0.9 (abc): sbatchgen render x\necho 2\n")
+    scripts.keep(tmp_path, "12", b"#!/bin/bash\n# sbatchgen 0.0.9 (abc): sbatchgen render x\necho 2\n")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["job-12.slurm", "job-7.slurm"]
-    newest = history.last(tmp_path)
+    newest = scripts.last(tmp_path)
     assert newest is not None
     assert (newest.job, newest.file.name) == ("12", "job-12.slurm")
     now = "#!/bin/bash\n# sbatchgen 0.1.0 (def): sbatchgen render y\necho 2\n"
-    assert history.difference(newest, now) == ""
-    assert history.difference(newest, now.replace("2\n", "3\n")).splitlines() == [
+    assert scripts.difference(newest, now) == ""
+    assert scripts.difference(newest, now.replace("2\n", "3\n")).splitlines() == [
         f"--- job 12, {newest.time}", "+++ now", "@@ -2,3 +2,3 @@", " # sbatchgen", "-echo 2", "+echo 3", " ",
     ]  # fmt: skip
 

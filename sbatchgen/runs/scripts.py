@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from sbatchgen import files
+from sbatchgen.job.script import JobScript
 
 MAX_BYTES = 4 << 20  # slurmctld takes no larger script by default
 _PROVENANCE = re.compile(r"^# (?:Rendered by )?sbatchgen \d.*$", re.MULTILINE)
@@ -49,6 +50,16 @@ def keep(run_dir: Path, job: str, script: bytes) -> Path:
     file = path(run_dir, job)
     files.put(file, script)
     return file
+
+
+def parsed(run_dir: Path, job: str) -> JobScript | None:
+    """The script of a job, for what it asks and says; None if it can't be read."""
+    file = path(run_dir, job)
+    try:
+        text = files.read(file, MAX_BYTES).decode("utf-8", "surrogateescape")
+    except OSError:
+        return None
+    return JobScript(file=str(file), text=text)
 
 
 def last(run_dir: Path) -> Submitted | None:
