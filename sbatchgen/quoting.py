@@ -73,6 +73,11 @@ def visible(text: str) -> str:
     return "".join(char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in text)
 
 
+def counted(count: int, noun: str) -> str:
+    """1 GPU, 2 GPUs, 3 processes."""
+    return f"{count} {noun}" + ("" if count == 1 else "es" if noun.endswith("s") else "s")
+
+
 def some(names: Sequence[str], most: int) -> str:
     """The first names, and how many there are besides."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

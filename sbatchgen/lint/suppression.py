@@ -78,10 +78,7 @@ def _unknown(applied: Applied) -> Iterator[Hit]:
 @RULES.add("SB002", "info", "a comment that turns off nothing")
 def _idle(applied: Applied) -> Iterator[Hit]:
     for one in applied.idle:
-        where = "in this script" if not one.first else "in the line that it is for"
-        yield Hit(
-            one.at, f"{one.rule} finds nothing {where}: the comment would hide later findings", "remove it"
-        )
+        yield Hit(one.at, f"{one.rule} finds nothing where this comment turns it off", "remove the comment")
 
 
 def _found(rule: Rule[Applied], applied: Applied) -> Iterator[Finding]:

@@ -53,9 +53,8 @@ def _has_pyxis(script: JobScript) -> Iterator[Hit]:
         if container.pyxis:
             name = next(iter(container.options))
             reader = "sbatch" if container.command is None else "srun"
-            what = f"--{name} is an option of the plugin pyxis, and the profile {profile.name} has no "
-            what += "Enroot: "
-            what += f'without the plugin {reader} ends with "unrecognized option"'
+            what = f"--{name} needs the plugin pyxis, and profile '{profile.name}' has no Enroot: without "
+            what += f'the plugin {reader} ends with "unrecognized option"'
             fix = "apptainer exec --nv IMAGE.sif, or runtimes: {enroot: {image: ...}} in the profile"
             yield Hit(container.options[name][1], what, fix)
 
@@ -73,9 +72,8 @@ def _bundle(script: JobScript) -> Iterator[Hit]:
         given += [(option.value or "", script.at_word(option.word)) for option in options if option]
     for value, at in given:
         if IMAGE_FILE.search(value) or "#" in value or "://" in value:
-            what = f"--container={value}: this option wants the folder of an OCI bundle, which holds a "
-            what += "config.json; pyxis has another one for images"
-            yield Hit(at, what, f"--container-image={value}")
+            what = f"--container={value}: this option wants the folder of an OCI bundle, not an image"
+            yield Hit(at, what, f"with pyxis: --container-image={value}")
 
 
 @RULES.add("SB504", "warning", "a container without access to the GPUs")
@@ -91,7 +89,7 @@ def _sees_gpus(script: JobScript) -> Iterator[Hit]:
     for container in containers:
         if container.trains and not container.image.startswith("instance:"):  # which has what it started with
             what = "the job asks for GPUs, but the container starts without --nv or --rocm and sees none"
-            yield Hit(container.at, what, "apptainer exec --nv IMAGE, with AMD GPUs --rocm")
+            yield Hit(container.at, what, "apptainer exec --nv IMAGE; for AMD GPUs --rocm")
 
 
 @RULES.add("SB505", "warning", "an image that the nodes can't find")
@@ -174,10 +172,8 @@ def _mounts(script: JobScript) -> Iterator[Hit]:
             for item in value.split(","):
                 why = _of_pyxis(item) if container.pyxis else _of_apptainer(item)
                 if why:
-                    what = f"'{item}' in --{name}: {why}; a comma or a colon in a path can't be escaped"
-                    yield Hit(
-                        container.options[name][1], what, "SRC:DST, with a symbolic link that has neither"
-                    )
+                    fix = "write SRC:DST; for a path with a comma or a colon, mount a symbolic link"
+                    yield Hit(container.options[name][1], f"'{item}' in --{name}: {why}", fix)
 
 
 def _plain_expansions(value: str) -> str:
@@ -336,8 +332,8 @@ def _named(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
         name, at = container.options.get("container-name", ("", Place()))
         if name and "$" not in name and container.image and not name.endswith((":create", ":no_exec")):
-            what = f"the container '{name}' may stay on the node, and a later job with this name then gets "
-            what += f"it, with its old image: '{container.image}' is ignored"
+            what = f"the container '{name}' may stay on the node: a later job that names it gets its old "
+            what += f"image, not '{container.image}'"
             yield Hit(at, what, f"--container-name={name.partition(':')[0]}-$SLURM_JOB_ID, or no name")
 
 
@@ -361,6 +357,6 @@ def _contained(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
         flag = next((name for name in ("contain", "containall") if name in container.options), "")
         if not container.pyxis and flag and container.trains:
-            what = f"--{flag} gives the container a small /dev/shm, and a home and /tmp that are deleted "
-            what += "with it: DataLoader workers die of a bus error"
+            what = f"--{flag} gives the container a small /dev/shm, where DataLoader workers may die of a "
+            what += "bus error, and a home and a /tmp that are deleted with it"
             yield Hit(container.options[flag][1], what, "--no-home, or --bind /dev/shm beside it")

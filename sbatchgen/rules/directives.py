@@ -29,14 +29,12 @@ _SLIP = re.compile(r"[ \t]+#SBATCH[ \t]|#(?:sbatch|Sbatch)[ \t]+-|#SBATCH(?=-)")
 @RULES.add("SB101", "error", "the first line does not start with #!")
 def _shebang(script: JobScript) -> Iterator[Hit]:
     if script.text.strip() and not script.text.startswith("#!"):
-        why = (
-            "a byte order mark comes first"
-            if script.text.startswith("\ufeff")
-            else "it starts with other characters"
-        )
-        what = f"the script does not start with #! ({why}): sbatch refuses it"
-        edits = (Edit(1, 1, 2, ""),) if script.text.startswith("\ufeff#!") else ()
-        yield Hit(script.at(1), what, "write #!/bin/bash in the first line", edits=edits)
+        if script.text.startswith("\ufeff#!"):
+            what = "a byte order mark before #!: sbatch refuses the script"
+            yield Hit(script.at(1), what, "remove it", edits=(Edit(1, 1, 2, ""),))
+        else:
+            what = "the first line does not start with #!: sbatch refuses the script"
+            yield Hit(script.at(1), what, "write #!/bin/bash in the first line")
 
 
 @RULES.add("SB102", "error", "DOS line ends")
@@ -59,7 +57,7 @@ def _content(script: JobScript) -> Iterator[Hit]:
     if at >= 0:
         line = script.text.count("\n", 0, at) + 1
         column = at - script.text.rfind("\n", 0, at)
-        what = "a NUL character: sbatch refuses the script; is it a text file?"
+        what = "a NUL character: sbatch refuses the script"
         yield Hit(script.at(line, column, column + 1), what, "remove it")
 
 
@@ -103,7 +101,9 @@ def _disabled(script: JobScript) -> Iterator[Hit]:
     for line in script.sbatch.directives:
         if line.kind is Kind.DISABLED:
             yield Hit(
-                script.at(line.line, line.column), "##SBATCH is a comment to Slurm", "remove it, or one #"
+                script.at(line.line, line.column),
+                "##SBATCH is a comment to Slurm",
+                "remove one # to use it, or the line",
             )
 
 
@@ -114,14 +114,11 @@ def _fault(script: JobScript) -> Iterator[Hit]:
         if line.kind in (*READ, *foreign) and line.fault:
             at = script.at(line.line, line.fault.column)
             if "Unmatched" in line.fault.text:
-                yield Hit(
-                    at, "a quote is not closed: sbatch ends here", "close it, or write \\' for an apostrophe"
-                )
+                what, fix = "a quote is not closed", "close it, or write \\' for an apostrophe"
             else:
-                what = "a word that starts with a colon: sbatch ends here"
-                yield Hit(
-                    at, what, "separate the components of a heterogeneous job with a line #SBATCH hetjob"
-                )
+                what = "a word starts with a colon"
+                fix = "separate the components of a heterogeneous job with a line #SBATCH hetjob"
+            yield Hit(at, f"{what}: sbatch refuses the script", fix)
 
 
 @RULES.add("SB118", "warning", "a directive that continues on the next line", pedantic=True)
@@ -129,8 +126,7 @@ def _continued(script: JobScript) -> Iterator[Hit]:
     for line in script.sbatch.directives:
         if line.kind in READ and re.search(r"\\[ \t]*$", line.text) and "#" not in line.text[1:]:
             column = len(line.text.rstrip()) if line.text.rstrip().endswith("\\") else len(line.text)
-            what = "directives do not continue on the next line: sbatch drops the backslash, the next line "
-            what += "stands alone"
+            what = "a directive does not continue on the next line: sbatch ignores the backslash"
             edits = (Edit(line.line, len(line.text.rstrip("\\ \t")) + 1, 0, ""),)
             yield Hit(script.at(line.line, column), what, "write one directive per line", edits=edits)
 
@@ -140,7 +136,7 @@ def _foreign(script: JobScript) -> Iterator[Hit]:
     lines = [line for line in script.sbatch.directives if line.kind in FOREIGN]
     if lines and "ignore-pbs" not in script.options:
         name = "PBS" if lines[0].kind is Kind.PBS else "BSUB"
-        what = f"sbatch obeys #{name} lines too, also after commands, and they beat #SBATCH"
+        what = f"sbatch obeys #{name} lines too, even after commands, and they win over #SBATCH"
         yield Hit(script.at(lines[0].line), what, "remove them, or add #SBATCH --ignore-pbs")
 
 
@@ -151,8 +147,10 @@ def _typographic(script: JobScript) -> Iterator[Hit]:
         match = _TYPOGRAPHIC.search(line.text) if odd else None
         if match and (line.fault or (line.words and match.start() + 1 < line.words[-1].end)):
             code = f"U+{ord(match[0]):04X}"
-            what = f"{code} looks like a plain {_plain_name(match[0])}, but not to sbatch"
-            yield Hit(script.at(line.line, match.start() + 1, match.end() + 1), what, "type it again")
+            plain = _plain_name(match[0])
+            what = f"{code} looks like a {plain}, but is another character to sbatch"
+            at = script.at(line.line, match.start() + 1, match.end() + 1)
+            yield Hit(at, what, f"type a plain {plain}")
 
 
 @RULES.add("SB134", "warning", "an old or misplaced separator of a heterogeneous job")
@@ -221,4 +219,4 @@ def _is_near(word: str) -> bool:
 def _plain_name(char: str) -> str:
     if char in _DASHES:
         return "dash"
-    return "blank" if char.isspace() else "quote"
+    return "space" if char.isspace() else "quote"

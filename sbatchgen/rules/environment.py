@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from sbatchgen.finding import Edit
 from sbatchgen.job.script import JobScript
+from sbatchgen.quoting import counted
 from sbatchgen.rules.edits import line_before
 from sbatchgen.rules.rule import Hit, Rules
 
@@ -179,7 +180,8 @@ def _unset_variables(script: JobScript) -> Iterator[Hit]:
         second = script.body.text_of(command.words[1])
         is_read = bool(re.search(r"(?:conda\.sh|bashrc|/etc/profile)$|conda.*/activate$", second))
         if (second == "activate" or is_read) and script.body.option_at("nounset", command.line):
-            what = "the sourced file uses unset variables: set -u ends the job (unbound variable)"
+            who = f"{command.name} activate" if second == "activate" else "the sourced file"
+            what = f"{who} may use unset variables: under set -u that ends the job (unbound variable)"
             rc = re.search(r"(?:bashrc|/etc/profile)$", second) is not None  # newer conda takes most of it
             yield Hit(
                 script.at_word(command),
@@ -196,14 +198,14 @@ def _threads_fit(script: JobScript) -> Iterator[Hit]:
         cpus = _cpus(launch, script.resources)
         if not cpus or (launch.step is None and script.resources.tasks_per_node > 1):
             continue  # the batch shell has the CPUs of all tasks of its node
-        has = f"a task has {cpus} {'CPU' if cpus == 1 else 'CPUs'}"
+        has = f"a task has {counted(cpus, 'CPU')}"
         given = [
             one for one in script.body.sets if one.name == "OMP_NUM_THREADS" and one.at < launch.command.end
         ]
         count = launch.workers or 1
         threads = _small((given[-1].value or "") if given else "")
         if threads * count > cpus:
-            many = f"{count} processes of {threads} threads" if count > 1 else f"{threads} threads"
+            many = f"{count} processes with {threads} threads each" if count > 1 else f"{threads} threads"
             fix = f"OMP_NUM_THREADS={max(1, cpus // count)}, or --cpus-per-task={threads * count}"
             place = script.at_start(given[-1])
             yield Hit(place, f"OMP_NUM_THREADS={threads}: {many}, but {has}", fix)
@@ -211,7 +213,7 @@ def _threads_fit(script: JobScript) -> Iterator[Hit]:
             workers = _small(value) if _WORKERS.fullmatch(name) else 0
             if workers > cpus:
                 what = f"{workers} data loading workers, but {has}"
-                fix = f"--cpus-per-task={workers + 1}, or {max(1, cpus - 1)} workers"
+                fix = f"--cpus-per-task={workers + 1}, or {counted(max(1, cpus - 1), 'worker')}"
                 yield Hit(script.at_word(word), what, fix)
 
 
@@ -312,7 +314,7 @@ def _programs_found(script: JobScript) -> Iterator[Hit]:
             continue
         path = launch.program.body.value(launch.program.words[0]) or name
         if not path.startswith("/") and not os.path.isfile(folder / path):  # noqa: PTH113 - it takes any name
-            what = f"{path} is looked up in the folder where sbatch is called, and {folder} has none"
+            what = f"there is no {path} in {folder}, where the job starts"
             yield Hit(
                 script.at_word(launch.program.words[0]), what, "cd FOLDER before it, or add --chdir=FOLDER"
             )
@@ -334,7 +336,7 @@ def _old_names(script: JobScript) -> Iterator[Hit]:
         edits = (Edit(use.line, start + 1, start + 1 + len(use.name), new),) if start >= 0 else ()
         yield Hit(
             place,
-            f"{use.name} is an old name, kept for compatibility: the new one is {new}",
+            f"{use.name} is the old name of {new}",
             new,
             edits=edits,
         )
@@ -366,10 +368,10 @@ def _own_variables(script: JobScript) -> Iterator[Hit]:
         if not one.exported and option not in script.options:  # else Slurm has exported it
             continue
         if option == "cpus-per-task":
-            what = f"{one.name} is Slurm's: srun of 22.05 and 23.02 does not read it, and that of 23.11 may "
-            what += "end where it differs from the job"
+            what = f"Slurm sets {one.name} itself: srun 22.05 and 23.02 ignore another value, and later "
+            what += "ones may refuse it"
         else:
-            what = f"{one.name} is Slurm's: srun takes it for --{option}, which then differs from the job"
+            what = f"srun reads {one.name} as --{option}: its steps then differ from the job"
         yield Hit(script.at_start(one), what, f"srun --{option}=N, or another name for your variable")
 
 
@@ -392,7 +394,7 @@ _OPTIONS_OF_SRUN = {
 def _gloo_interface(script: JobScript) -> Iterator[Hit]:
     for one, value in _settings(script, ("GLOO_SOCKET_IFNAME",)):
         if value[:1] in ("^", "="):
-            what = f"GLOO_SOCKET_IFNAME={value}: gloo looks for an interface with just this name"
+            what = f"gloo takes no ^ or =: it looks for an interface named '{value}'"
             yield Hit(
                 script.at_start(one),
                 what,

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from sbatchgen.job.script import JobScript
+from sbatchgen.quoting import counted
 from sbatchgen.rules.edits import after, before
 from sbatchgen.rules.rule import Hit, Rules
 
@@ -35,8 +36,7 @@ def _tasks_started(script: JobScript) -> Iterator[Hit]:
     if any(launch.mpi or launch.launcher for launch in trainings) or script.named(*OTHER_LAUNCHERS):
         return
     for launch in [one for one in trainings if not {"V", "version"} & one.tools[0].options.keys()][:1]:
-        what = f"{tasks} tasks are asked for, but the script runs once, on the first node: {tasks - 1} of "
-        what += "them stay idle"
+        what = f"the job asks for {tasks} tasks, but this runs once, on the first node: {tasks - 1} stay idle"
         word = launch.tools[0].words[0]
         yield Hit(script.at_word(word), what, f"srun {_head(launch)}")
 
@@ -52,8 +52,9 @@ def _one_launcher_per_node(script: JobScript) -> Iterator[Hit]:
             continue  # one agent for each process
         what = f"srun starts {name} {tasks} times on a node"
         if workers:
-            gpus = f" for {script.resources.gpu_count} GPUs" if script.resources.gpu_count else ""
-            what += f", and each starts {workers} processes: {tasks * workers} on a node{gpus}"
+            gpus = script.resources.gpu_count
+            what += f", and each starts {counted(workers, 'process')}: {tasks * workers} on a node"
+            what += f" with {counted(gpus, 'GPU')}" if gpus else ""
         else:
             what += ", and each starts processes for the whole node"
         yield Hit(
@@ -80,11 +81,9 @@ def _launcher_on_all_nodes(script: JobScript) -> Iterator[Hit]:
         wanted = launch.told_nodes
         what = f"{launcher.name} runs only once, on the first of {nodes} nodes: "
         if wanted and wanted > 1:
-            what += f"it waits for {wanted - 1} {_plural(wanted - 1, 'node')} where nothing starts"
+            what += f"it waits for {counted(wanted - 1, 'node')}, where nothing starts it"
         else:
-            what += (
-                f"the other {_plural(nodes - 1, 'node')} of the job {'stay' if nodes > 2 else 'stays'} idle"
-            )
+            what += f"{counted(nodes - 1, 'node')} {'stay' if nodes > 2 else 'stays'} idle"
         word = launch.tools[0].words[0]
         yield Hit(
             script.at_word(word),
@@ -112,19 +111,15 @@ def _launcher_counts(script: JobScript) -> Iterator[Hit]:
         )
         gpus = resources.gpu_count
         if workers and gpus and option and launch.step_gpus is None and workers != gpus:
-            what = f"{launcher.name} starts {workers} {_plural(workers, 'process')} per node, but the job "
-            what += f"has {resources.gpu_count} {_plural(resources.gpu_count, 'GPU')}: "
-            what += (
-                "not enough for all"
-                if workers > resources.gpu_count
-                else f"{resources.gpu_count - workers} stay idle"
-            )
+            what = f"{launcher.name} starts {counted(workers, 'process')} per node, but the job has "
+            what += f"{counted(gpus, 'GPU')}: "
+            what += "not enough for all" if workers > gpus else f"{gpus - workers} stay idle"
             yield Hit(script.at_option_of(option), what, f"--{option.name}=$SLURM_GPUS_ON_NODE")
         agents, group = launch.tasks, launch.told_nodes
         told = launcher.option("nnodes")
         one_each = launch.tasks_per_node == 1
         if launch.step and told and agents and group and one_each and agents != group:
-            what = f"srun starts {agents} {_plural(agents, 'torchrun')}, but --nnodes says {group}: "
+            what = f"srun starts torchrun {agents} times, but --nnodes says {group}: "
             what += "they wait for more" if agents < group else "they do not form one group"
             yield Hit(script.at_option_of(told), what, "--nnodes=$SLURM_NNODES, and one task for each node")
 
@@ -189,8 +184,8 @@ def _ranks_see_all(script: JobScript) -> Iterator[Hit]:
         if not binding or not launch.is_native or tasks is None or tasks < 2:
             continue
         if launch.step and launch.step.option("gpu-bind") is None:
-            what = f"--{binding} shows each of {tasks} tasks on a node one GPU, which is its number 0: a "
-            what += "program that uses GPU SLURM_LOCALID fails, and NCCL may use slower paths between GPUs"
+            what = f"with --{binding} each task sees only its own GPU, as number 0: a program that uses GPU "
+            what += "$SLURM_LOCALID fails, and NCCL may be slower"
             yield Hit(binding, what, "--gpus-per-node=N, or add --gpu-bind=none")
             return
 
@@ -212,7 +207,7 @@ def _typed_variable(script: JobScript) -> Iterator[Hit]:
         asked = typed.get(name)
         if option and asked and asked[0][0]:
             held = ",".join(f"{kind}:{count}" for kind, count in asked)
-            what = f"{name} holds '{held}', with the type: torchrun wants a plain number"
+            what = f"{name} is '{held}' in this job, with the type: torchrun wants a plain number"
             yield Hit(script.at_option_of(option), what, "--nproc-per-node=$SLURM_GPUS_ON_NODE")
 
 
@@ -245,8 +240,8 @@ def _rank_for_each_gpu(script: JobScript) -> Iterator[Hit]:
         if not launch.is_native or not tasks or tasks < 2 or launch.step_gpus:
             continue
         if tasks != gpus and not launch.command.background:
-            fate = f"{gpus - tasks} stay idle" if tasks < gpus else "some share one"
-            what = f"{tasks} tasks on a node with {gpus} {_plural(gpus, 'GPU')}: {fate}"
+            fate = f"{counted(gpus - tasks, 'GPU')} stay idle" if tasks < gpus else "some share a GPU"
+            what = f"{tasks} tasks on a node with {counted(gpus, 'GPU')}: {fate}"
             yield Hit(script.at_command(launch.command), what, f"--ntasks-per-node={gpus}")
             return
 
@@ -257,7 +252,7 @@ def _cpu_workers(script: JobScript) -> Iterator[Hit]:
         option = launch.launcher.option("nproc-per-node") if launch.launcher else None
         if option and option.value == "cpu" and "exclusive" not in script.resources:
             cpus = script.resources.cpus_on_node
-            what = f"--nproc-per-node=cpu counts all CPUs of the node, but the job has {cpus}"
+            what = f"--nproc-per-node=cpu counts all CPUs of the node, but the job has only {cpus} of them"
             yield Hit(script.at_option_of(option), what, "--nproc-per-node=$SLURM_CPUS_ON_NODE")
 
 
@@ -265,10 +260,6 @@ def _asked_tasks(script: JobScript) -> int:
     """The tasks that the directives ask for."""
     resources = script.resources
     return resources.ntasks or resources.nodes * (resources.ntasks_per_node or 1)
-
-
-def _plural(count: int, name: str) -> str:
-    return name if count == 1 else f"{name}es" if name.endswith("s") else f"{name}s"
 
 
 def _head(launch: Launch) -> str:

@@ -55,7 +55,7 @@ def _strange_time(script: JobScript) -> Iterator[Hit]:
         value, use = script.option(name), script.options.get(name)
         if use and value.startswith("-") and value != "-1" and not is_on_next_line(use):  # SB110
             what = f"--{name}={value} is negative: Slurm accepts it and reads it as thousands of years"
-            yield Hit(script.at_value(name), what, f"as in {EXAMPLES['time']}")
+            yield Hit(script.at_value(name), what, f"write it as in {EXAMPLES['time']}")
 
 
 @RULES.add("SB129", "warning", "mail that is not sent")
@@ -70,7 +70,7 @@ def _mail(script: JobScript) -> Iterator[Hit]:
     if user and "mail-type" not in script.options:
         yield Hit("mail-user", "--mail-user without --mail-type: no mail is sent", "add --mail-type=END,FAIL")
     if user and _PLACEHOLDER.search(user):
-        yield Hit(script.at_value("mail-user"), f"'{user}' is a placeholder", "write your address")
+        yield Hit(script.at_value("mail-user"), f"--mail-user={user} is a placeholder", "write your address")
 
 
 @RULES.add("SB137", "warning", "a hint that is ignored")
@@ -97,4 +97,4 @@ def _pattern_in_name(script: JobScript) -> Iterator[Hit]:
     match = re.search(r"%\d*[jJAaxNu](?![A-Za-z0-9])", script.option("job-name"))
     if match:
         what = f"{match[0]} in --job-name is not replaced: patterns work in --output, --error and --input"
-        yield Hit(script.at_value("job-name"), what, "a name without it; squeue shows the id beside the name")
+        yield Hit(script.at_value("job-name"), what, "remove it: squeue shows the job id anyway")

@@ -170,7 +170,7 @@ def _world_size(script: JobScript) -> Iterator[Hit]:
         ]
         value = (given[-1].value or "") if given else ""
         if re.fullmatch(r"\d{1,5}", value) and int(value) != tasks and not given[-1].context.branch:
-            what = f"WORLD_SIZE={value}, and srun starts {tasks} processes"
+            what = f"WORLD_SIZE={value}, but srun starts {tasks} processes"
             what += ": they wait for the others" if int(value) > tasks else ""
             yield Hit(script.at_start(given[-1]), what, "WORLD_SIZE=$SLURM_NTASKS")
         return

@@ -15,7 +15,6 @@ from sbatchgen.units import ShellPath
 RULES: Rules[Job] = Rules()
 
 LOGS = ("output", "error")
-PATHS = (*LOGS, "chdir", "input")
 DEFAULT_LEAD_S = 60  # of --signal without @
 MAX_LEAD_S = 65535
 NEW_PATTERNS = {"b": "24.11", "r": "25.11", "S": "25.11"}
@@ -34,9 +33,8 @@ def _not_expanded(job: Job) -> Iterator[Hit]:
         value = job.option(name)
         if literal.search(value) is None:
             continue
-        what = f"{name} '{value}': Slurm does not expand variables in directives, "
-        what += f"a folder '{value}' is looked for" if name in PATHS else f"'{value}' itself is used"
-        fix = "write the path out, or use %x, %j and %u" if name in LOGS else "write the value out"
+        what = f"Slurm expands neither variables nor ~ in directives: --{name} is literally '{value}'"
+        fix = "write the path out; %x, %j and %u work" if name in LOGS else "write the value out"
         yield Hit(name, what, fix, None if job.is_script else "error")
 
 
@@ -48,12 +46,13 @@ def _signal_leaves_time(job: Job) -> Iterator[Hit]:
         return  # none, or one that sbatch refuses: SB126
     lead = int(seconds) if at else DEFAULT_LEAD_S
     if time and time < UNLIMITED and (2 * lead > time or lead > MAX_LEAD_S):
-        what = f"the signal comes {lead} s before the end of {time} s: the job would hardly begin"
+        what = f"the signal comes {lead} s before the time limit of {time} s: the job would hardly have begun"
         fix = f"set {to}@{max(1, time // 4)}, or a longer time"
         yield Hit("signal", what, fix, None if lead >= time or not job.is_script else "warning")
     elif lead < DEFAULT_LEAD_S:
-        what = f"the signal comes {lead} s before the end, and Slurm may send it up to 60 s early or as late "
-        what += "as it looks"
+        what = (
+            f"the signal comes {lead} s before the time limit, give or take the minute in which Slurm looks"
+        )
         yield Hit("signal", what, f"leave time to save: {to}@300", "warning", pedantic=job.is_script)
 
 
@@ -63,7 +62,7 @@ def _requeue_keeps_log(job: Job) -> Iterator[Hit]:
     mode = options.get("open-mode", "")[:1]
     own_log = "%r" in options.get("output", "") and job.slurm >= "25.11"
     if "requeue" in options and mode != "a" and not own_log:
-        what = "a requeued job starts its log anew: what the run before wrote is lost"
+        what = "a requeued job overwrites its log: what it wrote before is lost"
         yield Hit("requeue", what, "add --open-mode=append")
 
 
@@ -79,9 +78,11 @@ def _log_folder_exists(job: Job) -> Iterator[Hit]:
         if job.is_script and (folder.startswith("/") or _SHELL.search(folder)):
             continue  # a folder of the cluster, not of this machine; SB117
         told.add(folder)
-        what = f"the log folder '{folder}' must exist before the job starts, or the job dies silently"
-        what += f" (before Slurm {MAKES_FOLDERS})"
-        yield Hit(name, what, f"mkdir -p {folder} first; sbatchgen submit does")
+        what = (
+            f"Slurm before {MAKES_FOLDERS} does not create the log folder '{folder}': if it is missing, the "
+        )
+        what += "job fails without a log"
+        yield Hit(name, what, f"mkdir -p {folder} first, as sbatchgen submit does")
 
 
 @RULES.add("SB702", "warning", "a log file that every job overwrites")
@@ -151,8 +152,8 @@ def _name_in_log(job: Job) -> Iterator[Hit]:
     job_name = job.option("job-name")
     for name in LOGS if "/" in job_name and not _slurm_makes_folders(job) else ():
         if "%x" in job.option(name):
-            what = f"%x in {name} is '{job_name}': the slash makes it a folder, "
-            what += f"which Slurm before {MAKES_FOLDERS} does not make"
+            what = f"%x in {name} is '{job_name}': the slash makes it a folder, which Slurm before "
+            what += f"{MAKES_FOLDERS} does not create"
             yield Hit(name, what, "use a job name without a slash")
 
 

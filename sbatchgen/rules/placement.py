@@ -12,7 +12,7 @@ from sbatchgen.finding import NOWHERE
 from sbatchgen.inputs.options import NAMES
 from sbatchgen.inputs.profile import Partition
 from sbatchgen.job.job import Job, PlannedJob
-from sbatchgen.quoting import some
+from sbatchgen.quoting import counted, some
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.values import time_limit
 
@@ -59,7 +59,7 @@ def _partition_given(job: Job) -> Iterator[Hit]:
         names = ", ".join(map(str, job.profile.partitions))
         what = f"no --partition is given, and cluster '{job.profile.name}' has no default one: Slurm refuses "
         what += "the job"
-        yield Hit("partition", what, f"add --partition with one of {names}", why_not="no default one")
+        yield Hit("partition", what, f"add --partition, one of: {names}", why_not="no default one")
 
 
 @RULES.add("SB204", "error", "the time limit is longer than the partition's", about_fit=True)
@@ -73,7 +73,7 @@ def _time_within_limit(job: Job) -> Iterator[Hit]:
             reason = "for ever (PartitionTimeLimit)"
             fate = {
                 None: f"Slurm refuses the job, or leaves it pending {reason}",
-                "no": f"it would pend {reason}",
+                "no": f"the job would pend {reason}",
             }
             what += f": {fate.get(job.profile.limits.enforce_part_limits, 'Slurm refuses the job')}"
             why_not = f"time limit {most} is less than {time_limit(time)}"
@@ -100,8 +100,8 @@ def _time_given(job: Job) -> Iterator[Hit]:
     if "time" in job.resources or job.profile.scheduler != "slurm" or empty:
         return  # a script without directives has its options elsewhere, or writes another
     limits = [partition.time_default or partition.time_max for partition in job.partitions.values()]
-    given = f"the partition's {limits[0]}" if limits and limits[0] else "the partition's default"
-    what = f"no --time: the job gets {given}, and jobs with a longer limit than needed start later"
+    given = f", {limits[0]}" if limits and limits[0] else ""
+    what = f"no --time: the job gets the partition's default{given}; a shorter limit may start earlier"
     yield Hit("time", what, "add --time=HH:MM:SS")
 
 
@@ -112,12 +112,12 @@ def _nodes_within_limit(job: Job) -> Iterator[Hit]:
         limit = _limit(job, partition, "nodes_max")
         if limit is not None and nodes > limit:
             what = f"partition '{name}' has {limit} nodes, but {nodes} were asked for"
-            at_most = f"{limit} node{'s' * (limit > 1)} at most"
-            yield Hit("nodes", what, f"ask for at most {limit}", why_not=at_most)
+            at_most = f"{counted(limit, 'node')} at most"
+            yield Hit("nodes", what, f"ask for at most {limit} nodes", why_not=at_most)
         most, least = job.resources.nodes_max or nodes, _limit(job, partition, "nodes_min")
         if least is not None and "nodes" in job.resources and most < least:
             what = f"partition '{name}' is for jobs of at least {least} nodes, but {most} were asked for"
-            fix = f"ask for at least {least}, or use another partition"
+            fix = f"ask for at least {least} nodes, or use another partition"
             yield Hit("nodes", what, fix, why_not=f"{least} nodes at least")
 
 
@@ -219,13 +219,12 @@ def _array_within_limit(job: Job) -> Iterator[Hit]:
     most = limits.max_array_size or MAX_ARRAY_SIZE
     if array and largest >= most:
         known = limits.max_array_size is not None
-        whose = "of this cluster" if known else "unless the site changed it"
-        what = f"index {largest} of the array is not below MaxArraySize, {most} {whose}: Slurm refuses the "
-        what += "job"
-        fix = f"index from 0 to {most - 1} and add an offset in the script"
+        whose = "on this cluster" if known else "unless the site changed it"
+        what = f"array index {largest} is not below MaxArraySize ({most} {whose}): Slurm refuses the job"
+        fix = f"use indices from 0 to {most - 1}, and add an offset in the script"
         yield Hit("array", what, fix, None if known else "warning")
     if array and limits.max_array_tasks is not None and count > limits.max_array_tasks:
-        what = f"{count} tasks exceed the {limits.max_array_tasks} that an array may have here"
+        what = f"the array has {count} tasks, and this cluster allows {limits.max_array_tasks}"
         yield Hit("array", what, "submit several arrays")
 
 
@@ -234,7 +233,7 @@ def _array_throttled(job: Job) -> Iterator[Hit]:
     array = job.option("array")
     count = _array(array)[1]
     if count >= MANY_TASKS and "%" not in array:
-        what = f"{count} tasks may start at once: they fill the cluster, or your limits"
+        what = f"{count} tasks may start at once: they fill the cluster, or use up your limits"
         yield Hit("array", what, f"limit them: --array={array}%50")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from sbatchgen.inputs.layers import Level
 from sbatchgen.inputs.options import GPU_OPTIONS, LONG_NAMES, NAMES, POSITIVE
 from sbatchgen.job.job import PlannedJob
-from sbatchgen.quoting import directive
+from sbatchgen.quoting import counted, directive
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.values import BAD_VALUE, refused
 from sbatchgen.units import ShellPath
@@ -33,12 +33,12 @@ def _counts(job: PlannedJob) -> Iterator[Hit]:
     for name in POSITIVE:
         value = getattr(plan.options, name)
         if value is not None and value < 1:
-            yield Hit(job.at(f"options.{name}"), f"{name} is {value}", f"set {name} to at least 1")
+            yield Hit(job.at(f"options.{name}"), f"{name} is {value}", f"set {name} to 1 or more")
     if plan.nproc_per_node < 1:
         what = f"nproc_per_node is {plan.nproc_per_node}"
         yield Hit(job.at("nproc_per_node"), what, "set it to 1 or more")
     if plan.max_restarts < 0:
-        yield Hit(job.at("max_restarts"), "max_restarts is negative", "0 turns restarts off")
+        yield Hit(job.at("max_restarts"), "max_restarts is negative", "set it to 0 for no restarts")
     time = plan.options.time
     if time is not None and time < 60:
         what = f"time {time} is less than a minute, the shortest limit that Slurm has"
@@ -62,7 +62,7 @@ def _tasks_of_launcher(job: PlannedJob) -> Iterator[Hit]:
     wanted = plan.nproc_per_node if plan.launcher == "srun" else 1
     if tasks is not None and tasks != wanted:
         who = f"launcher {plan.launcher}" if plan.launcher else f"mode {plan.mode}"
-        what = f"{who} wants {wanted} task{'s' * (wanted > 1)} a node, but ntasks_per_node is {tasks}"
+        what = f"{who} wants {counted(wanted, 'task')} on a node, but ntasks_per_node is {tasks}"
         yield Hit(job.at("options.ntasks_per_node"), what, f"remove it, or set it to {wanted}")
 
 
@@ -81,18 +81,19 @@ def _gpus_of_mode(job: PlannedJob) -> Iterator[Hit]:
 def _process_per_gpu(job: PlannedJob) -> Iterator[Hit]:
     processes, gpus = job.plan.nproc_per_node, job.plan.gpus_per_node
     if job.plan.mode == "ddp" and gpus and processes != gpus:
-        what = f"{processes} processes a node for {gpus} GPUs a node"
+        what, at = f"{counted(processes, 'process')} on a node with {counted(gpus, 'GPU')}", "nproc_per_node"
         fix = f"set --nproc-per-node {gpus}"
-        if processes > gpus:
-            fix += ": NCCL needs a GPU for each process"
-        yield Hit(job.at("nproc_per_node"), what, fix, "warning" if processes < gpus else None)
+        if processes < gpus:
+            yield Hit(job.at(at), f"{what}: the other GPUs stay idle", fix, "warning")
+        else:
+            yield Hit(job.at(at), f"{what}: NCCL needs one for each process", fix)
 
 
 @RULES.add("SB015", "warning", "DataParallel, where DDP is faster")
 def _dataparallel(job: PlannedJob) -> Iterator[Hit]:
     if job.plan.mode == "dataparallel":
         what = "DataParallel is slower than DDP, even on one node"
-        yield Hit(job.at("mode"), what, "mode ddp with --nodes 1 does the same work")
+        yield Hit(job.at("mode"), what, "use mode ddp; --nodes 1 keeps it on one node")
 
 
 @RULES.add("SB016", "error", "an unknown number of GPUs per node")
@@ -103,7 +104,7 @@ def _gpus_known(job: PlannedJob) -> Iterator[Hit]:
     nowhere = plan.fits_nowhere and not plan.partition_name  # which SB203 speaks of
     nowhere |= bool(plan.options.partition) and not job.partitions and bool(plan.profile.partitions)  # SB201
     if plan.mode in ("dataparallel", "ddp") and unknown and not told and not nowhere:
-        what = f"how many GPUs a node has is not known for profile '{plan.profile.name}'"
+        what = f"profile '{plan.profile.name}' does not say how many GPUs a node has"
         why_not = "how many GPUs a node has is not known"
         if plan.partition.gpus_per_node == 0:
             why_not, what = "no GPUs", f"the nodes of partition '{plan.partition_name}' have no GPUs"
@@ -115,7 +116,7 @@ def _gpus_known(job: PlannedJob) -> Iterator[Hit]:
 def _shards_known(job: PlannedJob) -> Iterator[Hit]:
     plan = job.plan
     if plan.shards and plan.slurm and not plan.partition.shards_per_gpu and plan.profile.partitions:
-        what = f"profile '{plan.profile.name}' names no shards for this partition"
+        what = f"profile '{plan.profile.name}' does not say how many shards a GPU of this partition has"
         fix = "set shards_per_gpu in the profile if the cluster has them"
         yield Hit(job.at("options.gres"), what, fix, why_not="no shards")
 
@@ -124,8 +125,8 @@ def _shards_known(job: PlannedJob) -> Iterator[Hit]:
 def _runtime_complete(job: PlannedJob) -> Iterator[Hit]:
     plan = job.plan
     needs = {
-        "venv": (plan.venv, "the path of the virtual environment", "--venv PATH"),
-        "conda": (plan.conda_env, "the conda environment", "--conda-env NAME"),
+        "venv": (plan.venv, "a virtual environment", "--venv PATH"),
+        "conda": (plan.conda_env, "a conda environment", "--conda-env NAME"),
         "apptainer": (plan.image, "an image", "--image FILE.sif"),
         "enroot": (plan.image, "an image", "--image FILE.sqsh"),
     }
@@ -158,7 +159,7 @@ def _image_pulled(job: PlannedJob) -> Iterator[Hit]:
     plan = job.plan
     if plan.runtime in ("apptainer", "enroot") and "://" in (plan.image or "") and plan.nodes > 1:
         what = f"each of {plan.nodes} nodes pulls {plan.image} from its registry"
-        yield Hit(job.at("image"), what, "import it once to a file on the shared file system")
+        yield Hit(job.at("image"), what, "make it a file that all nodes share: sbatchgen image")
 
 
 @RULES.add("SB022", "error", "a path that can't be mounted")
@@ -172,7 +173,7 @@ def _mounts(job: PlannedJob) -> Iterator[Hit]:
     paths += [("data", plan.data)] if "$DATA_DIR" in mounted else []
     for key, path in paths:
         text = ShellPath.VARIABLE.sub("", path)
-        fix = "mount a symbolic link without it"
+        fix = "mount a symbolic link with a plain name"
         if text.count(":") > (key == "binds") or "," in text:
             what = f"'{path}' can't be mounted: the path would be split at the comma or colon"
             yield Hit(job.at(key), what, fix)
@@ -211,7 +212,7 @@ def _signal_handled(job: PlannedJob) -> Iterator[Hit]:
         found = read(signal, slurm=job.slurm)
         if found and ("B" not in found[0] or found[1] != SIGUSR1):
             what = f"the script waits for USR1 to the batch shell, not for '{signal}'"
-            yield Hit(job.at("options.signal"), what, f"write B:USR1@{found[2]}")
+            yield Hit(job.at("options.signal"), what, f"set it to B:USR1@{found[2]}")
 
 
 @RULES.add("SB026", "warning", "restarts without requeue")
@@ -220,7 +221,7 @@ def _requeue_allowed(job: PlannedJob) -> Iterator[Hit]:
     restarts = job.plan.restartable and not job.plan.consecutive
     if options.requeue is False and restarts and options.signal and options.time:
         what = "requeue is off: the job can't be started again before its time limit"
-        fix = "remove it; or go on in other jobs: --chain N; or set --max-restarts 0"
+        fix = "remove requeue, or go on in other jobs with --chain N, or set --max-restarts 0"
         yield Hit(job.at("options.requeue"), what, fix)
 
 
@@ -298,7 +299,7 @@ def _env_leaves_paths_alone(job: PlannedJob) -> Iterator[Hit]:
     for name in (name for name in plan.env if name not in plan.inherited):
         holding = [path for path in (*paths, *places) if path and f"${{{name}}}" in path]
         if holding:
-            what = f"{name} is set by the job, but one of its paths holds ${{{name}}}: {holding[0]}"
+            what = f"the job sets {name}, so its path {holding[0]} changes while the script runs"
             fix = f"write the path without ${{{name}}}, or set another variable"
             yield Hit(job.at(f"env.{name}"), what, fix)
 
@@ -309,13 +310,13 @@ def _requeue_on_timeout(job: PlannedJob) -> Iterator[Hit]:
     if not plan.requeue_on_timeout:
         return
     if plan.trainer is None:
-        what = f"{key} is for trainers that resume by themselves: the bundled one asks for its restarts"
+        what = f"{key} is for other trainers: the bundled one asks for its restarts itself"
         yield Hit(job.at(key), what, f"remove {key}")
     elif plan.slurm and not plan.restartable:
         reason = "max_restarts is 0" if plan.stoppable else "resume is off"
-        yield Hit(job.at(key), f"{key} needs restarts, but {reason}", "remove one of the two")
+        yield Hit(job.at(key), f"{key} needs restarts, but {reason}", f"remove {key}, or allow restarts")
     elif plan.consecutive:
-        what = f"{key} in jobs that go on one after the other: the next starts at the time limit anyway"
+        what = f"{key} in a chain: the next job of the chain starts at the time limit anyway"
         yield Hit(job.at(key), what, f"remove {key}")
     if plan.requeue_on_node_fail:
         what = f"{key} and requeue_on_node_fail exclude each other"
@@ -338,7 +339,7 @@ def _trainer_args(job: PlannedJob) -> Iterator[Hit]:
     for arg in job.plan.args if job.plan.trainer is None else ():
         option = arg.split("=")[0]
         if option in ("--run-dir", "--data-dir", "--resume"):
-            what = f"{option} of the trainer is set by sbatchgen, which has to know it too"
+            what = f"sbatchgen sets the trainer's {option} itself"
             yield Hit(job.at("args"), what, f"give {option} to sbatchgen, before the --")
 
 
@@ -348,17 +349,17 @@ def _chain(job: PlannedJob) -> Iterator[Hit]:
     if plan.chain == 1:
         return
     if not plan.slurm:
-        what = f"a chain is of jobs of Slurm, and profile '{plan.profile.name}' has none"
+        what = f"a chain needs Slurm, which profile '{plan.profile.name}' does not have"
         yield Hit(job.at(key), what, f"remove {key}")
     if not plan.stoppable:
-        what = "a chain with resume off: each of its jobs would start from nothing"
-        yield Hit(job.at(key), what, "remove one of the two")
+        what = "a chain with resume off: each of its jobs would start training from the beginning"
+        yield Hit(job.at(key), what, "remove chain, or turn resume on")
     if plan.options.array:
         what = "chain and array exclude each other"
         yield Hit(job.at(key), what, f"remove one of them; --array 1-{plan.chain}%1 is a chain, too")
     if "${SLURM_" in plan.run_dir:
         what = f"each job of the chain would have a run folder of its own: {plan.run_dir}"
-        yield Hit(job.at("run_dir"), what, "name one without variables of Slurm")
+        yield Hit(job.at("run_dir"), what, "name a run folder without variables of Slurm")
 
 
 @RULES.add("SB034", "error", "a variable that --export keeps from the job")
@@ -368,7 +369,7 @@ def _inherited(job: PlannedJob) -> Iterator[Hit]:
     for name in job.plan.inherited:
         if name not in given and "ALL" not in export.upper().split(","):
             what = f"the job does not get {name} from the shell that submits: --export={export} leaves it out"
-            yield Hit(job.at("options.export"), what, f"--export {name},...; or leave --export out")
+            yield Hit(job.at("options.export"), what, f"add {name} to --export, or remove --export")
 
 
 @RULES.add("SB035", "error", "a value with line breaks for Enroot")
@@ -376,6 +377,5 @@ def _one_line(job: PlannedJob) -> Iterator[Hit]:
     for name, value in job.plan.env.items() if job.plan.runtime == "enroot" else ():
         if value and "\n" in value:
             what = f"{name} has line breaks: Enroot would take its lines for variables"
-            yield Hit(
-                job.at(f"env.{name}"), what, "write it in one line, or into a file that the trainer reads"
-            )
+            fix = "write it in one line, or into a file that the trainer reads"
+            yield Hit(job.at(f"env.{name}"), what, fix)

@@ -62,13 +62,13 @@ def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
                 what += "other"
                 yield Hit(script.at_option_of(option), what, fix, "error")
             elif "$(hostname" in value and _is_of_task(option, script):
-                what = f"every node runs this hostname itself: the {launch.nodes} nodes never find each other"
+                what = f"each node takes its own hostname: the {launch.nodes} nodes never find each other"
                 yield Hit(script.at_option_of(option), what, fix)
     for one in script.body.sets:
         if _ADDRESS_NAME.fullmatch(one.name) and one.word is not None and not one.context.branch:
             value = script.body.value(one.word) or ""
             if LOOPBACK.match(value):
-                what = f"{one.name}={value} is each node itself: the {nodes} nodes never find each other"
+                what = f"on each node {value} is the node itself: the {nodes} nodes never find each other"
                 yield Hit(script.at_start(one), what, fix)
     yield from (Hit(place, what, fix) for place, what in _doubtful_addresses(script))
 
@@ -81,7 +81,7 @@ def _rendezvous_id(script: JobScript) -> Iterator[Hit]:
             continue
         tasks, value = launch.tasks, _value(option, launch.launcher)
         if "RANDOM" in value and _is_of_task(option, script) and tasks and tasks > 1:
-            what = f"each of {tasks} tasks draws its own --rdzv-id: they form {tasks} groups, all waiting"
+            what = f"each of {tasks} tasks draws its own --rdzv-id: none finds the others, and all wait"
             yield Hit(script.at_option_of(option), what, "--rdzv-id=$SLURM_JOB_ID", "error")
         elif option.value and not _has_whole_nodes(script) and "exclusive" not in script.resources:
             what = f"--rdzv-id={option.value} is the same for every job: two jobs at one port join one group"
@@ -200,10 +200,10 @@ def _doubtful_addresses(script: JobScript) -> Iterator[tuple[Place, str]]:
         name = words[0].text if words else ""
         values = [word.value or "" for word in words[1:]]
         if name == "echo" and values and LOOPBACK.match(values[0]):
-            what = f"{values[0]} instead of the first node hides that it was not found: every node trains "
-            what += "alone"
+            what = f"where the first node is not found, {values[0]} takes its place: every node then trains "
+            what += "alone, without an error"
             yield script.at_word(words[0]), what
         elif name == "hostname" and id(command) in started and _ADDRESS_OPTIONS & set(values):
-            what = f"{' '.join(['hostname', *values])} may be 127.0.1.1, or several addresses: then every "
-            what += "node waits for itself"
+            what = f"{' '.join(['hostname', *values])} may print 127.0.1.1 or several addresses: then the "
+            what += "nodes never find each other"
             yield script.at_word(words[0]), what

@@ -12,6 +12,7 @@ from sbatchgen.errors import did_you_mean
 from sbatchgen.inputs.profile import NodeShape, Partition
 from sbatchgen.job.job import Job, PlannedJob
 from sbatchgen.plan.resources import Amounts
+from sbatchgen.quoting import counted
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.units import Memory
 
@@ -82,7 +83,7 @@ def _tasks_fit_nodes(job: Job) -> Iterator[Hit]:
 def _nodes_have_tasks(job: Job) -> Iterator[Hit]:
     tasks, nodes = job.resources.ntasks, job.resources.nodes_min
     if tasks and nodes and tasks < nodes:
-        what = f"{tasks} task{'s' * (tasks > 1)} on {nodes} nodes: Slurm cuts the job to {tasks}"
+        what = f"{counted(tasks, 'task')} on {nodes} nodes: Slurm gives the job {counted(tasks, 'node')}"
         yield Hit("nodes", what, "set --ntasks-per-node instead of --ntasks")
 
 
@@ -91,20 +92,21 @@ def _gpus_within_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         resources, most = job.resources.spread(partition.nodes_max), partition.gpus_per_node
         if most is not None and resources.gpu_count > most:
-            what = f"partition '{name}' has {most} GPUs a node, but {resources.gpu_count} were asked for"
-            fix = "use a partition with GPUs, or ask for none"
+            what, fix = f"partition '{name}' has no GPUs", "use a partition with GPUs, or ask for none"
             if most:
                 nodes = -(-resources.nodes * resources.gpu_count // most)
+                per_node = " (--gres counts per node)" * (resources.gpu_option == "gres")
+                what = f"partition '{name}' has {counted(most, 'GPU')} a node, but the job asks for "
+                what += f"{resources.gpu_count} a node{per_node}"
                 fix = f"set --gpus-per-node {most} and --nodes {nodes}"
-            if most and resources.gpu_option == "gres":
-                what += "; --gres is per node"
-            yield Hit(resources.gpu_option, what, fix, why_not=f"{most or 'no'} GPUs{' a node' * bool(most)}")
+            why_not = f"{counted(most, 'GPU')} a node" if most else "no GPUs"
+            yield Hit(resources.gpu_option, what, fix, why_not=why_not)
             continue
         counts = {str(kind): count for kind, count in partition.gpu_types.items()}
         for kind, asked in resources.gpus_on_node:
             if asked > counts.get(kind, asked):
-                what = f"a node of partition '{name}' has {counts[kind]} GPUs of type '{kind}', but {asked} "
-                what += "were asked for"
+                what = f"a node of partition '{name}' has {counts[kind]} GPUs of type '{kind}', but the job "
+                what += f"asks for {asked}"
                 why_not = f"{counts[kind]} GPUs of type {kind} a node"
                 yield Hit(
                     resources.gpu_option, what, f"ask for at most {kind}:{counts[kind]}", why_not=why_not
@@ -189,7 +191,8 @@ def _shards_for_one(job: Job) -> Iterator[Hit]:
     processes = resources.processes_per_node or resources.tasks_per_node
     replicas = isinstance(job, PlannedJob) and job.plan.mode == "dataparallel"
     if resources.shards and (processes > 1 or replicas):
-        what = "shards lie on one GPU, but several processes or replicas need one each (NCCL: duplicate GPU)"
+        what = "all shards of a job are on one GPU, but each process or replica needs its own (NCCL: "
+        what += "duplicate GPU)"
         fix = "use one process per node, or whole GPUs"
         # The tasks of a script may be meant as its CPUs.
         yield Hit("gres", what, fix, None if job.is_script else "error", pedantic=job.is_script)
@@ -207,8 +210,8 @@ def _cpus_within_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         resources = job.resources.spread(partition.nodes_max)
         if partition.cpus_per_node is not None and resources.cpus_on_node > partition.cpus_per_node:
-            what = f"partition '{name}' has {partition.cpus_per_node} CPUs a node, but "
-            what += f"{resources.cpus_on_node} were asked for"
+            what = f"partition '{name}' has {partition.cpus_per_node} CPUs a node, but the job asks for "
+            what += f"{resources.cpus_on_node}"
             if resources.tasks_per_node > 1 and resources.cpus_per_task:
                 what += f": {resources.tasks_per_node} tasks with {resources.cpus_per_task} each"
             option = next(
@@ -220,7 +223,7 @@ def _cpus_within_node(job: Job) -> Iterator[Hit]:
                 "",
             )
             why_not = f"{partition.cpus_per_node} CPUs a node"
-            yield Hit(option, what, f"ask for at most {partition.cpus_per_node}", why_not=why_not)
+            yield Hit(option, what, f"ask for at most {why_not}", why_not=why_not)
 
 
 @RULES.add("SB216", "error", "more memory on a node than it has", about_fit=True)
@@ -232,8 +235,8 @@ def _memory_within_node(job: Job) -> Iterator[Hit]:
             cpus, gpus = max(cpus, partition.cpus_per_node or 0), max(gpus, partition.gpus_per_node or 0)
         asked = resources.mem or (resources.mem_per_cpu or 0) * cpus or (resources.mem_per_gpu or 0) * gpus
         if partition.mem_per_node and asked > partition.mem_per_node:
-            what = f"a node of partition '{name}' has {partition.mem_per_node} of memory, but "
-            what += f"{Memory(asked)} were asked for"
+            what = f"a node of partition '{name}' has {partition.mem_per_node} of memory, but the job asks "
+            what += f"for {Memory(asked)}"
             if resources.mem_per_cpu:
                 what += f": {cpus} CPUs with {Memory(resources.mem_per_cpu)} each"
             elif resources.mem_per_gpu:
@@ -319,10 +322,10 @@ def _fair_share(job: Job) -> Iterator[Hit]:
                 and (most - asked) / left < most / gpus / 2
             ):
                 of = f"{asked} of {most} CPUs" if unit == "CPUs" else f"{Memory(asked)} of {most}"
-                fair = int(share * most)
-                what = f"{of} for {resources.gpu_count} of {gpus} GPUs of a node of partition '{name}': the "
-                what += f"other {left} GPU{'s' * (left > 1)} can hardly be used by others"
-                yield Hit(option, what, f"use a fair share: {fair if unit == 'CPUs' else Memory(fair)}")
+                what = f"{of} for {resources.gpu_count} of {gpus} GPUs of a node in partition '{name}': too "
+                what += f"little is left for jobs on the other {counted(left, 'GPU')}"
+                fair = f"{int(share * most)} CPUs" if unit == "CPUs" else str(Memory(int(share * most)))
+                yield Hit(option, what, f"ask for a fair share: {fair}")
 
 
 @RULES.add("SB228", "warning", "GPU nodes for a job without GPUs")
@@ -337,8 +340,8 @@ def _gpus_used(job: Job) -> Iterator[Hit]:
             and not wanted
             and job.profile.gpu_request != "none"
         ):
-            what = f"the nodes of partition '{name}' have {partition.gpus_per_node} GPUs, and the job asks "
-            what += "for none"
+            gpus = counted(partition.gpus_per_node or 0, "GPU")
+            what = f"the nodes of partition '{name}' have {gpus}, but the job asks for none"
             yield Hit("partition", what, f"use --partition={free[0]}")
 
 
@@ -373,7 +376,8 @@ def _kind_of_node(job: Job) -> Iterator[Hit]:
         alike = asked.ntasks is None and asked.gpus is None  # else the others may get less than the busiest
         nodes = job.resources.nodes if alike else 1
         most = sum(one.nodes or nodes for one in fitting)
-        what = f"{asked.gpu_count} GPUs, {cpus} CPUs" + f" and {Memory(memory)} of memory" * bool(memory)
+        what = f"{counted(asked.gpu_count, 'GPU')} and {counted(cpus, 'CPU')}"
+        what += f" and {Memory(memory)} of memory" * bool(memory)
         if most < nodes:
             has = f"only {most} nodes" if most else "no node"
             why_not = f"{has} with {what}"
@@ -381,7 +385,7 @@ def _kind_of_node(job: Job) -> Iterator[Hit]:
                 what += f", but {nodes} nodes were asked for"
             kinds = "; ".join(_described(one) for one in shapes)
             what = f"partition '{name}' has {has} with {what}"
-            yield Hit("partition", what, f"its nodes have {kinds}", why_not=why_not)
+            yield Hit("partition", what, f"ask for what one kind of node has: {kinds}", why_not=why_not)
 
 
 def _described(shape: NodeShape) -> str:
@@ -392,7 +396,9 @@ def _described(shape: NodeShape) -> str:
         f"{shape.cpus_per_node} CPUs" if shape.cpus_per_node else "",
         str(shape.mem_per_node or ""),
     )
-    return f"{shape.nodes or 'some'}: " + ", ".join(filter(None, facts))
+    return f"{counted(shape.nodes, 'node') if shape.nodes else 'nodes'} with " + ", ".join(
+        filter(None, facts)
+    )
 
 
 def _is_gpu(name: str, slurm: str) -> bool:

@@ -19,7 +19,6 @@ from sbatchgen.sbatch.header import READ
 
 RULES: Rules[JobScript] = Rules()
 
-NAME_BYTES_MAX = 1024  # of a job: slurmctld refuses longer ones
 _PRINTED = bytes(range(32, 127)) + b"\t\n\r"
 _HIDDEN = re.compile("[\x01-\x08\x0b\x0c\x0e-\x1f\x7f\u202a-\u202e\u2066-\u2069]")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -83,7 +82,7 @@ def _hidden(script: JobScript) -> Iterator[Hit]:
     for number, line in enumerate(script.lines, start=1):
         match = _HIDDEN.search(line) if not line.isprintable() else None
         if match:
-            what = f"the character U+{ord(match[0]):04X}: terminals don't show the line as bash reads it"
+            what = f"because of U+{ord(match[0]):04X}, a terminal does not show this line as bash reads it"
             at = script.at(number, match.start() + 1, match.end() + 1)
             fix = "remove it, or write $'\\e' for an escape" if match[0] == "\x1b" else "remove it"
             yield Hit(at, what, fix, pedantic=match[0] < "\x80")
@@ -95,7 +94,7 @@ def _named(script: JobScript) -> Iterator[Hit]:
         for word in command.words[1:]:
             match = _MISNAMED.match(word.text)
             if match and not _NAME.fullmatch(match[1]) and word.text[0] != "-":
-                what = f"'{match[1]}' is not a variable name: bash refuses this"
+                what = f"'{match[1]}' is not a variable name: bash refuses to export it"
                 yield Hit(script.at_word(word), what, f"{_valid(match[1])}=...")
     if script.body.faults:
         return  # what looks like a command may be text
@@ -196,25 +195,25 @@ def _is_recursive(script: JobScript, command: Command) -> bool:
 def _evaluated(script: JobScript) -> Iterator[Hit]:
     if "eval" not in script.text and " -c" not in script.text:
         return
-    for command, word in _run_texts(script):
+    for runner, word in _run_texts(script):
         foreign = [name for name in word.variables if name not in script.assigned and name not in ALWAYS_SET]
         if foreign and not word.text.startswith("'"):
             shown = "$" + foreign[0]
             what = f"{shown} comes from outside the script and is run as commands: it decides what the job "
             what += "does"
             fix = '"$@"' if foreign[0] in ("@", "*") or foreign[0].isdigit() else 'an array: "${command[@]}"'
-            yield Hit(script.at_word(word), what, f"run {fix} without {command.name}")
+            yield Hit(script.at_word(word), what, f"run {fix} without {runner}")
 
 
-def _run_texts(script: JobScript) -> Iterator[tuple[Command, Word]]:
-    """The words that eval and shells run as commands."""
+def _run_texts(script: JobScript) -> Iterator[tuple[str, Word]]:
+    """What runs words as commands, eval or a shell with -c, and the words."""
     for command in script.named("eval"):
-        yield from ((command, word) for word in command.words[1:])
+        yield from (("eval", word) for word in command.words[1:])
     for launch in script.launches:
         for tool in launch.tools:
             option = tool.option("command") if tool.name in SHELLS else None
             if option and option.value is None and option.value_word and tool.body is script.body:
-                yield launch.command, option.value_word
+                yield f"{tool.name} -c", option.value_word
 
 
 @RULES.add("SB806", "warning", "a secret in the script")
@@ -301,7 +300,7 @@ def _of_anybody(script: JobScript) -> Iterator[Hit]:
     for command in script.named("chmod"):
         modes = [word for word in command.words[1:] if not word.text.startswith("-")][:1]
         if modes and _WRITABLE.fullmatch(modes[0].value or ""):
-            what = f"chmod {modes[0].value} lets everybody on the cluster change it"
+            what = f"chmod {modes[0].value} lets everybody on the cluster change the files"
             yield Hit(script.at_word(modes[0]), what, "chmod g+w, or 770")
     for command in script.named("umask"):
         mask = (command.words[1].value or "") if len(command.words) > 1 else ""
@@ -315,13 +314,13 @@ def _run_from_network(script: JobScript, command: Command) -> Iterator[Hit]:
     fix = "download it once, read it, and run the file"
     if command.name not in _RUNNERS:
         if _is_piped_to_shell(command):
-            what = f"runs whatever the server sends: {command.name} | bash"
+            what = f"{command.name} | bash runs whatever the server sends"
             yield Hit(script.at_word(command), what, fix)
         return
     for word in command.words[1:]:
         loads = (piece.kind in ("process", "command") and _LOADS.search(piece.text) for piece in word.pieces)
         if any(loads):
-            what = f"runs whatever the server sends: {command.name} {word.text}"
+            what = f"{command.name} {word.text} runs whatever the server sends"
             yield Hit(script.at_word(word), what, fix)
 
 
@@ -345,10 +344,7 @@ def _exports(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB809", "warning", "a job name that commands can't handle")
 def _job_name(script: JobScript) -> Iterator[Hit]:
     name = script.option("job-name")
-    if len(name.encode("utf-8", "surrogateescape")) > NAME_BYTES_MAX:
-        what = f"a job name of {len(name)} characters: Slurm refuses more than {NAME_BYTES_MAX} bytes"
-        yield Hit("job-name", what, "a shorter name", "error")
-    elif name.startswith("-"):
+    if name.startswith("-"):
         what = f"the job name '{name}' looks like an option: only commands with --name={name} work"
         yield Hit("job-name", what, f"--job-name={name.lstrip('-') or 'train'}")
     elif not name.isprintable():
@@ -415,7 +411,7 @@ def _not_continued(script: JobScript) -> Iterator[Hit]:
         if kept.endswith("\\") and kept != before:
             what += "has a space after its backslash, so it does not continue"
             edits = (Edit(number - 1, len(kept) + 1, 0, ""),)
-            yield Hit(place, what, "remove the blank", edits=edits)
+            yield Hit(place, what, "remove the space", edits=edits)
         elif not before.endswith("\\") and not script.body.faults:
             ends = ends or {one.end_line for one in script.body.commands if not one.test}
             if not _starts_command(script, number - 1, ends):

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from sbatchgen.job.script import JobScript
+from sbatchgen.quoting import counted
 from sbatchgen.rules.edits import line_after, line_before
 from sbatchgen.rules.rule import Hit, Rules
 
@@ -26,20 +27,23 @@ _WORDS_AT_THE_END = "echo date printf true : sleep ls squeue sacct nvidia-smi ho
 WORDS_AT_THE_END = frozenset(_WORDS_AT_THE_END.split())
 POLLS = frozenset(("squeue", "sacct", "sinfo", "sstat", "sbatch", "scontrol"))
 OF_A_TASK = frozenset(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK_PID"))
-_ENDS_ALONE = ("the script goes on and ends, and Slurm kills what it started", "start the program itself")
+_ENDS_ALONE = (
+    "returns at once: the script goes on and ends, and Slurm kills what it started",
+    "start the program itself",
+)
 _LEAVING = {
-    "sudo": ("a batch job has no terminal to type a password", "remove it"),
+    "sudo": ("may ask for a password, which nobody can type in a batch job", "remove it"),
     "ssh": (
-        "what it starts is not part of the job: Slurm neither limits nor ends it, nor sets its variables",
+        "starts processes outside the job: Slurm neither limits nor ends them, nor sets their variables",
         "srun --nodelist=HOST --ntasks=1 COMMAND",
     ),
     "docker": (
-        "its daemon starts the container outside the job: Slurm neither limits nor ends it",
+        "starts the container outside the job: Slurm neither limits nor ends it",
         "apptainer exec IMAGE, or srun --container-image=IMAGE",
     ),
     "screen": _ENDS_ALONE,
     "tmux": _ENDS_ALONE,
-    "nohup": ("a batch job has no terminal that can hang up", "remove it"),
+    "nohup": ("does nothing in a batch job, which has no terminal", "remove it"),
 }
 MOSTLY_MEANT = frozenset(("nohup", "sudo", "ssh"))  # some sites allow sudo; ssh may go to another machine
 _NODES = re.compile(r"show hostnames|SLURM_(?:JOB_)?NODELIST|SLURM_LAUNCH_NODE")
@@ -99,7 +103,7 @@ def _background_awaited(script: JobScript) -> Iterator[Hit]:
         return
     what = "the script ends while this runs in the background: Slurm then kills it"
     yield Hit(
-        script.at_command(command), what, "wait, as the last line", edits=line_after(script, command, "wait")
+        script.at_command(command), what, "wait, as last line", edits=line_after(script, command, "wait")
     )
 
 
@@ -162,7 +166,7 @@ def _pipe_status(script: JobScript) -> Iterator[Hit]:
         if body.option_at("pipefail", command.line) or any(use.name == "PIPESTATUS" for use in body.uses):
             continue
         behind = next((one.name for one in reversed(pipe.stages[-1]) if one.name), "")
-        what = f"the status of the pipe is that of {behind or 'its last command'}: a failed job is shown as "
+        what = f"the pipe ends with the status of {behind or 'its last command'}: a failed job is shown as "
         what += "COMPLETED"
         safe = body.language == "bash" and not body.option_at("errexit", command.line)
         edits = line_before(script, command, "set -o pipefail") if safe else ()
@@ -205,9 +209,10 @@ def _gpus_chosen(script: JobScript) -> Iterator[Hit]:
         value = one.value or ""
         gpus = script.resources.gpu_count
         if re.fullmatch(r"\d{1,3}(?:,\d{1,3})*", value, re.ASCII) and max(map(int, value.split(","))) >= gpus:
-            has = "one GPU, number 0" if gpus == 1 else f"{gpus} GPUs, numbers 0 to {gpus - 1}"
-            what = f"CUDA_VISIBLE_DEVICES={value}, and the job has {has} on a node: the others don't exist, "
-            what += "or are another job's"
+            has = "has one GPU on a node, number 0" if gpus == 1 else f"has GPUs 0 to {gpus - 1} on a node"
+            what = (
+                f"CUDA_VISIBLE_DEVICES={value}, but the job {has}: others don't exist, or are another job's"
+            )
             yield Hit(script.at_start(one), what, "remove it: Slurm sets it")
 
 
@@ -223,7 +228,7 @@ def _polls(script: JobScript) -> Iterator[Hit]:
         if name == "scontrol" and (verb != "show" or "host" in command.text):
             continue
         if name:
-            what = f"{name} in a loop: each call loads slurmctld, which all jobs of the cluster depend on"
+            what = f"{name} in a loop: each call is work for slurmctld, which serves the whole cluster"
             fix = (
                 "use one job array: --array=0-9"
                 if name == "sbatch"
@@ -242,7 +247,7 @@ def _leaves_the_job(script: JobScript) -> Iterator[Hit]:
         )
         name = program.name.split()[0] if program and program.name else ""
         if program and name in ("sudo", "docker"):
-            yield Hit(script.at_word(program.words[0]), f"{name}: {_LEAVING[name][0]}", _LEAVING[name][1])
+            yield Hit(script.at_word(program.words[0]), f"{name} {_LEAVING[name][0]}", _LEAVING[name][1])
     for command in script.named(*_LEAVING):
         if not command.words:
             continue
@@ -258,7 +263,7 @@ def _leaves_the_job(script: JobScript) -> Iterator[Hit]:
         what, fix = _LEAVING[command.name]
         yield Hit(
             script.at_command(command),
-            f"{command.name}: {what}",
+            f"{command.name} {what}",
             fix,
             "info" if command.name in MOSTLY_MEANT and not _to_a_node(script, command) else None,
         )
@@ -284,7 +289,7 @@ def _idle_gpus(script: JobScript) -> Iterator[Hit]:
             continue
         if words:
             gpus = script.resources.nodes * script.resources.gpu_count
-            what = f"{' '.join(words[:2])} holds {gpus} GPUs, even if idle"
+            what = f"{' '.join(words[:2])} holds {counted(gpus, 'GPU')} all the time, even if idle"
             yield Hit(script.at_command(command), what, "limit it: timeout 1h COMMAND")
 
 
@@ -397,7 +402,7 @@ def _pipe_and_or(script: JobScript) -> Iterator[Hit]:
             first = next((one.name for one in pipe.stages[0] if one.name), "")
             if first in ("echo", "printf", "cat", "ls", ""):
                 continue
-            what = f"the status is that of {command.name}, so the exit is never reached when {first} fails"
+            what = f"|| sees the status of {command.name}: the exit is not reached when {first} fails"
             yield Hit(script.at_command(command), what, "set -o pipefail, before it")
 
 

@@ -43,8 +43,8 @@ def _inside(script: JobScript) -> Iterator[Hit]:
 def _pyxis(script: JobScript) -> Iterator[Hit]:
     names = sorted(name for name in script.environment if name.startswith("PYXIS_CONTAINER_"))
     if image := next((name for name in names if name in INSIDE), ""):
-        what = f"{image} in the environment starts the script itself in a container, where srun is not"
+        what = f"{image} in the environment starts the script itself in a container, which has no srun"
         yield Hit(script.at(1), what, f"unset {' '.join(names)}")
     elif names and script.steps and "PYXIS_CONTAINER_" not in script.text:
-        what = f"{', '.join(names)} in the environment act as options of every srun of the script"
+        what = f"options of pyxis in the environment hold for every srun of the script: {', '.join(names)}"
         yield Hit(script.at_word(script.steps[0].command), what, f"unset {' '.join(names)}")

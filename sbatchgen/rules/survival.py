@@ -97,8 +97,8 @@ def _has_trap(script: JobScript) -> Iterator[Hit]:
     if {name, "?"} & _trapped(script).keys() or not _is_whole(script):
         return
     if not any(_name(word.text) == name for one in script.commands for word in one.words[1:]):
-        what = f"bash gets {name} before the time limit and has no trap for it: the script ends, and Slurm "
-        what += "ends the job, earlier than without the signal"
+        what = f"bash gets {name} before the time limit and has no trap for it: the signal ends the script, "
+        what += "and with it the job"
         yield Hit("signal", what, f"trap 'touch \"$STOP_FILE\"' {name}, before the work is started")
 
 
@@ -110,8 +110,10 @@ def _trap_in_time(script: JobScript) -> Iterator[Hit]:
     trainings = script.trainings
     if not trainings or script.named("wait", "coproc") or any(one.background for one in script.body.commands):
         return
-    what = f"bash waits for {_shown(trainings[-1])} to end before it runs the trap for {signal}: the "
-    what += "training has ended, or was killed at the limit, by then"
+    what = (
+        f"bash runs the trap for {signal} only when {_shown(trainings[-1])} has ended: by then the training "
+    )
+    what += "is over, or was killed at the time limit"
     fix = "end the line with &, then add: while kill -0 $! 2>/dev/null; do wait $!; done"
     yield Hit(script.at_word(trainings[-1].command), what, fix)
 
@@ -122,14 +124,15 @@ def _reaches(script: JobScript) -> Iterator[Hit]:
     if signal is None or script.body.language not in SHELLS:
         return
     value = script.option("signal")
+    to_batch = f"--signal=B:{value.partition(':')[2] or value}"
     if signal in _trapped(script):
         what = f"--signal={value} goes to the steps, not to the script: its trap for {signal} never runs"
-        yield Hit("signal", what, f"--signal=B:{value.partition(':')[2] or value}")
+        yield Hit("signal", what, to_batch)
         return
     started = any(one.step or one.mpi for one in script.launches)
     if script.trainings and not script.starts_unseen and not started:
         what = f"--signal={value} goes to srun's steps, but the script starts none: no process gets it"
-        yield Hit("signal", what, f"srun {script.trainings[0].program.name}, or B: and a trap")
+        yield Hit("signal", what, f"srun {script.trainings[0].program.name}, or {to_batch} and a trap")
 
 
 @RULES.add("SB605", "warning", "a requeue that starts training from scratch", pedantic=True)
@@ -145,7 +148,7 @@ def _resumes(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB607", "warning", "a requeue that Slurm refuses")
 def _may_requeue(script: JobScript) -> Iterator[Hit]:
     for command in _requeues(script) if "no-requeue" in script.options else ():
-        what = "the directive --no-requeue forbids it: Slurm refuses this requeue"
+        what = "Slurm refuses this requeue: the script has --no-requeue"
         yield Hit(script.at_word(command), what, "replace --no-requeue by --requeue")
 
 
@@ -168,11 +171,13 @@ def _own_successor(script: JobScript) -> Iterator[Hit]:
             if {"0", "BASH_SOURCE"} & set(word.variables):
                 if command.context.branch or command.context.function or "depend" in command.text:
                     continue  # mostly: if [ -z "$SLURM_JOB_ID" ]; then sbatch "$0"
-                what = f"{word.text} is Slurm's copy of the script, on the node's disk: it is gone when the "
-                what += "job ends. Only scancel ends jobs that submit each other"
+                what = (
+                    f"{word.text} is Slurm's copy of the script, which is gone when the job ends; and only "
+                )
+                what += "scancel stops a job that submits itself"
                 yield Hit(script.at_word(word), what, _SUCCESSOR)
             elif command.context.top and (script.body.value(word) or "").rpartition("/")[2] == own:
-                what = "each run submits the next, even if it failed: only scancel ends this"
+                what = "each job submits the next one, even if it failed: only scancel stops this"
                 yield Hit(script.at_word(command), what, _SUCCESSOR)
 
 
@@ -181,7 +186,7 @@ _SUCCESSOR = "--requeue with a limit on SLURM_RESTART_COUNT, or --array=1-10%1"
 
 @RULES.add("SB611", "warning", "a dependency that may keep the job pending for ever")
 def _dependency(script: JobScript) -> Iterator[Hit]:
-    what = "if that job fails, this one stays pending for ever (DependencyNeverSatisfied)"
+    what = "if the other job fails, this one stays pending for ever (DependencyNeverSatisfied)"
     option = "--kill-on-invalid-dep=yes"
     if _AFTER_OK.search(script.option("dependency")) and "kill-on-invalid-dep" not in script.options:
         at = script.at_option("dependency")
@@ -225,7 +230,7 @@ def _torchrun_signal(script: JobScript) -> Iterator[Hit]:
         if handled is None or (handled.value is not None and signal not in handled.value):
             what = f"torchrun gets {signal} before the time limit and has no handler for it: it dies, and "
             what += "its workers too"
-            yield Hit("signal", what, f"B:{signal}@300, and a trap that writes a stop file")
+            yield Hit("signal", what, f"--signal=B:{signal}@300, and a trap that writes a stop file")
 
 
 @RULES.add("SB615", "warning", "a shell that keeps the signal from the program")
@@ -283,6 +288,6 @@ def _element(script: JobScript) -> Iterator[Hit]:
     for command in _requeues(script) if "array" in script.options else ():
         text = " ".join(script.body.text_of(word) for word in command.words[1:])
         if "ARRAY" not in text and ("SLURM_JOB_ID" in text or "SLURM_JOBID" in text):
-            what = "in one task of an array SLURM_JOB_ID is the array's id: there, this requeues all tasks"
+            what = "in one task of an array SLURM_JOB_ID is the id of the whole array: it requeues all tasks"
             fix = 'scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"'
             yield Hit(script.at_word(command), what, fix)

@@ -68,7 +68,7 @@ def refused(name: str, value: str, slurm: str) -> tuple[str, str] | None:
     example = EXAMPLES.get(name)
     return (
         f"'{value}' is not a value for --{name}: sbatch says \"{said}\"",
-        f"as in {example}" if example else "see sbatch(1)",
+        f"write it as in {example}" if example else "see sbatch(1)",
     )
 
 
@@ -93,11 +93,11 @@ def _refused_value(job: Job) -> Iterator[Hit]:
             if check:
                 check(text, job)
         except ValueError as error:
-            what = f"--{option}={text[:80]}: {error}: Slurm refuses the job"
+            what = f"Slurm refuses --{option}={text[:80]}: {error}"
             yield Hit(option, what, _FIX.get(option, "see sbatch(1)"))
         longest = LONGEST.get(option)
         if longest and (size := len(text.encode("utf-8", "surrogateescape"))) > longest:
-            what = f"--{option} has {size} bytes, and Slurm takes {longest}: it refuses the job"
+            what = f"--{option} has {size} bytes: Slurm refuses more than {longest}"
             yield Hit(option, what, "make it shorter")
     if "array" in options and options["array"] and job.resources.nodes_min == 0:
         yield Hit("nodes", "an array with no nodes: Slurm refuses the job", "set --nodes=1 or more")
@@ -110,8 +110,10 @@ def _refused_value(job: Job) -> Iterator[Hit]:
 def _contradicting_times(job: Job) -> Iterator[Hit]:
     most, least = job.resources.time, job.resources.time_min
     if most is not None and least is not None and least > most:
-        what = f"the shortest time limit, {time_limit(least)}, is longer than --time, {time_limit(most)}: "
-        yield Hit("time-min", f"{what}Slurm refuses the job", f"set --time-min {time_limit(most)} or less")
+        what = (
+            f"--time-min {time_limit(least)} is longer than --time {time_limit(most)}: Slurm refuses the job"
+        )
+        yield Hit("time-min", what, f"set --time-min {time_limit(most)} or less")
 
 
 def time_limit(seconds: int) -> str:

@@ -73,8 +73,7 @@ def _short_equals(script: JobScript) -> Iterator[Hit]:
         text = use.word.text
         if re.match(r"-\w=", text) and use.value_word is use.word and (use.value or "").startswith("="):
             name, value = use.spec.name, (use.value or "")[1:]
-            what = f"{text}: the value of a short option starts right after its letter, so it is "
-            what += f"'{use.value}'"
+            what = f"sbatch reads {text} as --{name} with the value '{use.value}'"
             word, plain = use.word, re.fullmatch(r"[\w.:/@%+,-]+", value)
             edits = (
                 (Edit(word.line, word.column, word.end, f"--{name}={value}"),) if plain and word.line else ()
@@ -107,7 +106,8 @@ def _unknown(script: JobScript) -> Iterator[Hit]:
             continue
         at = script.at_use(stop)
         if "requires an argument" in stop.complaint or "doesn't allow" in stop.complaint:
-            yield Hit(at, f"sbatch refuses the script: {stop.complaint}", "give it as sbatch --help shows it")
+            fix = "add a value: --NAME=VALUE" if "requires" in stop.complaint else "remove the value"
+            yield Hit(at, f"sbatch refuses the script: {stop.complaint}", fix)
         elif re.match(r"-[A-Za-z]{2,}[-=]?", stop.word.text) and not stop.word.text.startswith("--"):
             what = f"{stop.word.text} starts with one dash, so sbatch reads its letters as short options: "
             what += "sbatch refuses it"
@@ -140,16 +140,14 @@ def _of_srun(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB115", "warning", "an abbreviated option", pedantic=True)
 def _shortened(script: JobScript) -> Iterator[Hit]:
     for use in uses(script):
-        given, equals, _ = use.word.text.partition("=")
+        given = use.word.text.partition("=")[0]
         if given.startswith("--") and given[2:] != use.spec.name:
-            what = f"{given} stands for --{use.spec.name} until a release adds another option with this start"
+            what = f"{given} is short for --{use.spec.name}, until Slurm gets another option that starts so"
             edits = (
                 Edit(use.word.line, use.word.column, use.word.column + len(given), f"--{use.spec.name}"),
             )
             straight = _source(script, use).startswith(given)
-            yield Hit(
-                script.at_use(use), what, f"write --{use.spec.name}{equals}", edits=edits if straight else ()
-            )
+            yield Hit(script.at_use(use), what, f"write --{use.spec.name}", edits=edits if straight else ())
 
 
 @RULES.add("SB116", "error", "an ambiguous abbreviation of an option")
@@ -161,7 +159,7 @@ def _ambiguous(script: JobScript) -> Iterator[Hit]:
             what = (
                 f"{stop.word.text} can mean {', '.join(names[:-1][:3])} or {rest}: sbatch refuses the script"
             )
-            yield Hit(script.at_use(stop), what, "write the whole option")
+            yield Hit(script.at_use(stop), what, "write the full name of the option")
 
 
 @RULES.add("SB119", "warning", "an option that is given twice")
@@ -231,7 +229,7 @@ def _empty(script: JobScript) -> Iterator[Hit]:
         match = re.match(r"[ \t]*(\"\"|'')", line.text[end:])
         if match and not line.text[end:].startswith(('"', "'")):
             at = script.at(line.line, end + match.start(1) + 1, end + match.end(1) + 1)
-            yield Hit(at, "sbatch stops reading the line at an empty pair of quotes", "remove the option")
+            yield Hit(at, "sbatch ignores the rest of a line after empty quotes", "remove the option")
 
 
 @RULES.add("SB130", "warning", "an option of another release")

@@ -311,7 +311,7 @@ def test_a_missing_log_folder_can_not_happen(site: Site, slurm_release: str) -> 
     flags = ("single", "--output", "logs/deep/%x-%j.out", "--job-name", "logged", "--trainer", "ok.py")
     site.cluster.put("work/ok.py", "print('trained')\n")
     rendered = site.sbatchgen("render", *flags, check=True)
-    assert "the log folder 'logs/deep' must exist before the job starts" in rendered.stderr
+    assert "does not create the log folder 'logs/deep'" in rendered.stderr
     lost = site.cluster.sbatch(cwd=site.folder, script=rendered.stdout)
     record = site.cluster.wait(lost, {"FAILED" if slurm_release == FIRST else "COMPLETED"})
     assert Path(record["StdOut"]).exists() == (slurm_release != FIRST)

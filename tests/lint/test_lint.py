@@ -60,7 +60,7 @@ def test_text_shows_the_place_the_line_and_the_fix(command: Command) -> None:
         "    3 | #SBATCH --time=24\n"
         "      |                ^^\n"
         "    fix: write 24:00:00 for hours, or 00:24:00\n"
-        "job.slurm:4:9: error SB111: -p=gpu: the value of a short option starts right after its letter, so it is '=gpu'\n"
+        "job.slurm:4:9: error SB111: sbatch reads -p=gpu as --partition with the value '=gpu'\n"
         "    4 | #SBATCH -p=gpu\n"
         "      |         ^^^^^^\n"
         "    fix: write --partition=gpu\n"
@@ -76,7 +76,7 @@ MISTAKES = {
     "-n 2 ; tasks": "SB107: remove it, or put a # before it",
     "-J\n#SBATCH -p gpu": "SB107: write the value of -J on its line",
     "--workdir /scratch": "SB113: write --chdir",
-    "--c 1": "SB116: write the whole option",
+    "--c 1": "SB116: write the full name of the option",
     "--cpu-bind none": "SB114: give it to srun: srun --cpu-bind ...",
     "--image docker:me/torch": "",  # shifter's
 }
@@ -118,7 +118,7 @@ def test_json_has_all_that_was_found(command: Command) -> None:
         "end_column": 15,
         "rule": "SB111",
         "severity": "error",
-        "message": "-p=gpu: the value of a short option starts right after its letter, so it is '=gpu'",
+        "message": "sbatch reads -p=gpu as --partition with the value '=gpu'",
         "fix": "write --partition=gpu",
         "edits": [{"line": 4, "column": 9, "end_column": 15, "text": "--partition=gpu"}],
     }

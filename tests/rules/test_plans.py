@@ -55,18 +55,23 @@ BREAKS: list[tuple[str, dict[str, Any], str, bool]] = [
     ("ddp", {"nodes": 5}, "has 4 nodes, but 5", True),
     ("ddp", {"time": 172860}, "over the limit 2-00:00:00", True),
     ("ddp", {"time": 59}, "is less than a minute", False),
-    ("ddp", {"gpus_per_node": "8"}, "has 4 GPUs a node, but 8", True),
+    ("ddp", {"gpus_per_node": "8"}, "has 4 GPUs a node, but the job asks for 8", True),
     ("ddp", {"gpus_per_node": "v100:4"}, "type 'a100', not 'v100'", True),
     ("ddp", {"gpus_per_node": "4", "gres": Gres("gpu:4")}, "exclude each other", False),
     ("ddp", {"gpus_per_node": "x:y:z"}, "is not [type:]count", False),
     ("ddp", {"mem": 245761}, "has 240G of memory", True),
     ("ddp", {"mem": 1024, "mem_per_gpu": 1024}, "exclude each other", False),
-    ("ddp", {"cpus_per_task": 65}, "has 64 CPUs a node, but 65", True),
+    ("ddp", {"cpus_per_task": 65}, "has 64 CPUs a node, but the job asks for 65", True),
     ("ddp", {"partition": Text("gpo")}, "has no partition 'gpo'", True),
     ("ddp", {"ntasks": 8}, "may spread the tasks unevenly", False),
-    ("ddp", {"ntasks_per_node": 4}, "launcher torchrun wants 1 task a node", False),
-    ("ddp", {"ntasks_per_node": 2, "launcher": "srun", "nproc_per_node": 4}, "wants 4 tasks a node", False),
-    ("ddp", {"nproc_per_node": 5}, "5 processes a node for 4 GPUs", False),
+    ("ddp", {"ntasks_per_node": 4}, "launcher torchrun wants 1 task on a node", False),
+    (
+        "ddp",
+        {"ntasks_per_node": 2, "launcher": "srun", "nproc_per_node": 4},
+        "wants 4 tasks on a node",
+        False,
+    ),
+    ("ddp", {"nproc_per_node": 5}, "5 processes on a node with 4 GPUs", False),
     ("ddp", {"nodes": 0}, "nodes is 0", False),
     ("single", {"nodes": 2}, "runs on one node", False),
     ("single", {"gpus_per_node": "2"}, "uses one GPU, but 2", False),
@@ -76,10 +81,10 @@ BREAKS: list[tuple[str, dict[str, Any], str, bool]] = [
     ("single", {"gres": Gres("shard:2,gpu:1")}, "not both", False),
     ("single", {"gres": Gres("shard:2"), "gpus_per_node": "1"}, "not both", False),
     ("single", {"gres": Gres("shard:2"), "exclusive": True}, "waits for ever", False),
-    ("dataparallel", {"gres": Gres("shard:2")}, "several processes", False),
-    ("ddp", {"gres": Gres("shard:2"), "nproc_per_node": 2}, "several processes", False),
-    ("ddp", {"runtime": "venv"}, "needs the path of the virtual environment", False),
-    ("ddp", {"runtime": "conda"}, "needs the conda environment", False),
+    ("dataparallel", {"gres": Gres("shard:2")}, "each process or replica needs its own", False),
+    ("ddp", {"gres": Gres("shard:2"), "nproc_per_node": 2}, "each process or replica needs its own", False),
+    ("ddp", {"runtime": "venv"}, "needs a virtual environment", False),
+    ("ddp", {"runtime": "conda"}, "needs a conda environment", False),
     ("ddp", {"runtime": "apptainer"}, "needs an image", False),
     ("ddp", {"runtime": "enroot", "image": ShellPath("images/x.sqsh")}, "address of a registry", False),
     (
@@ -88,9 +93,9 @@ BREAKS: list[tuple[str, dict[str, Any], str, bool]] = [
         "can't be mounted",
         False,
     ),
-    ("ddp", {"signal": Text("B:USR1@1801"), "time": 3600}, "would hardly begin", False),
+    ("ddp", {"signal": Text("B:USR1@1801"), "time": 3600}, "would hardly have begun", False),
     ("ddp", {"signal": Text("now!")}, "is not a value for --signal", False),
-    ("ddp", {"output": ShellPath("/scratch/${USER}/x-%j.out")}, "does not expand variables", False),
+    ("ddp", {"output": ShellPath("/scratch/${USER}/x-%j.out")}, "Slurm expands neither variables", False),
     ("ddp", {"output": ShellPath("a\\b-%j.out")}, "turns off %j", False),
     ("ddp", {"array": Text("1..4")}, "not a list of indices", False),
     ("ddp", {"array": Text("5-1")}, "not a list of indices", False),
@@ -110,7 +115,7 @@ BREAKS: list[tuple[str, dict[str, Any], str, bool]] = [
     ("ddp", {"extra_options": {"foo": ""}}, "has no value", False),
     ("ddp", {"trainer": Text("-x")}, "can't be a trainer", False),
     ("ddp", {"trainer": Text("my trainer")}, "neither a file nor a module", False),
-    ("ddp", {"args": ("--run-dir=x",)}, "is set by sbatchgen", False),
+    ("ddp", {"args": ("--run-dir=x",)}, "sbatchgen sets the trainer's --run-dir itself", False),
     ("ddp", {"max_restarts": -1}, "max_restarts is negative", False),
 ]
 
@@ -128,9 +133,9 @@ def test_what_can_not_work_is_refused_with_a_fix(
 
 WARNS: list[tuple[str, dict[str, Any], str]] = [
     ("dataparallel", {}, "slower than DDP"),
-    ("ddp", {"nproc_per_node": 2}, "2 processes a node for 4 GPUs"),
-    ("ddp", {"output": ShellPath("logs/%x-%j.out")}, "log folder 'logs' must exist"),
-    ("ddp", {"error": ShellPath("logs/%j.err")}, "log folder 'logs' must exist"),
+    ("ddp", {"nproc_per_node": 2}, "2 processes on a node with 4 GPUs"),
+    ("ddp", {"output": ShellPath("logs/%x-%j.out")}, "does not create the log folder 'logs'"),
+    ("ddp", {"error": ShellPath("logs/%j.err")}, "does not create the log folder 'logs'"),
     ("ddp", {"output": ShellPath("train.log")}, "the same for every job"),
     ("ddp", {"signal": Text("USR2@60")}, "waits for USR1"),
     ("ddp", {"requeue": False}, "requeue is off"),
@@ -150,7 +155,7 @@ def test_silent_surprises_are_warned_of(here: Path, mode: str, said: dict[str, A
 def test_gpus_of_an_unknown_cluster_must_be_said(tmp_path: Path) -> None:
     path = tmp_path / "new.yaml"
     path.write_text("name: new\nurl: https://example.org\nchecked: 2026-01-01\n")
-    assert "how many GPUs a node has is not known" in errors(plan("ddp", path))[0].problem.what
+    assert "does not say how many GPUs a node has" in errors(plan("ddp", path))[0].problem.what
     assert errors(plan("ddp", path, gpus_per_node="4")) == []
     assert errors(plan("ddp", path, nproc_per_node=4)) == []
     assert errors(plan("single", path)) == []
@@ -160,7 +165,7 @@ def test_an_error_reads_what_where_and_how_to_fix(here: Path, command: Command) 
     result = command("render", "ddp", "--profile", str(here), "--gpus-per-node", "8", "--account", "a")
     assert (result.status, result.out) == (4, "")
     assert result.err == (
-        "error: partition 'gpu' has 4 GPUs a node, but 8 were asked for\n"
+        "error: partition 'gpu' has 4 GPUs a node, but the job asks for 8 a node\n"
         "  at:  --gpus-per-node\n"
         "  fix: set --gpus-per-node 4 and --nodes 4\n"
     )

@@ -396,7 +396,7 @@ def test_what_an_own_trainer_is_told_arrives(command: Command, folder: Path) -> 
     [
         (
             (),
-            "requeue_on_timeout is for trainers that resume by themselves: the bundled one asks for its restarts",
+            "requeue_on_timeout is for other trainers: the bundled one asks for its restarts itself",
         ),
         (
             ("--trainer", "train.py", "--resume", "off"),
