@@ -80,6 +80,8 @@ def _limits(cluster: LiveCluster) -> Iterator[Entry]:
     enforced = cluster.setting("EnforcePartLimits").lower()
     if enforced in ("no", "any", "all"):
         found.append(Entry("enforce_part_limits", scalar(enforced)))
+    if "qos" in cluster.setting("AccountingStorageEnforce").split(","):
+        found.append(Entry("enforce_qos", "true"))
     found += [Entry(key, str(most)) for key, most in array_limits(cluster.settings).items()]
     found.append(Entry("memory_consumable", str("MEMORY" in how).lower()))
     if "MULTIPLE_SHARING_GRES_PJ" in how:

@@ -214,6 +214,7 @@ class Limits:
     """Settings of slurm.conf for all partitions; None is "not known"."""
 
     enforce_part_limits: Literal["no", "any", "all"] | None = described("EnforcePartLimits of slurm.conf.")
+    enforce_qos: bool = described("AccountingStorageEnforce has qos: an unknown QOS is refused.", False)
     max_array_size: int | None = described("MaxArraySize of slurm.conf.")
     max_array_tasks: int | None = described("max_array_tasks of SchedulerParameters.")
     memory_consumable: bool | None = described(

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sbatchgen.errors import did_you_mean
-from sbatchgen.finding import NOWHERE
+from sbatchgen.finding import NOWHERE, Severity
 from sbatchgen.inputs.options import NAMES
-from sbatchgen.inputs.profile import Partition
+from sbatchgen.inputs.profile import Partition, Qos
 from sbatchgen.job.job import Job, PlannedJob
 from sbatchgen.quoting import counted, some
 from sbatchgen.rules.rule import Hit, Rules
@@ -64,34 +64,48 @@ def _partition_given(job: Job) -> Iterator[Hit]:
 
 @RULES.add("SB204", "error", "the time limit is longer than the partition's", about_fit=True)
 def _time_within_limit(job: Job) -> Iterator[Hit]:
-    time = job.resources.time
+    pends = "pending for ever (PartitionTimeLimit)"
+    fate = {None: f"Slurm refuses the job, or leaves it {pends}", "no": f"Slurm leaves the job {pends}"}
     for name, partition in job.partitions.items():
-        most = _limit(job, partition, "time_max")
-        if time is not None and most and time > most:
-            what = f"time {time_limit(time)} is over the limit {most} of partition '{name}'"
-            fix = f"set --time {most} or less"
-            reason = "for ever (PartitionTimeLimit)"
-            fate = {
-                None: f"Slurm refuses the job, or leaves it pending {reason}",
-                "no": f"the job would pend {reason}",
-            }
-            what += f": {fate.get(job.profile.limits.enforce_part_limits, 'Slurm refuses the job')}"
-            why_not = f"time limit {most} is less than {time_limit(time)}"
-            yield Hit("time", what, fix, why_not=why_not)
-        least = job.resources.time_min
-        if least is not None and most and least > most:
-            what = f"--time-min {time_limit(least)} is over the limit {most} of partition "
-            fix = f"set --time-min {most} or less"
-            why_not = f"time limit {most} is less than {time_limit(least)}"
-            yield Hit("time-min", f"{what}'{name}': Slurm refuses the job", fix, why_not=why_not)
+        most, doubt = _limit(job, partition, "time_max")
+        for option, asked, then in (
+            ("time", job.resources.time, fate.get(job.profile.limits.enforce_part_limits, _REFUSED)),
+            ("time-min", job.resources.time_min, _REFUSED),
+        ):
+            if asked is not None and most and asked > most:
+                what = f"--{option} {time_limit(asked)} is over the limit {most} of partition '{name}'"
+                why_not, fix = (
+                    f"time limit {most} is less than {time_limit(asked)}",
+                    f"set --{option} {most} or less",
+                )
+                yield Hit(option, f"{what}: {then}{doubt}", fix, _in(doubt), why_not=why_not)
 
 
-def _limit(job: Job, partition: Partition, key: str) -> int | None:
-    """A limit of the partition; None if there is none, or the job's QOS overrides it."""
-    asked, known = job.option("qos").split(","), job.profile.qos
-    overridden = any(key in one.overrides for name, one in known.items() if name in asked)
-    limit: int | None = getattr(partition, key)
-    return None if overridden else limit
+_REFUSED = "Slurm refuses the job"
+
+
+def _limit(job: Job, partition: Partition, key: str) -> tuple[int | None, str]:
+    """A limit of the partition, None if there is none or the job's QOS lifts it, and what leaves it in doubt.
+
+    Where a job names no QOS it has its user's default one, which the profile does not know.
+    """
+    asked = _asked_qos(job)
+    lifting = {name for name, one in _known_qos(job).items() if key in one.overrides}
+    limit: int | None = None if lifting.intersection(asked) else getattr(partition, key)
+    return limit, ", unless your default QOS lifts the limit" if lifting and not asked else ""
+
+
+def _in(doubt: str) -> Severity | None:
+    return "warning" if doubt else None
+
+
+def _asked_qos(job: Job) -> list[str]:
+    """The QOS that the job names; Slurm compares them without case (assoc_mgr_fill_in_qos in assoc_mgr.c)."""
+    return [name for name in job.option("qos").lower().split(",") if name]
+
+
+def _known_qos(job: Job) -> dict[str, Qos]:
+    return {name.lower(): one for name, one in job.profile.qos.items()}
 
 
 @RULES.add("SB205", "warning", "no time limit is asked for")
@@ -109,16 +123,19 @@ def _time_given(job: Job) -> Iterator[Hit]:
 def _nodes_within_limit(job: Job) -> Iterator[Hit]:
     nodes = job.resources.nodes
     for name, partition in job.partitions.items():
-        limit = _limit(job, partition, "nodes_max")
+        limit, doubt = _limit(job, partition, "nodes_max")
         if limit is not None and nodes > limit:
-            what = f"partition '{name}' has {limit} nodes, but {nodes} were asked for"
-            at_most = f"{counted(limit, 'node')} at most"
-            yield Hit("nodes", what, f"ask for at most {limit} nodes", why_not=at_most)
-        most, least = job.resources.nodes_max or nodes, _limit(job, partition, "nodes_min")
+            what = f"partition '{name}' has {limit} nodes, but {nodes} were asked for{doubt}"
+            why_not = f"{counted(limit, 'node')} at most"
+            yield Hit("nodes", what, f"ask for at most {limit} nodes", _in(doubt), why_not=why_not)
+        most = job.resources.nodes_max or nodes
+        least, doubt = _limit(job, partition, "nodes_min")
         if least is not None and "nodes" in job.resources and most < least:
-            what = f"partition '{name}' is for jobs of at least {least} nodes, but {most} were asked for"
+            what = (
+                f"partition '{name}' is for jobs of {least} nodes or more, but {most} were asked for{doubt}"
+            )
             fix = f"ask for at least {least} nodes, or use another partition"
-            yield Hit("nodes", what, fix, why_not=f"{least} nodes at least")
+            yield Hit("nodes", what, fix, _in(doubt), why_not=f"{least} nodes at least")
 
 
 @RULES.add("SB223", "error", "a required option is missing, or its value is not allowed", about_fit=True)
@@ -139,15 +156,16 @@ def _required_options(job: Job) -> Iterator[Hit]:
 
 @RULES.add("SB224", "error", "more than the QOS allows", about_fit=True)
 def _within_qos(job: Job) -> Iterator[Hit]:
-    resources, known = job.resources, job.profile.qos
-    for name in job.option("qos").split(",") if known else ():
-        if name and name not in known:
-            yield Hit("qos", f"cluster '{job.profile.name}' has no qos '{name}'", did_you_mean(name, known))
-            continue
-        limits = known.get(name)  # type: ignore[call-overload]
+    resources, known = job.resources, _known_qos(job)
+    for name in _asked_qos(job) if known else ():
+        limits = known.get(name)
         if limits is None:
+            sure = job.profile.limits.enforce_qos
+            fate = "Slurm refuses the job" + ", if it enforces QOS" * (not sure)
+            what = f"cluster '{job.profile.name}' has no qos '{name}': {fate}"
+            yield Hit("qos", what, did_you_mean(name, known), None if sure else "warning")
             continue
-        own = name in {str(partition.options.qos) for partition in job.partitions.values()}
+        own = name in {str(partition.options.qos).lower() for partition in job.partitions.values()}
         fate = "Slurm refuses the job" if limits.deny_on_limit else "the job would pend for ever"
         gpus, cpus = resources.nodes * resources.gpu_count, resources.nodes * resources.cpus_on_node
         if limits.time_max and (resources.time or 0) > limits.time_max:

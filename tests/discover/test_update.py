@@ -309,7 +309,9 @@ def test_accounts_and_the_qos_that_slurm_enforces(enforced: str, told: dict[str,
         accounts=mine,
     )
     made = text(cluster, {"PATH": ""}, name="x", today=TODAY)
-    found = decode(made, Profile, name="made").value.qos
+    profile = decode(made, Profile, name="made").value
+    assert profile.limits.enforce_qos == ("qos" in enforced)
+    found = profile.qos
     assert [*found] == ([] if told is None else ["high"])
     for high in found.values():
         expected = {"time_max": None, "nodes_max": None, "gpus_max": None, "deny_on_limit": False} | (

@@ -152,6 +152,28 @@ def test_silent_surprises_are_warned_of(here: Path, mode: str, said: dict[str, A
     assert quiet == []
 
 
+@pytest.mark.parametrize(
+    ("enforced", "said", "severities"),
+    [
+        ("true", {"qos": Text("shrt")}, ["error"]),
+        ("false", {"qos": Text("shrt")}, ["warning"]),
+        ("true", {"qos": Text("SHORT"), "time": 3600}, []),
+        ("true", {"qos": Text("SHORT"), "time": 3660}, ["error"]),
+        ("true", {"time": 259200}, ["warning"]),
+        ("true", {"time": 259200, "qos": Text("normal")}, ["error"]),
+        ("true", {"time": 259200, "qos": Text("days")}, []),
+        ("true", {"nodes": 5}, ["error"]),
+    ],
+)
+def test_what_only_some_clusters_and_users_may_not_do_is_a_warning(
+    here: Path, enforced: str, said: dict[str, Any], severities: list[str]
+) -> None:
+    qos = "qos: {normal: {}, short: {time_max: 01:00:00}, days: {overrides: [time_max]}}\n"
+    here.write_text(f"{PROFILE}{qos}limits: {{enforce_qos: {enforced}}}\n")
+    found = check(plan("ddp", here, account=Text("a"), **said))
+    assert [one.severity for one in found if one.rule in ("SB204", "SB206", "SB224")] == severities
+
+
 def test_gpus_of_an_unknown_cluster_must_be_said(tmp_path: Path) -> None:
     path = tmp_path / "new.yaml"
     path.write_text("name: new\nurl: https://example.org\nchecked: 2026-01-01\n")
