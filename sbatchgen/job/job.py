@@ -58,6 +58,20 @@ class Job:
         """The value of an option; "" if it is not given or a flag."""
         return self.resources.options.get(name, "")
 
+    @cached_property
+    def array(self) -> tuple[range, ...]:
+        """The indices of its array; none if it has none, or slurmctld refuses them (SB140)."""
+        if not self.option("array"):
+            return ()
+        from sbatchgen.sbatch.array import indices  # only arrays need it
+
+        return indices(self.option("array")) or ()
+
+    @property
+    def array_tasks(self) -> int:
+        """How many tasks its array has."""
+        return sum(map(len, self.array))
+
     def at_option(self, option: str) -> Place:
         """Where an option is given."""
         return self.resources.place(option)

@@ -1,4 +1,4 @@
-"""What the body finds and sets around the programs it starts: SB401 to SB420.
+"""What the body finds and sets around the programs it starts: SB401 to SB420, and SB808.
 
 Sources: sbatch(1), srun(1) and the FAQ of Slurm; the environment variables of NCCL's and PyTorch's
 documentation; bash(1) and execve(2).
@@ -438,16 +438,29 @@ def _unbuffered(script: JobScript) -> Iterator[Hit]:
 
 
 @RULES.add("SB420", "warning", "a comma in a value of srun --export")
-def _export_commas(script: JobScript) -> Iterator[Hit]:
+def _export_of_steps(script: JobScript) -> Iterator[Hit]:
     for launch in script.steps:
         option = launch.step.option("export") if launch.step else None
-        items = (option.value or "").split(",") if option else []
-        for before, item in pairwise(items):
-            if option and "=" in before and "=" not in item and not _ITEM_OF_LIST.fullmatch(item):
-                what = f"--export is a list with commas: {before} ends before '{item}'"
-                fix = f"export {before},{item}, before srun --export=ALL"
-                yield Hit(script.at_word(option.value_word or option.word), what, fix)
-                break
+        if option and (cut := _cut_at_comma(option.value or "")):
+            what, pair = cut
+            at = script.at_word(option.value_word or option.word)
+            yield Hit(at, what, f"export {pair}, before srun --export=ALL")
+
+
+@RULES.add("SB808", "warning", "a comma in the value of --export")
+def _export_of_job(script: JobScript) -> Iterator[Hit]:
+    if cut := _cut_at_comma(script.option("export")):
+        what, pair = cut
+        yield Hit("export", what, f"export {pair} in the script")
+
+
+def _cut_at_comma(export: str) -> tuple[str, str] | None:
+    """What --export makes of a value with a comma, and the value as it was meant; None if it has none."""
+    for before, item in pairwise(export.split(",")):
+        if "=" in before and item and "=" not in item and not _ITEM_OF_LIST.fullmatch(item):
+            what = f"--export ends a value at a comma: {before}, and '{item}' names another variable"
+            return what, f"{before},{item}"
+    return None
 
 
 def _command_at(script: JobScript, at: int) -> Command | None:

@@ -93,7 +93,7 @@ def _log_varies(job: Job) -> Iterator[Hit]:
         kept = job.option("open-mode").startswith("a")
         if path and path != "none" and not path.startswith("/dev/") and not re.search(r"%\d*[jAsJ]", path):
             does = "their lines mix" if kept else "they overwrite each other"
-            if _tasks_of_array(job) > 1 and not re.search(r"%\d*a", path):
+            if job.array_tasks > 1 and not re.search(r"%\d*a", path):
                 what, severity = f"{name} '{path}' is the same for all tasks of the array: {does}", None
             else:
                 what, severity = f"{name} '{path}' is the same for every job: {does}", _in_script(job)
@@ -104,7 +104,7 @@ def _log_varies(job: Job) -> Iterator[Hit]:
 
 @RULES.add("SB703", "warning", "one log file for all array tasks")
 def _log_of_each_task(job: Job) -> Iterator[Hit]:
-    for name in LOGS if _tasks_of_array(job) > 1 else ():
+    for name in LOGS if job.array_tasks > 1 else ():
         path = job.option(name)
         if re.search(r"%\d*A", path) and not re.search(r"%\d*[ajJ]", path):
             what = f"{name} '{path}' is the same for all tasks of the array: they overwrite each other"
@@ -176,15 +176,6 @@ def _log_is_kept(job: Job) -> Iterator[Hit]:
 def _slurm_makes_folders(job: Job) -> bool:
     """Whether the release is known, and makes the folders of logs: io.c of slurmstepd, slurm-23-02-8-1."""
     return not job.assumed and job.slurm >= MAKES_FOLDERS
-
-
-def _tasks_of_array(job: Job) -> int:
-    array = job.resources.options.get("array")
-    if not array:
-        return 0
-    from sbatchgen.sbatch.array import indices  # only jobs with an array need the reader
-
-    return sum(map(len, indices(array) or ()))
 
 
 def _in_script(job: Job) -> Severity | None:

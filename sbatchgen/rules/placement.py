@@ -232,26 +232,25 @@ def _reservation_given(job: Job) -> Iterator[Hit]:
 
 @RULES.add("SB232", "error", "an array that is too large for the cluster", about_fit=True, pedantic=True)
 def _array_within_limit(job: Job) -> Iterator[Hit]:
-    array, limits = job.resources.options.get("array"), job.profile.limits
-    largest, count = _array(array or "")
+    limits = job.profile.limits
     most = limits.max_array_size or MAX_ARRAY_SIZE
-    if array and largest >= most:
+    largest = max((max(each[-1], each.step) for each in job.array), default=-1)
+    if largest >= most:
         known = limits.max_array_size is not None
         whose = "on this cluster" if known else "unless the site changed it"
         what = f"array index {largest} is not below MaxArraySize ({most} {whose}): Slurm refuses the job"
         fix = f"use indices from 0 to {most - 1}, and add an offset in the script"
         yield Hit("array", what, fix, None if known else "warning")
-    if array and limits.max_array_tasks is not None and count > limits.max_array_tasks:
-        what = f"the array has {count} tasks, and this cluster allows {limits.max_array_tasks}"
+    if limits.max_array_tasks is not None and job.array_tasks > limits.max_array_tasks:
+        what = f"the array has {job.array_tasks} tasks, and this cluster allows {limits.max_array_tasks}"
         yield Hit("array", what, "submit several arrays")
 
 
 @RULES.add("SB233", "info", "a large array without a limit on running tasks")
 def _array_throttled(job: Job) -> Iterator[Hit]:
     array = job.option("array")
-    count = _array(array)[1]
-    if count >= MANY_TASKS and "%" not in array:
-        what = f"{count} tasks may start at once: they fill the cluster, or use up your limits"
+    if job.array_tasks >= MANY_TASKS and "%" not in array:
+        what = f"{job.array_tasks} tasks may start at once: they fill the cluster, or use up your limits"
         yield Hit("array", what, f"limit them: --array={array}%50")
 
 
@@ -294,13 +293,3 @@ def _hosts(text: str, slurm: str, *, passed_on: bool = False) -> list[str]:
     from sbatchgen.sbatch.hostlist import hosts_of  # only jobs that name nodes need it
 
     return hosts_of(text, slurm=slurm, passed=passed_on) or []
-
-
-def _array(text: str) -> tuple[int, int]:
-    """The largest index or step of an array and the number of its tasks; (-1, 0) if it is malformed."""
-    if not text:
-        return -1, 0
-    from sbatchgen.sbatch.array import indices  # only arrays need it
-
-    ranges = indices(text) or ()
-    return max((max(each[-1], each.step) for each in ranges), default=-1), sum(map(len, ranges))

@@ -1,4 +1,4 @@
-"""Secrets, quoting, and what a script does to others: SB801 to SB809 and SB811 to SB813.
+"""Secrets, quoting, and what a script does to others: SB801 to SB813, but for SB808.
 
 Shapes of tokens: the documentation of GitHub, GitLab, Hugging Face, OpenAI, Slack and AWS IAM, which give
 each kind its prefix. Messages never hold more of a secret than its first four characters.
@@ -328,17 +328,6 @@ def _is_piped_to_shell(command: Command) -> bool:
     """Whether what a command prints is run by a shell."""
     stages = command.pipe.stages[command.stage + 1 :] if command.pipe else []
     return any(one.name in SHELLS or one.name == "sudo" for stage in stages for one in stage[:1])
-
-
-@RULES.add("SB808", "warning", "a comma in the value of --export")
-def _exports(script: JobScript) -> Iterator[Hit]:
-    value, before = script.option("export"), ""
-    for item in value.split(",") if "=" in value else ():
-        if before and item and "=" not in item and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", item):
-            what = f"--export ends a value at a comma: {before}, and '{item}' names another variable"
-            yield Hit(script.at_option("export"), what, f"export {before},{item} in the script")
-            return
-        before = item if "=" in item else before
 
 
 @RULES.add("SB809", "warning", "a job name that commands can't handle")

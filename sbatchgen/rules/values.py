@@ -34,7 +34,7 @@ EXAMPLES = {
     "time": "--time=24:00:00",
     "mail-type": "--mail-type=END,FAIL",
 }
-MAX_ARRAY_SIZE = 4000001  # the largest MaxArraySize, slurm.conf(5)
+LARGEST_ARRAY = 4000001  # the largest MaxArraySize that slurm.conf may have: slurm.conf(5)
 # The longest values, in bytes; job_mgr.c of slurmctld, the same in all releases.
 _KIB = """
 account cluster-constraint comment constraint extra job-name licenses mail-user mcs-label network partition
@@ -127,8 +127,8 @@ def _array(text: str, _: Job) -> None:
     found = indices(text)
     if found is None:
         raise ValueError("not a list of indices")
-    if any(one[-1] >= MAX_ARRAY_SIZE or one.step >= MAX_ARRAY_SIZE for one in found):
-        raise ValueError(f"no cluster has arrays of more than {MAX_ARRAY_SIZE}")
+    if any(one[-1] >= LARGEST_ARRAY or one.step >= LARGEST_ARRAY for one in found):
+        raise ValueError(f"no cluster has arrays of more than {LARGEST_ARRAY}")
 
 
 def _dependency(text: str, job: Job) -> None:
