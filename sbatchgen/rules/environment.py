@@ -17,6 +17,7 @@ from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import counted
 from sbatchgen.rules.edits import line_before
 from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.rules.software import PREPARES
 
 if TYPE_CHECKING:
     from sbatchgen.bash import Assignment, Command, Word
@@ -81,31 +82,6 @@ def _is_fallback(script: JobScript, at: int) -> bool:
     return re.search(r"\$\{\w+:?-[^}]*$", before) is not None
 
 
-@RULES.add("SB402", "info", "modules loaded on top of the login shell's", pedantic=True)
-def _modules_purged(script: JobScript) -> Iterator[Hit]:
-    for command, names in _module_calls(script):
-        verb = names[0] if names else ""
-        if verb in ("purge", "reset", "restore"):
-            return
-        if verb == "load":
-            what = "the job inherits the modules of the shell that submits: these are loaded on top"
-            yield Hit(script.at_word(command), what, "module purge, before it")
-            return
-
-
-@RULES.add("SB403", "info", "a module without a version", pedantic=True)
-def _modules_pinned(script: JobScript) -> Iterator[Hit]:
-    for command, names in _module_calls(script):
-        loose = [
-            name for name in names[1:] if re.fullmatch(r"[A-Za-z][A-Za-z_+-]*", name) and name != "slurm"
-        ]
-        if names[:1] == ("load",) and loose:
-            what = f"{', '.join(loose)} without a version: the site may change its default"
-            yield Hit(
-                script.at_word(command), what, f"module load {loose[0]}/VERSION, as module avail shows it"
-            )
-
-
 @RULES.add("SB404", "warning", "the steps do not get the environment of the script")
 def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
     export = script.option("export")
@@ -113,7 +89,7 @@ def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
         return
     if "SLURM_EXPORT_ENV" in script.assigned:
         return
-    given = any(one.exported for one in script.body.sets) or script.named(*_PREPARES, "conda", "spack")
+    given = any(one.exported for one in script.body.sets) or script.named(*PREPARES, "conda", "spack")
     if not given:
         return  # the script sets nothing that could be lost
     for launch in script.steps:
@@ -125,71 +101,6 @@ def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
             script.at_word(launch.step.words[0]), what, "export SLURM_EXPORT_ENV=ALL, before it", edits=edits
         )
         return
-
-
-@RULES.add("SB405", "warning", "conda activate in a shell without conda's functions")
-def _conda_known(script: JobScript) -> Iterator[Hit]:
-    if "l" in script.body.flags or "i" in script.body.flags:
-        return
-    for command in script.named("conda", "mamba", "micromamba", "\\.", *_PREPARES):
-        second = (command.words[1].value or "") if len(command.words) > 1 else ""
-        knows = command.name in ("source", ".", "\\.", "module", "ml")
-        if command.name in ("source", ".") and len(command.words) > 1:
-            sourced = script.body.text_of(command.words[1])
-            if re.search(r"/\.bashrc$", sourced) and not _is_prepared(script, command):
-                yield from _conda_after_bashrc(script, command)
-        if knows or (command.name == "eval" and re.search("hook|conda|mamba", command.text)):
-            return
-        if command.name in ("conda", "mamba", "micromamba") and second == "activate":
-            what = f"a batch shell reads no ~/.bashrc: {command.name} activate is not set up in it"
-            known = f'eval "$({command.name} shell.bash hook)"'
-            if command.name == "micromamba":
-                known = 'eval "$(micromamba shell hook --shell bash)"'
-            yield Hit(
-                script.at_word(command),
-                what,
-                f"{known}, before it",
-                edits=line_before(script, command, known),
-            )
-            return
-
-
-def _is_prepared(script: JobScript, after: Command) -> bool:
-    """Whether the script sets up conda's shell functions itself."""
-    others = script.named("source", ".", "module", "ml", "eval")
-    return any(one is not after for one in others)
-
-
-def _conda_after_bashrc(script: JobScript, command: Command) -> Iterator[Hit]:
-    for one in script.named("conda", "mamba"):
-        if len(one.words) > 1 and one.words[1].value == "activate" and one.at > command.at:
-            what = "if ~/.bashrc returns early in non-interactive shells, as in Debian and Ubuntu, conda is "
-            what += "not found"
-            yield Hit(script.at_word(command), what, 'eval "$(conda shell.bash hook)"', "info")
-            return
-
-
-_PREPARES = ("source", ".", "module", "ml", "eval")
-
-
-@RULES.add("SB406", "warning", "set -u while conda or a profile is sourced")
-def _unset_variables(script: JobScript) -> Iterator[Hit]:
-    for command in script.named("source", ".", "conda", "mamba"):
-        if len(command.words) < 2:
-            continue
-        second = script.body.text_of(command.words[1])
-        is_read = bool(re.search(r"(?:conda\.sh|bashrc|/etc/profile)$|conda.*/activate$", second))
-        if (second == "activate" or is_read) and script.body.option_at("nounset", command.line):
-            who = f"{command.name} activate" if second == "activate" else "the sourced file"
-            what = f"{who} may use unset variables: under set -u that ends the job (unbound variable)"
-            rc = re.search(r"(?:bashrc|/etc/profile)$", second) is not None  # newer conda takes most of it
-            yield Hit(
-                script.at_word(command),
-                what,
-                "set +u, before it, and set -u after it",
-                None if rc else "info",
-            )
-            return
 
 
 @RULES.add("SB407", "warning", "more threads or workers than a task has CPUs")
@@ -466,20 +377,6 @@ def _cut_at_comma(export: str) -> tuple[str, str] | None:
 def _command_at(script: JobScript, at: int) -> Command | None:
     """The innermost command around an offset."""
     return next((one for one in reversed(script.body.commands) if one.at <= at < one.end), None)
-
-
-def _module_calls(script: JobScript) -> Iterator[tuple[Command, tuple[str, ...]]]:
-    """Each call of module or ml, with its verb and names; ml NAME is a load."""
-    for command in script.named("module", "ml"):
-        words = tuple(word.value or "$" for word in command.words[1:] if not word.text.startswith("-"))
-        if words and command.name == "ml" and words[0] not in ("load", "purge", "reset", "restore"):
-            words = ("", *words) if words[0] in _ML_VERBS else ("load", *words)
-        yield command, ("load", *words[1:]) if words[:1] == ("add",) else words
-
-
-_ML_VERBS = frozenset(
-    ("avail", "av", "list", "spider", "unload", "use", "swap", "show", "save", "key", "keyword")
-)
 
 
 def _cpus(launch: Launch, resources: Resources) -> int | None:

@@ -1,7 +1,7 @@
-"""Variables that scripts read by the wrong name, or do not hand on: SB421 to SB425.
+"""Variables that scripts read by the wrong name, or do not hand on: SB421, SB423 to SB425.
 
 Sources: sbatch(1) and srun(1) of Slurm 20.11 to 26.05, INPUT and OUTPUT ENVIRONMENT VARIABLES; qsub(1B) of
-PBS and qsub(1) of Grid Engine for theirs; `conda init --help`.
+PBS and qsub(1) of Grid Engine for theirs.
 """
 
 from __future__ import annotations
@@ -105,15 +105,6 @@ def _meant(name: str) -> str:
     swapped = [one for one in OF_SLURM if sorted(one.split("_")) == sorted(name.split("_"))]
     found = sorted(swapped) or sorted(near, key=lambda one: (distance(name, one), one))
     return f"${found[0]}" if found else ""
-
-
-@RULES.add("SB422", "warning", "conda init in a job")
-def _conda_init(script: JobScript) -> Iterator[Hit]:
-    for command in script.named("conda", "mamba"):
-        words = [word.value or "" for word in command.words[1:]]
-        if words[:1] == ["init"] and not {"--dry-run", "-d", "--help"} & set(words):
-            what = f"{command.name} init writes to ~/.bashrc each time, and does not change this shell"
-            yield Hit(script.at_word(command), what, f'eval "$({command.name} shell.bash hook)"')
 
 
 @RULES.add("SB423", "warning", "a variable that is set but not exported")
