@@ -237,8 +237,7 @@ def _settings(body: Body) -> Iterator[ShellOption]:
         yield from _options(body.flags.split(), 1, Context())
     for command in body.commands:
         if command.name == "set":
-            words = [word.value or "" for word in command.words[1:]]
-            yield from _options(words, command.line, command.context)
+            yield from _options(command.arguments, command.line, command.context)
 
 
 def _options(words: list[str], line: int, context: Context) -> Iterator[ShellOption]:

@@ -224,6 +224,11 @@ class Command(Placed):
         return (self.words[0].value or "") if self.words else ""
 
     @property
+    def arguments(self) -> list[str]:
+        """The values of the words after the first; "" for one that only the running bash knows."""
+        return [word.value or "" for word in self.words[1:]]
+
+    @property
     def name(self) -> str:
         """Its first word without the folder."""
         return self.path.rpartition("/")[2]

@@ -18,6 +18,7 @@ from sbatchgen.lint.linter import rules
 from sbatchgen.lint.settings import Settings, findings_of, settings_of
 from sbatchgen.lint.source import STDIN, Source, files, sources
 from sbatchgen.lint.suppression import SHELLCHECK
+from sbatchgen.quoting import counted
 from sbatchgen.rules.page import pages
 
 RANK = {"info": 0, "warning": 1, "error": 2, "never": 3}
@@ -233,14 +234,13 @@ def _summary(found: Sequence[report.Located], scripts: int) -> str:
     """How many findings there are, in how many scripts."""
     if not scripts:
         return "no scripts found"
-    read = f"{scripts} script{'s' * (scripts != 1)}"
     counts = {
         severity: sum(one.finding.severity == severity for one in found)
         for severity in ("error", "warning", "info")
     }
     said = [
-        f"{count} {severity}{'s' * (count > 1 and severity != 'info')}"
+        f"{count} info" if severity == "info" else counted(count, severity)
         for severity, count in counts.items()
         if count
     ]
-    return f"{read}: {', '.join(said) or 'nothing found'}"
+    return f"{counted(scripts, 'script')}: {', '.join(said) or 'nothing found'}"

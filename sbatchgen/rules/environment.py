@@ -256,7 +256,7 @@ def _old_names(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB415", "warning", "a ulimit that is too low for training")
 def _limits_raised(script: JobScript) -> Iterator[Hit]:
     for command in script.named("ulimit") if script.trainings else ():
-        words = [word.value or "" for word in command.words[1:]]
+        words = command.arguments
         if len(words) < 2 or not re.fullmatch(r"\d{1,12}", words[-1], re.ASCII):
             continue
         letters, limit = "".join(words[:-1]), int(words[-1])

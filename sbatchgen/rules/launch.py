@@ -78,20 +78,15 @@ def _launcher_on_all_nodes(script: JobScript) -> Iterator[Hit]:
             continue
         if launcher.name == "deepspeed" and "hostfile" in launcher.options:
             continue
-        wanted = launch.told_nodes
         what = f"{launcher.name} runs only once, on the first of {nodes} nodes: "
-        if wanted and wanted > 1:
-            what += f"it waits for {counted(wanted - 1, 'node')}, where nothing starts it"
+        fix, word = "srun --ntasks-per-node=1 ", launch.tools[0].words[0]
+        at, whole_fix = script.at_word(word), fix + _head(launch)
+        if launch.told_nodes and launch.told_nodes > 1:
+            what += f"it waits for {counted(launch.told_nodes - 1, 'node')}, where nothing starts it"
+            yield Hit(at, what, whole_fix, edits=before(script, word, fix))
         else:
             what += f"{counted(nodes - 1, 'node')} {'stay' if nodes > 2 else 'stays'} idle"
-        word = launch.tools[0].words[0]
-        yield Hit(
-            script.at_word(word),
-            what,
-            f"srun --ntasks-per-node=1 {_head(launch)}",
-            None if wanted and wanted > 1 else "warning",
-            before(script, word, "srun --ntasks-per-node=1 ") if wanted and wanted > 1 else (),
-        )
+            yield Hit(at, what, whole_fix, "warning")
 
 
 @RULES.add("SB304", "warning", "a launcher with other GPUs or nodes than the job has")

@@ -113,9 +113,7 @@ def _unexported(script: JobScript) -> Iterator[Hit]:
     if any(one.name == "allexport" and one.on for one in body.settings):
         return
     exported = {one.name for one in body.sets if one.exported}
-    exported |= {
-        word.value or "" for command in script.named("export", "declare") for word in command.words[1:]
-    }
+    exported |= {word for command in script.named("export", "declare") for word in command.arguments}
     used = {use.name for use in body.uses}
     started = [one.command.at for one in script.launches if not one.is_helper]
     for one in body.sets:

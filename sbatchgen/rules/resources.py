@@ -44,28 +44,18 @@ def _exclusive_options(job: Job) -> Iterator[Hit]:
         pairs.append(("gpus-per-node", "gres", "26.05", "--gres counts and --gpus-per-node is ignored"))
     for one, other, since, before in pairs:
         refused = job.slurm >= since
-        what = f"--{one} and --{other} exclude each other: "
-        what += (
-            f"Slurm refuses the job{' since ' + since if before else ''}"
-            if refused
-            else f"in Slurm {job.slurm} {before}"
-        )
-        what += "" if refused else f", {since} refuses the job"
+        what = f"--{one} and --{other} exclude each other: Slurm refuses the job"
+        what += f" since {since}" if before or not refused else ""
+        what += f"; in {job.slurm} {before}" if before and not refused else ""
         yield Hit(other, what, "keep one of them", "warning" if job.is_script and not refused else None)
     if "gpus-per-socket" in resources and "sockets-per-node" not in resources:
         what = "--gpus-per-socket needs --sockets-per-node: Slurm refuses the job"
         yield Hit("gpus-per-socket", what, "add --sockets-per-node=N, or use --gpus-per-node")
-    for name in ("mem-per-gpu", "cpus-per-gpu"):
-        none = name == "mem-per-gpu" and resources.mem_per_gpu == 0  # which asks for nothing
-        if (
-            name in resources
-            and not none
-            and not resources.gpu_option
-            and (name == "mem-per-gpu" or job.slurm >= "23.02")
-        ):
-            yield Hit(
-                name, f"--{name} needs GPUs, but the job asks for none: Slurm refuses it", f"remove --{name}"
-            )
+    for name, since in (("mem-per-gpu", ""), ("cpus-per-gpu", "23.02")):
+        nothing = name == "mem-per-gpu" and resources.mem_per_gpu == 0
+        if name in resources and not nothing and not resources.gpu_option and job.slurm >= since:
+            what = f"--{name} needs GPUs, but the job asks for none: Slurm refuses it"
+            yield Hit(name, what, f"remove --{name}")
 
 
 @RULES.add("SB132", "warning", "more tasks than fit on the nodes")

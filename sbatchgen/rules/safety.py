@@ -204,7 +204,7 @@ def _of_anybody(script: JobScript) -> Iterator[Hit]:
             what = f"chmod {modes[0].value} lets everybody on the cluster change the files"
             yield Hit(script.at_word(modes[0]), what, "chmod g+w, or 770")
     for command in script.named("umask"):
-        mask = (command.words[1].value or "") if len(command.words) > 1 else ""
+        mask = next(iter(command.arguments), "")
         if re.fullmatch(r"[0-7]{1,4}", mask) and not int(mask[-1]) & 2:
             what = f"umask {mask}: everybody on the cluster can change the files that the job makes"
             yield Hit(script.at_word(command), what, "umask 027")

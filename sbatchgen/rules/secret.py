@@ -95,7 +95,7 @@ def _in_options(script: JobScript) -> Iterator[tuple[str, str, Place, str]]:
             if _is_secret(name, value) and not _has_shape(value):
                 yield f"the value of --{name}", value, script.at_word(given), name.upper().replace("-", "_")
     for command in script.named("wandb"):
-        for word in command.words[2:] if command.words[1:2] and command.words[1].value == "login" else ():
+        for word in command.words[2:] if command.arguments[:1] == ["login"] else ():
             if _KEY.fullmatch(word.value or ""):
                 yield "a key of Weights & Biases", word.value or "", script.at_word(word), "WANDB_API_KEY"
 

@@ -63,7 +63,6 @@ def _conda_known(script: JobScript) -> Iterator[Hit]:
     if "l" in script.body.flags or "i" in script.body.flags:
         return
     for command in script.named("conda", "mamba", "micromamba", "\\.", *PREPARES):
-        second = (command.words[1].value or "") if len(command.words) > 1 else ""
         knows = command.name in ("source", ".", "\\.", "module", "ml")
         if command.name in ("source", ".") and len(command.words) > 1:
             sourced = script.body.text_of(command.words[1])
@@ -71,7 +70,7 @@ def _conda_known(script: JobScript) -> Iterator[Hit]:
                 yield from _conda_after_bashrc(script, command)
         if knows or (command.name == "eval" and re.search("hook|conda|mamba", command.text)):
             return
-        if command.name in ("conda", "mamba", "micromamba") and second == "activate":
+        if command.name in ("conda", "mamba", "micromamba") and command.arguments[:1] == ["activate"]:
             what = f"a batch shell reads no ~/.bashrc: {command.name} activate is not set up in it"
             known = f'eval "$({command.name} shell.bash hook)"'
             if command.name == "micromamba":
@@ -92,7 +91,7 @@ def _is_prepared(script: JobScript, after: Command) -> bool:
 
 def _conda_after_bashrc(script: JobScript, command: Command) -> Iterator[Hit]:
     for one in script.named("conda", "mamba"):
-        if len(one.words) > 1 and one.words[1].value == "activate" and one.at > command.at:
+        if one.arguments[:1] == ["activate"] and one.at > command.at:
             what = "if ~/.bashrc returns early in non-interactive shells, as in Debian and Ubuntu, conda is "
             what += "not found"
             yield Hit(script.at_word(command), what, 'eval "$(conda shell.bash hook)"', "info")
@@ -122,7 +121,7 @@ def _unset_variables(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB422", "warning", "conda init in a job")
 def _conda_init(script: JobScript) -> Iterator[Hit]:
     for command in script.named("conda", "mamba"):
-        words = [word.value or "" for word in command.words[1:]]
+        words = command.arguments
         if words[:1] == ["init"] and not {"--dry-run", "-d", "--help"} & set(words):
             what = f"{command.name} init writes to ~/.bashrc each time, and does not change this shell"
             yield Hit(script.at_word(command), what, f'eval "$({command.name} shell.bash hook)"')

@@ -220,12 +220,11 @@ def _gpus_chosen(script: JobScript) -> Iterator[Hit]:
 def _polls(script: JobScript) -> Iterator[Hit]:
     for command in script.named("watch", *POLLS):
         name = command.name
-        if name == "watch" and len(command.words) > 1:
-            name = next((word.value or "" for word in command.words[1:] if (word.value or "") in POLLS), "")
+        if name == "watch" and command.arguments:
+            name = next((word for word in command.arguments if word in POLLS), "")
         elif not command.context.loop:
             continue
-        verb = (command.words[1].value or "") if len(command.words) > 1 else ""
-        if name == "scontrol" and (verb != "show" or "host" in command.text):
+        if name == "scontrol" and (command.arguments[:1] != ["show"] or "host" in command.text):
             continue
         if name:
             what = f"{name} in a loop: each call is work for slurmctld, which serves the whole cluster"
@@ -282,14 +281,15 @@ def _idle_gpus(script: JobScript) -> Iterator[Hit]:
     if not script.resources.gpu_count:
         return
     for command in script.named(*_WAITING):
-        words = [word.value or "" for word in command.words]
-        if command.name == "sleep" and _sleeps(words[1:]) < LONG_SLEEP_S:
+        words = command.arguments
+        if command.name == "sleep" and _sleeps(words) < LONG_SLEEP_S:
             continue
         if command.name == "tail" and words[-1:] != ["/dev/null"]:
             continue
-        if words:
+        if command.words:
             gpus = script.resources.nodes * script.resources.gpu_count
-            what = f"{' '.join(words[:2])} holds {counted(gpus, 'GPU')} all the time, even if idle"
+            shown = " ".join((command.path, *words[:1]))
+            what = f"{shown} holds {counted(gpus, 'GPU')} all the time, even if idle"
             yield Hit(script.at_command(command), what, "limit it: timeout 1h COMMAND")
 
 
