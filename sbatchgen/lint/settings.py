@@ -17,7 +17,7 @@ from sbatchgen.job.job import DEFAULT_SLURM, NO_CLUSTER
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint, rules
 from sbatchgen.lint.source import Source
-from sbatchgen.lint.suppression import SHELLCHECK
+from sbatchgen.lint.suppression import is_known
 from sbatchgen.sbatch.releases import RELEASES, line_of
 
 ALL = "ALL"
@@ -99,7 +99,7 @@ def settings_of(
     severity = {start.upper(): value for start, value in said.severity.items()}
     named = [(one, "lint.disable") for one in off]
     named += [(start.upper(), f"lint.severity.{start}") for start in said.severity]
-    _refuse([(one, project.places.get(key, "")) for one, key in named if not _is_rule(one)])
+    _refuse([(one, project.places.get(key, "")) for one, key in named if not is_known(one, rules())])
     cluster = _profile(places, profile, project.value)
     release = slurm or (cluster.slurm if cluster else None) or DEFAULT_SLURM
     try:
@@ -148,7 +148,7 @@ def ids(texts: Iterable[str], flag: str, *, also: str = "") -> tuple[str, ...]:
     """
     found = tuple(one.strip().upper() for text in texts for one in text.split(",") if one.strip())
     for one in found:
-        if one != also and not _is_rule(one):
+        if one != also and not is_known(one, rules()):
             raise CommandLineError.of(f"no rule '{one}'", at=flag, fix=did_you_mean(one, rules()))
     return found
 
@@ -161,12 +161,3 @@ def _refuse(unknown: Sequence[tuple[str, str]]) -> None:
         problems.append(Problem(f"and {more} more ids that no rule has"))
     if problems:
         raise DocumentError(problems)
-
-
-def _is_rule(start: str) -> bool:
-    """Whether this is the id of a rule of ours or of shellcheck, or the start of one."""
-    return (
-        start == "SC"
-        or SHELLCHECK.fullmatch(start) is not None
-        or any(rule.startswith(start) for rule in rules())
-    )

@@ -71,7 +71,7 @@ def _unknown(applied: Applied) -> Iterator[Hit]:
             yield Hit(one.at, what, "write # sbatchgen: disable=SB127, or disable-file=SB127")
         elif not one.rule:
             yield Hit(one.at, f"{one.kind}= names no rule", f"write # sbatchgen: {one.kind}=SB127")
-        elif not _is_known(one.rule, applied.rules):
+        elif not is_known(one.rule, applied.rules):
             yield Hit(one.at, f"there is no rule {one.rule}", did_you_mean(one.rule, applied.rules))
 
 
@@ -85,13 +85,13 @@ def _found(rule: Rule[Applied], applied: Applied) -> Iterator[Finding]:
     return (rule.finding(hit) for hit in rule.check(applied))
 
 
-def _is_known(rule: str, rules: Sequence[str]) -> bool:
-    return SHELLCHECK.fullmatch(rule) is not None or _is_of(rule, rules)
+def is_known(start: str, rules: Iterable[str]) -> bool:
+    """Whether this is the id of one of these rules or of shellcheck's, or the start of one."""
+    return start == "SC" or SHELLCHECK.fullmatch(start) is not None or _is_of(start, rules)
 
 
-def _is_of(rule: str, rules: Sequence[str]) -> bool:
-    """Whether this is the id of one of these rules, or the start of one."""
-    return bool(rule) and any(known.startswith(rule) for known in rules)
+def _is_of(start: str, rules: Iterable[str]) -> bool:
+    return bool(start) and any(rule.startswith(start) for rule in rules)
 
 
 def suppressions(file: str, lines: Sequence[str]) -> Iterator[Suppression]:
