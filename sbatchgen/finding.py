@@ -42,12 +42,13 @@ class Edit(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What a check says. `about_fit`: the job breaks on a limit of the cluster, not on itself.
+    """What a check says.
 
     Attributes:
         severity: error: Slurm refuses it, or the job can't do what it says. warning: Slurm takes it without
             a word. info: worth knowing.
         problem: What, where, and the fix.
+        about_fit: Whether the job breaks on a limit of the cluster, not on itself.
         rule: The rule's id, as SB204.
         place: Where in a script.
         edits: A safe fix of a script, all of it or nothing.

@@ -329,17 +329,14 @@ def _adapter_prefix(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB419", "info", "Python output that reaches the log late")
 def _unbuffered(script: JobScript) -> Iterator[Hit]:
-    site = script.profile.env
-    if script.starts_unseen or any(str(name) == "PYTHONUNBUFFERED" for name in site):
+    name = "PYTHONUNBUFFERED"
+    if script.starts_unseen or name in script.profile.env or name in script.assigned:
         return
     if script.resources.time is None or script.resources.time < LONG_S:
         return
-    if "PYTHONUNBUFFERED" in script.assigned:
-        return
     for launch in script.trainings:
         python = next((tool for tool in launch.tools if tool.name == "python"), None)
-        said = any(one.name == "PYTHONUNBUFFERED" for one in launch.command.prefix)
-        if python is None or launch.launcher or said or "PYTHONUNBUFFERED" in launch.command.text:
+        if python is None or launch.launcher or name in launch.command.text:
             continue
         if python.option("u") is None and not (launch.step and launch.step.option("unbuffered")):
             what = "Python buffers what it prints into a file: the log lags behind, and a killed job's log "

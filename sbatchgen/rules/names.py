@@ -154,8 +154,10 @@ def _world_size(script: JobScript) -> Iterator[Hit]:
             continue
         given = [
             one
-            for one in (*script.body.sets, *launch.command.prefix)
-            if one.name == "WORLD_SIZE" and (one.exported or one.prefix) and one.at < launch.command.end
+            for one in script.body.sets
+            if one.name == "WORLD_SIZE"
+            and (one in launch.command.prefix if one.prefix else one.exported)
+            and one.at < launch.command.end
         ]
         value = (given[-1].value or "") if given else ""
         if re.fullmatch(r"\d{1,5}", value) and int(value) != tasks and not given[-1].context.branch:

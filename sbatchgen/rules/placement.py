@@ -36,7 +36,7 @@ def _partition_up(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         if partition.state != "up":
             takes = "takes jobs but starts none" if partition.state == "down" else "takes no jobs"
-            others = [str(one) for one, facts in job.profile.partitions.items() if facts.state == "up"]
+            others = [one for one, facts in job.profile.partitions.items() if facts.state == "up"]
             fix = f"use {' or '.join(others[:3])}" if others else "ask the site when it is back"
             severity = "warning" if partition.state == "down" else None
             what = f"partition '{name}' is {partition.state}: it {takes}"
@@ -186,7 +186,7 @@ def _within_qos(job: Job) -> Iterator[Hit]:
 
 @RULES.add("SB225", "error", "a feature that no node has", about_fit=True)
 def _features_known(job: Job) -> Iterator[Hit]:
-    known = {str(feature) for partition in job.partitions.values() for feature in partition.features}
+    known = {feature for partition in job.partitions.values() for feature in partition.features}
     for option in ("constraint", "prefer") if known else ():
         for feature in _features(job.option(option), job.slurm):
             if feature not in known:

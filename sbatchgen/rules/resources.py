@@ -321,7 +321,7 @@ def _fair_share(job: Job) -> Iterator[Hit]:
 @RULES.add("SB228", "warning", "GPU nodes for a job without GPUs")
 def _gpus_used(job: Job) -> Iterator[Hit]:
     resources = job.resources
-    free = [str(name) for name, one in job.profile.partitions.items() if one.gpus_per_node == 0]
+    free = [name for name, one in job.profile.partitions.items() if one.gpus_per_node == 0]
     wanted = bool(resources.gpu_option or resources.gres)
     for name, partition in job.partitions.items():
         if (

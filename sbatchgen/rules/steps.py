@@ -328,9 +328,9 @@ def _exported_early(
     script: JobScript, launch: Launch, names: frozenset[str]
 ) -> Iterator[tuple[Assignment, str]]:
     """Exported variables whose value uses a per-task variable, with the name of that one."""
-    for one in (*script.body.sets, *launch.command.prefix):
-        is_given = one.prefix or (one.exported and not one.context.branch and one.at < launch.command.at)
-        if not is_given or one.word is None or (one.prefix and one not in launch.command.prefix):
+    for one in script.body.sets:
+        exported = one.exported and not one.context.branch and one.at < launch.command.at
+        if one.word is None or not (one in launch.command.prefix if one.prefix else exported):
             continue
         found = next((piece.name for piece in one.word.pieces if piece.name in names), None)
         if found:

@@ -146,7 +146,7 @@ def test_findings_stand_on_the_screen_and_errors_have_no_script(command: Command
     result = command("review", "dataparallel", "--profile", "msu")
     assert (result.status, result.err) == (0, "")
     assert "  warning SB015: DataParallel is slower" in result.out
-    assert "    fix: mode ddp with" in result.out
+    assert "    fix: use mode ddp" in result.out
     result = command("review", "single", "--profile", "troila", "--gres", "shard:65")
     assert (result.status, result.err) == (4, "")
     assert "must lie on one GPU" in result.out
