@@ -224,7 +224,7 @@ def _polls(script: JobScript) -> Iterator[Hit]:
             name = next((word for word in command.arguments if word in POLLS), "")
         elif not command.context.loop:
             continue
-        if name == "scontrol" and (command.arguments[:1] != ["show"] or "host" in command.text):
+        if name == "scontrol" and ("show" not in command.arguments or "host" in command.text):
             continue
         if name:
             what = f"{name} in a loop: each call is work for slurmctld, which serves the whole cluster"
