@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from sbatchgen.plan.sweep import numbers_as_text
-from sbatchgen.quoting import some
+from sbatchgen.quoting import counted, some
 from sbatchgen.runs.screen import columns, one_line
 from sbatchgen.slurm.gpus import Gpu, GpuCount, GpuNode, unavailable
 from sbatchgen.slurm.room import Room
@@ -97,7 +97,7 @@ def room_as_json(rooms: Sequence[Room]) -> str:
 
 def _room(one: Room) -> Iterator[str]:
     where = f"partition {one.partition}"
-    nodes = f"{one.wanted} node{'s' * (one.wanted > 1)}"
+    nodes = counted(one.wanted, "node")
     if one.starts:
         yield f"starts now in {where}: {nodes} of {len(one.nodes)} with room: {some(one.nodes, MOST_NAMES)}"
     else:

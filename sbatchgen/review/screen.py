@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.search import short
 from sbatchgen.plan.origins import Explanation
+from sbatchgen.quoting import counted
 from sbatchgen.render.trace import TemplateLine
 from sbatchgen.review.review import SCHEMA, Allocation, Amount, Cluster, Cost, JobSummary, Review, lines_of
 from sbatchgen.slurm.refusal import UNCHECKED, Answer
@@ -111,7 +112,7 @@ def _code(job: JobSummary) -> str:
         return "the files as they are when the job starts"
     size = job.snapshot.size
     said = f"{size / (1 << 20):.1f} MiB" if size >= 1 << 20 else f"{-(-size >> 10)} KiB"
-    return f"snapshot of {job.snapshot.at}: {_plural(job.snapshot.files, 'file')}, {said}"
+    return f"snapshot of {job.snapshot.at}: {counted(job.snapshot.files, 'file')}, {said}"
 
 
 def _size(request: Allocation, *, spawns: bool) -> tuple[str, str]:
@@ -120,7 +121,7 @@ def _size(request: Allocation, *, spawns: bool) -> tuple[str, str]:
     if request.processes is None:
         return "nodes", f"{request.nodes}{jobs}"
     others = "; your trainer starts the others" if spawns else ""
-    return "processes", f"{request.processes} on {_plural(request.nodes, 'node')}{jobs}{others}"
+    return "processes", f"{request.processes} on {counted(request.nodes, 'node')}{jobs}{others}"
 
 
 def _cluster(cluster: Cluster) -> Iterator[str]:
@@ -138,12 +139,8 @@ def in_short(review: Review) -> str:
     job, request, cost = review.job, review.request, review.cost
     text = job.name if job else "this script"
     if request and (cost is not None or job is None):
-        text += f" on {_plural(request.nodes, 'node')}"
+        text += f" on {counted(request.nodes, 'node')}"
     return text + (f", {_number(cost.gpu_hours)} GPU-hours" if cost and cost.gpu_hours else "")
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _node(request: Allocation) -> str:
@@ -162,7 +159,7 @@ def _node(request: Allocation) -> str:
 def _of(amount: Amount, noun: str) -> str:
     if amount.of and amount.given:
         return f"{amount.given} of {amount.of} {noun}s"
-    return _plural(amount.given, noun) if amount.given else f"no {noun}s"
+    return counted(amount.given, noun) if amount.given else f"no {noun}s"
 
 
 def _cost(cost: Cost, request: Allocation) -> str:
@@ -171,7 +168,7 @@ def _cost(cost: Cost, request: Allocation) -> str:
     if not text:
         return "not known without a time limit"
     text += f" for all {request.jobs} jobs" if request.consecutive else ""
-    more = f"; as much again for each of up to {_plural(request.restarts, 'restart')}"
+    more = f"; as much again for each of up to {counted(request.restarts, 'restart')}"
     return f"{text} at the time limit{more if request.restarts else ''}"
 
 

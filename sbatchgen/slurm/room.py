@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sbatchgen.plan.resources import Resources
+from sbatchgen.quoting import counted
 from sbatchgen.sbatch.hostlist import hosts
 from sbatchgen.slurm.gpus import Gpu, GpuNode, unavailable
 from sbatchgen.slurm.node import SlurmNode
@@ -151,14 +152,13 @@ def _lacks_gres(needs: Needs, node: SlurmNode, gpus: Sequence[Gpu]) -> Iterator[
     job = needs.job
     for kind, count in job.gpus_on_node:
         if sum(gpu.free and kind in ("", gpu.type) for gpu in gpus) < count:
-            yield f"fewer than {count} free GPU{'s' * (count > 1)}" + f" of type {kind}" * bool(kind)
+            yield f"fewer than {counted(count, 'free GPU')}" + f" of type {kind}" * bool(kind)
     for name, kind, count in job.gres:
         if name == "shard" and count:
             spare = [gpu.shards_free for gpu in gpus if kind in ("", gpu.type)]
             if (sum(spare) if needs.several_gpus else max(spare, default=0)) < count:
-                yield f"fewer than {count} free shard{'s' * (count > 1)}" + " on one GPU" * (
-                    not needs.several_gpus
-                )
+                where = "" if needs.several_gpus else " on one GPU"
+                yield f"fewer than {counted(count, 'free shard')}{where}"
         elif name != "gpu" and _spare(node, name, kind) < count:
             yield f"fewer than {count} free {name}"
 
@@ -168,7 +168,7 @@ def _lacks_cpus(needs: Needs, node: SlurmNode) -> Iterator[str]:
     tasks, threads = needs.job.tasks_per_node, node.threads_per_core or 1
     cpus = -(-needs.job.cpus_on_node // tasks // threads) * threads * tasks
     if node.cpus_usable - node.cpus_used < cpus:
-        yield f"fewer than {cpus} free CPU{'s' * (cpus > 1)}"
+        yield f"fewer than {counted(cpus, 'free CPU')}"
     memory = node.memory - node.memory_reserved
     wanted = memory if needs.memory is None else needs.memory
     if memory - node.memory_used < wanted:
