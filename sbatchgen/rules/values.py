@@ -128,7 +128,7 @@ def _array(text: str, _: Job) -> None:
     if found is None:
         raise ValueError("not a list of indices")
     if any(one[-1] >= LARGEST_ARRAY or one.step >= LARGEST_ARRAY for one in found):
-        raise ValueError(f"no cluster has arrays of more than {LARGEST_ARRAY}")
+        raise ValueError(f"no cluster has indices of {LARGEST_ARRAY} or more")
 
 
 def _dependency(text: str, job: Job) -> None:
@@ -148,7 +148,7 @@ def _batch(text: str, job: Job) -> None:
 
     lists = [job.resources.options[name] for name in ("constraint", "prefer") if name in job.resources]
     if not lists:
-        raise ValueError("no --constraint names it")
+        raise ValueError("--batch needs features of --constraint")
     asked = batch_names(text)
     for one in lists:
         try:

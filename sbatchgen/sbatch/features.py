@@ -26,7 +26,7 @@ def names(text: str, *, slurm: str) -> tuple[str, ...]:
     """
     text = text.replace(",", "&")
     if not _BRACKETS.fullmatch(text) or not _PARENTHESES.fullmatch(text):
-        raise ValueError("a bracket or parenthesis is not closed, not opened, or holds what it can't")
+        raise ValueError("a bracket or parenthesis is not closed, not opened, or misplaced")
     if slurm >= "23.02" and re.search(r"\([^()]*\[", text):
         raise ValueError("'[' in parentheses")
     if slurm < "23.11":

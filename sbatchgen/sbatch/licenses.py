@@ -30,7 +30,7 @@ def counts(text: str, *, slurm: str) -> dict[str, int]:
     for item in filter(None, re.split(mark, text)):
         match = pattern.fullmatch(item)
         if match is None:
-            raise ValueError(f"'{item}' has a blank in its name")
+            raise ValueError(f"'{item}' has a space in its name")
         count = 1 if match[2] is None else _count(match[2], slurm)
         if not match[1] and (count or slurm < "26.05"):
             raise ValueError(f"'{item}' names no licence")
@@ -46,5 +46,5 @@ def _count(text: str, slurm: str) -> int:
         raise ValueError(f"'{text}' is not a number of licences")
     count = wrapped(number or 0)
     if count < 0:
-        raise ValueError(f"{count} licences")
+        raise ValueError("a negative number of licences")
     return count

@@ -101,7 +101,7 @@ BREAKS: list[tuple[str, dict[str, Any], str, bool]] = [
     ("ddp", {"array": Text("5-1")}, "not a list of indices", False),
     ("ddp", {"dependency": Text("afterfoo:1")}, "'afterfoo' is not a kind of dependency", False),
     ("ddp", {"constraint": Text("[a")}, "a bracket or parenthesis is not closed", False),
-    ("ddp", {"licenses": Text("matlab:-1")}, "-1 licences", False),
+    ("ddp", {"licenses": Text("matlab:-1")}, "a negative number of licences", False),
     ("ddp", {"exclude": Text("n[3-1]")}, "not a list of nodes", False),
     ("ddp", {"nodelist": Text("n1"), "exclude": Text("n[1-2]")}, "n1 is in --nodelist too", False),
     ("ddp", {"begin": Text("sometime")}, "is not a value for --begin", False),
