@@ -136,7 +136,7 @@ def _read(draft: Draft) -> None:
     script = draft.script
     directives.read(draft)
     _read_first_line(draft)
-    _name_comments(draft)
+    _read_comments(draft)
     found = blocks(script.body)
     chosen = training.find(draft, found)
     if chosen is None:
@@ -169,8 +169,8 @@ def _read_first_line(draft: Draft) -> None:
         draft.add((1,), "understood", "bash")
 
 
-def _name_comments(draft: Draft) -> None:
-    """Comments, the first line, and what stands behind the end."""
+def _read_comments(draft: Draft) -> None:
+    """Comments, and what stands behind the end of the script."""
     body = draft.script.body
     end = body.source.position(body.end)[0] if body.end < len(body.source.text) else 0
     asking = {one.line for one in draft.script.sbatch.directives if one.kind in READ}
@@ -216,11 +216,13 @@ def _rendered(draft: Draft, findings: Sequence[Finding], name: str, day: str) ->
             rerun=("sbatchgen", "render", f"{name}.yaml"),
             folders=[bundled("templates")],
         )
-        proof.compare(draft, plan, script)
-        for finding in check(plan, log_folders_made=True):
+        new = replace(draft.script, file="job.slurm", text=script, makes_log_folders=True)
+        proof.compare(draft, plan, new)
+        of_plan = check(plan, log_folders_made=True)
+        for finding in of_plan:
             if finding.severity == "error":
                 draft.add((), "lost", f"render refuses the job: {finding.problem.what}")
-        mended, left = proof.parted(findings, draft, plan, script)
+        mended, left = proof.mended_and_left(draft, findings, [*lint(new), *of_plan])
     except SbatchgenError as error:
         for problem in error.problems:
             draft.add((), "lost", problem.what)

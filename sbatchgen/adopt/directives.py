@@ -28,7 +28,7 @@ _FORMS = ("gres", "gpus_per_node", "gpus_per_task")  # of asking for GPUs, that 
 
 def read(draft: Draft) -> None:
     """Take over what the directives ask for."""
-    script, counts = draft.script, counting(draft.script)
+    script, counts = draft.script, options_of(draft.script)
     for directive in script.sbatch.directives:
         if directive.kind in FOREIGN and script.sbatch.has_foreign:
             draft.add((directive.line,), "lost", "an option of another scheduler: write it as #SBATCH")
@@ -60,7 +60,7 @@ def _ask_once(draft: Draft) -> None:
         draft.add((line,), "mended", f"--gres={options['gres']} asks for the same")
 
 
-def counting(script: JobScript) -> dict[str, Option]:
+def options_of(script: JobScript) -> dict[str, Option]:
     """The use that counts of each option; several --mail-type add up, as they do until Slurm 25.05."""
     old = script.read_by(OLD_SLURM).options if "mail-type" in script.options else {}
     return {name: old.get(name, use) if name == "mail-type" else use for name, use in script.options.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,7 +33,6 @@ class Draft:
         env: Variables of the job.
         setup: Lines of shell that are kept.
         step_setup: Lines of shell for the launch: options of srun, its variables.
-        kept: How often the lines that are kept set each variable, and whether they export it.
         meeting: Variables that name the meeting point of the processes, which the script has its own of.
         needed: Variables that the lines for the launch expand.
         lines: The numbers of the launch's lines.
@@ -53,7 +51,6 @@ class Draft:
     env: dict[str, str | None] = field(default_factory=dict)
     setup: list[str] = field(default_factory=list)
     step_setup: list[str] = field(default_factory=list)
-    kept: Counter[tuple[str, bool]] = field(default_factory=Counter)
     meeting: frozenset[str] = frozenset()
     needed: set[str] = field(default_factory=set)
     lines: range = range(0)

@@ -173,7 +173,6 @@ class _Environment:
             draft.add(block.lines, "lost", what)
             return
         draft.env |= {name: self.values[name] for name in _OWN & block.assigned & self.values.keys()}
-        draft.kept.update((one.name, one.exported) for one in block.sets if not one.prefix)
         for number, text in zip(block.lines, block.text.split("\n"), strict=True):
             rest = text.lstrip("\t")
             line = "    " * (len(text) - len(rest)) + rest

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 from sbatchgen.adopt import training
-from sbatchgen.adopt.directives import counting
+from sbatchgen.adopt.directives import options_of
 from sbatchgen.adopt.draft import Draft
 from sbatchgen.bash import Word
 from sbatchgen.finding import Finding
 from sbatchgen.job.launches import Launch
 from sbatchgen.job.script import JobScript
-from sbatchgen.lint.linter import lint
 from sbatchgen.plan.plan import Plan
-from sbatchgen.rules.judge import check
 from sbatchgen.sbatch.grammar import mebibytes, minutes
 
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu", "tmp")
 
 
-def compare(draft: Draft, plan: Plan, rendered: str) -> None:
+def compare(draft: Draft, plan: Plan, new: JobScript) -> None:
     """Tell what differs, as lost."""
     old = draft.script
-    new = replace(old, file="job.slurm", text=rendered, profile=plan.profile)
     asked, asks = _asked(old), _asked(new)
     asked.setdefault("job-name", draft.options.get("job_name", ""))
     for option in sorted(asked.keys() | asks.keys()):
@@ -32,10 +27,12 @@ def compare(draft: Draft, plan: Plan, rendered: str) -> None:
         if before != after and option not in draft.changed:
             what = f"--{option}: {before or 'not asked for'} there, {after or 'not asked for'} here"
             draft.add((), "lost", what)
-    for name in _overwritten(draft, plan, new):
+    setup = {*draft.setup}
+    kept = {number for number, line in enumerate(new.lines, start=1) if line in setup}
+    for name in _overwritten(draft, plan, new, kept):
         what = f"the new script sets {name} too: write its value as plain text, or give it another name"
         draft.add((), "lost", what)
-    for name, lines in _redefined(draft, new).items():
+    for name, lines in _redefined(draft, new, kept).items():
         draft.add(lines, "lost", f"the new script has its own function {name}: give this one another name")
     started = _started(old, draft), _started(new, draft)
     if started[0] != started[1] and not draft.remarks.any_lost:
@@ -45,7 +42,7 @@ def compare(draft: Draft, plan: Plan, rendered: str) -> None:
 def _asked(script: JobScript) -> dict[str, str]:
     """What is asked of Slurm, each value as Slurm counts."""
     found = {}
-    for name, use in counting(script).items():
+    for name, use in options_of(script).items():
         text = "set" if use.value is None else use.value
         if name in ("time", "time-min"):
             text = str(minutes(text))
@@ -55,27 +52,25 @@ def _asked(script: JobScript) -> dict[str, str]:
     return found
 
 
-def _overwritten(draft: Draft, plan: Plan, new: JobScript) -> list[str]:
-    """The variables that lines of setup set for the trainer, and the script for itself or once more."""
-    sets = Counter(one.name for one in new.body.sets if not one.prefix)
-    kept = Counter(name for name, _ in draft.kept.elements())
+def _overwritten(draft: Draft, plan: Plan, new: JobScript, kept: set[int]) -> list[str]:
+    """The variables that kept lines set for the trainer, and the new script sets anew."""
     folders = ("CODE_DIR", "DATA_DIR", *(["RUN_DIR"] if plan.runtime in ("apptainer", "enroot") else []))
-    return sorted(
-        name
-        for name, exported in draft.kept
-        if (exported or name in folders)
-        and sets[name] > kept[name]
-        and name not in (*draft.meeting, *draft.env)
-    )
+    sets = [one for one in new.body.sets if not one.prefix]
+    theirs = {one.name for one in sets if one.line in kept and (one.exported or one.name in folders)}
+    ours = {
+        one.name
+        for one in sets
+        if one.line not in kept and not (one.word and one.name in one.word.variables)  # PATH=FOLDER:$PATH
+    }
+    return sorted((theirs & ours) - draft.meeting - draft.env.keys())
 
 
-def _redefined(draft: Draft, new: JobScript) -> dict[str, list[int]]:
-    """The functions of kept lines that would replace those of the new script, each with its lines."""
-    kept = {*draft.setup}
-    own = {one.context.function for one in new.body.commands if new.lines[one.line - 1] not in kept} - {""}
+def _redefined(draft: Draft, new: JobScript, kept: set[int]) -> dict[str, list[int]]:
+    """The functions of kept lines that would replace those of the new script, each with its old lines."""
+    ours = {one.context.function for one in new.body.commands if one.line not in kept} - {""}
     found: dict[str, list[int]] = {}
     for one in draft.script.body.commands:
-        if one.context.function in own and draft.remarks.became(one.line) == "kept":
+        if one.context.function in ours and draft.remarks.became(one.line) == "kept":
             found.setdefault(one.context.function, []).append(one.line)
     return found
 
@@ -98,16 +93,15 @@ def _arguments(words: Sequence[Word], chosen: Launch, draft: Draft) -> tuple[str
     return tuple(as_written if text is None else text for text, as_written in texts)
 
 
-def parted(
-    found: Sequence[Finding], draft: Draft, plan: Plan, rendered: str
+def mended_and_left(
+    draft: Draft, before: Sequence[Finding], after: Sequence[Finding]
 ) -> tuple[list[Finding], list[Finding]]:
-    """The findings of the old script: those that are mended, which are told, and those that are left."""
-    new = replace(draft.script, file="job.slurm", text=rendered, makes_log_folders=True)
-    still = {one.rule for one in (*lint(new), *check(plan, log_folders_made=True))}
-    mended = [one for one in found if one.rule not in still]
+    """The old script's findings that the new one does not have, told at their lines, and the others."""
+    still = {one.rule for one in after}
+    mended = [one for one in before if one.rule not in still]
     for finding in mended:
         if line := finding.place.line:
             kept = finding.rule.startswith("SB1") and draft.remarks.became(line) == "understood"
             as_read = "as Slurm reads it today, " if kept else ""
             draft.add((line,), "mended", f"{as_read}{finding.rule}: {finding.problem.what}")
-    return mended, [one for one in found if one.rule in still]
+    return mended, [one for one in before if one.rule in still]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 # understood: a key of the job or the profile says it. kept: shell that runs as it stands. dropped: the new
 # script does not need it. mended: said without a defect. lost: it has no place there. The later counts.
 Became = Literal["understood", "kept", "dropped", "mended", "lost"]
-_RANK: tuple[Became, ...] = ("understood", "kept", "dropped", "mended", "lost")
+_RANK: tuple[Became, ...] = get_args(Became)
 _WIDTH = 88  # of what is said of lines, in the table
 PLAIN = ("bash", "comment")  # what need not be told
 

@@ -49,7 +49,7 @@ def as_json(found: Adoption) -> str:
     return json.dumps(about, indent=2)
 
 
-def documents(found: Adoption) -> str:
+def as_yaml(found: Adoption) -> str:
     """Both files, one after the other."""
     return "---\n".join(f"# {name}\n{text}" for name, text in found.files.items())
 

@@ -9,8 +9,6 @@ COUNTS = ("nodes", "ntasks", "ntasks-per-node")
 RANKS = frozenset(
     ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "RANK", "WORLD_SIZE")
 )
-# Launchers that are programs of Python to a job, which start the processes of one node.
-MODULES = {"accelerate launch": "accelerate.commands.launch", "deepspeed": "deepspeed.launcher.runner"}
 
 
 def read(draft: Draft, launch: Launch) -> None:

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 
 from sbatchgen import quoting
 from sbatchgen.adopt.draft import SUBMIT_DIR, Draft
-from sbatchgen.adopt.shape import MODULES
 from sbatchgen.bash import Word
 from sbatchgen.job.launches import LAUNCHERS, Launch
+
+# Launchers that are programs of Python to a job, which start the processes of one node.
+_MODULES = {"accelerate launch": "accelerate.commands.launch", "deepspeed": "deepspeed.launcher.runner"}
 
 
 def read(draft: Draft, launch: Launch) -> None:
@@ -31,8 +33,8 @@ def read(draft: Draft, launch: Launch) -> None:
             what = "what the script is given as arguments" if given else "what the text does not tell"
             text = word.text if len(word.text) < 40 else f"{word.text[:36]}..."
             draft.lose(f"write out {what}", text)
-    if launch.launcher and launch.launcher.name in MODULES:
-        draft.job["trainer"] = MODULES[launch.launcher.name]
+    if launch.launcher and launch.launcher.name in _MODULES:
+        draft.job["trainer"] = _MODULES[launch.launcher.name]
     elif (name := values.pop(0)) is not None:
         module = launch.program.module or any(tool.module for tool in launch.tools)
         draft.job["trainer"] = _trainer(draft, name, module=module)
@@ -63,7 +65,7 @@ def _interpreter(draft: Draft, launch: Launch) -> None:
 
 def _words(launch: Launch) -> Sequence[Word]:
     """The trainer and its arguments; of a launcher that is the trainer, its own."""
-    if launch.launcher and launch.launcher.name in MODULES:
+    if launch.launcher and launch.launcher.name in _MODULES:
         words = launch.launcher.words
         return words[2 if words[0].text.endswith("accelerate") else 1 :]
     last = launch.tools[-1]

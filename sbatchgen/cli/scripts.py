@@ -118,4 +118,4 @@ def adopt(name: str, *, to: str | None, force: bool, partly: bool, form: str) ->
         report.write(found, to, force=force)
         note(f"now: sbatchgen render {word(os.path.join(to, found.file))}")  # noqa: PTH118
     elif form == "text":
-        put(report.documents(found), nl=False)
+        put(report.as_yaml(found), nl=False)

@@ -203,6 +203,7 @@ KEPT = [  # a body, and the lines of setup
     ("python prepare.py\npython t.py", ["python prepare.py"]),
     ("srun python --version\npython t.py", ["srun python --version"]),
     ("/v/bin/python t.py", ['PATH="/v/bin":$PATH']),
+    ("export PATH=/a:$PATH\n/v/bin/python t.py", ["export PATH=/a:$PATH", 'PATH="/v/bin":$PATH']),
     ("V=v\n$V/bin/torchrun --nproc-per-node=2 t.py", ['PATH="${SLURM_SUBMIT_DIR}/v/bin":$PATH']),
     ("source a/bin/activate\n/b/bin/python t.py", ["source a/bin/activate", 'PATH="/b/bin":$PATH']),
     ("export A=1\n./fetch\npython t.py", ["export A=1", "./fetch"]),
