@@ -59,6 +59,8 @@ def read(draft: Draft, launch: Launch) -> None:
         _torchrun(draft, launch, launch.launcher)
     trainer.read(draft, launch)
     _around(draft, launch.command)
+    if launch.command.name == "eval":
+        _evaluated(draft, launch.command)
     if "trainer" in draft.job:
         how = draft.job.get("launcher") or draft.job["mode"]
         draft.add(draft.lines, "understood", f"{how}: {draft.job['trainer']}")
@@ -144,6 +146,15 @@ def _torchrun(draft: Draft, launch: Launch, launcher: Tool) -> None:
             draft.lose(f"--{option.name} of torchrun")
         else:
             draft.env[f"PET_{option.name.upper().replace('-', '_')}"] = option.value or "1"
+
+
+def _evaluated(draft: Draft, command: Command) -> None:
+    """Of eval: nothing may stand in its string besides the launch and what its output is piped into."""
+    inner = string_body(draft.script.body, command.words[1])
+    first, *others = (one for one in inner.commands if not one.context.substitution)
+    if inner.sets or any(one.pipe is None or one.pipe is not first.pipe for one in others):
+        draft.lose("eval with more than the launch in it: write that out")
+    _around(draft, first)
 
 
 def _around(draft: Draft, command: Command) -> None:

@@ -32,8 +32,7 @@ def unchained(script: JobScript) -> JobScript:
     if one is None or one.command.background:
         return script
     home = _home(blocks(script.body), one)
-    outer = [*home.outer]
-    before = outer[: outer.index(one.command)] if one.command in outer else []
+    before = [other for other in home.outer if other.at < one.command.at]
     gaps = [(left.end, right.at) for left, right in pairwise([*before, one.command])]
     text = script.text
     chained = all(text[end:at].strip(" \t\\\n") == "&&" for end, at in gaps)
@@ -78,18 +77,15 @@ def find(draft: Draft, found: Sequence[Block]) -> tuple[Launch, Block] | None:
 
 
 def _home(found: Sequence[Block], launch: Launch) -> Block:
-    """The block that a launch stands in, be it in a string that is evaluated there."""
-    position, command = found[0].body.source.position, launch.command
-    starts = bisect_right(found, (command.line, command.column), key=lambda block: position(block.start))
-    return found[starts - 1]
+    """The block that a launch stands in."""
+    return found[bisect_right(found, launch.command.at, key=lambda block: block.start) - 1]
 
 
 def read_beside(draft: Draft, home: Block, one: Launch) -> None:
     """The other commands of the launch's lines."""
     own = one.command
     for command in home.outer:
-        same = command is own or (command.line == own.line and command.name in ("eval", "tee"))
-        if same or (command.pipe is not None and command.pipe is own.pipe):
+        if command is own or (command.pipe is not None and command.pipe is own.pipe):
             continue
         if command.name in _TOLD:
             draft.add(home.lines, "dropped", f"{command.name}: the status of the job is that of the training")
