@@ -53,7 +53,7 @@ def parameters() -> tuple[JobOption, ...]:
 
 
 def _option(field: Field[Any], key: str) -> JobOption:
-    about, kind = field.metadata, (_JOB_TYPES | _OPTION_TYPES)[field.name]
+    about, kind = field.metadata, without_none(field.type)
     choices = "|".join(get_args(kind)) if get_origin(kind) is Literal else "VALUE"
     return JobOption(
         [about.get("flag", f"--{field.name.replace('_', '-')}"), field.name],
@@ -128,7 +128,7 @@ def _parsed(key: str, value: Any) -> Any:
         return value
     if isinstance(value, tuple):
         return tuple(parse_scalar(text, get_args(_JOB_TYPES[key])[0]) for text in value)
-    kind = key_type(key)
+    kind = key_type(key)  # also of a value that is None: there may be no such key
     return None if value is None else parse_scalar(value, kind)
 
 

@@ -183,19 +183,15 @@ class Places:
             path = self.folder / name
             if not path.is_file():
                 raise DocumentError.of(f"no profile at {path}", fix="give a profile's name or its file")
-            return Path(name) if not Path(name).is_absolute() else path
+            return Path(name)
         if file := self._profile(name) or (self._profile(name) if name and self.sites else None):
             return file
         folders = ", ".join(map(str, self.folders("profiles")))
         what = f"no profile '{name}' in {folders}"
-        for beside in (
-            f"./{name}.yaml",
-            f".sbatchgen/profiles/{name}.yaml",
-        ):  # which counts beside PROJECT_FILE
+        for beside in (f"./{name}.yaml", f".sbatchgen/profiles/{name}.yaml"):
             if (self.folder / beside).is_file():
                 raise DocumentError.of(what, fix=f"name its file: {beside}")
-        fix = did_you_mean(name, dict(self.profiles()))
-        raise DocumentError.of(what, fix=fix)
+        raise DocumentError.of(what, fix=did_you_mean(name, dict(self.profiles())))
 
     def _profile(self, name: str) -> Path | None:
         """The file of a profile in the folders that are known so far."""

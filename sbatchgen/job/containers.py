@@ -85,11 +85,10 @@ def _container(
     for option in tool.given:
         if pyxis and option.name not in PYXIS_NAMES:
             continue
-        word = option.value_word or option.word
         value = option.value
         if value is None:
-            value = tool.body.text_of(word)
-            value = value.partition("=")[2] if word is option.word else value
+            word = option.own_word(tool.body)
+            value = tool.body.text_of(word) if word else ""
         options[option.name] = value, place(option.word)
         several[option.name] = (*several.get(option.name, ()), value)
     if pyxis and not options:

@@ -13,14 +13,7 @@ from sbatchgen.job.job import Job
 from sbatchgen.job.known_options import PYXIS, RENAMED, is_near, known_plugins, of_plugins, table
 from sbatchgen.plan.resources import UNLIMITED, Amounts, Resources
 from sbatchgen.sbatch import gres, tres_per_task
-from sbatchgen.sbatch.grammar import (
-    INFINITE,
-    RefusedError,
-    integer,
-    mebibytes,
-    minutes,
-    node_range,
-)
+from sbatchgen.sbatch.grammar import INFINITE, RefusedError, integer, mebibytes, minutes, node_range
 from sbatchgen.sbatch.header import READ, Token
 from sbatchgen.sbatch.options import Option, Stop, counting, scan
 from sbatchgen.sbatch.reader import Script, read
@@ -211,7 +204,7 @@ class JobScript(Job):
 
         if not any(word in self.text for word in ("container", "apptainer", "singularity")):
             return ()  # without reading the body
-        given = {name: (use.value or "", self.at_option(name)) for name, use in self.options.items()}
+        given = {name: (use.value or "", self.at_use(use)) for name, use in self.options.items()}
         return tuple(containers(given, self.launches, self.at_word))
 
     @cached_property
@@ -234,11 +227,6 @@ class JobScript(Job):
         """What it asks Slurm for; a value that sbatch can't read counts as not given."""
         return _resources(self)
 
-    def option(self, name: str) -> str:
-        """The value of an option that counts; "" if it is not given or a flag."""
-        use = self.options.get(name)
-        return (use.value or "") if use else ""
-
     def at(self, line: int, column: int = 1, end: int = 0) -> Place:
         """A place in the script."""
         return Place(f"{self.file}:{line}:{column}", line, column, end)
@@ -259,11 +247,6 @@ class JobScript(Job):
     def at_option_of(self, option: ToolOption) -> Place:
         """Where the value of a tool's option stands."""
         return self.at_word(option.value_word or option.word)
-
-    def at_option(self, option: str) -> Place:
-        """Where an option that counts is given, with its value if that is on the same line."""
-        use = self.options.get(option)
-        return self.at_use(use) if use else self.at(1)
 
     def at_use(self, use: Option | Stop) -> Place:
         """Where an option is given."""
@@ -302,7 +285,7 @@ def _resources(script: JobScript) -> Resources:
     least, most = _nodes(text.get("nodes"), script.slurm)
     return Resources(
         options=text,
-        places={name: script.at_option(name) for name in text},
+        places={name: script.at_use(use) for name, use in script.options.items()},
         nowhere=script.at(1),
         nodes_min=least,
         nodes_max=most,
