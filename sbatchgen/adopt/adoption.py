@@ -147,7 +147,7 @@ def _read(draft: Draft) -> None:
         return
     one, home = chosen
     before = [block for block in found if block.start < home.start]
-    environment.move(draft, before)
+    environment.follow_cd(draft, before)
     launch.read(draft, one)
     training.read_beside(draft, home, one)
     environment.read(draft, before, one)

@@ -45,7 +45,7 @@ def _apptainer(draft: Draft, tool: Tool) -> None:
         draft.lose(f"{tool.name}: what the image starts is not known; write exec")
     image = draft.file(tool.operands[0], tool.body) if tool.operands else None
     if image is None:
-        draft.lose("which image is started is not told by the text")
+        draft.lose("the script does not say which image is started")
     else:
         made["image"] = image
     binds: list[str] = []
@@ -73,7 +73,7 @@ def _path(draft: Draft, tool: Tool, option: ToolOption, *, file: bool = False) -
     if found is None and (word := option.own_word(tool.body)):
         found = (draft.file if file else draft.path)(word, tool.body)
     if found is None:
-        draft.lose(f"--{option.name}: a path that the text does not tell")
+        draft.lose(f"--{option.name}: the script does not tell the path")
     return found
 
 

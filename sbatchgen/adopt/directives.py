@@ -126,7 +126,7 @@ def _value(key: str, text: str) -> Any:
     """
     if key in ("time", "time_min") and (read_as := minutes(text)) is not None:
         if read_as in (0, INFINITE):
-            raise ValueError("no limit at all: a job here has one, as time: 7-00:00:00")
+            raise ValueError("no time limit: a job here needs one, as time: 7-00:00:00")
         return str(Duration(60 * read_as))
     if key == "nodes" and len({*text.split("-")}) == 1:  # 2-2
         text = text.partition("-")[0]

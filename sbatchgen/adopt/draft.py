@@ -33,7 +33,7 @@ class Draft:
         env: Variables of the job.
         setup: Lines of shell that are kept.
         step_setup: Lines of shell for the launch: options of srun, its variables.
-        meeting: Variables that name the meeting point of the processes, which the script has its own of.
+        meeting: Variables of the old master address and ranks; the new script has its own.
         needed: Variables that the lines for the launch expand.
         lines: The numbers of the launch's lines.
         changed: The long names of the options that are not asked for as before, and are told so.
@@ -64,11 +64,11 @@ class Draft:
         self.remarks.add(lines, became, what, *names)
 
     def lose(self, what: str, *names: str) -> None:
-        """Say what has no place of the launch."""
+        """Say what of the launch has no place in a job."""
         self.add(self.lines, "lost", what, *names)
 
     def note(self, text: str) -> None:
-        """Say something once."""
+        """Note what else there is to know, once."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -92,18 +92,15 @@ class Draft:
         if piece.kind not in ("tilde", "variable") or piece.subscript or piece.operator not in _PLAIN:
             return None
         if name in _OF_USER and name not in self.script.assigned and (value := self.environment.get(name)):
-            self.note(f"{name} is {value} in the arguments: an argument is plain text")
+            self.note(f"{name} is {value} in the arguments, which are plain text")
             return value
         number = slurm_number(name, self.script.resources)
         return None if number is None else str(number)
 
     def path(self, word: Word, body: Body) -> str | None:
         """A path as jobs and profiles have it, ${HOME}/x; None where it can't be told."""
-        return parsed(self.expandable(word, body))
-
-    def expandable(self, word: Word, body: Body) -> str:
-        """A word in which ${HOME} and the like stay; what can't stay is a NUL."""
-        return "".join(_of_path(piece) or "\0" for piece in body.followed(word).pieces)
+        pieces = [_of_path(piece) for piece in body.followed(word).pieces]
+        return None if None in pieces else parsed("".join(filter(None, pieces)))
 
     def file(self, word: Word, body: Body) -> str | None:
         """A path that counts from where the launch stands, as one from the folder of submission."""

@@ -27,8 +27,8 @@ _NETWORK = {
 _ORDERED = re.compile(r"(?<!^PYTHON)PATH$|^(?:CONDA|MAMBA|LMOD|MODULE)")
 
 
-def move(draft: Draft, before: Iterable[Block]) -> None:
-    """Where the launch's relative paths count from, after each cd."""
+def follow_cd(draft: Draft, before: Iterable[Block]) -> None:
+    """Find the folder that the launch's relative paths count from."""
     if "chdir" in draft.options:
         draft.folder = str(draft.options["chdir"])
     for command in (one for block in before for one in block.commands):
@@ -89,7 +89,7 @@ class _Environment:
             elif block.only_sets:
                 self._take(block)
             else:
-                draft.add(block.lines, "dropped", "it tells of the meeting point, which is the script's own")
+                draft.add(block.lines, "dropped", "it only prints the old master address")
 
     def _meeting(self, launch: Launch) -> frozenset[str]:
         assigned = self.draft.script.assigned
@@ -103,7 +103,7 @@ class _Environment:
         return frozenset(found)
 
     def _is_passed(self, block: Block) -> bool:
-        """Whether a block only sets variables of the meeting point."""
+        """Whether a block only sets variables of the old master address and ranks."""
         return block.only_sets and block.assigned <= self.draft.meeting
 
     def _literal(self, one: Assignment) -> str | None:
@@ -143,7 +143,9 @@ class _Environment:
         """What becomes of a block that only sets variables."""
         for one in block.sets:
             if one.name in self.draft.meeting:
-                self.draft.add(block.lines, "dropped", "the script has its own", one.name)
+                self.draft.add(
+                    block.lines, "dropped", "the new script has its own master address and ranks", one.name
+                )
             elif one.exported:
                 self._export(block, one.name, self.values.get(one.name, ""))
             elif one.name in self.used:

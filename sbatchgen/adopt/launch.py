@@ -96,14 +96,14 @@ def _set(draft: Draft, name: str, value: str | None, word: Word | None = None) -
         draft.needed |= {*word.variables}
         draft.add(draft.lines, "kept", "in setup, by export", name)
     else:
-        draft.lose("set for the launch alone, to what the text does not tell", name)
+        draft.lose("set for the launch alone, to a value that the script does not tell", name)
 
 
 def _shell(draft: Draft, tool: Tool) -> None:
     """Of bash -c: nothing may stand in it besides the launch and what every rank is given anyway."""
     command = tool.option("command")
     if command is None or command.value_word is None:
-        draft.lose(f"{tool.name} starts a script that is not read")
+        draft.lose(f"{tool.name} starts another script, which is not read")
         return
     inner = string_body(tool.body, command.value_word)
     own = [

@@ -25,7 +25,7 @@ def compare(draft: Draft, plan: Plan, new: JobScript) -> None:
     for option in sorted(asked.keys() | asks.keys()):
         before, after = asked.get(option, ""), asks.get(option, "")
         if before != after and option not in draft.changed:
-            what = f"--{option}: {before or 'not asked for'} there, {after or 'not asked for'} here"
+            what = f"--{option}: {before or 'none'} in the old script, {after or 'none'} in the new one"
             draft.add((), "lost", what)
     setup = {*draft.setup}
     kept = {number for number, line in enumerate(new.lines, start=1) if line in setup}
@@ -36,7 +36,7 @@ def compare(draft: Draft, plan: Plan, new: JobScript) -> None:
         draft.add(lines, "lost", f"the new script has its own function {name}: give this one another name")
     started = _started(old, draft), _started(new, draft)
     if started[0] != started[1] and not draft.remarks.any_lost:
-        draft.add((), "lost", f"there {started[0]} is started, here {started[1]}")
+        draft.add((), "lost", f"the old script starts {started[0]}, the new one {started[1]}")
 
 
 def _asked(script: JobScript) -> dict[str, str]:

@@ -16,7 +16,7 @@ def read(draft: Draft, launch: Launch) -> None:
     resources = draft.script.resources
     nodes = fixed_nodes(resources)
     if nodes is None or launch.tasks is None:
-        draft.lose("how many processes are started on how many nodes is not told by the text")
+        draft.lose("the script does not say how many processes start on how many nodes")
         nodes = nodes or 1
     given = "nodes" in resources.options
     if not given and (resources.ntasks or 1) > 1 and not resources.ntasks_per_node:
@@ -46,7 +46,7 @@ def _as_per_node(draft: Draft, nodes: int) -> None:
     if "ntasks" not in options or not tasks:
         return
     if tasks % nodes:
-        draft.lose(f"--ntasks={tasks} on {nodes} nodes: not as many on each")
+        draft.lose(f"--ntasks={tasks} on {nodes} nodes: not the same number on each")
         return
     del options["ntasks"]
     options["ntasks_per_node"] = tasks // nodes
@@ -61,7 +61,7 @@ def _of_torchrun(draft: Draft, launch: Launch, nodes: int) -> None:
     workers = launch.workers or gpus or None
     draft.job |= {"mode": "ddp", "launcher": "torchrun"}
     if workers is None:
-        draft.lose("how many processes torchrun starts is not told by the text")
+        draft.lose("the script does not say how many processes torchrun starts")
     else:
         draft.job["nproc_per_node"] = workers
     agents = launch.tasks or 1
@@ -83,7 +83,7 @@ def _of_srun(draft: Draft, launch: Launch, nodes: int) -> None:
     asked = nodes * resources.tasks_per_node
     partly = step and any(step.option(name) for name in COUNTS) and (resources.ntasks or asked > nodes)
     if tasks != nodes * per_node or (partly and tasks != (resources.ntasks or asked)):
-        draft.lose(f"srun starts {tasks} tasks, not as many on each of the job's {nodes} nodes")
+        draft.lose(f"srun starts {tasks} tasks, not the same number on each of the job's {nodes} nodes")
 
 
 def _alone(draft: Draft, launch: Launch, nodes: int) -> None:

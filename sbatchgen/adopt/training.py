@@ -51,7 +51,7 @@ def find(draft: Draft, found: Sequence[Block]) -> tuple[Launch, Block] | None:
     if chosen is None:
         for one in draft.script.launches:
             if not one.is_helper and not one.command.context.substitution:
-                what = f"{one.program.name}: no Python program that this tool could start"
+                what = f"{one.program.name}: no Python program that sbatchgen could start"
                 draft.add((one.command.line,), "lost", what)
         return None
     home, context = _home(found, chosen), chosen.command.context
@@ -68,7 +68,7 @@ def find(draft: Draft, found: Sequence[Block]) -> tuple[Launch, Block] | None:
             what = f"a second step, {one.program.name}: a job trains once; make it a job of its own"
             draft.add(block.lines, "lost", what)
     if any(one.exported is False and one.word is None for one in home.sets):
-        draft.lose("what is started depends on more than the text tells")
+        draft.lose("the launch sets a variable whose value is known only when the job runs")
     if chosen.command.background and any(draft.script.body.traps):
         draft.lose(
             "the training runs in the background while a trap waits: see resume and requeue_on_timeout"
@@ -90,7 +90,7 @@ def read_beside(draft: Draft, home: Block, one: Launch) -> None:
         if command.name in _TOLD:
             draft.add(home.lines, "dropped", f"{command.name}: the status of the job is that of the training")
         else:
-            draft.lose(f"{command.name} beside the training")
+            draft.lose(f"{command.name} in the statement of the training: put it before")
 
 
 def read_behind(draft: Draft, block: Block) -> None:

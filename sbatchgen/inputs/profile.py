@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sbatchgen.errors import did_you_mean
-from sbatchgen.inputs.job import GpuRequest, Launcher, RuntimeName
+from sbatchgen.inputs.job import GpuRequest, Launcher, Mode, RuntimeName
 from sbatchgen.inputs.options import NAMES, SbatchOptions, described, required
 from sbatchgen.units import Argument, Count, Duration, EnvName, Memory, Port, Release, ShellPath, Text
 
@@ -265,9 +265,7 @@ class Profile:
     runtimes: Runtimes = described("Where a Python with torch comes from.", make=Runtimes)
     paths: Paths = described("Folders.", make=Paths)
     options: SbatchOptions = described("Options of sbatch for every job.", make=SbatchOptions)
-    modes: Mapping[Literal["cpu", "single", "dataparallel", "ddp"], SbatchOptions] = described(
-        "Options of sbatch by mode.", make=dict
-    )
+    modes: Mapping[Mode, SbatchOptions] = described("Options of sbatch by mode.", make=dict)
     template: Text | None = described("Template of the script.")
     required: tuple[Text, ...] = described("Options that every job must set, as account.", ())
     omit: tuple[Text, ...] = described("Options that are left out of scripts, as partition.", ())
