@@ -71,13 +71,9 @@ class Places:
 
         Those of installed packages are not looked for; they are among them once something else has done that.
         """
-        sites = vars(self).get("sites", {})
-        key = f"{kind} {len(sites)}"
-        if key not in self._found:
-            roots = {**self._roots, **{root: root for root in sites.values()}}
-            found = [root / kind for root, trust in roots.items() if self._is_folder(root / kind, trust)]
-            self._found[key] = [*found, bundled(kind)]
-        return self._found[key]
+        roots = {**self._roots, **{root: root for root in vars(self).get("sites", {}).values()}}
+        found = (root / kind for root, trust in roots.items() if self._is_folder(root / kind, trust))
+        return [*found, bundled(kind)]
 
     @functools.cached_property
     def sites(self) -> dict[str, Path]:
@@ -102,10 +98,6 @@ class Places:
         """Whether a folder may be used; of templates, all files must be safe."""
         inside = _inside(folder) if folder.name == "templates" else ()
         return _is(stat.S_ISDIR, folder) and self._counts(folder, trust, [("it", folder), *inside])
-
-    @functools.cached_property
-    def _found(self) -> dict[str, list[Path]]:
-        return {}
 
     @functools.cached_property
     def _roots(self) -> dict[Path, Path]:

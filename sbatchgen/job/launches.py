@@ -104,7 +104,7 @@ class Launch:
         """Whether srun itself starts each process of a training."""
         if self.step is None or self.launcher or self.mpi or not self.is_training:
             return False
-        return not _HIDDEN.search(self.program.words[0].text if self.program.words else "")
+        return not _HIDDEN.search(self.program.words[0].text)
 
     @property
     def step_gpus(self) -> ToolOption | None:
