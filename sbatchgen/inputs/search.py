@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import functools
 import os
-import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from os.path import isdir, isfile  # they take any name, and folders that this user can't see
 from pathlib import Path
 
 from sbatchgen.errors import DocumentError, Problem, did_you_mean
@@ -62,7 +62,7 @@ class Places:
         """The sbatchgen.yaml of this folder or of the nearest parent."""
         for folder in (self.folder, *self.folder.parents):
             file = folder / PROJECT_FILE
-            if _is(stat.S_ISREG, file) and self._counts(file, folder, [("its folder", folder), ("it", file)]):
+            if isfile(file) and self._counts(file, folder, [("its folder", folder), ("it", file)]):  # noqa: PTH113
                 return file
         return None
 
@@ -97,7 +97,7 @@ class Places:
     def _is_folder(self, folder: Path, trust: Path) -> bool:
         """Whether a folder may be used; of templates, all files must be safe."""
         inside = _inside(folder) if folder.name == "templates" else ()
-        return _is(stat.S_ISDIR, folder) and self._counts(folder, trust, [("it", folder), *inside])
+        return isdir(folder) and self._counts(folder, trust, [("it", folder), *inside])  # noqa: PTH112
 
     @functools.cached_property
     def _roots(self) -> dict[Path, Path]:
@@ -163,7 +163,7 @@ class Places:
     def _is_profile(self, file: Path) -> bool:
         root = file.parents[1]
         trust = root if root in vars(self).get("sites", {}).values() else self._roots.get(root)
-        return _is(stat.S_ISREG, file) and (trust is None or self._counts(file, trust, [("it", file)]))
+        return isfile(file) and (trust is None or self._counts(file, trust, [("it", file)]))  # noqa: PTH113
 
     def profile(self, name: str) -> Path:
         """The file of a profile, by name or by path.
@@ -189,14 +189,6 @@ class Places:
         """The file of a profile in the folders that are known so far."""
         files = (folder / f"{name}.yaml" for folder in self.folders("profiles") if name)
         return next((file for file in files if self._is_profile(file)), None)
-
-
-def _is(kind: Callable[[int], bool], path: Path) -> bool:
-    """Whether a path is of a kind, as S_ISREG of `stat`, and can be seen by this user."""
-    try:
-        return kind(path.stat().st_mode)
-    except (OSError, ValueError):
-        return False
 
 
 def _inside(folder: Path) -> Iterator[tuple[str, Path]]:
