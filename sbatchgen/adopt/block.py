@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
@@ -103,6 +103,10 @@ class Block:
         made = all(one.context.top and not one.subscript and not one.append for one in self.sets)
         outer = [one for one in self.outer if one.name not in ("export", "declare", "readonly", "typeset")]
         return bool(self.sets) and made and not outer
+
+    def sets_only(self, names: Container[str]) -> bool:
+        """Whether it does nothing but set some of these variables."""
+        return self.only_sets and all(name in names for name in self.assigned)
 
     @cached_property
     def only_assigns(self) -> bool:

@@ -48,7 +48,7 @@ class _Environment:
     """The blocks before a launch.
 
     Attributes:
-        meets: Whether the processes meet: then the script names the place, and their ranks.
+        meets: Whether processes connect to each other: then the new script sets the master address and ranks.
         used: The variables that the script expands.
         values: The variables that a job's env can hold: always exported, and told by the text.
     """
@@ -72,9 +72,7 @@ class _Environment:
     def read(self) -> None:
         """Take over what has a key, and keep the rest."""
         draft = self.draft
-        rest = (
-            list(self.before) if draft.setup else runtime.without_modules(draft, self.before, self._is_passed)
-        )
+        rest = [*self.before] if draft.setup else runtime.without_modules(draft, self.before)
         found = runtime.Activation() if "runtime" in draft.profile else runtime.activated(draft, rest)
         free = [block for block in rest if block not in found.blocks]
         kept = self._kept(free)
@@ -102,10 +100,6 @@ class _Environment:
                 found |= block.uses & assigned
         return frozenset(found)
 
-    def _is_passed(self, block: Block) -> bool:
-        """Whether a block only sets variables of the old master address and ranks."""
-        return block.only_sets and block.assigned <= self.draft.meeting
-
     def _literal(self, one: Assignment) -> str | None:
         """The value of an exported variable that a job's env can hold."""
         plain = one.exported and one.by in ("export", "") and one.context.top and not one.append
@@ -125,7 +119,7 @@ class _Environment:
         needed = set(self.draft.needed)
         acts = False  # whether a program follows that is kept: it may read any variable
         for block in reversed(blocks):
-            if self._is_passed(block):
+            if block.sets_only(self.draft.meeting):
                 stays = bool(block.assigned & needed)
             elif block.only_assigns:
                 exported = [one for one in block.sets if one.exported]

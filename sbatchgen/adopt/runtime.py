@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -27,21 +27,19 @@ class Activation:
     blocks: list[Block] = field(default_factory=list)
 
 
-def without_modules(draft: Draft, before: Sequence[Block], passed: Callable[[Block], bool]) -> list[Block]:
-    """The other blocks; modules are understood where nothing before them may change what they load."""
-    found = [block for block in before if _loads(block) is not None]
-    if not found:
-        return list(before)
-    earlier = before[: before.index(found[-1])]
-    others = [block for block in earlier if block not in found and not passed(block)]
-    if any(not block.is_inert or block.is_of_modules for block in others):
-        return list(before)
-    loaded = [name for block in found for name in _loads(block) or ()]
+def without_modules(draft: Draft, before: Sequence[Block]) -> list[Block]:
+    """The other blocks; the modules are taken over, unless something before may change what they load."""
+    found = {block: names for block in before if (names := _loads(block)) is not None}
+    loaded = [name for names in found.values() for name in names]
     if not loaded:
         return list(before)
+    earlier = before[: before.index([*found][-1])]
+    others = [block for block in earlier if block not in found and not block.sets_only(draft.meeting)]
+    if any(not block.is_inert or block.is_of_modules for block in others):
+        return list(before)
     draft.profile["modules"] = loaded
-    for block in found:
-        draft.add(block.lines, "understood", "modules", *(_loads(block) or ("purge",)))
+    for block, names in found.items():
+        draft.add(block.lines, "understood", "modules", *(names or ("purge",)))
     if not any("purge" in block.text for block in found):
         draft.note("modules are loaded after a module purge, which the old script did not do")
     return [block for block in before if block not in found]
