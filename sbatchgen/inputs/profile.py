@@ -13,7 +13,7 @@ from sbatchgen.inputs.job import GpuRequest, Launcher, Mode, RuntimeName
 from sbatchgen.inputs.options import NAMES, SbatchOptions, described, required
 from sbatchgen.units import Argument, Count, Duration, EnvName, Memory, Port, Release, ShellPath, Text
 
-_INTERFACE = re.compile(r"[^\s/,^=]{1,15}")  # of Linux: IFNAMSIZ
+_INTERFACE = r"[^\s/,^=]{1,15}"  # of Linux: IFNAMSIZ
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -132,7 +132,7 @@ class Network:
             what = f"{self.port_count} ports from {self.port_base} on end above the last port, {Port.LAST}"
             yield "port_count", what, f"write port_count: {most}, or less"
         for name in (self.gloo_socket_ifname or "").split(","):  # NCCL alone knows ^ and =
-            if name and not _INTERFACE.fullmatch(name):
+            if name and not re.fullmatch(_INTERFACE, name):
                 what = f"gloo needs names of interfaces, but '{name}' is not one"
                 yield "gloo_socket_ifname", what, "name them, as ib0 or ib0,ib1"
 
