@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from sbatchgen.finding import Place
 from sbatchgen.job.job import Job
 from sbatchgen.job.known_options import PYXIS, RENAMED, is_near, known_plugins, of_plugins, table
-from sbatchgen.plan.resources import UNLIMITED, Amounts, Resources
-from sbatchgen.sbatch import gres, tres_per_task
-from sbatchgen.sbatch.grammar import INFINITE, RefusedError, integer, mebibytes, minutes, node_range
+from sbatchgen.job.resources import resources
+from sbatchgen.plan.resources import Resources
 from sbatchgen.sbatch.header import READ, Token
 from sbatchgen.sbatch.options import Option, Stop, counting, scan
 from sbatchgen.sbatch.reader import Script, read
@@ -225,7 +224,13 @@ class JobScript(Job):
     @cached_property
     def resources(self) -> Resources:
         """What it asks Slurm for; a value that sbatch can't read counts as not given."""
-        return _resources(self)
+        return resources(
+            self.options,
+            slurm=self.slurm,
+            at=self.at_use,
+            nowhere=self.at(1),
+            default_partition=self.profile.default_partition,
+        )
 
     def at(self, line: int, column: int = 1, end: int = 0) -> Place:
         """A place in the script."""
@@ -277,62 +282,3 @@ def _uses(words: list[Token], known: Mapping[str, Spec]) -> Iterator[Option | St
         if stop is None:
             return
         start = numbers[id(stop.word)] + 1
-
-
-def _resources(script: JobScript) -> Resources:
-    text = {name: use.value or "" for name, use in script.options.items()}
-    count = {name: _count(name, text.get(name), script.slurm) for name in _COUNTS}
-    least, most = _nodes(text.get("nodes"), script.slurm)
-    return Resources(
-        options=text,
-        places={name: script.at_use(use) for name, use in script.options.items()},
-        nowhere=script.at(1),
-        nodes_min=least,
-        nodes_max=most,
-        ntasks=count["ntasks"],
-        ntasks_per_node=count["ntasks-per-node"],
-        cpus_per_task=count["cpus-per-task"],
-        cpus_per_gpu=count["cpus-per-gpu"],
-        gpus=gres.requested_gpus(text.get("gpus"), slurm=script.slurm),
-        gpus_per_node=gres.requested_gpus(text.get("gpus-per-node"), slurm=script.slurm),
-        gpus_per_task=_gpus_per_task(text.get("gpus-per-task"), script.slurm),
-        gres=gres.requested(text.get("gres", ""), slurm=script.slurm),
-        mem=mebibytes(text["mem"]) if "mem" in text else None,
-        mem_per_cpu=mebibytes(text["mem-per-cpu"]) if "mem-per-cpu" in text else None,
-        mem_per_gpu=mebibytes(text["mem-per-gpu"]) if "mem-per-gpu" in text else None,
-        time=_time(text.get("time")),
-        time_min=_time(text.get("time-min")),
-        default_partition=script.profile.default_partition,
-    )
-
-
-_COUNTS = ("ntasks", "ntasks-per-node", "cpus-per-task", "cpus-per-gpu")
-
-
-def _count(name: str, text: str | None, slurm: str) -> int | None:
-    try:
-        return None if text is None else integer(f"--{name}", text, positive=True, slurm=slurm)
-    except RefusedError:
-        return None
-
-
-def _gpus_per_task(text: str | None, slurm: str) -> Amounts | None:
-    if text is not None and slurm >= "24.05":  # sbatch reads these on its own
-        return tuple((kind or "", count) for kind, count in tres_per_task.per_task(text) if count > 0)
-    return gres.requested_gpus(text, slurm=slurm)
-
-
-def _nodes(text: str | None, slurm: str) -> tuple[int | None, int | None]:
-    try:
-        return (None, None) if text is None else node_range(text, slurm=slurm)
-    except RefusedError:
-        return None, None
-
-
-def _time(text: str | None) -> int | None:
-    """Seconds, in whole minutes as Slurm counts them; UNLIMITED for no limit."""
-    found = None if text is None else minutes(text)
-    if found is None:
-        return None
-    # Slurm takes a negative time for a very long one
-    return UNLIMITED if found in (0, INFINITE) else 60 * (found % 2**32)
