@@ -50,6 +50,14 @@ def is_file_name(profile: str) -> bool:
     return "/" in profile or profile.endswith((".yaml", ".yml"))
 
 
+def beside(file: Path, profile: str) -> str:
+    """A profile as the file that names it means it: a path is relative to that file's folder."""
+    if not is_file_name(profile):
+        return profile
+    path = file.parent / profile
+    return f"./{path}" if not path.is_absolute() and "/" not in str(path) else str(path)
+
+
 @dataclass(eq=False, repr=False)
 class Places:
     """Where to look, as the environment and the current folder say."""

@@ -12,7 +12,7 @@ from sbatchgen.inputs.document import Document, read
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.nodes import MAX_SHOWN
 from sbatchgen.inputs.profile import Profile
-from sbatchgen.inputs.search import Places
+from sbatchgen.inputs.search import Places, beside
 from sbatchgen.job.job import DEFAULT_SLURM, NO_CLUSTER
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint, rules
@@ -122,8 +122,6 @@ def _profile(places: Places, named: str | None, project: JobSpec) -> Profile | N
     """The cluster, if one is named."""
     name = named or places.environment.get("SBATCHGEN_PROFILE")
     if not name and project.profile and places.project:
-        from sbatchgen.plan.request import beside
-
         name = beside(places.project, project.profile)
     return checked(places.profile(name)).value if name else None
 

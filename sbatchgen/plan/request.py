@@ -13,7 +13,7 @@ from sbatchgen.inputs.flags import layer_of, parameters
 from sbatchgen.inputs.job import MODES, JobSpec
 from sbatchgen.inputs.layers import BY_DEFAULT, Layer, Level, Origin, layer
 from sbatchgen.inputs.profile import Profile
-from sbatchgen.inputs.search import PROJECT_FILE, Places, is_file_name
+from sbatchgen.inputs.search import PROJECT_FILE, Places, beside, is_file_name
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.resolve import named_partition, resolve
 from sbatchgen.units import JobName, ShellPath, Text, is_utf8
@@ -130,14 +130,6 @@ def _profile_name(
             where = one.places["profile"]
             return beside(Path(where.rpartition(":")[0]), named), Origin(one.level, where)
     return "local", Origin(Level.DEFAULT, "no profile is set")
-
-
-def beside(file: Path, profile: str) -> str:
-    """A profile as the file that names it means it: a path is relative to that file's folder."""
-    if not is_file_name(profile):
-        return profile
-    path = file.parent / profile
-    return f"./{path}" if not path.is_absolute() and "/" not in str(path) else str(path)
 
 
 def _rerun(job: str, profile: str, args: tuple[str, ...], given: Mapping[str, Any]) -> tuple[str, ...]:
