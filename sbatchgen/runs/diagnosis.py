@@ -12,15 +12,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from sbatchgen.errors import Problem, SlurmError
-from sbatchgen.runs import log, process
+from sbatchgen.job.script import JobScript
+from sbatchgen.runs import process
 from sbatchgen.runs.events import STATUS
 from sbatchgen.runs.failure import Failure, failures, look_bad
-from sbatchgen.runs.index import LOST, RunJob
+from sbatchgen.runs.index import LOST, Run, RunJob
+from sbatchgen.runs.log import end as end_of
+from sbatchgen.runs.log import find
 from sbatchgen.runs.points import FAILED, numbers
 from sbatchgen.runs.progress import Progress, read_progress
 from sbatchgen.runs.record import path as record_path
 from sbatchgen.runs.record import read, records
 from sbatchgen.runs.screen import headline, one_line
+from sbatchgen.runs.scripts import parsed
 from sbatchgen.runs.status import RunState, before, is_local
 from sbatchgen.slurm.accounting import JobInAccounting, accounting
 from sbatchgen.slurm.queue import queue
@@ -33,6 +37,8 @@ _NO_FAILURE = ("COMPLETED", "REVOKED", LOST)
 MOST = 3  # causes that people are shown
 LINES = 20_000  # of a log that are read, from its end
 SHOWN = 300  # characters of a line of the log
+_EXIT_STATUS = re.compile(r"FAILED [1-9]\d*:0")
+SETUP_ENDS = "set +eu "  # what a script of sbatchgen says behind a setup that sets options of bash
 # What a script of sbatchgen prints at each start of its job; the log is appended.
 START = re.compile(r"Job \d+ on \S+, restart \d+ of at most \d+")
 
@@ -46,7 +52,7 @@ class Diagnosis:
         failed: Whether it has failed.
         says: What its newest job does, or how it ended.
         fix: What to do if it waits.
-        log: The log that was read, or status.json if that alone tells something; or "".
+        log: The log that was read, or the script or status.json if that alone tells something; or "".
         causes: What most likely happened, the likeliest first.
         lines: If nothing is known: the last lines of the log that look like an error, with their numbers.
         problems: Why something could not be looked at.
@@ -60,6 +66,27 @@ class Diagnosis:
     causes: Sequence[Failure] = ()
     lines: Sequence[tuple[int, str]] = ()
     problems: Sequence[Problem] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _End:
+    """How a job, or a task of one, has ended, and what it has left.
+
+    Attributes:
+        run, job: Whose it is.
+        how: State, exit code and signal, "FAILED 1:0"; "" if nobody knows.
+        folder: Where its training writes.
+        training: What that tells.
+        log, lines: The newest log, "" if there is none, and the lines of its last start.
+    """
+
+    run: Run
+    job: RunJob
+    how: str
+    folder: Path
+    training: Progress | None
+    log: str
+    lines: Sequence[tuple[int, str]]
 
 
 def is_failed(one: RunState) -> bool:
@@ -89,16 +116,15 @@ def diagnose(one: RunState, environment: Mapping[str, str], task: str = "") -> D
     row = _row(rows, task, first, in_turn=in_turn)
     task = task or (row.task if row else "")
     folder = one.run.folder / task if task.isdecimal() and not in_turn else one.run.folder
-    training = read_progress(folder)
+    log, lines = _log(one.run.folder, job, task)
+    how, training = _how(job, row, one.run.folder), read_progress(folder)
+    end = _End(run=one.run, job=job, how=how, folder=folder, training=training, log=log, lines=lines)
     name, ended = (row.state.name, row.state.ended) if row else (job.state, job.ended)
-    path, lines = _log(one.run.folder, job, task)
-    causes: Sequence[Failure] = ()
     failed = ended and ((bool(name) and name not in _NO_FAILURE) or _says_failed(training, job))
+    causes: Sequence[Failure] = ()
     if failed or (ended and not name):  # Slurm has forgotten it: the log alone may tell
-        causes = failures(_ended(job, row, one.run.folder), lines, run)
+        log, causes = _causes(end)
         failed = failed or bool(causes)
-    if failed and not causes and training and _says_failed(training, job):
-        path, causes = str(folder / STATUS), _in_words(training.reason, run)
     if task:
         says = (
             f"{'point' if one.sweep else 'task'} {task} of job {job.id} {row.state.words if row else 'ended'}"
@@ -109,9 +135,9 @@ def diagnose(one: RunState, environment: Mapping[str, str], task: str = "") -> D
     return Diagnosis(
         run=run,
         failed=failed,
-        says=says + _status(row) + _by(row),
+        says=_with_who(says + _status(row), row),
         fix=reason(waits.reason, waits.id).fix if waits else "",
-        log=path,
+        log=log,
         causes=causes,
         lines=look_bad(lines) if failed and not causes else (),
         problems=problems,
@@ -143,10 +169,35 @@ def _says_failed(training: Progress | None, job: RunJob) -> bool:
     return bool(training and training.state == "failed" and (training.time or 0) >= job.submitted)
 
 
+def _causes(end: _End) -> tuple[str, Sequence[Failure]]:
+    """The causes that can be seen, and the file whose lines tell them."""
+    if found := failures(end.how, end.lines, end.run.name):
+        return end.log, found
+    if end.training and _says_failed(end.training, end.job):
+        return str(end.folder / STATUS), _in_words(end.training.reason, end.run.name)
+    script = parsed(end.run.folder, end.job.id) if end.log and not end.lines else None
+    if script and _EXIT_STATUS.fullmatch(end.how) and (found := _in_setup(script)):
+        return script.file, found
+    return end.log, ()
+
+
 def _in_words(why: str, run: str) -> list[Failure]:
     """The cause in what the trainer has left as its reason."""
     own = Failure(cause="own-words", rank="own", means=why, fix="", says=why)
     return failures("", [(0, why)], run) or ([own] if why else [])
+
+
+def _in_setup(script: JobScript) -> list[Failure]:
+    """The `set -e` of a profile's setup, which can end a script before it has printed anything."""
+    means = "a command in the profile's setup failed: its `set -e` ends the script without a message"
+    fix = "run the lines above that one on a node; with `set -x` in setup the log shows each command"
+    return [
+        Failure(cause="setup", rank="own", means=means, fix=fix, line=number, says=line)
+        for number, line in enumerate(script.lines, 1)
+        if line.startswith(SETUP_ENDS)
+        and script.body.option_at("errexit", number)
+        and "error" not in script.resources  # else stdout is elsewhere, and may not be empty
+    ]
 
 
 def _rows(job: RunJob, environment: Mapping[str, str]) -> tuple[list[SlurmJob], list[Problem]]:
@@ -164,7 +215,7 @@ def _rows(job: RunJob, environment: Mapping[str, str]) -> tuple[list[SlurmJob], 
     return known, []
 
 
-def _ended(job: RunJob, row: SlurmJob | None, folder: Path) -> str:
+def _how(job: RunJob, row: SlurmJob | None, folder: Path) -> str:
     """How it ended, for `failures`."""
     if row:
         return f"{row.state.name} {row.exit_code}:{row.signal}"
@@ -175,12 +226,12 @@ def _ended(job: RunJob, row: SlurmJob | None, folder: Path) -> str:
 def _log(folder: Path, job: RunJob, task: str) -> tuple[str, list[tuple[int, str]]]:
     """The newest log of a job, and the lines of its last start."""
     about = (replace(one, log=one.errors or one.log) for one in records(folder) if one.job == job.id)
-    paths = [path for one in about for path in log.find(one, task)]
+    paths = [path for one in about for path in find(one, task)]
     if not paths:
         return "", []
     lines = deque[tuple[int, str]](maxlen=LINES)
     with contextlib.suppress(OSError):
-        for number, line in log.end(paths[-1]):
+        for number, line in end_of(paths[-1]):
             if START.match(line):
                 lines.clear()
             lines.append((number, line))
@@ -193,13 +244,14 @@ def _status(row: SlurmJob | None) -> str:
     return f", signal {row.signal}" if row.signal else f", exit status {row.exit_code}"
 
 
-def _by(row: SlurmJob | None) -> str:
-    """Who has cancelled it."""
+def _with_who(says: str, row: SlurmJob | None) -> str:
+    """The same with the user who cancelled it."""
     if not isinstance(row, JobInAccounting) or row.cancelled_by is None:
-        return ""
+        return says
+    who = f"the user with the id {row.cancelled_by}"
     with contextlib.suppress(KeyError):
-        return f" by {pwd.getpwuid(row.cancelled_by).pw_name}"
-    return f" by the user with the id {row.cancelled_by}"
+        who = pwd.getpwuid(row.cancelled_by).pw_name
+    return says.replace(row.state.words, f"{row.state.words} by {who}", 1)
 
 
 def as_text(one: Diagnosis) -> str:

@@ -240,16 +240,17 @@ def test_slurm_is_asked_about_a_job_where_it_was_submitted_to(
     assert "most likely: the training was asked to stop" in command("diagnose", "ddp").out
 
 
+@pytest.mark.parametrize(("nodes", "more"), [("n1", ""), ("", ": it has never started")])
 def test_who_cancelled_a_job_is_told_where_slurm_knows(
-    folder: Path, programs: Path, command: Command
+    folder: Path, programs: Path, command: Command, nodes: str, more: str
 ) -> None:
-    run_of(folder, programs, "CANCELLED", 15)
+    run_of(folder, programs, "CANCELLED", 15, NodeList=nodes)
     recorded = json.loads((FIXTURES / "sacct_22.05.json").read_text())
     values = {"JobID": "4711", "State": "CANCELLED by 0", "ExitCode": "0:15"}
     recorded["jobs"] = [[values.get(name, "") for name in recorded["fields"]]]
     (folder / "sacct.json").write_text(json.dumps(recorded))
     fakes.sacct(programs, folder / "sacct.json")
-    assert command("diagnose", "ddp").out.startswith("ddp: job 4711 cancelled by root\n")
+    assert command("diagnose", "ddp").out.startswith(f"ddp: job 4711 cancelled by root{more}\n")
     assert command("status", "ddp").err == ""
 
 
@@ -271,6 +272,27 @@ def test_no_words_of_a_log_reach_the_terminal_as_they_are(
     assert shown.status == 0, shown.err
     assert not {"\x1b", "\x00", "\x9b", "\x07"} & set(shown.out + shown.err)
     assert json.loads(command("diagnose", "ddp", "--format", "json").out)["causes"][0]["cause"] == "own-words"
+
+
+@pytest.mark.parametrize(
+    ("setup", "trainer", "expected"),
+    [
+        ("[set -e, 'false']", "", "most likely: a command in the profile's setup failed"),
+        ("[set -e]", "print('x', flush=True); raise SystemExit(1)", "no known cause; of its log:\n"),
+        ("['false']", "raise SystemExit(1)", "no known cause\n"),
+    ],
+)
+def test_a_setup_that_ends_the_script_without_a_word_is_told(
+    folder: Path, command: Command, setup: str, trainer: str, expected: str
+) -> None:
+    (folder / "p.yaml").write_text(
+        f'name: p\nurl: ""\nchecked: 2026-11-20\nscheduler: none\nsetup: {setup}\n'
+    )
+    (folder / "train.py").write_text(trainer)
+    assert command("submit", "cpu", "--profile", "./p.yaml", "--yes", "--trainer", "train.py").status == 1
+    said = command("diagnose", "cpu").out
+    assert expected in said
+    assert (".slurm:" in said and "with `set -x` in setup" in said) is ("most likely" in expected)
 
 
 def test_the_start_of_a_job_is_what_its_script_prints() -> None:
