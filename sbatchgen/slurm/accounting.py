@@ -21,7 +21,6 @@ _FIELDS = {
     "id": "JobID",
     "state": "State",
     "reason": "Reason",
-    "submit": "Submit",
     "start": "Start",
     "end": "End",
     "used": "ElapsedRaw",
@@ -29,7 +28,6 @@ _FIELDS = {
     "nodes": "NNodes",
     "node_list": "NodeList",
     "exit_status": "ExitCode",
-    "name": "JobName",
 }
 # --noconvert leaves MaxRSS in bytes, and the memory of a TRES in MiB (sacct/print.c).
 _USAGE_FIELDS = {

@@ -21,7 +21,6 @@ _FIELDS = {
     "id": "JobArrayID",
     "state": "State",
     "reason": "Reason",
-    "submit": "SubmitTime",
     "start": "StartTime",
     "end": "EndTime",
     "used": "TimeUsed",
@@ -30,8 +29,6 @@ _FIELDS = {
     "node_list": "NodeList",
     "exit_status": "exit_code",
     "restarts": "RestartCnt",
-    "dependency": "Dependency",
-    "name": "Name",
     "command": "Command",
 }
 _NONE_KNOWN = re.compile(r"^slurm_load_jobs error: Invalid job id specified$", re.MULTILINE)
@@ -43,12 +40,10 @@ class JobInQueue(SlurmJob):
 
     Attributes:
         restarts: How often it was requeued.
-        dependency: What it waits for: "afterok:4710(unfulfilled)", or "".
         command: The path of its script; "" if it came from stdin. What is not UTF-8 in it is replaced.
     """
 
     restarts: int
-    dependency: str
     command: str
 
 
@@ -101,6 +96,5 @@ def _job(row: Mapping[str, str]) -> JobInQueue:
         used_s=seconds(row["used"]) or 0,
         limit_s=seconds(row["limit"]),
         restarts=count(row["restarts"]),
-        dependency=text(row["dependency"]),
         command=text(row["command"]),
     )

@@ -25,13 +25,12 @@ class SlurmJob:
         task: The task: "3", "[5-9%2]" for those that wait, or "" if the job is not an array.
         state: Its state.
         reason: Why it waits, or how it ended, as reason.py explains it; "None" if there is none.
-        submit, start, end: When, in local time; None if not known.
+        start, end: When, in local time; None if not known.
         used_s: How long it has run.
         limit_s: Its time limit; None if it has none, or it is not known.
         nodes: How many.
         node_list: Which: "n[1-4]"; "" if none are allocated.
         exit_code, signal: How its script ended; 0 and 0 before that.
-        name: Its name; it may hold anything.
     """
 
     id: str
@@ -39,7 +38,6 @@ class SlurmJob:
     task: str
     state: State
     reason: str
-    submit: datetime | None
     start: datetime | None
     end: datetime | None
     used_s: int
@@ -48,18 +46,17 @@ class SlurmJob:
     node_list: str
     exit_code: int
     signal: int
-    name: str
 
 
 def separator() -> str:
-    """What stands between values: nobody can guess it, and put it into the name of a job."""
+    """What stands between values: nobody can guess it, and put it into the path of a script."""
     return f"\x1f{secrets.token_hex(8)}\x1f"
 
 
 def rows(printed: str, between: str, names: Sequence[str]) -> Iterator[dict[str, str]]:
     """The rows of a table in which the separator follows each value, and a line break each row.
 
-    Line breaks in values are kept: names of jobs and paths may hold some. The first value, an id, holds none,
+    Line breaks in values are kept: the path of a script may hold some. The first value, an id, holds none,
     and what stands above it is of a site's own wrapper.
     """
     values = printed.split(between)
@@ -78,12 +75,10 @@ def common(row: Mapping[str, str]) -> dict[str, Any]:
         "task": (number[2] or "") if number else "",
         "state": state(row["state"]),
         "reason": row["reason"],
-        "submit": time(row["submit"]),
         "start": time(row["start"]),
         "end": time(row["end"]),
         "nodes": count(row["nodes"]),
         "node_list": text(row["node_list"]),
         "exit_code": exit_code,
         "signal": signal,
-        "name": row["name"],
     }

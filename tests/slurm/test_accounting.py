@@ -57,11 +57,6 @@ def test_how_jobs_ended(release: str, environment: dict[str, str]) -> None:
     assert jobs["7_[1-89:2%2]"].start is None
 
 
-def test_names_that_look_like_something_else(environment: dict[str, str]) -> None:
-    one = next(one for one in told(environment) if one.job == 5)
-    assert one.name == "a|b\nc\x1f\x1e?"
-
-
 def test_the_last_run_of_a_requeued_job_counts(environment: dict[str, str]) -> None:
     assert [(one.state.name, one.used_s) for one in told(environment) if one.job == 4] == [("COMPLETED", 40)]
 
