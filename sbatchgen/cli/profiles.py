@@ -106,7 +106,8 @@ def _update(name: str, cluster: LiveCluster, *, today: str, yes: bool) -> None:
     import sys
 
     from sbatchgen import files
-    from sbatchgen.discover.comparison import differences, findings, updated
+    from sbatchgen.discover.comparison import differences, findings
+    from sbatchgen.discover.update import updated
     from sbatchgen.inputs.document import MAX_BYTES, decode, read
     from sbatchgen.inputs.profile import Profile
     from sbatchgen.inputs.search import Places

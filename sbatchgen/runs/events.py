@@ -41,19 +41,19 @@ def events(folder: Path) -> Iterator[dict[str, Any]]:
     return (event for event in map(_parsed, io.BytesIO(data)) if isinstance(event.get("event"), str))
 
 
-def first_events(folder: Path, most: int = MAX_LINE) -> list[dict[str, Any]]:
+def first_events(folder: Path) -> list[dict[str, Any]]:
     """The events at the start of the file, in their order; none if it can't be read."""
-    return _some(folder, files.read, most)
+    return _some(folder, files.read)
 
 
-def last_events(folder: Path, most: int = MAX_LINE) -> list[dict[str, Any]]:
+def last_events(folder: Path) -> list[dict[str, Any]]:
     """The events at the end of the file, in their order; none if it can't be read."""
-    return _some(folder, files.read_end, most)
+    return _some(folder, files.read_end)
 
 
-def _some(folder: Path, read: Callable[[Path, int], bytes], most: int) -> list[dict[str, Any]]:
+def _some(folder: Path, read: Callable[[Path, int], bytes]) -> list[dict[str, Any]]:
     try:
-        data = read(folder / EVENTS, most)
+        data = read(folder / EVENTS, MAX_LINE)
     except OSError:
         return []
     return [event for event in map(_parsed, data.split(b"\n")) if isinstance(event.get("event"), str)]

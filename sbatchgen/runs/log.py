@@ -30,19 +30,14 @@ def find(record: Record, task: str = "") -> list[Path]:
         task = str(int(task) - record.first)
     if not record.log or task.startswith("-"):
         return []
-    pieces = "".join(
-        _filled(record, task, part) for part in re.split(r"(%\d{0,2}[%AJNabjnstux])", record.log)
-    )
+    names = _PATTERN.sub(lambda match: _filled(record, task, match), glob.escape(record.log))
     with contextlib.suppress(OSError):
-        return sorted((Path(name) for name in glob.glob(pieces)), key=lambda file: file.stat().st_mtime)  # noqa: PTH207
+        return sorted((Path(name) for name in glob.glob(names)), key=lambda file: file.stat().st_mtime)  # noqa: PTH207
     return []
 
 
-def _filled(record: Record, task: str, part: str) -> str:
-    """A part of the log's name for `glob`: patterns that only the running job knows match anything."""
-    match = _PATTERN.fullmatch(part)
-    if match is None:
-        return glob.escape(part)
+def _filled(record: Record, task: str, match: re.Match[str]) -> str:
+    """A pattern of the log's name for `glob`: what only the running job knows matches anything."""
     width, letter = int(match[1] or 0), match[2]
     if letter == "%":
         return "%"

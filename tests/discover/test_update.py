@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.discover.cluster import LiveCluster
-from sbatchgen.discover.comparison import Difference, differences, updated
+from sbatchgen.discover.comparison import Difference, differences
 from sbatchgen.discover.profile import text
 from sbatchgen.discover.shapes import MEMORY_DIFFERS
+from sbatchgen.discover.update import updated
 from sbatchgen.inputs.document import decode
 from sbatchgen.inputs.profile import Profile, Qos
 from sbatchgen.slurm.accounts import Account
