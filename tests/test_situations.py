@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 import pytest
 
 from sbatchgen.errors import DocumentError
-from sbatchgen.runs import dataset
+from sbatchgen.prepare import dataset
 from sbatchgen.runs import events as events_module
 from sbatchgen.runs.curves import read_history
 from tests.conftest import REPOSITORY, Command

@@ -25,7 +25,7 @@ IMAGES = click.IntRange(min=1, max=1_000_000)  # they are drawn in memory
 @click.option("--seed", type=int, help="Seed of the drawing (--synthetic).")
 def data_mnist(folder: str, *, synthetic: bool, **drawing: int | None) -> None:
     """Get MNIST as IDX files."""
-    from sbatchgen.runs.dataset import download_mnist, draw_mnist
+    from sbatchgen.prepare.dataset import download_mnist, draw_mnist
 
     given = {name: value for name, value in drawing.items() if value is not None}
     if synthetic:

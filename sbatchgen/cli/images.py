@@ -63,7 +63,7 @@ def image_build(**given: str | None) -> None:
 def _prepare(
     program: str, verb: str, *, source: str | None, to: str | None, profile: str | None, force: object
 ) -> None:
-    from sbatchgen.runs.image import prepare
+    from sbatchgen.prepare.image import prepare
 
     if source is None or to is None:
         source, to = _of_profile(program, profile, source, to)

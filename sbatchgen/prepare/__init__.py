@@ -1,0 +1,1 @@
+"""What a job needs, made before it holds GPUs."""
