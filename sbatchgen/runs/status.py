@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -109,24 +109,20 @@ def _seen(
     rows: dict[str, list[JobInQueue]] = {}
     problems: list[Problem] = []
     for cluster in sorted({job.cluster for job in of_slurm}):
+        theirs = [job for job in of_slurm if job.cluster == cluster]
         try:
-            theirs = [job for job in of_slurm if job.cluster == cluster]
-            _ask(theirs, cluster, folders, environment, seen=seen, found=rows)
+            for job, its_rows in _on_cluster(theirs, cluster, folders, environment):
+                seen[job.key] = job
+                rows[job.key] = its_rows
         except SlurmError as error:
             problems += error.problems
     return seen, rows, problems
 
 
-def _ask(
-    jobs: Sequence[RunJob],
-    cluster: str,
-    folders: Mapping[str, Path],
-    environment: Mapping[str, str],
-    *,
-    seen: dict[str, RunJob],
-    found: dict[str, list[JobInQueue]],
-) -> None:
-    """Enter the jobs of a cluster as they are now into `seen`, and squeue's rows of each into `found`."""
+def _on_cluster(
+    jobs: Sequence[RunJob], cluster: str, folders: Mapping[str, Path], environment: Mapping[str, str]
+) -> Iterator[tuple[RunJob, list[JobInQueue]]]:
+    """Each job of a cluster as it is now, with squeue's rows of it; one that may still come is left out."""
     now, answer = time.time(), queue(environment, cluster=cluster)
     by_id: dict[str, list[JobInQueue]] = {}
     by_key: dict[str, str] = {}
@@ -138,15 +134,15 @@ def _ask(
         id_ = by_key.get(job.key, "") or job.id
         rows = by_id.get(id_, [])
         if rows and key_of(rows[0].command) not in ("", job.key):
-            seen[job.key] = job._replace(state=LOST, ended=True, says=_FORGOTTEN, seen=now)
+            yield job._replace(state=LOST, ended=True, says=_FORGOTTEN, seen=now), []
         elif rows:
-            found[job.key] = rows
-            seen[job.key] = _of_rows(job._replace(id=id_), rows, now, folders[job.run])
+            yield _of_rows(job._replace(id=id_), rows, now, folders[job.run]), rows
         elif id_:
             gone.append(job)
         elif job.state == LOST or now - job.submitted > SUBMITS_S:
-            seen[job.key] = _never_came(job, now)
-    seen |= _from_accounting(gone, folders, environment, now)
+            yield _never_came(job, now), []
+    for job in _from_accounting(gone, cluster, folders, environment, now):
+        yield job, []
 
 
 def _of_rows(job: RunJob, rows: Sequence[SlurmJob], now: float, folder: Path) -> RunJob:
@@ -188,23 +184,24 @@ def _tasks(task: str) -> int:
 
 
 def _from_accounting(
-    gone: Sequence[RunJob], folders: Mapping[str, Path], environment: Mapping[str, str], now: float
-) -> dict[str, RunJob]:
+    gone: Sequence[RunJob],
+    cluster: str,
+    folders: Mapping[str, Path],
+    environment: Mapping[str, str],
+    now: float,
+) -> Iterator[RunJob]:
     """The last states of jobs that squeue no longer knows."""
     if not gone:
-        return {}
-    answer = accounting([job.id for job in gone], before(gone), environment, cluster=gone[0].cluster)
+        return
     by_id: dict[str, list[SlurmJob]] = {}
-    for row in answer or ():
+    for row in accounting([job.id for job in gone], before(gone), environment, cluster=cluster) or ():
         by_id.setdefault(str(row.job), []).append(row)
-    seen = {}
     for job in gone:
         rows = by_id.get(job.id, [])
         if rows and all(row.state.ended for row in rows):
-            seen[job.key] = _of_rows(job, rows, now, folders[job.run])
+            yield _of_rows(job, rows, now, folders[job.run])
         else:
-            seen[job.key] = job._replace(state="", ended=True, says="no longer in the queue", seen=now)
-    return seen
+            yield job._replace(state="", ended=True, says="no longer in the queue", seen=now)
 
 
 def _never_came(job: RunJob, now: float) -> RunJob:
