@@ -9,8 +9,9 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from sbatchgen import files
@@ -86,7 +87,8 @@ def submit(
         with _private(submission.script, submission.name, key) as script, _entered(index, key, note):
             asked, given = ("sbatch", "--parsable", *options, str(script)), submission.asked.get("clusters")
             clusters = env.get("SBATCH_CLUSTERS") or (given.value if given else "")
-            accepted = ask(asked, env, refused(submission), note, arguments=arguments, clusters=clusters)
+            refused = partial(refusal, submission.asked)
+            accepted = ask(asked, env, refused, note, arguments=arguments, clusters=clusters)
     if index:
         with noted(note):
             index.accepted(key, accepted.job, accepted.cluster)
@@ -180,18 +182,13 @@ def _entered(index: Index | None, key: str, note: Note) -> Iterator[None]:
         raise
 
 
-def refused(submission: Submission) -> Callable[[command.Output], SbatchgenError]:
-    """What makes the error of an answer of sbatch that refuses the job."""
-
-    def error(answer: command.Output) -> SbatchgenError:
-        if answer.status is None:
-            return SlurmError.of(answer.failure, fix="try again later")
-        said = refusals(answer.status, answer.err or answer.out, submission.asked)
-        unnamed = _OVER_A_LIMIT.search(answer.err) and not _LIMIT.search(answer.err)
-        kind = TooManyJobsError if unnamed or _TOO_MANY.search(answer.err) else SlurmError
-        return kind(refusal.problem for refusal in said)
-
-    return error
+def refusal(asked: Mapping[str, Asked], answer: command.Output) -> SbatchgenError:
+    """The error for an answer of sbatch that refuses a job with these options."""
+    if answer.status is None:
+        return SlurmError.of(answer.failure, fix="try again later")
+    unnamed = _OVER_A_LIMIT.search(answer.err) and not _LIMIT.search(answer.err)
+    kind = TooManyJobsError if unnamed or _TOO_MANY.search(answer.err) else SlurmError
+    return kind(one.problem for one in refusals(answer.status, answer.err or answer.out, asked))
 
 
 def ask_slurm(script: bytes, name: str, asked: Mapping[str, Asked], environment: Mapping[str, str]) -> Answer:

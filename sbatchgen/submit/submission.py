@@ -120,17 +120,8 @@ def _of_plan(
         request = with_log(request, f"{_in_directive(run_dir)}/{pattern}")
     if snapshot:
         request = with_snapshot(request, str(snapshot.folder))
-    findings = check(request.plan, log_folders_made=True)
-    begins, about_start = _start(request, environment, folder, run_dir)
-    queued: list[Finding] = []
-    if ask_squeue and run_dir and plan.slurm and _is_known(plan.run_dir):
-        queued = start.queued(run_dir, plan, environment)
-    if queued and begins and begins.state == "used":
-        about_start = []  # by that job
-    findings += [*about_start, *start.unset(plan, environment), *start.files_there(plan, folder, environment)]
-    if snapshot:
-        findings += missing(plan, snapshot)
-    findings += queued
+    begins, found = _found_here(plan, environment, folder, run_dir, snapshot, ask_squeue=ask_squeue)
+    findings = [*check(request.plan, log_folders_made=True), *found]
     broken = any(finding.severity == "error" for finding in findings)
     script = "" if broken else render_request(request)
     if script and plan.slurm:
@@ -212,11 +203,32 @@ def _about(request: Request, folder: Path) -> Record:
     )
 
 
+def _found_here(
+    plan: Plan,
+    environment: Mapping[str, str],
+    folder: Path,
+    run_dir: Path | None,
+    snapshot: Snapshot | None,
+    *,
+    ask_squeue: bool,
+) -> tuple[start.Start | None, list[Finding]]:
+    """What the job will find in its run folder; what is wrong with that, and what it needs and is missing."""
+    begins, findings = _start(plan, environment, folder, run_dir)
+    queued: list[Finding] = []
+    if ask_squeue and run_dir and plan.slurm and _is_known(plan.run_dir):
+        queued = start.queued(run_dir, plan, environment)
+    if queued and begins and begins.state == "used":
+        findings = []  # by that job
+    findings += [*start.unset(plan, environment), *start.files_there(plan, folder, environment)]
+    if snapshot:
+        findings += missing(plan, snapshot)
+    return begins, findings + queued
+
+
 def _start(
-    request: Request, environment: Mapping[str, str], folder: Path, run_dir: Path | None
+    plan: Plan, environment: Mapping[str, str], folder: Path, run_dir: Path | None
 ) -> tuple[start.Start | None, list[Finding]]:
     """What the job will find in its run folder, and what is wrong with that."""
-    plan = request.plan
     code = plan.profile.paths.code
     if (
         plan.trainer

@@ -231,7 +231,7 @@ def test_another_refusal_ends_a_sweep() -> None:
     ],
 )  # fmt: skip
 def test_a_limit_of_submitted_jobs_is_known(said: str, *, too_many: bool) -> None:
-    error = sbatch.refused(submission_of(""))(Output("sbatch", 1, "", said, 1.0))
+    error = sbatch.refusal({}, Output("sbatch", 1, "", said, 1.0))
     assert isinstance(error, TooManyJobsError) is too_many
 
 
