@@ -21,8 +21,8 @@ from sbatchgen.runs.log import end as end_of
 from sbatchgen.runs.log import find
 from sbatchgen.runs.points import FAILED, numbers
 from sbatchgen.runs.progress import Progress, read_progress
+from sbatchgen.runs.record import Record, read, records
 from sbatchgen.runs.record import path as record_path
-from sbatchgen.runs.record import read, records
 from sbatchgen.runs.screen import headline, one_line
 from sbatchgen.runs.scripts import parsed
 from sbatchgen.runs.status import RunState, before, is_local
@@ -116,7 +116,7 @@ def diagnose(one: RunState, environment: Mapping[str, str], task: str = "") -> D
     row = _row(rows, task, first, in_turn=in_turn)
     task = task or (row.task if row else "")
     folder = one.run.folder / task if task.isdecimal() and not in_turn else one.run.folder
-    log, lines = _log(one.run.folder, job, task)
+    log, lines = _log(kept, task)
     how, training = _how(job, row, one.run.folder), read_progress(folder)
     end = _End(run=one.run, job=job, how=how, folder=folder, training=training, log=log, lines=lines)
     name, ended = (row.state.name, row.state.ended) if row else (job.state, job.ended)
@@ -223,10 +223,9 @@ def _how(job: RunJob, row: SlurmJob | None, folder: Path) -> str:
     return f"{job.state} {status or 0}:0" if job.state else ""
 
 
-def _log(folder: Path, job: RunJob, task: str) -> tuple[str, list[tuple[int, str]]]:
+def _log(kept: Record | None, task: str) -> tuple[str, list[tuple[int, str]]]:
     """The newest log of a job, and the lines of its last start."""
-    about = (replace(one, log=one.errors or one.log) for one in records(folder) if one.job == job.id)
-    paths = [path for one in about for path in find(one, task)]
+    paths = find(replace(kept, log=kept.errors or kept.log), task) if kept else []
     if not paths:
         return "", []
     lines = deque[tuple[int, str]](maxlen=LINES)
