@@ -26,6 +26,14 @@ class Problem(NamedTuple):
     fix: str = ""
 
 
+def told(text: str) -> Problem | None:
+    """The problem in an error of the trainer or a job script: "error: WHAT; at: PLACE; fix: WHAT TO TYPE"."""
+    import re
+
+    match = re.fullmatch(r"error: (.+?)(?:; at: (.+?))?(?:; fix: (.+))?", text, re.DOTALL)
+    return Problem(*match.groups("")) if match else None
+
+
 class SbatchgenError(Exception):
     """Problems that a user can fix; all that were found, not only the first."""
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from sbatchgen import files
-from sbatchgen.errors import DocumentError
+from sbatchgen.errors import DocumentError, told
 from sbatchgen.inputs.search import bundled
 
 # Public copies of http://yann.lecun.com/exdb/mnist, and the MD5 of each file, as torchvision lists them.
@@ -42,8 +42,10 @@ def draw_mnist(folder: Path, drawing: Mapping[str, int]) -> str:
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     said, wrong = (text.decode("utf-8", "replace").strip() for text in (done.stdout, done.stderr))
     if done.returncode:
-        last = re.sub(r"^error: (\[Errno \d+\] )?", "", wrong.rpartition("\n")[2]).partition("; fix: ")[0]
-        why = last or f"exit status {done.returncode}"
+        last = wrong.rpartition("\n")[2]
+        problem = told(last)
+        why = (problem.what if problem else last) or f"exit status {done.returncode}"
+        why = re.sub(r"^\[Errno \d+\] ", "", why)
         raise DocumentError.of(f"no digits were written to {folder}: {why}", fix="name another folder: --to")
     return said
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from sbatchgen.errors import told
 from sbatchgen.inputs.document import read
 
 # In the order in which causes are told: see failures.yaml. "own" are words of the script or the trainer.
@@ -25,7 +26,6 @@ _BEFORE = re.compile(
 )
 # What later releases, 26.05 for one, write in place of "slurmstepd-NODE: "; our own errors have no time.
 _STEPD = re.compile(r"\A((?:\d{1,6}: )?)\[\d{4}-\d\d-\d\dT[\d:.]{8,20}\] (?=error: )")
-_OWN = re.compile(r"error: (?P<what>.+?)(?:; at: (?P<at>.+?))?(?:; fix: (?P<fix>.+))?")
 _INNER = re.compile(r"\(((?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception): .*)\)$")  # what our own words are about
 _LOOKS_BAD = re.compile(
     r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): \S"
@@ -120,8 +120,8 @@ def _told(number: int, line: str, run: str) -> Iterator[Failure]:
     """The causes that a line of the log tells; a progress bar may have written over itself in it."""
     any_text, texts = _texts()
     for piece in pieces(line):
-        own = _OWN.fullmatch(piece)
-        inner = _INNER.search(own["what"]) if own else None
+        own = told(piece)
+        inner = _INNER.search(own.what) if own else None
         text = inner[1] if inner else "" if own else piece
         if any_text.match(text):
             for pattern, known in texts:
@@ -129,9 +129,8 @@ def _told(number: int, line: str, run: str) -> Iterator[Failure]:
                     yield _failure(known, match, run, line=number, says=piece)
                     break
         elif own:
-            what, at, fix = own["what"], own["at"], own["fix"] or ""
-            means = f"{what} ({at})" if at else what
-            yield Failure(cause="own-words", rank="own", means=means, fix=fix, line=number, says=piece)
+            means = f"{own.what} ({own.at})" if own.at else own.what
+            yield Failure(cause="own-words", rank="own", means=means, fix=own.fix, line=number, says=piece)
 
 
 def _failure(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sbatchgen import quoting
-from sbatchgen.errors import Problem, SlurmError, did_you_mean
+from sbatchgen.errors import Problem, SlurmError, did_you_mean, told
 from sbatchgen.finding import Finding
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.sweep import Sweep
@@ -99,7 +99,7 @@ def look(plan: Plan, run_dir: Path, code: Path, resume: str) -> tuple[Start | No
     answer = _asked(package, [*flags, *plan.args], plan.nodes * plan.nproc_per_node)
     if answer is None:
         return None, []
-    if isinstance(answer, str):
+    if isinstance(answer, Problem):
         return None, [_refused(package, answer, str(plan.origin("args")))]
     start = Start(**{name: answer[name] for name in Start.__annotations__ if name in answer})
     if start.state == "new" and not any(folder.is_dir() for folder in run_dir.parents[:-1]):
@@ -117,23 +117,21 @@ def _refused_values(plan: Plan, sweep: Sweep, package: Path, flags: Sequence[str
             continue
         asked |= new
         answer = _asked(package, [*flags, *plan.args, *sweep.arguments(point)], 1)
-        if not isinstance(answer, str):
+        if not isinstance(answer, Problem):
             continue
-        what = re.sub(r"^(unrecognized arguments: [^ =;]+)=[^;]*", r"\1", answer)
+        what = re.sub(r"^(unrecognized arguments: [^ =;]+)=[^;]*", r"\1", answer.what)
         if what not in said:
             said.add(what)
-            yield _refused(package, what)
+            yield _refused(package, answer._replace(what=what))
 
 
-def _refused(package: Path, answer: str, at: str = "") -> Finding:
-    what, _, fix = answer.partition("; fix: ")
-    fix = fix.replace(
-        "python -m training --help", f"see its flags: python3 {quoting.word(str(package))} --help"
-    )
-    return Finding("error", Problem(f"the trainer refuses its arguments: {what}", at, fix))
+def _refused(package: Path, said: Problem, at: str = "") -> Finding:
+    its_help = f"see its flags: python3 {quoting.word(str(package))} --help"
+    fix = said.fix.replace("python -m training --help", its_help)
+    return Finding("error", Problem(f"the trainer refuses its arguments: {said.what}", at or said.at, fix))
 
 
-def _asked(package: Path, args: Sequence[str], processes: int) -> dict[str, Any] | str | None:
+def _asked(package: Path, args: Sequence[str], processes: int) -> dict[str, Any] | Problem | None:
     """The package's answer, or its error; None if it gives neither."""
     try:
         done = subprocess.run(
@@ -146,9 +144,8 @@ def _asked(package: Path, args: Sequence[str], processes: int) -> dict[str, Any]
         )
     except (OSError, subprocess.TimeoutExpired, ValueError):
         return None
-    said = done.stderr.decode("utf-8", "replace").strip()
     if done.returncode:
-        return said.removeprefix("error: ") if said.startswith("error: ") else None
+        return told(done.stderr.decode("utf-8", "replace").strip())
     try:
         answer = json.loads(done.stdout)
     except ValueError:  # --help among the arguments
