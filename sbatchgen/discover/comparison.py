@@ -68,7 +68,7 @@ def differences(own: Document[Profile], cluster: LiveCluster) -> list[Difference
 
 
 def _told(own: Document[Profile], live: Profile, entry: Entry, path: Path) -> Iterator[Difference]:
-    """A key that the cluster tells, or those below it."""
+    """What differs at a key that the cluster tells, or below it."""
     at = own.places.get(".".join(path), "")
     whole = path[0] in _NESTED and len(path) < _NESTED[path[0]]
     if at and whole:

@@ -155,7 +155,7 @@ def _all(told: Sequence[Mapping[str, float]], name: str) -> list[float]:
 
 
 def _hours(starts: Sequence[JobUsage], counts: Sequence[int | None]) -> float | None:
-    """So many of something, each start for its time; None if one is not known."""
+    """Hours of GPUs or CPUs over all starts, each with its count; None if a time or a count is not known."""
     if not all(start.used_s for start in starts) or None in counts:
         return None
     return sum((count or 0) * start.used_s for start, count in zip(starts, counts, strict=True)) / 3600

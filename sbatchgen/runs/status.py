@@ -90,7 +90,7 @@ def look(
 
 
 def before(jobs: Iterable[RunJob]) -> datetime:
-    """A time before which none of the jobs was submitted, by whatever clock: sacct asks for one."""
+    """A time before all of the jobs were submitted, by any clock of the cluster: sacct needs one."""
     return datetime.fromtimestamp(min(job.submitted for job in jobs) - _CLOCKS_S, timezone.utc)
 
 

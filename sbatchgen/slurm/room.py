@@ -31,7 +31,7 @@ class Room:
         wanted: How many nodes it needs.
         nodes: The nodes with room for it.
         lacking: What other nodes of the partition lack, and which.
-        not_seen: What it asks for besides, and nobody looked at.
+        not_seen: Its options that may hold it back and were not looked at.
     """
 
     partition: str
@@ -194,7 +194,7 @@ def _has_features(text: str, node: SlurmNode) -> bool:
 
 
 def _not_seen(job: Resources) -> Iterator[str]:
-    """The options that may hold a job back, and that are not looked at."""
+    """The options that may hold a job back and are not looked at."""
     for option in ("licenses", "switches", "tmp", "begin", "dependency"):
         if option in job:
             yield f"--{option}"

@@ -1,7 +1,4 @@
-"""How a job of ours is known among others: by the folder of its script, which squeue(1) shows as its Command.
-
-Nothing in the job itself tells it.
-"""
+"""How jobs of sbatchgen are found: by the folder of their script, which squeue(1) shows as their Command."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def keep(run_dir: Path, jobs: Sequence[str], note: Note) -> None:
 
 
 def completion(run: RunState) -> str:
-    """The dependency of what waits until a training is complete, in whichever job; "" without Slurm."""
+    """The dependency of a job that waits until a training is complete; "" without Slurm."""
     jobs = [job for job in run.jobs if not job.ended] or [job for job in (run.last,) if job]
     if any(is_local(job) for job in jobs):
         return ""

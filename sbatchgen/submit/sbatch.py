@@ -35,7 +35,7 @@ _NOT_IN_NAMES = re.compile(r"[^\w.+-]+")
 
 
 class TooManyJobsError(SlurmError):
-    """The job's user or account has as many jobs as a limit allows; maybe so where Slurm names none."""
+    """The user or account has as many jobs as a limit allows; most likely so where Slurm names no limit."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def open_index(environment: Mapping[str, str], note: Note) -> Iterator[Index | N
 
 @contextlib.contextmanager
 def _copied(submission: Submission) -> Iterator[None]:
-    """Take the snapshot, and remove it again if there will be no job. It may be that of an earlier job."""
+    """Take the snapshot, unless an earlier job has it, and remove it again if there will be no job."""
     snapshot = submission.snapshot
     if snapshot is None or snapshot.place.exists():
         yield
