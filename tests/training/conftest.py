@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from training import digits
 from training.processes.stop import SIGNALS
 
+from .quickly import sitecustomize  # noqa: F401 - before anything makes an optimizer
 from .trainers import LAUNCHER_VARIABLES, Here, Trainers
 
 
@@ -29,10 +31,19 @@ def here(small_digits: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
 
 @pytest.fixture(scope="session")
 def small_digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """250 training images: 8 steps of 32, the last one short; and 101 test images."""
+    """250 training images: 8 steps of 32, the last one short; and 101 test images. All have 14x14 pixels."""
     folder = tmp_path_factory.mktemp("digits")
     digits.write(folder, train=250, test=101, seed=3)
+    for path in folder.glob("*images*"):
+        path.write_bytes(halved(path.read_bytes()))
     return folder
+
+
+def halved(images: bytes) -> bytes:
+    """An IDX file with every other row and column of each image: a run on it takes a sixth of the time."""
+    magic, count, height, width = struct.unpack_from(">4i", images)
+    rows = [images[first : first + width : 2] for first in range(16, len(images), 2 * width)]
+    return struct.pack(">4i", magic, count, height // 2, width // 2) + b"".join(rows)
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from training.errors import UserError
 from training.model.activation_checkpointing import Stages, checkpoint_activations
 from training.model.models import build_model
 
-from . import vision
 from .states import equal
 
 FLAG = "--activation-checkpointing"
@@ -37,7 +36,6 @@ def kept_bytes(model: nn.Module, x_BCHW: torch.Tensor) -> int:
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet50", "mobilenet_v2", "efficientnet_b0"])
 def test_gradients_and_statistics_of_torchvisions_models_are_the_same(name: str) -> None:
-    vision.fit()
     models = import_torchvision("").models
     x_BCHW = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
     results, passes = [], list[int]()

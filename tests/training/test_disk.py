@@ -92,7 +92,7 @@ def test_a_run_without_room_does_not_begin(
     assert ("older ones will be deleted" in ended.out) == warned
     assert ended.err.count("\n") == int(refused)
     if refused:
-        assert f"no room for a checkpoint: it needs {size / 1e6:.0f}" in ended.err
+        assert f"no room for a checkpoint: it needs {size / 1e6:.1f} MB, " in ended.err
         assert f"at: {tmp_path / 'run' / 'checkpoints'}; fix: make room" in ended.err
         assert not names(tmp_path / "run" / "checkpoints")
         assert not events(tmp_path / "run", "start")

@@ -46,10 +46,11 @@ OWN = """
         def forward(self, x):
             self.steps += self.training
             bad = os.environ.get("SLURM_PROCID") == "1" and self.steps > 5
-            return super().forward(x.flatten(1)) * (float("nan") if bad else 1.0)
+            seen = torch.nn.functional.adaptive_avg_pool2d(x, 2).flatten(1)
+            return super().forward(seen) * (float("nan") if bad else 1.0)
 
     def model(config):
-        return Breaks(784, 10)
+        return Breaks(4, 10)
 """
 
 

@@ -140,13 +140,13 @@ def test_mnist_is_found_in_each_layout(small_digits: Path, tmp_path: Path, place
         (folder / (path.name + zipped)).write_bytes(gzip.compress(data, 1) if zipped else data)
     images_NCHW, labels_N = read_mnist(tmp_path, "train")
 
-    assert images_NCHW.shape == (250, 1, 28, 28)
+    assert images_NCHW.shape == (250, 1, 14, 14)
     assert images_NCHW.dtype == torch.uint8
     assert labels_N.dtype == torch.int64
     assert set(labels_N.tolist()) == set(range(10))
     assert (
         bytes(images_NCHW[3].flatten().tolist())
-        == (small_digits / "train-images-idx3-ubyte").read_bytes()[16:][3 * 784 : 4 * 784]
+        == (small_digits / "train-images-idx3-ubyte").read_bytes()[16:][3 * 196 : 4 * 196]
     )
 
 

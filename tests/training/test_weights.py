@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DataParallel
 
+from training import digits
 from training.config import parse
 from training.data.datasets import load_data
 from training.data.mnist import read_mnist
@@ -21,11 +22,13 @@ from training.model import precision
 from training.model.models import build_model, load_weights
 from training.saving import checkpoint
 
-from . import vision
 from .states import equal, everything
 from .trainers import Here, Trainers, events, status
 
 CLASSES = 12
+WITHOUT_BF16 = (
+    "Warning: this processor has neither amx_bf16 nor avx512_bf16: --precision bf16 is slower than fp32 on it"
+)
 
 
 class Net(nn.Module):
@@ -44,6 +47,14 @@ class Net(nn.Module):
         return functional.log_softmax(self.fc2(x), dim=1)
 
 
+@pytest.fixture(scope="module")
+def digits_28(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Digits of the size that their network takes."""
+    folder = tmp_path_factory.mktemp("digits")
+    digits.write(folder, train=50, test=101, seed=3)
+    return folder
+
+
 def digits_test(folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
     """The test images as the tutorials' transforms make them, and the labels."""
     images, labels = read_mnist(folder, "test")
@@ -58,14 +69,14 @@ def score(model: nn.Module, folder: Path) -> tuple[float, float]:
     return functional.nll_loss(log_p, y_B).item(), (log_p.argmax(1) == y_B).float().mean().item()
 
 
-def test_their_net_takes_what_a_run_leaves(here: Here, small_digits: Path, tmp_path: Path) -> None:
-    ended = here(tmp_path)
+def test_their_net_takes_what_a_run_leaves(here: Here, digits_28: Path, tmp_path: Path) -> None:
+    ended = here(tmp_path, "--data-dir", str(digits_28))
     net = Net()
     net.load_state_dict(torch.load(tmp_path / "model.pt"))
     (epoch,) = events(tmp_path, "epoch")
 
     assert f"Weights saved to {tmp_path / 'model.pt'}" in ended.out
-    assert score(net, small_digits) == pytest.approx((epoch["loss"], epoch["accuracy"]), rel=1e-5)
+    assert score(net, digits_28) == pytest.approx((epoch["loss"], epoch["accuracy"]), rel=1e-5)
 
 
 FORMS: dict[str, Any] = {
@@ -90,13 +101,13 @@ FORMS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_their_code_saves_is_taken(here: Here, small_digits: Path, tmp_path: Path, form: str) -> None:
+def test_what_their_code_saves_is_taken(here: Here, digits_28: Path, tmp_path: Path, form: str) -> None:
     torch.manual_seed(5)
     net = Net()
     torch.save(FORMS[form](net), tmp_path / "theirs.pt")
     flags = ("--evaluate", "--init-from", str(tmp_path / "theirs.pt"), "--export", str(tmp_path / "back.pt"))
-    ended = here(tmp_path / "run", *flags)
-    loss, accuracy = score(net, small_digits)
+    ended = here(tmp_path / "run", *flags, "--data-dir", str(digits_28))
+    loss, accuracy = score(net, digits_28)
     back = torch.load(tmp_path / "back.pt")
 
     assert f" - Avg Loss: {loss:.6f}, Accuracy: {100 * accuracy:.2f}% " in ended.out
@@ -105,20 +116,19 @@ def test_what_their_code_saves_is_taken(here: Here, small_digits: Path, tmp_path
     assert not (tmp_path / "run").exists()
 
 
-def test_a_checkpoint_of_theirs_is_no_state_to_resume(here: Here, tmp_path: Path) -> None:
-    theirs = tmp_path / "checkpoint_epoch_10.pt"
+def test_a_checkpoint_of_theirs_is_no_state_to_resume(here: Here, digits_28: Path, tmp_path: Path) -> None:
+    theirs, data = tmp_path / "checkpoint_epoch_10.pt", ("--data-dir", str(digits_28))
     torch.save({"epoch": 10, "model_state_dict": Net().state_dict()}, theirs)
-    ended = here(tmp_path / "run", "--resume", str(theirs))
+    ended = here(tmp_path / "run", *data, "--resume", str(theirs))
 
     assert ended.code == 1
     assert "it holds no training state" in ended.err
     assert f"weights of another trainer: --init-from {theirs}" in ended.err
-    assert here(tmp_path / "run", "--init-from", str(theirs)).code == 0
+    assert here(tmp_path / "run", *data, "--init-from", str(theirs)).code == 0
 
 
 def test_a_resnet_of_torchvision_goes_there_and_back(here: Here, tmp_path: Path) -> None:
     """Torchvision's own model takes the export of a run, and a run takes a whole checkpoint of it."""
-    vision.fit()
     from torchvision.models import (  # type: ignore[import-not-found,import-untyped,unused-ignore]
         resnet18,
     )
@@ -224,8 +234,7 @@ def test_an_export_that_cannot_be_written_is_told(here: Here, tmp_path: Path) ->
 
 
 def test_two_processes_export_once(trainers: Trainers, tmp_path: Path) -> None:
-    flags = ("--launcher", "spawn", "--nproc-per-node", "2", "--epochs", "1")
-    ended = trainers.run(tmp_path, *flags)
+    ended = trainers.run_ranks(2, tmp_path, "--epochs", "1")
 
     assert ended.out.count("Weights saved to") == 1, ended.err
     assert equal(torch.load(tmp_path / "model.pt"), everything(tmp_path)["model"])
@@ -249,12 +258,12 @@ def test_convnets_of_older_checkpoints_are_known(here: Here, tmp_path: Path) -> 
     assert equal(everything(tmp_path / "parts"), everything(tmp_path / "whole"))
 
 
-def test_a_convnet_is_their_net(small_digits: Path) -> None:
+def test_a_convnet_is_their_net(digits_28: Path) -> None:
     """The same weights give the same logits, and gradients, without dropout."""
-    config = parse(["--data-dir", str(small_digits)])
+    config = parse(["--data-dir", str(digits_28)])
     ours, net = build_model(config, load_data(config, torch.device("cpu"))), Net()
     load_weights(ours, copy.deepcopy(net.state_dict()), "theirs")
-    x_BCHW, y_B = digits_test(small_digits)
+    x_BCHW, y_B = digits_test(digits_28)
     torch.autograd.backward(functional.cross_entropy(ours.eval()(x_BCHW), y_B))
     torch.autograd.backward(functional.nll_loss(net.eval()(x_BCHW), y_B))
 
@@ -281,27 +290,31 @@ def test_a_file_that_is_replaced_stays_whole(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("cpuinfo", "warnings"),
+    ("cpuinfo", "warned"),
     [
-        ("flags\t\t: fpu sse4_2 avx2 avx512f avx512_vnni", 1),
-        ("flags\t\t: fpu avx512f avx512_bf16 avx512_vnni", 0),
-        ("flags\t\t: fpu avx2 amx_bf16 amx_tile", 0),
-        ("Features\t: fp asimd bf16 i8mm", 0),
-        ("Features\t: fp asimd i8mm", 1),
-        ("isa\t\t: rv64imafdc", 0),  # not known
-        (None, 0),
+        ("flags\t\t: fpu sse4_2 avx2 avx512f avx512_vnni", True),
+        ("flags\t\t: fpu avx512f avx512_bf16 avx512_vnni", False),
+        ("flags\t\t: fpu avx2 amx_bf16 amx_tile", False),
+        ("Features\t: fp asimd bf16 i8mm", False),
+        ("Features\t: fp asimd i8mm", True),
+        ("isa\t\t: rv64imafdc", False),  # not known
+        (None, False),
     ],
 )
 def test_bf16_on_a_processor_without_it_is_told(
-    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpuinfo: str | None, warnings: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpuinfo: str | None, *, warned: bool
 ) -> None:
     file = tmp_path / "cpuinfo"
     if cpuinfo is not None:
         file.write_text(f"processor\t: 0\n{cpuinfo}\n\nprocessor\t: 1\n{cpuinfo}\n")
     monkeypatch.setattr(precision, "CPUINFO", file)
-    line = (
-        "Warning: this processor has neither amx_bf16 nor avx512_bf16: --precision bf16 is slower than fp32"
-    )
 
-    assert here(tmp_path / "bf16", "--precision", "bf16").out.count(line) == warnings
-    assert line not in here(tmp_path / "fp32").out
+    assert precision.warn_of_bf16() == (WITHOUT_BF16 if warned else None)
+
+
+def test_only_bf16_is_warned_of(here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cpuinfo").write_text("flags\t\t: fpu avx2\n")
+    monkeypatch.setattr(precision, "CPUINFO", tmp_path / "cpuinfo")
+
+    assert here(tmp_path / "bf16", "--precision", "bf16").out.count(WITHOUT_BF16) == 1
+    assert WITHOUT_BF16 not in here(tmp_path / "fp32").out

@@ -1,7 +1,7 @@
 """Loaded by Python as it starts in a process of the tests: torch without what only its compiler needs.
 
 That is more than half of the time that a trainer takes to start. torch loads the compiler with the first
-optimizer, to tell it which functions it must leave alone; nothing here compiles.
+optimizer, to tell it which functions it must leave alone, and torchvision loads it at once; nothing here compiles.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ ASKED: dict[str, dict[str, Any]] = {
         "disable": disable,
         "graph_break": nothing,
         "utils": SimpleNamespace(get_optimize_ddp_mode=lambda: "ddp_optimizer"),
+        "config": SimpleNamespace(error_on_nested_fx_trace=True),
         "trace_rules": SimpleNamespace(
             LEGACY_MOD_INLINELIST=set(),
             get_legacy_mod_inlinelist=SimpleNamespace(cache_clear=nothing),
@@ -39,6 +40,12 @@ ASKED: dict[str, dict[str, Any]] = {
     "torch.export": {},
     "torch._meta_registrations": {},  # shapes without values
 }
+# What torchvision 0.28 has only for the compiler and for ONNX. The real ones are never loaded.
+LEFT_OUT: dict[str, dict[str, Any]] = {
+    "torchvision._meta_registrations": {},
+    "torchvision.ops._register_onnx_ops": {"_register_custom_op": nothing},
+    "torchvision.ops.roi_align": {"RoIAlign": object, "roi_align": nothing},
+}
 
 
 class NoCompiler(MetaPathFinder, Loader):
@@ -47,12 +54,17 @@ class NoCompiler(MetaPathFinder, Loader):
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
         if name in ASKED:
             return ModuleSpec(name, self, is_package=True)
+        if name in LEFT_OUT:
+            return ModuleSpec(name, self)
         if name.rpartition(".")[0] in ASKED:
             restore()
             return ModuleSpec(name, Loaded(importlib.import_module(name)))
         return None
 
     def exec_module(self, module: ModuleType) -> None:
+        if module.__name__ in LEFT_OUT:
+            vars(module).update(LEFT_OUT[module.__name__])
+            return
         vars(module).update(ASKED[module.__name__], __getattr__=real(module.__name__))
         if module.__name__ == "torch._meta_registrations":
             generators()
