@@ -45,18 +45,17 @@ def held(small_digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             "spawn",
             [
                 (INT, "all, twice", "start-up"),
-                (TERM, "one rank", "step"),
                 (USR1, "parent", "save"),
-                (USR2, "all", "validation"),
                 (INT, "one rank", "last save"),
             ],
         ),
+        ("srun", [(TERM, "one rank", "step"), (USR2, "all", "validation")]),
     ],
 )
 def test_each_signal_target_and_moment(
     held: Held, launcher: str, plan: list[tuple[signal.Signals, str, str]]
 ) -> None:
-    """Fault F8: one run that is stopped at each moment, the last time after its last step."""
+    """Fault F8: a run of each launcher; the last stop of torchrun and spawn is after the last step."""
     lives = held.lives(launcher, launcher, plan)
 
     assert {life.name: life.problems for life in lives if life.problems} == {}

@@ -164,19 +164,18 @@ def test_a_signal_during_the_start_is_not_lost(trainers: Trainers, tmp_path: Pat
     assert status(tmp_path)["reason"] == "SIGUSR2"
 
 
-def test_spawn_passes_signals_on_and_three_go_on_exactly(trainers: Trainers, tmp_path: Path) -> None:
+def test_three_go_on_exactly(trainers: Trainers, tmp_path: Path) -> None:
     """With three, a sum depends on its order: the gradients must be laid out alike in both runs."""
     flags = ("--dataset", "fake", "--fake-samples", "150", "--epochs", "1", "--batch-size", "30")
     whole = trainers.run_ranks(3, tmp_path / "whole", *flags)
-    spawned = ("--launcher", "spawn", "--nproc-per-node", "3")
-    process = trainers.start(tmp_path / "halves", *flags, *spawned, *SLOW)
+    ranks = tasks(trainers, (tmp_path / "halves",) * 3, *flags, *SLOW)
     wait_for(lambda: events(tmp_path / "halves", "train"), "progress")
-    process.send_signal(signal.SIGTERM)
-    stopped = finish(process)
+    ranks[1].send_signal(signal.SIGTERM)
+    stopped = [finish(rank).code for rank in ranks]
     half = status(tmp_path / "halves")
     resumed = trainers.run_ranks(3, tmp_path / "halves", *flags)
 
-    assert [whole.code, stopped.code, resumed.code] == [0, 75, 0], stopped.err
+    assert [whole.code, *stopped, resumed.code] == [0, 75, 75, 75, 0], resumed.err
     assert half["state"] == "preempted"
     assert 0 < half["step"] < 5
     assert equal(weights(tmp_path / "halves"), weights(tmp_path / "whole"))
@@ -331,13 +330,14 @@ def test_own_data_and_model_with_loaders_resume_exactly(trainers: Trainers, tmp_
     env = {"PYTHONPATH": str(tmp_path)}
     own = ("--dataset", "mine:data", "--model", "mine:model", "--batch-size", "8")
     whole = trainers.run_ranks(2, tmp_path / "whole", *own, "--workers", "0", env=env)
-    process = trainers.start(tmp_path / "halves", *own, *SPAWN_2, *SLOW, "--workers", "1", env=env)
+    ranks = tasks(trainers, (tmp_path / "halves",) * 2, *own, *SLOW, "--workers", "1", env=env)
     wait_for(lambda: events(tmp_path / "halves", "train"), "progress")
-    os.killpg(process.pid, signal.SIGTERM)  # as Slurm does: loaders get it too
-    stopped = finish(process)
+    for rank in ranks:
+        os.killpg(rank.pid, signal.SIGTERM)  # as Slurm does: loaders get it too
+    stopped = [finish(rank).code for rank in ranks]
     resumed = trainers.run_ranks(2, tmp_path / "halves", *own, "--workers", "2", env=env)
 
-    assert [whole.code, stopped.code, resumed.code] == [0, 75, 0], stopped.err
+    assert [whole.code, *stopped, resumed.code] == [0, 75, 75, 0], resumed.err
     assert equal(weights(tmp_path / "halves"), weights(tmp_path / "whole"))
 
 
@@ -362,7 +362,7 @@ def test_evaluation_of_own_weights_leaves_the_run_alone(here: Here, tmp_path: Pa
 def test_torch_alone_is_enough(trainers: Trainers, tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()
-    for name in ("numpy", "tqdm", "torchvision"):
+    for name in ("numpy", "tqdm", "torchvision", "PIL"):
         (site / f"{name}.py").write_text(f'raise ModuleNotFoundError("none here", name="{name}")\n')
     flags = ("--epochs", "1", "--tensorboard", "off")
     ended = trainers.run(tmp_path / "run", *flags, *SPAWN_2, env={"PYTHONPATH": str(site)})

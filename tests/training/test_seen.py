@@ -327,11 +327,9 @@ def test_rank_0_alone_loads_tensorboard(trainers: Trainers, tmp_path: Path) -> N
     package = tmp_path / "site" / "tensorboard"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(
-        "import os\nprint('loaded by rank', os.environ['RANK'], flush=True)\n"
+        "import os\nprint('loaded by rank', os.environ['SLURM_PROCID'], flush=True)\n"
     )
-    ended = trainers.run(
-        tmp_path / "run", "--epochs", "1", launcher=TORCHRUN_2, env={"PYTHONPATH": str(package.parent)}
-    )
+    ended = trainers.run_ranks(2, tmp_path / "run", "--epochs", "1", env={"PYTHONPATH": str(package.parent)})
 
     assert ended.code == 0, ended.err
     assert re.findall(r"loaded by rank \d", ended.out) == ["loaded by rank 0"]
