@@ -30,7 +30,7 @@ if __name__ == "__main__":  # started as a file: import the package around it, w
 from training.errors import FAILED, UserError
 from training.output.log import complain
 from training.processes.jobscript import PARENT, leave_status
-from training.processes.ranks import MEETING, require
+from training.processes.ranks import MEETING, require, usable_cpus
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -104,9 +104,9 @@ def _meeting(nodes: str, environ: Mapping[str, str]) -> list[str]:
 
 def _share_cpus(options: Namespace) -> None:
     """Set OMP_NUM_THREADS unless the script does: torchrun would give each process one thread."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if str(options.nproc_per_node).isdecimal() and int(options.nproc_per_node):
-        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable // int(options.nproc_per_node))))
+        threads = max(1, usable_cpus() // int(options.nproc_per_node))
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
 
 
 def _is_ours(options: Namespace) -> bool:

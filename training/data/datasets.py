@@ -21,9 +21,11 @@ from training.data.order import mix
 from training.data.splits import Batch, FromLoaders, InMemory, Norm, Split
 from training.errors import UserError, one_line
 
-CIFAR10_NORM = Norm(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616))
-CIFAR10_SHIFT = 4  # pixels
-MNIST_NORM = Norm(mean=(0.1307,), std=(0.3081,))
+# How they are read, their norm, and by how many pixels training images are shifted.
+IN_FILES = {
+    "mnist": (read_mnist, Norm(mean=(0.1307,), std=(0.3081,)), 0),
+    "cifar10": (read_cifar10, Norm(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)), 4),
+}
 IMAGENET_NORM = Norm(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 FAKE_VALIDATION = 256
 
@@ -46,15 +48,12 @@ def load_data(config: Config, device: torch.device) -> Data:
     by loaders; the training one then has a list `classes`. For a sample that cannot be read it may raise an
     OSError, or a UserError with a fix; any other exception is shown as a bug.
     """
-    norm = Norm()
+    norm, shift = Norm(), 0
     train: Any
     validation: Any
-    if config.dataset == "mnist":
-        train, validation = (read_mnist(Path(config.data_dir), part) for part in ("train", "test"))
-        norm = MNIST_NORM
-    elif config.dataset == "cifar10":
-        train, validation = (read_cifar10(Path(config.data_dir), part) for part in ("train", "test"))
-        return _in_memory(train, validation, CIFAR10_NORM, device, shift=CIFAR10_SHIFT, seed=config.seed)
+    if config.dataset in IN_FILES:
+        read, norm, shift = IN_FILES[config.dataset]
+        train, validation = (read(Path(config.data_dir), part) for part in ("train", "test"))
     elif config.dataset == "fake":
         train, validation = _fake(config)
     elif config.dataset == "imagefolder":
@@ -63,7 +62,7 @@ def load_data(config: Config, device: torch.device) -> Data:
     else:
         train, validation = import_function(config.dataset, "--dataset")(config)
     if isinstance(train, tuple):
-        return _in_memory(train, validation, norm, device)
+        return _in_memory(train, validation, norm, device, shift=shift, seed=config.seed)
     return _from_loaders(train, validation, norm, device, config)
 
 
@@ -83,7 +82,7 @@ def import_function(name: str, flag: str) -> Callable[..., Any]:
 
 
 def _in_memory(
-    train: Batch, validation: Batch, norm: Norm, device: torch.device, *, shift: int = 0, seed: int = 0
+    train: Batch, validation: Batch, norm: Norm, device: torch.device, *, shift: int, seed: int
 ) -> Data:
     """Both parts on the device; training images are shifted by up to `shift` pixels, and flipped."""
     for pair, part in ((train, "training"), (validation, "validation")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 from collections.abc import Mapping
@@ -77,6 +78,11 @@ def spawn_environments(
     if nodes == 1:  # replaces what a container image may set
         shared |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(_free_port())}
     return [shared | {"RANK": str(node * processes + i), "LOCAL_RANK": str(i)} for i in range(processes)]
+
+
+def usable_cpus() -> int:
+    """The CPUs that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _place(launcher: str, environ: Mapping[str, str], names: tuple[str, ...], local_size: int) -> Place:

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from training.errors import UserError, one_line
-from training.processes.ranks import Place
+from training.processes.ranks import Place, usable_cpus
 
 T = TypeVar("T")
 
@@ -190,7 +190,7 @@ def _threads(place: Place) -> int:
     told = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     if told.isdecimal() and int(told) > 0:
         return int(told)
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = usable_cpus()
     per_task = os.environ.get("SLURM_CPUS_PER_TASK", "")
     if place.launcher == "srun" and per_task.isdecimal():  # the task may be bound to its CPUs already
         return max(1, min(usable, int(per_task)))
