@@ -6,7 +6,9 @@ import errno
 import os
 import secrets
 import stat
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 SMALL = 1 << 20  # bytes that are read at most of a status, lock or stop file
 
@@ -40,17 +42,17 @@ def temporary_name(path: Path) -> Path:
     return path.with_name(f"{path.name}.tmp-{secrets.token_hex(8)}")
 
 
-def replace(path: Path, data: bytes) -> None:
-    """Replace a file as a whole: readers see the old one or the new one.
+def replace(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
+    """Replace a file as a whole: readers see the old one or the new one, which `fill` writes.
 
     Raises:
-        OSError: If it cannot be written; the old one is unchanged then.
+        OSError: If it cannot be written; the old one is unchanged then, as after any error of `fill`.
     """
     new = temporary_name(path)
     try:
         with os.fdopen(create(new), "wb") as file:
-            file.write(data)
+            fill(file)
         new.replace(path)
-    except OSError:
+    except BaseException:
         new.unlink(missing_ok=True)
         raise

@@ -59,7 +59,7 @@ class Log:
 
     def event(self, kind: str, **facts: Any) -> None:
         """Add a line to events.jsonl: {"event": kind, ..., "time": seconds since 1970}."""
-        line = json.dumps({"event": kind, **facts, "time": round(time.time(), 3)}) + "\n"
+        line = json.dumps({"event": kind, **facts, **_now()}) + "\n"
         self._record(EVENTS, lambda path: _append(path, line.encode()))
         self._draw(lambda: self.curves.record(kind, facts))
 
@@ -89,7 +89,7 @@ class Log:
     ) -> None:
         """Replace status.json: one line with the keys in this order, which a regular expression can read."""
         facts = {"state": state, "step": step, "epoch": epoch, "checkpoint": checkpoint, "reason": reason}
-        self.write(STATUS, facts | {"time": round(time.time(), 3)})
+        self.write(STATUS, facts | _now())
 
     def write(self, name: str, value: dict[str, Any], *, indent: int | None = None) -> None:
         """Replace a JSON file in the run folder."""
@@ -117,7 +117,8 @@ def complain(line: str) -> None:
 
 def write_json(path: Path, value: dict[str, Any], *, indent: int | None = None) -> None:
     """Replace a JSON file as a whole."""
-    replace(path, f"{json.dumps(value, indent=indent)}\n".encode())
+    data = f"{json.dumps(value, indent=indent)}\n".encode()
+    replace(path, lambda file: file.write(data))
 
 
 def _append(path: Path, data: bytes, *, make_folder: bool = False) -> None:
@@ -137,22 +138,25 @@ def mark_failed(run_dir: Path, reason: str, status: int) -> None:
     The exit status is stored too, as "exit": torchrun itself exits with 1 for every failure. The first
     failure stays: other processes fail only because the first one is gone.
     """
+    known = read_status(run_dir)
+    if known.get("state") == "failed":
+        return
+    facts = {"state": "failed", **progress_of(known), "reason": reason, **_now(), "exit": status}
     try:
-        known = read_status(run_dir)
-        if known.get("state") != "failed":
-            facts = {
-                "state": "failed",
-                "step": known.get("step") or 0,
-                "epoch": known.get("epoch") or 0,
-                "checkpoint": known.get("checkpoint"),
-                "reason": reason,
-                "time": round(time.time(), 3),
-                "exit": status,
-            }
-            run_dir.mkdir(parents=True, exist_ok=True)
-            write_json(run_dir / STATUS, facts)
+        run_dir.mkdir(parents=True, exist_ok=True)
+        write_json(run_dir / STATUS, facts)
     except OSError as error:
         complain(f"cannot write {run_dir / STATUS}: {error}")
+
+
+def _now() -> dict[str, float]:
+    return {"time": round(time.time(), 3)}
+
+
+def progress_of(status: dict[str, Any]) -> dict[str, Any]:
+    """Step, epoch and newest checkpoint of a status; 0, 0 and None if they are unknown."""
+    step, epoch = status.get("step") or 0, status.get("epoch") or 0
+    return {"step": step, "epoch": epoch, "checkpoint": status.get("checkpoint")}
 
 
 def read_status(run_dir: Path) -> dict[str, Any]:

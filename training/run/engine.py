@@ -18,7 +18,7 @@ from training.errors import DONE, PREEMPTED, FolderError, UserError, one_line
 from training.model.models import build_model, load_weights
 from training.model.optimizer import Ema, build_optimizer, state_bytes
 from training.model.precision import build_scaler, warn_of_bf16
-from training.output.log import Log, format_duration, read_status
+from training.output.log import Log, format_duration, progress_of, read_status
 from training.processes.jobscript import STOP, ask_again, may_ask_again
 from training.processes.ranks import Place
 from training.processes.stop import OUT_OF_TIME, STOP_FILE_REASON, Stop, parse_deadline
@@ -104,9 +104,7 @@ def _open_run(lock: RunLock, log: Log) -> FolderError | None:
     run_dir = log.run_dir
     try:
         lock.take(log.say)
-        known = read_status(run_dir)
-        step, epoch = known.get("step") or 0, known.get("epoch") or 0
-        log.status("running", step=step, epoch=epoch, checkpoint=known.get("checkpoint"))
+        log.status("running", **progress_of(read_status(run_dir)))
     except FolderError as error:
         error.shared = True
         return error
@@ -143,7 +141,8 @@ def _prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) 
     loaded = together(world, lambda: load_data(config, world.device))
     model = together(world, lambda: build_model(config, loaded)).to(world.device)
     if config.init_from:
-        on_rank0(world, lambda: _initialise(model, Path(config.init_from)))
+        weights = Path(config.init_from)
+        on_rank0(world, lambda: load_weights(model, checkpoint.decode_weights(weights), str(weights)))
         copy_from_rank0(world, [*model.parameters(), *model.buffers()])
     # convnet on the CPU: pooling is faster with it
     if config.channels_last or (config.model == "convnet" and world.device.type == "cpu"):
@@ -168,10 +167,6 @@ def _prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) 
         stop.watch(log.run_dir / STOP, parse_deadline(config.deadline, os.environ, stop.began))
         log.write("config.json", dataclasses.asdict(config) | _surroundings(session), indent=2)
     return session
-
-
-def _initialise(model: nn.Module, path: Path) -> None:
-    load_weights(model, checkpoint.decode_weights(path), str(path))
 
 
 def _surroundings(session: Session) -> dict[str, Any]:

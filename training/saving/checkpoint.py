@@ -227,49 +227,45 @@ def _link(path: Path, other: Path) -> None:
 
 def _loaded(source: Path | IO[bytes], *, checked: bool = True) -> Any:
     try:
-        damaged = _find_damage(source) if checked else None
+        if checked:
+            _check_sums(source)
         if not isinstance(source, Path):
             source.seek(0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickles that are refused
-            loaded = None if damaged else torch.load(source, map_location="cpu", weights_only=True)
-    except (
-        pickle.UnpicklingError
-    ) as error:  # torch's own text advises to load it anyway, which would run its code
+            return torch.load(source, map_location="cpu", weights_only=True)
+    except CorruptError:
+        raise
+    except pickle.UnpicklingError as error:
+        # torch's own text advises to load it anyway, which would run its code
         raise CorruptError("it has other values than tensors and plain ones, or is not a pickle") from error
     except Exception as error:  # torch.load raises many types for a corrupt file
         if isinstance(error, OSError) and error.errno not in BROKEN:
             raise
         raise CorruptError(one_line(error)[:200]) from error
-    if damaged:
-        raise CorruptError(f"wrong checksum of {damaged}")
-    return loaded
 
 
-def _find_damage(source: Path | IO[bytes]) -> str | None:
-    """The first part of the archive whose checksum is wrong."""
+def _check_sums(source: Path | IO[bytes]) -> None:
+    """Raise CorruptError if the checksum of a part of the archive is wrong."""
     with zipfile.ZipFile(source) as archive:
-        return archive.testzip()
+        if damaged := archive.testzip():
+            raise CorruptError(f"wrong checksum of {damaged}")
 
 
 def _write(path: Path, fill: Callable[[IO[bytes]], None]) -> int:
     """Replace a file as a whole, also in a crash: its bytes are on disk before it gets its name.
 
-    Returns the number of bytes that `fill` wrote.
+    Returns the number of its bytes.
     """
-    temporary = files.temporary_name(path)
-    try:
-        with os.fdopen(files.create(temporary), "wb") as file:
-            fill(file)
-            file.flush()
-            os.fsync(file.fileno())
-            size = file.tell()
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+
+    def fill_and_sync(file: IO[bytes]) -> None:
+        fill(file)
+        file.flush()
+        os.fsync(file.fileno())
+
+    files.replace(path, fill_and_sync)
     _sync_folder(path.parent)
-    return size
+    return path.stat().st_size
 
 
 def _dump(value: Any, file: IO[bytes]) -> None:
