@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
 
+from benchmarks.speed.figures import Figure, UnmeasurableError, in_rounds, table
+from benchmarks.speed.mnist import accuracy, valid_rounds
+from benchmarks.speed.resume import compared
+from benchmarks.speed.runs import Run
+
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "training.py"
-
-
-@pytest.fixture(scope="module")
-def benchmark() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("benchmark", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["benchmark"] = module  # dataclasses look there
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_help_names_what_is_measured() -> None:
@@ -49,17 +40,17 @@ def test_without_the_examples_it_says_what_it_left_out(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_the_rate_leaves_out_the_warm_up(benchmark: ModuleType) -> None:
-    run = benchmark.Run([9.0, 10.0, 10.5, 11.0, 11.5], "")
+def test_the_rate_leaves_out_the_warm_up() -> None:
+    run = Run([9.0, 10.0, 10.5, 11.0, 11.5], "")
 
     assert run.rate(64, skip=2, last=5) == 64 * 3 / 1.5
-    with pytest.raises(benchmark.UnmeasurableError, match="5 steps of 6"):
+    with pytest.raises(UnmeasurableError, match="5 steps of 6"):
         run.rate(64, skip=2, last=6)
 
 
-def test_a_ratio_is_of_one_round(benchmark: ModuleType) -> None:
+def test_a_ratio_is_of_one_round() -> None:
     """The second round was three times as slow for both."""
-    figure = benchmark.Figure("x", "s", 1.2, higher=False, ours=[2.0, 6.0, 2.0], theirs=[1.0, 3.0, 2.0])
+    figure = Figure("x", "s", 1.2, higher=False, ours=[2.0, 6.0, 2.0], theirs=[1.0, 3.0, 2.0])
 
     assert figure.ratios == [2.0, 2.0, 1.0]
     assert figure.verdict == "MISS"
@@ -69,11 +60,11 @@ def test_a_ratio_is_of_one_round(benchmark: ModuleType) -> None:
     ("higher", "ours", "verdict"),
     [(True, 1.1, "PASS"), (True, 1.0, "MISS"), (False, 1.1, "PASS"), (False, 1.2, "MISS")],
 )
-def test_the_target_is_a_bound(benchmark: ModuleType, *, higher: bool, ours: float, verdict: str) -> None:
-    assert benchmark.Figure("x", "s", 1.1, higher=higher, ours=[ours], theirs=[1.0]).verdict == verdict
+def test_the_target_is_a_bound(*, higher: bool, ours: float, verdict: str) -> None:
+    assert Figure("x", "s", 1.1, higher=higher, ours=[ours], theirs=[1.0]).verdict == verdict
 
 
-def test_every_other_round_is_backwards(benchmark: ModuleType) -> None:
+def test_every_other_round_is_backwards() -> None:
     asked: list[str] = []
 
     def contender(name: str) -> Callable[[int], str]:
@@ -83,7 +74,7 @@ def test_every_other_round_is_backwards(benchmark: ModuleType) -> None:
 
         return ask
 
-    rounds = list(benchmark.in_rounds(2, {name: contender(name) for name in "ab"}))
+    rounds = list(in_rounds(2, {name: contender(name) for name in "ab"}))
 
     assert asked == ["a0", "b0", "b1", "a1"]
     assert rounds == [{"a": "a0", "b": "b0"}, {"a": "a1", "b": "b1"}]
@@ -99,39 +90,37 @@ def test_every_other_round_is_backwards(benchmark: ModuleType) -> None:
         ("Epoch 1 - Avg Loss: 0.123456, Accuracy: 97.25%, 1800 samples/s", 97.25),
     ],
 )
-def test_accuracies_are_read(benchmark: ModuleType, output: str, percent: float) -> None:
-    assert benchmark.accuracy(output) == percent
-    with pytest.raises(benchmark.UnmeasurableError):
-        benchmark.accuracy("nothing")
+def test_accuracies_are_read(output: str, percent: float) -> None:
+    assert accuracy(output) == percent
+    with pytest.raises(UnmeasurableError):
+        accuracy("nothing")
 
 
-def test_a_run_that_learned_less_does_not_count(benchmark: ModuleType) -> None:
-    def run(percent: float) -> Any:
-        return benchmark.Run([], f"Accuracy: {percent}%")
+def test_a_run_that_learned_less_does_not_count() -> None:
+    def run(percent: float) -> Run:
+        return Run([], f"Accuracy: {percent}%")
 
     runs = [{"theirs": run(96), "fp32": run(ours)} for ours in (93.9, 94.0, 97)]
 
-    assert benchmark._valid(runs, "fp32") == runs[1:]
+    assert valid_rounds(runs, "fp32") == runs[1:]
 
 
-def test_values_are_compared_to_the_bit(benchmark: ModuleType, tmp_path: Path) -> None:
+def test_values_are_compared_to_the_bit(tmp_path: Path) -> None:
     value = {"model": {"w": torch.ones(2), "b": torch.zeros(1)}, "sums": [1.0, 2.0], "step": 3}
     other = value | {"model": {"w": torch.ones(2) + torch.finfo().eps, "b": torch.zeros(1)}, "more": 1}
     for name, one in (("a.pt", value), ("b.pt", other)):
         torch.save(one, tmp_path / name)
 
-    assert benchmark.compared(tmp_path / "a.pt", tmp_path / "a.pt") == (5, 5)
-    assert benchmark.compared(tmp_path / "a.pt", tmp_path / "b.pt") == (4, 6)
+    assert compared(tmp_path / "a.pt", tmp_path / "a.pt") == (5, 5)
+    assert compared(tmp_path / "a.pt", tmp_path / "b.pt") == (4, 6)
 
 
-def test_the_table_shows_what_was_measured_and_what_was_not(benchmark: ModuleType) -> None:
+def test_the_table_shows_what_was_measured_and_what_was_not() -> None:
     figures = [
-        benchmark.Figure(
-            "fast", "images/s", 1.1, higher=True, ours=[1200.0, 1500.0], theirs=[1000.0, 1000.0]
-        ),
-        benchmark.Figure("none", "s", 1.0, higher=False, left_out="no reason"),
+        Figure("fast", "images/s", 1.1, higher=True, ours=[1200.0, 1500.0], theirs=[1000.0, 1000.0]),
+        Figure("none", "s", 1.0, higher=False, left_out="no reason"),
     ]
-    lines = list(benchmark.table(figures))
+    lines = list(table(figures))
 
     assert lines[1].split("  ")[0] == "fast"
     assert "1350 (1200..1500)" in lines[1]

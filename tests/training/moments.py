@@ -289,7 +289,8 @@ class Held:
         for life, (number, target, moment) in enumerate(plan):
             before = status(run_dir)["step"] if life else 0
             notes = self.notes(f"{name}-{life}")
-            processes = self._started(launcher, run_dir, self.environment(notes, HOLD_AT=moment))
+            env = self.environment(notes, HOLD_AT=moment)
+            processes = started(self.trainers, launcher, run_dir, *FLAGS, env=env)
             held = [notes / f"held-{rank}" for rank in ("01" if moment == "start-up" else "0")]
             wait_for(partial(_all_there, held), f"{moment} of {name}")
             ranks = _ranks(launcher, processes)
@@ -311,15 +312,6 @@ class Held:
                 stopped.problems.append(" | ".join(one.err[-300:] for one in ended))
             found.append(stopped)
         return found
-
-    def _started(
-        self, launcher: str, run_dir: Path, environment: dict[str, str]
-    ) -> list[subprocess.Popen[str]]:
-        if launcher == "srun":
-            return tasks(self.trainers, (run_dir, run_dir), *FLAGS, env=environment)
-        if launcher == "spawn":
-            return [self.trainers.start(run_dir, *FLAGS, *SPAWN_2, env=environment)]
-        return [self.trainers.start(run_dir, *FLAGS, launcher=SCRIPTS_TORCHRUN_2, env=environment)]
 
     def _problems(self, stopped: Stopped, run_dir: Path, notes: Path, before: int) -> list[str]:
         """What is not as it should be."""
@@ -352,6 +344,17 @@ class Held:
             or all(equal(saved[part], whole[part]) for part in ("model", "optimizer", "ema")),
         }
         return [text for text, fine in checks.items() if not fine]
+
+
+def started(
+    trainers: Trainers, launcher: str, run_dir: Path, *flags: str, env: dict[str, str]
+) -> list[subprocess.Popen[str]]:
+    """Two ranks under one of the launchers."""
+    if launcher == "srun":
+        return tasks(trainers, (run_dir, run_dir), *flags, env=env)
+    if launcher == "spawn":
+        return [trainers.start(run_dir, *flags, *SPAWN_2, env=env)]
+    return [trainers.start(run_dir, *flags, launcher=SCRIPTS_TORCHRUN_2, env=env)]
 
 
 def noted(notes: Path, kind: str) -> list[float]:

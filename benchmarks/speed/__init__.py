@@ -1,0 +1,1 @@
+"""The contests of benchmarks/training.py: ours against theirs, round by round."""
