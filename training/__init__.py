@@ -34,13 +34,14 @@ Exit status: 0 done, 75 stopped and saved, 3 loss not finite, 1 failed.
 # To read it in one sitting, in this order:
 #
 #     data/order, data/splits              which samples, in which order, and the batches made of them
-#     run/session, run/loop                what a run works with; its steps, and where all processes agree
+#     run/session, run/loop                what a run works with; its steps
+#     run/agreement, run/evaluation        where all processes agree; the validation
 #     processes/stop, processes/world      why to stop; the collective operations
 #     run/resume, saving/writer            saves the state beside the training, and restores it
 #     saving/checkpoint                    checkpoint files: whole or absent, checked before use
 #     run/engine                           all of it, from the first line to the exit status
 #
-# These ten keep the promises. The rest is around them:
+# These twelve keep the promises. The rest is around them:
 #
 #     __main__, command, config            the command line
 #     torchrun, task                       started by job scripts, for each node or task

@@ -12,12 +12,12 @@ from torch.utils.data import DistributedSampler, TensorDataset
 
 from benchmarks.survival.place import Place, Row
 from tests.training import test_loop, test_writer
-from training.run import loop
+from training.run import evaluation
 
 
 def f14(place: Place) -> Iterator[Row]:
     """An evaluation that cannot be shared evenly."""
-    place.patches.setattr(loop, "EVALUATION_BATCH", 4)
+    place.patches.setattr(evaluation, "EVALUATION_BATCH", 4)
     right = evaluated(place.new("F14/1"), 1)
     worst, padded, equal_counts = 0.0, 0.0, 0
     for size in (1, 2, 3):
@@ -41,7 +41,7 @@ def evaluated(folder: Path, size: int) -> dict[int, tuple[float, float, int]]:
     def rank_of(rank: int) -> None:
         dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=size)
         for samples in range(1, 34):
-            score = loop.evaluate(test_loop.session(folder, rank=rank, size=size, samples=samples))
+            score = evaluation.evaluate(test_loop.session(folder, rank=rank, size=size, samples=samples))
             if rank == 0:
                 line = f"{samples} {score.loss!r} {score.accuracy!r} {score.samples}\n"
                 with (folder / "scores").open("a") as file:

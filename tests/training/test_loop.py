@@ -18,7 +18,7 @@ from training.model.precision import build_scaler
 from training.output.log import Log
 from training.processes.stop import REASONS, Stop
 from training.processes.world import World
-from training.run import loop
+from training.run import agreement, evaluation, loop
 from training.run.session import Progress, Session
 from training.saving.lock import RunLock
 
@@ -109,11 +109,11 @@ def test_an_evaluation_is_exact(
         parts.append(values.clone())
         return torch.cat((values[:3].clamp(min=1), values[3:]))
 
-    monkeypatch.setattr(loop, "EVALUATION_BATCH", 4)
-    monkeypatch.setattr(loop, "copy_from_rank0", lambda _world, _tensors: None)
-    monkeypatch.setattr(loop, "reduce_sum", keep)
+    monkeypatch.setattr(evaluation, "EVALUATION_BATCH", 4)
+    monkeypatch.setattr(evaluation, "copy_from_rank0", lambda _world, _tensors: None)
+    monkeypatch.setattr(agreement, "reduce_sum", keep)
     for rank in range(size):
-        loop.evaluate(session(tmp_path, rank=rank, size=size, samples=samples))
+        evaluation.evaluate(session(tmp_path, rank=rank, size=size, samples=samples))
     loss, correct, count, _, problems = torch.stack(parts).sum(dim=0).tolist()
     whole = session(tmp_path, rank=0, size=1, samples=samples)
     x, y = batch(whole, torch.arange(samples))
@@ -131,7 +131,7 @@ def test_the_top_5_accuracy_is_told_of_more_than_10_classes(tmp_path: Path, clas
     split = made.data.validation
     assert isinstance(split, InMemory)
     split = replace(split, labels_N=torch.arange(300) % classes)
-    score = loop.evaluate(
+    score = evaluation.evaluate(
         replace(made, model=model, data=replace(made.data, validation=split, classes=classes))
     )
     logits = model(split.images_NCHW.flatten(1)).tolist()
@@ -206,7 +206,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path) -> None:
     values = torch.tensor([float("nan"), 0, 6], dtype=torch.float64)
 
     with pytest.raises(NotFiniteError, match="loss is not finite at step 7"):
-        loop.synchronise(session(tmp_path, rank=0, size=1), Progress(step=7), values, saves=False)
+        agreement.synchronise(session(tmp_path, rank=0, size=1), Progress(step=7), values, saves=False)
 
 
 def test_a_weight_that_is_not_finite_is_not_saved(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_weight_that_is_not_finite_is_not_saved(tmp_path: Path) -> None:
     list(made.model.parameters())[1].data[0] = float("inf")
 
     with pytest.raises(NotFiniteError, match="a weight"):
-        loop.synchronise(made, Progress(step=7), torch.ones(3, dtype=torch.float64), saves=True)
+        agreement.synchronise(made, Progress(step=7), torch.ones(3, dtype=torch.float64), saves=True)
 
 
 @pytest.mark.parametrize(

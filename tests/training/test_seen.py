@@ -20,7 +20,7 @@ from sbatchgen.runs.curves import CURVES, read_history
 from sbatchgen.runs.plot import plot
 from training.output import log
 from training.output.bar import Bar
-from training.run import loop
+from training.run import evaluation
 
 from .forks import Fork
 from .trainers import HANGS_S, ROOT, TORCHRUN_2, Here, Trainers, all_events, events, quickly, status
@@ -166,7 +166,7 @@ def test_without_a_live_line_there_are_the_plain_ones(
 
 def test_a_validation_is_seen_too(here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    monkeypatch.setattr(loop, "EVALUATION_BATCH", 40)
+    monkeypatch.setattr(evaluation, "EVALUATION_BATCH", 40)
     monkeypatch.setattr(Bar, "begin", lambda _bar, title, **numbers: seen.append((title, numbers)))
     monkeypatch.setattr(Bar, "show", lambda _bar, done, facts: seen.append((done, facts)))
     here(tmp_path, "--sync-every", "1")

@@ -32,17 +32,10 @@ from training.processes.world import (
     on_rank0,
     together,
 )
+from training.run.agreement import StoppedError, synchronise
+from training.run.evaluation import Score, evaluate
 from training.run.export import export
-from training.run.loop import (
-    Score,
-    StoppedError,
-    evaluate,
-    synchronise,
-    time_left_s,
-    train_epoch,
-    try_out,
-    warm_up,
-)
+from training.run.loop import time_left_s, train_epoch, try_out, warm_up
 from training.run.resume import checkpoint_folder, restore, save
 from training.run.session import Meter, Progress, Session
 from training.run.usage import Usage, add_up, gpus_of

@@ -1,4 +1,4 @@
-"""The training loop, synchronisation of the processes, and the evaluation.
+"""The training loop: the steps of an epoch.
 
 Shape suffixes: B samples of this process's part of a batch, C channels, H height, W width, K classes.
 """
@@ -9,43 +9,20 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from torch.nn import functional
 
-from training.data.order import cut_steps, epoch_order, evaluation_share, mix, share
+from training.data.order import cut_steps, epoch_order, mix, share
 from training.data.splits import Batch, FromLoaders, Split
-from training.errors import NotFiniteError, UserError, one_line
+from training.errors import UserError, one_line
 from training.model.activation_checkpointing import keep_buffers
 from training.model.optimizer import lr_at, set_lr
 from training.model.precision import autocast
 from training.output.log import format_duration
-from training.processes.stop import first_reason
-from training.processes.world import copy_from_rank0, reduce_sum, together
+from training.run.agreement import synchronise
 from training.run.resume import save
 from training.run.session import Progress, Session
-
-EVALUATION_BATCH = 256  # images, per process
-TOP = 5  # for top-5 accuracy, which is reported if there are more than twice as many classes
-
-
-class StoppedError(Exception):
-    """All processes stop here; the text is the reason."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Score:
-    """Means over all images of a split."""
-
-    loss: float  # cross entropy, in nats
-    accuracy: float  # 0..1
-    samples: int
-    top5: float | None  # 0..1; None with few classes
-
-    def __str__(self) -> str:
-        more = f", Top-5: {100 * self.top5:.2f}%" if self.top5 is not None else ""
-        return f"Avg Loss: {self.loss:.6f}, Accuracy: {100 * self.accuracy:.2f}%{more}"
 
 
 def train_epoch(session: Session, progress: Progress) -> None:
@@ -65,7 +42,7 @@ def train_epoch(session: Session, progress: Progress) -> None:
     steps_per_epoch = math.ceil(split.samples / session.batch)
     since_sync = torch.zeros(3, dtype=torch.float64, device=world.device)
     session.trained.train()
-    batches = _batches(session, split, mine, progress.epoch)
+    batches = batches_of(session, split, mine, progress.epoch)
     for (first, count), step_parts in zip(todo, parts, strict=True):
         lr = lr_at(config, progress.step, steps_per_epoch=steps_per_epoch)
         set_lr(session.optimizer, lr)
@@ -93,7 +70,7 @@ def warm_up(session: Session) -> None:
     session.trained.train()
     with keep_buffers(session.model):
         for _ in range(2):  # the buckets are rebuilt at the beginning of the second
-            loss = functional.cross_entropy(session.trained(_set_memory_format(session, x_BCHW)).float(), y_B)
+            loss = functional.cross_entropy(session.trained(set_memory_format(session, x_BCHW)).float(), y_B)
             torch.autograd.backward(loss)
     session.optimizer.zero_grad(set_to_none=True)
 
@@ -113,7 +90,7 @@ def try_out(session: Session) -> None:
     model.train(not config.evaluate)
     try:
         with torch.no_grad(), keep_buffers(model), autocast(config, session.world.device):
-            logits_BK = model(_set_memory_format(session, x_BCHW))
+            logits_BK = model(set_memory_format(session, x_BCHW))
     except (RuntimeError, ValueError, AssertionError) as error:  # of torch and torchvision
         size = "x".join(map(str, data.shape_CHW))
         what = f"--model {config.model} cannot take {images} images of {size} ({one_line(error)[:200]})"
@@ -156,14 +133,14 @@ def train_step(session: Session, batches: Iterator[Batch], counts: list[int], *,
         real = float(world.rank < count)
         with contextlib.nullcontext() if part == len(counts) else alone():
             with autocast(config, world.device):
-                logits_BK = session.trained(_set_memory_format(session, x_BCHW))
+                logits_BK = session.trained(set_memory_format(session, x_BCHW))
             smooth = config.label_smoothing
             losses_B = functional.cross_entropy(
                 logits_BK.float(), y_B, reduction="none", label_smoothing=smooth
             )
             loss = losses_B.sum() * (real * world.size / sum(counts))
             torch.autograd.backward(session.scaler.scale(loss) if session.scaler else loss)
-        sums += real * _sums(losses_B.detach(), logits_BK.detach(), y_B)
+        sums += real * sums_of(losses_B.detach(), logits_BK.detach(), y_B)
     _update(session)
     if session.ema:
         session.ema.update(step)
@@ -184,103 +161,13 @@ def _update(session: Session) -> None:
         optimizer.step()
 
 
-def _set_memory_format(session: Session, x_BCHW: torch.Tensor) -> torch.Tensor:
+def set_memory_format(session: Session, x_BCHW: torch.Tensor) -> torch.Tensor:
     """The images in the memory format of the model's weights."""
     last = session.config.channels_last and x_BCHW.ndim == 4
     return x_BCHW.contiguous(memory_format=torch.channels_last) if last else x_BCHW
 
 
-def evaluate(session: Session) -> Score:
-    """The model's score on the validation split; each image is counted once.
-
-    Raises:
-        StoppedError: If a stop was requested meanwhile.
-        UserError: If an image cannot be read.
-    """
-    world, split, model = session.world, session.data.validation, session.model
-    # running statistics differ between processes; rank 0's are saved
-    copy_from_rank0(world, model.buffers())
-    lists = evaluation_share(split.samples, chunk=EVALUATION_BATCH, rank=world.rank, size=world.size)
-    lists = [index_B.to(split.index_device) for index_B in lists]
-    sums = torch.zeros(4, dtype=torch.float64, device=world.device)  # of `_sums` and `_count_top`
-    began = time.perf_counter()
-    model.eval()
-    with (
-        torch.no_grad(),
-        session.ema.in_place() if session.ema else contextlib.nullcontext(),
-        autocast(session.config, world.device),
-    ):
-        for done, (x_BCHW, y_B) in enumerate(_batches(session, split, lists, 0), start=1):
-            if len(y_B):
-                logits_BK = model(_set_memory_format(session, x_BCHW)).float()
-                losses_B = functional.cross_entropy(logits_BK, y_B, reduction="none")
-                sums += torch.cat((_sums(losses_B, logits_BK, y_B), _count_top(logits_BK, y_B)))
-            if done % session.config.sync_every == 0:
-                (loss, correct, samples, _), why = _agree(session, sums)
-                if why:
-                    raise StoppedError(why)
-                rate = samples / max(time.perf_counter() - began, 1e-9)
-                told = f"loss {loss / samples:.4f}, accuracy {100 * correct / samples:.2f}%"
-                session.log.bar.show(round(samples), f"{told}, {rate:.0f} samples/s")
-    loss, correct, samples, among = _total(session, sums)
-    top5 = among / samples if session.data.classes > 2 * TOP else None
-    return Score(loss=loss / samples, accuracy=correct / samples, samples=round(samples), top5=top5)
-
-
-def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, *, saves: bool) -> None:
-    """Add up the results of all processes since the last time, and stop if one of them is asked to.
-
-    One all-reduce has losses, counts and stop requests: only here the CPU waits for the GPU. `since_sync`,
-    the sum of `train_step`'s results, is set to zero. With `saves` a checkpoint follows: the weights are
-    checked too.
-
-    Raises:
-        StoppedError: If a stop was requested.
-        NotFiniteError: If the loss, or with `saves` a weight, is not finite.
-        UserError: If images could not be read.
-    """
-    broken = torch.zeros(1, dtype=torch.float64, device=since_sync.device)
-    if saves:
-        for weight in session.model.parameters():
-            broken += (~torch.isfinite(weight.detach())).any()
-    (loss, correct, samples, broken_weights), why = _agree(session, torch.cat((since_sync, broken)))
-    since_sync.zero_()
-    if not math.isfinite(loss) or broken_weights:
-        session.writer.wait()  # the newest checkpoint may not be written yet
-        what = "a weight" if math.isfinite(loss) else "the loss"
-        raise NotFiniteError(
-            f"{what} is not finite at step {progress.step}; newest checkpoint: {progress.checkpoint}"
-        )
-    session.usage.sample()
-    session.meter.trained += round(samples)
-    for sums in (progress.sums, session.meter.window):
-        sums[:] = (sums[0] + loss, sums[1] + correct, sums[2] + samples)
-    if why:
-        raise StoppedError(why)
-
-
-def _agree(session: Session, values: torch.Tensor) -> tuple[list[float], str]:
-    """The values (float64, 1-D) summed over the processes, and the reason to stop, if any."""
-    noted = torch.tensor(session.stop.requests(), dtype=torch.float64, device=values.device)
-    totals = _total(session, torch.cat((values, noted)))
-    return totals[: len(values)], first_reason(totals[len(values) :])
-
-
-def _total(session: Session, values: torch.Tensor) -> list[float]:
-    """The values (float64, 1-D) summed over the processes; raises the UserError of any process on all."""
-    problems = torch.tensor([len(session.problems)], dtype=torch.float64, device=values.device)
-    totals: list[float] = reduce_sum(session.world, torch.cat((values, problems))).tolist()
-    if totals.pop():
-        together(session.world, lambda: _raise_first(session.problems))
-    return totals
-
-
-def _raise_first(problems: list[UserError]) -> None:
-    for problem in problems:
-        raise problem
-
-
-def _batches(session: Session, split: Split, lists: list[torch.Tensor], epoch: int) -> Iterator[Batch]:
+def batches_of(session: Session, split: Split, lists: list[torch.Tensor], epoch: int) -> Iterator[Batch]:
     """The batches of these index lists.
 
     A batch that cannot be read, and all after it, are replaced by stand-ins until the processes synchronise:
@@ -312,18 +199,12 @@ def _share(order_N: torch.Tensor, first: int, count: int, session: Session) -> t
     return part_B if len(part_B) else order_N[first : first + 1]
 
 
-def _sums(losses_B: torch.Tensor, logits_BK: torch.Tensor, y_B: torch.Tensor) -> torch.Tensor:
+def sums_of(losses_B: torch.Tensor, logits_BK: torch.Tensor, y_B: torch.Tensor) -> torch.Tensor:
     """The sums of loss, correct and samples of a batch; float64 (3,)."""
     correct = (logits_BK.argmax(dim=1) == y_B).sum()
     return torch.stack(
         (losses_B.sum(dtype=torch.float64), correct.double(), torch.full_like(correct, len(y_B)).double())
     )
-
-
-def _count_top(logits_BK: torch.Tensor, y_B: torch.Tensor) -> torch.Tensor:
-    """How many images have their class among the TOP likeliest; float64 (1,)."""
-    likeliest_BT = logits_BK.topk(min(TOP, logits_BK.shape[1]), dim=1).indices
-    return (likeliest_BT == y_B.unsqueeze(1)).any(dim=1).sum(dtype=torch.float64).unsqueeze(0)
 
 
 def _seed(device: torch.device, key: int) -> None:

@@ -1,0 +1,69 @@
+"""Where all processes agree: sums over them, errors of any of them, and requests to stop."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from training.errors import NotFiniteError, UserError
+from training.processes.stop import first_reason
+from training.processes.world import reduce_sum, together
+from training.run.session import Progress, Session
+
+
+class StoppedError(Exception):
+    """All processes stop here; the text is the reason."""
+
+
+def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, *, saves: bool) -> None:
+    """Add up the results of all processes since the last time, and stop if one of them is asked to.
+
+    One all-reduce has losses, counts and stop requests: only here the CPU waits for the GPU. `since_sync`,
+    the sum of `train_step`'s results, is set to zero. With `saves` a checkpoint follows: the weights are
+    checked too.
+
+    Raises:
+        StoppedError: If a stop was requested.
+        NotFiniteError: If the loss, or with `saves` a weight, is not finite.
+        UserError: If images could not be read.
+    """
+    broken = torch.zeros(1, dtype=torch.float64, device=since_sync.device)
+    if saves:
+        for weight in session.model.parameters():
+            broken += (~torch.isfinite(weight.detach())).any()
+    (loss, correct, samples, broken_weights), why = agree(session, torch.cat((since_sync, broken)))
+    since_sync.zero_()
+    if not math.isfinite(loss) or broken_weights:
+        session.writer.wait()  # the newest checkpoint may not be written yet
+        what = "a weight" if math.isfinite(loss) else "the loss"
+        raise NotFiniteError(
+            f"{what} is not finite at step {progress.step}; newest checkpoint: {progress.checkpoint}"
+        )
+    session.usage.sample()
+    session.meter.trained += round(samples)
+    for sums in (progress.sums, session.meter.window):
+        sums[:] = (sums[0] + loss, sums[1] + correct, sums[2] + samples)
+    if why:
+        raise StoppedError(why)
+
+
+def agree(session: Session, values: torch.Tensor) -> tuple[list[float], str]:
+    """The values (float64, 1-D) summed over the processes, and the reason to stop, if any."""
+    noted = torch.tensor(session.stop.requests(), dtype=torch.float64, device=values.device)
+    totals = total(session, torch.cat((values, noted)))
+    return totals[: len(values)], first_reason(totals[len(values) :])
+
+
+def total(session: Session, values: torch.Tensor) -> list[float]:
+    """The values (float64, 1-D) summed over the processes; raises the UserError of any process on all."""
+    problems = torch.tensor([len(session.problems)], dtype=torch.float64, device=values.device)
+    totals: list[float] = reduce_sum(session.world, torch.cat((values, problems))).tolist()
+    if totals.pop():
+        together(session.world, lambda: _raise_first(session.problems))
+    return totals
+
+
+def _raise_first(problems: list[UserError]) -> None:
+    for problem in problems:
+        raise problem
