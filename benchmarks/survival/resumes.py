@@ -21,6 +21,7 @@ from tests.training.trainers import (
 )
 
 READ = ("--dataset", "moments_own:read")
+NO_SCRIPT = {"SBATCHGEN_EXIT_FILE": ""}  # which reads the exit status: a stopped trainer exits with 75
 
 
 def f11(place: Place) -> Iterator[Row]:
@@ -40,7 +41,7 @@ def f11(place: Place) -> Iterator[Row]:
         for life, (size, more) in enumerate(plan):
             notes = held.notes(f"{name}-{life}")
             ends = life == len(plan) - 1
-            env = held.environment(notes, **({} if ends else {"SIGNAL_AT": "3"}))
+            env = held.environment(notes, **NO_SCRIPT, **({} if ends else {"SIGNAL_AT": "3"}))
             many = ("--launcher", "spawn", "--nproc-per-node", str(size)) if size > 1 else ()
             change = ("--allow-config-change",) if more and not life else ()
             ended = place.trainers.run(run_dir, *flags, *more, *many, *change, env=env)
@@ -95,7 +96,7 @@ def f17(place: Place) -> Iterator[Row]:
     began, lives, done, code = time.monotonic(), 0, 0, 75
     while code == 75 and lives <= 2 * stops:
         notes = held.notes(f"storm-{lives}")
-        env = held.environment(notes, **({"SIGNAL_AT": "2"} if lives < stops else {}))
+        env = held.environment(notes, **NO_SCRIPT, **({"SIGNAL_AT": "2"} if lives < stops else {}))
         code = place.trainers.run(held.folder / "storm", *flags, env=env).code
         done += len((notes / "step-0").read_text().splitlines())
         lives += 1
