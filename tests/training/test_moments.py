@@ -46,16 +46,22 @@ def held(small_digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             [
                 (INT, "all, twice", "start-up"),
                 (USR1, "parent", "save"),
+            ],
+        ),
+        (
+            "srun",
+            [
+                (TERM, "one rank", "step"),
+                (USR2, "all", "validation"),
                 (INT, "one rank", "last save"),
             ],
         ),
-        ("srun", [(TERM, "one rank", "step"), (USR2, "all", "validation")]),
     ],
 )
 def test_each_signal_target_and_moment(
     held: Held, launcher: str, plan: list[tuple[signal.Signals, str, str]]
 ) -> None:
-    """Fault F8: a run of each launcher; the last stop of torchrun and spawn is after the last step."""
+    """Fault F8: a run of each launcher, of torchrun and srun up to its end."""
     lives = held.lives(launcher, launcher, plan)
 
     assert {life.name: life.problems for life in lives if life.problems} == {}

@@ -130,8 +130,7 @@ LAUNCHED = {
 }
 
 
-@pytest.mark.parametrize("launcher", LAUNCHED)
-@pytest.mark.parametrize("when", ["at the start", "in training"])
+@pytest.mark.parametrize(("launcher", "when"), [("torchrun", "at the start"), ("spawn", "in training")])
 def test_ranks_end_with_the_process_that_started_them(
     trainers: Trainers, tmp_path: Path, launcher: str, when: str
 ) -> None:

@@ -157,7 +157,7 @@ def test_without_a_live_line_there_are_the_plain_ones(
     else:
         (tmp_path / "tqdm.py").write_text("raise ImportError('none here')\n")
         env = {"TERM": "dumb"} if why == "dumb" else {"PYTHONPATH": str(tmp_path)}
-        code, text = on_terminal(small_digits, tmp_path / "run", *quick, env=env, fresh=True)
+        code, text = on_terminal(small_digits, tmp_path / "run", *quick, env=env, fresh=why == "no tqdm")
 
     assert code == 0, text
     assert len(PLAIN.findall(text)) == 1
@@ -291,7 +291,7 @@ def test_a_broken_tensorboard_costs_its_curves_only(trainers: Trainers, tmp_path
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise TypeError('Descriptors cannot be created directly')\n")
     run_dir = tmp_path / "run"
-    ended = trainers.run(run_dir, "--epochs", "1", env={"PYTHONPATH": str(package.parent)}, fresh=True)
+    ended = trainers.run(run_dir, "--epochs", "1", env={"PYTHONPATH": str(package.parent)})
 
     assert ended.code == 0, ended.err
     said = [line for line in ended.out.splitlines() if "TensorBoard" in line]
