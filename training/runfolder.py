@@ -11,7 +11,7 @@ from typing import Any
 from training.config import Config, changed_settings, critical_settings, global_batch
 from training.output.log import read_events
 from training.saving.lock import current_holder
-from training.saving.names import BEST, CHECKPOINTS, STEP_NAME, list_checkpoints
+from training.saving.names import BEST, CHECKPOINTS, list_checkpoints, step_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +112,7 @@ def _resume(config: Config, batch: int, old: Saved) -> Start:
 
 def read_saved(run_dir: Path, path: Path) -> Saved:
     """What the events tell of a checkpoint in the run folder; of another file, its name and step."""
-    match = STEP_NAME.fullmatch(path.name)
-    step = int(match[1]) if match else None
+    step = step_of(path)
     if path.parent != run_dir / CHECKPOINTS:
         return Saved(name=str(path), step=step)
     known = Saved(name=f"{CHECKPOINTS}/{path.name}", step=step)

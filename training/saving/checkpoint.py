@@ -23,7 +23,7 @@ import torch
 
 from training import files
 from training.errors import UserError, one_line
-from training.saving.names import BEST, EPOCH_NAME, STEP_NAME, list_checkpoints
+from training.saving.names import BEST, EPOCH_NAME, list_checkpoints, step_of
 
 FORMAT = 1
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # a full disk, a quota, and an NFS server's error for both
@@ -189,7 +189,7 @@ def find(folder: Path, resume: str, tell: Tell) -> tuple[Path, State] | None:
 def drop_after(folder: Path, step: int, tell: Tell) -> None:
     """Rename the checkpoints after `step`, from which the run goes on: "auto" would take the newest one."""
     for path in list_checkpoints(folder):
-        if int(STEP_NAME.fullmatch(path.name)[1]) > step:  # type: ignore[index] # `steps` matched it
+        if (step_of(path) or 0) > step:
             path.replace(path.with_name(f"{path.name}.abandoned"))
             tell(f"Checkpoint {path.name} is newer than the one asked for: renamed to {path.name}.abandoned")
 

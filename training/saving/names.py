@@ -11,9 +11,15 @@ STEP_NAME = re.compile(r"step-(\d{8,})\.pt")
 EPOCH_NAME = "checkpoint_epoch_{}.pt"
 
 
+def step_of(path: Path) -> int | None:
+    """The step in the name of a checkpoint; None if it has another name."""
+    match = STEP_NAME.fullmatch(path.name)
+    return int(match[1]) if match else None
+
+
 def list_checkpoints(folder: Path) -> list[Path]:
     """The checkpoints by step, newest first. No other record says which there are."""
     if not folder.is_dir():
         return []
-    found = [(int(match[1]), path) for path in folder.iterdir() if (match := STEP_NAME.fullmatch(path.name))]
+    found = [(step, path) for path in folder.iterdir() if (step := step_of(path)) is not None]
     return [path for _, path in sorted(found, reverse=True)]
