@@ -13,16 +13,7 @@ import warnings
 from pathlib import Path
 
 from training.config import Config, parse
-from training.errors import (
-    DONE,
-    FAILED,
-    NOT_FINITE,
-    PREEMPTED,
-    FolderError,
-    NotFiniteError,
-    UserError,
-    one_line,
-)
+from training.errors import DONE, FAILED, PREEMPTED, FolderError, NotFiniteError, UserError, one_line
 from training.output.log import complain, mark_failed
 from training.processes import spawn
 from training.processes.jobscript import PARENT, leave_status, reads_status
@@ -56,13 +47,11 @@ def main(argv: list[str]) -> int:
             ) from error
         return _finish(run(config, place, stop))
     except (UserError, NotFiniteError) as error:
-        shared = isinstance(error, NotFiniteError) or error.shared
-        status = NOT_FINITE if isinstance(error, NotFiniteError) else FAILED
-        if shared and _number("RANK", "SLURM_PROCID"):
-            return status  # rank 0 prints it
-        if shared or _number("LOCAL_RANK", "SLURM_LOCALID") == 0:
+        if error.shared and _number("RANK", "SLURM_PROCID"):
+            return error.status  # rank 0 prints it
+        if error.shared or _number("LOCAL_RANK", "SLURM_LOCALID") == 0:
             complain(f"error: {error}")
-        return _fail(config, error, status)
+        return _fail(config, error, error.status)
     except Exception as error:  # noqa: BLE001 - a bug, or another process has ended
         complain(traceback.format_exc().rstrip())
         return _fail(config, error, FAILED)

@@ -18,6 +18,8 @@ class UserError(Exception):
         shared: Every process of the run raises the same error, so only rank 0 prints it.
     """
 
+    status = FAILED
+
     def __init__(self, what: str, *, at: str = "", fix: str = "", shared: bool = False) -> None:
         parts = [what, f"at: {at}" if at else "", f"fix: {fix}" if fix else ""]
         super().__init__("; ".join(part for part in parts if part))
@@ -30,6 +32,8 @@ class FolderError(UserError):
 
 class NotFiniteError(Exception):
     """The loss or a weight became infinite or NaN; nothing is saved after this."""
+
+    shared, status = True, NOT_FINITE  # as of a UserError
 
 
 def one_line(error: BaseException) -> str:

@@ -61,19 +61,19 @@ class Log:
         """Add a line to events.jsonl: {"event": kind, ..., "time": seconds since 1970}."""
         line = json.dumps({"event": kind, **facts, **_now()}) + "\n"
         self._record(EVENTS, lambda path: _append(path, line.encode()))
-        self._draw(lambda: self.curves.record(kind, facts))
+        self._add_to_curves(lambda: self.curves.record(kind, facts))
 
     def note(self, line: str) -> None:
         """Print a line about checkpoints, and add it to the events."""
         self.say(line)
         self.event("checkpoint", text=line)
 
-    def draw(self, *, step: int) -> None:
+    def start_curves(self, *, step: int) -> None:
         """Start the curves for TensorBoard at `step`."""
         if self.speaks and self.records:
-            self._draw(lambda: self.curves.begin(step))
+            self._add_to_curves(lambda: self.curves.begin(step))
 
-    def _draw(self, make: Callable[[], bytes]) -> None:
+    def _add_to_curves(self, make: Callable[[], bytes]) -> None:
         """Add records to the curves; a broken TensorBoard does not end the run."""
         try:
             records = make()

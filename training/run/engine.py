@@ -190,11 +190,11 @@ def _train(session: Session) -> int:
     size = state_bytes(config, session.model)
     on_rank0(world, lambda: checkpoint.check_room(place, size, keep=config.keep, tell=log.note))
     if config.tensorboard == "auto":
-        log.draw(step=progress.step)
+        log.start_curves(step=progress.step)
     job = os.environ.get("SLURM_JOB_ID", "")
     facts = _surroundings(session) | {"settings": session.settings}
     log.event("start", step=progress.step, epoch=progress.epoch, job=job, **facts)
-    _conclude(session, progress, "running")
+    log.status("running", step=progress.step, epoch=progress.epoch, checkpoint=progress.checkpoint)
     session = dataclasses.replace(session, trained=_wrap(session))  # after the weights are loaded
     if world.size > 1:
         warm_up(session)
@@ -294,8 +294,7 @@ def _conclude(session: Session, progress: Progress, state: str, *, reason: str |
     session.log.status(
         state, step=progress.step, epoch=progress.epoch, checkpoint=progress.checkpoint, reason=reason
     )
-    if state != "running":
-        session.log.event(state, step=progress.step, epoch=progress.epoch, reason=reason)
+    session.log.event(state, step=progress.step, epoch=progress.epoch, reason=reason)
 
 
 def _wrap(session: Session) -> nn.Module:
