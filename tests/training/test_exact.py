@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +17,7 @@ from training.processes import stop
 from training.processes.stop import REASONS, Stop
 
 from .states import equal, everything, weights
-from .trainers import Here, Trainers, events, status
+from .trainers import SLOW, Here, Trainers, events, finish, status, tasks, wait_for
 
 OWN = """
     import torch
@@ -296,3 +298,17 @@ def test_nor_does_it_in_two_processes_for_a_part_of_the_run(
 
     assert [kept.code, rest.code] == [0, 0], kept.err + rest.err
     assert equal(everything(tmp_path / "kept"), everything(tmp_path / "rest"))
+
+
+def test_with_loaders_that_are_signalled_too(trainers: Trainers, own: Path, tmp_path: Path) -> None:
+    env = {"PYTHONPATH": str(own)}
+    whole = trainers.run_ranks(2, tmp_path / "whole", *OURS, env=env)
+    ranks = tasks(trainers, (tmp_path / "halves",) * 2, *OURS, *SLOW, "--workers", "1", env=env)
+    wait_for(lambda: events(tmp_path / "halves", "train"), "progress")
+    for rank in ranks:
+        os.killpg(rank.pid, signal.SIGTERM)  # as Slurm does
+    stopped = [finish(rank).code for rank in ranks]
+    resumed = trainers.run_ranks(2, tmp_path / "halves", *OURS, "--workers", "2", env=env)
+
+    assert [whole.code, *stopped, resumed.code] == [0, 75, 75, 0], resumed.err
+    assert equal(everything(tmp_path / "halves"), everything(tmp_path / "whole"))

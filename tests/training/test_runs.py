@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -293,50 +292,6 @@ def test_dataparallel_without_gpus_runs_on_the_cpu(here: Here, tmp_path: Path) -
     assert ended.code == 0, ended.err
     assert "--dataparallel runs as one process on the CPU" in ended.out
     assert len(score_lines(ended.out)) == 1
-
-
-OWN = """
-    import torch
-
-    class Squares(torch.utils.data.Dataset):
-        classes = ("dark", "light")
-
-        def __init__(self, count):
-            self.count = count
-
-        def __len__(self):
-            return self.count
-
-        def __getitem__(self, index):
-            noise = torch.rand(1, 8, 8)
-            return noise * 0.2 + 0.8 * (index % 2), index % 2
-
-    def data(config):
-        return Squares(45), Squares(13)
-
-    def held(config):
-        images = [torch.randint(256, (n, 1, 8, 8), dtype=torch.uint8) for n in (40, 13)]
-        return tuple((part, torch.arange(len(part)) % 2) for part in images)
-
-    def model(config):
-        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 2))
-"""
-
-
-def test_own_data_and_model_with_loaders_resume_exactly(trainers: Trainers, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(textwrap.dedent(OWN))
-    env = {"PYTHONPATH": str(tmp_path)}
-    own = ("--dataset", "mine:data", "--model", "mine:model", "--batch-size", "8")
-    whole = trainers.run_ranks(2, tmp_path / "whole", *own, "--workers", "0", env=env)
-    ranks = tasks(trainers, (tmp_path / "halves",) * 2, *own, *SLOW, "--workers", "1", env=env)
-    wait_for(lambda: events(tmp_path / "halves", "train"), "progress")
-    for rank in ranks:
-        os.killpg(rank.pid, signal.SIGTERM)  # as Slurm does: loaders get it too
-    stopped = [finish(rank).code for rank in ranks]
-    resumed = trainers.run_ranks(2, tmp_path / "halves", *own, "--workers", "2", env=env)
-
-    assert [whole.code, *stopped, resumed.code] == [0, 75, 75, 0], resumed.err
-    assert equal(weights(tmp_path / "halves"), weights(tmp_path / "whole"))
 
 
 def test_evaluation_of_own_weights_leaves_the_run_alone(here: Here, tmp_path: Path) -> None:
