@@ -24,13 +24,22 @@ def nothing(*_: object, **__: object) -> None:
     pass
 
 
+class Config:
+    """What activation checkpointing asks; older versions of torch ask more, of the real one."""
+
+    error_on_nested_fx_trace = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(real("torch._dynamo")("config"), name)
+
+
 # What torch 2.13 asks of each when nothing is compiled.
 ASKED: dict[str, dict[str, Any]] = {
     "torch._dynamo": {
         "disable": disable,
         "graph_break": nothing,
         "utils": SimpleNamespace(get_optimize_ddp_mode=lambda: "ddp_optimizer"),
-        "config": SimpleNamespace(error_on_nested_fx_trace=True),
+        "config": Config(),
         "trace_rules": SimpleNamespace(
             LEGACY_MOD_INLINELIST=set(),
             get_legacy_mod_inlinelist=SimpleNamespace(cache_clear=nothing),
