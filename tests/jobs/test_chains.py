@@ -1,6 +1,6 @@
-"""A training that may do a tenth of its steps in a job ends by itself: by requeues, in a chain, in an array's tasks.
+"""A training that may do a part of its steps in a job ends by itself: by requeues, in a chain, in an array's tasks.
 
-On the later Slurm it may do a fifth, which takes half the time.
+It may do a tenth, where Slurm starts a job again, and a fifth, in half the time, elsewhere.
 
 That is so whatever the speed of the machine: when it has done so many steps, the trainer sends the script the signal
 of the time limit, and waits until the script has told it to stop.
@@ -14,25 +14,25 @@ from typing import Any
 import pytest
 import torch
 
+from tests.cluster.fixtures import FIRST
 from tests.cluster.slurm import Cluster
 from tests.jobs.jobs import PROFILE, TRAINING, Site, site_on
 from tests.training.forks import QUICKLY
 from tests.training.states import equal
 
 STEPS = 50
-STEPS_OF_A_JOB = {"22.05": 5, "26.05": 10}
 DELAY = 0.001  # seconds: for nothing else is slept so long
 LIMIT = f"""
 import os, signal, time
 
 exec(open({str(QUICKLY / "sitecustomize.py")!r}).read())
-steps, sleep = 0, time.sleep
+steps, most, sleep = 0, int(os.environ.get("STEPS_OF_A_JOB", "0")), time.sleep
 
 def limited(seconds):
     global steps
     sleep(seconds)
     steps += seconds == {DELAY}
-    if seconds == {DELAY} and steps == STEPS_OF_A_JOB:
+    if seconds == {DELAY} and steps == most:
         if "FAILS" in os.environ:
             os._exit(7)
         os.kill(int(os.environ["SCRIPT"]), signal.SIGUSR1)
@@ -51,15 +51,14 @@ WAYS = {
 }
 
 
-@pytest.fixture(scope="module")
-def steps_of_a_job(slurm_release: str) -> int:
-    return STEPS_OF_A_JOB[slurm_release]
+def steps_of_a_job(name: str, release: str) -> int:
+    return 5 if (name, release) == ("long-requeued", FIRST) else 10
 
 
 @pytest.fixture(scope="module")
-def site(cluster: Cluster, steps_of_a_job: int) -> Site:
+def site(cluster: Cluster) -> Site:
     site = site_on(cluster)
-    cluster.put("work/limit/sitecustomize.py", f"STEPS_OF_A_JOB = {steps_of_a_job}\n{LIMIT}")
+    cluster.put("work/limit/sitecustomize.py", LIMIT)
     cluster.put("work/limited.yaml", PROFILE.replace("setup: [", "setup: [export SCRIPT=$$, "))
     return site
 
@@ -84,14 +83,17 @@ def start(site: Site, name: str, *flags: str, delay: float = DELAY) -> list[str]
 
 
 @pytest.fixture(scope="module")
-def jobs(site: Site) -> dict[str, list[str]]:
+def jobs(site: Site, slurm_release: str) -> dict[str, list[str]]:
     """All that only have to be waited for: submitted together, so that they run side by side."""
-    ids = {name: start(site, name, *flags) for name, flags in WAYS.items()}
+    ids = {}
+    for name, flags in WAYS.items():
+        limit = f"STEPS_OF_A_JOB={steps_of_a_job(name, slurm_release)}"
+        ids[name] = start(site, name, *flags, "--env", limit)
     ids["chain-cancelled"] = start(site, "chain-cancelled", "--chain", "4", delay=1.0)
     ids["long-alone"] = start(site, "long-alone", "--resume", "off")
     gate = str(site.cluster.sbatch("--hold", "--wrap=true"))  # until all are submitted
     for name, how in {
-        "chain-failed": ("--env", "FAILS=1"),
+        "chain-failed": ("--env", "FAILS=1", "--env", "STEPS_OF_A_JOB=5"),
         "chain-unprepared": ("--venv", "/nowhere"),
     }.items():
         ids[name] = start(site, name, "--chain", "4", *how, "--dependency", f"afterany:{gate}")
@@ -122,13 +124,14 @@ def test_a_failure_ends_the_chain(site: Site, jobs: dict[str, list[str]], name: 
 
 @pytest.mark.parametrize("name", WAYS)
 def test_a_training_ends_by_itself(
-    site: Site, jobs: dict[str, list[str]], name: str, steps_of_a_job: int
+    site: Site, jobs: dict[str, list[str]], name: str, slurm_release: str
 ) -> None:
     started, rest = of_run(site, jobs[name])
+    each = steps_of_a_job(name, slurm_release)
     assert site.log(name).count("Training completed") == 1
     starts = len(site.events(name, "start"))
-    assert starts == sum(1 + int(record["Restarts"]) for record in started) >= STEPS // steps_of_a_job
-    assert all(int(str(event["step"])) % steps_of_a_job == 0 for event in site.events(name, "resume"))
+    assert starts == sum(1 + int(record["Restarts"]) for record in started) >= STEPS // each
+    assert all(int(str(event["step"])) % each == 0 for event in site.events(name, "resume"))
     of_run(site, jobs["long-alone"])
     assert equal(weights(site, name), weights(site, "long-alone"))
     assert [record["JobState"] for record in started] == [*["FAILED"] * (len(started) - 1), "COMPLETED"]

@@ -121,15 +121,12 @@ def submit_ddp(site: Site, name: str, launcher: str, *flags: str) -> int:
 @pytest.fixture(scope="module")
 def trained(site: Site, slurm_release: str) -> dict[str, int]:
     """Trainings that only have to end well, all started at once."""
+    launchers = ("torchrun",) if slurm_release == LATER else ("torchrun", "srun", "spawn")
+    jobs = {f"ddp-{one}": submit_ddp(site, f"ddp-{one}", one, *CPU) for one in launchers}
     in_apptainer = ("--profile", "./apptainer.yaml", *CPU)
-    jobs = {
-        "ddp-torchrun": submit_ddp(site, "ddp-torchrun", "torchrun", *CPU),
-        "apptainer-ddp": submit_ddp(site, "apptainer-ddp", "torchrun", *in_apptainer),
-    }
+    jobs["apptainer-ddp"] = submit_ddp(site, "apptainer-ddp", "torchrun", *in_apptainer)
     if slurm_release == LATER:
         return jobs
-    for launcher in ("srun", "spawn"):
-        jobs[f"ddp-{launcher}"] = submit_ddp(site, f"ddp-{launcher}", launcher, *CPU)
     jobs["single"] = site.submit("single", "single", *AS_NVIDIA, *CPU)
     jobs["single-hostile"] = site.submit("single-hostile", "single", *CPU)
     jobs["apptainer-single"] = site.submit("apptainer-single", "single", *in_apptainer)
