@@ -119,15 +119,15 @@ Command = Callable[..., Result]
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """No variable of the machine that tests run on has a say, and no file of its user."""
-    home = (
-        tmp_path_factory.getbasetemp() / f"home-{next(HOMES)}"
-    )  # not mktemp, which lists all that are there
+    base = tmp_path_factory.getbasetemp()
+    home = base / f"home-{next(HOMES)}"  # not mktemp, which lists all that are there
     home.mkdir()
     for name in list(os.environ):
         if name.startswith(("SBATCH", "SLURM_", "XDG_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_CONFIG_DIRS", str(home / "etc"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(base / "cache"))  # templates are compiled once, not by each test
     monkeypatch.setenv("NO_COLOR", "1")
 
 
