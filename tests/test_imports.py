@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -53,13 +54,20 @@ def test_render_loads_its_three_libraries_and_little_more() -> None:
     assert len(modules) <= base + 44, len(modules)
 
 
+@functools.cache
+def statements(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    """The import statements of a module, wherever in it."""
+    nodes = ast.walk(ast.parse(path.read_text()))
+    return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imports(path: Path) -> set[str]:
-    """The top-level names that a module imports, wherever in it."""
+    """The top-level names that a module imports."""
     names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(path):
         if isinstance(node, ast.Import):
             names |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+        elif node.level == 0:
             names.add((node.module or "").split(".")[0])
     return names
 
@@ -82,9 +90,9 @@ def test_every_library_is_declared(folder: Path, declared: set[str]) -> None:
 
 
 def imported(path: Path, package: Path) -> set[Path]:
-    """The files of the package that a module imports, wherever in it."""
+    """The files of the package that a module imports."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(path):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == package.name:
             base = package.joinpath(*str(node.module).split(".")[1:])
             for alias in node.names:
