@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,8 +27,10 @@ from tests.tables import hold
 PAGES = pages()
 
 
-def cluster(page: Page) -> Document[Profile]:
-    return decode(page.profile, Profile, name=page.rule) if page.profile else read(PROFILE, Profile)
+@functools.cache
+def cluster(text: str) -> Document[Profile]:
+    """The profile that a page writes; without one, the profile of all pages."""
+    return decode(text, Profile, name="profile.yaml") if text else read(PROFILE, Profile)
 
 
 def findings(page: Page, example: Example, folder: Path) -> list[Finding]:
@@ -37,7 +40,9 @@ def findings(page: Page, example: Example, folder: Path) -> list[Finding]:
     job = decode(example.text, JobSpec, name="job.yaml")
     flags = layer(Level.JOB, job.value, job.places)
     assert job.value.mode
-    return check(resolve(cluster(page), [flags], mode=job.value.mode, name="job"), log_folders_made=True)
+    return check(
+        resolve(cluster(page.profile), [flags], mode=job.value.mode, name="job"), log_folders_made=True
+    )
 
 
 def subject(page: Page, example: Example, folder: Path) -> JobScript:
@@ -46,7 +51,7 @@ def subject(page: Page, example: Example, folder: Path) -> JobScript:
         file="job.slurm",
         text=example.text,
         slurm=settings.pop("slurm", DEFAULT_SLURM),
-        profile=cluster(page).value,
+        profile=cluster(page.profile).value,
         makes_log_folders=settings.pop("submitted", "") == "yes",
         environment=settings,
         folder=folder,
