@@ -1,4 +1,7 @@
-"""Pictures of runs: what is drawn of what a run folder tells, and what is said where there is nothing."""
+"""Pictures of runs: what is drawn of what a run folder tells, and what is said where there is nothing.
+
+Tests that draw load matplotlib, which takes seconds: they are slow.
+"""
 
 from __future__ import annotations
 
@@ -56,11 +59,16 @@ ORDINARY = (start(0), train(2), train(4), epoch(4), train(6), epoch(8))
 
 @pytest.mark.slow
 def test_one_run_is_drawn_into_its_folder(command: Command, folder: Path) -> None:
-    run(folder / "runs/ddp", *ORDINARY)
+    """Not to where somebody has planted a link."""
+    picture = run(folder / "runs/ddp", *ORDINARY) / "plot.png"
+    (folder / "victim").write_text("mine")
+    picture.symlink_to(folder / "victim")
     result = command("plot", "runs/ddp")
 
     assert (result.status, result.out, result.err) == (0, "runs/ddp/plot.png\n", "")
-    assert (folder / "runs/ddp/plot.png").read_bytes().startswith(b"\x89PNG\r\n")
+    assert picture.read_bytes().startswith(b"\x89PNG\r\n")
+    assert not picture.is_symlink()
+    assert (folder / "victim").read_text() == "mine"
 
 
 @pytest.mark.slow
@@ -104,6 +112,7 @@ def test_several_runs_have_a_colour_and_a_name_each(command: Command, folder: Pa
         assert f"stroke: {color}" in text
 
 
+@pytest.mark.slow
 def test_runs_of_one_name_are_told_apart_by_their_folders(command: Command, folder: Path) -> None:
     for part in ("x", "y"):
         run(folder / part / "ddp", *ORDINARY)
@@ -164,6 +173,7 @@ def test_how_a_run_ended(tmp_path: Path, events: tuple[dict[str, Any], ...], sta
     assert read_history(run(tmp_path / "a", *events, state=state)).end == end
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "end",
     [
@@ -220,7 +230,12 @@ def test_a_loss_that_falls_far_is_on_a_logarithmic_scale(command: Command, folde
             2,
             "error: can't draw a '.gif'\n  at:  --output\n  fix: name a .png or a .svg\n",
         ),
-        (("good", "--output", "no/a.png"), 3, "No such file or directory\n  fix: mkdir -p no\n"),
+        pytest.param(
+            ("good", "--output", "no/a.png"),
+            3,
+            "No such file or directory\n  fix: mkdir -p no\n",
+            marks=pytest.mark.slow,
+        ),
         ((), 2, "Missing argument 'RUN...'"),
     ],
 )
