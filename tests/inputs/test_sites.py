@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hatchling.build import build_wheel
 
 from sbatchgen.inputs.search import SITES
 from tests.cluster.controller import Controller
@@ -71,10 +72,12 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def site_packages(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of modules in which pip has installed it, without a network."""
+    """A folder of modules with what pip would install: its wheel, unpacked."""
     target = tmp_path_factory.mktemp("installed")
-    words = ["-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
-    subprocess.run([sys.executable, *words, "--target", str(target), str(package)], check=True)
+    wheels = tmp_path_factory.mktemp("wheel")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(package)
+        zipfile.ZipFile(wheels / build_wheel(str(wheels))).extractall(target)
     return target
 
 
