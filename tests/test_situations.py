@@ -6,6 +6,7 @@ import hashlib
 import http.server
 import json
 import os
+import pty
 import re
 import shlex
 import shutil
@@ -28,6 +29,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from sbatchgen.cli import output
 from sbatchgen.errors import DocumentError
 from sbatchgen.prepare import dataset
 from sbatchgen.runs import events as events_module
@@ -499,8 +501,15 @@ def test_a_script_is_the_same_bytes_whatever_the_terminal_speaks(folder: Path) -
 
 
 @pytest.mark.parametrize("columns", ["0", "-5", "99999999999", "x", "\N{SUPERSCRIPT TWO}"])
-def test_a_terminal_without_a_width_has_80_columns(folder: Path, columns: str) -> None:
-    shown = on_terminal("review", "ddp", "--profile", "msu", COLUMNS=columns, NO_COLOR="1")
+def test_a_terminal_without_a_width_has_80_columns(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    master, slave = pty.openpty()
+    with os.fdopen(master), os.fdopen(slave, "w") as terminal:
+        assert output._columns(terminal) == 80
+
+
+def test_a_review_on_a_terminal_without_a_width_has_80_columns(folder: Path) -> None:
+    shown = on_terminal("review", "ddp", "--profile", "msu", COLUMNS="99999999999", NO_COLOR="1")
     assert "#SBATCH --nodes=2" in shown
     lines = re.sub(r"\x1b\[[\d;]*m", "", shown).splitlines()
     assert {len(line) for line in lines if line.endswith("\N{BOX DRAWINGS LIGHT HORIZONTAL}")} == {80}
