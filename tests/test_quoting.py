@@ -30,7 +30,7 @@ def bash(script: str, **environment: str) -> str:
 
 
 @given(st.lists(ANY_WORD, min_size=1, max_size=20))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 @example(list(HOSTILE))
 @example(["a\nb", "tab\there", "\x1b[31m", "\r", "'\n'", "\\\n"])
 def test_words_arrive_byte_for_byte(texts: list[str]) -> None:
@@ -39,7 +39,7 @@ def test_words_arrive_byte_for_byte(texts: list[str]) -> None:
 
 
 @given(ONE_LINE)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 def test_a_path_expands_its_variables_and_nothing_else(text: str) -> None:
     try:
         path = ShellPath.parse(f"/scratch/${{USER}}/{text}")

@@ -517,7 +517,7 @@ def damaged(data: bytes, flips: int, cuts: int) -> Iterator[bytes]:
 def test_damage_changes_no_script(tiny: Tiny, cache: Path) -> None:
     right = tiny()
     good = kept(cache).read_bytes()
-    for bad in damaged(good, 200, 50):
+    for bad in damaged(good, 60, 20):
         kept(cache).write_bytes(bad)
         assert tiny() == right
         assert kept(cache).read_bytes() != bad
@@ -533,7 +533,7 @@ def test_damage_of_the_bundled_templates_changes_no_script(cache: Path) -> None:
         return render(of, code=CODE, rerun=rerun, folders=[bundled("templates")], cache=cache)
 
     assert run() == script(of)
-    for bad in damaged(kept(cache).read_bytes(), 40, 10):
+    for bad in damaged(kept(cache).read_bytes(), 10, 4):
         kept(cache).write_bytes(bad)
         assert run() == script(of)
 

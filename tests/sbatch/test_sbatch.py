@@ -319,8 +319,8 @@ def test_any_bytes(script: bytes, release: str) -> None:
 @pytest.mark.parametrize(
     "option",
     [
-        "-J '" + "x" * 10_000_000 + "'",
-        "-J " + "\\" * 2_000_000,
+        "-J '" + "x" * 2_000_000 + "'",
+        "-J " + "\\" * 500_000,
         "-t " + "9" * 100_000,
         "--gres=gpu:" + "9" * 100_000,
         "--begin=now+" + "9" * 100_000,
@@ -343,9 +343,9 @@ def test_hostile_sizes(option: str) -> None:
 
 def test_long_bodies() -> None:
     start = time.process_time()
-    script = read("#!/bin/sh\n#SBATCH -n1\n" + "echo hello\n" * 2_000_000 + "#SBATCH -n2\n")
+    script = read("#!/bin/sh\n#SBATCH -n1\n" + "echo hello\n" * 500_000 + "#SBATCH -n2\n")
     assert time.process_time() - start < 5
-    assert script.directives[-1].line == 2_000_003
+    assert script.directives[-1].line == 500_003
 
 
 def test_needs_no_library() -> None:
