@@ -95,7 +95,7 @@ def adopt(text: str, *, file: str, user: Mapping[str, str], day: str, folder: Pa
         DocumentError: sbatch does not take it, or it is not read as bash.
     """
     script = JobScript(file=file, text=text, assumed=True, folder=folder)
-    if script.sbatch.returncode is not None and script.read_by(OLD_SLURM).sbatch.returncode is None:
+    if script.sbatch.refusal and script.read_by(OLD_SLURM).sbatch.refusal is None:
         script = script.read_by(OLD_SLURM)
     _refuse(script)
     findings = [one for one in lint(script) if not one.pedantic and one.severity != "info"]
@@ -113,11 +113,10 @@ def _refuse(script: JobScript) -> None:
     if again := rendered_by(script.text):
         what = f"{script.file} was rendered by sbatchgen: its job is there already"
         raise DocumentError.of(what, at=f"{script.file}:2", fix=again)
-    said = [one.text for one in script.sbatch.messages if one.level in ("error", "fatal", "")]
-    if script.sbatch.returncode is not None:
-        why = said[0].partition(".  ")[0] if said else "it is no script"  # its first sentence
-        what = f"sbatch refuses the script: {why}"
-        raise DocumentError.of(what, at=script.file, fix=f"sbatchgen lint {script.file}")
+    if refusal := script.sbatch.refusal:
+        what = f"sbatch refuses the script: {refusal.text or 'an option asks for help'}"
+        at = f"{script.file}:{refusal.line}" if refusal.line else script.file
+        raise DocumentError.of(what, at=at, fix=f"sbatchgen lint {script.file}")
     if not is_utf8(script.text):
         raise DocumentError.of(f"{script.file} is not UTF-8", fix="iconv -f LATIN1 -t UTF-8 FILE > NEW")
     body = script.body

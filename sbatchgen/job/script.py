@@ -49,7 +49,7 @@ class JobScript(Job):
     Attributes:
         file: Its name, for messages.
         text: The script; bytes that are not UTF-8 are surrogates.
-        environment: That of the submission, for SBATCH_ variables; empty where nobody submits.
+        environment: That of the submission; empty where nobody submits.
         known_options: Options of plugins besides those in the profile; name= for one with a value.
     """
 
@@ -105,13 +105,7 @@ class JobScript(Job):
     @cached_property
     def sbatch(self) -> Script:
         """What sbatch reads and says."""
-        return read(
-            self.text,
-            slurm=self.slurm,
-            environment=self.environment,
-            plugin_options=(*PYXIS, *self.plugins),
-            file=self.file,
-        )
+        return read(self.text, slurm=self.slurm, plugin_options=(*PYXIS, *self.plugins))
 
     @cached_property
     def body(self) -> Body:

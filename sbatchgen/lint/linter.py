@@ -88,7 +88,7 @@ def _dated(script: JobScript, found: list[Finding]) -> list[Finding]:
     if not script.assumed or not lines or len(script.text) > LONG:
         return found
     old = script.read_by(OLD_SLURM)
-    if (old.sbatch.returncode, old.sbatch.messages) == (script.sbatch.returncode, script.sbatch.messages):
+    if old.sbatch.refusal == script.sbatch.refusal:
         return found
     takes = dict.fromkeys(lines - _refused(old), OLD_SLURM)  # a line -> the newest release that takes it
     for release in RELEASES[RELEASES.index(OLD_SLURM) + 1 : RELEASES.index(script.release)] if takes else ():

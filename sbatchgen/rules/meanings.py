@@ -22,7 +22,7 @@ _PLACEHOLDER = re.compile(r"<[^<>@]+>|\byour[-_.]?\w*@|\bNetID\b", re.IGNORECASE
 
 @RULES.add(*BAD_VALUE)
 def _bad_value(script: JobScript) -> Iterator[Hit]:
-    if script.sbatch.returncode is None:
+    if script.sbatch.refusal is None:
         return
     broken = [option for option, _ in broken_values(script)]
     for use in uses(script):

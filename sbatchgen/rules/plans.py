@@ -284,10 +284,7 @@ def _read_otherwise(job: PlannedJob, name: str, value: str) -> str:
     script = read(f"#!/bin/bash\n{header}", slurm=release, plugin_options=plugins)
     if name in script.options and "comment" not in script.options:
         return f"--{name} needs a value: Slurm would take the next directive for it"
-    wrong = [message.text for message in script.messages if message.level in {"fatal", "error", ""}]
-    if script.returncode is not None or wrong:
-        return f"--{name} {value}: Slurm says: {wrong[0] if wrong else 'no'}"
-    return ""
+    return f"--{name} {value}: Slurm says: {script.refusal.text or 'no'}" if script.refusal else ""
 
 
 @RULES.add("SB029", "error", "a variable of the job that changes its own paths")

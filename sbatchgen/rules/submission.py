@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.sbatch.releases import HasArgument, specs, variables
 
 RULES: Rules[JobScript] = Rules()
 
@@ -17,17 +18,18 @@ INSIDE = ("PYXIS_CONTAINER_IMAGE", "PYXIS_CONTAINER_NAME")  # each starts a cont
 
 @RULES.add("SB901", "warning", "a variable that overrides the script")
 def _overrides(script: JobScript) -> Iterator[Hit]:
-    for name, option in script.sbatch.options.items() if script.environment else ():
-        if option.source != "environment":
+    known = specs(script.slurm)
+    for variable, name in variables(script.slurm) if script.environment else ():
+        new = script.environment.get(variable)
+        is_flag = name in known and known[name].argument is HasArgument.NONE
+        if new is None or (is_flag and new not in ("", "1", "yes")):  # else it takes the flag back
             continue
-        new = option.value or ""
         if name not in script.options:
-            what = f"{option.word.text}={new} in the environment sets --{name}, which the script does not set"
-            yield Hit(script.at(1), what, f"unset {option.word.text}, or write it into the script", "info")
-        elif (old := script.option(name)) != new:
-            what = f"{option.word.text} in the environment wins over the script: --{name} is '{new}', not "
-            what += f"'{old}'"
-            yield Hit(name, what, f"env -u {option.word.text} sbatch {script.file}")
+            what = f"{variable}={new} in the environment sets --{name}, which the script does not set"
+            yield Hit(script.at(1), what, f"unset {variable}, or write it into the script", "info")
+        elif not is_flag and (old := script.option(name)) != new:
+            what = f"{variable} in the environment wins over the script: --{name} is '{new}', not '{old}'"
+            yield Hit(name, what, f"env -u {variable} sbatch {script.file}")
 
 
 @RULES.add("SB902", "warning", "a job submitted from inside another job")

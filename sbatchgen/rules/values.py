@@ -79,9 +79,9 @@ def _said(name: str, value: str, slurm: str) -> str:
 
     value = value.replace("\\", "\\\\").replace('"', '\\"')
     answer = read(f'#!/bin/sh\n#SBATCH --{name}="{value}"\n', slurm=slurm, plugin_options=PYXIS)
-    if answer.returncode is None or (answer.components and answer.components[-1].settled):
+    if answer.refusal is None or (answer.components and answer.components[-1].settled):
         return ""
-    return answer.messages[-1].text if answer.messages else ""
+    return answer.refusal.text
 
 
 @RULES.add("SB140", "error", "a value that slurmctld refuses")

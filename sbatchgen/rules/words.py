@@ -253,27 +253,24 @@ def _release(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB135", "error", "a combination that sbatch refuses")
 def _combination(script: JobScript) -> Iterator[Hit]:
     """What no other rule reports: each option alone is fine."""
-    said = script.sbatch
-    resources = script.resources
-    if said.returncode is None or not said.components or not said.messages:
+    sbatch, resources = script.sbatch, script.resources
+    said = sbatch.refusal
+    if said is None or not said.text or not sbatch.components:
         return
-    told = any(isinstance(use, Stop) for use in script.uses) or any(line.fault for line in said.directives)
+    if any(name.startswith("SBATCH_") for name in script.environment):
+        return  # they may mend it
+    told = any(isinstance(use, Stop) for use in script.uses) or any(line.fault for line in sbatch.directives)
     shared = any(name in ("shard", "mps") for name, _, _ in resources.gres) and (
         resources.gpu_count or resources.gpu_option != "gres"
     )
-    text = [message.text for message in said.messages if message.level in ("fatal", "error")]
-    alone = len(said.components) == 1 and text and "mutually exclusive" in text[-1]
-    if told or shared or not text or alone:
+    alone = len(sbatch.components) == 1 and "mutually exclusive" in said.text
+    if told or shared or alone:
         return  # SB131
-    if "cpus-per-gpu" in script.options and not resources.gpu_option and "any GPU" in text[0]:
+    if "cpus-per-gpu" in script.options and not resources.gpu_option and "any GPU" in said.text:
         return  # SB131
     if any(refusal(script, use) for use in uses(script)):
         return
-    yield Hit(
-        script.at(said.messages[-1].line or 1),
-        f'sbatch refuses the job: "{"; ".join(text)}"',
-        "see sbatch(1)",
-    )
+    yield Hit(script.at(said.line or 1), f'sbatch refuses the job: "{said.text}"', "see sbatch(1)")
 
 
 def uses(script: JobScript) -> Iterator[Option]:

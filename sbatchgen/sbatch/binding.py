@@ -37,21 +37,20 @@ def distribution(text: str) -> tuple[str, int]:
     Raises:
         RefusedError: sbatch refuses it.
     """
-    bad = "Invalid --distribution specification"
     if fold(text).startswith("plane"):
         size, rest = leading_number(text.partition("=")[2])
         if size is None or rest or not 0 < size <= INT_MAX:
-            raise RefusedError("Invalid plane size or size not specified", bad)
+            raise RefusedError("Invalid plane size or size not specified")
         return "plane", size
     base_text, _, flag = fold(text).partition(",")
     levels = [level for level in base_text.split(":") if level]
     base = ":".join(levels)
     if not base or len(levels) > 3 or flag not in ("", "pack", "nopack"):
-        raise RefusedError(bad)
+        raise RefusedError("Invalid --distribution specification")
     if base in ("arbitrary", "hostfile"):
         return "arbitrary", 0
     if base not in ("pack", "nopack") and not (
         levels[0] in ("block", "cyclic", "*") and {*levels[1:]} <= {"block", "cyclic", "fcyclic", "*"}
     ):
-        raise RefusedError(bad)
+        raise RefusedError("Invalid --distribution specification")
     return base, 0

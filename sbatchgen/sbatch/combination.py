@@ -9,10 +9,9 @@ import re
 
 from sbatchgen.sbatch import hostlist, tres_per_task
 from sbatchgen.sbatch.fields import Fields
-from sbatchgen.sbatch.grammar import NO_VAL, RefusedError, fatal, fold, wrapped
+from sbatchgen.sbatch.grammar import NO_VAL, RefusedError, fold, wrapped
 
 _ZEROS = re.compile(r"(?<!\d)0+(?=\d+$)")  # before the number that a host's name ends with
-_MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 _PER_GPU_RIVALS = ("gpus-per-task", "gpus-per-socket", "ntasks-per-node")
 
 
@@ -23,43 +22,40 @@ def settle(job: Fields) -> None:
         RefusedError: sbatch refuses the job.
     """
     _shared_checks(job)
-    stepmgr_missing = job["resv-ports"] is not None and not job["stepmgr"] and job.slurm >= "24.05"
-    if stepmgr_missing:
-        job.say("Slurmstepd step management must be enabled to use --resv-ports for job allocations")
     if "bb" in job.options and "bbf" in job.options:
-        raise RefusedError("Cannot specify both --burst-buffer and --bbf", status=1)
+        raise RefusedError("Cannot specify both --burst-buffer and --bbf")
     _hint(job)
     _nodelist(job)
     _implied_tasks(job)
     if job["cpus_set"] and job["mincpus"] < job["cpus-per-task"]:
         job["mincpus"] = job["cpus-per-task"]
-    wrong = _bad_counts(job)
+    _check_counts(job)
     _planes(job)
     _nodes_and_tasks(job)
     _arbitrary(job)
     per_core, threads = job["ntasks-per-core"], job["threads-per-core"]
     if job.slurm >= "23.02" and per_core != NO_VAL and threads < per_core:
-        wrong = True
-        job.say(f"--ntasks-per-core ({per_core}) can not be bigger than --threads-per-core ({threads})")
-    if wrong or stepmgr_missing:
-        raise RefusedError(status=1)
+        text = f"--ntasks-per-core ({per_core}) can not be bigger than --threads-per-core ({threads})"
+        raise RefusedError(text)
 
 
 def _shared_checks(job: Fields) -> None:
     """The checks that sbatch shares with salloc and srun."""
     if job.slurm >= "26.05" and "gpus-per-node" in job.options and "gres/gpu" in (job["gres"] or ""):
-        raise fatal("--gpus-per-node and --gres=gpu are mutually exclusive.")
+        raise RefusedError("--gpus-per-node and --gres=gpu are mutually exclusive.")
     _tasks_per_gpu(job)
-    _specialized(job)
-    _memory(job)
+    if len(job.given("core-spec", "thread-spec")) > 1 and job.slurm >= "21.08":
+        raise RefusedError("-S/--core-spec and --thred-spec options are mutually exclusive")
+    if len(job.given("mem", "mem-per-cpu", "mem-per-gpu")) > 1:
+        raise RefusedError("--mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive.")
     if job.slurm >= "23.02" and len(job.given("exclusive", "oversubscribe")) > 1:
-        raise fatal("--exclusive and --oversubscribe options are mutually exclusive")
+        raise RefusedError("--exclusive and --oversubscribe options are mutually exclusive")
     if job.slurm >= "23.02":
         tres_per_task.settle(job)
     if job.slurm >= "23.11":
         tres_per_task.check_cpus(job)
         if job["dist"][0] == "arbitrary" and job["nodes_set"]:
-            raise RefusedError("--nodes is incompatible with --distribution=arbitrary", status=1)
+            raise RefusedError("--nodes is incompatible with --distribution=arbitrary")
     if job.slurm >= "26.05":
         _segment(job)
 
@@ -70,43 +66,17 @@ def _tasks_per_gpu(job: Fields) -> None:
         return
     per_gpu, per_tres = job["ntasks-per-gpu"], job["ntasks-per-tres"]
     if len(given) > 1 and per_gpu != per_tres:
-        raise fatal(
+        raise RefusedError(
             f"Inconsistent values set to --ntasks-per-gpu={per_gpu} and --ntasks-per-tres={per_tres} "
         )
     if job.given("tres-per-task"):
-        raise fatal("--tres-per-task is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU")
-    if "tres-per-task" in job.options and "gres/gpu" in job["tres-per-task"]:
-        text = "SLURM_TRES_PER_TASK is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU"
-        raise fatal(text)
+        raise RefusedError(
+            "--tres-per-task is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU"
+        )
     for option in _PER_GPU_RIVALS:
-        if option not in job.options:
-            continue
-        name = f"--{option}" if job.given(option) else f"SLURM_{option.replace('-', '_').upper()}"
-        raise fatal(f"{name} is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU")
-
-
-def _specialized(job: Fields) -> None:
-    given, exported = job.given("core-spec", "thread-spec"), job.exported("core-spec", "thread-spec")
-    if len(given) > 1 and job.slurm >= "21.08":
-        raise fatal("-S/--core-spec and --thred-spec options are mutually exclusive")
-    if len(exported) > 1:
-        text = "Both --core-spec and --thread-spec set using environment variables."
-        raise fatal(f"{text} Those options are mutually exclusive.")
-    if given or exported:
-        option = "--thread-spec" if (exported or given)[-1] == "thread-spec" else "-S"
-        reason = "it's not allowed by configuration (AllowSpecResourcesUsage = No)"
-        job.say(f"Ignoring {option} since {reason}")
-
-
-def _memory(job: Fields) -> None:
-    given = job.given(*_MEMORY)
-    if len(given) > 1:
-        raise fatal("--mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive.")
-    if given:
-        for option in set(_MEMORY) - set(given):
-            job.reset(option)
-    elif len(job.exported(*_MEMORY)) > 1:
-        raise fatal("SLURM_MEM_PER_CPU, SLURM_MEM_PER_GPU, and SLURM_MEM_PER_NODE are mutually exclusive.")
+        if option in job.options:
+            text = f"--{option} is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU"
+            raise RefusedError(text)
 
 
 def _segment(job: Fields) -> None:
@@ -114,7 +84,7 @@ def _segment(job: Fields) -> None:
     nodes = job["max_nodes"] if job["listed_nodes"] and job["max_nodes"] else job["min_nodes"]
     if size and job["nodes_set"] and nodes > size and nodes % size:
         fit = f"--segment={size} does not fit the job size ({nodes})"
-        raise fatal(f"{fit}: node count must be evenly divisible by segment size")
+        raise RefusedError(f"{fit}: node count must be evenly divisible by segment size")
 
 
 def hint_rivals(slurm: str) -> tuple[str, ...]:
@@ -124,28 +94,22 @@ def hint_rivals(slurm: str) -> tuple[str, ...]:
 
 
 def _hint(job: Fields) -> None:
-    """The hint gives way to options for the same thing, or they to it."""
+    """The hint gives way to options for the same thing."""
     if job["hint"] is None:
         return
-    rivals = hint_rivals(job.slurm)
-    others = job.given(*rivals)
-    exported = not job.given("hint")
-    if others or (exported and job.exported(*rivals)):
+    if job.given(*hint_rivals(job.slurm)):
         job.reset("hint")
         return
-    for option in () if exported else rivals:
-        job.reset(option)
     for item in re.sub(",(?![0-9])", ";", job["hint"]).split(";"):
         _follow_hint(job, item)
-    job["SLURM_HINT"] = job["hint"]  # which sbatch exports, and reads in the next component
 
 
 def _follow_hint(job: Fields, item: str) -> None:
     name = fold(item)
     if name == "help":
-        raise RefusedError(status=1)
+        raise RefusedError
     if name not in ("compute_bound", "memory_bound", "multithread", "nomultithread"):
-        raise RefusedError(f'unrecognized --hint argument "{item}", see --hint=help', status=1)
+        raise RefusedError(f'unrecognized --hint argument "{item}", see --hint=help')
     job["threads-per-core"] = NO_VAL if name == "multithread" else 1
     if name == "compute_bound":
         job["sockets-per-node"] = job["cores-per-socket"] = NO_VAL
@@ -180,24 +144,21 @@ def _implied_tasks(job: Fields) -> None:
         job["ntasks"], job["ntasks_set"] = wrapped(job["min_nodes"] * per_node), True
 
 
-def _bad_counts(job: Fields) -> bool:
-    """Complains of counts that make no sense; sbatch ends only after its other checks."""
+def _check_counts(job: Fields) -> None:
     low, high = job["min_nodes"], job["max_nodes"]
-    before = len(job.complaints)
     if job["ntasks"] < 0:
-        job.say(f"invalid number of tasks (-n {job['ntasks']})")
+        raise RefusedError(f"invalid number of tasks (-n {job['ntasks']})")
     if job["cpus_set"] and job["cpus-per-task"] <= 0:
-        job.say(f"invalid number of cpus per task (-c {job['cpus-per-task']})")
+        raise RefusedError(f"invalid number of cpus per task (-c {job['cpus-per-task']})")
     if low < 0 or high < 0 or (high and low > high):
-        job.say(f"invalid number of nodes (-N {low}-{high})")
-    return len(job.complaints) > before
+        raise RefusedError(f"invalid number of nodes (-N {low}-{high})")
 
 
 def _planes(job: Fields) -> None:
     base, size = job["dist"]
     low, tasks = job["min_nodes"], job["ntasks"]
     if base == "plane" and (low <= 0 or tasks // size < low) and (low - 1) * size >= tasks:
-        raise RefusedError("Too few processes for the requested {plane,node} distribution", status=1)
+        raise RefusedError("Too few processes for the requested {plane,node} distribution")
 
 
 def _nodes_and_tasks(job: Fields) -> None:
@@ -240,10 +201,7 @@ def check_nodelist(job: Fields) -> None:
     """
     text = job["nodelist"]
     if text is not None and "/" not in text and job.slurm >= "23.02" and not _is_function(job):
-        try:
-            hostlist.expanded(text, slurm=job.slurm)
-        except RefusedError as error:  # by now it is an error, no longer fatal
-            raise RefusedError(*error.texts, status=1) from error
+        hostlist.expanded(text, slurm=job.slurm)
     if job["dist"][0] == "arbitrary" and not text:
         needed = "With Arbitrary distribution you need to specify a nodelist or hostfile with the -w option"
-        raise RefusedError(needed, status=1)
+        raise RefusedError(needed)

@@ -5,11 +5,13 @@ Source: Slurm's table of options, and the behaviour of sbatch 22.05.8 and 26.05.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from sbatchgen.sbatch.grammar import NO_VAL, NO_VAL64
 from sbatchgen.sbatch.options import Option
+from sbatchgen.sbatch.releases import Spec
 
 DEFAULTS: dict[str, Any] = {
     "cores-per-socket": NO_VAL,
@@ -51,13 +53,11 @@ class Fields:
         slurm: The release line.
         values: Each field that is not at its default.
         options: The options that count, by long name.
-        complaints: The errors that sbatch prints without ending.
     """
 
     slurm: str
     values: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Option] = field(default_factory=dict)
-    complaints: list[str] = field(default_factory=list)
 
     def __getitem__(self, name: str) -> Any:
         """The field, or its default."""
@@ -75,12 +75,12 @@ class Fields:
 
     def given(self, *options: str) -> list[str]:
         """Those of the options that the script sets."""
-        return [name for name in options if name in self.options and self.options[name].source == "script"]
+        return [name for name in options if name in self.options]
 
-    def exported(self, *options: str) -> list[str]:
-        """Those of the options that the environment sets."""
-        return [name for name in options if name in self.options and self.options[name].source != "script"]
-
-    def say(self, text: str) -> None:
-        """Note an error that sbatch prints, going on."""
-        self.complaints.append(text)
+    def of_next(self, table: Mapping[str, Spec]) -> Fields:
+        """Those that the next component of a heterogeneous job starts with."""
+        carried = Fields(slurm=self.slurm, values=dict(self.values), options=dict(self.options))
+        for spec in table.values():
+            if spec.per_component:
+                carried.reset(spec.name)
+        return carried

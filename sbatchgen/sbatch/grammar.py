@@ -49,23 +49,16 @@ class RefusedError(Exception):
     """sbatch ends here, refusing the job.
 
     Attributes:
-        texts: What it says.
-        status: Its exit status.
-        levels: "error", "fatal", or "" for what is printed as it is, of each text.
+        text: What it says that tells most; "" where it only prints a help text.
+        line: The line it is about; 0 if it is about no single one.
+        column: Where in the line.
     """
 
-    def __init__(
-        self, *texts: str, status: int = 255, level: str = "error", last_level: str | None = None
-    ) -> None:
-        super().__init__(*texts)
-        self.texts = texts
-        self.status = status
-        self.levels = [level] * (len(texts) - 1) + [last_level or level]
-
-
-def fatal(text: str) -> RefusedError:
-    """A fatal error of sbatch."""
-    return RefusedError(text, status=1, level="fatal")
+    def __init__(self, text: str = "", line: int = 0, column: int = 0) -> None:
+        super().__init__(text)
+        self.text = text
+        self.line = line
+        self.column = column
 
 
 def fold(text: str) -> str:
@@ -99,10 +92,10 @@ def integer(option: str, text: str, *, positive: bool, slurm: str) -> int:
     value, rest = leading_number(text)
     value = value or 0
     if rest or value < 0 or (positive and not value):
-        raise RefusedError(f'Invalid numeric value "{text}" for {option}.', status=1)
+        raise RefusedError(f'Invalid numeric value "{text}" for {option}.')
     if value >= (INT_MAX if slurm >= "23.02" else LONG_MAX):
         size = "too large" if slurm >= "23.11" else "to big"
-        raise RefusedError(f"Numeric argument ({value}) {size} for {option}.", status=1)
+        raise RefusedError(f"Numeric argument ({value}) {size} for {option}.")
     return wrapped(value)
 
 
@@ -282,11 +275,6 @@ def socket_counts(text: str) -> tuple[int, ...]:
         number, rest = leading_number(part)
         is_wrong = (number or 0) < 0 or (rest and rest[0] not in "-kKmM")
         if part[:1] not in ("", "*") and is_wrong:
-            raise RefusedError(f'Invalid numeric value "{part}" for {place} arg of -B.', status=1)
+            raise RefusedError(f'Invalid numeric value "{part}" for {place} arg of -B.')
         counts.append(NO_VAL if number is None or rest else number)
     return tuple(counts)
-
-
-def first_byte(letter: str) -> str:
-    """The letter as C prints a char: the first byte of its UTF-8 form."""
-    return letter.encode("utf-8", "surrogateescape")[:1].decode("utf-8", "surrogateescape")

@@ -53,12 +53,8 @@ class Counts:
 Demands = dict[tuple[str, str], Demand]  # by name and type, "" for none
 
 
-def verify(job: Fields, *, known: frozenset[str] | None) -> None:
-    """Check what is asked for.
-
-    Args:
-        job: The settled fields.
-        known: The GresTypes of the cluster, None if they are unknown.
+def verify(job: Fields) -> None:
+    """Check what the settled fields ask for; a resource of any name may be there.
 
     Raises:
         RefusedError: sbatch refuses the job.
@@ -69,13 +65,12 @@ def verify(job: Fields, *, known: frozenset[str] | None) -> None:
     requests = _requests(job)
     _imply_tasks(requests, counts)
     demands: Demands = {}
-    faults = [_collect(kind, text, demands, counts, known) for kind, text in requests]
+    faults = [_collect(kind, text, demands, counts) for kind, text in requests]
     counts.gpus = any(_asks_itself(demand) for demand in demands.values() if demand.name == "gpu")
-    fault = "" if _tasks_per_gpu(job, demands, counts) else INVALID
-    fault = fault or next(filter(None, reversed(faults)), "")
-    wrong = fault or _disagreement(job, demands, counts, requests)
+    wrong = _tasks_per_gpu(demands, counts)
+    wrong = wrong or next(filter(None, reversed(faults)), "") or _disagreement(job, demands, counts, requests)
     if wrong:
-        raise RefusedError(wrong, status=1)
+        raise RefusedError(wrong)
 
 
 def _counts(job: Fields) -> Counts:
@@ -136,14 +131,14 @@ def _imply_tasks(requests: list[tuple[str, str]], counts: Counts) -> None:
         counts.tasks = counts.low
 
 
-def _collect(kind: str, text: str, demands: Demands, counts: Counts, known: frozenset[str] | None) -> str:
+def _collect(kind: str, text: str, demands: Demands, counts: Counts) -> str:
     """Enter a request; what is wrong with the first bad item, which ends it."""
     slurm = counts.slurm
     try:
         for item in gres.items(text, slurm=slurm):
             if not item.name and slurm >= "23.02":
                 return ""
-            if item.name not in known if known is not None else not _NAME.fullmatch(item.name):
+            if not _NAME.fullmatch(item.name):
                 return INVALID
             demand = _demand(demands, item.name, item.type)
             setattr(demand, kind, item.count if kind != "cpus" else item.count % 2**16)
@@ -168,18 +163,14 @@ def _copies(kind: str, counts: Counts) -> int:
     return counts.tasks if kind == "per_task" and counts.tasks != NO_VAL else 1
 
 
-def _tasks_per_gpu(job: Fields, demands: Demands, counts: Counts) -> bool:
-    """Tasks of GPUs, or GPUs of tasks, for --ntasks-per-gpu."""
-    here = "gres_job_state_validate"
+def _tasks_per_gpu(demands: Demands, counts: Counts) -> str:
+    """Set tasks from GPUs, or GPUs from tasks, for --ntasks-per-gpu; what is wrong, if something is."""
     if not counts.tasks_per_tres or counts.tasks_per_tres == NO_VAL:
-        return True
+        return ""
     if counts.gpus:
         gpus = sum(demand.total for demand in demands.values() if demand.name == "gpu")
         if not gpus:
-            job.say(
-                f"{here}: Can't set num_tasks = gpus * *ntasks_per_tres because there are no allocated GPUs"
-            )
-            return False
+            return "Can't set num_tasks = gpus * *ntasks_per_tres because there are no allocated GPUs"
         counts.tasks = gpus * counts.tasks_per_tres % 2**32
     elif counts.tasks and counts.tasks != NO_VAL:
         gpus = counts.tasks // counts.tasks_per_tres
@@ -187,52 +178,47 @@ def _tasks_per_gpu(job: Fields, demands: Demands, counts: Counts) -> bool:
             demand = _demand(demands, "gpu", None)
             demand.tasks_per, demand.per_job = counts.tasks_per_tres, gpus
             demand.total = max(demand.total, gpus)
-        if demands:
-            counts.gpus = True
-        else:
-            generated = f"gres{':' if job.slurm < '23.11' else '/'}gpu:{gpus}"
-            text = f"Failed to add generated GRES {generated} (via ntasks_per_tres) to gres_list"
-            job.say(f"{here}: {text}")
+        counts.gpus = bool(demands)
     else:
-        text = "--ntasks-per-tres needs either a GRES GPU specification or a node/ntask specification"
-        job.say(f"{here}: {text}")
-        return False
-    return True
+        return "--ntasks-per-tres needs either a GRES GPU specification or a node/ntask specification"
+    return ""
 
 
 def _disagreement(job: Fields, demands: Demands, counts: Counts, requests: list[tuple[str, str]]) -> str:
-    """What sbatch says in the end of demands that don't go together; "" if they do."""
+    """What sbatch says of demands that don't go together; "" if they do."""
     if not demands:
         return ""
     for kind, name in (("memory", "mem"), ("cpus", "cpus")):
         text = next((text for other, text in requests if other == kind), None)
         if text and not counts.gpus and (kind == "memory" or job.slurm >= "23.02"):
-            job.say(f"Requested {name}_per_tres={text} but did not request any GPU.")
-            return INVALID
+            return f"Requested {name}_per_tres={text} but did not request any GPU."
     sound: list[Demand] = []
     names = set[str]()
+    wrong = ""
     for demand in demands.values():
         names.add(demand.name)
-        if not _is_sound(job, demand, counts) or ("gpu" in names and names & set(_SHARED)):
+        wrong = _fault(job, demand, counts) or (INVALID if "gpu" in names and names & set(_SHARED) else "")
+        if wrong:
             break
         sound.append(demand)
     shares = any(demand.name in _SHARED for demand in demands.values())
-    wrong = len(sound) < len(demands) or (shares and job["gpu-freq"] is not None)
+    if shares and job["gpu-freq"] is not None:
+        wrong = wrong or INVALID
     typed = {demand.name for demand in sound if demand.type is not None}
     mixed = [demand for demand in sound if demand.type is None and demand.name in typed]
     if mixed:  # this verdict takes the place of the other
         return MIXED if _asks_itself(mixed[0]) else ""
-    return INVALID if wrong else ""
+    return wrong
 
 
-def _is_sound(job: Fields, demand: Demand, counts: Counts) -> bool:
+def _fault(job: Fields, demand: Demand, counts: Counts) -> str:
+    """What is wrong with one demand; "" if nothing is."""
     for check in _CHECKS:
         if complaint := check(demand, counts):
             per_node = f"--gres={demand.name}/--{demand.name}s-per-node"
-            failed = "Failed to validate job spec"
-            job.say(complaint.format(name=demand.name, per_node=per_node, failed=failed))
-            return False
-    return demand.name not in _SHARED or job.slurm >= "23.02" or _fits_one_node(demand, counts)
+            return complaint.format(name=demand.name, per_node=per_node, failed="Failed to validate job spec")
+    shared = demand.name in _SHARED and job.slurm < "23.02"
+    return INVALID if shared and not _fits_one_node(demand, counts) else ""
 
 
 def _asks_itself(demand: Demand) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from sbatchgen.sbatch.grammar import BLANKS
+from sbatchgen.sbatch.grammar import BLANKS, RefusedError
 from sbatchgen.sbatch.releases import line_of
 
 _BLANKS = re.compile(f"[{BLANKS}]*")
@@ -54,14 +54,14 @@ class Token:
 
     Attributes:
         text: The argument.
-        line: The line it stands in; 0 for one of the command line or the environment.
+        line: The line it stands in.
         offsets: Where in the text each run of characters starts that stand together in the line.
         columns: Where in the line each of these runs starts.
         end: The column after the word.
     """
 
     text: str
-    line: int = 0
+    line: int
     offsets: Sequence[int] = (0,)
     columns: Sequence[int] = (0,)
     end: int = 0
@@ -79,22 +79,17 @@ class Token:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Message:
-    """What sbatch says.
+    """What sbatch says where it refuses a script.
 
     Attributes:
-        level: "fatal", "error", "warning", "info", "verbose" (only said with -v) or "" (of the C library).
-        text: What it says.
+        text: What it says; "" where it only prints a help text.
         line: The line it is about; 0 if it is about no single one.
         column: Where in the line.
     """
 
-    level: str
     text: str
     line: int = 0
     column: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.level}: {self.text}" if self.level in ("fatal", "error", "warning") else self.text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,29 +118,25 @@ class Directive:
     deprecated: bool = False
 
 
-def refusal(script: bytes) -> tuple[str, ...]:
-    """What sbatch says of a file that it does not take as a script; nothing if it takes it."""
+def check_file(script: bytes) -> None:
+    """Refuse a file that sbatch does not take for a script.
+
+    Raises:
+        RefusedError: It does not.
+    """
     if not script:
-        return ("Batch script is empty!",)
+        raise RefusedError("Batch script is empty!", 1, 1)
     if not script.partition(b"\0")[0].strip(BLANKS.encode()):
-        return ("Batch script contains only whitespace!",)
+        raise RefusedError("Batch script contains only whitespace!", 1, 1)
     if not script.startswith(b"#!"):
-        return (
-            "This does not look like a batch script.  The first",
-            "line must start with #! followed by the path to an interpreter.",
-            "For instance: #!/bin/sh",
-        )
+        raise RefusedError("This does not look like a batch script", 1, 1)
     if b"\0" in script:
-        return ("The Slurm controller does not allow scripts that", "contain a NULL character '\\0'.")
+        raise RefusedError("The Slurm controller does not allow scripts that contain a NULL character", 1, 1)
     if b"\r\n" in script:
-        return (
-            "Batch script contains DOS line breaks (\\r\\n)",
-            "instead of expected UNIX line breaks (\\n).",
-        )
-    return ()
+        raise RefusedError("Batch script contains DOS line breaks", 1, 1)
 
 
-def directives(text: str, *, slurm: str, file: str) -> Iterator[Directive]:
+def directives(text: str, *, slurm: str) -> Iterator[Directive]:
     """The directives of a script, and the lines that look like some, in order."""
     command = _COMMAND.search(text)
     end = command.start() if command else len(text)
@@ -159,7 +150,7 @@ def directives(text: str, *, slurm: str, file: str) -> Iterator[Directive]:
         if line.startswith(("#PBS", "#BSUB")):
             kind = Kind.PBS if line.startswith("#P") else Kind.BSUB
             if number - comments - 2 <= _FOREIGN_LINES:
-                yield _read(line, number, -1, kind, spaces=spaces, file=file)
+                yield _read(line, number, -1, kind, spaces=spaces)
         elif line.startswith(("#SBATCH", "#SLURM")):
             if at > end:
                 yield Directive(kind=Kind.LATE, text=line, line=number, column=1)
@@ -167,7 +158,7 @@ def directives(text: str, *, slurm: str, file: str) -> Iterator[Directive]:
             kind = Kind.SBATCH if line.startswith("#SB") else Kind.SLURM
             separator = _SEPARATOR.match(line, _skip_blanks(line, _MAGIC[kind]))
             component += separator is not None
-            read = _read(line, number, component, kind, spaces=spaces, file=file)
+            read = _read(line, number, component, kind, spaces=spaces)
             yield replace(read, kind=Kind.SEPARATOR) if separator else read
         elif _LOOKALIKE.match(line):
             yield _lookalike(line, number)
@@ -179,7 +170,7 @@ def _lookalike(line: str, number: int) -> Directive:
     return Directive(kind=kind, text=line, line=number, column=column)
 
 
-def _read(line: str, number: int, component: int, kind: Kind, *, spaces: bool, file: str) -> Directive:
+def _read(line: str, number: int, component: int, kind: Kind, *, spaces: bool) -> Directive:
     at = _MAGIC[kind]
     if component >= 0:
         at = _skip_blanks(line, at)
@@ -191,11 +182,11 @@ def _read(line: str, number: int, component: int, kind: Kind, *, spaces: bool, f
             deprecated = separator[0][0] in "pP"
             break
         if line.startswith(":", start):
-            fault = _fatal(f"{file}: line {number}: Unexpected `:` in [{line[at:]}]", number, start)
+            fault = Message(text=f"Unexpected `:` in [{line[at:]}]", line=number, column=start + 1)
             break
         word, end, quote = _word(line, start, number, spaces=spaces)
         if quote:
-            fault = _fatal(f"{file}: line {number}: Unmatched `{quote}` in [{line[at:]}]", number, start)
+            fault = Message(text=f"Unmatched `{quote}` in [{line[at:]}]", line=number, column=start + 1)
             break
         if word is None:
             break
@@ -211,10 +202,6 @@ def _read(line: str, number: int, component: int, kind: Kind, *, spaces: bool, f
         fault=fault,
         deprecated=deprecated,
     )
-
-
-def _fatal(text: str, line: int, at: int) -> Message:
-    return Message(level="fatal", text=text, line=line, column=at + 1)
 
 
 def _word(line: str, start: int, number: int, *, spaces: bool) -> tuple[Token | None, int, str]:

@@ -76,14 +76,14 @@ def _part(item: str, slurm: str) -> tuple[list[str], list[_Numbers]]:
     if not close and slurm < "23.02":
         return [f"{head}]" if head else inner], []
     if not close or (tail and slurm < "23.11"):
-        raise _refused(slurm)
+        raise RefusedError("Invalid node list specified" if slurm >= "24.05" else "memory allocation failure")
     texts: list[str] = []
     brackets: list[_Numbers] = []
     before = head
     while bracket and close:
         before = head
         texts.append(tail)
-        brackets.append([_range(text, slurm) for text in inner.split(",")])
+        brackets.append([_range(text) for text in inner.split(",")])
         head, bracket, rest = before.rpartition("[")
         inner, close, tail = rest.partition("]")
     return [*texts, before], brackets
@@ -96,21 +96,14 @@ def _names(texts: list[str], brackets: list[_Numbers]) -> Iterator[str]:
         yield first + "".join(number + text for number, text in zip(chosen, others, strict=True))
 
 
-def _range(text: str, slurm: str) -> tuple[range, int]:
+def _range(text: str) -> tuple[range, int]:
     low_text, dash, high_text = text.partition("-")
     low, low_rest = leading_number(low_text)
     high, high_rest = leading_number(high_text)
     if not (dash and high_text):
         high, high_rest = low, low_rest
     if "x" in text or low is None or high is None or high_rest or low > high or high_text[:1] == "-":
-        raise _refused(slurm, f"Invalid range: `{text}'")
+        raise RefusedError(f"Invalid range: `{text}'")
     if high - low + 1 > _MOST:
-        raise _refused(slurm, f"Too many hosts in range `{text}'")
+        raise RefusedError(f"Too many hosts in range `{text}'")
     return range(low, high + 1), len(low_text)
-
-
-def _refused(slurm: str, *complaints: str) -> RefusedError:
-    texts = [f"_parse_single_range: {text}" for text in complaints]
-    if slurm < "24.05":
-        return RefusedError(*texts, "memory allocation failure", status=1)
-    return RefusedError(*texts, "Invalid node list specified", status=1, last_level="fatal")

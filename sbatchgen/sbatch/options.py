@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sbatchgen.sbatch.grammar import first_byte, fold
+from sbatchgen.sbatch.grammar import fold
 from sbatchgen.sbatch.header import Token
 from sbatchgen.sbatch.releases import ALIASES, HasArgument, Spec
 
@@ -21,11 +21,10 @@ class Option:
 
     Attributes:
         spec: Which one.
-        word: The word that names it, such as -t10 or --part=gpu; in the environment the name of the variable.
+        word: The word that names it, such as -t10 or --part=gpu.
         value: Its argument, or None.
         value_word: The word that the argument stands in; word itself if it is glued to the option.
         value_start: Where in value_word's text it starts.
-        source: "script" or "environment".
     """
 
     spec: Spec
@@ -33,7 +32,6 @@ class Option:
     value: str | None = None
     value_word: Token | None = None
     value_start: int = 0
-    source: str = "script"
 
     @property
     def name(self) -> str:
@@ -42,7 +40,7 @@ class Option:
 
     @property
     def line(self) -> int:
-        """The line of the option; 0 in the environment."""
+        """The line of the option."""
         return self.word.line
 
     @property
@@ -145,7 +143,7 @@ def _cluster(word: Token, following: Token | None, shorts: Mapping[str, Spec]) -
         letter = word.text[at]
         spec = shorts.get(letter)
         if spec is None:
-            yield Stop(word=word, complaint=f"invalid option -- '{first_byte(letter)}'")
+            yield Stop(word=word, complaint=f"invalid option -- '{letter}'")
             return
         if spec.argument is HasArgument.NONE:
             yield Option(spec=spec, word=word)

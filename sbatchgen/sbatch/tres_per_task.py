@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from sbatchgen.sbatch import gres
 from sbatchgen.sbatch.fields import Fields
-from sbatchgen.sbatch.grammar import fatal, fold, leading_number, wrapped
+from sbatchgen.sbatch.grammar import RefusedError, fold, leading_number, wrapped
 
 _UNFIT = ("mem", "energy", "node", "billing", "fs", "vmem", "pages", "bb")
 
@@ -22,11 +22,9 @@ def settle(job: Fields) -> None:
         RefusedError: sbatch refuses the job.
     """
     text = job["tres-per-task"] or ""
-    if job.exported("tres-per-task") and job.given("gpus-per-task", "cpus-per-task"):
-        text = ""  # which gives way to them
     for name in _UNFIT:
         if re.match(f"(?:.*,)?{name}", fold(text), re.DOTALL):
-            raise fatal(f"Invalid TRES for --tres-per-task: {name}")
+            raise RefusedError(f"Invalid TRES for --tres-per-task: {name}")
     if job.slurm < "24.05":
         return
     if "gres:" in text:
@@ -45,7 +43,7 @@ def settle(job: Fields) -> None:
 
 
 def check_cpus(job: Fields) -> None:
-    """End where --cpus-per-gpu meets another count of CPUs; one in the environment gives way.
+    """End where --cpus-per-gpu meets another count of CPUs.
 
     Raises:
         RefusedError: sbatch refuses the job.
@@ -53,14 +51,9 @@ def check_cpus(job: Fields) -> None:
     options = ["cpus-per-task"]
     if job.slurm >= "24.05" and "cpu" in fold(job["tres-per-task"] or ""):
         options.append("tres-per-task")
-    gpu = "cpus-per-gpu"
-    if (job.given(*options) and job.given(gpu)) or (job.exported(*options) and job.exported(gpu)):
+    if job.given(*options) and job.given("cpus-per-gpu"):
         text = "--cpus-per-task, --tres-per-task=cpu:#, and --cpus-per-gpu are mutually exclusive"
-        raise fatal(text)
-    if job.given(*options) and job.exported(gpu):
-        job.reset(gpu)
-    elif job.given(gpu) and job.exported(*options):
-        job.reset("cpus-per-task")
+        raise RefusedError(text)
 
 
 def per_task(text: str) -> Iterator[tuple[str | None, int]]:
@@ -78,8 +71,10 @@ def _check(job: Fields, text: str, name: str, option: str) -> bool:
     if at < 0:
         return False
     if job.given(option) and job.given("tres-per-task"):
-        raise fatal(f"You can not have --tres-per-task={name}= and --{option} please use one or the other")
+        raise RefusedError(
+            f"You can not have --tres-per-task={name}= and --{option} please use one or the other"
+        )
     own = wrapped(leading_number(text[at + len(name) + 1 :])[0] or 0)
     if own <= 0:
-        raise fatal(f"Invalid --tres-per-task={name}={own}")
+        raise RefusedError(f"Invalid --tres-per-task={name}={own}")
     return True

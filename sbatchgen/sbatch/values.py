@@ -73,7 +73,7 @@ def _moment(option: str) -> Setter:
 
 
 def _autocomplete(_: Fields, __: str) -> None:
-    raise RefusedError(status=0)
+    raise RefusedError
 
 
 def _cpus_per_task(job: Fields, value: str) -> None:
@@ -101,7 +101,7 @@ def _gpu_bind(job: Fields, value: str) -> None:
 
 def _gres(job: Fields, value: str) -> None:
     if fold(value) in ("help", "list"):
-        raise RefusedError(status=0)
+        raise RefusedError
     job["gres"] = value if fold(value) == "none" else gres.with_prefix(value, slurm=job.slurm)
 
 
@@ -121,11 +121,6 @@ def _gres_flags(job: Fields, value: str) -> None:
         if flags >= {*rivals}:
             text = f"Invalid --gres-flags combo: {rivals[0]} and {rivals[1]} are mutually exclusive."
             raise RefusedError(text)
-    if _SHARING[0] in flags and job.slurm >= "25.11":
-        raise RefusedError(
-            f"In order to use --gres-flags={_SHARING[0]} you must also have "
-            "SelectTypeParameters=MULTIPLE_SHARING_GRES_PJ in your slurm.conf"
-        )
     job["gres-flags"] = frozenset(flags)
 
 
@@ -178,7 +173,7 @@ def _profile(_: Fields, value: str) -> None:
 
 
 def _resv_ports(job: Fields, value: str) -> None:
-    job["resv-ports"] = grammar.integer("--resv-port", value, positive=False, slurm=job.slurm)
+    grammar.integer("--resv-port", value, positive=False, slurm=job.slurm)
 
 
 def _segment(job: Fields, value: str) -> None:

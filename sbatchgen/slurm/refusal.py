@@ -143,8 +143,7 @@ def asked_in(script: Script, file: str) -> dict[str, Asked]:
             found[name] = Asked(name, value, f"{file}:{word.line}")
     for component in script.components:
         for option in (*component.given, *component.options.values()):
-            at = f"{file}:{option.line}" if option.line else ""
-            found[option.name] = Asked(option.name, option.value or "", at)
+            found[option.name] = Asked(option.name, option.value or "", f"{file}:{option.line}")
     return found
 
 
