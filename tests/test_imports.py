@@ -54,6 +54,12 @@ def test_render_loads_its_three_libraries_and_little_more() -> None:
     assert len(modules) <= base + 44, len(modules)
 
 
+def test_lint_loads_no_yaml_where_no_file_has_any(tmp_path: Path) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text("#!/bin/bash\nsrun hostname\n")
+    assert not loaded("lint", str(script)) & {"jinja2", "yaml", "rich"}
+
+
 @functools.cache
 def statements(path: Path) -> list[ast.Import | ast.ImportFrom]:
     """The import statements of a module, wherever in it."""

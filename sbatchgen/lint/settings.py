@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, did_you_mean
 from sbatchgen.finding import Finding, Severity
-from sbatchgen.inputs.document import Document, read
 from sbatchgen.inputs.job import JobSpec
-from sbatchgen.inputs.nodes import MAX_SHOWN
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import Places, beside
 from sbatchgen.job.job import DEFAULT_SLURM, NO_CLUSTER
@@ -19,6 +18,9 @@ from sbatchgen.lint.linter import lint, rules
 from sbatchgen.lint.source import Source
 from sbatchgen.lint.suppression import is_known
 from sbatchgen.sbatch.releases import RELEASES, line_of
+
+if TYPE_CHECKING:
+    from sbatchgen.inputs.document import Document
 
 ALL = "ALL"
 LONGEST_ID = 40  # characters that are shown of one that no rule has
@@ -93,14 +95,14 @@ def settings_of(
         CommandLineError: A flag's value makes no sense.
         DocumentError: The profile or sbatchgen.yaml is wrong.
     """
-    project = read(places.project, JobSpec) if places.project else Document(JobSpec(), {})
-    said = project.value.lint
+    project, written = _project(places)
+    said = project.lint
     off = tuple(dict.fromkeys(one.upper() for one in said.disable))
     severity = {start.upper(): value for start, value in said.severity.items()}
     named = [(one, "lint.disable") for one in off]
     named += [(start.upper(), f"lint.severity.{start}") for start in said.severity]
-    _refuse([(one, project.places.get(key, "")) for one, key in named if not is_known(one, rules())])
-    cluster = _profile(places, profile, project.value)
+    _refuse([(one, written.get(key, "")) for one, key in named if not is_known(one, rules())])
+    cluster = _profile(places, profile, project)
     release = slurm or (cluster.slurm if cluster else None) or DEFAULT_SLURM
     try:
         line_of(release)
@@ -118,6 +120,16 @@ def settings_of(
     )
 
 
+def _project(places: Places) -> tuple[JobSpec, Mapping[str, str]]:
+    """What sbatchgen.yaml says, and where its keys are."""
+    if places.project is None:
+        return JobSpec(), {}
+    from sbatchgen.inputs.document import read  # YAML's reader is slow to load
+
+    document = read(places.project, JobSpec)
+    return document.value, document.places
+
+
 def _profile(places: Places, named: str | None, project: JobSpec) -> Profile | None:
     """The cluster, if one is named."""
     name = named or places.environment.get("SBATCHGEN_PROFILE")
@@ -132,6 +144,8 @@ def checked(file: Path) -> Document[Profile]:
     Raises:
         DocumentError: It is wrong.
     """
+    from sbatchgen.inputs.document import read
+
     document = read(file, Profile)
     named = document.value.policies
     _refuse([(rule, document.places.get(f"policies.{rule}", "")) for rule in named if rule not in rules()])
@@ -153,9 +167,12 @@ def ids(texts: Iterable[str], flag: str, *, also: str = "") -> tuple[str, ...]:
 
 def _refuse(unknown: Sequence[tuple[str, str]]) -> None:
     """Complain of ids that no rule has, each with its place; of very many, the first."""
+    if not unknown:
+        return
+    from sbatchgen.inputs.nodes import MAX_SHOWN
+
     shown = [(one[:LONGEST_ID], at) for one, at in unknown[:MAX_SHOWN]]
     problems = [Problem(f"no rule '{one}'", at, did_you_mean(one, rules())) for one, at in shown]
     if more := len(unknown) - len(shown):
         problems.append(Problem(f"and {more} more ids that no rule has"))
-    if problems:
-        raise DocumentError(problems)
+    raise DocumentError(problems)

@@ -5,7 +5,6 @@ Source: Slurm's slurm_opt.c, 23.02 to 26.05, and the behaviour of sbatch 26.05.5
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from sbatchgen.sbatch import gres
@@ -22,13 +21,15 @@ def settle(job: Fields) -> None:
         RefusedError: sbatch refuses the job.
     """
     text = job["tres-per-task"] or ""
+    items = fold(text).split(",")
     for name in _UNFIT:
-        if re.match(f"(?:.*,)?{name}", fold(text), re.DOTALL):
+        if any(item.startswith(name) for item in items):
             raise RefusedError(f"Invalid TRES for --tres-per-task: {name}")
     if job.slurm < "24.05":
         return
     if "gres:" in text:
-        text = ",".join(re.sub("^gres:", "gres/", item) for item in text.split(",") if item)
+        named = (f"gres/{item[5:]}" if item.startswith("gres:") else item for item in text.split(","))
+        text = ",".join(filter(None, named))
     for kind, amount in per_task(job["gpus-per-task"] or ""):
         name = "gres/gpu" if kind is None else f"gres/gpu:{kind}"
         if not _check(job, text, name, "gpus-per-task") and amount:
@@ -36,7 +37,7 @@ def settle(job: Fields) -> None:
     _check(job, text, "cpu", "cpus-per-task")
     job["tres-per-task"] = text or None
     for item in text.split(","):
-        count = gres.number(item[4:]) if re.match("cpu[=:]", item) else None
+        count = gres.number(item[4:]) if item.startswith(("cpu=", "cpu:")) else None
         if count:
             job["cpus-per-task"], job["cpus_set"] = wrapped(count), True
             break
