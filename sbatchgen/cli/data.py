@@ -11,7 +11,7 @@ from sbatchgen.cli.output import note, put
 
 @click.group()
 def data() -> None:
-    """Download data sets before a job holds GPUs."""
+    """Download data sets, before a job holds GPUs."""
 
 
 IMAGES = click.IntRange(min=1, max=1_000_000)  # they are drawn in memory

@@ -21,7 +21,7 @@ WATCH_S, SHORTEST_S = 30, 5  # between two questions to Slurm; its manual pages 
 
 
 class GpusCommand(JobCommand):
-    """It takes the options of a job without a JOB; the help of `render` shows them."""
+    """It takes the options of a job, without JOB."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Its own options, and those of every job."""
@@ -33,17 +33,19 @@ class GpusCommand(JobCommand):
 
 
 @click.command(cls=GpusCommand)
-@click.option("--by-node", is_flag=True, help="Each node, with the numbers of its GPUs.")
-@click.option("--for", "of_job", metavar="JOB", help="Whether this job would start now, and on which nodes.")
+@click.option("--by-node", is_flag=True, help="Show each node, with the numbers of its GPUs.")
+@click.option(
+    "--for", "of_job", metavar="JOB", help="Say whether this job would start now, and on which nodes."
+)
 @click.option(
     "--watch",
     metavar="[SECONDS]",
     type=click.IntRange(min=SHORTEST_S),
     is_flag=False,
     flag_value=WATCH_S,
-    help=f"Show it again every {WATCH_S} seconds, or as many as you say.",
+    help=f"Show it again every {WATCH_S} seconds, or at this interval.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
 @FORMAT
 @click.pass_obj
 def gpus(

@@ -14,17 +14,17 @@ from sbatchgen.errors import CommandLineError
 
 @click.group()
 def image() -> None:
-    """Prepare an image once, before a job holds GPUs.
+    """Prepare a container image, before a job holds GPUs.
 
-    The file is the image of the profile, or --to FILE. It gets its name when it is whole.
+    The file is the image of the profile, or --to FILE. It appears only once it is complete.
     """
 
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
-        click.option("--force", is_flag=True, help="Replace an image that is there."),
-        click.option("--profile", metavar="NAME|FILE", help="The cluster."),
-        click.option("--to", metavar="FILE", help="The image's file."),
+        click.option("--force", is_flag=True, help="Replace an existing image."),
+        click.option("--profile", metavar="NAME|FILE", help="Profile of the cluster."),
+        click.option("--to", metavar="FILE", help="File of the image."),
     ):
         command = option(command)
     return command
@@ -34,7 +34,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("source", metavar="[URI]", required=False)
 @_options
 def image_pull(**given: str | None) -> None:
-    """Get an image for Apptainer, a .sif, from a registry.
+    """Get a .sif image for Apptainer from a registry.
 
     URI is like docker://nvcr.io/nvidia/pytorch:24.04-py3; by default the `source` of the profile.
     """
@@ -45,7 +45,7 @@ def image_pull(**given: str | None) -> None:
 @click.argument("source", metavar="[URI]", required=False)
 @_options
 def image_import(**given: str | None) -> None:
-    """Get an image for Enroot, a .sqsh, from a registry.
+    """Get a .sqsh image for Enroot from a registry.
 
     URI is like docker://nvcr.io#nvidia/pytorch:24.04-py3; by default the `source` of the profile.
     """
@@ -56,7 +56,7 @@ def image_import(**given: str | None) -> None:
 @click.argument("source", metavar="DEFINITION|FOLDER|URI")
 @_options
 def image_build(**given: str | None) -> None:
-    """Build an image for Apptainer, a .sif, from a definition file or a folder."""
+    """Build a .sif image from a definition file or a folder."""
     _prepare("apptainer", "build", **given)
 
 

@@ -59,16 +59,14 @@ def profile_show(name: str) -> None:
 
 @profile.command("discover")
 @click.option("--name", metavar="NAME", help="The profile's name. [default: ClusterName of slurm.conf]")
-@click.option("--write", "new", metavar="FILE", help="A new file for the profile. [default: stdout]")
-@click.option(
-    "--update", "old", metavar="PROFILE", help="Bring a profile up to date: its name or file; asks first."
-)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--write", "new", metavar="FILE", help="New file for the profile. [default: stdout]")
+@click.option("--update", "old", metavar="PROFILE", help="Update this profile, a name or a file; asks first.")
+@click.option("--yes", is_flag=True, help="Don't ask.")
 def profile_discover(name: str | None, new: str | None, old: str | None, *, yes: bool) -> None:
-    """Make a profile of the cluster that this machine belongs to.
+    """Make a profile of the cluster of this machine.
 
-    Asks Slurm, and writes what it says: partitions, nodes, GPUs and limits. What it does not say is a comment
-    that tells how to find it out. Read it, complete it, and check it with profile check.
+    Asks Slurm for partitions, nodes, GPUs and limits. Comments say how to find out what Slurm does not know.
+    Read it, complete it, and check it with profile check.
     """
     from datetime import datetime
 
@@ -134,7 +132,7 @@ def _update(name: str, cluster: LiveCluster, *, today: str, yes: bool) -> None:
 
 @profile.command("check")
 @click.argument("names", nargs=-1, required=True)
-@click.option("--live", is_flag=True, help="Compare them with the cluster that this machine belongs to, too.")
+@click.option("--live", is_flag=True, help="Compare them with the cluster of this machine too.")
 def profile_check(names: tuple[str, ...], *, live: bool) -> None:
     """Check profiles.
 

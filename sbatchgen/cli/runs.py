@@ -89,11 +89,11 @@ def check_folder(run: Run) -> None:
     "--scan",
     metavar="FOLDER",
     type=click.Path(),
-    help="Enter the runs of a folder first.",
+    help="First add the runs found in this folder.",
 )
 @FORMAT
 def status(names: tuple[str, ...], *, every: bool, watch: bool, scan: str | None, form: str) -> None:
-    """Show runs: state, why they wait, how far they are.
+    """Show the state of runs, why they wait, and their progress.
 
     RUN is the name of a run, its folder, or the id of a job. With one RUN: everything about it.
     """
@@ -158,7 +158,7 @@ def _hint(one: RunState) -> None:
     "--follow",
     "-f",
     is_flag=True,
-    help="Show what is added, until the run ends. Ctrl-C leaves the job alone.",
+    help="Show new lines until the run ends. Ctrl-C leaves the job alone.",
 )
 @click.option(
     "--lines",
@@ -167,11 +167,11 @@ def _hint(one: RunState) -> None:
     default=None,
     help="Start with the last N lines. [default: all; 20 with -f]",
 )
-@click.option("--task", metavar="N", default="", help="Of an array or a sweep: the task.")
+@click.option("--task", metavar="N", default="", help="Task of an array or a sweep.")
 def logs(run: str, *, follow: bool, lines: int | None, task: str) -> None:
     """Show the log of a run.
 
-    It goes on through requeues, and over the jobs of a run.
+    All jobs and requeues of the run count as one log.
     """
     with open_index() as index:
         found = find_run(index, run)
@@ -292,13 +292,13 @@ def _bar(run: Run) -> Iterator[Callable[[], None]]:
     "--task",
     metavar="N",
     default="",
-    help="Of an array or a sweep: the task. [default: the first that failed]",
+    help="Task of an array or a sweep. [default: the first that failed]",
 )
 @FORMAT
 def diagnose(run: str, *, task: str, form: str) -> None:
     """Say why a run failed, and what to do about it.
 
-    It reads what Slurm says, the end of the log and the run folder, and shows the lines that tell it.
+    Reads what Slurm says, the end of the log and the run folder, and shows the lines that prove it.
     """
     from sbatchgen.runs import diagnosis, status
 
@@ -312,11 +312,11 @@ def diagnose(run: str, *, task: str, form: str) -> None:
 
 @click.command()
 @click.argument("names", metavar="RUN...", nargs=-1, required=True, shell_complete=completed_runs)
-@click.option("--task", metavar="N", default="", help="Of an array or a sweep: only this task.")
+@click.option("--task", metavar="N", default="", help="Only this task of an array or a sweep.")
 def cancel(names: tuple[str, ...], *, task: str) -> None:
     """Cancel the jobs of runs that wait or run.
 
-    The trainer of a running job saves a checkpoint first: sbatchgen resume goes on from there.
+    The trainer of a running job saves a checkpoint first: sbatchgen resume continues from there.
     """
     from sbatchgen.runs.status import look
 
@@ -376,8 +376,8 @@ def _cancel(one: RunState, job: str, cluster: str) -> None:
 def exec_(command: tuple[str, ...], /, run: str) -> None:
     """Run a command on each node of a run.
 
-    It runs beside the training. The command comes after --, as in: sbatchgen exec ddp -- nvidia-smi. The exit
-    status is its own.
+    The training keeps running. The command comes after --, as in: sbatchgen exec ddp -- nvidia-smi. The
+    exit status is that of the command.
     """
     from sbatchgen.runs import status
     from sbatchgen.slurm.command import run_here, submit_environment
@@ -421,7 +421,7 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
 def plot(names: tuple[str, ...], output: Path | None) -> None:
     """Plot loss, accuracy and throughput of runs.
 
-    RUN is a run folder or the name of a run, which may still be going on. Needs matplotlib.
+    RUN is a run folder or the name of a run, which may still be running. Needs matplotlib.
     """
     from sbatchgen.runs import plot as drawing
 

@@ -33,7 +33,7 @@ from sbatchgen.cli.output import FORMAT, colored, here, note, print_bytes, put, 
     metavar="RULES",
     help="Only these rules, as SB204 or SB3,SB4; 'all' includes the pedantic ones.",
 )
-@click.option("--disable", multiple=True, metavar="RULES", help="Not these rules.")
+@click.option("--disable", multiple=True, metavar="RULES", help="Leave these rules out.")
 @click.option(
     "--fail-on",
     type=click.Choice(["error", "warning", "info", "never"]),
@@ -84,7 +84,7 @@ def lint(
 @click.command()
 @click.argument("name", metavar="SCRIPT")
 @click.option("--to", metavar="FOLDER", help="Write the two files into this folder.")
-@click.option("--force", is_flag=True, help="Replace files that are there.")
+@click.option("--force", is_flag=True, help="Replace existing files.")
 @click.option("--partly", is_flag=True, help="Leave out what has no place in a job.")
 @FORMAT
 def adopt(name: str, *, to: str | None, force: bool, partly: bool, form: str) -> None:

@@ -24,10 +24,13 @@ if TYPE_CHECKING:
     from sbatchgen.submit.submission import Submission
 
 SNAPSHOT = click.option(
-    "--snapshot", is_flag=True, help="Run a copy of the files that git knows, as they are now."
+    "--snapshot", is_flag=True, help="Run a copy of the files tracked by git, as they are now."
 )
 SNAPSHOT_FILE = click.option(
-    "--snapshot-file", metavar="PATH", multiple=True, help="Copy this too, which git does not know."
+    "--snapshot-file",
+    metavar="PATH",
+    multiple=True,
+    help="Copy this file or folder too, which git does not track.",
 )
 
 
@@ -226,11 +229,11 @@ def _show_submitted(submission: Submission, done: list[SubmittedRun]) -> None:
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
 @click.pass_obj
 def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes: bool) -> None:
-    """Go on with a run that has ended.
+    """Continue a run that has ended.
 
-    The bundled trainer goes on from its last good checkpoint. The job is rendered again as it was, from the
-    folder where it was; options change it, as in: sbatchgen resume ddp --time 8:00:00. The review shows what
-    differs from the last job.
+    The bundled trainer continues from its last good checkpoint. The job is rendered again, from the folder
+    where it was submitted; options change it, as in: sbatchgen resume ddp --time 8:00:00. The review shows
+    what differs from the last job.
     """
     from sbatchgen.cli.runs import find_run, open_index
 

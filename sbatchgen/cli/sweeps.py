@@ -30,14 +30,24 @@ Choice = Callable[["Sweep"], Iterable[int]]
 
 @click.command(cls=JobCommand)
 @click.option(
-    "--param", "params", metavar="NAME=VALUES", multiple=True, help="A flag and its values, as lr=0.1,0.01."
+    "--param",
+    "params",
+    metavar="NAME=VALUES",
+    multiple=True,
+    help="A flag of the trainer and its values, as lr=0.1,0.01.",
 )
 @click.option(
-    "--file", "file", metavar="CSV", help="The points: names in the first line, a point in each other."
+    "--file", "file", metavar="CSV", help="A file of points: flags in the first line, then a point a line."
 )
-@click.option("--random", "most", metavar="N", type=click.IntRange(min=1), help="N of all combinations.")
-@click.option("--seed", type=int, default=0, help="Another choice of --random.", show_default=True)
-@click.option("--throttle", metavar="N", type=click.IntRange(min=1), help="At most N at the same time.")
+@click.option(
+    "--random",
+    "most",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Only N of all combinations, chosen at random.",
+)
+@click.option("--seed", type=int, default=0, help="Seed of --random.", show_default=True)
+@click.option("--throttle", metavar="N", type=click.IntRange(min=1), help="Run at most N points at a time.")
 @SNAPSHOT
 @SNAPSHOT_FILE
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
@@ -178,17 +188,17 @@ def _send_all(
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("run", metavar="RUN", shell_complete=completed_runs)
 @click.argument("options", metavar="[OPTIONS OF SWEEP]", nargs=-1, type=click.UNPROCESSED)
-@click.option("--failed", is_flag=True, help="Only those that ran and failed.")
-@click.option("--points", "only", metavar="LIST", default="", help="Only these, as 3,17-19.")
+@click.option("--failed", is_flag=True, help="Only points that ran and failed.")
+@click.option("--points", "only", metavar="LIST", default="", help="Only these points, as 3,17-19.")
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
 @click.pass_obj
 def resubmit(
     args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], failed: bool, only: str, yes: bool
 ) -> None:
-    """Submit the points of a sweep again that are not done.
+    """Submit the unfinished points of a sweep again.
 
     Points that wait or run are left alone. Options change the job, as in: sbatchgen resubmit lr --failed
-    --time 8:00:00. The bundled trainer goes on from its last good checkpoint.
+    --time 8:00:00. The bundled trainer continues from its last good checkpoint.
     """
     from sbatchgen.cli.runs import find_run, open_index
     from sbatchgen.runs import points, status

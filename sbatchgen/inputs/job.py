@@ -63,7 +63,7 @@ class JobSpec:
         "How often the job may requeue itself before its time limit.", metavar="N", group="Training"
     )
     chain: Count | None = described(
-        "Jobs that go on with the training, one after the other, where a job may not requeue itself.",
+        "Jobs that continue the training one after the other, where jobs may not requeue themselves.",
         metavar="N",
         group="Training",
         common=True,
