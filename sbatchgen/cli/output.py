@@ -107,6 +107,7 @@ def here() -> Path:
         raise DocumentError.of(what, fix="cd to another folder, or to this one again") from error
 
 
+YES = click.option("--yes", "-y", is_flag=True, help="Don't ask.")
 FORMAT = click.option(
     "--format",
     "form",

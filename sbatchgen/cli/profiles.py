@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sbatchgen.cli.output import here, note, print_bytes, put, report, say
+from sbatchgen.cli.output import YES, here, note, print_bytes, put, report, say
 from sbatchgen.errors import DocumentError, SbatchgenError
 from sbatchgen.quoting import visible
 
@@ -61,7 +61,7 @@ def profile_show(name: str) -> None:
 @click.option("--name", metavar="NAME", help="The profile's name. [default: ClusterName of slurm.conf]")
 @click.option("--write", "new", metavar="FILE", help="New file for the profile. [default: stdout]")
 @click.option("--update", "old", metavar="PROFILE", help="Update this profile, a name or a file; asks first.")
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@YES
 def profile_discover(name: str | None, new: str | None, old: str | None, *, yes: bool) -> None:
     """Make a profile of the cluster of this machine.
 

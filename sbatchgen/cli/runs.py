@@ -67,6 +67,15 @@ def find_run(index: Index, told: str) -> Run:
     raise CommandLineError.of(f"there is no run '{told}'", fix=near if near.startswith("did") else fix)
 
 
+def state_of(name: str) -> tuple[RunState, list[Problem]]:
+    """The state of the run that a word means, and what Slurm could not tell. Raises what `find_run` does."""
+    from sbatchgen.runs.status import look
+
+    with open_index() as index:
+        (state,), problems = look(index, os.environ, [find_run(index, name)])
+    return state, problems
+
+
 def check_folder(run: Run) -> None:
     """Refuse a run whose folder is gone or can't be read.
 
@@ -251,10 +260,8 @@ def report(run: str, *, form: str) -> None:
     What it asked for, what it used, and what to ask for next time.
     """
     from sbatchgen.runs import report as reports
-    from sbatchgen.runs.status import look
 
-    with open_index() as index:
-        (state,), problems = look(index, os.environ, [find_run(index, run)])
+    state, problems = state_of(run)
     found = reports.look(state, os.environ)
     put(reports.as_json(found) if form == "json" else reports.as_text(found), nl=False)
     for problem in [*(problem.what for problem in problems), *found.problems]:
@@ -300,10 +307,9 @@ def diagnose(run: str, *, task: str, form: str) -> None:
 
     Reads what Slurm says, the end of the log and the run folder, and shows the lines that prove it.
     """
-    from sbatchgen.runs import diagnosis, status
+    from sbatchgen.runs import diagnosis
 
-    with open_index() as index:
-        (state,), problems = status.look(index, os.environ, [find_run(index, run)])
+    state, problems = state_of(run)
     found = diagnosis.diagnose(state, os.environ, task)
     put(diagnosis.as_json(found) if form == "json" else diagnosis.as_text(found), nl=False)
     for problem in dict.fromkeys([*problems, *found.problems]):
@@ -385,20 +391,19 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
 
     if not command:
         raise click.UsageError("no command: write it after --, as in: sbatchgen exec RUN -- nvidia-smi")
-    with open_index() as index:
-        found = find_run(index, run)
-        (state,), problems = status.look(index, os.environ, [found])
+    state, problems = state_of(run)
     if problems:
         raise SlurmError(problems)
+    name = state.run.name
     job, rows = state.last, [row for row in state.now if row.state.name == "RUNNING"]
     if job and status.is_local(job):
         sys.exit(run_here(command, os.environ))
     if not rows:
-        what = f"run {found.name} has no running job: {status.words(job) if job else 'nothing'}"
-        raise SlurmError.of(what, fix=f"sbatchgen status {found.name}")
+        what = f"run {name} has no running job: {status.words(job) if job else 'nothing'}"
+        raise SlurmError.of(what, fix=f"sbatchgen status {name}")
     if job and job.cluster and job.cluster != config(os.environ).get("ClusterName"):
-        what = f"run {found.name} is on cluster {job.cluster}: srun reaches the jobs of its own cluster only"
-        raise SlurmError.of(what, fix=f"on a node of {job.cluster}: sbatchgen exec {found.name} -- ...")
+        what = f"run {name} is on cluster {job.cluster}: srun reaches the jobs of its own cluster only"
+        raise SlurmError.of(what, fix=f"on a node of {job.cluster}: sbatchgen exec {name} -- ...")
     row, environment = rows[-1], submit_environment(os.environ)[0]
     step = ["srun", f"--jobid={row.id}", "--overlap", f"--nodes={row.nodes}", f"--ntasks={row.nodes}"]
     sys.exit(run_here([*step, "--ntasks-per-node=1", "--", *command], environment))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sbatchgen.cli.jobs import JobsCommand, request_of
-from sbatchgen.cli.output import ask, completed_runs, failure_of, here, note, put, put_log, show_review
+from sbatchgen.cli.output import YES, ask, completed_runs, failure_of, here, note, put, put_log, show_review
 from sbatchgen.errors import CommandLineError, DocumentError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ SNAPSHOT_FILE = click.option(
 
 
 @click.command(cls=JobsCommand)
-@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@YES
 @click.option("--dry-run", is_flag=True, help="Review only.")
 @click.option("--follow", is_flag=True, help="Wait for the job and show its log. Ctrl-C leaves it alone.")
 @click.option("--after", metavar="RUN", multiple=True, help="Start only when this run has completed.")
@@ -226,7 +226,7 @@ def _show_submitted(submission: Submission, done: list[SubmittedRun]) -> None:
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("run", metavar="RUN", shell_complete=completed_runs)
 @click.argument("options", metavar="[OPTIONS OF SUBMIT]", nargs=-1, type=click.UNPROCESSED)
-@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@YES
 @click.pass_obj
 def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes: bool) -> None:
     """Continue a run that has ended.

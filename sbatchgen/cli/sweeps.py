@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sbatchgen.cli.jobs import JobCommand, request_of
-from sbatchgen.cli.output import ask, completed_runs, failure_of, here, note, put, say, show_review
+from sbatchgen.cli.output import YES, ask, completed_runs, failure_of, here, note, put, say, show_review
 from sbatchgen.cli.submit import SNAPSHOT, SNAPSHOT_FILE, last_record, snapshot_of
 from sbatchgen.errors import CommandLineError, SlurmError
 
@@ -50,7 +50,7 @@ Choice = Callable[["Sweep"], Iterable[int]]
 @click.option("--throttle", metavar="N", type=click.IntRange(min=1), help="Run at most N points at a time.")
 @SNAPSHOT
 @SNAPSHOT_FILE
-@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@YES
 @click.option("--dry-run", is_flag=True, help="Review only.")
 @click.pass_obj
 def sweep(args: tuple[str, ...], /, job: str, **given: Any) -> None:
@@ -190,7 +190,7 @@ def _send_all(
 @click.argument("options", metavar="[OPTIONS OF SWEEP]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--failed", is_flag=True, help="Only points that ran and failed.")
 @click.option("--points", "only", metavar="LIST", default="", help="Only these points, as 3,17-19.")
-@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@YES
 @click.pass_obj
 def resubmit(
     args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], failed: bool, only: str, yes: bool
@@ -200,15 +200,14 @@ def resubmit(
     Points that wait or run are left alone. Options change the job, as in: sbatchgen resubmit lr --failed
     --time 8:00:00. The bundled trainer continues from its last good checkpoint.
     """
-    from sbatchgen.cli.runs import find_run, open_index
-    from sbatchgen.runs import points, status
+    from sbatchgen.cli.runs import state_of
+    from sbatchgen.runs import points
     from sbatchgen.sbatch.array import indices
 
     asked = {one for several in indices(only) or () for one in several}
     if only and not asked:
         raise CommandLineError.of(f"'{only}' is not a list of points", at="--points", fix="write 3,17-19")
-    with open_index() as index:
-        (state,), problems = status.look(index, os.environ, [find_run(index, run)])
+    state, problems = state_of(run)
     if problems:
         raise SlurmError(problems)
     if state.sweep is None:
