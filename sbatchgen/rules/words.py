@@ -48,7 +48,7 @@ def _stray(script: JobScript) -> Iterator[Hit]:
 def _cut_value(script: JobScript) -> Iterator[Hit]:
     for use in uses(script):
         word = use.value_word
-        line = script.lines[word.line - 1] if word and word.line else ""
+        line = script.lines[word.line - 1] if word else ""
         if word is not None and line[word.end - 1 : word.end] == "#":
             rest = line[word.end - 1 :].split()[0]
             what = f"# starts a comment: --{use.spec.name} is '{use.value}', without '{rest}'"
@@ -75,9 +75,7 @@ def _short_equals(script: JobScript) -> Iterator[Hit]:
             name, value = use.spec.name, (use.value or "")[1:]
             what = f"sbatch reads {text} as --{name} with the value '{use.value}'"
             word, plain = use.word, re.fullmatch(r"[\w.:/@%+,-]+", value)
-            edits = (
-                (Edit(word.line, word.column, word.end, f"--{name}={value}"),) if plain and word.line else ()
-            )
+            edits = (Edit(word.line, word.column, word.end, f"--{name}={value}"),) if plain else ()
             refused = name in NAMES_OF_CLUSTER or refusal(script, use)  # by slurmctld, or by sbatch
             severity: Severity | None = "error" if refused else None
             yield Hit(script.at_use(use), what, f"write --{name}={value}", severity, edits)
@@ -235,7 +233,7 @@ def _empty(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB130", "warning", "an option of another release")
 def _release(script: JobScript) -> Iterator[Hit]:
     for use in uses(script) if script.assumed else ():
-        since = use.word.line and releases(use.spec.name)[:1]
+        since = releases(use.spec.name)[:1]
         if since and RELEASES.index(since[0]) > RELEASES.index(OLD_SLURM):
             what = f"--{use.spec.name} came with Slurm {since[0]}: an older sbatch refuses the script"
             yield Hit(script.at_use(use), what, "name your release: lint --slurm RELEASE", "info")
@@ -331,7 +329,7 @@ def _long_name(text: str) -> str:
 
 def _source(script: JobScript, use: Option) -> str:
     """The line of the script from an option on."""
-    return script.lines[use.word.line - 1][use.word.column - 1 :] if use.word.line else ""
+    return script.lines[use.word.line - 1][use.word.column - 1 :]
 
 
 def refusal(script: JobScript, use: Option) -> tuple[str, str] | None:
