@@ -24,6 +24,7 @@ BIN_OLDEST := $(VENV_OLDEST)/bin
 # another Slurm are a part of their own (tests/conftest.py).
 WORKERS ?= $(shell echo $$((2 * $$(nproc) + 1)))
 TRAINS = tests/jobs tests/training tests/docs/test_own.py tests/test_benchmark.py
+unexport PYTHONDONTWRITEBYTECODE # tests start Python thousands of times, which would compile all anew
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 $(BIN)/python:
@@ -73,6 +74,7 @@ modules:
 	bash tests/cluster/modules.sh build/modules
 
 test: check
+	$(BIN)/python -m compileall -q sbatchgen training
 	$(PYTEST)
 
 test-fast: $(VENV)/.test
