@@ -57,6 +57,7 @@ class Answer:
 
     Attributes:
         accepted: Whether Slurm would accept the job.
+        says: Its own words.
         warnings: Its warnings.
         start: When the job would start, as Slurm prints it, if all running jobs used up their time.
         nodes: Where it would start.
@@ -64,6 +65,7 @@ class Answer:
     """
 
     accepted: bool
+    says: str
     warnings: tuple[str, ...] = ()
     start: str = ""
     nodes: str = ""
@@ -167,8 +169,8 @@ def understand(returncode: int, said: str, asked: Mapping[str, Asked]) -> Answer
     if returncode == 0:
         start, nodes = (starts["start"], starts["nodes"]) if starts else ("", "")
         warnings = tuple(line for line in said.splitlines() if line.strip() and not _STARTS.search(line))
-        return Answer(accepted=True, warnings=warnings, start=start, nodes=nodes)
-    return Answer(accepted=False, refusals=tuple(refusals(returncode, said, asked)))
+        return Answer(accepted=True, says=said.strip(), warnings=warnings, start=start, nodes=nodes)
+    return Answer(accepted=False, says=said.strip(), refusals=tuple(refusals(returncode, said, asked)))
 
 
 def _explained(line: str, asked: Mapping[str, Asked]) -> tuple[Refusal, bool] | None:

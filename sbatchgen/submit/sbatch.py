@@ -202,7 +202,7 @@ def ask_slurm(script: bytes, name: str, asked: Mapping[str, Asked], environment:
             raise SlurmError.of(answer.failure, fix="try again later")
     except SlurmError as error:
         problem = error.problems[0]
-        return Answer(accepted=False, refusals=(Refusal(says=problem.what, fix=problem.fix),))
+        return Answer(accepted=False, says="", refusals=(Refusal(says=problem.what, fix=problem.fix),))
     return understand(answer.status, answer.err or answer.out, asked)
 
 

@@ -507,6 +507,8 @@ REASONS = (
     ("not supported on this", "expand:", "expand needs SchedulerParameters=permit_job_expansion"),
     ("not supported on this", "--requeue=.expedite", "expedite needs a setting of the site"),
     ("Preemption is required", "--signal=.B?R", "R needs preemption, which is the site's"),
+    ("Slurmstepd step management", "--resv-ports", "--resv-ports needs a setting of slurm.conf"),
+    ("MULTIPLE_SHARING_GRES_PJ", "one-task-per-sharing", "it needs a setting of slurm.conf, which it names"),
     ("license specification", "--resources=", "hierarchical resources are the site's: no profile has them"),
     ("license specification", "--licenses=.*[:=]", "counts of licences, and names of counts, are the site's"),
     ("partition name", '--partition=",?"', "no name is the default partition in later releases"),
