@@ -17,6 +17,7 @@ import torch
 from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster
 from tests.jobs.jobs import EPOCH, Site, site_on, split
+from tests.training.forks import QUICKLY
 from tests.training.states import equal
 
 # Slurm asks its nodes for a sign of life three times in SlurmdTimeout; what is silent for so long is down. The script is
@@ -24,23 +25,51 @@ from tests.training.states import equal
 SETTINGS = "SlurmdTimeout=180\nKillWait=30"
 SILENT = "A node of n[2-3] does not answer: waiting for Slurm to start the job again"
 STEPS, SAVE_EVERY = 50, 7  # which is no divisor of an epoch's 25
-PACE = ("--step-delay", "0.3", "--sync-every", "1", "--save-every", str(SAVE_EVERY))
-# Slurm looks at time limits each half minute: this is in time for that, and the trainer's own clock is not asked.
-SLOW = ("--step-delay", "1.5", "--deadline", "off")
+DELAY = 0.3  # seconds: for nothing else is slept so long
+PACE = ("--step-delay", str(DELAY), "--sync-every", "1", "--save-every", str(SAVE_EVERY))
 # The processors of a node are 8: a job of one leaves room for all the others, and one of 5 for no second.
 SMALL, WIDE = ("--cpus-per-task", "1"), ("--cpus-per-task", "5")
+# From the 12th step on, a step takes ten seconds until the job has been interrupted: no machine is too busy for that,
+# and Slurm, which looks at time limits each half minute, is in time.
+SLOWLY = f"""
+import os, time
+
+exec(open({str(QUICKLY / "sitecustomize.py")!r}).read())
+steps, sleep, until = 0, time.sleep, os.environ.get("UNTIL", "")
+
+def wait(seconds):
+    global steps
+    sleep(seconds)
+    steps += seconds == {DELAY}
+    end = time.monotonic() + 10 if seconds == {DELAY} and steps >= 12 and until else 0
+    while time.monotonic() < end and not os.path.exists(until):
+        sleep(0.1)
+
+time.sleep = wait
+"""
 TASKS = ("--launcher", "srun")  # half as many processes as with torchrun, which the others have
 
 
 @pytest.fixture(scope="module")
 def site(slurm_root: Path | None) -> Iterator[Site]:
     with Cluster(visible=VISIBLE, settings=SETTINGS, root=slurm_root) as cluster:
+        cluster.put("work/slowly/sitecustomize.py", SLOWLY)
         yield site_on(cluster)
 
 
 def start(site: Site, name: str, *arguments: str) -> int:
     flags, trainer = split(arguments)
-    return site.submit(name, "ddp", "--nodes", "2", "--gpus-per-node", "1", *flags, "--", *PACE, *trainer)
+    env = [
+        f"PYTHONPATH={site.folder / 'slowly'}",
+        *([] if name == "alone" else [f"UNTIL={interrupted(site, name)}"]),
+    ]
+    shape = ("ddp", "--nodes", "2", "--gpus-per-node", "1", *(word for one in env for word in ("--env", one)))
+    return site.submit(name, *shape, *flags, "--", *PACE, *trainer)
+
+
+def interrupted(site: Site, name: str) -> Path:
+    """The file that is there from the interruption of a job on."""
+    return site.folder / f"interrupted-{name}"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -49,7 +78,7 @@ def jobs(site: Site) -> dict[str, int]:
     cluster = site.cluster
     ids = {
         "limited": start(
-            site, "limited", *SMALL, "--nodelist", "n1,n2", "--signal", "B:USR1@120", "--", *SLOW
+            site, "limited", *SMALL, *"--nodelist n1,n2 --signal B:USR1@120 -- --deadline off".split()
         ),
         "worker-lost": start(site, "worker-lost", *SMALL, "--exclude", "n1", "--requeue-on-node-fail"),
         "host-lost": start(site, "host-lost", *SMALL, "--nodelist", "n3,n4"),
@@ -59,6 +88,8 @@ def jobs(site: Site) -> dict[str, int]:
         record = cluster.job(ids[name])
         assert (record["NodeList"], record["BatchHost"]) == (nodes, nodes[:3].replace("[", ""))
     cluster.stop_node("n3")
+    for name in ("worker-lost", "host-lost"):
+        interrupted(site, name).touch()
     ids |= {
         "alone": start(site, "alone", *SMALL, *TASKS, "--nodelist", "n1,n2"),
         "requeued": start(site, "requeued", *SMALL, "--nodelist", "n1,n2"),
@@ -80,10 +111,18 @@ def jobs(site: Site) -> dict[str, int]:
 
     def unlimit() -> None:
         """For its second start, which is not to be warned."""
+        interrupted(site, "limited").touch()
         cluster.root(["scontrol", "update", f"jobid={limited}", "timelimit=60"])
 
     def again() -> None:
         ids["cancelled"] = start(site, "cancelled", *SMALL, *TASKS, "--nodelist", "n2,n4")
+
+    def interrupt(name: str, how: Callable[[], object]) -> Callable[[], None]:
+        def do() -> None:
+            interrupted(site, name).touch()
+            how()
+
+        return do
 
     limited, requeued, cancelled = (str(ids[name]) for name in ("limited", "requeued", "cancelled"))
     as_soon_as_possible(cluster, {
@@ -91,10 +130,14 @@ def jobs(site: Site) -> dict[str, int]:
         lambda: "Stopped by time limit" in site.log("limited"): unlimit,
         lambda: SILENT in site.log("worker-lost"): lambda: cluster.declare_down("n3"),
         moved: lambda: cluster.start_node("n3"),
-        lambda: trains("requeued"): lambda: cluster.run(["scontrol", "requeue", requeued], check=True),
-        lambda: trains("cancelled"): lambda: cluster.run(["scancel", cancelled], check=True),
+        lambda: trains("requeued"): interrupt(
+            "requeued", lambda: cluster.run(["scontrol", "requeue", requeued], check=True)
+        ),
+        lambda: trains("cancelled"): interrupt("cancelled", lambda: cluster.run(["scancel", cancelled], check=True)),
         lambda: cluster.job(cancelled)["JobState"] == "CANCELLED": again,
-        lambda: trains("preempted"): lambda: cluster.sbatch("--partition=high", "--nodelist=n4", *WIDE, "--wrap=true"),
+        lambda: trains("preempted"): interrupt(
+            "preempted", lambda: cluster.sbatch("--partition=high", "--nodelist=n4", *WIDE, "--wrap=true")
+        ),
     })  # fmt: skip
     return ids
 
