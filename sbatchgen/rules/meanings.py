@@ -17,7 +17,7 @@ RULES: Rules[JobScript] = Rules()
 PLAIN_HOURS = 96  # a bare number up to this one, and no multiple of five, is most often meant as hours
 FULL_HOURS = frozenset((100, 120))  # minutes of a --time=N:00 which is mostly meant as hours
 FEW_MIB = 128  # a plain number up to this one is most often meant as gigabytes
-_PLACEHOLDER = re.compile(r"<[^<>@]+>|\byour[-_.]?\w*@|\bNetID\b", re.IGNORECASE)
+_PLACEHOLDER = re.compile(r"<[^<>@]+>|\byour[-_.]?\w*@|\byour[-_]\w|\bNetID\b|CHANGE_?ME", re.IGNORECASE)
 
 
 @RULES.add(*BAD_VALUE)

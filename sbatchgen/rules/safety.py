@@ -276,12 +276,13 @@ def _unfilled(script: JobScript) -> Iterator[Hit]:
         return
     read = {line.line: line for line in script.sbatch.directives if line.kind in READ}
     comments = {line: text for line, text in script.body.comments if line not in read}
+    mail = script.at_value("mail-user").line if "mail-user" in script.options else 0  # SB129
     for number, line in enumerate(script.lines, start=1):
         end = len(line) - len(comments.get(number, ""))
         if number in read and read[number].words:
             end = read[number].words[-1].end - 1
         match = UNFILLED.search(line, 0, end)
-        if match and "echo" not in line[: match.start()]:
+        if match and number != mail and "echo" not in line[: match.start()]:
             what = f"'{match[0]}' is a placeholder"
             yield Hit(script.at(number, match.start() + 1, match.end() + 1), what, "fill it in")
 
