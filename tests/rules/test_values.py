@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import random
 import time
@@ -80,7 +81,9 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     answers = recorded("22.05")
     answers.write(tmp_path / "again")
     assert Answers.read(tmp_path / "again") == answers
-    assert (tmp_path / "again").read_bytes() == (FIXTURES / "controller_22.05.json.gz").read_bytes()
+    # Python 3.13 packs it otherwise.
+    again, first = tmp_path / "again", FIXTURES / "controller_22.05.json.gz"
+    assert gzip.decompress(again.read_bytes()) == gzip.decompress(first.read_bytes())
 
 
 def test_requests_are_the_same_for_the_same_seed() -> None:
