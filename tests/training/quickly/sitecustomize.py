@@ -95,8 +95,13 @@ class Loaded(Loader):
 def generators() -> None:
     """Set what a module that is left out would set, and without which torch 2.13 makes no generators."""
     core = sys.modules["torch._C"]
-    if hasattr(core, "_set_generator_metaclass"):
-        core._set_generator_metaclass(importlib.import_module("torch._opaque_base").OpaqueBaseMeta)
+    if not hasattr(core, "_set_generator_metaclass"):
+        return
+    try:
+        meta = importlib.import_module("torch._custom_class_base").CustomClassBaseMeta  # since 2.14
+    except ModuleNotFoundError:
+        meta = importlib.import_module("torch._opaque_base").OpaqueBaseMeta
+    core._set_generator_metaclass(meta)
 
 
 def real(module: str) -> Callable[[str], Any]:
