@@ -192,7 +192,7 @@ def test_values_of_a_job_file_are_data(folder: Path, command: Command) -> None:
 
 
 @pytest.mark.slow
-@given(value=ANY_WORD)
+@given(value=ANY_WORD.filter(lambda value: not re.search(r"\{(run_dir|data_dir|resume)\}", value)))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_text_is_an_argument_and_a_value(folder: Path, command: Command, value: str) -> None:
     seen = run(folder, "--env", f"V={value}", "--", value, command=command)
