@@ -196,7 +196,7 @@ class Cluster:
 
         wanted = f"job {job_id} in state {' or '.join(sorted(states))}"
         try:
-            self.until(there_or_ended, wanted, timeout=timeout)
+            site.until(there_or_ended, wanted, timeout=timeout, interval=1)  # each asks slurmctld
         except TimeoutError as error:
             raise TimeoutError(f"{error}\n{self.describe(job_id)}") from None
         if not all(record["JobState"] in states for record in records):

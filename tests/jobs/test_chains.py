@@ -65,7 +65,7 @@ def site(cluster: Cluster) -> Site:
 
 def start(site: Site, name: str, *flags: str, delay: float = DELAY) -> list[str]:
     """The ids of the jobs of a run."""
-    path = f"PYTHONPATH={site.folder / 'limit'}"
+    path = f"PYTHONPATH={site.folder / 'limit'}:{QUICKLY}"
     shape = (
         "single",
         "--profile",

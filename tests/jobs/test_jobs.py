@@ -29,7 +29,8 @@ LAUNCHERS = ("torchrun", "srun", "spawn")
 def jobs(site: Site, slurm_release: str) -> dict[str, int]:
     """Those that only have to be waited for, by name: submitted together, so that they run side by side."""
     two = ("ddp", "--nodes", "2", "--gpus-per-node", "2")
-    ids = {f"ddp-{one}": site.submit(f"ddp-{one}", *two, "--launcher", one) for one in LAUNCHERS}
+    model = () if slurm_release == LATER else ("--", "--model", "convnet")
+    ids = {f"ddp-{one}": site.submit(f"ddp-{one}", *two, "--launcher", one, *model) for one in LAUNCHERS}
     for name, flags in MODES.items():
         if (slurm_release, name) in MODES_TRIED:
             ids[name] = site.submit(name, *flags, "--", "--epochs", "1")

@@ -60,7 +60,7 @@ def site(slurm_root: Path | None) -> Iterator[Site]:
 def start(site: Site, name: str, *arguments: str) -> int:
     flags, trainer = split(arguments)
     env = [
-        f"PYTHONPATH={site.folder / 'slowly'}",
+        f"PYTHONPATH={site.folder / 'slowly'}:{QUICKLY}",
         *([] if name == "alone" else [f"UNTIL={interrupted(site, name)}"]),
     ]
     shape = ("ddp", "--nodes", "2", "--gpus-per-node", "1", *(word for one in env for word in ("--env", one)))
