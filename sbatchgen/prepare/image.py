@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 from sbatchgen.errors import CommandLineError, DocumentError
 from sbatchgen.quoting import word, words
@@ -50,7 +51,7 @@ def prepare(
         raise DocumentError.of(f"there is no {program} on this machine's PATH", fix=fix)
     if os.path.lexists(target) and not force:
         raise DocumentError.of(f"{target} is there already", fix="--force replaces it")
-    with _beside(target) as new:
+    with _handled_by(_leave), _beside(target) as new:
         _run((program, verb, *(["--output"] if program == "enroot" else []), str(new), uri), target, note)
         if not new.exists():
             raise DocumentError.of(f"{program} ended well, but made no image", at=str(target))
@@ -100,13 +101,21 @@ def _run(command: Sequence[str], target: Path, note: Callable[[str], None]) -> N
     """Run the command, with its progress on stderr."""
     program = command[0]
     note(f"$ {words(tuple(command))}")
-    with _ended_in_order(), subprocess.Popen(command, stdout=2) as process:
-        try:
-            status = process.wait()
-        except BaseException:  # Ctrl-C, which the program gets too, or a signal to this process alone
+    process: subprocess.Popen[bytes] | None = None
+    came: list[int] = []
+
+    def pass_on(number: int, _: FrameType | None) -> None:
+        came.append(number)
+        if process:  # of Ctrl-C the program hears too, of a signal to this process it does not
+            process.kill() if len(came) > 1 else process.terminate()
+
+    with _handled_by(pass_on):
+        process = subprocess.Popen(command, stdout=2)
+        if came:  # while it was being started
             process.terminate()
-            process.wait()
-            raise
+        status = process.wait()
+    if came:
+        sys.exit(128 + came[0])
     if status == -signal.SIGKILL:
         fix = "most likely it ran out of memory: run it where jobs run, as srun --mem=16G sbatchgen image ..."
         raise DocumentError.of(f"{program} was killed", at=str(target), fix=fix)
@@ -130,18 +139,19 @@ def _full(program: str, target: Path) -> str:
     return ""
 
 
+def _leave(number: int, _: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)
+
+
 @contextlib.contextmanager
-def _ended_in_order() -> Iterator[None]:
-    """Let a signal that ends this process end it by an exception."""
-
-    def end(number: int, _: FrameType | None) -> None:
-        sys.exit(128 + number)
-
-    heard = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is signal.SIG_DFL]
-    for one in heard:
-        signal.signal(one, end)
+def _handled_by(function: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Have this function called for the signals that would end this process."""
+    ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {one: known for one in ends if (known := signal.getsignal(one)) is not signal.SIG_IGN}
+    for one in before:
+        signal.signal(one, function)
     try:
         yield
     finally:
-        for one in heard:
-            signal.signal(one, signal.SIG_DFL)
+        for one, known in before.items():
+            signal.signal(one, known)

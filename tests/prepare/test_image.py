@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -252,6 +253,24 @@ def test_an_interrupted_one_leaves_nothing(
         process.send_signal(number)
         process.communicate()
     assert process.returncode == 128 + number
+    assert images(folder) == {}
+
+
+def test_interrupted_while_its_program_starts(
+    command: Command, folder: Path, programs: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, *words: Any, **options: Any) -> None:
+            super().__init__(*words, **options)
+            started.append(self)
+            signal.raise_signal(signal.SIGTERM)
+
+    programs(SLOW)
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    assert command("image", "pull", URI, "--to", "x.sif").status == 128 + signal.SIGTERM
+    assert [one.returncode for one in started] == [-signal.SIGTERM]
     assert images(folder) == {}
 
 

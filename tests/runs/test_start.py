@@ -32,7 +32,7 @@ def train(folder: Path, *args: str, job: str = "") -> subprocess.CompletedProces
     """A training in runs/ddp, as one process, as if Slurm job `job` did it."""
     command = [sys.executable, str(TRAINING), "--run-dir", str(folder / "runs/ddp"), "--device", "cpu", *args]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
-    environment |= {"SLURM_JOB_ID": job} if job else {}
+    environment |= {"OMP_NUM_THREADS": "1"} | ({"SLURM_JOB_ID": job} if job else {})
     pipe = subprocess.PIPE
     process = Fork(command, env=quickly(environment), stdout=pipe, stderr=pipe, text=True)
     out, err = process.communicate()

@@ -80,6 +80,29 @@ def test_one_after_the_other_and_errors_are_told_once() -> None:
     writer.wait()
 
 
+def test_a_signal_in_the_middle_of_a_start_is_handled_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A data loader's process dies: torch's handler raises."""
+    writer, done, begin = Writer(), list[str](), threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        signal.raise_signal(signal.SIGCHLD)
+        begin(thread)
+
+    def handler(*_: object) -> None:
+        raise RuntimeError("a worker is killed")
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    before = signal.signal(signal.SIGCHLD, handler)
+    try:
+        with pytest.raises(RuntimeError, match="a worker is killed"):
+            writer.start(lambda: done.append("written"))
+        assert signal.getsignal(signal.SIGCHLD) is handler
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    writer.wait()
+    assert done == ["written"]
+
+
 def in_child(work: Callable[[], None]) -> int:
     """Do it in a copy of this process; its number."""
     child = os.fork()

@@ -5,6 +5,7 @@ The training waits only for the copy, and for the previous save: there is never 
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -24,7 +25,16 @@ class Writer:
         """Start `work` once the previous job is done; raises what that raised."""
         self.wait()
         self._thread = threading.Thread(target=self._do, args=(work,), name="checkpoint writer")
-        self._thread.start()
+        # When a data loader's process dies, torch's handler raises wherever this process is at that moment:
+        # here it would leave a thread that can't be waited for. So the signal is held back.
+        came: list[int] = []
+        handler = signal.signal(signal.SIGCHLD, lambda number, _: came.append(number))
+        try:
+            self._thread.start()
+        finally:
+            signal.signal(signal.SIGCHLD, handler)
+            for number in came:
+                signal.raise_signal(number)
 
     def wait(self) -> None:
         """Wait until the job is done; raises what it raised, once."""
