@@ -31,7 +31,7 @@ setup: [set -euo pipefail]
 """
 TRAINING = (
     *("--device", "cpu", "--batch-size", "16", "--epochs", "2", "--log-every", "1", "--sync-every", "5"),
-    *("--model", "small_model:make"),  # in QUICKLY
+    *("--model", "small_model:make", "--tensorboard", "off"),  # the model is in QUICKLY
 )
 EPOCH = re.compile(r"Epoch (\d+) - Avg Loss: (\d+\.\d+), Accuracy: (\d+\.\d+)%")
 

@@ -1,7 +1,7 @@
-"""Loaded by Python as it starts in a process of the tests: torch without what only its compiler needs.
+"""Loaded by Python as it starts in a process of the tests: torch without what a training does not need.
 
-That is more than half of the time that a trainer takes to start. torch loads the compiler with the first
-optimizer, to tell it which functions it must leave alone, and torchvision loads it at once; nothing here compiles.
+That is two thirds of the time that a trainer takes to start. torch loads its compiler with the first optimizer, to
+tell it which functions it must leave alone, and torchvision loads it at once; nothing here compiles or quantizes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import gc
 import importlib
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
@@ -34,8 +35,43 @@ class Config:
         return getattr(real("torch._dynamo")("config"), name)
 
 
-# What torch 2.13 asks of each when nothing is compiled.
+def later(module: str, function: str) -> Callable[..., Any]:
+    """The real function, whose module is loaded with the first call."""
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        return real(module)(function)(*arguments, **options)
+
+    return call
+
+
+# What torch 2.13 asks of each when nothing is compiled; in the order in which it loads them.
 ASKED: dict[str, dict[str, Any]] = {
+    "torchgen.model": {},
+    "torch.distributions": {},
+    "torch.nested": {},
+    "torch.nested._internal": {},
+    "torch.nested._internal.nested_tensor": {"NestedTensor": type("NestedTensor", (), {})},
+    "torch.nn.intrinsic": {},
+    "torch.nn.qat": {},
+    "torch.nn.quantizable": {},
+    "torch.nn.quantized": {},
+    "torch.quantization": {},
+    "torch.masked": {},
+    "torch.export": {},
+    "torch._subclasses": {},
+    "torch._subclasses.fake_tensor": {
+        "FakeTensor": type("FakeTensor", (), {}),
+        "unset_fake_temporarily": nullcontext,
+    },
+    "torch._subclasses.functional_tensor": {"FunctionalTensor": SimpleNamespace(metadata_fns=())},
+    "torch._higher_order_ops": {
+        name: later("torch._higher_order_ops", name) for name in ("cond", "while_loop")
+    },
+    "torch.func": {"vmap": later("torch.func", "vmap")},
+    "torch.distributed._meta_registrations": {},
+    "torch._meta_registrations": {},  # shapes without values
+    "torch.compiler": {"is_compiling": lambda: False, "disable": disable},
+    "torch._native": {},
     "torch._dynamo": {
         "disable": disable,
         "graph_break": nothing,
@@ -47,12 +83,11 @@ ASKED: dict[str, dict[str, Any]] = {
             clear_lru_cache=nothing,
         ),
     },
-    "torch.export": {},
-    "torch._meta_registrations": {},  # shapes without values
 }
-# What torchvision 0.28 has only for the compiler and for ONNX. The real ones are never loaded.
+# What torchvision 0.28 has only for the compiler, for ONNX and for quantization. The real ones are never loaded.
 LEFT_OUT: dict[str, dict[str, Any]] = {
     "torchvision._meta_registrations": {},
+    "torchvision.models.quantization": {},
     "torchvision.ops._register_onnx_ops": {"_register_custom_op": nothing},
     "torchvision.ops.roi_align": {"RoIAlign": object, "roi_align": nothing},
 }
@@ -78,6 +113,7 @@ class NoCompiler(MetaPathFinder, Loader):
         vars(module).update(ASKED[module.__name__], __getattr__=real(module.__name__))
         if module.__name__ == "torch._meta_registrations":
             generators()
+            importlib.import_module("torch._subclasses.functional_tensor")  # asked as attributes of torch
 
 
 class Loaded(Loader):
@@ -120,15 +156,17 @@ def real(module: str) -> Callable[[str], Any]:
 
 def restore() -> None:
     """Load the real modules, in an order that their imports of each other allow."""
-    names = [*reversed(ASKED)]
+    names = [name for name in ASKED if name in sys.modules]
     ASKED.clear()
     for name in names:
-        sys.modules.pop(name, None)
-        vars(sys.modules["torch"]).pop(name.removeprefix("torch."), None)
-    for name in names[:-1]:
+        del sys.modules[name]
+        parent, _, own = name.rpartition(".")
+        if parent in sys.modules:
+            vars(sys.modules[parent]).pop(own, None)
+    for name in names:
         importlib.import_module(name)
 
 
 sys.meta_path.insert(0, NoCompiler())
-gc.set_threshold(50_000)  # imports make many objects, all of which stay
+gc.set_threshold(200_000)  # imports make many objects, all of which stay
 atexit.register(gc.freeze)  # nor are they looked through at the end, a quarter of what `import torch` takes
