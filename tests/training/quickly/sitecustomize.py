@@ -84,6 +84,8 @@ ASKED: dict[str, dict[str, Any]] = {
         ),
     },
 }
+# Import them and are imported by them.
+ASK = ("torch.ao.quantization", "torch.fx.experimental.proxy_tensor", "torch.fx.passes")
 # What torchvision 0.28 has only for the compiler, for ONNX and for quantization. The real ones are never loaded.
 LEFT_OUT: dict[str, dict[str, Any]] = {
     "torchvision._meta_registrations": {},
@@ -101,9 +103,10 @@ class NoCompiler(MetaPathFinder, Loader):
             return ModuleSpec(name, self, is_package=True)
         if name in LEFT_OUT:
             return ModuleSpec(name, self)
-        if name.rpartition(".")[0] in ASKED:
+        if name.rpartition(".")[0] in ASKED or (ASKED and name in ASK):
             restore()
-            return ModuleSpec(name, Loaded(importlib.import_module(name)))
+            importlib.import_module(name)
+            return ModuleSpec(name, Loaded(sys.modules.pop(name)))  # what is there would be executed again
         return None
 
     def exec_module(self, module: ModuleType) -> None:
@@ -164,7 +167,8 @@ def restore() -> None:
         if parent in sys.modules:
             vars(sys.modules[parent]).pop(own, None)
     for name in names:
-        importlib.import_module(name)
+        if name != "torch._dynamo":  # which torch too loads only when asked
+            importlib.import_module(name)
 
 
 sys.meta_path.insert(0, NoCompiler())
