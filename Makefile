@@ -22,7 +22,7 @@ BIN_OLDEST := $(VENV_OLDEST)/bin
 
 # Test files are shared out among so many processes, the slow ones first: more than cores, since jobs wait. Tests on
 # another Slurm are a part of their own (tests/conftest.py).
-WORKERS ?= $(shell echo $$((2 * $$(nproc) + 1)))
+WORKERS ?= $(shell echo $$((3 * $$(nproc))))
 TRAINS = tests/jobs tests/training tests/docs/test_own.py tests/test_benchmark.py
 unexport PYTHONDONTWRITEBYTECODE # tests start Python thousands of times, which would compile all anew
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
