@@ -27,7 +27,7 @@ LIBRARIES = {
     PLAIN: "torch",
     LIGHTNING: "lightning",
     TRAINER: "transformers.trainer",
-    ACCELERATE: "accelerate",
+    ACCELERATE: "accelerate torch.distributed.tensor",  # the second when it prepares a model
 }
 LONGEST = 15  # lines of an example for a library
 STEPS, STOP_AT = 24, 5  # of one process; of two, each does half as many
@@ -158,7 +158,8 @@ import torch._dynamo  # what an optimizer imports with its first step
 from tests.training import vision
 
 vision.fit()
-importlib.import_module(sys.argv[1])
+for module in sys.argv[1].split():
+    importlib.import_module(module)
 for ranks in json.loads(sys.argv[2]):
     with socket.socket() as probe:
         probe.bind(("localhost", 0))

@@ -61,6 +61,8 @@ ASKED: dict[str, dict[str, Any]] = {
     "torch._subclasses": {},
     "torch._subclasses.fake_tensor": {
         "FakeTensor": type("FakeTensor", (), {}),
+        "FakeTensorMode": type("FakeTensorMode", (), {}),
+        "get_plain_tensors": nothing,
         "unset_fake_temporarily": nullcontext,
     },
     "torch._subclasses.functional_tensor": {"FunctionalTensor": SimpleNamespace(metadata_fns=())},
