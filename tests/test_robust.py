@@ -343,3 +343,19 @@ def test_spread_gives_all_answers_in_order_or_an_error_that_says_why(
     with pytest.raises(DocumentError, match="was killed"):
         spread(killed, names, 2)
     assert children() == before
+
+
+def test_a_process_that_is_ended_says_nothing_whatever_it_does(capfd: pytest.CaptureFixture[str]) -> None:
+    """As with a signal that comes in a callback of the import system, where Python ignores SystemExit."""
+
+    class Ended:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    def ended(name: str) -> str:
+        Ended()
+        return name
+
+    with pytest.raises(RuntimeError, match="a process that read files failed"):
+        spread(ended, ["1"], 1)
+    assert capfd.readouterr().err == ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -65,11 +66,17 @@ def _no_interrupts() -> Iterator[None]:
 def _work(
     work: Callable[[str], object], names: Sequence[str], receiving: Connection, sending: Connection
 ) -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    signal.signal(signal.SIGTERM, _leave)
     receiving.close()  # else a pipe that nobody reads any more would never break
     with contextlib.suppress(BrokenPipeError):
         for name in names:
             sending.send(work(name))
+
+
+def _leave(*_: object) -> None:
+    """End this process, also in a callback or a destructor, where Python prints SystemExit and goes on."""
+    sys.unraisablehook = lambda *_: os._exit(1)
+    sys.exit(1)
 
 
 def _answer(process: BaseProcess, receiving: Connection) -> Any:
