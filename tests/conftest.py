@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import itertools
 import os
@@ -79,6 +80,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((places[name] for name in names if name in places), len(places))
 
     items.sort(key=place)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the tests themselves, and what they import, out of each garbage collection.
+
+    Walking over them takes a twentieth of the processor time of tests that run in this process.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000)
 
 
 def part(nodeid: str) -> str:
