@@ -65,7 +65,9 @@ ASKED: dict[str, dict[str, Any]] = {
         "get_plain_tensors": nothing,
         "unset_fake_temporarily": nullcontext,
     },
-    "torch._subclasses.functional_tensor": {"FunctionalTensor": SimpleNamespace(metadata_fns=())},
+    "torch._subclasses.functional_tensor": {
+        "FunctionalTensor": type("FunctionalTensor", (), {"metadata_fns": ()})
+    },
     "torch._higher_order_ops": {
         name: later("torch._higher_order_ops", name) for name in ("cond", "while_loop")
     },
