@@ -14,7 +14,7 @@ from training.processes.world import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, keep_me
 from .trainers import quickly
 
 # Steps, each of which makes 16 blocks of 8 MB and frees them; printed are the pages that the kernel had to bring in
-# for the last five. During the first ones the heap may still grow: what lies between the blocks is not always the same.
+# for the last five. The first ten warm up: the heap still grows.
 STEPS = """
 import resource, sys, torch
 from training.processes.world import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, keep_memory
@@ -43,7 +43,7 @@ def _pages(how: str) -> int:
 def test_freed_memory_stays_with_the_process() -> None:
     given_back = _pages("given back")
     assert given_back > 300  # 5 x 128 MB in pages of 2 MiB would be 320
-    assert _pages("kept") < given_back / 4
+    assert _pages("kept") < given_back / 10
 
 
 def test_a_c_library_without_mallopt_is_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
