@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sbatchgen.adopt.draft import Draft
@@ -13,8 +14,8 @@ from sbatchgen.inputs.options import GPU_OPTIONS, NAMES
 from sbatchgen.job.job import OLD_SLURM
 from sbatchgen.job.script import JobScript
 from sbatchgen.sbatch.grammar import INFINITE, minutes
-from sbatchgen.sbatch.header import FOREIGN, READ, Directive, Kind
-from sbatchgen.sbatch.options import Option
+from sbatchgen.sbatch.header import FOREIGN, READ, Kind
+from sbatchgen.sbatch.options import Option, Stop
 from sbatchgen.units import Duration
 
 _OPTIONS = "options"
@@ -29,13 +30,16 @@ _FORMS = ("gres", "gpus_per_node", "gpus_per_task")  # of asking for GPUs, that 
 def read(draft: Draft) -> None:
     """Take over what the directives ask for."""
     script, counts = draft.script, options_of(draft.script)
+    uses = defaultdict[int, list[Option | Stop]](list)
+    for use in script.uses:
+        uses[use.word.line].append(use)
     for directive in script.sbatch.directives:
         if directive.kind in FOREIGN and script.sbatch.has_foreign:
             draft.add((directive.line,), "lost", "an option of another scheduler: write it as #SBATCH")
         elif directive.component > 0:
             draft.add((directive.line,), "lost", "a second component: heterogeneous jobs are not rendered")
         elif directive.kind in READ:
-            _of_line(draft, directive, counts)
+            _of_line(draft, directive.line, uses[directive.line], counts)
         elif directive.kind in _IGNORED:
             draft.add((directive.line,), "dropped", _IGNORED[directive.kind])
     if "job_name" not in draft.options and "job-name" not in script.options:
@@ -66,9 +70,9 @@ def options_of(script: JobScript) -> dict[str, Option]:
     return {name: old.get(name, use) if name == "mail-type" else use for name, use in script.options.items()}
 
 
-def _of_line(draft: Draft, directive: Directive, counts: Mapping[str, Option]) -> None:
-    line = (directive.line,)
-    uses = [use for use in draft.script.uses if isinstance(use, Option) and use.line == directive.line]
+def _of_line(draft: Draft, number: int, found: Sequence[Option | Stop], counts: Mapping[str, Option]) -> None:
+    line = (number,)
+    uses = [use for use in found if isinstance(use, Option)]
     if not uses:
         draft.add(line, "dropped", "it asks for nothing")
     for use in uses:

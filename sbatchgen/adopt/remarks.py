@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Literal, get_args
 
 # understood: a key of the job or the profile says it. kept: shell that runs as it stands. dropped: the new
@@ -12,6 +13,7 @@ Became = Literal["understood", "kept", "dropped", "mended", "lost"]
 _RANK: tuple[Became, ...] = get_args(Became)
 _WIDTH = 88  # of what is said of lines, in the table
 PLAIN = ("bash", "comment")  # what need not be told
+_Parts = dict[str, dict[str, None]]  # what is said, each with its names in order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,19 +21,19 @@ class Remark:
     """Lines and what became of them.
 
     Attributes:
-        lines: Their numbers.
+        lines: Their numbers; a range of those of a statement, which may be long and have many remarks.
         became: What.
         parts: In words, each with the names that it is said of.
     """
 
-    lines: tuple[int, ...]
+    lines: Sequence[int]
     became: Became
     parts: tuple[tuple[str, tuple[str, ...]], ...]
 
     @property
     def what(self) -> str:
         """What became of them, in words."""
-        return "; ".join(f"{what}: {', '.join(names)}" if names else what for what, names in self.parts)
+        return _words(dict(self.parts))
 
 
 class Remarks:
@@ -39,6 +41,7 @@ class Remarks:
 
     def __init__(self) -> None:
         self._lines: dict[int, Became] = {}
+        self._marked: set[tuple[Sequence[int], Became]] = set()
         self._rows: dict[Remark, None] = {}
 
     def __contains__(self, line: int) -> bool:
@@ -46,9 +49,10 @@ class Remarks:
 
     def add(self, lines: Iterable[int], became: Became, what: str, *names: str) -> None:
         """Say what became of lines; of those that were told before, what matters more counts."""
-        numbers = tuple(lines)
-        for line in numbers:
+        numbers = lines if isinstance(lines, range) and len(lines) > 1 else tuple(lines)
+        for line in numbers if (numbers, became) not in self._marked else ():
             self._lines[line] = max(became, self._lines.get(line, became), key=_RANK.index)
+        self._marked.add((numbers, became))
         row = Remark(lines=numbers, became=became, parts=((what, names),))
         self._rows[row] = None
 
@@ -64,7 +68,7 @@ class Remarks:
     @property
     def rows(self) -> list[Remark]:
         """What was said, in the order of the lines; of neighbours in one row."""
-        return list(_joined(sorted(self._rows, key=lambda row: row.lines[:1] or (0,))))
+        return list(_joined(sorted(self._rows, key=lambda row: row.lines[0] if row.lines else 0)))
 
 
 def told(rows: Iterable[Remark]) -> list[Remark]:
@@ -74,30 +78,46 @@ def told(rows: Iterable[Remark]) -> list[Remark]:
 
 def _joined(rows: Iterable[Remark]) -> Iterator[Remark]:
     """The rows; neighbours of one kind that fit into a line of the table are one."""
-    last: Remark | None = None
+    group: list[Remark] = []
+    parts: _Parts = {}
     for row in rows:
-        if last is not None and (both := _both(last, row)):
-            last = both
-            continue
-        if last is not None:
-            yield last
-        last = row
-    if last is not None:
-        yield last
+        if group and not _joins(row, group[0], parts):
+            yield _one(group, parts)
+            group, parts = [], {}
+        group.append(row)
+        _add(row, parts)
+    if group:
+        yield _one(group, parts)
 
 
-def _both(one: Remark, other: Remark) -> Remark | None:
-    """Two rows as one; None if they are better told apart."""
-    parts = dict(one.parts)
-    for what, names in other.parts:
-        parts[what] = tuple(dict.fromkeys((*parts.get(what, ()), *names)))
-    same = parts.keys() == dict(one.parts).keys()
-    lines = tuple(dict.fromkeys((*one.lines, *other.lines)))
-    both = Remark(lines=lines, became=one.became, parts=tuple(parts.items()))
-    apart = one.became != other.became or (one.became == "lost" and not (same and one.lines == other.lines))
-    plain = (one.what in PLAIN) != (other.what in PLAIN)
-    long = len(both.what) > _WIDTH and one.became != "lost"
-    return None if apart or plain or long or not one.lines else both
+def _joins(row: Remark, first: Remark, parts: _Parts) -> bool:
+    """Whether a row becomes one with those before it: the first of them, and what they say."""
+    if row.became != first.became or not first.lines:
+        return False
+    if row.became == "lost":
+        return row.lines == first.lines and all(what in parts for what, _ in row.parts)
+    both = {what: dict(names) for what, names in parts.items()}
+    _add(row, both)
+    return (_words(parts) in PLAIN) == (row.what in PLAIN) and len(_words(both)) <= _WIDTH
+
+
+def _add(row: Remark, parts: _Parts) -> None:
+    """Add what a row says."""
+    for what, names in row.parts:
+        parts.setdefault(what, {}).update(dict.fromkeys(names))
+
+
+def _one(group: Sequence[Remark], parts: _Parts) -> Remark:
+    """The rows as one."""
+    if len(group) == 1:
+        return group[0]
+    lines = dict.fromkeys(chain.from_iterable(dict.fromkeys(row.lines for row in group)))
+    said = tuple((what, tuple(names)) for what, names in parts.items())
+    return replace(group[0], lines=tuple(lines), parts=said)
+
+
+def _words(parts: Mapping[str, Iterable[str]]) -> str:
+    return "; ".join(f"{what}: {', '.join(names)}" if names else what for what, names in parts.items())
 
 
 def spans(lines: Iterable[int]) -> str:

@@ -135,7 +135,7 @@ def _value(plan: Plan, key: str) -> Any:
         return holder if holder != () else None
     if not isinstance(holder, dict):
         return getattr(holder, rest, None)
-    return _INHERITED if rest in plan.inherited and head == "env" else holder.get(rest)
+    return _INHERITED if head == "env" and holder.get(rest, "") is None else holder.get(rest)
 
 
 def _said(value: Any, origin: Origin) -> Said:

@@ -270,18 +270,18 @@ def _environment(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB511", "info", "Python packages of the home folder in the container")
 def _home(script: JobScript) -> Iterator[Hit]:
     inside = {"no-home", "contain", "containall"}
-    for container in script.containers:
+    for container in () if "PYTHONNOUSERSITE" in script.text else script.containers:
         asked = "container-mount-home" in container.options
         by_default = not container.pyxis and not inside & container.options.keys()
-        if not container.trains or not (asked or by_default) or _isolated(script, container):
+        if not container.trains or not (asked or by_default) or _isolated(container):
             continue
         at = container.options["container-mount-home"][1] if asked else container.at
         what = "the home folder is mounted: packages in ~/.local override those of the image"
         yield Hit(at, what, "export PYTHONNOUSERSITE=1")
 
 
-def _isolated(script: JobScript, container: Container) -> bool:
-    return "PYTHONNOUSERSITE" in script.text or any(
+def _isolated(container: Container) -> bool:
+    return any(
         tool.name == "python" and {"s", "I", "Is", "sI"} & tool.options.keys() for tool in container.inside
     )
 

@@ -293,7 +293,7 @@ def _env_leaves_paths_alone(job: PlannedJob) -> Iterator[Hit]:
     profile = plan.profile
     paths = (plan.run_dir, plan.data, plan.image, plan.venv, plan.conda_env, plan.resume, *plan.binds)
     places = (profile.paths.code, profile.runtimes.enroot.workdir, profile.runtimes.conda.root)
-    for name in (name for name in plan.env if name not in plan.inherited):
+    for name in (name for name, value in plan.env.items() if value is not None):
         holding = [path for path in (*paths, *places) if path and f"${{{name}}}" in path]
         if holding:
             what = f"the job sets {name}, so its path {holding[0]} changes while the script runs"

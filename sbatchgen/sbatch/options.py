@@ -65,7 +65,7 @@ def counting(before: Option | None, use: Option, slurm: str) -> Option:
     if before is None or use.name != "mail-type" or slurm >= MAIL_TYPES_REPLACE:
         return use
     events = [one.value for one in (before, use) if one.value and "none" not in fold(one.value).split(",")]
-    return replace(use, value=",".join(events)) if events else use
+    return replace(use, value=",".join(dict.fromkeys(",".join(events).split(",")))) if events else use
 
 
 def scan(

@@ -1,0 +1,57 @@
+"""Long scripts: the time that they take grows as their length does."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import pytest
+
+from sbatchgen.adopt.adoption import adopt
+from sbatchgen.plan.plan import Plan
+
+HEAD = "#!/bin/bash\n#SBATCH --gpus=1 --time=10\n"
+LONG = {  # what repeats, with the number of the line, between its beginning and its end
+    "comments": ("", "# {}\n", "python t.py\n"),
+    "directives": ("", "#SBATCH --comment={}\n", "python t.py\n"),
+    "mail types": ("", "#SBATCH --mail-type=END\n", "python t.py\n"),
+    "an unknown argument a line": ("python t.py", " \\\n $X{}", "\n"),
+}
+LINES = 1000
+
+
+def script(kind: str, lines: int) -> str:
+    start, repeated, end = LONG[kind]
+    return HEAD + start + "".join(repeated.format(number) for number in range(lines)) + end
+
+
+def seconds(text: str) -> float:
+    """The least time of the processor of a few tries: other programs only add to it."""
+    found = []
+    for _ in range(3):
+        start = time.process_time()
+        adopt(text, file="long.sh", user={}, day="2026-01-31")
+        found.append(time.process_time() - start)
+    return min(found)
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_four_times_the_lines_take_about_four_times_as_long(kind: str) -> None:
+    """Time squared would be 16 times."""
+    adopt(script(kind, 1), file="long.sh", user={}, day="2026-01-31")  # what is loaded once
+    short, long = (seconds(script(kind, lines)) for lines in (LINES, 4 * LINES))
+    assert long < 7 * short
+
+
+def test_the_variables_of_a_job_are_listed_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once for each variable."""
+    asked = Counter[str]()
+
+    def counted(plan: Plan) -> tuple[str, ...]:
+        asked["inherited"] += 1
+        return tuple(name for name, value in plan.env.items() if value is None)
+
+    monkeypatch.setattr(Plan, "inherited", property(counted))
+    text = HEAD + "".join(f"export A{number}=x\n" for number in range(100)) + "python t.py\n"
+    assert adopt(text, file="long.sh", user={}, day="2026-01-31").job
+    assert asked["inherited"] < 50
