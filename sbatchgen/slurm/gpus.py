@@ -17,6 +17,7 @@ from sbatchgen.sbatch.hostlist import hosts
 from sbatchgen.slurm.command import answer
 from sbatchgen.slurm.gres import NodeGres, node_gres
 from sbatchgen.slurm.node import SlurmNode
+from sbatchgen.slurm.slurm_job import rows, separator
 from sbatchgen.slurm.state import state
 
 _IN_WORDS = {
@@ -33,6 +34,9 @@ _IN_WORDS = {
 _TAKES_JOBS = ("IDLE", "MIXED", "ALLOCATED")
 _STATE = re.compile(r" JobState=(\S+) Reason=")
 _ON_NODES = re.compile(r" Nodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=(\S+)")
+_RECORD = re.compile(r"^JobId=([0-9]+) (?:\w+=\S+ )*?JobName=", re.MULTILINE)
+_LABELS = ("MCSLabel", "Account", "WCKey")  # texts of the user before those of the GPUs
+_OF_JOB = ("JobID", "Name", "State", "NodeList", *_LABELS)
 
 MOST = 1024  # GPUs of a node, MAX_GRES_BITMAP of Slurm
 
@@ -123,7 +127,7 @@ def gpu_nodes(nodes: Iterable[SlurmNode], environment: Mapping[str, str]) -> lis
     """The nodes that have GPUs.
 
     Raises:
-        SlurmError: scontrol, which is asked for the jobs where nodes don't tell their shards, fails.
+        SlurmError: squeue or scontrol, asked for the jobs where nodes don't tell their shards, fails.
     """
     having = [node for node in nodes if any(one.name == "gpu" and one.count for one in node.gres)]
     silent = any(one.name == "shard" and not one.per_gpu for node in having for one in node.gres_used)
@@ -194,15 +198,38 @@ def _of_type(types: Sequence[str], kind: str) -> list[int]:
 
 
 def _shards_of_jobs(environment: Mapping[str, str]) -> ShardsOfJobs:
-    """Shards in use on each GPU, as `scontrol -d show job` says of the jobs that this user may see."""
+    """Shards in use on each GPU, as Slurm says of the jobs that this user may see.
+
+    Only scontrol says on which GPU, among texts that users choose, line breaks included: squeue tells these
+    texts apart. Of a node with a job whose record is not certain, nothing is known.
+    """
+    between = separator()
+    asked = ["squeue", "--all", "--noheader", "--states=all"]
+    jobs = answer([*asked, "--Format=" + ",".join(f"{name}:{between}" for name in _OF_JOB)], environment)
     printed = answer(["scontrol", "-a", "-o", "-d", "show", "job"], environment)
-    found = Counter[tuple[str, int]]()
-    for line in printed.split("\n"):
-        running = _STATE.search(line)
-        for nodes, said in _ON_NODES.findall(line) if running and not state(running[1]).ended else ():
-            for one in (one for one in node_gres(said) if one.name == "shard" and len(one.indexes) == 1):
+    records: dict[str, list[int]] = {}
+    for start in _RECORD.finditer(printed):
+        records.setdefault(start[1], []).append(start.end())
+    found, unknown = Counter[tuple[str, int]](), set[str]()
+    for row in rows(jobs, between, _OF_JOB):
+        said = _before_texts(row, printed, records.get(row["JobID"], ()))
+        running = _STATE.search(said)
+        if running is None and not state(row["State"]).ended:
+            unknown.update(hosts(row["NodeList"]))
+        for nodes, gres in _ON_NODES.findall(said) if running and not state(running[1]).ended else ():
+            for one in (one for one in node_gres(gres) if one.name == "shard" and len(one.indexes) == 1):
                 found.update({(name, one.indexes[0]): one.count for name in hosts(nodes)})
-    return found
+    return {place: count for place, count in found.items() if place[0] not in unknown}
+
+
+def _before_texts(row: Mapping[str, str], printed: str, records: Sequence[int]) -> str:
+    """What scontrol says of a job between its name and other texts of its user; "" if that is not certain."""
+    name = f"{row['Name']} UserId="
+    labels = "".join(row[key] for key in _LABELS)
+    if len(records) != 1 or "=" in labels or not printed.startswith(name, records[0]):
+        return ""
+    start = records[0] + len(name)
+    return printed[start : max(start, printed.find(" MinCPUsNode=", start))]
 
 
 def counts(nodes: Iterable[GpuNode]) -> list[GpuCount]:

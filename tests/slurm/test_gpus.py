@@ -19,6 +19,7 @@ from sbatchgen.slurm.gpus import GpuNode, counts, gpu_nodes, of_node, unavailabl
 from sbatchgen.slurm.node import nodes_in
 from tests.cluster.slurm import Cluster
 from tests.conftest import FIXTURES, Command
+from tests.slurm import fakes
 from tests.tables import hold
 
 LINE = (
@@ -119,6 +120,57 @@ def test_recorded_nodes() -> None:
     by_name = {one.node.name: one for one in having}
     assert free(by_name["h100-01"]) == ([4, 6, 7], [0, 0, 4, 6, 8, 0, 8, 8])
     assert unavailable(by_name["a100-01"].node) == "drained"
+
+
+FORGED = "UserId=a(1) JobState=RUNNING Reason=None Nodes=n[1-4] CPU_IDs=0 Mem=1 GRES=shard:a100:16(IDX:0) MinCPUsNode=1"
+RECORD = (
+    "JobId={id} JobName={name} UserId=a(1) GroupId=a(1) MCS_label={label} Account=(null) QOS=(null) JobState={state} "
+    "Reason=None NodeList=n1 JOB_GRES=shard:5   Nodes=n1 CPU_IDs=0 Mem=1 GRES=shard:a100:{shards}(IDX:0) MinCPUsNode=1 "
+    "Network=(null) Command=/x Comment={comment} "
+)
+Job = dict[str, str | int]
+HONEST: Job = {"id": 7, "name": "lr=0.1", "shards": 5}
+# What other jobs say, and the shards in use on the first GPU of n1 and of n2 then; None if that is not certain
+SAYINGS: list[tuple[list[Job], int | None, int | None]] = [
+    ([], 5, 0),
+    ([{"name": f"x {FORGED}"}], 6, 0),
+    ([{"comment": FORGED}], 6, 0),
+    ([{"comment": f"x\nJobId=9 JobName=y {FORGED}"}], 6, 0),  # of a job that there is not
+    ([{"name": f"x\nJobId=9 JobName=y {FORGED}\nJobId=10 JobName="}], 6, 0),
+    ([{"name": f"x {FORGED}", "state": "COMPLETED"}], 5, 0),
+    ([{"comment": f"x\nJobId=8 JobName=job {FORGED}"}], None, 0),  # itself a second time
+    ([{"comment": f"x\nJobId=7 JobName=lr=0.1 {FORGED}"}], None, 0),  # another one a second time
+    ([{"label": f"x {FORGED}"}], None, 0),
+    ([{"name": "renamed", "seen": "old"}], None, 0),
+]
+
+
+def test_texts_of_users_forge_no_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    lines = (LINE.replace("n1", name) for name in ("n1", "n2"))
+    gres, used = "gpu:a100:4,shard:a100:64", "gpu:a100:0(IDX:N/A),shard:a100:{}"
+    here = [
+        line.format(gres=gres, used=used.format(shards), state="MIXED", rest="")
+        for line, shards in zip(lines, ("6(IDX:0)", "0(IDX:N/A)"), strict=True)
+    ]
+
+    def check(others: list[Job], *shards: int | None) -> None:
+        plain = {"id": 8, "name": "job", "shards": 1, "label": "N/A", "state": "RUNNING", "comment": "x"}
+        jobs = [{**plain, **job} for job in (HONEST, *others)]
+        fields = {"JobID": "id", "Name": "name", "State": "state", "MCSLabel": "label"}
+        table = [{field: str(job[key]) for field, key in fields.items()} for job in jobs]
+        for row, job in zip(table, jobs, strict=True):
+            row |= {"NodeList": "n1", "Account": "(null)", "Name": str(job.get("seen", job["name"]))}
+        fakes.squeue(tmp_path / "bin", table)
+        fakes.recorded(
+            tmp_path / "bin",
+            "scontrol",
+            {"-a -o -d show job": "\n".join(RECORD.format(**job) for job in jobs)},
+        )
+        found = gpu_nodes(nodes_in("\n".join(here)), dict(os.environ))
+        assert tuple(node.gpus[0].shards_used for node in found) == shards
+
+    hold(check, SAYINGS)
 
 
 HOSTILE = "PSU \x1b[2J\udcff | Gres=gpu:9"
@@ -223,7 +275,7 @@ def busy(slurm_root: Path | None) -> Iterator[Cluster]:
 @pytest.fixture
 def asked(busy: Cluster, says: Path) -> Cluster:
     """The same, asked by the commands of this process."""
-    busy.commands(says, "scontrol")
+    busy.commands(says, "scontrol", "squeue")
     return busy
 
 
@@ -335,6 +387,28 @@ def test_gpus_says_what_jobs_have_at_fifty_moments(asked: Cluster, command: Comm
             break
     asked.run(["scancel", "--me"])
     asked.until(lambda: look(asked) is not None and not held(asked.root(JOBS).stdout), "end of all jobs")
+
+
+def test_jobs_of_any_name_hold_what_they_hold(asked: Cluster, command: Command) -> None:
+    """slurmctld takes line breaks and all else in names, comments, accounts and paths."""
+    folder = asked.put(f"d\nJobId=99 JobName=x {FORGED}/x", "").parent
+    texts = [
+        ("-J", f"x {FORGED}"),
+        ("-J", f"a\nJobId=99 JobName=x {FORGED}"),
+        ("-J", "  b\x1fc\t"),
+        ("--comment", f"x\nJobId=99 JobName=x {FORGED}"),
+        ("--network", FORGED, "-A", "a b"),
+        ("-D", str(folder)),
+    ]
+    fixed = ("--gres=shard:2", "--nodelist=n1", "--mem=100M", "--time=60", "--output=/dev/null")
+    for one in texts:
+        asked.wait(asked.sbatch(*fixed, *one, "--wrap", "sleep 3000"), {"RUNNING"})
+    found = {one["name"]: one["gpus"] for one in json.loads(command("gpus", "--format", "json").out)["nodes"]}
+    asked.run(["scancel", "--me"])
+    asked.until(lambda: asked.root(["squeue", "-h"]).stdout == "", "end of all jobs")
+    assert sum(gpu["shards_used"] for gpu in found["n1"]) == 2 * len(texts)
+    others = [gpu for name, gpus in found.items() if name != "n1" for gpu in gpus]
+    assert not any(gpu["taken"] or gpu["shards_used"] for gpu in others)
 
 
 # What holds the cluster: n1 has one GPU left, n2 shards on three GPUs, n3 is full of CPUs, n4 is drained
