@@ -6,6 +6,8 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from sbatchgen.slurm.values import count
+
 _CONDA_ROOTS = ("/opt/conda", "/opt/miniconda3", "/opt/miniforge3", "/opt/anaconda3", "/usr/local/miniconda3")
 _INFINIBAND = "32"  # ARPHRD_INFINIBAND of Linux
 _FAST_MBIT = 25_000
@@ -47,7 +49,7 @@ def _is_fast(interface: Path) -> bool:
         return True
     speed = _read(interface / "speed")
     up = _read(interface / "operstate") == "up"
-    return up and speed.isascii() and speed.isdecimal() and int(speed) >= _FAST_MBIT
+    return up and count(speed) >= _FAST_MBIT
 
 
 def _read(file: Path) -> str:

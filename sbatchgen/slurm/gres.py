@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from sbatchgen.sbatch.gres import number
-from sbatchgen.slurm.values import text
+from sbatchgen.slurm.values import count, limit, text
 
 _ITEM = re.compile(r"(?:\([^()]*\)|[^,(])+")  # a comma in parentheses does not part
 _DETAIL = re.compile(r"\(([^()]*)\)$")
@@ -68,13 +68,14 @@ def _indexes(said: str) -> tuple[int, ...]:
     """The numbers in "0-2,5"; none in "N/A"."""
     found: list[int] = []
     for part in said.split(","):
-        low, _, high = part.partition("-")
-        if low.isascii() and low.isdecimal() and (high or low).isascii() and (high or low).isdecimal():
-            found += range(int(low), min(int(high or low), int(low) + 4095) + 1)
+        first, _, last = part.partition("-")
+        low, high = limit(first), limit(last or first)
+        if low is not None and high is not None:
+            found += range(low, min(high, low + 4095) + 1)
     return tuple(found)
 
 
 def _per_gpu(said: str) -> tuple[tuple[int | None, int], ...]:
     """What is in use, and what there is, in "-/8,3/8"."""
     pairs = (pair.split("/") for pair in said.split(","))
-    return tuple((None if used == "-" else int(used), int(count)) for used, count in pairs)
+    return tuple((None if used == "-" else count(used), count(whole)) for used, whole in pairs)

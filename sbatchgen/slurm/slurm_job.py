@@ -71,7 +71,7 @@ def common(row: Mapping[str, str]) -> dict[str, Any]:
     exit_code, signal = exit_status(row["exit_status"])
     return {
         "id": row["id"],
-        "job": int(number[1]) if number else 0,
+        "job": count(number[1]) if number else 0,
         "task": (number[2] or "") if number else "",
         "state": state(row["state"]),
         "reason": row["reason"],

@@ -8,7 +8,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from datetime import datetime
 
-_DURATION = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)", re.ASCII)
+_DURATION = re.compile(r"(?:(?:(\d{1,9})-)?(\d{1,9}):)?(\d{1,9}):(\d{1,9})", re.ASCII)
+_DIGITS = (
+    18  # Slurm's largest numbers are NO_VAL64 and its like, for "none"; Python reads 4,300 digits at most
+)
 
 
 def text(printed: str) -> str:
@@ -33,15 +36,16 @@ def count(printed: str) -> int:
 
 
 def limit(printed: str) -> int | None:
-    """A number; None for UNLIMITED, and if it is missing."""
-    return int(printed) if printed.isascii() and printed.isdecimal() else None
+    """A number; None for UNLIMITED, and if it is missing or has more digits than any of Slurm's."""
+    known = len(printed) <= _DIGITS and printed.isascii() and printed.isdecimal()
+    return int(printed) if known else None
 
 
 def time(printed: str) -> datetime | None:
     """A time; None for "N/A", "Unknown" and "None"."""
     try:
         return datetime.fromisoformat(printed).astimezone()
-    except ValueError:
+    except (ValueError, OverflowError):  # the year 1, a day too early for the time zone
         return None
 
 

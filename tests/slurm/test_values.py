@@ -1,0 +1,177 @@
+"""Answers of Slurm that hold nonsense: numbers without an end, empty fields, control characters."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+
+import pytest
+
+from sbatchgen.discover import profile
+from sbatchgen.discover.cluster import LiveCluster
+from sbatchgen.errors import SbatchgenError
+from sbatchgen.sbatch.array import indices
+from sbatchgen.slurm import accounting, accounts, command, queue
+from sbatchgen.slurm.config import array_limits, settings_in
+from sbatchgen.slurm.gpus import counts, gpu_nodes
+from sbatchgen.slurm.gres import node_gres
+from sbatchgen.slurm.node import nodes_in
+from sbatchgen.slurm.partition import partitions_in
+from sbatchgen.slurm.slurm_job import common
+from sbatchgen.slurm.values import count, exit_status, limit, seconds, time
+from tests.conftest import FIXTURES
+
+ANSWERS = int(os.environ.get("ANSWERS", "500"))
+HUGE = "9" * 5000
+NONSENSE: tuple[str, ...] = (
+    HUGE,
+    f"-{HUGE}",
+    "9" * 17,
+    "9" * 30,
+    "",
+    "\n",
+    "\x1f",
+    "\x00",
+    "\udcff",
+    "-1",
+    "0",
+    "٣",
+    "1e999",
+    "=",
+    ",",
+)
+NONSENSE += (
+    "0001-01-01T00:00:00",
+    "9999-12-31T23:59:59",
+    f"{HUGE}-00:00:00",
+    f"0-{HUGE}",
+    "[",
+    "]",
+    "(",
+    "/",
+    ":",
+    "*",
+)
+QUEUED = (
+    "4711_3",
+    "RUNNING",
+    "None",
+    "2026-11-22T09:08:27",
+    "N/A",
+    "1-00:00:00",
+    "10:00",
+    "2",
+    "n[1-2]",
+    "768",
+    "0",
+    "/x",
+)
+OF_GPUS = ("7", "job", "RUNNING", "n[1-2]", "N/A", "(null)", "*")
+RECORD = (
+    "JobId=7 JobName=job UserId=a(1) MCS_label=N/A Account=(null) JobState=RUNNING Reason=None JOB_GRES=shard:5   "
+    "Nodes=n[1-2] CPU_IDs=0 Mem=1 GRES=shard:a100:5(IDX:0) MinCPUsNode=1 "
+)
+SHARDS = "NodeName=n1 CPUTot=64 Gres=gpu:a100:4,shard:64 GresUsed=gpu:a100:1(IDX:1),shard:5(IDX:0) RealMemory=1000 State=MIXED "
+SINCE = datetime(2026, 11, 22, tzinfo=timezone.utc)
+
+
+def test_a_number_of_more_digits_than_slurm_has_is_a_missing_one() -> None:
+    assert (limit(HUGE), count(HUGE), seconds(f"{HUGE}:00"), seconds(f"{HUGE}-00:00:00")) == (
+        None,
+        0,
+        None,
+        None,
+    )
+    assert (exit_status(HUGE), exit_status(f"{HUGE}:9")) == ((0, 0), (0, 9))
+    assert (count("9" * 18), seconds("2982616-04:14:00")) == (10**18 - 1, 257698037640)
+    row = dict.fromkeys(("state", "reason", "start", "end", "node_list"), "N/A")
+    assert common({**row, "id": HUGE, "nodes": "1", "exit_status": "0:0"})["job"] == 0
+    assert time("0001-01-01T00:00:00") is None
+    (gpus,) = node_gres(f"gpu:4(IDX:0-{HUGE},3)")
+    assert gpus.indexes == (3,)
+    (shards,) = node_gres(f"shard:4(1/{HUGE},{HUGE}/4)")
+    assert shards.per_gpu == ((1, 0), (0, 4))
+    assert indices(f"1-{HUGE}") == (range(1, 10**18 + 1),)
+
+
+class Answers:
+    """What Slurm prints, changed at a few places."""
+
+    def __init__(self, seed: int) -> None:
+        self.drawn = random.Random(seed)  # noqa: S311
+
+    def spoilt(self, text: str) -> str:
+        for _ in range(self.drawn.randint(1, 4)):
+            start = self.drawn.randint(0, len(text))
+            numbers = [at for at, char in enumerate(text) if char.isdecimal()]
+            if numbers and self.drawn.random() < 0.8:
+                start = self.drawn.choice(numbers)
+            end = start + self.drawn.choice((0, 1, 1, 2, 5))
+            text = text[:start] + self.drawn.choice(NONSENSE) + text[end:]
+        return text
+
+    def spoilt_row(self, row: Sequence[str]) -> list[str]:
+        return [self.spoilt(value) if self.drawn.random() < 0.3 else value for value in row]
+
+    def __call__(self, arguments: Sequence[str], _: Mapping[str, str]) -> command.Output:
+        """As query: rows of squeue, sacct and sacctmgr, and records of jobs."""
+        if arguments[0] == "scontrol":
+            return command.Output("scontrol", 0, self.spoilt(RECORD), "", 30)
+        if arguments[0] == "sacctmgr":
+            said = self.drawn.choice(
+                [*json.loads((FIXTURES / "sacctmgr.json").read_text())["22.05"].values()]
+            )
+            return command.Output("sacctmgr", 0, self.spoilt(said), "", 30)
+        if arguments[0] == "squeue":
+            between = arguments[-1].rpartition(":")[2]
+            table: list[Sequence[str]] = [OF_GPUS if "MCSLabel" in arguments[-1] else QUEUED]
+        else:
+            between = next(word for word in arguments if word.startswith("--delimiter=")).partition("=")[2]
+            recorded = json.loads((FIXTURES / "sacct_usage_22.05.json").read_text())
+            asked = arguments[-1].partition("=")[2].split(",")
+            table = [
+                [dict(zip(recorded["fields"], row, strict=True)).get(name, "") for name in asked]
+                for row in recorded["runs"]
+            ]
+        lines = ("".join(value + between for value in self.spoilt_row(row)) for row in table)
+        return command.Output(arguments[0], 0, "".join(f"{line}\n" for line in lines), "", 30)
+
+
+def read_all(answers: Answers) -> Iterator[object]:
+    """Everything that reads what Slurm says."""
+    ours = {str(number): "0a" for number in range(1, 16)}
+    yield queue.queue({})
+    yield accounting.accounting(ours, SINCE, {})
+    yield accounting.usage(ours, SINCE, {})
+    settings = settings_in(answers.spoilt((FIXTURES / "scontrol_config_22.05.txt").read_text()))
+    yield array_limits(settings)
+    recorded = answers.spoilt((FIXTURES / "scontrol_nodes.txt").read_text())
+    nodes = [*nodes_in(f"{recorded}\n{answers.spoilt(SHARDS)}")]
+    yield counts(gpu_nodes(nodes, {}))
+    partitions = [*partitions_in(answers.spoilt((FIXTURES / "scontrol_partitions_22.05.txt").read_text()))]
+    cluster = LiveCluster(
+        settings=settings, partitions=partitions, nodes=nodes, qos=accounts.qos({}), user="me",
+        accounts=accounts.accounts("me", "test", {}), plugin_options=(),
+    )  # fmt: skip
+    yield profile.text(cluster, {}, name="x", today="2026-01-31")
+
+
+def test_answers_with_nonsense_are_read_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ANSWERS=5000 for more of them."""
+    raised = []
+    for seed in range(ANSWERS // 7):
+        answers = Answers(seed)
+        for module in (queue, accounting, command):
+            monkeypatch.setattr(module, "query", answers)
+        reading = read_all(answers)
+        try:
+            for _ in reading:
+                pass
+        except SbatchgenError:
+            pass
+        except Exception as error:  # noqa: BLE001 - that is what is looked for
+            raised.append(f"{seed}: {error!r}")
+    assert not raised, raised[:5]
