@@ -18,9 +18,14 @@ _EXPANDED = re.compile(rf"{ShellPath.VARIABLE.pattern}|\$\{{PWD\}}")
 _SPECIAL = re.compile(r'[\\"`$]')
 
 
+def is_plain(text: str) -> bool:
+    """Whether the text is one word of a shell without quotes."""
+    return _PLAIN.fullmatch(text) is not None
+
+
 def word(text: str) -> str:
     """One word of bash that holds exactly this text; control characters are escaped."""
-    if _PLAIN.fullmatch(text):
+    if is_plain(text):
         return text
     if any(ord(char) < 32 or ord(char) == 127 for char in text):
         escaped = text.replace("\\", "\\\\").replace("'", "\\'")
@@ -41,7 +46,7 @@ def inside_quotes(text: str) -> str:
 @functools.lru_cache(maxsize=256)
 def path(text: str) -> str:
     """One word of bash in which only ${USER} and its like are expanded."""
-    if _PLAIN.fullmatch(text):
+    if is_plain(text):
         return f'"{text}"'
     pieces, start = [], 0
     for match in _EXPANDED.finditer(text):
@@ -58,7 +63,7 @@ def directive(option: str, value: str) -> str:
     """
     if not value:
         return f"--{option}"
-    if _PLAIN.fullmatch(value) and value.lower() not in ("hetjob", "packjob"):
+    if is_plain(value) and value.lower() not in ("hetjob", "packjob"):
         return f"--{option}={value}"
     if re.search(r"[\x00-\x1f\x7f]", value):
         raise ValueError(f"{value!r} holds a control character")

@@ -105,7 +105,9 @@ def _run(argv: list[str]) -> int:
     if instruction := os.environ.get("_SBATCHGEN_COMPLETE"):
         from click.shell_completion import shell_complete
 
-        return shell_complete(cli, {}, "sbatchgen", "_SBATCHGEN_COMPLETE", instruction)
+        with contextlib.suppress(Exception):  # a shell completes nothing then, and its line stays as it is
+            return shell_complete(cli, {}, "sbatchgen", "_SBATCHGEN_COMPLETE", instruction)
+        return 1
     try:
         with cli.make_context("sbatchgen", argv) as context:
             status = cli.invoke(context)

@@ -188,10 +188,10 @@ def print_bytes(data: bytes) -> None:
 
 def completed_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Completion of RUN: names of runs, and folders."""
-    from sbatchgen.inputs.completion import runs
+    from sbatchgen.inputs.completion import offered, runs
     from sbatchgen.runs.index import Index, place
 
     names = []
-    with contextlib.suppress(DocumentError), contextlib.closing(Index(place(os.environ))) as index:
-        names = [run.name for run in index.runs() if run.name.startswith(incomplete)]
+    with contextlib.suppress(DocumentError, OSError):
+        names = offered((run.name for run in Index(place(os.environ)).runs()), incomplete)
     return [*names, *runs(ctx, param, incomplete)]

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -128,45 +124,3 @@ def test_every_key_is_described() -> None:
         found = [one for record in records(schema(name)) for one in record.values()]
         assert len(found) > 60
         assert all(one["description"].endswith((".", "]")) for one in found)
-
-
-# --- completion
-
-
-def completed(words: str, folder: Path, shell: str = "bash") -> list[str]:
-    """What a shell offers for the last word."""
-    parts = words.split(" ")
-    environment = os.environ | {
-        "_SBATCHGEN_COMPLETE": f"{shell}_complete",
-        "COMP_WORDS": words,
-        "COMP_CWORD": str(len(parts) - 1),
-    }
-    command = [sys.executable, "-m", "sbatchgen"]
-    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=True)
-    assert not done.stderr
-    return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
-
-
-def test_a_shell_completes_modes_profiles_partitions_and_runs(folder: Path) -> None:
-    assert completed("sbatchgen re", folder) == ["render", "review", "resume", "resubmit", "report"]
-    assert completed("sbatchgen render d", folder) == ["dataparallel", "ddp"]
-    assert completed("sbatchgen render ddp --nod", folder) == ["--nodes", "--nodelist"]
-    assert completed("sbatchgen render ddp --profile t", folder) == ["torchrun", "troila"]
-    assert completed("sbatchgen render ddp --profile public_cluster --partition ", folder) == ["gpu"]
-    assert completed("sbatchgen render ddp --profile nope --partition ", folder) == []
-    for name in ("runs/a", "runs/b", "other"):
-        Path(name).mkdir(parents=True)
-    Path("runs/a/events.jsonl").touch()
-    assert completed("sbatchgen plot ", folder) == ["runs/a"]
-    Path(".sbatchgen/profiles").mkdir(parents=True)
-    Path("sbatchgen.yaml").touch()
-    Path(".sbatchgen/profiles/tiny.yaml").write_text(HEAD)
-    Path(".sbatchgen/profiles/torn.yaml").write_text("[")
-    assert completed("sbatchgen render ddp --profile t", folder) == ["tiny", "torchrun", "troila"]
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_of_a_shell_is_printed(command: Command, shell: str) -> None:
-    done = command("completion", shell)
-    assert done.status == 0
-    assert f"_SBATCHGEN_COMPLETE={shell}_complete" in done.out

@@ -1,0 +1,163 @@
+"""Shell completion: what is offered, that it is harmless to a shell, and that it ends soon and says nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+import pytest
+
+from sbatchgen.inputs import completion
+from tests.conftest import Command
+
+HEAD = "name: x\nurl: x\nchecked: 2026-01-01\n"
+
+
+def completed(words: str, folder: Path, shell: str = "bash") -> list[str]:
+    """What a shell offers for the last word."""
+    parts = words.split(" ")
+    environment = os.environ | {
+        "_SBATCHGEN_COMPLETE": f"{shell}_complete",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(parts) - 1),
+    }
+    command = [sys.executable, "-m", "sbatchgen"]
+    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=True)
+    assert not done.stderr
+    return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
+
+
+def test_a_shell_completes_modes_profiles_partitions_and_runs(folder: Path) -> None:
+    assert completed("sbatchgen re", folder) == ["render", "review", "resume", "resubmit", "report"]
+    assert completed("sbatchgen render d", folder) == ["dataparallel", "ddp"]
+    assert completed("sbatchgen render ddp --nod", folder) == ["--nodes", "--nodelist"]
+    assert completed("sbatchgen render ddp --profile t", folder) == ["torchrun", "troila"]
+    assert completed("sbatchgen render ddp --profile public_cluster --partition ", folder) == ["gpu"]
+    assert completed("sbatchgen render ddp --profile nope --partition ", folder) == []
+    for name in ("runs/a", "runs/b", "other"):
+        Path(name).mkdir(parents=True)
+    Path("runs/a/events.jsonl").touch()
+    assert completed("sbatchgen plot ", folder) == ["runs/a"]
+    Path(".sbatchgen/profiles").mkdir(parents=True)
+    Path("sbatchgen.yaml").touch()
+    Path(".sbatchgen/profiles/tiny.yaml").write_text(HEAD)
+    Path(".sbatchgen/profiles/torn.yaml").write_text("[")
+    assert completed("sbatchgen render ddp --profile t", folder) == ["tiny", "torchrun", "troila"]
+
+
+HARMFUL = (
+    "$(touch bad)",
+    "`touch bad`",
+    "; touch bad",
+    "a b",
+    "a\nb",
+    "'",
+    "*",
+    "~",
+    "\\x",
+    "é",
+    "&",
+    "|x",
+    "<x",
+    "$HOME",
+)
+
+
+def test_names_that_a_shell_would_read_are_not_offered(folder: Path) -> None:
+    Path("sbatchgen.yaml").touch()
+    profiles = Path(".sbatchgen/profiles")
+    profiles.mkdir(parents=True)
+    for name in HARMFUL:
+        for run in (f"zz{name}", f"zy/{name}", f"--{name}"):
+            Path(run).mkdir(parents=True)
+            Path(run, "events.jsonl").touch()
+        (profiles / f"zz{name}.yaml").write_text(HEAD)
+    partitions = "".join(f"  {json.dumps(f'zz{name}')}: {{}}\n" for name in HARMFUL if "\n" not in name)
+    (profiles / "zz.yaml").write_text(f"{HEAD}partitions:\n  zz.1: {{}}\n{partitions}")
+    for name in ("zz-1", "zy/1", "--yes"):
+        Path(name).mkdir()
+        Path(name, "events.jsonl").touch()
+    assert completed("sbatchgen logs ", folder) == ["zy/1", "zz-1"]
+    assert completed("sbatchgen logs ./z", folder) == ["./zy/1", "./zz-1"]
+    assert completed(f"sbatchgen logs {folder}/zz", folder) == [f"{folder}/zz-1"]
+    assert completed("sbatchgen render ddp --profile zz", folder) == ["zz"]
+    assert completed("sbatchgen render ddp --profile zz --partition ", folder) == ["zz.1"]
+
+
+def test_completion_says_nothing_of_what_fails(folder: Path) -> None:
+    for words in ("sbatchgen logs /**/", "sbatchgen logs [", "sbatchgen logs '"):
+        assert completed(words, folder) == []
+    gone = folder / "gone"
+    gone.mkdir()
+    script = f"cd {gone} && rmdir {gone} && exec {sys.executable} -m sbatchgen"
+    asked = {"COMP_WORDS": "sbatchgen render ddp --profile t", "COMP_CWORD": "4"}
+    environment = os.environ | asked | {"_SBATCHGEN_COMPLETE": "bash_complete"}
+    done = subprocess.run(
+        ["/bin/sh", "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_completion_of_a_large_folder_ends_soon(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted is what is looked at, by a clock that moves with it."""
+    looks = itertools.count()
+    monkeypatch.setattr("sbatchgen.inputs.completion.time.monotonic", lambda: next(looks) / 1000)
+    for number in range(1000):
+        Path(f"{number:04}").mkdir()
+        Path(f"{number:04}", "events.jsonl").touch()
+    found = completion.runs(click.Context(click.Command("x")), click.Argument(["run"]), "")
+    assert 100 < len(found) <= 1000 * completion.SEARCH_S
+    assert next(looks) < 2000
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_runs_nothing_that_a_folder_is_named(folder: Path) -> None:
+    """On a terminal: `sbatchgen logs zz<TAB><Enter>`, and files, which bash completes itself."""
+    for name in ("zz$(touch bad)", "yy$(touch bad)"):
+        Path(name).mkdir()
+        Path(name, "events.jsonl").touch()
+    Path("xx$(touch bad).yaml").touch()
+    program = Path("bin/sbatchgen")
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m sbatchgen "$@"\n')
+    program.chmod(0o755)
+    typed = 'eval "$(sbatchgen completion bash)"\nsbatchgen logs zz\t\nsbatchgen render xx\t\nexit\n'
+    bash = ["bash", "--norc", "--noprofile", "-i"]
+    environment = os.environ | {"PATH": f"{program.parent.resolve()}:{os.environ['PATH']}", "TERM": "dumb"}
+    said = on_terminal(bash, typed, environment)
+    assert "there is no run 'zz'" in said
+    assert "xx\\$\\(touch\\ bad\\).yaml" in said
+    assert not Path("bad").exists()
+
+
+def on_terminal(program: list[str], typed: str, environment: Mapping[str, str]) -> str:
+    """What a program shows on a terminal of its own on which lines are typed, each once the last has its prompt."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        program, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True
+    ) as running:
+        os.close(theirs)
+        os.write(ours, typed.encode())
+        said = b""
+        with contextlib.suppress(OSError):  # nobody has the terminal any more
+            while piece := os.read(ours, 4096):
+                said += piece
+        running.wait()
+    os.close(ours)
+    return said.decode()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_a_shell_is_printed(command: Command, shell: str) -> None:
+    done = command("completion", shell)
+    assert done.status == 0
+    assert f"_SBATCHGEN_COMPLETE={shell}_complete" in done.out
