@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import closing
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -56,17 +55,17 @@ def main() -> int:
 def _know(home: Path, environment: dict[str, str], runs: int, live: int) -> None:
     """Enter runs into the index, of which the last ones are live."""
     rows = []
-    with closing(Index(place(environment))) as index:
-        for number in range(runs):
-            run = home / "runs" / str(number)
-            run.mkdir(parents=True)
-            index.begin(f"{number:x}", run, f"run-{number}", shared=False)
-            index.accepted(f"{number:x}", str(number + 1))
-            if number >= runs - live:
-                command = f"/tmp/sbatchgen-{number:x}-x/job.slurm"  # noqa: S108 - where submit has them
-                rows.append({"JobArrayID": str(number + 1), "State": "RUNNING", "Command": command})
-        ended = [job._replace(state="COMPLETED", ended=True) for job in index.jobs()[: runs - live]]
-        index.seen(ended)
+    index = Index(place(environment))
+    for number in range(runs):
+        run = home / "runs" / str(number)
+        run.mkdir(parents=True)
+        index.begin(f"{number:x}", run, f"run-{number}", shared=False)
+        index.accepted(f"{number:x}", str(number + 1))
+        if number >= runs - live:
+            command = f"/tmp/sbatchgen-{number:x}-x/job.slurm"  # noqa: S108 - where submit has them
+            rows.append({"JobArrayID": str(number + 1), "State": "RUNNING", "Command": command})
+    ended = [job._replace(state="COMPLETED", ended=True) for job in index.jobs()[: runs - live]]
+    index.seen(ended)
     (home / "bin").mkdir()
     fakes.squeue(home / "bin", rows)
     program = home / "bin" / "squeue"

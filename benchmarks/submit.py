@@ -19,7 +19,6 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +69,8 @@ def main() -> int:
         rows = [row.split(" ", 1) for row in cluster.run(where, check=True).stdout.splitlines()]
         queued = Counter((job, key_of(command)) for job, command in rows)
         cluster.run([SBATCHGEN, "status"], check=True)
-        with closing(Index(place({"HOME": str(cluster.home)}))) as index:
-            return tell(answers, queued, index.jobs(), seconds)
+        index = Index(place({"HOME": str(cluster.home)}))
+        return tell(answers, queued, index.jobs(), seconds)
 
 
 def tell(

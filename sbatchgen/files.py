@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -20,10 +21,12 @@ from sbatchgen.quoting import word
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # without O_NONBLOCK a FIFO waits for a writer
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+PRIVATE = 0o600  # the mode of a file that may hold a secret
 
 
 def read(path: Path, most: int) -> bytes:
-    """The first `most` bytes of a regular file.
+    """Return the first `most` bytes of a regular file.
 
     Raises:
         OSError: It can't be read, or is a FIFO, a device or a folder.
@@ -32,17 +35,27 @@ def read(path: Path, most: int) -> bytes:
         return file.read(most)
 
 
-def read_end(path: Path, most: int) -> bytes:
-    """The last `most` bytes of a regular file; raises OSError like `read`."""
-    with regular(path) as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - most))
+def read_of_run(path: Path, most: int, *, from_end: bool = False) -> bytes:
+    """Return the first or the last `most` bytes of a file in a run folder; a link is refused as well."""
+    with regular(path, os.O_NOFOLLOW) as file:
+        if from_end:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - most))
+        return file.read(most)
+
+
+def read_own(path: Path, most: int) -> bytes:
+    """Return the first `most` bytes of a file that only this user can write; raises OSError for any other."""
+    with regular(path, os.O_NOFOLLOW) as file:
+        status = os.fstat(file.fileno())
+        if status.st_uid != os.geteuid() or status.st_mode & OTHERS_WRITE:
+            raise OSError(errno.EPERM, "another user can write it", str(path))
         return file.read(most)
 
 
 @contextlib.contextmanager
-def regular(path: Path) -> Iterator[BinaryIO]:
-    """A regular file, open for reading; raises OSError like `read`."""
-    descriptor = os.open(path, _READ)
+def regular(path: Path, flags: int = 0) -> Iterator[BinaryIO]:
+    """Open a regular file for reading, with these flags of os.open too; raises OSError like `read`."""
+    descriptor = os.open(path, _READ | flags)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
@@ -63,6 +76,28 @@ def put(path: Path, data: bytes, *, mode: int = 0o666) -> None:
             new.replace(path)
     except OSError as error:  # of a full disk it names no file
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def lock(descriptor: int, wait_s: float) -> bool:
+    """Lock an open file against other processes until it is closed; False on a file system without locks.
+
+    Raises:
+        BlockingIOError: Another process still holds the lock.
+    """
+    import fcntl
+
+    until = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.005)
+        except OSError:
+            return False
+        else:
+            return True
 
 
 def write(path: Path, data: bytes, *, before: bytes | None = None) -> None:

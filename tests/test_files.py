@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -61,22 +61,22 @@ def test_200_submissions_at_once_are_what_each_has_shown(notes: Path, folder: Pa
             script=script, name="job.slurm", asked={}, log_folders=(), run_dir=folder / "runs", local=False,
             review=review.of_script(None), about=Record(shared=False, name="job", folder=str(folder)),
         )  # fmt: skip
-        with sbatch.open_index(os.environ, print) as index:
-            done = sbatch.submit(submission, os.environ, index=index, keep_env=True, note=print)
-        sbatch.keep(submission, done, note=print)
+        index = sbatch.open_index(os.environ, print)
+        with sbatch.reserved(submission, os.environ, print) as (ready, lock):
+            done = sbatch.submit(ready, os.environ, lock=lock, index=index, keep_env=True, note=print)
         return done.record.job, script
 
     with ThreadPoolExecutor(20) as threads:
         shown = dict(threads.map(submit, range(200)))
     assert len(shown) == 200
-    with closing(Index(place(os.environ))) as index:
-        assert sorted(job.id for job in index.jobs()) == sorted(shown)
-        assert [run.folder for run in index.runs()] == [folder / "runs"]
+    index = Index(place(os.environ))
+    assert sorted(job.id for job in index.jobs()) == sorted(shown)
+    assert [run.folder for run in index.runs()] == [folder / "runs"]
     assert sorted(record.job for record in records(folder / "runs")) == sorted(shown)
     assert {job: (notes / job).read_bytes() for job in shown} == shown
     assert {job: (folder / f"runs/job-{job}.slurm").read_bytes() for job in shown} == shown
     kept = {f"job-{job}.{kind}" for job in shown for kind in ("slurm", "json")}
-    assert names(folder / "runs") == {"job.slurm", *kept}
+    assert names(folder / "runs") == {"job.slurm", "submit.lock", *kept}
     assert (folder / "runs/job.slurm").read_bytes() in shown.values()
     assert (notes / "mode").read_text() == "700\n"
 

@@ -25,7 +25,7 @@ from sbatchgen.cli.output import (
     say,
 )
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, SlurmError
-from sbatchgen.quoting import visible
+from sbatchgen.quoting import counted, visible
 
 if TYPE_CHECKING:
     from sbatchgen.runs.index import Index, Run
@@ -39,11 +39,14 @@ LOG_POLL_S = 0.5
 RUN = click.argument("run", metavar="RUN", shell_complete=completed_runs)
 
 
-def open_index() -> contextlib.closing[Index]:
-    """The index of runs, to be closed."""
+def open_index() -> Index:
+    """Return the index of runs; raises DocumentError if it can't be used."""
     from sbatchgen.runs.index import Index, place
 
-    return contextlib.closing(Index(place(os.environ)))
+    index = Index(place(os.environ))
+    if index.repaired:
+        note(f"warning: {index.repaired}")
+    return index
 
 
 def find_run(index: Index, told: str) -> Run:
@@ -71,8 +74,8 @@ def state_of(name: str) -> tuple[RunState, list[Problem]]:
     """The state of the run that a word means, and what Slurm could not tell. Raises what `find_run` does."""
     from sbatchgen.runs.status import look
 
-    with open_index() as index:
-        (state,), problems = look(index, os.environ, [find_run(index, name)])
+    index = open_index()
+    (state,), problems = look(index, os.environ, [find_run(index, name)])
     return state, problems
 
 
@@ -106,26 +109,30 @@ def status(names: tuple[str, ...], *, every: bool, watch: bool, scan: str | None
 
     RUN is the name of a run, its folder, or the id of a job. With one RUN: everything about it.
     """
-    with open_index() as index:
-        if scan is not None:
-            _scan(index, Path(scan))
+    index = open_index()
+    if scan is not None:
+        _scan(index, Path(scan))
 
-        def show() -> None:
-            _show_status(index, names, every=every, form=form)
+    def show() -> None:
+        _show_status(index, names, every=every, form=form)
 
-        redraw(show, POLL_S) if watch else show()
+    redraw(show, POLL_S) if watch else show()
 
 
 def _scan(index: Index, folder: Path) -> None:
-    from sbatchgen.runs.record import scan
+    from sbatchgen.runs.index import scan
 
     if not folder.is_dir():
         raise CommandLineError.of(f"there is no folder {folder}", at="--scan")
-    count = 0
-    for run, jobs in scan(folder.absolute()):
-        index.add(run, jobs)
-        count += 1
-    note(f"note: {count} run{'' if count == 1 else 's'} found in {folder}")
+    count = skipped = 0
+    for found in scan(folder.absolute()):
+        if found:
+            index.add(*found)
+            count += 1
+        else:
+            skipped += 1
+    others = f"; skipped: {counted(skipped, 'record')} of other users" if skipped else ""
+    note(f"note: {counted(count, 'run')} found in {folder}{others}")
 
 
 def _show_status(index: Index, names: Sequence[str], *, every: bool, form: str) -> None:
@@ -182,11 +189,11 @@ def logs(run: str, *, follow: bool, lines: int | None, task: str) -> None:
 
     All jobs and requeues of the run count as one log.
     """
-    with open_index() as index:
-        found = find_run(index, run)
-        if follow:
-            follow_run(index, found.name, lines=20 if lines is None else lines, task=task)
-            return
+    index = open_index()
+    found = find_run(index, run)
+    if follow:
+        follow_run(index, found.name, lines=20 if lines is None else lines, task=task)
+        return
     if not _Logs(found, lines, task).show():
         check_folder(found)
         raise DocumentError.of(f"run {found.name} has no log so far", fix=f"sbatchgen status {found.name}")
@@ -326,22 +333,21 @@ def cancel(names: tuple[str, ...], *, task: str) -> None:
     """
     from sbatchgen.runs.status import look
 
-    with open_index() as index:
-        runs = [find_run(index, name) for name in names]
-        states, problems = look(index, os.environ, runs)
-        for one in states:
-            live = [job for job in reversed(one.jobs) if not job.ended]  # none starts when the first ends
-            if not live:
-                note(f"note: run {one.run.name} has ended already")
-            chosen = [(id_, job.cluster) for job in live if (id_ := _with_task(one, job.id, task))]
-            if live and not chosen:
-                what = f"no job of run {one.run.name} that waits or runs has a task {task}"
-                raise CommandLineError.of(what, at="--task", fix=f"sbatchgen status {one.run.name}")
-            for id_, cluster in chosen:
-                _cancel(one, id_, cluster)
-                note(f"note: cancelled job {id_} of run {one.run.name}")
-    if problems:
-        raise SlurmError(problems)
+    index, began = open_index(), time.time()
+    states, problems = look(index, os.environ, [find_run(index, name) for name in names])
+    if any(job.id and not job.ended and job.seen < began for one in states for job in one.jobs):
+        raise SlurmError(problems)  # Slurm may have given the id to another job
+    for one in states:
+        live = [job for job in reversed(one.jobs) if not job.ended]  # none starts when the first ends
+        if not live:
+            note(f"note: run {one.run.name} has ended already")
+        chosen = [(id_, job.cluster) for job in live if (id_ := _with_task(one, job.id, task))]
+        if live and not chosen:
+            what = f"no job of run {one.run.name} that waits or runs has a task {task}"
+            raise CommandLineError.of(what, at="--task", fix=f"sbatchgen status {one.run.name}")
+        for id_, cluster in chosen:
+            _cancel(one, id_, cluster)
+            note(f"note: cancelled job {id_} of run {one.run.name}")
 
 
 def _with_task(one: RunState, job: str, task: str) -> str:
@@ -352,7 +358,7 @@ def _with_task(one: RunState, job: str, task: str) -> str:
     kept = record.read(record.path(one.run.folder, job)) if task.isdecimal() else None
     if not task or not kept:
         return f"{job}_{task}" if task else job
-    found = kept.array and int(task) in numbers(kept, kept.array)
+    found = len(task) < 9 and int(task) in numbers(kept, kept.array)
     return f"{job}_{int(task) - kept.first}" if found else ""
 
 
@@ -435,5 +441,4 @@ def plot(names: tuple[str, ...], output: Path | None) -> None:
 
 
 def _folder_of(name: str) -> Path:
-    with open_index() as index:
-        return find_run(index, name).folder
+    return find_run(open_index(), name).folder

@@ -107,17 +107,17 @@ def submit_reviewed(
     if dry_run:
         return
     ask("; ".join(in_short(one.review) for one in submissions), yes=yes)
-    with sbatch.open_index(os.environ, note) as index:
-        dependencies = [_dependency(one, index, after) if after else "" for one in submissions]
-        if submissions[0].local:
-            sys.exit(local.run_locally(submissions[0], os.environ, index=index, note=note, show=put_log))
-        for number, submission in enumerate(submissions):
-            with _telling_what_was_submitted(submissions, number):
-                done = _submit_to_slurm(submission, index, dependencies[number], keep_env=keep_env)
-        if follow and index:
-            from sbatchgen.cli.runs import follow_run
+    index = sbatch.open_index(os.environ, note)
+    dependencies = [_dependency(one, index, after) if after else "" for one in submissions]
+    if submissions[0].local:
+        sys.exit(local.run_locally(submissions[0], os.environ, index=index, note=note, show=put_log))
+    for number, submission in enumerate(submissions):
+        with _telling_what_was_submitted(submissions, number):
+            done = _submit_to_slurm(submission, index, dependencies[number], keep_env=keep_env)
+    if follow and index:
+        from sbatchgen.cli.runs import follow_run
 
-            sys.exit(follow_run(index, done.record.run))
+        sys.exit(follow_run(index, done.record.run))
 
 
 @contextlib.contextmanager
@@ -179,34 +179,29 @@ def _submit_to_slurm(
     submission: Submission, index: Index | None, dependency: str, *, keep_env: bool
 ) -> SubmittedRun:
     """Submit the job, or all jobs of a chain. If one is refused, those before it stay, and that is said."""
+    from sbatchgen.slurm.submission import new_key
     from sbatchgen.submit import chain, sbatch
 
     done: list[SubmittedRun] = []
-    given = submission.asked.get("dependency")
+    given, key = submission.asked.get("dependency"), new_key()
     try:
-        while len(done) < submission.jobs:
-            before = [one.record.job for one in done]
-            waits = dependency or (given.value if given and before else "")
-            options = chain.options(before, waits)
-            done.append(
-                sbatch.submit(
-                    submission, os.environ, index=index, keep_env=keep_env, note=note, options=options
-                )
-            )
-            if submission.jobs > 1:
-                chain.keep(done[-1].run_dir, [*before, done[-1].record.job], note)
+        with sbatch.reserved(submission, os.environ, note) as (reserved, lock):
+            while len(done) < submission.jobs:
+                before = [one.record.job for one in done]
+                options = chain.options(before, dependency or (given.value if given and before else ""))
+                one = sbatch.submit(
+                    reserved, os.environ, lock=lock, index=index, keep_env=keep_env, note=note,
+                    key=f"{key}{len(done):02x}" if submission.jobs > 1 else key, options=options,
+                )  # fmt: skip
+                done.append(one)
     finally:
         if done:
             _show_submitted(submission, done)
-            if index:
-                note(f"note: run {done[-1].record.run}; see sbatchgen status, logs, cancel, resume")
     return done[-1]
 
 
 def _show_submitted(submission: Submission, done: list[SubmittedRun]) -> None:
-    """Print the ids of the jobs before anything else can fail."""
-    from sbatchgen.submit import sbatch
-
+    """Print the ids of the jobs, and what sbatch said."""
     jobs = [f"{one.record.job};{one.record.cluster}".removesuffix(";") for one in done]
     try:
         put("\n".join(jobs))
@@ -214,13 +209,13 @@ def _show_submitted(submission: Submission, done: list[SubmittedRun]) -> None:
         note(f"note: job {', '.join(jobs)} is submitted")
         raise
     finally:
-        for one in done:
-            sbatch.keep(submission, one, note=note)
+        for says in filter(None, (one.accepted.says for one in done)):
+            note(says)
+        note(done[-1].hint)
     if len(done) < submission.jobs:
-        what = (
-            f"{len(done)} of {submission.jobs} jobs of the chain are submitted, and go on with the training"
-        )
-        note(f"warning: {what}\n  fix: if they are too few, sbatchgen resume, once they have ended")
+        what = f"{len(done)} of {submission.jobs} jobs of the chain are submitted, and continue the training"
+        fix = f"if they are too few: sbatchgen resume {done[-1].record.run}, once they have ended"
+        note(f"warning: {what}\n  fix: {fix}")
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -237,8 +232,7 @@ def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes:
     """
     from sbatchgen.cli.runs import find_run, open_index
 
-    with open_index() as index:
-        found = find_run(index, run)
+    found = find_run(open_index(), run)
     last = last_record(found)
     if last.command[1:2] == ("sweep",):
         what = f"run {found.name} is a sweep"
@@ -261,9 +255,12 @@ def last_record(run: Run) -> Record:
         DocumentError: There is none, or the folder is gone.
     """
     from sbatchgen.cli.runs import check_folder
-    from sbatchgen.runs.record import records
+    from sbatchgen.runs.folder import refusal
+    from sbatchgen.runs.record import records, submitting
 
-    kept = records(run.folder)
+    if problem := refusal(run.folder):
+        raise DocumentError([problem])
+    kept = records(run.folder) or [one for one in (submitting(run.folder),) if one]
     if not kept:
         check_folder(run)
         what = f"run {run.name} has no record in {run.folder}"
@@ -285,24 +282,23 @@ def _submit(words: tuple[str, ...], args: tuple[str, ...]) -> None:
 
 def _resume_script(run: Run, last: Record, *, yes: bool) -> None:
     """Submit the script of a run again, as it was."""
-    from sbatchgen.cli.runs import open_index
-    from sbatchgen.files import read
+    from functools import partial
+
+    from sbatchgen.files import read, read_own
     from sbatchgen.inputs.document import MAX_BYTES
-    from sbatchgen.runs.status import look
+    from sbatchgen.runs import scripts, start
     from sbatchgen.submit.submission import of_script
 
-    kept, script = run.folder / f"job-{last.job}.slurm", Path(last.script)
+    kept, script = scripts.path(run.folder, last.job), Path(last.script)
     try:
-        same = read(kept, MAX_BYTES) == read(script, MAX_BYTES)
+        same = read_own(kept, MAX_BYTES) == read(script, MAX_BYTES)
     except OSError:
         same = False
     if not same:
         what = f"{script} is not what job {last.job} ran"
         raise DocumentError.of(what, fix=f"submit that one, or {kept}, which is what it ran")
-    with open_index() as index:
-        (state,), _ = look(index, os.environ, [run])
-    if live := [job.id for job in state.jobs if not job.ended]:
-        what = f"run {run.name} has not ended: job {live[-1]} waits or runs"
-        raise CommandLineError.of(what, fix=f"wait for it, or end it: sbatchgen cancel {run.name}")
     submission = of_script(script, {}, (), os.environ, here())
-    submit_reviewed(dataclasses.replace(submission, run_dir=run.folder), yes=yes)
+    queued = partial(start.queued, run.folder, os.environ)
+    if problem := queued():
+        raise CommandLineError([problem])
+    submit_reviewed(dataclasses.replace(submission, run_dir=run.folder, queued=queued), yes=yes)

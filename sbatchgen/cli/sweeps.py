@@ -6,6 +6,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
     from sbatchgen.plan.plan import Plan
     from sbatchgen.plan.request import Request
     from sbatchgen.plan.sweep import Sweep, SweepArray
-    from sbatchgen.runs.index import Index
     from sbatchgen.submit.sbatch import SubmittedRun
     from sbatchgen.submit.submission import Submission
 
+Submit = Callable[..., "SubmittedRun"]  # `sbatch.submit` with the index and the lock
 # Chooses points of a sweep by their numbers.
 Choice = Callable[["Sweep"], Iterable[int]]
 
@@ -138,8 +139,11 @@ def _submit(
         return
     arrays = f" in {len(several)} arrays" if len(several) > 1 else ""
     ask(f"{in_short(submission.review)}: {points.chosen:,} points{arrays}", yes=options["yes"])
-    with sbatch.open_index(os.environ, note) as index:
-        _send_all(submission, points, several, options["throttle"], index)
+    index = sbatch.open_index(os.environ, note)
+    with sbatch.reserved(submission, os.environ, note) as (reserved, lock):
+        _send_all(
+            reserved, points, several, options["throttle"], partial(sbatch.submit, index=index, lock=lock)
+        )
 
 
 def _send_all(
@@ -147,12 +151,11 @@ def _send_all(
     points: Sweep,
     several: list[SweepArray],
     throttle: int | None,
-    index: Index | None,
+    submit: Submit,
 ) -> None:
     """Submit the arrays of a sweep, and say which points are left."""
     from sbatchgen.plan.sweep import numbers_as_text
     from sbatchgen.runs.points import POINTS
-    from sbatchgen.submit import sbatch
     from sbatchgen.submit import sweep as sending
 
     run_dir = submission.run_dir
@@ -160,13 +163,10 @@ def _send_all(
     made = sending.keep_points(points, run_dir)
 
     def send(one: Submission, options: tuple[str, ...], arguments: tuple[str, ...]) -> SubmittedRun:
-        done = sbatch.submit(
-            one, os.environ, index=index, keep_env=False, note=note, options=options, arguments=arguments
-        )
-        try:
-            put(done.record.job)
-        finally:
-            sbatch.keep(one, done, note=note)
+        done = submit(one, os.environ, keep_env=False, note=note, options=options, arguments=arguments)
+        put(done.record.job)
+        if done.accepted.says:
+            note(done.accepted.says)
         return done
 
     try:
@@ -176,7 +176,7 @@ def _send_all(
             (run_dir / POINTS).unlink(missing_ok=True)
         raise
     name = done.runs[0].record.run
-    note(f"note: run {name}; see sbatchgen status {name}, cancel, resubmit")
+    note(done.runs[0].hint.replace("resume", "resubmit"))
     if done.why:
         rest = [part.first + one for part in done.rest for one in part.indices]
         for problem in done.why.problems:

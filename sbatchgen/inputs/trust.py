@@ -15,7 +15,7 @@ def doubt(path: Path) -> str:
     except OSError:
         return ""
     if found.st_uid not in (0, os.geteuid()):
-        return f"belongs to another user ({_user(found.st_uid)})"
+        return f"belongs to another user ({user_name(found.st_uid)})"
     if stat.S_ISLNK(found.st_mode):
         return _doubt_of_link(path)
     if found.st_mode & stat.S_IWOTH:
@@ -70,7 +70,8 @@ def _has_acl(path: Path) -> bool:
         return False
 
 
-def _user(number: int) -> str:
+def user_name(number: int) -> str:
+    """Return the name of a user, or the number where it has no name."""
     import pwd
 
     try:

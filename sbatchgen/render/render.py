@@ -249,7 +249,8 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
         "points": launch.points(plan),
         "points_carried": sweep is not None and sweep.carried,
         "array_element": bool(array) and sweep is None and not one_at_a_time(array),
-        "end_chain": _end_chain(plan),
+        "consecutive": plan.consecutive,
+        "array": bool(array),
         "run_dir": launch.absolute(plan.run_dir, here),
         "uses_data": launch.uses_data(plan),
         "data": launch.absolute(plan.data, here),
@@ -285,18 +286,6 @@ def _setup(lines: Sequence[str]) -> tuple[str, ...]:
     """The profile's lines of shell; their set -e would end the script before it starts the job again."""
     sets = any(re.search(r"(?:^|[;&|\s])set\s+-", line) for line in lines)
     return (*lines, *(["set +eu +o pipefail # what these lines set"] if sets else []))
-
-
-def _end_chain(plan: Plan) -> str:
-    """The command that cancels the waiting jobs which would go on with the training; "" if there are none.
-
-    It names the job itself, too: without any id, scancel would cancel all that wait.
-    """
-    if not plan.consecutive:
-        return ""
-    if plan.options.array:
-        return 'scancel --state=PENDING "$SLURM_ARRAY_JOB_ID"'
-    return 'xargs scancel --state=PENDING -- "$SLURM_JOB_ID" <"$RUN_DIR/chain"'
 
 
 def image_is_file(plan: Plan) -> bool:

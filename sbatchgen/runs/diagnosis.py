@@ -207,9 +207,11 @@ def _rows(job: RunJob, environment: Mapping[str, str]) -> tuple[list[SlurmJob], 
     known: list[SlurmJob] = []
     try:
         rows = queue(environment, [job.id], cluster=job.cluster)
-        known += (row for row in rows if key_of(row.command) in ("", job.key))
+        known += (row for row in rows if key_of(row.command) == job.key)
         if not known or job.state == "CANCELLED":  # sacct alone tells who it was
-            known = [*(accounting([job.id], before([job]), environment, cluster=job.cluster) or known)]
+            known = [
+                *(accounting({job.id: job.key}, before([job]), environment, cluster=job.cluster) or known)
+            ]
     except SlurmError as error:
         return known, [*error.problems]
     return known, []

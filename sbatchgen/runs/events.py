@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ def events(folder: Path) -> Iterator[dict[str, Any]]:
     """The events; incomplete lines, as the last one of a running job, are skipped."""
     path = folder / EVENTS
     try:
-        data = files.read(path, MAX_BYTES + 1)
+        data = files.read_of_run(path, MAX_BYTES + 1)
     except OSError as error:
         if not folder.is_dir():
             fix = "name the folder of a run, such as runs/ddp"
@@ -43,17 +43,17 @@ def events(folder: Path) -> Iterator[dict[str, Any]]:
 
 def first_events(folder: Path) -> list[dict[str, Any]]:
     """The events at the start of the file, in their order; none if it can't be read."""
-    return _some(folder, files.read)
+    return _some(folder)
 
 
 def last_events(folder: Path) -> list[dict[str, Any]]:
     """The events at the end of the file, in their order; none if it can't be read."""
-    return _some(folder, files.read_end)
+    return _some(folder, from_end=True)
 
 
-def _some(folder: Path, read: Callable[[Path, int], bytes]) -> list[dict[str, Any]]:
+def _some(folder: Path, *, from_end: bool = False) -> list[dict[str, Any]]:
     try:
-        data = read(folder / EVENTS, MAX_LINE)
+        data = files.read_of_run(folder / EVENTS, MAX_LINE, from_end=from_end)
     except OSError:
         return []
     return [event for event in map(_parsed, data.split(b"\n")) if isinstance(event.get("event"), str)]
@@ -62,7 +62,7 @@ def _some(folder: Path, read: Callable[[Path, int], bytes]) -> list[dict[str, An
 def read_object(path: Path) -> dict[str, Any]:
     """The object of JSON in a small file; an empty one if there is none."""
     try:
-        return _parsed(files.read(path, MAX_LINE))
+        return _parsed(files.read_of_run(path, MAX_LINE))
     except OSError:
         return {}
 

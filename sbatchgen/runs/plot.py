@@ -65,7 +65,7 @@ def plot(folders: Sequence[Path], output: Path | None) -> Path:
         files.write(path, picture)
         return path
     try:
-        files.put(path, picture)  # a run folder may hold a link of this name that somebody has planted
+        files.put(path, picture, mode=0o644)
     except OSError as error:
         what = f"can't write {path}: {error.strerror}"
         raise DocumentError.of(what, fix="name another file: --output FILE") from error

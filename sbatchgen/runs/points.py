@@ -10,7 +10,7 @@ from pathlib import Path
 from sbatchgen import files
 from sbatchgen.plan.sweep import Sweep, read_points
 from sbatchgen.runs.progress import Progress, read_progress
-from sbatchgen.runs.record import Record
+from sbatchgen.runs.record import MOST_TASKS, Record
 from sbatchgen.sbatch.array import indices
 from sbatchgen.slurm.queue import JobInQueue
 
@@ -86,7 +86,8 @@ def look(sweep: Sweep, run_dir: Path, records: Iterable[Record], rows: Iterable[
     """
     records = list(records)
     live = dict(_live(records, rows))
-    submitted = {number for record in records for number in numbers(record, record.array)}
+    most = len(sweep.points)
+    submitted = {number for record in records for number in numbers(record, record.array, most)}
     found = []
     for number, values in enumerate(sweep.points):
         folder = run_dir / str(number)
@@ -115,15 +116,17 @@ def _live(records: Iterable[Record], rows: Iterable[JobInQueue]) -> Iterable[tup
             yield from ((number, row.state.words) for number in numbers(record, row.task))
 
 
-def numbers(record: Record, array: str) -> Iterable[int]:
-    """The points of elements of an array: "3", "0-9%2", or "[5-9%2]"."""
-    return (record.first + index for several in indices(array) or () for index in several)
+def numbers(record: Record, array: str, most: int = MOST_TASKS) -> Iterable[int]:
+    """Yield the points, below `most`, of elements of an array: "3", "0-9%2", or "[5-9%2]"."""
+    for several in indices(array) or ():
+        end = min(several.stop, most - record.first)
+        yield from (record.first + index for index in range(several.start, end, several.step))
 
 
 def _ended(folder: Path) -> tuple[str, str]:
     """How a point has ended that neither waits nor runs."""
     try:
-        status = files.read(folder / EXIT, 16).decode("ascii", "replace").strip()
+        status = files.read_of_run(folder / EXIT, 16).decode("ascii", "replace").strip()
     except OSError:
         return FAILED, "killed, or never started"
     if status == "0":

@@ -58,7 +58,7 @@ def status_file(run_dir: Path, job: str) -> Path:
 def exit_status(run_dir: Path, job: str) -> int | None:
     """What the script has left as its exit status; None if it has left none: it was killed, or still runs."""
     try:
-        return int(files.read(status_file(run_dir, job), 16))
+        return int(files.read_own(status_file(run_dir, job), 16))
     except (OSError, ValueError):
         return None
 

@@ -1,6 +1,7 @@
 """What is known of a submission, in a file beside its script: job-4711.json beside job-4711.slurm.
 
-Others may write to the folder: a file that is not as this module writes it is not a record.
+Before sbatch is asked it is submitting.json: its key finds the job, should the command be killed. A file that
+another user can write, or that is not as this module writes it, is not a record.
 """
 
 from __future__ import annotations
@@ -8,20 +9,25 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import re
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from sbatchgen import __version__, files
 from sbatchgen.plan.plan import one_at_a_time
-from sbatchgen.runs.index import Run, RunJob
+from sbatchgen.sbatch.array import indices
 from sbatchgen.units import is_utf8
 
 FORMAT = 1
 MAX_BYTES = 4 << 20
+SUBMITTING = "submitting.json"
+MOST_TASKS = 4_000_001  # the largest MaxArraySize of slurm.conf(5)
 LATEST = 1 << 37  # a time in seconds that datetime can show
+_FILE = re.compile(r"job-([0-9]{1,19}|[0-9]{8}-[0-9]{6}(?:-[0-9]{1,9})?)\.json")
+_NOT_IN_NAMES = re.compile(r"[^\w.+-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,62 +143,78 @@ class Record:
         return self.command[1:2] == ("render",) and one_at_a_time(self.array)
 
 
+def run_name(name: str) -> str:
+    """Return a job's name as the name of a run: a word of letters that need no quoting."""
+    return _NOT_IN_NAMES.sub("-", name).strip("-.") or "job"
+
+
 def path(run_dir: Path, job: str) -> Path:
-    """The file with the record of a job."""
+    """Return the file with the record of a job."""
     return run_dir / f"job-{job}.json"
 
 
-def keep(run_dir: Path, record: Record) -> Path:
-    """Write a record into its run folder, and give its file.
+def begin(run_dir: Path, record: Record) -> None:
+    """Write the record of a submission before sbatch is asked; raises OSError."""
+    _write(run_dir / SUBMITTING, record)
+
+
+def keep(run_dir: Path, record: Record) -> None:
+    """Write the record of a job that was accepted; on a full disk, the record that `begin` wrote is kept.
 
     Raises:
-        OSError: It can't be written.
+        OSError: There is no record now.
     """
-    file = path(run_dir, record.job)
+    try:
+        _write(path(run_dir, record.job), record)
+    except OSError:
+        (run_dir / SUBMITTING).rename(path(run_dir, record.job))
+    else:
+        drop(run_dir)
+
+
+def drop(run_dir: Path) -> None:
+    """Remove the record of a submission that was refused."""
+    with contextlib.suppress(OSError):
+        (run_dir / SUBMITTING).unlink()
+
+
+def _write(file: Path, record: Record) -> None:
     text = json.dumps({"format": FORMAT, **dataclasses.asdict(record)}, indent=1)
-    files.put(file, text.encode() + b"\n")
-    return file
+    files.put(file, text.encode() + b"\n", mode=files.PRIVATE)
+
+
+def submitting(run_dir: Path) -> Record | None:
+    """Return the record of a submission whose command was killed, or whose answer was lost."""
+    return _read(run_dir / SUBMITTING)
 
 
 def read(file: Path) -> Record | None:
-    """The record in a file, if it is one."""
+    """Return the record in the file of a job, if it is a record; the file's name says which job."""
+    name = _FILE.fullmatch(file.name)
+    found = _read(file) if name else None
+    return dataclasses.replace(found, job=name[1]) if name and found else None
+
+
+def _read(file: Path) -> Record | None:
     try:
-        data = json.loads(files.read(file, MAX_BYTES))
+        data = json.loads(files.read_own(file, MAX_BYTES))
         if data.pop("format") != FORMAT:
             return None
         found: Record = _typed(data, Record)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    of_index = (found.key, found.run, found.job, found.cluster, found.process.host if found.process else "")
-    return found if 0 <= found.submitted < LATEST and all(map(is_utf8, of_index)) else None
+    words = (found.key, found.cluster, found.process.host if found.process else "")
+    tasks = sum(map(len, indices(found.array) or ()))
+    sane = 0 <= found.submitted < LATEST and tasks <= MOST_TASKS and 0 <= found.first <= MOST_TASKS
+    return found if sane and all(map(is_utf8, words)) and found.run in ("", run_name(found.run)) else None
 
 
 def records(run_dir: Path) -> list[Record]:
-    """The records of a run folder, the oldest first; none if it can't be read."""
+    """Return the records of a run folder, the oldest first; none if the folder can't be read."""
     found = []
     with contextlib.suppress(OSError):
         found = [one for file in run_dir.glob("job-*.json") if (one := read(file))]
     return sorted(found, key=lambda record: (record.submitted, record.job))
-
-
-def scan(folder: Path, most_deep: int = 6) -> Iterator[tuple[Run, list[RunJob]]]:
-    """The runs in a folder and those below it, for the index; links are not followed."""
-    found: dict[str, list[Record]] = {}
-    for record in records(folder):
-        found.setdefault(record.run, []).append(record)
-    for name, several in found.items():
-        run = Run(name=name, folder=folder, shared=several[0].shared, created=several[0].submitted)
-        yield run, [_as_job(record) for record in several]
-    if most_deep:
-        with contextlib.suppress(OSError):
-            for below in sorted(folder.iterdir()):
-                if below.is_dir() and not below.is_symlink():
-                    yield from scan(below, most_deep - 1)
-
-
-def _as_job(record: Record) -> RunJob:
-    when = record.submitted
-    return RunJob(record.key, record.run, record.job, record.cluster, submitted=when, seen=when)
 
 
 def _typed(value: Any, kind: Any) -> Any:

@@ -1,7 +1,8 @@
 """The scripts that were submitted in a run folder, each in a file named after its job.
 
 `job.slurm` is the newest one, which may have been refused. `job-4711.slurm` is what job 4711 runs; its time
-is that of the submission. Files are replaced, never changed: bash reads a script while it runs it.
+is that of the submission. Files are replaced, never changed: bash reads a script while it runs it. Only their
+user reads them: they hold the values of variables.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def keep(run_dir: Path, job: str, script: bytes) -> Path:
         OSError: It can't be written.
     """
     file = path(run_dir, job)
-    files.put(file, script)
+    files.put(file, script, mode=files.PRIVATE)
     return file
 
 
@@ -56,7 +57,7 @@ def parsed(run_dir: Path, job: str) -> JobScript | None:
     """The script of a job, for what it asks and says; None if it can't be read."""
     file = path(run_dir, job)
     try:
-        text = files.read(file, MAX_BYTES).decode("utf-8", "surrogateescape")
+        text = files.read_own(file, MAX_BYTES).decode("utf-8", "surrogateescape")
     except OSError:
         return None
     return JobScript(file=str(file), text=text)
@@ -66,7 +67,7 @@ def last(run_dir: Path) -> Submitted | None:
     """The newest script that was submitted in a run folder, if there is one that can be read."""
     for time, file in sorted(_kept(run_dir), reverse=True):
         try:
-            script = files.read(file, MAX_BYTES).decode("utf-8", "replace")
+            script = files.read_own(file, MAX_BYTES).decode("utf-8", "replace")
             when = datetime.fromtimestamp(time, timezone.utc).astimezone()
         except (OSError, ValueError, OverflowError):  # the latter two: the year is out of range
             continue

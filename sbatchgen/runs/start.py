@@ -21,8 +21,9 @@ from sbatchgen.finding import Finding
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.sweep import Sweep
 from sbatchgen.render import launch
-from sbatchgen.runs import record, scripts
+from sbatchgen.runs import record
 from sbatchgen.slurm.queue import queue
+from sbatchgen.slurm.submission import key_of
 from sbatchgen.units import ShellPath
 
 LOOK_TIMEOUT_S = 30
@@ -238,32 +239,30 @@ def _here(path: ShellPath, folder: Path, environment: Mapping[str, str]) -> Path
     return None if path.unset(environment) else folder / path.filled(environment)
 
 
-def queued(run_dir: Path, plan: Plan, environment: Mapping[str, str]) -> list[Finding]:
-    """An error if a job that was submitted with this run folder still waits or runs, as squeue(1) says."""
-    jobs = scripts.jobs(run_dir)
-    if not jobs or plan.options.dependency:
-        return []
+def queued(run_dir: Path, environment: Mapping[str, str], *, at: str = "") -> Problem | None:
+    """Return what is wrong if a job that was submitted with this run folder still waits or runs.
+
+    Args:
+        run_dir: The run folder.
+        environment: What squeue sees.
+        at: Where the run folder was written.
+    """
+    known = {one.job: one for one in record.records(run_dir)[-100:] if one.key and one.process is None}
     try:
         found = [
             row
-            for cluster, ids in _by_cluster(run_dir, jobs[-100:]).items()
-            for row in queue(environment, ids, cluster=cluster)
+            for cluster in {one.cluster for one in known.values()}
+            for row in queue(
+                environment, [job for job, of in known.items() if of.cluster == cluster], cluster=cluster
+            )
+            if key_of(row.command) == known[str(row.job)].key
         ]
     except SlurmError:  # what submits will say why Slurm does not answer
-        return []
-    live = {one.job: one.state for one in found if not one.state.ended and one.state.name != "COMPLETING"}
+        return None
+    live = {row.job: row.state for row in found if not row.state.ended and row.state.name != "COMPLETING"}
     if not live:
-        return []
+        return None
     job = max(live)
     what = f"job {job} uses this run folder too, and is {live[job].words}: {run_dir}"
     fix = f"{OTHER_RUN}; or wait for that job: --dependency afterany:{job}; or scancel {job}"
-    return [error(plan, "run_dir", what, fix)]
-
-
-def _by_cluster(run_dir: Path, jobs: Sequence[int]) -> dict[str, list[int]]:
-    """The jobs by the cluster that they were submitted to, "" for that of this machine."""
-    clusters = {one.job: one.cluster for one in record.records(run_dir)}
-    found: dict[str, list[int]] = {}
-    for job in jobs:
-        found.setdefault(clusters.get(str(job), ""), []).append(job)
-    return found
+    return Problem(what, at, fix)

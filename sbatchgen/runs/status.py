@@ -133,7 +133,7 @@ def _on_cluster(
     for job in jobs:
         id_ = by_key.get(job.key, "") or job.id
         rows = by_id.get(id_, [])
-        if rows and key_of(rows[0].command) not in ("", job.key):
+        if rows and key_of(rows[0].command) != job.key:
             yield job._replace(state=LOST, ended=True, says=_FORGOTTEN, seen=now), []
         elif rows:
             yield _of_rows(job._replace(id=id_), rows, now, folders[job.run]), rows
@@ -194,7 +194,9 @@ def _from_accounting(
     if not gone:
         return
     by_id: dict[str, list[SlurmJob]] = {}
-    for row in accounting([job.id for job in gone], before(gone), environment, cluster=cluster) or ():
+    for row in (
+        accounting({job.id: job.key for job in gone}, before(gone), environment, cluster=cluster) or ()
+    ):
         by_id.setdefault(str(row.job), []).append(row)
     for job in gone:
         rows = by_id.get(job.id, [])

@@ -142,8 +142,8 @@ def _accounted(
     of_slurm = [job for job in jobs if job.id and not is_local(job)]
     for cluster in dict.fromkeys(job.cluster for job in of_slurm):
         theirs = [job for job in of_slurm if job.cluster == cluster]
-        ids, since = [job.id for job in theirs], before(theirs)
-        for start in accounting.usage(ids, since, environment, cluster=cluster) or ():
+        keys = {job.id: job.key for job in theirs}
+        for start in accounting.usage(keys, before(theirs), environment, cluster=cluster) or ():
             found.setdefault((cluster, start.job), []).append(start)
     return found
 

@@ -5,18 +5,20 @@ Not every site has one, and the controller knows more of a job that has not ende
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from sbatchgen.slurm import slurm_job
 from sbatchgen.slurm.command import of_cluster, query
 from sbatchgen.slurm.slurm_job import SlurmJob
+from sbatchgen.slurm.submission import is_of
 from sbatchgen.slurm.values import count, limit, pairs, seconds
 from sbatchgen.units import Memory
 
-# Fields of sacct --format in all releases since 20.11.
+# Fields of sacct --format in all releases since 20.11, but for SubmitLine.
 _FIELDS = {
     "id": "JobID",
     "state": "State",
@@ -28,6 +30,7 @@ _FIELDS = {
     "nodes": "NNodes",
     "node_list": "NodeList",
     "exit_status": "ExitCode",
+    "submitted": "SubmitLine",
 }
 # --noconvert leaves MaxRSS in bytes, and the memory of a TRES in MiB (sacct/print.c).
 _USAGE_FIELDS = {
@@ -39,7 +42,9 @@ _USAGE_FIELDS = {
     "tasks": "NTasks",
     "memory": "MaxRSS",
     "cpu": "TotalCPU",
+    "submitted": "SubmitLine",
 }
+_LATER = re.compile(r"Invalid field requested:? *\"?SubmitLine")  # Slurm has it since 21.08
 _UNREACHABLE = re.compile(r"accounting storage is disabled|Problem talking to the database")
 
 
@@ -79,11 +84,15 @@ class JobUsage:
 
 
 def accounting(
-    jobs: Iterable[int | str], since: datetime, environment: Mapping[str, str], *, cluster: str = ""
+    jobs: Mapping[str, str], since: datetime, environment: Mapping[str, str], *, cluster: str = ""
 ) -> list[JobInAccounting] | None:
-    """These jobs, if they were there after that time; None if there is no database, or it does not answer.
+    """Return these jobs of the user; None if there is no database, or it does not answer.
 
-    They are of the cluster, or of that of this machine; of a requeued job only its last run.
+    Args:
+        jobs: The key of the submission of each id. A job of another submission has been given the same id.
+        since: The jobs were there after that time.
+        environment: What sacct sees.
+        cluster: Their cluster; "" for that of this machine. Of a requeued job only its last run counts.
 
     Raises:
         SlurmError: sacct can't be started, or fails in another way.
@@ -93,9 +102,9 @@ def accounting(
 
 
 def usage(
-    jobs: Iterable[int | str], since: datetime, environment: Mapping[str, str], *, cluster: str = ""
+    jobs: Mapping[str, str], since: datetime, environment: Mapping[str, str], *, cluster: str = ""
 ) -> list[JobUsage] | None:
-    """What every run of these jobs had and used, without those that never ran; None as of `accounting`.
+    """What every run of these jobs had and used, without those that never ran; see `accounting`.
 
     Raises:
         SlurmError: See `accounting`.
@@ -115,24 +124,34 @@ def usage(
 
 
 def _rows(
-    jobs: Iterable[int | str],
+    jobs: Mapping[str, str],
     since: datetime,
     environment: Mapping[str, str],
     fields: Mapping[str, str],
     more: Sequence[str],
 ) -> list[dict[str, str]] | None:
     """What sacct prints of these fields; None if there is no database, or it does not answer."""
-    if not (ids := ",".join(map(str, jobs))):
+    if not jobs:
         return []
     between = slurm_job.separator()
-    arguments = [f"--jobs={ids}", f"--starttime={since.astimezone():%Y-%m-%dT%H:%M:%S}", *more]
+    arguments = [f"--jobs={','.join(jobs)}", f"--user={os.geteuid()}", *more]
+    arguments += [f"--starttime={since.astimezone():%Y-%m-%dT%H:%M:%S}"]
     printed = ["--noheader", "--parsable", f"--delimiter={between}", f"--format={','.join(fields.values())}"]
     answer = query(["sacct", *arguments, *printed], environment)
+    if answer.status and _LATER.search(answer.err):
+        known = {name: field for name, field in fields.items() if name != "submitted"}
+        return _rows(jobs, since, environment, known, more)
     if answer.status is None or _UNREACHABLE.search(answer.err):
         return None
     if answer.failure:
         raise answer.error
-    return [*slurm_job.rows(answer.out, between, [*fields])]
+    found, ours = [], False
+    for row in slurm_job.rows(answer.out, between, [*fields]):
+        if "." not in row["id"]:  # its steps follow it
+            submitted = row.get("submitted", "")
+            ours = not submitted or is_of(submitted, jobs.get(re.split(r"[_+]", row["id"])[0], ""))
+        found += [row] if ours else []
+    return found
 
 
 def _job(row: Mapping[str, str]) -> JobInAccounting:

@@ -104,9 +104,21 @@ def answer(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
 
 
 def run(
-    arguments: Sequence[str], environment: Mapping[str, str], *, timeout: float, elsewhere: str = ELSEWHERE
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    timeout: float,
+    elsewhere: str = ELSEWHERE,
+    keep_open: int | None = None,
 ) -> Output:
-    """Run a command of Slurm in exactly this environment; `elsewhere` is the fix if it is not here.
+    """Run a command of Slurm in exactly this environment.
+
+    Args:
+        arguments: The command.
+        environment: All variables that it sees.
+        timeout: Its time limit in seconds.
+        elsewhere: The fix if the command is not here.
+        keep_open: A descriptor of this process that it has too.
 
     Raises:
         SlurmError: The command can't be started.
@@ -120,6 +132,7 @@ def run(
             capture_output=True,
             timeout=timeout,
             check=False,
+            pass_fds=() if keep_open is None else (keep_open,),
         )
     except subprocess.TimeoutExpired as error:
         return Output(program, None, _text(error.stdout), _text(error.stderr), timeout)

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import re
+import secrets
 
 FOLDER = "sbatchgen-"  # what the name of the folder starts with; the key of the submission follows
 _KEY = re.compile(rf"/{FOLDER}([0-9a-f]+)-[^/]*/[^/]+$")  # arguments of the script may follow
+
+
+def new_key() -> str:
+    """Return a key that no other submission has; the keys of a chain's jobs start with such a key."""
+    return secrets.token_hex(8)
 
 
 def folder_name(key: str) -> str:
@@ -17,3 +23,8 @@ def key_of(command: str) -> str:
     """The key of the submission that has this Command; "" if it was not submitted by sbatchgen."""
     match = _KEY.search(command)
     return match[1] if match else ""
+
+
+def is_of(command: str, key: str) -> bool:
+    """Return whether a Command, or a line that submits, is that of the submission with this key."""
+    return bool(key) and f"/{FOLDER}{key}-" in command

@@ -61,6 +61,7 @@ def ask(
     *,
     arguments: tuple[str, ...] = (),
     clusters: str = "",
+    lock: int | None = None,
 ) -> Accepted:
     """Run sbatch, until it is certain that there is one job of the script, or none.
 
@@ -71,6 +72,7 @@ def ask(
         note: Tells the user why this takes long.
         arguments: Those of the script.
         clusters: Where it may be submitted to, as --clusters has it; "" for the cluster of this machine.
+        lock: A descriptor of a lock that sbatch holds until it has ended.
 
     Raises:
         LostError: sbatch's answer was lost, and the job is not in the queue, but may still come.
@@ -80,7 +82,7 @@ def ask(
     while True:
         before, started = _boot_time(environment, clusters), time.time()
         answer = command.run(
-            (*sbatch, *arguments), environment, timeout=SUBMIT_TIMEOUT_S, elsewhere=ELSEWHERE
+            (*sbatch, *arguments), environment, timeout=SUBMIT_TIMEOUT_S, elsewhere=ELSEWHERE, keep_open=lock
         )
         if accepted := _accepted(answer):
             return accepted

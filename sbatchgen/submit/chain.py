@@ -3,22 +3,18 @@
 A job starts once all before it have ended, none of them with success. When one has completed, Slurm removes
 the others: that needs nothing of the job. Each names all before it: if it named the last alone, it would
 start after one that Slurm has removed, which has not completed either (seen on Slurm 22.05.8 and 26.05.5).
-After a failure, the script cancels those that wait; if a job fails before the next one is submitted, that one
-starts, and fails too.
+After a failure, the script cancels those that wait: squeue shows their Command, and their keys start with the
+same word. If a job fails before the next job is submitted, that job starts, and fails too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from sbatchgen import files
 from sbatchgen.runs import record
+from sbatchgen.runs.index import LOST
 from sbatchgen.runs.status import RunState, is_local
 from sbatchgen.sbatch.array import indices
-from sbatchgen.submit.attempt import Note
-
-FILE = "chain"  # in the run folder: the ids of its jobs, for the script
 
 
 def options(before: Sequence[str], dependency: str) -> tuple[str, ...]:
@@ -35,18 +31,10 @@ def options(before: Sequence[str], dependency: str) -> tuple[str, ...]:
     return (f"--dependency={waits}", "--kill-on-invalid-dep=yes")
 
 
-def keep(run_dir: Path, jobs: Sequence[str], note: Note) -> None:
-    """Write the ids of the jobs for the script, in place of those of an earlier chain."""
-    try:
-        files.put(run_dir / FILE, f"{' '.join(jobs)}\n".encode())
-    except OSError as error:
-        what = f"can't write {run_dir / FILE}: {error.strerror}"
-        note(f"warning: {what}: after a failure, the next job of the chain starts all the same")
-
-
 def completion(run: RunState) -> str:
     """The dependency of a job that waits until a training is complete; "" without Slurm."""
     jobs = [job for job in run.jobs if not job.ended] or [job for job in (run.last,) if job]
+    jobs = [job for job in jobs if job.state != LOST]  # Slurm may have given its id to another job
     if any(is_local(job) for job in jobs):
         return ""
     found, sweeps = [], False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -15,9 +14,11 @@ from sbatchgen.runs import code, process, scripts
 from sbatchgen.runs import record as records
 from sbatchgen.runs.index import Index
 from sbatchgen.runs.log import Tail
+from sbatchgen.runs.record import Record
 from sbatchgen.slurm.command import status_in_shell, submit_environment
+from sbatchgen.slurm.submission import new_key
 from sbatchgen.submit.attempt import Note
-from sbatchgen.submit.sbatch import begin, make_folders, noted
+from sbatchgen.submit.sbatch import begin, noted, reserved
 from sbatchgen.submit.submission import Submission
 
 
@@ -33,15 +34,36 @@ def run_locally(
 
     It runs in a session of its own: Ctrl-C ends the following, not the training.
     """
-    make_folders(submission, note)
-    run_dir = submission.run_dir or Path.cwd()
-    files.put(run_dir / submission.name, submission.script)
+    with reserved(submission, environment, note) as (ready, _):
+        about, leader = _start(ready, environment, index, note)
+    run_dir, log = Path(about.log).parent, Path(about.log.replace("%%", "%"))
+    note(f"note: run {about.run}, process {leader.pid}, log {log}")
+    try:
+        _follow(leader, Tail(log), show)
+    except (KeyboardInterrupt, OSError) as error:  # OSError: nobody reads what is printed here
+        note(f"note: still running; to stop it with a checkpoint: sbatchgen cancel {about.run}")
+        if isinstance(error, OSError):
+            raise
+        return 130
+    status = process.exit_status(run_dir, about.job)
+    return status_in_shell(leader.returncode) if status is None else status
+
+
+def _start(
+    submission: Submission, environment: Mapping[str, str], index: Index | None, note: Note
+) -> tuple[Record, subprocess.Popen[bytes]]:
+    """Start the script in the run folder; its record, and the process that leads its group."""
+    run_dir = submission.run_dir
+    assert run_dir  # noqa: S101 - `reserved` has made it
+    files.put(run_dir / submission.name, submission.script, mode=files.PRIVATE)
     output, started = _new_log(run_dir)
-    log = Path(output.name)
-    script = scripts.keep(run_dir, started, submission.script)  # nobody writes another one of this name
-    key = secrets.token_hex(8)
+    script = scripts.keep(run_dir, started, submission.script)  # no other start has this name
     about = replace(
-        submission.about, key=key, job=started, log=str(log).replace("%", "%%"), submitted=time.time()
+        submission.about,
+        key=new_key(),
+        job=started,
+        log=output.name.replace("%", "%%"),
+        submitted=time.time(),
     )
     about = replace(about, code=code.look(Path(about.folder)))
     env, _ = submit_environment(environment)
@@ -51,21 +73,12 @@ def run_locally(
     about = replace(about, run=name, process=known)
     if index:
         with noted(note):
-            index.accepted(key, started)
+            index.accepted(about.key, started)
     try:
         records.keep(run_dir, about)
     except OSError as error:
         note(f"note: can't keep the record of process {known.pid} in {run_dir}: {error.strerror}")
-    note(f"note: run {about.run}, process {known.pid}, log {log}")
-    try:
-        _follow(leader, Tail(log), show)
-    except (KeyboardInterrupt, OSError) as error:  # OSError: nobody reads what is printed here
-        note(f"note: still running; to stop it with a checkpoint: sbatchgen cancel {about.run}")
-        if isinstance(error, OSError):
-            raise
-        return 130
-    status = process.exit_status(run_dir, started)
-    return status_in_shell(leader.returncode) if status is None else status
+    return about, leader
 
 
 def _new_log(run_dir: Path) -> tuple[IO[bytes], str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 import shutil
 import tempfile
 import time
@@ -16,14 +15,16 @@ from pathlib import Path
 
 from sbatchgen import files
 from sbatchgen.errors import DocumentError, SbatchgenError, SlurmError
-from sbatchgen.runs import code, scripts
+from sbatchgen.quoting import word
+from sbatchgen.runs import code, folder, scripts
 from sbatchgen.runs import record as records
 from sbatchgen.runs.index import Index
 from sbatchgen.runs.index import place as index_place
-from sbatchgen.runs.record import Record
+from sbatchgen.runs.record import Record, run_name
 from sbatchgen.slurm import command
+from sbatchgen.slurm.queue import find
 from sbatchgen.slurm.refusal import Answer, Asked, Refusal, refusals, understand
-from sbatchgen.slurm.submission import folder_name
+from sbatchgen.slurm.submission import folder_name, new_key
 from sbatchgen.submit.attempt import ELSEWHERE, Accepted, LostError, Note, ask
 from sbatchgen.submit.submission import Submission
 
@@ -31,7 +32,6 @@ TEST_TIMEOUT_S = 60.0
 _TOO_MANY = re.compile(r"(?:Assoc|QOS)\w*Submit|MaxSubmitJobs")
 _OVER_A_LIMIT = re.compile(r"\(job submit limit, user's size and/or time limits\)")
 _LIMIT = re.compile(r"\b(?:Assoc|QOS)[A-Z]\w+")
-_NOT_IN_NAMES = re.compile(r"[^\w.+-]+")
 
 
 class TooManyJobsError(SlurmError):
@@ -40,91 +40,130 @@ class TooManyJobsError(SlurmError):
 
 @dataclass(frozen=True)
 class SubmittedRun:
-    """A job that Slurm has accepted, and the run that it is of."""
+    """A job that Slurm has accepted, its record, its run folder, and whether the index has it."""
 
     accepted: Accepted
     record: Record
     run_dir: Path
+    listed: bool
+
+    @property
+    def hint(self) -> str:
+        """How to find the run again."""
+        if self.listed:
+            return f"note: run {self.record.run}; see sbatchgen status, logs, cancel, resume"
+        return f"note: to enter the run into the index: sbatchgen status --scan {word(str(self.run_dir))}"
+
+
+@contextlib.contextmanager
+def reserved(
+    submission: Submission, environment: Mapping[str, str], note: Note
+) -> Iterator[tuple[Submission, int | None]]:
+    """Make the folders of a submission, and keep other submissions out of its run folder.
+
+    A job that a killed command has left there without a record gets its record.
+
+    Yields:
+        The submission, with a run folder, and the descriptor of the lock, for `submit`.
+
+    Raises:
+        SlurmError: Slurm can't be asked for the jobs of the run folder.
+        DocumentError: A folder can't be made, somebody else can write it, or a job uses it since the review.
+    """
+    run_dir = submission.run_dir
+    if not run_dir:  # a finished script names none
+        name = f"{run_name(submission.about.name)}-{new_key()}"
+        run_dir = index_place(environment).parent / "runs" / name
+    make_log_folders(submission, note)
+    folder.make(run_dir)
+    with folder.only_owner_writes(), folder.locked(run_dir) as lock:
+        if pending := records.submitting(run_dir):
+            _settle(run_dir, pending, environment)
+        if problem := submission.queued():
+            raise DocumentError([problem])
+        yield replace(submission, run_dir=run_dir), lock
+
+
+def _settle(run_dir: Path, pending: Record, environment: Mapping[str, str]) -> None:
+    """Give the job of a command that was killed its record, if Slurm has accepted the job."""
+    clusters = [] if pending.process else pending.cluster.split(",")
+    for cluster in clusters:
+        if job := find(pending.key, environment, cluster=cluster):
+            records.keep(run_dir, replace(pending, job=str(job.job), cluster=cluster))
+            return
+    records.drop(run_dir)
 
 
 def submit(
     submission: Submission,
     environment: Mapping[str, str],
     *,
+    lock: int | None,
     index: Index | None,
     keep_env: bool,
     note: Note,
+    key: str = "",
     options: tuple[str, ...] = (),
     arguments: tuple[str, ...] = (),
 ) -> SubmittedRun:
-    """Submit. Print the id before anything else can fail, then `keep` the record.
+    """Submit a job, and keep its script and its record.
 
     Args:
-        submission: What.
+        submission: What, as `reserved` yields it.
         environment: The user's.
+        lock: Of the run folder: sbatch holds it until it has ended.
         index: The index of runs; None if it can't be used.
         keep_env: Whether sbatch sees SBATCH_* and SLURM_*.
         note: Tells the user about it.
+        key: Names the submission; made if it is missing.
         options: Options of sbatch that are not in the script, as of a dependency.
         arguments: Those of the script.
 
     Raises:
         SlurmError: Slurm refused, or can't be asked.
-        DocumentError: A folder can't be made or written into.
+        OSError: The run folder can't be written.
     """
     env, leaks = (dict(environment), []) if keep_env else command.submit_environment(environment)
     if leaks:
         note(f"note: removed from the environment of sbatch, would change the job: {', '.join(leaks)}")
-    make_folders(submission, note)
-    key = secrets.token_hex(8)
-    about = replace(submission.about, key=key, submitted=time.time())
-    if run_dir := submission.run_dir:
-        files.put(run_dir / submission.name, submission.script)
-    else:  # a finished script names no run folder
-        run_dir = index_place(environment).parent / "runs" / f"{run_name(about.name)}-{about.key}"
+    run_dir = submission.run_dir
+    assert run_dir  # noqa: S101 - `reserved` has made it
+    about = replace(submission.about, key=key or new_key(), submitted=time.time())
+    about = replace(about, run=run_name(about.name), code=about.code or code.look(Path(about.folder)))
+    given = submission.asked.get("clusters")
+    clusters = env.get("SBATCH_CLUSTERS") or (given.value if given else "")
+    files.put(run_dir / submission.name, submission.script, mode=files.PRIVATE)
     with _copied(submission):
         index, name = begin(index, about, run_dir, note)
-        with _private(submission.script, submission.name, key) as script, _entered(index, key, note):
-            asked, given = ("sbatch", "--parsable", *options, str(script)), submission.asked.get("clusters")
-            clusters = env.get("SBATCH_CLUSTERS") or (given.value if given else "")
+        about = replace(about, run=name)
+        with (
+            _entered(index, about.key, run_dir, note),
+            _private(submission.script, submission.name, about.key) as script,
+        ):
+            records.begin(run_dir, replace(about, cluster=clusters))
+            asked = ("sbatch", "--parsable", *options, str(script))
             refused = partial(refusal, submission.asked)
-            accepted = ask(asked, env, refused, note, arguments=arguments, clusters=clusters)
+            accepted = ask(asked, env, refused, note, arguments=arguments, clusters=clusters, lock=lock)
     if index:
         with noted(note):
-            index.accepted(key, accepted.job, accepted.cluster)
-    return SubmittedRun(
-        accepted, replace(about, run=name, job=accepted.job, cluster=accepted.cluster), run_dir
-    )
-
-
-def keep(submission: Submission, done: SubmittedRun, *, note: Note) -> None:
-    """Keep script and record in the run folder, and print what sbatch said; the job runs without that."""
-    job = done.record.job
+            index.accepted(about.key, accepted.job, accepted.cluster)
+    about = replace(about, job=accepted.job, cluster=accepted.cluster)
     try:
-        done.run_dir.mkdir(parents=True, exist_ok=True)
-        scripts.keep(done.run_dir, job, submission.script)
-        records.keep(
-            done.run_dir, replace(done.record, code=done.record.code or code.look(Path(done.record.folder)))
-        )
+        records.keep(run_dir, about)
+        scripts.keep(run_dir, about.job, submission.script)
     except OSError as error:
-        note(f"note: can't keep the script of job {job} in {done.run_dir}: {error.strerror}")
-    if done.accepted.says:
-        note(done.accepted.says)
+        note(f"note: can't keep the script of job {about.job} in {run_dir}: {error.strerror}")
+    return SubmittedRun(accepted, about, run_dir, listed=index is not None)
 
 
-def run_name(name: str) -> str:
-    """A job's name as the name of a run: one word, of letters that need no quoting."""
-    return _NOT_IN_NAMES.sub("-", name).strip("-.") or "job"
-
-
-@contextlib.contextmanager
-def open_index(environment: Mapping[str, str], note: Note) -> Iterator[Index | None]:
-    """The index of runs; None if it can't be used, which is no reason not to submit."""
-    with contextlib.ExitStack() as opened:
-        index = None
-        with noted(note):
-            index = opened.enter_context(contextlib.closing(Index(index_place(environment))))
-        yield index
+def open_index(environment: Mapping[str, str], note: Note) -> Index | None:
+    """Return the index of runs; None if it can't be used, which is no reason not to submit."""
+    with noted(note):
+        index = Index(index_place(environment))
+        if index.repaired:
+            note(f"warning: {index.repaired}")
+        return index
+    return None
 
 
 @contextlib.contextmanager
@@ -164,8 +203,8 @@ def noted(note: Note) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _entered(index: Index | None, key: str, note: Note) -> Iterator[None]:
-    """Keep the index right, whatever becomes of a submission."""
+def _entered(index: Index | None, key: str, run_dir: Path, note: Note) -> Iterator[None]:
+    """Keep the index and the run folder right, whatever becomes of a submission."""
     try:
         yield
     except (LostError, KeyboardInterrupt) as error:
@@ -176,6 +215,7 @@ def _entered(index: Index | None, key: str, note: Note) -> Iterator[None]:
             note("note: the job may have been submitted: sbatchgen status shows whether it is in the queue")
         raise
     except BaseException:
+        records.drop(run_dir)
         if index:
             with noted(note):
                 index.refused(key)
@@ -195,7 +235,7 @@ def ask_slurm(script: bytes, name: str, asked: Mapping[str, Asked], environment:
     """What the live Slurm says of a script: `sbatch --test-only`, which uses up a job id."""
     env, _ = command.submit_environment(environment)
     try:
-        with _private(script, name, secrets.token_hex(8)) as file:
+        with _private(script, name, new_key()) as file:
             words = ["sbatch", "--test-only", str(file)]
             answer = command.run(words, env, timeout=TEST_TIMEOUT_S, elsewhere=ELSEWHERE)
         if answer.status is None:
@@ -206,21 +246,24 @@ def ask_slurm(script: bytes, name: str, asked: Mapping[str, Asked], environment:
     return understand(answer.status, answer.err or answer.out, asked)
 
 
-def make_folders(submission: Submission, note: Note) -> None:
-    """Make the folders of the logs and of the run.
+def make_log_folders(submission: Submission, note: Note) -> None:
+    """Make the folders of the logs.
 
     Raises:
-        DocumentError: One can't be made.
+        DocumentError: A folder can't be made.
     """
-    fix = "name a folder that you can write into: --run-dir, or --output for the log"
-    for folder in (*submission.log_folders, *([submission.run_dir] if submission.run_dir else [])):
+    for log_folder in submission.log_folders:
+        if log_folder == submission.run_dir:
+            continue
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            log_folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            what = f"can't make the folder {folder}: {error.strerror}"
-            raise DocumentError.of(what, fix=fix) from error
-        if folder != Path("/dev") and not os.access(folder, os.W_OK | os.X_OK):  # a log may be /dev/null
-            note(f"note: can't write into {folder}: a job that can't write its log fails without a message")
+            what = f"can't make the folder {log_folder}: {error.strerror}"
+            raise DocumentError.of(what, fix="name a folder that you can write into: --output") from error
+        if log_folder != Path("/dev") and not os.access(log_folder, os.W_OK | os.X_OK):  # /dev/null
+            note(
+                f"note: can't write into {log_folder}: a job that can't write its log fails without a message"
+            )
 
 
 @contextlib.contextmanager

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sbatchgen import files, quoting
-from sbatchgen.errors import CommandLineError, DocumentError, FitError
+from sbatchgen.errors import CommandLineError, DocumentError, FitError, Problem
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.layers import Level
 from sbatchgen.inputs.search import Places, bundled
@@ -26,6 +27,7 @@ from sbatchgen.render.trace import trace_request
 from sbatchgen.review import review
 from sbatchgen.rules.judge import check
 from sbatchgen.runs import record, scripts, start
+from sbatchgen.runs.folder import refusal
 from sbatchgen.runs.record import Code, Record, Value
 from sbatchgen.runs.snapshot import Snapshot, find, missing
 from sbatchgen.sbatch.options import Option
@@ -49,6 +51,7 @@ class Submission:
         review: What people see.
         about: What its record will say.
         snapshot: The copy of its code that is still to be made.
+        queued: Returns what is wrong if another job uses its run folder.
     """
 
     script: bytes
@@ -61,6 +64,7 @@ class Submission:
     review: review.Review
     about: Record
     snapshot: Snapshot | None = None
+    queued: Callable[[], Problem | None] = lambda: None
 
 
 def of_job(
@@ -120,7 +124,8 @@ def _of_plan(
         request = with_log(request, f"{_in_directive(run_dir)}/{pattern}")
     if snapshot:
         request = with_snapshot(request, str(snapshot.folder))
-    begins, found = _found_here(plan, environment, folder, run_dir, snapshot, ask_squeue=ask_squeue)
+    queued = _queued(plan, run_dir, environment) if ask_squeue and run_dir else lambda: None
+    begins, found = _found_here(plan, environment, folder, run_dir, snapshot, used=queued())
     findings = [*check(request.plan, log_folders_made=True), *found]
     broken = any(finding.severity == "error" for finding in findings)
     script = "" if broken else render_request(request)
@@ -151,7 +156,15 @@ def _of_plan(
         review=shown,
         about=replace(_about(request, folder), code=code),
         snapshot=snapshot,
+        queued=queued,
     )
+
+
+def _queued(plan: Plan, run_dir: Path, environment: Mapping[str, str]) -> Callable[[], Problem | None]:
+    """Return what tells whether another job uses the run folder; some jobs are meant to share it."""
+    if not plan.slurm or plan.options.dependency or not _is_known(plan.run_dir):
+        return lambda: None
+    return partial(start.queued, run_dir, environment, at=str(plan.origin("run_dir")))
 
 
 def _snapshot(
@@ -210,19 +223,18 @@ def _found_here(
     run_dir: Path | None,
     snapshot: Snapshot | None,
     *,
-    ask_squeue: bool,
+    used: Problem | None,
 ) -> tuple[start.Start | None, list[Finding]]:
     """What the job will find in its run folder; what is wrong with that, and what it needs and is missing."""
+    if refused := refusal(run_dir) if run_dir else None:
+        return None, [Finding("error", refused._replace(at=str(plan.origin("run_dir"))))]
     begins, findings = _start(plan, environment, folder, run_dir)
-    queued: list[Finding] = []
-    if ask_squeue and run_dir and plan.slurm and _is_known(plan.run_dir):
-        queued = start.queued(run_dir, plan, environment)
-    if queued and begins and begins.state == "used":
+    if used and begins and begins.state == "used":
         findings = []  # by that job
     findings += [*start.unset(plan, environment), *start.files_there(plan, folder, environment)]
     if snapshot:
         findings += missing(plan, snapshot)
-    return begins, findings + queued
+    return begins, findings + ([Finding("error", used)] if used else [])
 
 
 def _start(

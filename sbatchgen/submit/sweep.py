@@ -73,10 +73,9 @@ def keep_points(sweep: Sweep, run_dir: Path) -> bool:
     """
     file, text = run_dir / POINTS, sweep.as_csv().encode()
     try:
-        if files.read(file, len(text) + 1) == text:
+        if files.read_own(file, len(text) + 1) == text:
             return False
     except FileNotFoundError:
-        run_dir.mkdir(parents=True, exist_ok=True)
         files.put(file, text)
         return True
     what = f"{run_dir} holds a sweep with other points"

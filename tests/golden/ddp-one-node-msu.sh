@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.1.0 (69b09ac64421): sbatchgen render ddp
+# sbatchgen 0.1.0 (071deb8d02a8): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -19,7 +19,8 @@ die() { echo "error: $*" >&2; exit 1; }
 RUN_DIR="/scratch/${USER}/runs/ddp"
 DATA_DIR="/scratch/${USER}/datasets/mnist"
 CODE_DIR="/opt/sbatchgen/code" # holds the package `training`
-mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"
+umask go-w; mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"; chmod go-w -- "$RUN_DIR"
+[[ -O $RUN_DIR && ! -L $RUN_DIR && $(namei -m "$RUN_DIR") != *" d"???????w[!tT]" "* ]] || die "not only yours: $RUN_DIR"
 rm -f -- "$RUN_DIR/stop" "$RUN_DIR/again" "$RUN_DIR/exit" # left by an earlier start
 
 # --- Environment ---
@@ -52,10 +53,9 @@ srun --cpus-per-task="$SLURM_CPUS_PER_TASK" \
     python3 "$CODE_DIR/training/torchrun.py" --nproc-per-node="$SLURM_GPUS_ON_NODE" -- \
     "$CODE_DIR/training" --run-dir "$RUN_DIR" --data-dir "$DATA_DIR" --resume auto --device cuda \
     --dataset mnist --epochs 10 &
-while kill -0 $! 2>/dev/null; do wait $!; done # a signal ends the wait, not the training
-wait $!
+while kill -0 $! 2>/dev/null; do wait $!; done; wait $! # a signal ends the wait, not the training
 rc=$?
-[[ -s $RUN_DIR/exit ]] && rc=$(<"$RUN_DIR/exit") # the trainer's own status: srun and torchrun report another
+[[ -f $RUN_DIR/exit && $(head -c 4 "$RUN_DIR/exit") =~ ^[0-9]{1,3}$ ]] && rc=${BASH_REMATCH[0]} # the trainer's
 
 # --- Start again: the trainer leaves RUN_DIR/again if it was stopped, has saved, and has more to do ---
 if [[ -e $RUN_DIR/again ]] && ((restarts < max_restarts)); then

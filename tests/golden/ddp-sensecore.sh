@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.1.0 (617ef94b89c7): sbatchgen render ddp
+# sbatchgen 0.1.0 (05eda9289c7e): sbatchgen render ddp
 
 die() { echo "error: $*" >&2; exit 1; }
 
@@ -7,7 +7,8 @@ die() { echo "error: $*" >&2; exit 1; }
 RUN_DIR="${PWD}/runs/ddp"
 DATA_DIR="${PWD}/data"
 CODE_DIR="/opt/sbatchgen/code" # holds the package `training`
-mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"
+umask go-w; mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"; chmod go-w -- "$RUN_DIR"
+[[ -O $RUN_DIR && ! -L $RUN_DIR && $(namei -m "$RUN_DIR") != *" d"???????w[!tT]" "* ]] || die "not only yours: $RUN_DIR"
 rm -f -- "$RUN_DIR/stop" "$RUN_DIR/exit" # left by an earlier start
 
 # --- Environment ---
@@ -21,8 +22,7 @@ trap 'echo cancelled >"$RUN_DIR/stop"; kill $!' TERM INT
 python3 "$CODE_DIR/training/torchrun.py" --nnodes="$WORLD_SIZE" --node-rank="$RANK" --nproc-per-node=4 -- \
     "$CODE_DIR/training" --run-dir "$RUN_DIR" --data-dir "$DATA_DIR" --resume auto --device cuda \
     --dataset mnist --epochs 10 &
-while kill -0 $! 2>/dev/null; do wait $!; done # a signal ends the wait, not the training
-wait $!
+while kill -0 $! 2>/dev/null; do wait $!; done; wait $! # a signal ends the wait, not the training
 rc=$?
-[[ -s $RUN_DIR/exit ]] && rc=$(<"$RUN_DIR/exit") # the trainer's own status: srun and torchrun report another
+[[ -f $RUN_DIR/exit && $(head -c 4 "$RUN_DIR/exit") =~ ^[0-9]{1,3}$ ]] && rc=${BASH_REMATCH[0]} # the trainer's
 exit "$rc"

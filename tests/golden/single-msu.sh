@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.1.0 (799ed7b05c0f): sbatchgen render single
+# sbatchgen 0.1.0 (d9afd31c6aad): sbatchgen render single
 #SBATCH --job-name=single
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -19,7 +19,8 @@ die() { echo "error: $*" >&2; exit 1; }
 RUN_DIR="/scratch/${USER}/runs/single"
 DATA_DIR="/scratch/${USER}/datasets/mnist"
 CODE_DIR="/opt/sbatchgen/code" # holds the package `training`
-mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"
+umask go-w; mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"; chmod go-w -- "$RUN_DIR"
+[[ -O $RUN_DIR && ! -L $RUN_DIR && $(namei -m "$RUN_DIR") != *" d"???????w[!tT]" "* ]] || die "not only yours: $RUN_DIR"
 rm -f -- "$RUN_DIR/stop" "$RUN_DIR/again" # left by an earlier start
 
 # --- Environment ---
@@ -52,8 +53,7 @@ srun --cpus-per-task="$SLURM_CPUS_PER_TASK" \
     python3 "$CODE_DIR/training" --run-dir "$RUN_DIR" --data-dir "$DATA_DIR" --resume auto --device cuda \
     --launcher none \
     --dataset mnist --epochs 10 &
-while kill -0 $! 2>/dev/null; do wait $!; done # a signal ends the wait, not the training
-wait $!
+while kill -0 $! 2>/dev/null; do wait $!; done; wait $! # a signal ends the wait, not the training
 rc=$?
 
 # --- Start again: the trainer leaves RUN_DIR/again if it was stopped, has saved, and has more to do ---

@@ -366,7 +366,7 @@ def test_a_value_of_the_submitting_shell_is_seen_by_the_trainer_alone(site: Site
     said += [site.cluster.root(["scontrol", *words]) for words in show]
     assert not [one.args for one in said if secret in one.stdout + one.stderr]
     files = [path for path in site.cluster.home.rglob("*") if path.is_file()]
-    assert "runs.sqlite" in {path.name for path in files}
+    assert "runs.jsonl" in {path.name for path in files}
     assert not [path for path in files if secret.encode() in path.read_bytes()]
 
 

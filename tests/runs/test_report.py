@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +56,11 @@ def run(folder: Path, programs: Path) -> Path:
 
 
 def enter(run_dir: Path, *jobs: str, state: str = "COMPLETED") -> None:
-    with closing(Index(place(os.environ))) as index:
-        for job in jobs:
-            index.begin(f"key{job}", run_dir, "ddp", shared=False)
-            index.accepted(f"key{job}", job)
-        index.seen([job._replace(state=state, ended=True) for job in index.jobs("ddp")])
+    index = Index(place(os.environ))
+    for job in jobs:
+        index.begin(f"ab{job}", run_dir, "ddp", shared=False)
+        index.accepted(f"ab{job}", job)
+    index.seen([job._replace(state=state, ended=True) for job in index.jobs("ddp")])
 
 
 def sacct(programs: Path, rows: Sequence[Sequence[str]]) -> None:
@@ -168,10 +167,11 @@ def test_a_job_that_never_ran_does_not_hide_the_time_of_the_others(
 
 
 def test_a_job_that_waits_shows_what_it_asks_for(run: Path, programs: Path, command: Command) -> None:
-    with closing(Index(place(os.environ))) as index:
-        index.accepted("key4711", "4711")
-        index.seen([job._replace(ended=False) for job in index.jobs()])
-    fakes.squeue(programs, [{"JobArrayID": "4711", "State": "PENDING"}])
+    index = Index(place(os.environ))
+    index.accepted("ab4711", "4711")
+    index.seen([job._replace(ended=False) for job in index.jobs()])
+    row = {"JobArrayID": "4711", "State": "PENDING", "Command": "/home/ann/tmp/sbatchgen-ab4711-x/job.slurm"}
+    fakes.squeue(programs, [row])
     found = told(command)
     assert (found["state"], found["limit_s"], found["used_s"], found["starts"]) == (
         "waiting",
@@ -184,8 +184,8 @@ def test_a_job_that_waits_shows_what_it_asks_for(run: Path, programs: Path, comm
 def test_the_elements_of_an_array_are_put_together(run: Path, command: Command) -> None:
     """Each has a folder of its own, and its job an id that the run does not know."""
     (run / "job-4711.slurm").write_text(SCRIPT.replace("true", "#SBATCH --array=0-9\ntrue"))
-    with closing(Index(place(os.environ))) as index:
-        submitted = index.jobs("ddp")[-1].submitted
+    index = Index(place(os.environ))
+    submitted = index.jobs("ddp")[-1].submitted
     for element, seconds in ((0, 1000), (7, 500)):
         (run / str(element)).mkdir()
         used = USED | {"memory_bytes": (element + 1) * GIB, "seconds": float(seconds)}
@@ -201,9 +201,9 @@ def test_a_folder_that_other_jobs_share(folder: Path, programs: Path, command: C
         run_dir = folder / "runs" / job
         run_dir.mkdir(parents=True)
         train(run_dir, *start(job, 5000, 1000, **USED))
-    with closing(Index(place(os.environ))) as index:
-        index.begin("key", folder / "runs", "ddp", shared=True)
-        index.accepted("key", "4711")
+    index = Index(place(os.environ))
+    index.begin("key", folder / "runs", "ddp", shared=True)
+    index.accepted("key", "4711")
     found = told(command)
     assert (found["starts"], found["used_s"], found["gpu_utilization"]) == (1, 1000, 71)
 
@@ -265,8 +265,8 @@ def test_gpus_that_slurm_does_not_count_are_those_of_the_script(
 def test_a_run_without_slurm(run: Path, command: Command, folder: Path) -> None:
     job = "20261122-091944"
     enter(run, job)
-    with closing(Index(place(os.environ))) as index:
-        submitted = index.jobs("ddp")[-1].submitted
+    index = Index(place(os.environ))
+    submitted = index.jobs("ddp")[-1].submitted
     status_file(run, job).write_text("0\n")
     os.utime(status_file(run, job), (submitted + 100, submitted + 100))
     train(run, *start("4711", 0, 50), *start("", submitted + 1, 90, **USED))

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import training.runfolder
+from sbatchgen.runs.record import Record, keep
 from sbatchgen.runs.start import Start
 from tests.cluster.fixtures import FIRST, LATER
 from tests.cluster.slurm import Cluster
@@ -160,7 +161,7 @@ def test_a_folder_in_use_is_refused_as_the_trainer_refuses_it(
         fakes.squeue(copy / "bin", [{"JobArrayID": "4711", "State": "RUNNING"}])
         monkeypatch.setenv("PATH", str(copy / "bin"), prepend=os.pathsep)
         (copy / "here.yaml").write_text(PROFILE)
-        (copy / "runs/ddp/job-4711.slurm").touch()
+        keep(copy / "runs/ddp", Record(key="c0ffee", shared=False, name="ddp", job="4711", folder="/"))
         flags = ("--profile", "./here.yaml", "--gpus-per-node", "1", "--dry-run")
         told = command("submit", "ddp", *flags, "--", *ARGS)
         assert ("this run folder too" in told.err, "is in use by" in told.err) == (True, False), told.err
@@ -224,7 +225,8 @@ def test_a_job_in_the_queue_with_the_same_folder(
     Path("here.yaml").write_text(PROFILE)
     Path("runs/ddp").mkdir(parents=True)
     for job in (4711, 4712):
-        Path(f"runs/ddp/job-{job}.slurm").touch()
+        about = Record(key="c0ffee", shared=False, name="ddp", job=str(job), folder=str(folder))
+        keep(Path("runs/ddp"), about)
     fakes.squeue(folder / "bin", [{"JobArrayID": job, "State": state} for job, state in states.items()])
     monkeypatch.setenv("PATH", str(folder / "bin"), prepend=os.pathsep)
     flags = ("--profile", "./here.yaml", "--gpus-per-node", "1", "--dry-run")

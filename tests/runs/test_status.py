@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -142,7 +141,7 @@ def test_hostile_names_and_comments_stay_in_their_cells(site: Site) -> None:
 def test_a_finished_script_is_resumed_as_it_was_or_not_at_all(site: Site) -> None:
     first = site.submit("again")
     twice = site("resume", "again", "--yes")
-    assert (twice.returncode, f"run again has not ended: job {first} " in twice.stderr) == (2, True)
+    assert (twice.returncode, f"job {first} uses this run folder too" in twice.stderr) == (2, True)
     site.cluster.put("work/again-end", "")
     site.until("again", "COMPLETED")
     done = site("resume", "again", "--yes")
@@ -180,9 +179,13 @@ def test_after_a_run_that_failed_nothing_starts(site: Site) -> None:
 @pytest.mark.slow
 def test_a_job_that_slurm_has_forgotten_is_not_shown_as_running(site: Site) -> None:
     """Without accounting, what squeue forgets has ended; how is not known."""
-    with closing(Index(place({"HOME": str(site.cluster.home)}))) as index:
+    os.seteuid(site.work.stat().st_uid)
+    try:
+        index = Index(place({"HOME": str(site.cluster.home)}))
         index.begin("dead", site.work / "x", "forgotten", shared=False)
         index.accepted("dead", "999999")
+    finally:
+        os.seteuid(os.getuid())
     (shown,) = site.runs("forgotten")["forgotten"]["jobs"]
     assert (shown["state"], shown["ended"], shown["says"]) == ("", True, "no longer in the queue")
 
@@ -207,9 +210,9 @@ HOSTILE = "a|b\x1b[2J\n\t\udcffc"
 
 
 def test_hostile_words_of_slurm_stay_in_their_cells(folder: Path, programs: Path, command: Command) -> None:
-    with closing(Index(place(os.environ))) as index:
-        index.begin("c0ffee", folder / "x", "ddp", shared=False)
-        index.accepted("c0ffee", "4711")
+    index = Index(place(os.environ))
+    index.begin("c0ffee", folder / "x", "ddp", shared=False)
+    index.accepted("c0ffee", "4711")
     row = {"JobArrayID": "4711", "State": "PENDING", "Reason": HOSTILE, "Name": HOSTILE, "Command": HOSTILE}
     fakes.squeue(programs, [row])
     shown = command("status")
@@ -225,10 +228,10 @@ def test_a_job_whose_id_is_another_jobs_by_now_was_lost_by_slurm(
     folder: Path, programs: Path, command: Command
 ) -> None:
     """As after slurmctld was killed before it had saved the job."""
-    with closing(Index(place(os.environ))) as index:
-        for key in ("c0ffee", "ab12"):
-            index.begin(key, folder / key, "ddp", shared=False)
-            index.accepted(key, "4711")
+    index = Index(place(os.environ))
+    for key in ("c0ffee", "ab12"):
+        index.begin(key, folder / key, "ddp", shared=False)
+        index.accepted(key, "4711")
     row = {"JobArrayID": "4711", "State": "RUNNING", "Command": "/home/ann/tmp/sbatchgen-ab12-x/job.slurm"}
     fakes.squeue(programs, [row])
     runs = json.loads(command("status", "--format", "json").out)["runs"]
@@ -323,22 +326,30 @@ def test_a_run_whose_folder_is_gone_is_still_told(folder: Path, command: Command
 def test_ten_thousand_runs_are_one_question(
     folder: Path, programs: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fakes.squeue(programs, [{"JobArrayID": str(number), "State": "RUNNING"} for number in range(1, 101)])
+    rows = [
+        {
+            "JobArrayID": str(number),
+            "State": "RUNNING",
+            "Command": f"/home/ann/tmp/sbatchgen-{number:x}-x/job.slurm",
+        }
+        for number in range(1, 101)
+    ]
+    fakes.squeue(programs, rows)
     fakes.failing(programs, "sacct", "Slurm accounting storage is disabled")
-    with closing(Index(place(os.environ))) as index:
-        for number in range(1, 301):
-            key = f"{number:x}"
-            index.begin(key, folder / "runs" / key, "ddp", shared=False)
-            index.accepted(key, str(number))
-        asked: list[int] = []
+    index = Index(place(os.environ))
+    for number in range(1, 301):
+        key = f"{number:x}"
+        index.begin(key, folder / "runs" / key, "ddp", shared=False)
+        index.accepted(key, str(number))
+    asked: list[int] = []
 
-        def ask(environment: Mapping[str, str], *, cluster: str) -> list[JobInQueue]:
-            asked.append(1)
-            return queue(environment, cluster=cluster)
+    def ask(environment: Mapping[str, str], *, cluster: str) -> list[JobInQueue]:
+        asked.append(1)
+        return queue(environment, cluster=cluster)
 
-        monkeypatch.setattr(status, "queue", ask)
-        states, problems = status.look(index, os.environ, index.runs())
-        status.look(index, os.environ, index.runs()[100:])
+    monkeypatch.setattr(status, "queue", ask)
+    states, problems = status.look(index, os.environ, index.runs())
+    status.look(index, os.environ, index.runs()[100:])
     assert (len(asked), problems) == (1, [])
     assert [one.last.state for one in states if one.last] == ["RUNNING"] * 100 + [""] * 200
 
@@ -346,9 +357,9 @@ def test_ten_thousand_runs_are_one_question(
 def test_an_array_is_told_by_the_number_of_its_tasks(folder: Path, programs: Path, command: Command) -> None:
     states = {"7_1": "COMPLETED", "7_2": "RUNNING", "7_3": "RUNNING", "7_[4-9%2]": "PENDING"}
     fakes.squeue(programs, [{"JobArrayID": task, "State": state} for task, state in states.items()])
-    with closing(Index(place(os.environ))) as index:
-        index.begin("a", folder, "sweep", shared=False)
-        index.accepted("a", "7")
+    index = Index(place(os.environ))
+    index.begin("c0ffee", folder, "sweep", shared=False)
+    index.accepted("c0ffee", "7")
     assert "running: 6 waiting, 2 running, 1 completed" in command("status").out
 
 
@@ -372,9 +383,9 @@ def test_of_several_jobs_of_a_run_one_tells_its_state(
         )
         row = {"JobArrayID": str(number), "State": state, "exit_code": str(256 * int(code or 0))}
         rows.append({**row, "Command": f"/home/ann/tmp/sbatchgen-{number}-x/job.slurm", **nodes})
-        with closing(Index(place(os.environ))) as index:
-            index.begin(str(number), folder, "long", shared=False)
-            index.accepted(str(number), str(number))
+        index = Index(place(os.environ))
+        index.begin(str(number), folder, "long", shared=False)
+        index.accepted(str(number), str(number))
     fakes.squeue(programs, rows)
     shown = command("status").out.splitlines()[1]
     assert shown.split()[:2] == ["long", wanted]
@@ -389,12 +400,15 @@ def test_of_an_array_that_has_ended_the_last_task_that_ran_tells_its_state(
         {"JobArrayID": "7_1", "State": "FAILED", "NodeList": "n1", "StartTime": "2026-11-22T10:00:00"},
         {"JobArrayID": "7_2", "State": "COMPLETED", "NodeList": "n1", "StartTime": "2026-11-22T11:00:00"},
     ]
-    fakes.squeue(programs, [*rows, *({**row, "JobArrayID": f"8{row['JobArrayID'][1:]}"} for row in rows)])
-    with closing(Index(place(os.environ))) as index:
-        index.begin("a", folder, "long", shared=False)
-        index.accepted("a", "7")
-        index.begin("b", folder / "sweep", "sweep", shared=False)
-        index.accepted("b", "8")
+    other = {"Command": "/home/ann/tmp/sbatchgen-ab12-x/job.slurm"}
+    fakes.squeue(
+        programs, [*rows, *({**row, **other, "JobArrayID": f"8{row['JobArrayID'][1:]}"} for row in rows)]
+    )
+    index = Index(place(os.environ))
+    index.begin("c0ffee", folder, "long", shared=False)
+    index.accepted("c0ffee", "7")
+    index.begin("ab12", folder / "sweep", "sweep", shared=False)
+    index.accepted("ab12", "8")
     about = Record(
         name="long", job="7", shared=False, folder=str(folder), command=("sbatchgen", "render", "single")
     )
@@ -408,6 +422,7 @@ def test_of_an_array_that_has_ended_the_last_task_that_ran_tells_its_state(
 
 SQUEUE_OF_CLUSTERS = """#!{python}
 import sys
+KEYS = {{"": "0a", "east": "0b", "west": "0c", "south": "0d"}}
 (cluster,) = [word.partition("=")[2] for word in sys.argv if word.startswith("--clusters=")] or [""]
 print("asked", cluster, file=open("asked", "a"))
 if cluster == "south":
@@ -417,6 +432,7 @@ states = {{"": "PENDING", "east": "RUNNING", "west": "COMPLETED"}}
 if cluster:
     print("CLUSTER:", cluster)
 values = {{"JobArrayID": "4711", "State": states[cluster], "NumNodes": "2"}}
+values["Command"] = f"/home/ann/tmp/sbatchgen-{{KEYS[cluster]}}-x/job.slurm"
 print("".join(values.get(name, "N/A") + end for name, _, end in (field.partition(":") for field in fields)))
 """
 
@@ -430,10 +446,10 @@ def test_each_job_is_asked_for_in_its_cluster(folder: Path, programs: Path, comm
     for program in programs.iterdir():
         program.chmod(0o755)
     fakes.failing(programs, "sacct", "Slurm accounting storage is disabled")
-    with closing(Index(place(os.environ))) as index:
-        for name in ("here", "east", "west", "south"):
-            index.begin(name, folder / name, name, shared=False)
-            index.accepted(name, "4711", "" if name == "here" else name)
+    index = Index(place(os.environ))
+    for key, name in {"0a": "here", "0b": "east", "0c": "west", "0d": "south"}.items():
+        index.begin(key, folder / name, name, shared=False)
+        index.accepted(key, "4711", "" if name == "here" else name)
     runs = json.loads(command("status", "--format", "json").out)["runs"]
     assert {run["name"]: run["jobs"][0]["state"] for run in runs} == {
         "here": "PENDING", "east": "RUNNING", "west": "COMPLETED", "south": "",

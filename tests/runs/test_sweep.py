@@ -189,7 +189,9 @@ def send(limit: int, sent: list[tuple[str, ...]], why: SbatchgenError) -> Send:
         if elements + sum(map(len, indices(one.about.array) or ())) > limit:
             raise why
         sent.append((one.about.array, " ".join((*options, *arguments))))
-        return SubmittedRun(Accepted("1", "", ""), replace(one.about, job=str(len(sent))), Path())
+        return SubmittedRun(
+            Accepted("1", "", ""), replace(one.about, job=str(len(sent))), Path(), listed=True
+        )
 
     return submit
 

@@ -13,6 +13,7 @@ table = {table}
 asked = next(word for word in sys.argv if word.startswith("--Format=")).removeprefix("--Format=")
 fields = [field.partition(":") for field in asked.split(",")]
 for row in table:
+    row.setdefault("Command", "/tmp/sbatchgen-c0ffee-x/job.slurm")
     print("".join(row.get(name, "N/A") + end for name, _, end in fields))
 """
 SACCT = """#!{python}
@@ -20,7 +21,7 @@ import json, sys
 recorded = json.load(open({recorded}))
 value = {{name: rest for name, _, rest in (word.partition("=") for word in sys.argv)}}
 for row in recorded["runs" if "--duplicates" in sys.argv else "jobs"]:
-    row = dict(zip(recorded["fields"], row))
+    row = dict(zip(recorded["fields"], row), SubmitLine="")
     print("".join(row[name] + value["--delimiter"] for name in value["--format"].split(",")))
 """
 RECORDED = """#!{python}
@@ -40,7 +41,10 @@ def _put(folder: Path, name: str, text: str) -> None:
 
 
 def squeue(folder: Path, table: Sequence[Mapping[str, str]]) -> None:
-    """A squeue that answers with these values of its fields, whatever jobs are asked for."""
+    """A squeue that answers with these values of its fields, whatever jobs are asked for.
+
+    Jobs without a Command have that of the submission with the key c0ffee.
+    """
     _put(folder, "squeue", SQUEUE.format(python=sys.executable, table=json.dumps(table)))
 
 

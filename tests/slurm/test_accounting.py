@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -33,8 +34,13 @@ def environment(release: str, tmp_path: Path) -> dict[str, str]:
     return {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
 
 
+def keys(jobs: Iterable[object]) -> dict[str, str]:
+    """The jobs with the key of their submission."""
+    return dict.fromkeys(map(str, jobs), "0a")
+
+
 def told(environment: dict[str, str]) -> list[JobInAccounting]:
-    found = accounting(range(1, 16), SINCE, environment)
+    found = accounting(keys(range(1, 16)), SINCE, environment)
     assert found is not None
     return found
 
@@ -70,8 +76,8 @@ def test_the_last_run_of_a_requeued_job_counts(environment: dict[str, str]) -> N
 )
 def test_without_a_database_nothing_is_known(tmp_path: Path, says: str) -> None:
     fakes.failing(tmp_path, "sacct", says)
-    assert accounting([1], SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) is None
-    assert usage([1], SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) is None
+    assert accounting(keys([1]), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) is None
+    assert usage(keys([1]), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) is None
 
 
 def test_what_jobs_have_used(tmp_path: Path) -> None:
@@ -83,7 +89,7 @@ def test_what_jobs_have_used(tmp_path: Path) -> None:
     one_node = JobUsage(job="2", used_s=6, limit_s=300, cpus=2, memory_mib=600, memory_bytes=5_001_216)
     task = JobUsage(job="3", used_s=5, limit_s=300, cpus=1, memory_mib=200, memory_bytes=64_237_568)
     both = 116_383_744 + 2 * 218_284_032
-    assert usage(range(1, 7), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) == [
+    assert usage(keys(range(1, 7)), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) == [
         JobUsage(
             job="1", used_s=21, limit_s=600, nodes=2, cpus=8, gpus=4, memory_mib=1024, cpu_s=1, memory_bytes=both
         ),
@@ -93,7 +99,7 @@ def test_what_jobs_have_used(tmp_path: Path) -> None:
         replace(one_node, used_s=7, memory_bytes=169_107_456),
         JobUsage(job="6", used_s=8, limit_s=300, cpus=1, memory_mib=200),
     ]  # fmt: skip
-    assert usage([], SINCE, {}) == []
+    assert usage({}, SINCE, {}) == []
 
 
 def test_odd_values_of_what_was_used_are_not_known(tmp_path: Path) -> None:
@@ -104,7 +110,7 @@ def test_odd_values_of_what_was_used_are_not_known(tmp_path: Path) -> None:
     ]
     (tmp_path / "sacct.json").write_text(json.dumps(recorded))
     fakes.sacct(tmp_path, tmp_path / "sacct.json")
-    found = usage([6], SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    found = usage(keys([6]), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
     assert found == [JobUsage(job="6", used_s=60, gpus=3, cpu_s=86_403)]
 
 
@@ -112,19 +118,19 @@ def test_a_database_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(command, "QUERY_TIMEOUT_S", 0.5)
     (tmp_path / "sacct").write_text("#!/bin/sh\nexec sleep 500\n")
     (tmp_path / "sacct").chmod(0o755)
-    assert accounting([1], SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) is None
+    assert accounting(keys([1]), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) is None
 
 
 def test_other_failures_are_told(tmp_path: Path) -> None:
     fakes.failing(tmp_path, "sacct", "sacct: fatal: Bad job/step specified: abc")
     with pytest.raises(SlurmError, match="Bad job/step specified: abc"):
-        accounting(["abc"], SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+        accounting(keys(["abc"]), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
     with pytest.raises(SlurmError, match="there is no sacct here"):
-        accounting([1], SINCE, {"PATH": str(tmp_path / "nowhere")})
-    assert accounting([], SINCE, {}) == []
+        accounting(keys([1]), SINCE, {"PATH": str(tmp_path / "nowhere")})
+    assert accounting({}, SINCE, {}) == []
 
 
 def test_a_real_slurm_without_a_database(cluster: Cluster, tmp_path: Path) -> None:
     cluster.commands(tmp_path, "sacct")
-    assert accounting([1], SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) is None
-    assert usage([1], SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) is None
+    assert accounting(keys([1]), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) is None
+    assert usage(keys([1]), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) is None

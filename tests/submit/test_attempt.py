@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from sbatchgen.runs.index import LOST, Index, place
+from sbatchgen.runs.record import records
 from sbatchgen.submit import attempt
 from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster
@@ -33,6 +35,8 @@ drop) echo "${!#}" >>queue; echo 'TIMED_OUT' >&2; exit 1 ;;
 late) (sleep 1; echo "${!#}" >>queue) >/dev/null 2>&1 & echo 'TIMED_OUT' >&2; exit 1 ;;
 restart) echo 2 >boot; echo 'TIMED_OUT' >&2; exit 1 ;;
 killed) kill -KILL $$ ;;
+murder) echo "${!#}" >>queue; kill -KILL $PPID ;;
+orphan) kill -KILL $PPID; sleep 1; echo "${!#}" >>queue ;;
 *) echo "${plan[calls]}" >&2; exit 1 ;;
 esac
 """.replace("TIMED_OUT", TIMED_OUT)
@@ -102,8 +106,8 @@ def test_a_job_is_submitted_exactly_once(
     assert (result.status, result.out) == (0, "4711\n"), result.err
     assert int((slurm / "calls").read_text()) == calls
     assert len((slurm / "queue").read_text().splitlines()) == 1
-    with closing(Index(place(os.environ))) as index:
-        assert [(job.id, job.ended) for job in index.jobs()] == [("4711", False)]
+    index = Index(place(os.environ))
+    assert [(job.id, job.ended) for job in index.jobs()] == [("4711", False)]
 
 
 @pytest.mark.slow
@@ -125,9 +129,9 @@ def test_where_nobody_knows_nothing_is_submitted_again(slurm: Path, command: Com
     assert (result.status, result.out) == (5, "")
     assert "no such job is in the queue\n  fix: the job may be there, or still come" in result.err
     assert (slurm / "calls").read_text() == "1\n"
-    with closing(Index(place(os.environ))) as index:
-        (job,) = index.jobs()
-        assert (job.id, job.state) == ("", LOST)
+    index = Index(place(os.environ))
+    (job,) = index.jobs()
+    assert (job.id, job.state) == ("", LOST)
     (slurm / "queue").write_text(f"/home/ann/tmp/sbatchgen-{job.key}-abc/job.sh\n")  # it came after all
     (row,) = json.loads(command("status", "--format", "json").out)["runs"]
     assert [(one["id"], one["state"]) for one in row["jobs"]] == [("4711", "PENDING")]
@@ -139,8 +143,8 @@ def test_a_refused_job_is_in_no_index(slurm: Path, command: Command) -> None:
     assert (result.status, result.out) == (5, "")
     assert "Invalid qos specification" in result.err
     assert (slurm / "calls").read_text() == "1\n"
-    with closing(Index(place(os.environ))) as index:
-        assert (index.jobs(), index.runs()) == ([], [])
+    index = Index(place(os.environ))
+    assert (index.jobs(), index.runs()) == ([], [])
 
 
 @pytest.mark.slow
@@ -154,8 +158,8 @@ def test_a_controller_that_stays_down_ends_with_5_and_nothing_half_done(
     assert "note: Slurm's controller does not answer: trying again for 0.3 s\n" in result.err
     assert "Slurm's controller can't be reached from here" in result.err
     assert int((slurm / "calls").read_text()) > 1
-    with closing(Index(place(os.environ))) as index:
-        assert (index.jobs(), index.runs()) == ([], [])
+    index = Index(place(os.environ))
+    assert (index.jobs(), index.runs()) == ([], [])
 
 
 CHAIN = ("submit", "single", "--profile", "troila", "--chain", "3", "--yes")
@@ -169,10 +173,30 @@ def test_each_job_of_a_chain_waits_for_all_before_it(slurm: Path, command: Comma
     before = "--dependency=afterok:7,afternotok"
     end = "--kill-on-invalid-dep=yes"
     assert (slurm / "options").read_text() == f"\n{before}:4711 {end}\n{before}:4711:4712 {end}\n"
-    assert (slurm / "runs/single/chain").read_text() == "4711 4712 4713\n"
-    with closing(Index(place(os.environ))) as index:
-        assert [(job.run, job.id) for job in index.jobs()] == [("single", str(4711 + n)) for n in range(3)]
+    keys = [one.key for one in records(slurm / "runs/single")]
+    assert [key[16:] for key in keys] == ["00", "01", "02"]
+    assert len({key[:16] for key in keys}) == 1
+    index = Index(place(os.environ))
+    assert [(job.run, job.id) for job in index.jobs()] == [("single", str(4711 + n)) for n in range(3)]
     assert len([*(slurm / "runs/single").glob("job-*.json")]) == 3
+
+
+@pytest.mark.parametrize("moment", ["murder", "orphan"])
+def test_a_job_of_a_killed_command_is_known_to_the_next_one(
+    slurm: Path, command: Command, moment: str
+) -> None:
+    """Killed before it had the id, and while sbatch, which goes on, holds the lock of the run folder."""
+    words = ("submit", "single", "--profile", "troila", "--yes")
+    (slurm / "plan").write_text(f"{moment}\naccept\n")
+    killed = subprocess.run([sys.executable, "-m", "sbatchgen", *words], capture_output=True, check=False)
+    assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, b"")
+    again = command(*words)
+    assert (again.status, again.out) == (3, "")
+    assert "job 4711 uses this run folder too, and is waiting" in again.err
+    (kept,) = records(slurm / "runs/single")
+    assert (kept.job, kept.command[:2]) == ("4711", ("sbatchgen", "render"))
+    assert "4711" in command("status").out
+    assert int((slurm / "calls").read_text()) == 1
 
 
 @pytest.mark.slow
@@ -184,10 +208,9 @@ def test_a_chain_of_which_a_job_is_refused_is_shorter_and_says_so(
     result = command(*CHAIN)
     assert (result.status, result.out) == (5, "4711\n4712\n")
     assert why in result.err
-    assert "2 of 3 jobs of the chain are submitted, and go on with the training" in result.err
-    assert (slurm / "runs/single/chain").read_text() == "4711 4712\n"
-    with closing(Index(place(os.environ))) as index:
-        known = [(job.id, job.state) for job in index.jobs()]
+    assert "2 of 3 jobs of the chain are submitted, and continue the training" in result.err
+    index = Index(place(os.environ))
+    known = [(job.id, job.state) for job in index.jobs()]
     assert known == [("4711", ""), ("4712", ""), *([("", LOST)] if third == TIMED_OUT else [])]
 
 
@@ -196,8 +219,8 @@ def test_a_script_can_not_be_found_by_its_own_folder(slurm: Path, command: Comma
     (slurm / "plan").write_text("accept")
     (slurm / "queue").write_text("/home/ann/sbatchgen-c0ffee/job.sh\n/home/ann/sbatchgen-/x/job.sh\n")
     assert command("submit", "job.sh", "--yes").out == "4713\n"
-    with closing(Index(place(os.environ))) as index:
-        assert [job.id for job in index.jobs()] == ["4713"]
+    index = Index(place(os.environ))
+    assert [job.id for job in index.jobs()] == ["4713"]
 
 
 @pytest.fixture(scope="module")

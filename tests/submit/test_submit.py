@@ -310,7 +310,7 @@ def test_a_folder_that_can_not_be_made_is_told(record: Path, folder: Path, comma
     (folder / "runs").write_text("a file")
     result = command("submit", "single", "--profile", "troila", "--yes")
     assert result.status == 3
-    assert "can't make the folder" in result.err
+    assert "can't make the run folder" in result.err
     assert not (record / "argv").exists()
 
 

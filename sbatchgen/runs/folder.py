@@ -1,0 +1,115 @@
+"""A run folder belongs to its user alone: others may read it, and only its user writes it.
+
+Job scripts, commands and the trainer believe what is in a run folder. training/files.py and a line of the job
+script check the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from sbatchgen import files
+from sbatchgen.errors import DocumentError, Problem
+from sbatchgen.files import OTHERS_WRITE
+from sbatchgen.inputs.trust import user_name
+from sbatchgen.quoting import word
+
+LOCK = "submit.lock"  # held from the check of a submission to its record
+LOCK_S = 180.0  # sbatch itself tries again for two minutes
+ANOTHER = "name another folder: --run-dir"
+
+
+def refusal(run_dir: Path) -> Problem | None:
+    """Return why a folder can't be a run folder; None if it can, or does not exist yet."""
+    real = Path(os.path.realpath(run_dir.parent))
+    for folder in dict.fromkeys((*run_dir.absolute().parents, real, *real.parents)):
+        with contextlib.suppress(OSError):
+            mode = folder.stat().st_mode
+            if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+                what = f"everybody can replace the run folder {run_dir}: {folder} is writable by all"
+                return Problem(what, fix=f"chmod o-w {word(str(folder))}; or {ANOTHER}")
+    try:
+        status = run_dir.lstat()
+    except OSError:
+        return None
+    if stat.S_ISLNK(status.st_mode):
+        target = word(os.path.realpath(run_dir))
+        return Problem(f"the run folder {run_dir} is a link", fix=f"name its target: --run-dir {target}")
+    if not stat.S_ISDIR(status.st_mode):
+        return Problem(f"the run folder {run_dir} is a file", fix=ANOTHER)
+    for path, inside in ((run_dir, status), *_entries(run_dir)):
+        if inside.st_uid != os.geteuid() and (inside.st_uid or path == run_dir):
+            where = "the run folder" if path == run_dir else "a file in the run folder"
+            fix = "" if path == run_dir else f"look at it, then remove it: rm -r {word(str(path))}; or "
+            return Problem(
+                f"{where} belongs to another user ({user_name(inside.st_uid)}): {path}", fix=fix + ANOTHER
+            )
+    return None
+
+
+def make(run_dir: Path) -> None:
+    """Make a run folder, or take the write permission of others from one of this user.
+
+    Raises:
+        DocumentError: Somebody else can write it, or it can't be made.
+    """
+    try:
+        run_dir.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            run_dir.mkdir(mode=0o755)
+    except OSError as error:
+        what = f"can't make the run folder {run_dir}: {error.strerror}"
+        raise DocumentError.of(what, fix="name a folder that you can write into: --run-dir") from error
+    if problem := refusal(run_dir):
+        raise DocumentError([problem])
+    for path, status in ((run_dir, run_dir.lstat()), *_entries(run_dir)):
+        if (
+            status.st_mode & OTHERS_WRITE
+            and not stat.S_ISLNK(status.st_mode)
+            and status.st_uid == os.geteuid()
+        ):
+            path.chmod(stat.S_IMODE(status.st_mode) & ~OTHERS_WRITE)
+
+
+def _entries(run_dir: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Yield the files of a run folder and those of its checkpoints, which an earlier version left open."""
+    for folder in (run_dir, run_dir / "checkpoints"):
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            yield from ((Path(entry.path), entry.stat(follow_symlinks=False)) for entry in entries)
+
+
+@contextlib.contextmanager
+def only_owner_writes() -> Iterator[None]:
+    """Let this process and the programs that it starts make files that only their owner can write."""
+    old = os.umask(0o077)
+    os.umask(old | OTHERS_WRITE)
+    try:
+        yield
+    finally:
+        os.umask(old)
+
+
+@contextlib.contextmanager
+def locked(run_dir: Path) -> Iterator[int | None]:
+    """Hold the lock for submissions into a run folder.
+
+    Yields:
+        The file descriptor of the lock, for sbatch: the lock is held until sbatch has ended too, even if this
+        process is killed. None on a file system without locks.
+
+    Raises:
+        DocumentError: Another process holds the lock for too long.
+        OSError: The file of the lock can't be made.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with os.fdopen(os.open(run_dir / LOCK, flags, 0o644), "rb") as file:
+        try:
+            works = files.lock(file.fileno(), LOCK_S)
+        except BlockingIOError as error:
+            what = f"another sbatchgen has been submitting into {run_dir} for {LOCK_S:g} s"
+            raise DocumentError.of(what, fix="wait for it, or end it") from error
+        yield file.fileno() if works else None
