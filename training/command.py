@@ -14,6 +14,7 @@ from pathlib import Path
 
 from training.config import Config, parse
 from training.errors import DONE, FAILED, PREEMPTED, FolderError, NotFiniteError, UserError, one_line
+from training.files import OTHERS_WRITE
 from training.output.log import complain, mark_failed
 from training.processes import spawn
 from training.processes.jobscript import PARENT, leave_status, reads_status
@@ -24,6 +25,7 @@ from training.runfolder import look
 
 def main(argv: list[str]) -> int:
     """Run the command line `argv`. torch is imported late: a wrong flag is reported at once."""
+    os.umask(os.umask(0o077) | OTHERS_WRITE)  # inherited by what it starts
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # of torch; not needed here
     config: Config | None = None
     try:
@@ -61,7 +63,12 @@ def _print_look(config: Config) -> int:
     """Print as JSON what a start would do."""
     import json
 
-    print(json.dumps(dataclasses.asdict(look(config, _number("WORLD_SIZE") or 1))))
+    try:
+        start = look(config, _number("WORLD_SIZE") or 1)
+    except OSError as error:
+        what = f"cannot read the run folder ({one_line(error)})"
+        raise UserError(what, at=config.run_dir, fix="another --run-dir") from error
+    print(json.dumps(dataclasses.asdict(start)))
     return DONE
 
 

@@ -1,40 +1,84 @@
-"""Files in folders where others may write: never follows a link, never waits on a FIFO."""
+"""The run folder, which is its user's alone, and its files: follows no link, waits on no FIFO."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import json
 import os
 import secrets
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, cast
+
+from training.errors import FolderError
 
 SMALL = 1 << 20  # bytes that are read at most of a status, lock or stop file
+OTHER = "another --run-dir"
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
-def open_regular(path: Path, flags: int) -> int:
-    """A descriptor of a regular file, opened with `flags` of os.open.
+def own_folder(path: Path, *inside: str, make: bool = True) -> None:
+    """Let nobody else write in the run folder, which is made, and in these inside; else only check that.
 
     Raises:
-        OSError: EINVAL if the file is not a regular one, ELOOP if it is a link; else as os.open raises it.
+        FolderError: If others could have written there.
+        OSError: If it cannot be made or read.
     """
-    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
+    absolute = Path(os.path.abspath(path))  # noqa: PTH100 - follows no link
+    real = Path(os.path.realpath(absolute.parent))
+    for above in {*absolute.parents, real, *real.parents}:
+        with contextlib.suppress(OSError):  # it is missing
+            if above.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+                raise FolderError("everybody can replace the run folder", at=str(above), fix=OTHER)
+    if absolute.is_symlink():
+        raise FolderError("the run folder is a link", at=str(path), fix=f"--run-dir {os.path.realpath(path)}")
+    if make:
+        path.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(OSError, AttributeError):  # not on Linux; it would overrule the umask
+            os.removexattr(path, "system.posix_acl_default")
+    for folder in (path, *(Path(os.path.realpath(path / name)) for name in inside)):
+        _own(folder, change=make)
+        for entry in folder.iterdir() if folder.is_dir() else ():
+            _own(entry, 0, change=make)
+
+
+def _own(path: Path, *others: int, change: bool) -> None:
+    """Check that a file or folder is ours, or of these users, and let nobody else write it."""
+    with contextlib.suppress(FileNotFoundError):  # of a job that runs there
+        found, me = path.lstat(), os.geteuid()
+        if found.st_uid not in {me, *others}:
+            what = f"the run folder, or what is in it, belongs to another user ({found.st_uid})"
+            raise FolderError(what, at=str(path), fix=OTHER)
+        if change and found.st_uid == me and found.st_mode & OTHERS_WRITE and not path.is_symlink():
+            path.chmod(stat.S_IMODE(found.st_mode) & ~OTHERS_WRITE)
+
+
+def open_regular(path: Path, mode: str = "rb", *, follow: bool = False) -> IO[bytes]:
+    """Open a regular file, for "ab" without a buffer; OSError if it is none, or a link without `follow`."""
+    how = os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    buffering = 0 if mode == "ab" else -1
+    file = open(path, mode, buffering, opener=lambda name, flags: os.open(name, flags | how, 0o644))  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
         raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return descriptor
+    return cast("IO[bytes]", file)
 
 
 def read_small(path: Path, *, most: int = SMALL) -> bytes:
     """The first `most` bytes of a regular file; raises OSError as `open_regular` does."""
-    with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:
+    with open_regular(path) as file:
         return file.read(most)
 
 
-def create(path: Path) -> int:
-    """A descriptor of a new file; raises FileExistsError if there is a file or a link."""
-    return open_regular(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+def parse(text: bytes) -> dict[str, Any]:
+    """The JSON object in a text; empty if there is none."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def temporary_name(path: Path) -> Path:
@@ -50,7 +94,7 @@ def replace(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
     """
     new = temporary_name(path)
     try:
-        with os.fdopen(create(new), "wb") as file:
+        with new.open("xb") as file:
             fill(file)
         new.replace(path)
     except BaseException:

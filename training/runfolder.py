@@ -121,8 +121,21 @@ def read_saved(run_dir: Path, path: Path) -> Saved:
         if event.get("event") == "start":
             start = event
         elif event.get("event") == "save" and _is_of(event, known.name):
-            known = _update(known, start, event)
+            settings = start.get("settings")
+            known = dataclasses.replace(
+                known,
+                step=_count(event.get("step")) or known.step,
+                epoch=_count(event.get("epoch")),
+                job=str(start.get("job") or ""),
+                settings=settings if isinstance(settings, dict) else {},
+                samples=_count(start.get("train_samples")),
+            )
     return known
+
+
+def _count(value: Any) -> int | None:
+    """A number of things in an event; None if it is of another type or absurd."""
+    return value if isinstance(value, int) and 0 <= value < 1 << 53 else None
 
 
 def _is_of(save: dict[str, Any], name: str) -> bool:
@@ -130,17 +143,3 @@ def _is_of(save: dict[str, Any], name: str) -> bool:
     if name == f"{CHECKPOINTS}/{BEST}":
         return save.get("best") is True
     return name in {save.get("checkpoint"), f"{CHECKPOINTS}/{save.get('also')}"}
-
-
-def _update(known: Saved, start: dict[str, Any], save: dict[str, Any]) -> Saved:
-    """The same with the facts of two events, whose values may have any type: others may write to the file."""
-    step, epoch = save.get("step"), save.get("epoch")
-    samples, settings = start.get("train_samples"), start.get("settings")
-    return dataclasses.replace(
-        known,
-        step=step if isinstance(step, int) and step else known.step,
-        epoch=epoch if isinstance(epoch, int) else None,
-        job=str(start.get("job") or ""),
-        settings=settings if isinstance(settings, dict) else {},
-        samples=samples if isinstance(samples, int) and 0 < samples < 1 << 53 else None,
-    )

@@ -38,11 +38,18 @@ def weights(run_dir: Path) -> dict[str, torch.Tensor]:
     return found
 
 
-def state(step: int) -> dict[str, Any]:
+def state(step: int, weight: torch.Tensor | None = None) -> dict[str, Any]:
     return {
-        "model": {"w": torch.full((64, 64), float(step))},
+        "model": {"w": torch.full((64, 64), float(step)) if weight is None else weight},
         "optimizer": {"state": {}, "param_groups": []},
         "step": step,
+        "epoch": 0,
+        "consumed": 0,
+        "best": -1.0,
+        "sums": [0.0, 0.0, 0.0],
+        "config": {"train_samples": 250},
+        "epochs": 1,
+        "world": 1,
     }
 
 

@@ -8,7 +8,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -158,10 +158,10 @@ def test_a_full_disk_does_not_end_the_training(
             raise OSError(errno.ENOSPC, "No space left on device")
         return written(path, fill)
 
-    def opened(path: Path, flags: int) -> int:
-        if flags & os.O_APPEND and clock["step"] == 4:
+    def opened(path: Path, mode: str = "rb") -> IO[bytes]:
+        if mode == "ab" and clock["step"] == 4:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return append(path, flags)
+        return append(path, mode)
 
     monkeypatch.setattr(checkpoint, "_write", full)
     monkeypatch.setattr("training.output.log.open_regular", opened)
@@ -202,7 +202,7 @@ def test_only_a_last_save_that_fails_is_a_failure(
 def test_no_half_line_in_the_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log(run_dir=tmp_path, speaks=True)
     log.event("one")
-    write = os.fdopen
+    write = files.open_regular
 
     class Short:
         """A file on a disk with ten bytes left."""
@@ -223,9 +223,7 @@ def test_no_half_line_in_the_events(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             return int(self.file.write(data[:10]))
 
     with monkeypatch.context() as patched:
-        patched.setattr(
-            "training.output.log.os.fdopen", lambda *args, **kwargs: Short(write(*args, **kwargs))
-        )
+        patched.setattr("training.output.log.open_regular", lambda *args: Short(write(*args)))
         log.event("two")
     log.event("three")
 

@@ -48,11 +48,11 @@ def take(folder: Path) -> tuple[RunLock, list[str]]:
 
 def test_taken_released_and_taken_again(tmp_path: Path) -> None:
     for _ in range(2):
-        made, lines = take(tmp_path / "run")
+        made, lines = take(tmp_path)
         assert not lines
         made.check()
         made.release()
-        assert list((tmp_path / "run").iterdir()) == []
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_the_second_of_one_machine_is_told_who_has_it(

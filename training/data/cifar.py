@@ -82,39 +82,26 @@ def _from_python(data: bytes) -> tuple[torch.Tensor, torch.Tensor]:
     return images, torch.tensor(labels, dtype=torch.uint8)
 
 
-class _Array:
-    """Takes the place of a NumPy array: only its bytes."""
+class _StandIn:
+    """Takes the place of a NumPy array, of which it has the bytes, or of a data type."""
 
     values = b""
-
-    def __setstate__(self, state: Any) -> None:
-        values = state[-1] if isinstance(state, tuple) else None
-        if not isinstance(values, bytes):
-            raise pickle.UnpicklingError("an array without values")
-        self.values = values
-
-
-class _Kind:
-    """Takes the place of a NumPy data type, which is ignored."""
 
     def __init__(self, *_: Any) -> None:
         pass
 
-    def __setstate__(self, _state: Any) -> None:
-        pass
-
-
-def _array(*_: Any) -> _Array:
-    return _Array()
+    def __setstate__(self, state: Any) -> None:
+        if isinstance(state, tuple) and isinstance(state[-1], bytes):
+            self.values = state[-1]
 
 
 class _Plain(pickle.Unpickler):
     """Reads only the objects that these files have."""
 
     names = {  # noqa: RUF012 - constant
-        ("numpy.core.multiarray", "_reconstruct"): _array,
-        ("numpy", "ndarray"): _Array,
-        ("numpy", "dtype"): _Kind,
+        ("numpy.core.multiarray", "_reconstruct"): _StandIn,
+        ("numpy", "ndarray"): _StandIn,
+        ("numpy", "dtype"): _StandIn,
     }
 
     def find_class(self, module: str, name: str) -> Any:

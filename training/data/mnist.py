@@ -69,11 +69,9 @@ def _read_array(file: IO[bytes], dimensions: int) -> torch.Tensor:
     if len(data) != values:
         held = f"more than {values}" if len(data) > values else len(data)
         raise ValueError(f"holds {held} values where its header says {values}")
-    return (
-        torch.frombuffer(data, dtype=torch.uint8).view(sizes)
-        if values
-        else torch.empty(sizes, dtype=torch.uint8)
-    )
+    if not values:
+        return torch.empty(sizes, dtype=torch.uint8)
+    return torch.frombuffer(data, dtype=torch.uint8).view(sizes)
 
 
 def _find(folder: Path, name: str) -> Path:

@@ -16,6 +16,12 @@ from torch import nn
 from training.config import Config
 
 EMA_WARM_UP = 10  # steps in which the mean forgets the random initial weights
+# What each optimizer keeps for a weight.
+KEPT: dict[type[torch.optim.Optimizer], set[str]] = {
+    torch.optim.SGD: {"momentum_buffer"},
+    torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"},
+    torch.optim.Adadelta: {"step", "square_avg", "acc_delta"},
+}
 
 
 def build_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
@@ -43,6 +49,30 @@ def _fused(
         return kind([dict(group) for group in groups], fused=True, **how)  # a refusal changes them
     except (TypeError, RuntimeError):
         return kind(groups, **how)
+
+
+def load_state(optimizer: torch.optim.Optimizer, stored: dict[str, Any]) -> None:
+    """Load a state_dict with its rate, else the present settings: a fused optimizer loads to the device.
+
+    If it is not for these weights, an error of any type is raised, and the optimizer is as before.
+    """
+    groups = [
+        now | {"params": group["params"], "lr": group["lr"]}
+        for group, now in zip(stored["param_groups"], optimizer.state_dict()["param_groups"], strict=True)
+    ]
+    numbers = [number for group in groups for number in group["params"]]
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    state = {}
+    for number, weight in zip(numbers, weights, strict=True):
+        kept = {name: value for name, value in stored["state"].get(number, {}).items() if value is not None}
+        plain = all(value.layout is torch.strided and value.device.type == "cpu" for value in kept.values())
+        shapes = {name: value.shape for name, value in kept.items() if value.is_floating_point()}
+        wanted = {name: () if name == "step" else weight.shape for name in KEPT[type(optimizer)]}
+        if kept and not (plain and shapes == wanted and kept.get("step", 0) >= 0):
+            raise ValueError(f"the optimizer's state of weight {number} has other parts or shapes")
+        if kept:
+            state[number] = kept
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
 def state_bytes(config: Config, model: nn.Module) -> int:
@@ -91,8 +121,10 @@ class Ema:
         return dict(zip(self._names, self._means, strict=True))
 
     def load(self, state: dict[str, torch.Tensor]) -> None:
-        """Restore the means; a weight without one starts with its present value."""
+        """Restore the means, a weight without one from its present value; ValueError if one does not fit."""
         for name, mean, weight in zip(self._names, self._means, self._weights, strict=True):
+            if state.get(name, weight).shape != weight.shape:
+                raise ValueError(f"the mean of {name} has another shape")
             mean.copy_(state.get(name, weight))
 
     @contextlib.contextmanager

@@ -17,13 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from training.errors import one_line
-from training.files import open_regular, read_small, replace
+from training.errors import FolderError, one_line
+from training.files import open_regular, own_folder, parse, read_small, replace
 from training.output.bar import Bar
 from training.output.curves import Curves
 
 STATUS = "status.json"
 EVENTS = "events.jsonl"
+MOST, LONGEST = 1 << 28, 1 << 16  # bytes of all events and of one that are read
 # A full disk or a closed pipe does not end the run: the line is lost.
 LOST = contextlib.suppress(OSError)
 
@@ -125,7 +126,7 @@ def _append(path: Path, data: bytes, *, make_folder: bool = False) -> None:
     """Add a whole line or record, or nothing: half a line would make the next one unreadable."""
     if make_folder:
         path.parent.mkdir(exist_ok=True)
-    with os.fdopen(open_regular(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY), "ab", buffering=0) as file:
+    with open_regular(path, "ab") as file:
         before = file.seek(0, os.SEEK_END)
         if file.write(data) != len(data):
             file.truncate(before)
@@ -143,9 +144,9 @@ def mark_failed(run_dir: Path, reason: str, status: int) -> None:
         return
     facts = {"state": "failed", **progress_of(known), "reason": reason, **_now(), "exit": status}
     try:
-        run_dir.mkdir(parents=True, exist_ok=True)
+        own_folder(run_dir)
         write_json(run_dir / STATUS, facts)
-    except OSError as error:
+    except (OSError, FolderError) as error:
         complain(f"cannot write {run_dir / STATUS}: {error}")
 
 
@@ -161,21 +162,18 @@ def progress_of(status: dict[str, Any]) -> dict[str, Any]:
 
 def read_status(run_dir: Path) -> dict[str, Any]:
     """The contents of status.json; empty if it is missing or unreadable."""
-    try:
-        known = json.loads(read_small(run_dir / STATUS))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return known if isinstance(known, dict) else {}
+    with contextlib.suppress(OSError):
+        return parse(read_small(run_dir / STATUS))
+    return {}
 
 
 def read_events(run_dir: Path) -> Iterator[dict[str, Any]]:
-    """The events so far, without broken lines."""
-    with contextlib.suppress(OSError), os.fdopen(open_regular(run_dir / EVENTS, os.O_RDONLY), "rb") as file:
-        for line in file:
-            with contextlib.suppress(ValueError, RecursionError):
-                event = json.loads(line)
-                if isinstance(event, dict):
-                    yield event
+    """The events so far, without broken lines; of a file larger than MOST, those at its end."""
+    with contextlib.suppress(OSError), open_regular(run_dir / EVENTS) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - MOST))
+        while line := file.readline(LONGEST):
+            if event := parse(line):
+                yield event
 
 
 def format_duration(seconds: float) -> str:

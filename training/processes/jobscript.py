@@ -10,7 +10,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from training.files import create, open_regular, read_small
+from training.files import open_regular, read_small
 
 STOP = "stop"  # the stop file in the run folder, also without a script
 LIMIT, CANCELLED = "limit", "cancelled"  # what the script writes into it
@@ -35,7 +35,7 @@ def may_ask_again() -> bool:
 
 def ask_again() -> None:
     """Ask the script to start the job again; raises OSError if the file cannot be made."""
-    os.close(open_regular(Path(os.environ[AGAIN_FILE]), os.O_CREAT | os.O_WRONLY))
+    open_regular(Path(os.environ[AGAIN_FILE]), "ab").close()
 
 
 def reads_status() -> bool:
@@ -50,5 +50,5 @@ def leave_status(status: int) -> None:
     """
     if not reads_status():
         return
-    with contextlib.suppress(OSError), os.fdopen(create(Path(os.environ[EXIT_FILE])), "wb") as file:
+    with contextlib.suppress(OSError), Path(os.environ[EXIT_FILE]).open("xb") as file:
         file.write(f"{status}\n".encode())

@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from training.config import Config, critical_settings, global_batch
 from training.data.datasets import load_data
 from training.errors import DONE, PREEMPTED, FolderError, UserError, one_line
+from training.files import own_folder
 from training.model.models import build_model, load_weights
 from training.model.optimizer import Ema, build_optimizer, state_bytes
 from training.model.precision import build_scaler, warn_of_bf16
@@ -42,7 +43,7 @@ from training.run.usage import Usage, add_up, gpus_of
 from training.runfolder import read_saved
 from training.saving import checkpoint
 from training.saving.lock import RunLock
-from training.saving.names import list_checkpoints
+from training.saving.names import CHECKPOINTS, list_checkpoints
 
 
 def run(config: Config, place: Place, stop: Stop) -> int:
@@ -90,12 +91,13 @@ def _run(  # noqa: PLR0917 - what `run` has
 
 
 def _open_run(lock: RunLock, log: Log) -> FolderError | None:
-    """Lock the run folder and set the state to running, before anything can hang; returns the error, if any.
+    """Take the run folder and set the state to running, before anything can hang; returns the error, if any.
 
     Step, epoch and checkpoint of an earlier start are kept.
     """
     run_dir = log.run_dir
     try:
+        own_folder(run_dir, CHECKPOINTS)
         lock.take(log.say)
         log.status("running", **progress_of(read_status(run_dir)))
     except FolderError as error:

@@ -121,22 +121,19 @@ def train_step(session: Session, batches: Iterator[Batch], counts: list[int], *,
     world, config = session.world, session.config
     sums = torch.zeros(3, dtype=torch.float64, device=world.device)
     session.optimizer.zero_grad(set_to_none=True)
-    alone = getattr(
-        session.trained, "no_sync", contextlib.nullcontext
-    )  # gradients are averaged in the last part
+    # gradients are averaged in the last part
+    alone = getattr(session.trained, "no_sync", contextlib.nullcontext)
     for part, count in enumerate(counts, start=1):
         with session.usage.waiting():
             x_BCHW, y_B = next(batches)
-        _seed(
-            world.device, mix("step", config.seed, step, world.rank, part)
-        )  # reading images may use random numbers too
+        # reading images may use random numbers too
+        _seed(world.device, mix("step", config.seed, step, world.rank, part))
         real = float(world.rank < count)
         with contextlib.nullcontext() if part == len(counts) else alone():
             with autocast(config, world.device):
                 logits_BK = session.trained(set_memory_format(session, x_BCHW))
-            smooth = config.label_smoothing
             losses_B = functional.cross_entropy(
-                logits_BK.float(), y_B, reduction="none", label_smoothing=smooth
+                logits_BK.float(), y_B, reduction="none", label_smoothing=config.label_smoothing
             )
             loss = losses_B.sum() * (real * world.size / sum(counts))
             torch.autograd.backward(session.scaler.scale(loss) if session.scaler else loss)

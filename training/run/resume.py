@@ -7,19 +7,26 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import IO, Any
 
 from training.config import Config, changed_settings
-from training.errors import UserError
+from training.errors import UserError, one_line
+from training.files import own_folder
 from training.model.models import load_weights, rename_for
+from training.model.optimizer import load_state
 from training.output.log import read_events
 from training.processes.world import broadcast_bytes, on_rank0, together
 from training.run.session import Progress, Session
 from training.saving import checkpoint
-from training.saving.checkpoint import State
+from training.saving.checkpoint import MisfitError
 from training.saving.names import CHECKPOINTS, EPOCH_NAME
+from training.saving.reading import State
 
+PROGRESS = ("step", "epoch", "consumed", "best", "sums")  # what is saved of it
 # the position in an epoch is kept if these are unchanged
 SAME_SAMPLES = ("dataset", "train_samples", "seed")
+# a checkpoint's path (in the run folder, if it is there), bytes if other processes need them, what is in it
+Found = tuple[bytes, bytes, State, Progress]
 
 
 def checkpoint_folder(config: Config) -> Path:
@@ -44,11 +51,7 @@ def save(session: Session, progress: Progress, *, best: bool = False, must: bool
             "optimizer": session.optimizer.state_dict(),
             "scaler": session.scaler.state_dict() if session.scaler else {},
             "ema": session.ema.state() if session.ema else {},
-            "step": progress.step,
-            "epoch": progress.epoch,
-            "consumed": progress.consumed,
-            "best": progress.best,
-            "sums": progress.sums,
+            **{key: getattr(progress, key) for key in PROGRESS},
             "config": session.settings,
             "epochs": session.config.epochs,
             "world": session.world.size,
@@ -98,7 +101,7 @@ def restore(session: Session) -> Progress:
     if label is None or data is None:
         return Progress()
     name, state = label.decode(), found[2] if found else checkpoint.decode(io.BytesIO(data))
-    progress = together(world, lambda: _apply(session, state, name))
+    progress = together(world, lambda: found[3] if found else _apply(session, state, name))
     progress.checkpoint = name
     if config.evaluate:
         return progress
@@ -113,27 +116,29 @@ def restore(session: Session) -> Progress:
         epochs = f"--epochs was {state['epochs']}, now it is {config.epochs}"
         session.log.say(f"{epochs}: the cosine schedule changes from here on")
     session.log.event(
-        "resume",
-        step=progress.step,
-        epoch=progress.epoch,
-        consumed=progress.consumed,
-        checkpoint=name,
+        "resume", step=progress.step, epoch=progress.epoch, consumed=progress.consumed, checkpoint=name
     )
     session.log.say(f"Resuming from {progress.checkpoint}: epoch {progress.epoch + 1}, step {progress.step}")
     return progress
 
 
-def _find(session: Session) -> tuple[bytes, bytes, State] | None:
-    """The checkpoint to resume from: its path (in the run folder, if it is there), its bytes, its state."""
-    place, resume = checkpoint_folder(session.config), session.config.resume
-    if resume not in {"auto", "off"} and saved_by_this_job(Path(session.config.run_dir), os.environ):
+def _find(session: Session) -> Found | None:
+    """Find the checkpoint to resume from, and load it."""
+    config = session.config
+    run_dir, place, resume = Path(config.run_dir), checkpoint_folder(config), config.resume
+    if resume not in {"auto", "off"} and saved_by_this_job(run_dir, os.environ):
         resume = "auto"
-    found = checkpoint.find(place, resume, session.log.note)
-    if found is None:
-        return None
-    path, state = found
-    label = f"{place.name}/{path.name}" if path.parent == place else str(path)
-    return label.encode(), path.read_bytes() if session.world.size > 1 else b"", state
+    if config.evaluate and resume == "auto":
+        own_folder(run_dir, place.name, make=False)
+
+    def take(path: Path, state: State, file: IO[bytes]) -> Found:
+        label = f"{place.name}/{path.name}" if path.parent == place else str(path)
+        progress = _apply(session, state, label)
+        file.seek(0)
+        return label.encode(), file.read() if session.world.size > 1 else b"", state, progress
+
+    found: Found | None = checkpoint.find(place, resume, session.log.note, take)
+    return found
 
 
 def saved_by_this_job(run_dir: Path, environ: Mapping[str, str]) -> bool:
@@ -150,32 +155,41 @@ def saved_by_this_job(run_dir: Path, environ: Mapping[str, str]) -> bool:
 
 
 def _apply(session: Session, state: State, name: str) -> Progress:
-    """Load a state into the model and the optimizer."""
-    config = session.config
-    load_weights(session.model, state["model"], name)
-    means = rename_for(session.model, state.get("ema") or {})
-    if config.evaluate:
-        load_weights(session.model, rename_for(session.model, state["model"]) | means, name)
-        return Progress(step=state["step"], epoch=state["epoch"])
+    """Load a state into the model and the optimizer; of one that is refused, they may have a part.
+
+    Raises:
+        UserError: If it has other settings.
+        MisfitError: If it has the same, and does not fit.
+    """
     changed = changed_settings(session.settings, state["config"])
-    if changed and not config.allow_config_change:
+    if changed and not (session.config.evaluate or session.config.allow_config_change):
         what = "; ".join(f"{key} is {new}, but was {old}" for key, (old, new) in changed.items())
         fix = "the old ones, or --allow-config-change"
         raise UserError(f"other settings than the checkpoint's: {what}", at=name, fix=fix)
-    if "optimizer" not in changed:
-        stored, now = state["optimizer"], session.optimizer.state_dict()
-        # The present settings count, not the stored ones (the rate is set in each step). They are needed
-        # while loading: a fused optimizer has its state on the device.
-        groups = [
-            group | {key: value for key, value in wanted.items() if key not in {"params", "lr"}}
-            for group, wanted in zip(stored["param_groups"], now["param_groups"], strict=True)
-        ]
-        session.optimizer.load_state_dict(stored | {"param_groups": groups})
+    try:
+        return _load(session, state, name, changed)
+    except UserError as error:
+        raise error if changed else MisfitError(str(error)) from error
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        kind = UserError if changed else MisfitError
+        what = f"the state is of another model ({one_line(error)})"
+        raise kind(what, at=name, fix="the same --model") from error
+
+
+def _load(session: Session, state: State, name: str, changed: dict[str, Any]) -> Progress:
+    """The same, with these settings changed; raises an error of any of these types if it does not fit."""
+    means = rename_for(session.model, state.get("ema") or {})
+    if session.config.evaluate:
+        load_weights(session.model, rename_for(session.model, state["model"]) | means, name)
+        return Progress(step=state["step"], epoch=state["epoch"])
+    load_weights(session.model, state["model"], name)
     if session.ema:
         session.ema.load(means)
     if session.scaler and state.get("scaler"):
         session.scaler.load_state_dict(state["scaler"])
-    progress = Progress(**{key: state[key] for key in ("step", "epoch", "consumed", "best", "sums")})
+    if "optimizer" not in changed:
+        load_state(session.optimizer, state["optimizer"])
+    progress = Progress(**{key: state[key] for key in PROGRESS})
     if changed.keys() & set(SAME_SAMPLES):
         progress.consumed, progress.sums = 0, [0.0, 0.0, 0.0]
     return progress

@@ -29,9 +29,8 @@ class Progress:
     epoch: int = 0  # completed epochs
     consumed: int = 0  # samples of the current epoch
     best: float = -1.0  # highest validation accuracy, 0..1
-    sums: list[float] = field(
-        default_factory=lambda: [0.0, 0.0, 0.0]
-    )  # of the current epoch: loss, correct, samples
+    # of the current epoch: loss, correct, samples
+    sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     checkpoint: str | None = None  # the newest, as a path in the run folder
 
 
@@ -42,9 +41,8 @@ class Meter:
     began: float = field(default_factory=time.perf_counter)
     trained: int = 0  # samples since then, over all processes
     window_began: float = field(default_factory=time.perf_counter)
-    window: list[float] = field(
-        default_factory=lambda: [0.0, 0.0, 0.0]
-    )  # since the last progress line, as Progress.sums
+    # since the last progress line, as Progress.sums
+    window: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
 
     def restart(self) -> None:
         """Start a new window."""

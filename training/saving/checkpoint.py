@@ -7,14 +7,13 @@ does not depend on the number of processes. Only rank 0 calls these functions.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
-import pickle
 import shutil
-import warnings
-import zipfile
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
@@ -22,19 +21,18 @@ from typing import IO, Any, cast
 import torch
 
 from training import files
-from training.errors import UserError, one_line
+from training.errors import UserError
 from training.saving.names import BEST, EPOCH_NAME, list_checkpoints, step_of
+from training.saving.reading import FORMAT, CorruptError, State, load
 
-FORMAT = 1
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # a full disk, a quota, and an NFS server's error for both
-BROKEN = {errno.EINVAL, None}  # from a seek to a wrong offset in a corrupt archive
 
-State = dict[str, Any]
 Tell = Callable[[str], None]
+Take = Callable[[Path, State, IO[bytes]], Any]
 
 
-class CorruptError(Exception):
-    """The file is not a checkpoint, or was changed after it was written."""
+class MisfitError(UserError):
+    """The checkpoint is whole, and its settings are the present ones, but it is of another model."""
 
 
 def encode(state: State, file: IO[bytes]) -> None:
@@ -53,21 +51,11 @@ def export(path: Path, weights: dict[str, torch.Tensor]) -> None:
 
 
 def decode(source: Path | IO[bytes]) -> State:
-    """The state in a checkpoint, tensors on the CPU.
-
-    torch.load alone does not notice a changed byte; the checksums of the zip archive do.
-
-    Raises:
-        CorruptError: If a checksum is wrong, or there are other values than tensors and plain ones.
-        UserError: If a later version of this package wrote it.
-        OSError: If it cannot be read.
-    """
-    state = _loaded(source)
-    if not isinstance(state, dict) or not {"format", "model", "optimizer", "step"} <= state.keys():
-        raise CorruptError("it holds no training state")
-    if state["format"] != FORMAT:
-        what = f"the checkpoint has format {state['format']}, this package reads {FORMAT}"
-        raise UserError(what, fix="a newer package")
+    """The state in a checkpoint, tensors on the CPU; raises as `load` does."""
+    if isinstance(source, Path):
+        with files.open_regular(source, follow=True) as file:
+            return decode(file)
+    state: State = load(source)
     return state
 
 
@@ -75,13 +63,17 @@ def decode_weights(path: Path) -> dict[str, torch.Tensor]:
     """The weights in a file of this or another trainer, for --init-from; UserError if there are none."""
     fix = "a file of torch.save with a model_state_dict, state_dict or model in it"
     try:
-        state = _loaded(path, checked=False)
+        with files.open_regular(path, follow=True) as file:
+            state = load(file, checked=False)
     except (CorruptError, OSError) as error:
         raise UserError(f"cannot use these weights ({error})", at=str(path), fix=fix) from error
     for key in ("model", "model_state_dict", "state_dict"):
         if isinstance(state, dict) and isinstance(state.get(key), dict):
-            state = state[key] | (state.get("ema") or {})  # ours: those that are evaluated
-    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
+            means = state.get("ema")  # ours: those that are evaluated
+            state = state[key] | (means if isinstance(means, dict) else {})
+    if not isinstance(state, dict) or not all(
+        isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in state.items()
+    ):
         raise UserError("no weights found", at=str(path), fix=fix)
     return state
 
@@ -104,11 +96,11 @@ def save(folder: Path, state: State, *, step: int, keep: int, best: bool, epoch:
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
-        _delete_old(folder, keep=1)
+        _delete(list_checkpoints(folder)[1:])
         size = _write(path, lambda file: encode(state, file))
     for other in [BEST] * best + [EPOCH_NAME.format(epoch)] * bool(epoch):
         _link(path, folder / other)
-    _delete_old(folder, keep)
+    _delete(list_checkpoints(folder)[keep:])
     return path.name, size
 
 
@@ -128,7 +120,7 @@ def check_room(folder: Path, size: int, *, keep: int, tell: Tell) -> None:
     if not disk.total:
         return  # a network file system that does not tell
     known = list_checkpoints(folder)
-    held = {path: path.stat() for path in (*known, folder / BEST) if path.exists()}
+    held = {path: path.lstat() for path in (*known, folder / BEST) if os.path.lexists(path)}
     # all but the newest can be deleted, which frees their bytes unless best.pt is the same file
     deletable = sum(held[path].st_size for path in known[1:] if held[path].st_nlink == 1)
     if disk.free + deletable < size:
@@ -147,21 +139,22 @@ def prepare(folder: Path, resume: str, tell: Tell) -> None:
     """Make the folder and delete files of killed saves; with resume "off", move old checkpoints away."""
     if resume == "off" and folder.is_dir() and any(folder.iterdir()):
         names = (folder.with_name(f"{folder.name}.old-{i}") for i in itertools.count(1))
-        aside = next(path for path in names if not path.exists())
+        aside = next(path for path in names if not os.path.lexists(path))
         folder.rename(aside)
         tell(f"Starting from scratch: the earlier checkpoints are now in {aside}")
     folder.mkdir(parents=True, exist_ok=True)
-    for leftover in folder.glob("*.tmp-*"):
-        leftover.unlink(missing_ok=True)
+    _delete(folder.glob("*.tmp-*"))
 
 
-def find(folder: Path, resume: str, tell: Tell) -> tuple[Path, State] | None:
-    """The checkpoint to resume from, as its path and state, or None to start from scratch.
+def find(folder: Path, resume: str, tell: Tell, take: Take = lambda path, state, _: (path, state)) -> Any:
+    """The checkpoint to resume from, as `take` returns it, or None to start from scratch.
 
     Args:
         folder: The folder of the run's checkpoints.
         resume: auto: the newest good one; off: none; else a path, or a name in the folder.
         tell: Called with a line for each corrupt file, which is renamed to *.corrupt.
+        take: Called with the path, the state and the open file; raises MisfitError if the state is of another
+            model. If that of an older one is not, the file is corrupt; else the model has changed.
 
     Raises:
         UserError: If all are corrupt, or the file asked for is missing or corrupt.
@@ -170,16 +163,22 @@ def find(folder: Path, resume: str, tell: Tell) -> tuple[Path, State] | None:
     if resume == "off":
         return None
     if resume != "auto":
-        return _chosen(folder, Path(resume))
+        return _chosen(folder, Path(resume), take)
+    misfits: list[tuple[Path, MisfitError]] = []
     for path in list_checkpoints(folder):
         try:
-            state = decode(path)
+            taken = _read(path, take)
         except CorruptError as error:
-            path.replace(path.with_name(f"{path.name}.corrupt"))
-            tell(f"Checkpoint {path.name} is corrupt ({error}): renamed to {path.name}.corrupt")
+            _set_aside(path, "corrupt", f"corrupt ({error})", tell)
+        except MisfitError as error:
+            misfits.append((path, error))
         else:
-            return path, state
-    if any(folder.glob("step-*.corrupt")):
+            for wrong, _ in misfits:
+                _set_aside(wrong, "corrupt", "corrupt (it does not fit the model, an older one does)", tell)
+            return taken
+    if misfits:
+        raise misfits[0][1]
+    if any(folder.glob("step-*.corrupt*")):
         rescue = f"--resume {BEST}, or " if (folder / BEST).is_file() else ""
         fix = f"{rescue}--resume off to start from scratch"
         raise UserError("all checkpoints are corrupt", at=str(folder), fix=fix)
@@ -190,26 +189,46 @@ def drop_after(folder: Path, step: int, tell: Tell) -> None:
     """Rename the checkpoints after `step`, from which the run goes on: "auto" would take the newest one."""
     for path in list_checkpoints(folder):
         if (step_of(path) or 0) > step:
-            path.replace(path.with_name(f"{path.name}.abandoned"))
-            tell(f"Checkpoint {path.name} is newer than the one asked for: renamed to {path.name}.abandoned")
+            _set_aside(path, "abandoned", "newer than the one asked for", tell)
 
 
-def _chosen(folder: Path, wanted: Path) -> tuple[Path, State]:
+def _chosen(folder: Path, wanted: Path, take: Take) -> Any:
     inside = [folder / wanted] if wanted.name == str(wanted) else []  # a name alone is one in the run, first
     path = next((path for path in (*inside, wanted) if path.is_file()), None)
     if path is None:
         fix = "--resume auto, or the path of a checkpoint"
         raise UserError(f"--resume {wanted} was not found", at=str(folder), fix=fix)
     try:
-        return path, decode(path)
+        return _read(path, take, follow=True)
     except CorruptError as error:
         fix = f"--resume auto; weights of another trainer: --init-from {path}"
         raise UserError(f"the checkpoint is corrupt ({error})", at=str(path), fix=fix) from error
 
 
-def _delete_old(folder: Path, keep: int) -> None:
-    for old in list_checkpoints(folder)[keep:]:
-        old.unlink(missing_ok=True)
+def _read(path: Path, take: Take, *, follow: bool = False) -> Any:
+    """What `take` makes of a checkpoint, which is opened once."""
+    if not (follow or stat.S_ISREG(path.lstat().st_mode)):
+        raise CorruptError("it is not a regular file")
+    with files.open_regular(path, follow=True) as file:
+        state = decode(file)
+        if step_of(path) not in {None, state["step"]}:
+            raise CorruptError(f"it is of step {state['step']}")
+        return take(path, state, file)
+
+
+def _set_aside(path: Path, ending: str, why: str, tell: Tell) -> None:
+    """Rename a file to NAME.ENDING, and replace an older one; if a folder is in the way, NAME.ENDING-1."""
+    names = (path.with_name(f"{path.name}.{ending}{f'-{i}' if i else ''}") for i in itertools.count())
+    aside = next(name for name in names if not os.path.lexists(name) or not (name.is_dir() or path.is_dir()))
+    path.replace(aside)
+    tell(f"Checkpoint {path.name} is {why}: renamed to {aside.name}")
+
+
+def _delete(paths: Iterable[Path]) -> None:
+    """Delete files, not folders."""
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+            path.unlink()
 
 
 def _link(path: Path, other: Path) -> None:
@@ -223,33 +242,6 @@ def _link(path: Path, other: Path) -> None:
         return
     temporary.replace(other)
     _sync_folder(other.parent)
-
-
-def _loaded(source: Path | IO[bytes], *, checked: bool = True) -> Any:
-    try:
-        if checked:
-            _check_sums(source)
-        if not isinstance(source, Path):
-            source.seek(0)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about pickles that are refused
-            return torch.load(source, map_location="cpu", weights_only=True)
-    except CorruptError:
-        raise
-    except pickle.UnpicklingError as error:
-        # torch's own text advises to load it anyway, which would run its code
-        raise CorruptError("it has other values than tensors and plain ones, or is not a pickle") from error
-    except Exception as error:  # torch.load raises many types for a corrupt file
-        if isinstance(error, OSError) and error.errno not in BROKEN:
-            raise
-        raise CorruptError(one_line(error)[:200]) from error
-
-
-def _check_sums(source: Path | IO[bytes]) -> None:
-    """Raise CorruptError if the checksum of a part of the archive is wrong."""
-    with zipfile.ZipFile(source) as archive:
-        if damaged := archive.testzip():
-            raise CorruptError(f"wrong checksum of {damaged}")
 
 
 def _write(path: Path, fill: Callable[[IO[bytes]], None]) -> int:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from training.errors import FolderError
-from training.files import SMALL, create, open_regular, read_small
+from training.files import SMALL, open_regular, parse, read_small
 
 LOCK = "lock.json"
 BEAT_S = 10.0
@@ -46,7 +46,6 @@ class RunLock:
             FolderError: If another job has it.
             OSError: If the folder cannot be written.
         """
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         while not self._create():
             holder, seen = _read(self.path)
             if seen is None:
@@ -88,16 +87,13 @@ class RunLock:
 
     def _create(self) -> bool:
         try:
-            descriptor = create(self.path)
+            with self.path.open("x") as file:
+                json.dump(self._me, file)
         except FileExistsError:
             return False
-        try:
-            os.write(descriptor, json.dumps(self._me).encode())
         except OSError:
             self.path.unlink(missing_ok=True)
             raise
-        finally:
-            os.close(descriptor)
         return True
 
     def _why_dead(self, holder: Holder, seen: float, tell: Callable[[str], None]) -> str:
@@ -120,9 +116,8 @@ class RunLock:
     def _age(self, beat: float) -> float:
         """Seconds since an update, by the file system's clock."""
         probe = self.path.with_name(f"{LOCK}.tmp-{self._me['key']}")
-        descriptor = create(probe)
-        now = os.fstat(descriptor).st_mtime
-        os.close(descriptor)
+        with probe.open("x") as file:
+            now = os.fstat(file.fileno()).st_mtime
         probe.unlink()
         return now - beat
 
@@ -133,7 +128,7 @@ class RunLock:
             self.path.rename(aside)
         except FileNotFoundError:
             return False
-        found = _parse(read_small(aside))
+        found = parse(read_small(aside))
         if found.get("key") != holder.get("key"):  # another process was faster, and runs
             with contextlib.suppress(OSError):
                 os.link(aside, self.path)
@@ -161,14 +156,14 @@ def current_holder(run_dir: Path) -> str:
 
 
 def _read(path: Path) -> tuple[Holder, float | None]:
-    """The holder and the time of its last update; None if there is no lock.
+    """The holder, if its name is written, and the time of its last update; None if there is no lock.
 
     Opens the file each time: only then NFS asks the server.
     """
     try:
-        with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:
+        with open_regular(path) as file:
             beat = os.fstat(file.fileno()).st_mtime
-            return _parse(file.read(SMALL)), beat
+            return parse(file.read(SMALL)), beat
     except FileNotFoundError:
         return {}, None
 
@@ -183,15 +178,6 @@ def _myself(environ: Mapping[str, str]) -> Holder:
         "born": _born(os.getpid()),
         "key": secrets.token_hex(8),
     }
-
-
-def _parse(text: bytes) -> Holder:
-    """The holder; empty if it has not written its name yet, or died before."""
-    try:
-        holder = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return holder if isinstance(holder, dict) else {}
 
 
 def _machine() -> str:
@@ -215,10 +201,10 @@ def _is_alive(holder: Holder) -> bool:
 def _born(pid: Any) -> int | None:
     """When a process of this machine started, in clock ticks since boot; None if it has ended."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        text = Path(f"/proc/{pid:d}/stat").read_text(encoding="ascii", errors="replace")
         fields = text.rpartition(")")[2].split()
         return None if fields[0] in "ZX" else int(fields[19])
-    except (OSError, ValueError, IndexError):
+    except (OSError, TypeError, ValueError, IndexError):
         return None
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 CHECKPOINTS = "checkpoints"  # the folder, in the run folder
 BEST = "best.pt"
-STEP_NAME = re.compile(r"step-(\d{8,})\.pt")
+STEP_NAME = re.compile(r"step-([0-9]{8,15})\.pt")
 EPOCH_NAME = "checkpoint_epoch_{}.pt"
 
 

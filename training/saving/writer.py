@@ -91,10 +91,7 @@ class Copies:
     def _copy_tensor(self, tensor: torch.Tensor, place: int) -> torch.Tensor:
         on_gpu = tensor.device.type == "cuda"
         old = self._before[place] if place < len(self._before) else None
-        if old is None or (old.shape, old.dtype, old.stride()) != (
-            tensor.shape,
-            tensor.dtype,
-            tensor.stride(),
-        ):
+        form = (tensor.shape, tensor.dtype, tensor.stride())
+        if old is None or (old.shape, old.dtype, old.stride()) != form:
             old = torch.empty_like(tensor, device="cpu", pin_memory=on_gpu)
         return old.copy_(tensor, non_blocking=on_gpu)

@@ -1,0 +1,91 @@
+"""Checkpoints read as data: what was changed after it was written is refused, and what no training saves."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import warnings
+import zipfile
+from typing import IO, Any
+
+import torch
+
+from training.errors import UserError, one_line
+
+FORMAT = 1
+MOST = 10**15  # steps and samples
+BROKEN = {errno.EINVAL, None}  # from a seek to a wrong offset in a corrupt archive
+DOS_FOLDER = 0x10
+
+State = dict[str, Any]
+
+
+class CorruptError(Exception):
+    """The file is not a checkpoint, or was changed after it was written."""
+
+
+def load(file: IO[bytes], *, checked: bool = True) -> Any:
+    """What torch.save wrote, tensors on the CPU; with `checked` only a state whose checksums are right.
+
+    Raises:
+        CorruptError: If it is damaged, there are other values than tensors and plain ones, or no training
+            saves such a state.
+        UserError: If a later version of this package wrote it.
+        OSError: If it cannot be read.
+    """
+    try:
+        if checked or zipfile.is_zipfile(file):
+            _check_parts(file, sums=checked)
+        file.seek(0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickles that are refused
+            loaded = torch.load(file, map_location="cpu", weights_only=True)
+        return _checked(loaded) if checked else loaded
+    except (CorruptError, UserError):
+        raise
+    except pickle.UnpicklingError as error:
+        # torch's own text advises to load it anyway, which would run its code
+        raise CorruptError("it has other values than tensors and plain ones, or is not a pickle") from error
+    except Exception as error:  # torch.load raises many types for a corrupt file
+        if isinstance(error, OSError) and error.errno not in BROKEN:
+            raise
+        raise CorruptError(one_line(error)[:200]) from error
+
+
+def _check_parts(file: IO[bytes], *, sums: bool) -> None:
+    """Raise CorruptError unless each part of an archive is stored plainly, and its checksum right if `sums`.
+
+    torch does not look at the sums. Of a part that is marked as a folder it copies nothing: the tensor has
+    what was in memory before.
+    """
+    with zipfile.ZipFile(file) as archive:
+        parts = archive.infolist()
+        for part in parts:
+            if part.compress_size != part.file_size or part.external_attr & DOS_FOLDER:
+                raise CorruptError(f"{part.filename} is not stored as torch.save does it")
+        if sum(part.file_size for part in parts) > file.seek(0, os.SEEK_END):
+            raise CorruptError("its parts overlap")
+        if sums and (wrong := archive.testzip()):
+            raise CorruptError(f"wrong checksum of {wrong}")
+
+
+def _checked(state: Any) -> State:
+    """The state; an error of any type if no training saves its numbers. The rest is tried on the model."""
+    if not isinstance(state, dict) or not {"format", "model", "optimizer", "step"} <= state.keys():
+        raise CorruptError("it holds no training state")
+    if state["format"] > FORMAT:
+        what = f"the checkpoint has format {state['format']}, this package reads {FORMAT}"
+        raise UserError(what, fix="a newer package")
+    counts = [state[name] for name in ("format", "step", "epoch", "consumed", "epochs", "world")]
+    settings = [value for value in state["config"].values() if not isinstance(value, str)]
+    numbers = [*settings, *(state.get("scaler") or {}).values(), state["best"], *state["sums"]]
+    if not (
+        all(type(one) is int and 0 <= one < MOST for one in counts)
+        and all(isinstance(one, (int, float)) and abs(one) < 1e300 for one in numbers)
+        and len(state["sums"]) == 3
+        and state["epoch"] <= state["epochs"]
+        and state["consumed"] <= state["config"]["train_samples"]
+    ):
+        raise CorruptError("it has numbers that no training saves")
+    return state
