@@ -496,6 +496,8 @@ def reason_of(request: Request, said: str) -> str:
 
 NOT_CHECKED = "rare values that lint does not check: tests/sbatch/headers.py has the list"
 _NO_NODES = "node configuration is not available"
+_GENERIC = "sbatch: error: Invalid generic resource"
+_NO_TYPE = '--g(pus|res)[a-z-]*="([:=]|[^"]*(::|:=|,:))'
 # What slurmctld says, a pattern of the request that it says it of, and why lint has no error.
 REASONS = (
     ("Access/permission denied", "--reboot", "what only operators may: lint does not know who submits"),
@@ -545,7 +547,9 @@ REASONS = (
         "--test-only alone refuses nodes beside the named ones: submitted, it is taken",
     ),
     (_NO_NODES, "--exclude=", "how many nodes are left without the excluded ones"),
-    (_NO_NODES, '--g(pus|res)[a-z-]*="([:=]|[^"]*(::|:=|,:))', "GPUs whose type is empty"),
+    (_NO_NODES, _NO_TYPE, "GPUs whose type is empty"),
+    (_GENERIC, _NO_TYPE, "GPUs whose type is empty"),
+    (_GENERIC, "--ntasks-per-gpu=", "GPUs and tasks are not checked beside --ntasks-per-gpu"),
     (
         _NO_NODES,
         "--gpus-per-task=.*--(gres|gpus)|--g(res|pus).*--gpus-per-task=",

@@ -15,10 +15,12 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from sbatchgen.sbatch.grammar import INFINITE, mebibytes, minutes
+from sbatchgen.sbatch.gres_checks import INVALID, MIXED, UNREADABLE
 from sbatchgen.sbatch.header import Kind
 from sbatchgen.sbatch.reader import Script, read
 from sbatchgen.sbatch.releases import RELEASES, HasArgument, Spec, specs, variables
 from tests.conftest import FIXTURES
+from tests.rules.values import Answers
 from tests.sbatch.headers import Answer, comparable, ours, scripts, theirs
 
 RECORDED = json.loads((FIXTURES / "sbatch_offline_parse_22.05.8.json").read_text())
@@ -89,7 +91,8 @@ def test_agrees_with_sbatch(oracle: Callable[..., Any], script: str) -> None:
     answer = ours(script)
     assume(answer is not None)
     assert answer
-    assert answer.agrees(theirs(script)), (answer, theirs(script))
+    other = theirs(script)
+    assert answer.agrees(other) or answer.leaves_to(other), (answer, other)
 
 
 @pytest.mark.slow
@@ -99,20 +102,109 @@ def test_agrees_with_a_later_sbatch(later_root: Path, script: str) -> None:
     answer = ours(script, "26.05")
     assume(answer is not None)
     assert answer
-    assert answer.agrees(theirs(script, later_root)), (answer, theirs(script, later_root))
+    other = theirs(script, later_root)
+    assert answer.agrees(other) or answer.leaves_to(other), (answer, other)
 
 
 def test_what_a_later_sbatch_said() -> None:
     """Written by `benchmarks/agreement.py --root build/sid --scripts 400 --record FILE`."""
-    compared = 0
+    compared = refused = missed = 0
     for row in rows("sbatch_26.05_answers.jsonl"):
         if answer := ours(row.pop("script"), "26.05"):
-            assert answer.agrees(Answer(**row)), (answer, row)
-            compared += 1
+            other = Answer(**row)
+            agrees = answer.agrees(other)
+            assert agrees or (not answer.refused and answer.leaves_to(other)), (answer, row)
+            compared, refused, missed = compared + 1, refused + other.refused, missed + (not agrees)
     assert compared > 180
+    assert refused > 160
+    assert missed <= 14  # all have --ntasks-per-gpu or --ntasks-per-tres
+
+
+@pytest.mark.parametrize(("release", "most"), [("22.05", 68), ("26.05", 69)])
+def test_of_generic_resources_nothing_is_refused_that_slurm_took(release: str, most: int) -> None:
+    """Of 8,000 requests sbatch refused 567 and 564 for them. Missed are 39 and 42 that name one which this cluster has not,
+    or a type that is empty; the others have --ntasks-per-gpu."""
+    answers = Answers.read(FIXTURES / f"controller_{release}.json.gz")
+    refused = missed = 0
+    for request, words in zip(answers.requests, answers.said, strict=True):
+        refusal = read(request.script, slurm=release).refusal
+        assert words or not refusal, request.shown
+        if words.startswith(tuple(f"sbatch: error: {text}" for text in (INVALID, UNREADABLE, MIXED))):
+            refused += 1
+            missed += refusal is None
+    assert refused > 560
+    assert missed <= most
+
+
+_FAILED = "Failed to validate job spec"
+# What sbatch 22.05 and later refuse of generic resources, and in which words.
+GENERIC = {
+    "--gres=gpu:": INVALID,
+    "--gres=gpu/a:2": INVALID,
+    "--gres=gpu:1,gpu:a100:1": MIXED,
+    "--gpus=a100:2 --gpus-per-node=1 -N2": MIXED,
+    "--gpus=a100:2 --gres=gpu:1 --cpus-per-gpu=4": MIXED,
+    "--gpus=2 --gpus-per-task=2,a100:1": MIXED,
+    "--gres=gpu:1,shard:1": INVALID,
+    "--gpus=2 --gres=mps:50": INVALID,
+    "--mem-per-gpu=2G": "Requested mem_per_tres=gres:gpu:2048 but did not request any GPU.",
+    "--gpus=1 --cpus-per-gpu=2 -c2": "--cpus-per-gpu is mutually exclusive with --cpus-per-task",
+    "--gpus=2 --gpus-per-node=4": "Failed to ensure --gpus >= --gres=gpu/--gpus-per-node >= --gpus-per-socket",
+    "--gres=gpu:1 --gpus-per-task=2 -n1": "Failed to ensure --gpus >= --gpus-per-task",
+    "--gpus=3 --gres=gpu:2": f"{_FAILED}, --gpus is not multiple of --gres=gpu/--gpus-per-node",
+    "--gpus=8 --gpus-per-node=4 -N4": f"{_FAILED}. Based on --gpu and --gres=gpu/--gpus-per-node required nodes (2) "
+    "doesn't fall between min_nodes (4) and max_nodes (4) boundaries.",
+    "--gpus=3 --gpus-per-task=2": f"{_FAILED}, --gpus not multiple of --gpus-per-task",
+    "--gpus=4 --gpus-per-task=1 -n2": f"{_FAILED}. Based on --gpus and --gpus-per-task number of requested tasks "
+    "differ from -n/--ntasks.",
+    "--gpus=4 --gpus-per-task=1 -N2": f"{_FAILED}. Based on --gpus and --gpus-per-task number of requested tasks "
+    "differ from -n/--ntasks.",
+    "--gpus-per-task=1 -c4": f"{_FAILED}. --gpus-per-task used without either --gpus or -n/--ntasks is not allowed.",
+    "--gpus-per-task=1 -N2 -c4": f"{_FAILED}. --gpus-per-task used without either --gpus or -n/--ntasks is not allowed.",
+    "--gpus-per-node=3 --gpus-per-task=2 -n2": f"{_FAILED}, --gres=gpu/--gpus-per-node not multiple of --gpus-per-task.",
+    "--gpus-per-node=4 --gpus-per-task=1 --ntasks-per-node=2 -N1": f"{_FAILED}. Based on --gres=gpu/--gpus-per-node and "
+    "--gpus-per-task requested number of tasks per node differ from --ntasks-per-node.",
+    "--gpus=1 -N2": f"{_FAILED}, --gpus < -N",
+}
+# Near misses, which it takes.
+TAKEN = (
+    "--gres=gpu:a100:1,gpu:v100:1",
+    "--gres=shard:4",
+    "--gpus=4 --gpus-per-node=2 -N2",
+    "--gpus=4 --gpus-per-node=2 -N1-2",
+    "--gpus=4 --gpus-per-task=2 -n2",
+    "--gpus=4 --gpus-per-task=2",
+    "--gpus-per-task=1 -N2",
+    "--gpus-per-task=1 -N2 --ntasks-per-node=4 -c4",
+    "--gpus-per-node=4 --gpus-per-task=1 --ntasks-per-node=4 -N2",
+    "--gpus=a100:2 --cpus-per-gpu=4 --mem-per-gpu=2G",
+    "--gres=gpu:a100:1,shard:1 --cpus-per-gpu=2",
+    "--gpus=4 -N1-8",
+    "--cpus-per-gpu=2",  # later ones refuse it
+)
+
+
+@pytest.mark.parametrize("text", [*GENERIC, *TAKEN])
+def test_generic_resources(oracle: Callable[..., Any], text: str) -> None:
+    script = f"#!/bin/bash\n#SBATCH {text}\n\nhostname\n"
+    answer, heard = ours(script), theirs(script)
+    assert said(directive(text)) == GENERIC.get(text, "")
+    assert heard.refused == (text in GENERIC)
+    assert answer is None or answer.agrees(heard), (answer, heard)
+    assert GENERIC.get(text, "") in " ".join(heard.messages)
+
+
+@pytest.mark.parametrize("text", [*GENERIC, *TAKEN])
+def test_generic_resources_of_a_later_release(later_root: Path, text: str) -> None:
+    script = f"#!/bin/bash\n#SBATCH {text}\n\nhostname\n"
+    answer, heard = ours(script, "26.05"), theirs(script, later_root)
+    assert said(directive(text, slurm="26.05")) in " ".join(heard.messages)
+    assert heard.refused == (directive(text, slurm="26.05").refusal is not None)
+    assert answer is None or answer.agrees(heard), (answer, heard)
 
 
 NOT_READ = {"nodelist_slash", "clusters_bad", "deadline_past"}  # a file, another cluster, and the clock
+NOT_READ |= {"ntasks_per_gpu_none"}  # with --ntasks-per-gpu, GPUs are not checked
 TESTED = [
     case
     for case in json.loads((FIXTURES / "sbatch_testonly_results_22.05.8.json").read_text())
@@ -140,7 +232,7 @@ SUBTLE = [
     "--time=\udcff",
     "-J \xa0x\u2028y",
     "-n2 -N4 -w x[1-3]",
-    "--ntasks-per-gpu=8 --sockets-per-node=3 --cpus-per-gpu=4 -c4 --mem-per-gpu=2G",
+    "--sockets-per-node=3 --cpus-per-gpu=4 -c4 --mem-per-gpu=2G",
     "--gres=gpu:1,gpu:a100:1,shard:1",
     "-N1\n#SBATCH -J x\n#SBATCH hetjob -n1\n#SBATCH :",
     "-J 'x",
@@ -262,6 +354,7 @@ def test_releases_differ() -> None:
     assert directive("--gres=gpu=2", slurm="24.05").refusal is None
     assert directive("--gres=gres:gpu:2", slurm="22.05").refusal is None
     assert directive("--gres=gres:gpu:2", slurm="24.05").refusal
+    assert directive("--gpus=:2 --gpus-per-task=2,a100:1", slurm="26.05").refusal is None
     exclusive = "--exclusive and --oversubscribe options are mutually exclusive"
     assert said(directive("--exclusive -s", slurm="23.02")) == exclusive
     with pytest.raises(ValueError, match=r"Slurm 1\.2 is not known"):
