@@ -1,0 +1,1 @@
+"""Attacks of benchmarks/hostile.py: on run folders, checkpoints, scripts to adopt, and completion."""
