@@ -78,7 +78,7 @@ def put(path: Path, data: bytes, *, mode: int = 0o666) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def lock(descriptor: int, wait_s: float) -> bool:
+def lock(descriptor: int, wait_s: float, path: str = "") -> bool:
     """Lock an open file against other processes until it is closed; False on a file system without locks.
 
     Raises:
@@ -90,9 +90,9 @@ def lock(descriptor: int, wait_s: float) -> bool:
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except BlockingIOError as error:
             if time.monotonic() > until:
-                raise
+                raise BlockingIOError(error.errno, "another process holds the lock", path) from error
             time.sleep(0.005)
         except OSError:
             return False

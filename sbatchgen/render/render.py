@@ -251,7 +251,8 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
         "array_element": bool(array) and sweep is None and not one_at_a_time(array),
         "consecutive": plan.consecutive,
         "array": bool(array),
-        "run_dir": launch.absolute(plan.run_dir, here),
+        # bash would follow a link before a slash
+        "run_dir": re.sub(r"(?<=[^/])(/\.?)+$", "", launch.absolute(plan.run_dir, here)),
         "uses_data": launch.uses_data(plan),
         "data": launch.absolute(plan.data, here),
         "uses_code": launch.uses_code(plan),

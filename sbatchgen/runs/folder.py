@@ -1,7 +1,6 @@
-"""A run folder belongs to its user alone: others may read it, and only its user writes it.
+"""A run folder, in which only its user writes: job scripts, commands and the trainer believe what is in it.
 
-Job scripts, commands and the trainer believe what is in a run folder. training/files.py and a line of the job
-script check the same.
+training/files.py and a line of the job script check the same.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from sbatchgen import files
@@ -66,6 +65,8 @@ def make(run_dir: Path) -> None:
         raise DocumentError.of(what, fix="name a folder that you can write into: --run-dir") from error
     if problem := refusal(run_dir):
         raise DocumentError([problem])
+    with contextlib.suppress(OSError):  # it would overrule the umask
+        os.removexattr(run_dir, "system.posix_acl_default")
     for path, status in ((run_dir, run_dir.lstat()), *_entries(run_dir)):
         if (
             status.st_mode & OTHERS_WRITE
@@ -94,22 +95,21 @@ def only_owner_writes() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def locked(run_dir: Path) -> Iterator[int | None]:
-    """Hold the lock for submissions into a run folder.
+def locked(run_dir: Path, note: Callable[[str], None]) -> Iterator[int | None]:
+    """Hold the lock for submissions into a run folder; `note` gets a line if another process holds it.
 
     Yields:
         The file descriptor of the lock, for sbatch: the lock is held until sbatch has ended too, even if this
         process is killed. None on a file system without locks.
 
     Raises:
-        DocumentError: Another process holds the lock for too long.
-        OSError: The file of the lock can't be made.
+        OSError: The file of the lock can't be made, or another process holds the lock for three minutes.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with os.fdopen(os.open(run_dir / LOCK, flags, 0o644), "rb") as file:
         try:
-            works = files.lock(file.fileno(), LOCK_S)
-        except BlockingIOError as error:
-            what = f"another sbatchgen has been submitting into {run_dir} for {LOCK_S:g} s"
-            raise DocumentError.of(what, fix="wait for it, or end it") from error
+            works = files.lock(file.fileno(), 0)
+        except BlockingIOError:
+            note(f"note: another sbatchgen is submitting into {run_dir}: waiting for it")
+            works = files.lock(file.fileno(), LOCK_S, str(run_dir / LOCK))
         yield file.fileno() if works else None

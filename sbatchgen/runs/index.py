@@ -86,11 +86,7 @@ def place(environment: Mapping[str, str]) -> Path:
 class Index:
     """The runs and jobs of the file, which is read anew where other commands have added lines.
 
-    Attributes:
-        repaired: What was done about a damaged file; "" if nothing was.
-
-    Raises:
-        DocumentError: The file can't be read or written.
+    `repaired` says what was done about a damaged file; a file that can't be used is a DocumentError.
     """
 
     def __init__(self, file: Path) -> None:
@@ -103,13 +99,9 @@ class Index:
                 self._rebuild()
 
     def begin(self, key: str, folder: Path, name: str, *, shared: bool) -> Run:
-        """Enter a submission before sbatch is asked.
+        """Enter a submission before sbatch is asked; return its run, with a number if the name is taken.
 
-        Args:
-            key: Names the submission.
-            folder: The run folder. The runs of one folder are one run, unless it is shared.
-            name: The name that the run has if no other run has it.
-            shared: Whether other runs have their folders in it.
+        The submissions into one folder are one run, unless other runs have their folders in it (`shared`).
         """
         now = time.time()
         with self._writing() as lines:
@@ -152,8 +144,8 @@ class Index:
 
     def _change(self, key: str, **facts: Any) -> None:
         with self._writing() as lines:
-            if key in self._jobs:
-                lines.append(_line(self._jobs[key]._replace(**facts)))
+            if job := self._jobs.get(key):  # the run once more: one damaged line then loses nothing
+                lines += [_line(self._runs[job.run]), _line(job._replace(**facts))]
 
     def refused(self, key: str) -> None:
         """Take a submission out that was refused; and its run, if it has no other."""

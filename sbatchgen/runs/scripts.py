@@ -75,12 +75,6 @@ def last(run_dir: Path) -> Submitted | None:
     return None
 
 
-def jobs(run_dir: Path) -> list[int]:
-    """The ids of the jobs of Slurm that were submitted in a run folder, the lowest first."""
-    names = (file.stem.removeprefix("job-") for _, file in _kept(run_dir))
-    return sorted(int(name) for name in names if name.isdecimal())
-
-
 def _kept(run_dir: Path) -> list[tuple[float, Path]]:
     """The scripts of a run folder with their times; none if it can't be read."""
     found = []

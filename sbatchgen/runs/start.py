@@ -240,13 +240,7 @@ def _here(path: ShellPath, folder: Path, environment: Mapping[str, str]) -> Path
 
 
 def queued(run_dir: Path, environment: Mapping[str, str], *, at: str = "") -> Problem | None:
-    """Return what is wrong if a job that was submitted with this run folder still waits or runs.
-
-    Args:
-        run_dir: The run folder.
-        environment: What squeue sees.
-        at: Where the run folder was written.
-    """
+    """Return the problem of a run folder whose job still waits or runs; `at` is where it was named."""
     known = {one.job: one for one in record.records(run_dir)[-100:] if one.key and one.process is None}
     try:
         found = [
@@ -255,7 +249,7 @@ def queued(run_dir: Path, environment: Mapping[str, str], *, at: str = "") -> Pr
             for row in queue(
                 environment, [job for job, of in known.items() if of.cluster == cluster], cluster=cluster
             )
-            if key_of(row.command) == known[str(row.job)].key
+            if (kept := known.get(str(row.job))) and key_of(row.command) == kept.key
         ]
     except SlurmError:  # what submits will say why Slurm does not answer
         return None

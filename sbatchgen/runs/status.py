@@ -128,7 +128,8 @@ def _on_cluster(
     by_key: dict[str, str] = {}
     for row in answer:
         by_id.setdefault(str(row.job), []).append(row)
-        by_key[key_of(row.command)] = str(row.job)
+        if key := key_of(row.command):
+            by_key[key] = str(row.job)
     gone = []
     for job in jobs:
         id_ = by_key.get(job.key, "") or job.id

@@ -14,7 +14,7 @@ from datetime import datetime
 from sbatchgen.slurm import slurm_job
 from sbatchgen.slurm.command import of_cluster, query
 from sbatchgen.slurm.slurm_job import SlurmJob
-from sbatchgen.slurm.submission import is_of
+from sbatchgen.slurm.submission import folder_name
 from sbatchgen.slurm.values import count, limit, pairs, seconds
 from sbatchgen.units import Memory
 
@@ -89,10 +89,10 @@ def accounting(
     """Return these jobs of the user; None if there is no database, or it does not answer.
 
     Args:
-        jobs: The key of the submission of each id. A job of another submission has been given the same id.
-        since: The jobs were there after that time.
+        jobs: The ids and the key of the submission of each: jobs of others may have had the same id.
+        since: The jobs were there after that time; of a requeued job only its last run counts.
         environment: What sacct sees.
-        cluster: Their cluster; "" for that of this machine. Of a requeued job only its last run counts.
+        cluster: Their cluster; "" for that of this machine.
 
     Raises:
         SlurmError: sacct can't be started, or fails in another way.
@@ -148,8 +148,8 @@ def _rows(
     found, ours = [], False
     for row in slurm_job.rows(answer.out, between, [*fields]):
         if "." not in row["id"]:  # its steps follow it
-            submitted = row.get("submitted", "")
-            ours = not submitted or is_of(submitted, jobs.get(re.split(r"[_+]", row["id"])[0], ""))
+            key, submitted = jobs.get(re.split(r"[_+]", row["id"])[0]), row.get("submitted", "")
+            ours = not submitted or (key is not None and folder_name(key) in submitted)
         found += [row] if ours else []
     return found
 

@@ -111,14 +111,9 @@ def run(
     elsewhere: str = ELSEWHERE,
     keep_open: int | None = None,
 ) -> Output:
-    """Run a command of Slurm in exactly this environment.
+    """Run a command of Slurm in exactly this environment, with a descriptor of this process kept open.
 
-    Args:
-        arguments: The command.
-        environment: All variables that it sees.
-        timeout: Its time limit in seconds.
-        elsewhere: The fix if the command is not here.
-        keep_open: A descriptor of this process that it has too.
+    `elsewhere` is the fix if the command is not here.
 
     Raises:
         SlurmError: The command can't be started.

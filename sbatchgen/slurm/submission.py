@@ -10,7 +10,7 @@ _KEY = re.compile(rf"/{FOLDER}([0-9a-f]+)-[^/]*/[^/]+$")  # arguments of the scr
 
 
 def new_key() -> str:
-    """Return a key that no other submission has; the keys of a chain's jobs start with such a key."""
+    """Return a key that no other submission has; those of a chain's jobs start with such a key."""
     return secrets.token_hex(8)
 
 
@@ -23,8 +23,3 @@ def key_of(command: str) -> str:
     """The key of the submission that has this Command; "" if it was not submitted by sbatchgen."""
     match = _KEY.search(command)
     return match[1] if match else ""
-
-
-def is_of(command: str, key: str) -> bool:
-    """Return whether a Command, or a line that submits, is that of the submission with this key."""
-    return bool(key) and f"/{FOLDER}{key}-" in command

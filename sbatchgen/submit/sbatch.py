@@ -40,7 +40,7 @@ class TooManyJobsError(SlurmError):
 
 @dataclass(frozen=True)
 class SubmittedRun:
-    """A job that Slurm has accepted, its record, its run folder, and whether the index has it."""
+    """A job that Slurm has accepted, its record, its folder, and whether the index has it."""
 
     accepted: Accepted
     record: Record
@@ -76,18 +76,17 @@ def reserved(
         run_dir = index_place(environment).parent / "runs" / name
     make_log_folders(submission, note)
     folder.make(run_dir)
-    with folder.only_owner_writes(), folder.locked(run_dir) as lock:
+    with folder.only_owner_writes(), folder.locked(run_dir, note) as lock:
         if pending := records.submitting(run_dir):
             _settle(run_dir, pending, environment)
-        if problem := submission.queued():
+        if submission.queued and (problem := submission.queued()):
             raise DocumentError([problem])
         yield replace(submission, run_dir=run_dir), lock
 
 
 def _settle(run_dir: Path, pending: Record, environment: Mapping[str, str]) -> None:
     """Give the job of a command that was killed its record, if Slurm has accepted the job."""
-    clusters = [] if pending.process else pending.cluster.split(",")
-    for cluster in clusters:
+    for cluster in pending.cluster.split(","):
         if job := find(pending.key, environment, cluster=cluster):
             records.keep(run_dir, replace(pending, job=str(job.job), cluster=cluster))
             return

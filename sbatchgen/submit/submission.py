@@ -51,7 +51,7 @@ class Submission:
         review: What people see.
         about: What its record will say.
         snapshot: The copy of its code that is still to be made.
-        queued: Returns what is wrong if another job uses its run folder.
+        queued: Returns what is wrong if another job uses its run folder; None where that is fine.
     """
 
     script: bytes
@@ -64,7 +64,7 @@ class Submission:
     review: review.Review
     about: Record
     snapshot: Snapshot | None = None
-    queued: Callable[[], Problem | None] = lambda: None
+    queued: Callable[[], Problem | None] | None = None
 
 
 def of_job(
@@ -124,8 +124,12 @@ def _of_plan(
         request = with_log(request, f"{_in_directive(run_dir)}/{pattern}")
     if snapshot:
         request = with_snapshot(request, str(snapshot.folder))
-    queued = _queued(plan, run_dir, environment) if ask_squeue and run_dir else lambda: None
-    begins, found = _found_here(plan, environment, folder, run_dir, snapshot, used=queued())
+    queued = None
+    if ask_squeue and run_dir and plan.slurm and not plan.options.dependency and _is_known(plan.run_dir):
+        queued = partial(start.queued, run_dir, environment, at=str(plan.origin("run_dir")))
+    begins, found = _found_here(
+        plan, environment, folder, run_dir, snapshot, used=queued() if queued else None
+    )
     findings = [*check(request.plan, log_folders_made=True), *found]
     broken = any(finding.severity == "error" for finding in findings)
     script = "" if broken else render_request(request)
@@ -158,13 +162,6 @@ def _of_plan(
         snapshot=snapshot,
         queued=queued,
     )
-
-
-def _queued(plan: Plan, run_dir: Path, environment: Mapping[str, str]) -> Callable[[], Problem | None]:
-    """Return what tells whether another job uses the run folder; some jobs are meant to share it."""
-    if not plan.slurm or plan.options.dependency or not _is_known(plan.run_dir):
-        return lambda: None
-    return partial(start.queued, run_dir, environment, at=str(plan.origin("run_dir")))
 
 
 def _snapshot(

@@ -137,6 +137,11 @@ def test_a_damaged_index_is_made_again(tmp_path: Path) -> None:
         index.begin(key, folder, key, shared=False)
         index.accepted(key, "7")
     whole = file.read_bytes()
+    for at in range(0, len(whole) - 1, 7):
+        data = bytearray(whole)
+        data[at] ^= 1
+        file.write_bytes(data)
+        assert [(run.name, run.folder.name) for run in Index(file).runs()] == [("0a", "0a"), ("0b", "0b")]
     chance = random.Random(1)  # noqa: S311 - for tests
     for _ in range(300):
         data = bytearray(whole)
@@ -147,7 +152,7 @@ def test_a_damaged_index_is_made_again(tmp_path: Path) -> None:
         assert {run.name for run in found.runs()} <= {"0a", "0b"}
         assert {job.id for job in found.jobs()} <= {"", "7"}
         assert bool(found.repaired) == (data != whole)
-    file.write_bytes(whole.replace(b'["run", "0a"', b'["run", 0a"'))
+    file.write_bytes(whole.replace(b'["run", "0a"', b'["run", 0a"', 1))
     repaired = Index(file)
     assert {run.name: run.folder for run in repaired.runs()} == {
         key: tmp_path / "runs" / key for key in ("0a", "0b")

@@ -114,6 +114,26 @@ def test_odd_values_of_what_was_used_are_not_known(tmp_path: Path) -> None:
     assert found == [JobUsage(job="6", used_s=60, gpus=3, cpu_s=86_403)]
 
 
+@pytest.mark.parametrize(
+    ("more", "count"),
+    [
+        ({"submit_line": "sbatch --parsable /home/ann/tmp/sbatchgen-0a-x/job.slurm 7"}, 6),
+        ({"submit_line": "sbatch --parsable /home/ann/tmp/sbatchgen-0ab-x/job.slurm"}, 0),
+        ({"submit_line": "sbatch other.sh"}, 0),
+        ({"release": "20.11"}, 6),
+    ],
+)
+def test_a_job_of_another_submission_with_the_same_id_does_not_count(
+    tmp_path: Path, more: dict[str, str], count: int
+) -> None:
+    recorded = json.loads((FIXTURES / "sacct_usage_22.05.json").read_text())
+    (tmp_path / "sacct.json").write_text(json.dumps(recorded | more))
+    fakes.sacct(tmp_path, tmp_path / "sacct.json")
+    found = usage(keys(range(1, 7)), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert found is not None
+    assert len(found) == count or (count and found)
+
+
 def test_a_database_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "QUERY_TIMEOUT_S", 0.5)
     (tmp_path / "sacct").write_text("#!/bin/sh\nexec sleep 500\n")
