@@ -38,10 +38,10 @@ Exit status: 0 done, 75 stopped and saved, 3 loss not finite, 1 failed.
 #     run/agreement, run/evaluation        where all processes agree; the validation
 #     processes/stop, processes/world      why to stop; the collective operations
 #     run/resume, saving/writer            saves the state beside the training, and restores it
-#     saving/checkpoint, saving/reading    checkpoint files: whole or absent, checked before use
+#     saving/checkpoint                    checkpoint files: whole or absent, checked before use
 #     run/engine                           all of it, from the first line to the exit status
 #
-# These thirteen keep the promises. The rest is around them:
+# These twelve keep the promises. The rest is around them:
 #
 #     __main__, command, config            the command line
 #     torchrun, task                       started by job scripts, for each node or task
@@ -51,6 +51,7 @@ Exit status: 0 done, 75 stopped and saved, 3 loss not finite, 1 failed.
 #     model/models, model/optimizer        what is trained, and how
 #     model/precision, model/activation_checkpointing    fp16 and bf16; less memory
 #     output/log, output/bar, output/curves    what is told, to whom
+#     saving/reading                       what of a checkpoint is refused
 #     saving/lock, saving/names, runfolder     one job per run folder; what is in it
 #     run/export, run/usage                the weights alone; what is used of CPUs, GPUs and memory
 #     errors, files                        errors; the run folder, which is its user's alone, and its files

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.1.0 (0656644cd3a0): sbatchgen render ddp
+# sbatchgen 0.1.0 (3bca108a4fcb): sbatchgen render ddp
 
 die() { echo "error: $*" >&2; exit 1; }
 
@@ -8,7 +8,7 @@ RUN_DIR="${PWD}/runs/ddp"
 DATA_DIR="${PWD}/data"
 CODE_DIR="/opt/sbatchgen/code" # holds the package `training`
 umask go-w; mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"; chmod go-w -- "$RUN_DIR"
-[[ -O $RUN_DIR && ! -L $RUN_DIR && $(namei -m "$RUN_DIR") != *" d"???????w[!tT]" "* ]] || die "not only yours: $RUN_DIR"
+[[ -O $RUN_DIR && ! -L $RUN_DIR && ! $(namei -m "$RUN_DIR") =~ \ d.{7}w[^tT]\  ]] || die "not only yours: $RUN_DIR"
 rm -f -- "$RUN_DIR/stop" "$RUN_DIR/exit" # left by an earlier start
 
 # --- Environment ---

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.1.0 (2ee151b488f7): sbatchgen render ddp
+# sbatchgen 0.1.0 (9d678d7f611b): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -20,7 +20,7 @@ RUN_DIR="${SLURM_SUBMIT_DIR}/runs/ddp"
 DATA_DIR="/mnt/cache/share/images"
 CODE_DIR="/opt/sbatchgen/code" # holds the package `training`
 umask go-w; mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"; chmod go-w -- "$RUN_DIR"
-[[ -O $RUN_DIR && ! -L $RUN_DIR && $(namei -m "$RUN_DIR") != *" d"???????w[!tT]" "* ]] || die "not only yours: $RUN_DIR"
+[[ -O $RUN_DIR && ! -L $RUN_DIR && ! $(namei -m "$RUN_DIR") =~ \ d.{7}w[^tT]\  ]] || die "not only yours: $RUN_DIR"
 rm -f -- "$RUN_DIR/stop" "$RUN_DIR/again" "$RUN_DIR/exit" # left by an earlier start
 
 # --- Environment ---

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.1.0 (408b15cb7134): sbatchgen render single
+# sbatchgen 0.1.0 (1fe639b626b1): sbatchgen render single
 #SBATCH --job-name=single
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
@@ -19,7 +19,7 @@ RUN_DIR="${SLURM_SUBMIT_DIR}/runs/single"
 DATA_DIR="${SLURM_SUBMIT_DIR}/data"
 CODE_DIR="/opt/sbatchgen/code" # holds the package `training`
 umask go-w; mkdir -p -- "$RUN_DIR" || die "can't make the run folder $RUN_DIR"; chmod go-w -- "$RUN_DIR"
-[[ -O $RUN_DIR && ! -L $RUN_DIR && $(namei -m "$RUN_DIR") != *" d"???????w[!tT]" "* ]] || die "not only yours: $RUN_DIR"
+[[ -O $RUN_DIR && ! -L $RUN_DIR && ! $(namei -m "$RUN_DIR") =~ \ d.{7}w[^tT]\  ]] || die "not only yours: $RUN_DIR"
 rm -f -- "$RUN_DIR/stop" "$RUN_DIR/again" # left by an earlier start
 
 # --- Environment ---
