@@ -52,7 +52,7 @@ from sbatchgen.lint.linter import lint
 from sbatchgen.rules.page import PROFILE
 from tests.cluster import oracle, site
 from tests.lint.test_scripts import PIECES, SEEDS
-from tests.scripts import errors, plan, script
+from tests.scripts import PUBLIC, errors, plan, script
 
 
 def renders(place: Place) -> Iterator[str]:
@@ -365,14 +365,6 @@ ATTACKS: tuple[Attack, ...] = (
     renders, headers, yaml, mutants, cache, submits, interrupts, situations, kills,
     folders, index, chains, checkpoints, adopts, completions,
 )  # fmt: skip
-PUBLIC = """
-name: public
-url: https://example.org
-checked: 2026-01-01
-default_partition: gpu
-partitions: {gpu: {gpus_per_node: 1, cpus_per_node: 8}}
-runtime: host
-"""
 
 
 def furnish(folder: Path) -> None:

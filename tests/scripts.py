@@ -31,6 +31,15 @@ NEEDS: dict[str, dict[str, Any]] = {
     "apptainer": {"image": ShellPath("/opt/train.sif")},
     "enroot": {"image": ShellPath("/opt/train.sqsh")},
 }
+# A profile of somebody's cluster, for attacks on its users.
+PUBLIC = """
+name: public
+url: https://example.org
+checked: 2026-01-01
+default_partition: gpu
+partitions: {gpu: {gpus_per_node: 1, cpus_per_node: 8}}
+runtime: host
+"""
 
 
 def plan(mode: str, profile: str | Path = "msu", *, args: tuple[str, ...] = (), **said: Any) -> Plan:

@@ -41,12 +41,9 @@ RUN = click.argument("run", metavar="RUN", shell_complete=completed_runs)
 
 def open_index() -> Index:
     """Return the index of runs; raises DocumentError if it can't be used."""
-    from sbatchgen.runs.index import Index, place
+    from sbatchgen.runs import index
 
-    index = Index(place(os.environ))
-    if index.repaired:
-        note(f"warning: {index.repaired}")
-    return index
+    return index.open_index(os.environ, note)
 
 
 def find_run(index: Index, told: str) -> Run:

@@ -211,7 +211,7 @@ def _show_submitted(submission: Submission, done: list[SubmittedRun]) -> None:
     finally:
         for says in filter(None, (one.accepted.says for one in done)):
             note(says)
-        note(done[-1].hint)
+        note(done[-1].hint("status, logs, cancel, resume"))
     if len(done) < submission.jobs:
         what = f"{len(done)} of {submission.jobs} jobs of the chain are submitted, and continue the training"
         fix = f"if they are too few: sbatchgen resume {done[-1].record.run}, once they have ended"

@@ -176,7 +176,7 @@ def _send_all(
             (run_dir / POINTS).unlink(missing_ok=True)
         raise
     name = done.runs[0].record.run
-    note(done.runs[0].hint.replace("resume", "resubmit"))
+    note(done.runs[0].hint(f"status {name}, cancel, resubmit"))
     if done.why:
         rest = [part.first + one for part in done.rest for one in part.indices]
         for problem in done.why.problems:

@@ -15,7 +15,7 @@ import os
 import re
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,6 +81,14 @@ def place(environment: Mapping[str, str]) -> Path:
     if not state.startswith("/"):
         state = f"{Path(environment.get('HOME') or '~').expanduser()}/.local/state"
     return Path(state, "sbatchgen", "runs.jsonl")
+
+
+def open_index(environment: Mapping[str, str], note: Callable[[str], None]) -> Index:
+    """Return the index, and note what was done about a damaged file; raises DocumentError."""
+    index = Index(place(environment))
+    if index.repaired:
+        note(f"warning: {index.repaired}")
+    return index
 
 
 class Index:

@@ -167,6 +167,8 @@ def keep(run_dir: Path, record: Record) -> None:
     try:
         _write(path(run_dir, record.job), record)
     except OSError:
+        if not (run_dir / SUBMITTING).exists():  # a run without Slurm
+            raise
         (run_dir / SUBMITTING).rename(path(run_dir, record.job))
     else:
         drop(run_dir)

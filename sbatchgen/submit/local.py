@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from sbatchgen import files
-from sbatchgen.runs import code, process, scripts
+from sbatchgen.runs import process, scripts
 from sbatchgen.runs import record as records
 from sbatchgen.runs.index import Index
 from sbatchgen.runs.log import Tail
@@ -65,7 +65,6 @@ def _start(
         log=output.name.replace("%", "%%"),
         submitted=time.time(),
     )
-    about = replace(about, code=code.look(Path(about.folder)))
     env, _ = submit_environment(environment)
     with output:
         known, leader = process.start(script, process.status_file(run_dir, started), output, env)

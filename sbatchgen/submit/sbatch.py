@@ -17,9 +17,9 @@ from sbatchgen import files
 from sbatchgen.errors import DocumentError, SbatchgenError, SlurmError
 from sbatchgen.quoting import word
 from sbatchgen.runs import code, folder, scripts
+from sbatchgen.runs import index as run_index
 from sbatchgen.runs import record as records
 from sbatchgen.runs.index import Index
-from sbatchgen.runs.index import place as index_place
 from sbatchgen.runs.record import Record, run_name
 from sbatchgen.slurm import command
 from sbatchgen.slurm.queue import find
@@ -47,11 +47,10 @@ class SubmittedRun:
     run_dir: Path
     listed: bool
 
-    @property
-    def hint(self) -> str:
-        """How to find the run again."""
+    def hint(self, verbs: str) -> str:
+        """How to find the run again; the verbs are the commands for it."""
         if self.listed:
-            return f"note: run {self.record.run}; see sbatchgen status, logs, cancel, resume"
+            return f"note: run {self.record.run}; see sbatchgen {verbs}"
         return f"note: to enter the run into the index: sbatchgen status --scan {word(str(self.run_dir))}"
 
 
@@ -64,7 +63,7 @@ def reserved(
     A job that a killed command has left there without a record gets its record.
 
     Yields:
-        The submission, with a run folder, and the descriptor of the lock, for `submit`.
+        The submission, with a run folder and what git says of its code; the descriptor of the lock.
 
     Raises:
         SlurmError: Slurm can't be asked for the jobs of the run folder.
@@ -73,15 +72,17 @@ def reserved(
     run_dir = submission.run_dir
     if not run_dir:  # a finished script names none
         name = f"{run_name(submission.about.name)}-{new_key()}"
-        run_dir = index_place(environment).parent / "runs" / name
+        run_dir = run_index.place(environment).parent / "runs" / name
     make_log_folders(submission, note)
     folder.make(run_dir)
+    about = submission.about
+    about = replace(about, code=about.code or code.look(Path(about.folder)))
     with folder.only_owner_writes(), folder.locked(run_dir, note) as lock:
         if pending := records.submitting(run_dir):
             _settle(run_dir, pending, environment)
         if submission.queued and (problem := submission.queued()):
             raise DocumentError([problem])
-        yield replace(submission, run_dir=run_dir), lock
+        yield replace(submission, run_dir=run_dir, about=about), lock
 
 
 def _settle(run_dir: Path, pending: Record, environment: Mapping[str, str]) -> None:
@@ -128,7 +129,6 @@ def submit(
     run_dir = submission.run_dir
     assert run_dir  # noqa: S101 - `reserved` has made it
     about = replace(submission.about, key=key or new_key(), submitted=time.time())
-    about = replace(about, run=run_name(about.name), code=about.code or code.look(Path(about.folder)))
     given = submission.asked.get("clusters")
     clusters = env.get("SBATCH_CLUSTERS") or (given.value if given else "")
     files.put(run_dir / submission.name, submission.script, mode=files.PRIVATE)
@@ -158,10 +158,7 @@ def submit(
 def open_index(environment: Mapping[str, str], note: Note) -> Index | None:
     """Return the index of runs; None if it can't be used, which is no reason not to submit."""
     with noted(note):
-        index = Index(index_place(environment))
-        if index.repaired:
-            note(f"warning: {index.repaired}")
-        return index
+        return run_index.open_index(environment, note)
     return None
 
 

@@ -20,6 +20,7 @@ from tests.cluster import mounts
 from tests.cluster.fixtures import VISIBLE
 from tests.cluster.site import HANGS_S
 from tests.conftest import REPOSITORY
+from tests.scripts import PUBLIC
 
 GROUP, UMASK = 30000, 0o002
 PROGRAMS = ("unshare", "setpriv", "namei")
@@ -56,14 +57,6 @@ done <"$QUEUE"
     "scontrol": "echo n1",
     "srun": 'exec bash -c "$TRAINS"',
 }
-PROFILE = """
-name: public
-url: https://example.org
-checked: 2026-01-01
-default_partition: gpu
-partitions: {gpu: {gpus_per_node: 1, cpus_per_node: 8}}
-runtime: host
-"""
 OF_SLURM = ("CPUS_PER_TASK=1", "NTASKS=1", "NNODES=1", "JOB_NODELIST=n1", "JOB_NUM_NODES=1")
 
 
@@ -196,7 +189,7 @@ def make(lab: Path) -> tuple[User, User]:
     members = [User(uid, lab / f"home-{uid}", lab) for uid in (20011, 20012)]
     for member in members:
         member.home.mkdir()
-        put(member.home / "public.yaml", PROFILE, owner=member.uid)
+        put(member.home / "public.yaml", PUBLIC, owner=member.uid)
         put(member.home / "precious", "mine", owner=member.uid)
         put(member.queue, owner=member.uid)
         os.chown(member.home, member.uid, member.uid)
