@@ -86,14 +86,15 @@ def lock(descriptor: int, wait_s: float, path: str = "") -> bool:
     """
     import fcntl
 
-    until = time.monotonic() + wait_s
+    until, pause = time.monotonic() + wait_s, 0.005
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             if time.monotonic() > until:
                 raise BlockingIOError(error.errno, "another process holds the lock", path) from error
-            time.sleep(0.005)
+            time.sleep(pause)
+            pause = min(2 * pause, 0.1)  # the file may be on a server that many ask
         except OSError:
             return False
         else:

@@ -58,13 +58,8 @@ def _start(
     files.put(run_dir / submission.name, submission.script, mode=files.PRIVATE)
     output, started = _new_log(run_dir)
     script = scripts.keep(run_dir, started, submission.script)  # no other start has this name
-    about = replace(
-        submission.about,
-        key=new_key(),
-        job=started,
-        log=output.name.replace("%", "%%"),
-        submitted=time.time(),
-    )
+    log, now = output.name.replace("%", "%%"), time.time()
+    about = replace(submission.about, key=new_key(), job=started, log=log, submitted=now)
     env, _ = submit_environment(environment)
     with output:
         known, leader = process.start(script, process.status_file(run_dir, started), output, env)
