@@ -172,25 +172,6 @@ def mutants(place: Place) -> Iterator[str]:
         yield "" if took < 5 and not failed else f"{data[:80]!r}: {took:.1f} s {failed[:1]}"
 
 
-def cache(place: Place) -> Iterator[str]:
-    """Flipped bits and lost ends in the cache of templates: the same script, in silence."""
-    command = (*SBATCHGEN, "render", "ddp", "--profile", "msu")
-    home = place.folder / "cache"
-    expected = place.run(*command, XDG_CACHE_HOME=str(home)).stdout
-    for _ in range(place.times(300)):
-        files = [file for file in home.rglob("*") if file.is_file()]
-        file = place.chance.choice(files)
-        data = bytearray(file.read_bytes())
-        if place.chance.random() < 0.8:
-            data[place.chance.randrange(len(data))] ^= 1 << place.chance.randrange(8)
-        else:
-            del data[place.chance.randrange(len(data)) :]
-        file.write_bytes(data)
-        done = place.run(*command, XDG_CACHE_HOME=str(home))
-        fine = (done.returncode, done.stdout, done.stderr) == (0, expected, b"")
-        yield "" if fine else f"{file.name}: {done.returncode} {done.stderr[-200:]!r}"
-
-
 def submits(place: Place) -> Iterator[str]:
     """Parallel submissions into one run folder: each sends the script that it shows."""
     (place.folder / "sent").mkdir(exist_ok=True)
@@ -362,7 +343,7 @@ def _using(folder: Path) -> list[int]:
 
 
 ATTACKS: tuple[Attack, ...] = (
-    renders, headers, yaml, mutants, cache, submits, interrupts, situations, kills,
+    renders, headers, yaml, mutants, submits, interrupts, situations, kills,
     folders, index, chains, checkpoints, adopts, completions,
 )  # fmt: skip
 

@@ -58,7 +58,7 @@ profile = read(places.profile("msu"), Profile)
 
 def script(number):
     job = JobSpec(options=SbatchOptions(job_name=f"ddp{number}"))
-    plan = resolve(profile, [layer(Level.JOB, job, {})], mode="ddp", name="ddp")
+    plan = resolve(profile, [layer(Level.JOB, job, {})], mode_name="ddp", name="ddp")
     if any(finding.severity == "error" for finding in check(plan)):
         raise SystemExit("the plan has errors")
     folders = places.folders("templates")

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from sbatchgen.units import ShellPath
 
+WIDTH = 110  # of a line of words in a script, where a single one is not longer
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 # The variables of a path, and the folder of a relative one where there is no Slurm.
 _EXPANDED = re.compile(rf"{ShellPath.VARIABLE.pattern}|\$\{{PWD\}}")
@@ -36,6 +37,17 @@ def word(text: str) -> str:
 def words(texts: tuple[str, ...]) -> str:
     """Several words of bash."""
     return " ".join(word(text) for text in texts)
+
+
+def packed(words: Iterable[str]) -> Sequence[str]:
+    """Words on as few lines as possible, none longer than WIDTH unless it is a single word."""
+    lines: list[str] = []
+    for one in words:
+        if lines and len(lines[-1]) + len(one) < WIDTH:
+            lines[-1] += f" {one}"
+        else:
+            lines.append(one)
+    return lines
 
 
 def inside_quotes(text: str) -> str:

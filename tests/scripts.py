@@ -10,15 +10,17 @@ from typing import Any
 
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.document import Document, read
-from sbatchgen.inputs.job import LAUNCHERS, MODES, RUNTIMES, JobSpec
+from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.layers import Layer, Level, layer
 from sbatchgen.inputs.options import NAMES, SbatchOptions
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import bundled
+from sbatchgen.modes import LAUNCHERS, MODES
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.resolve import resolve
 from sbatchgen.render.render import render
 from sbatchgen.rules.judge import check
+from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.units import ShellPath, Text
 
 CODE = Path("/opt/sbatchgen/code")
@@ -50,7 +52,7 @@ def plan(mode: str, profile: str | Path = "msu", *, args: tuple[str, ...] = (), 
     flags = layer(Level.COMMAND_LINE, spec, {})
     places = {key: f"--{key.removeprefix('options.').replace('_', '-')}" for key in flags.values}
     layers = [Layer(Level.COMMAND_LINE, flags.values, places)]
-    return resolve(_profile(file), layers, mode=mode, name=mode)  # type: ignore[arg-type]
+    return resolve(_profile(file), layers, mode_name=mode, name=mode)
 
 
 @functools.cache
@@ -63,7 +65,7 @@ def script(of: Plan) -> str:
     return render(
         of,
         code=CODE,
-        rerun=("sbatchgen", "render", of.mode),
+        rerun=("sbatchgen", "render", of.mode.name),
         folders=[bundled("templates")],
         cache=Path(_COMPILED.name),
     )

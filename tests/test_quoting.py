@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from sbatchgen import quoting
-from sbatchgen.render import launch
+from sbatchgen.runtimes import base
 from sbatchgen.units import ShellPath
 
 ANY_WORD = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
@@ -51,7 +51,7 @@ def test_a_path_expands_its_variables_and_nothing_else(text: str) -> None:
 
 @pytest.mark.parametrize("text", [text for text in HOSTILE if not text.startswith(("-", "~", "$H"))])
 def test_a_relative_path_counts_from_the_folder_of_submission(text: str) -> None:
-    path = launch.absolute(ShellPath.parse(text), "SLURM_SUBMIT_DIR")
+    path = base.absolute(ShellPath.parse(text), "SLURM_SUBMIT_DIR")
     printed = bash(f"printf %s {quoting.path(path)}", HOME="/home/a", SLURM_SUBMIT_DIR="/home/a")
     assert printed == ("/home/a" if text == "${HOME}" else f"/home/a/{text}")
 

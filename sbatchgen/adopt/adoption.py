@@ -234,7 +234,7 @@ def _rendered(draft: Draft, findings: Sequence[Finding], name: str, day: str) ->
 
 def _note_exports(draft: Draft, plan: Plan) -> None:
     """Tell of variables that the new script exports and the old one did not."""
-    if "PYTHONNOUSERSITE" not in draft.env and plan.runtime in ("host", "conda", "apptainer"):
+    if "PYTHONNOUSERSITE" not in draft.env and plan.runtime.finds_user_packages:
         draft.note("packages in ~/.local are not found: env: {PYTHONNOUSERSITE: ''} finds them")
     threads = exports.variables(plan).get("OMP_NUM_THREADS")
     if threads and "OMP_NUM_THREADS" not in draft.script.assigned:

@@ -62,4 +62,4 @@ def plan_of(job: str, profile: str, name: str) -> Plan:
     cluster = decode(profile, Profile, name=f"{name}-cluster.yaml")
     spec = decode(job, JobSpec, name=f"{name}.yaml")
     mode = spec.value.mode or "single"
-    return resolve(cluster, [layer(Level.JOB, spec.value, spec.places)], mode=mode, name=name)
+    return resolve(cluster, [layer(Level.JOB, spec.value, spec.places)], mode_name=mode, name=name)

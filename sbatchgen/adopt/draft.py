@@ -9,6 +9,7 @@ from typing import Any
 from sbatchgen.adopt.remarks import Became, Remarks
 from sbatchgen.bash import Word
 from sbatchgen.bash.body import Body
+from sbatchgen.bash.launch import Tool, ToolOption
 from sbatchgen.bash.word import LITERAL, Piece
 from sbatchgen.job.launches import slurm_number
 from sbatchgen.job.script import JobScript
@@ -58,6 +59,11 @@ class Draft:
     folder: str | None = SUBMIT_DIR
     secrets: frozenset[int] = frozenset()
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def body(self) -> Body:
+        """The script without its directives."""
+        return self.script.body
 
     def add(self, lines: Iterable[int], became: Became, what: str, *names: str) -> None:
         """Say what became of lines."""
@@ -111,6 +117,19 @@ class Draft:
             return None
         found = found.removeprefix("./")
         return found if self.folder == SUBMIT_DIR else f"{self.folder}/{found}"
+
+    def option_path(self, tool: Tool, option: ToolOption, *, file: bool = False) -> str | None:
+        """The path that an option of a tool gives."""
+        path = option.value if option.value and not file else None
+        if path is None and (word := option.own_word(tool.body)):
+            path = (self.file if file else self.path)(word, tool.body)
+        if path is None:
+            self.lose(f"--{option.name}: the script does not tell the path")
+        return path
+
+    def option_list(self, tool: Tool, option: ToolOption) -> list[str]:
+        """The paths that an option gives, separated by commas."""
+        return [path for path in (self.option_path(tool, option) or "").split(",") if path]
 
 
 def is_variable(name: str) -> bool:

@@ -54,7 +54,7 @@ def _asked(script: JobScript) -> dict[str, str]:
 
 def _overwritten(draft: Draft, plan: Plan, new: JobScript, kept: set[int]) -> list[str]:
     """The variables that kept lines set for the trainer, and the new script sets anew."""
-    folders = ("CODE_DIR", "DATA_DIR", *(["RUN_DIR"] if plan.runtime in ("apptainer", "enroot") else []))
+    folders = ("CODE_DIR", "DATA_DIR", *(["RUN_DIR"] if plan.runtime.is_container else []))
     sets = [one for one in new.body.sets if not one.prefix]
     theirs = {one.name for one in sets if one.line in kept and (one.exported or one.name in folders)}
     ours = {

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sbatchgen.adopt.block import Block
-from sbatchgen.adopt.draft import SUBMIT_DIR, Draft, parsed
+from sbatchgen.adopt.draft import Draft
+from sbatchgen.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
     from sbatchgen.bash import Command
@@ -86,45 +87,15 @@ def activated(draft: Draft, blocks: Iterable[Block]) -> Activation:
     return runtime if ready else Activation()
 
 
-def _activation(draft: Draft, command: Command) -> tuple[str, dict[str, str]] | None:  # noqa: PLR0911 (a return for each)
-    """The runtime and the keys that a command of an activation stands for."""
-    words, body = command.words, draft.script.body
+def _activation(draft: Draft, command: Command) -> tuple[str, dict[str, str]] | None:
+    """The runtime and the keys that a command of an activation gives."""
     if not command.context.top or command.redirects or command.prefix or command.pipe:
         return None
-    if command.name == "conda" and (words[1].value if len(words) > 1 else "") == "activate":
-        env = draft.path(words[2], body) if len(words) == 3 else "base" if len(words) == 2 else None
-        return ("conda", {"env": env}) if env else None
-    if command.name == "eval" and len(words) == 2:
-        path = body.text_of(words[1])
-        inner = path.strip().removeprefix("$(").removesuffix(")").removesuffix(" 2> /dev/null").split()
-        if len(inner) == 3 and inner[1:] in (["shell.bash", "hook"], ["shell.posix", "hook"]):
-            return _conda_root(inner[0].strip('"'), "/bin/conda")
-        return None
-    if command.name not in ("source", ".") or not 2 <= len(words) <= 3:
-        return None
-    file = draft.file(words[1], body)
-    if file is None or (
-        draft.folder != SUBMIT_DIR and not (draft.path(words[1], body) or "").startswith(("/", "$"))
-    ):
-        return None
-    if file.endswith("/etc/profile.d/conda.sh") and len(words) == 2:
-        return _conda_root(file, "/etc/profile.d/conda.sh")
-    if file.rpartition("/")[2] != "activate":
-        return None
-    if len(words) == 3 or file == "activate":
-        env = draft.path(words[2], body) if len(words) == 3 else None
-        root = {"root": file.removesuffix("/bin/activate")} if "/" in file else {}
-        return ("conda", {**root, "env": env}) if env else None
-    return ("venv", {"path": file.removesuffix("/bin/activate")}) if file.endswith("/bin/activate") else None
-
-
-def _conda_root(path: str, end: str) -> tuple[str, dict[str, str]] | None:
-    """An installation of conda, of the path of a file in it; of the bare word, the one on PATH."""
-    if path == "conda":
-        return "conda", {}
-    root = path.removesuffix(end).replace("$HOME", "${HOME}").replace("${{HOME}}", "${HOME}")
-    root = "${HOME}" + root[1:] if root.startswith("~/") else root
-    return ("conda", {"root": root}) if path.endswith(end) and parsed(root) else None
+    for name, runtime in RUNTIMES.items():
+        keys = runtime.activation(command, draft)
+        if keys is not None:
+            return name, keys
+    return None
 
 
 def may_move(runtime: Activation, kept: Sequence[Block]) -> bool:

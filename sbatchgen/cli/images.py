@@ -38,7 +38,7 @@ def image_pull(**given: str | None) -> None:
 
     URI is like docker://nvcr.io/nvidia/pytorch:24.04-py3; by default the `source` of the profile.
     """
-    _prepare("apptainer", "pull", **given)
+    _prepare("pull", **given)
 
 
 @image.command("import")
@@ -49,7 +49,7 @@ def image_import(**given: str | None) -> None:
 
     URI is like docker://nvcr.io#nvidia/pytorch:24.04-py3; by default the `source` of the profile.
     """
-    _prepare("enroot", "import", **given)
+    _prepare("import", **given)
 
 
 @image.command("build")
@@ -57,40 +57,41 @@ def image_import(**given: str | None) -> None:
 @_options
 def image_build(**given: str | None) -> None:
     """Build a .sif image from a definition file or a folder."""
-    _prepare("apptainer", "build", **given)
+    _prepare("build", **given)
 
 
-def _prepare(
-    program: str, verb: str, *, source: str | None, to: str | None, profile: str | None, force: object
-) -> None:
+def _prepare(verb: str, *, source: str | None, to: str | None, profile: str | None, force: object) -> None:
     from sbatchgen.prepare.image import prepare
+    from sbatchgen.runtimes import RUNTIMES
 
+    tools = {tool.verb: (name, tool) for name, runtime in RUNTIMES.items() for tool in runtime.image_tools}
+    runtime, tool = tools[verb]
     if source is None or to is None:
-        source, to = _of_profile(program, profile, source, to)
-    prepare(program, verb, source, Path(to), force=bool(force), note=note)
+        source, to = _of_profile(runtime, profile, source, to)
+    prepare(tool, source, Path(to), force=bool(force), note=note)
     put(to)
 
 
-def _of_profile(program: str, profile: str | None, source: str | None, to: str | None) -> tuple[str, str]:
+def _of_profile(runtime: str, profile: str | None, source: str | None, to: str | None) -> tuple[str, str]:
     """Source and file of an image, where the profile says what is not given."""
     from sbatchgen.plan.request import read_request
     from sbatchgen.render.render import image_is_file
     from sbatchgen.rules.judge import check
 
-    given = {"profile": profile, "runtime": program}
+    given = {"profile": profile, "runtime": runtime}
     plan = read_request("single", (), given, environment=os.environ, folder=here(), check=check).plan
-    its, is_file = plan.image, image_is_file(plan)
-    key, cluster = f"runtimes.{program}", f"profile '{plan.profile.name}'"
+    its, is_file = plan.software.get("image"), image_is_file(plan)
+    key, cluster = f"runtimes.{runtime}", f"profile '{plan.profile.name}'"
     if to is None:
         if its is None or not is_file:
-            what = f"{cluster} names no file for an image of {program}"
+            what = f"{cluster} names no file for an image of {runtime}"
             raise CommandLineError.of(what, fix=f"--to FILE, or write {key}.image into the profile")
         if unset := its.unset(os.environ):
             what = f"the image of {cluster} is {its}, but {unset[0]} is not set"
             raise CommandLineError.of(what, fix=f"export {unset[0]}=..., or --to FILE")
         to = its.filled(os.environ)
     if source is None:
-        source = getattr(plan.profile.runtimes, program).source or (None if is_file else its)
+        source = plan.facts.source or (None if is_file else its)
     if source is None:
         what = f"{cluster} does not say where {to} comes from"
         fix = f"give the URI, as docker://pytorch/pytorch, or write it into the profile: {key}.source"

@@ -57,7 +57,7 @@ def partitions(ctx: click.Context, param: click.Parameter, incomplete: str) -> l
 
 def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
     """The modes, and job files."""
-    from sbatchgen.inputs.job import MODES
+    from sbatchgen.modes import MODES
 
     found = [CompletionItem(mode) for mode in MODES if mode.startswith(incomplete)]
     return found or [CompletionItem(incomplete, type="file")]

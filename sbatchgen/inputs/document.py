@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin
@@ -25,6 +25,7 @@ from sbatchgen.inputs.nodes import (
     cut,
     is_nothing,
 )
+from sbatchgen.keys import keys_of
 from sbatchgen.units import whole_number
 
 T = TypeVar("T")
@@ -135,7 +136,7 @@ class _Decoder:
         return found
 
     def record(self, node: Node, kind: Any, path: str) -> Any:
-        known = {field.name: field for field in fields(kind)}  # of types, not text: as the schema modules say
+        known = keys_of(kind)
         values: dict[str, Any] = {}
         before = self.problems.count
         where = f" in {path}" if path else ""
@@ -145,7 +146,7 @@ class _Decoder:
                 self.fail(key_node, f"unknown key '{key}'{where}", partial(did_you_mean, key, known))
                 continue
             self.places[here] = self.place(key_node)
-            values[key] = self.decode(value, known[key].type, here)
+            values[known[key].name] = self.decode(value, known[key].type, here)
         required = [
             field.name
             for field in known.values()

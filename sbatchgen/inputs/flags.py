@@ -16,8 +16,8 @@ from sbatchgen.inputs.layers import Layer, Level
 from sbatchgen.inputs.options import SbatchOptions
 
 GROUPS = ("Job", "Launch", "Runtime", "Training", "Slurm")
-_JOB_TYPES = {name: without_none(kind) for name, kind in JobSpec.__annotations__.items()}
-_OPTION_TYPES = {name: without_none(kind) for name, kind in SbatchOptions.__annotations__.items()}
+_JOB_TYPES = {key.name: without_none(key.type) for key in fields(JobSpec)}
+_OPTION_TYPES = {key.name: without_none(key.type) for key in fields(SbatchOptions)}
 _COMPLETED = {"profile": "profiles", "partition": "partitions"}
 
 
@@ -38,7 +38,7 @@ class JobOption(click.Option):
 @functools.cache
 def parameters() -> tuple[JobOption, ...]:
     """The options of every command that takes a JOB."""
-    of_job = (_option(one, one.name) for one in fields(JobSpec) if "group" in one.metadata)
+    of_job = (_option(key, key.name) for key in fields(JobSpec) if "group" in key.metadata)
     any_key = JobOption(
         ["--set", "settings"],
         key="",

@@ -1,20 +1,16 @@
 """What a user wants to run: the schema of a job YAML, and of sbatchgen.yaml."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, fields, make_dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
-from sbatchgen.inputs.options import SbatchOptions, described
+from sbatchgen.inputs.options import SbatchOptions
+from sbatchgen.keys import described
+from sbatchgen.modes import Launcher, ModeName
+from sbatchgen.runtimes import RUNTIMES, RuntimeName
 from sbatchgen.units import Argument, Count, EnvName, Resume, ShellPath, Text
 
-Mode = Literal["cpu", "single", "dataparallel", "ddp"]
-Launcher = Literal["torchrun", "srun", "spawn"]
-RuntimeName = Literal["host", "venv", "conda", "apptainer", "enroot"]
 GpuRequest = Literal["gpus_per_node", "gres", "gpus_per_task", "none"]
-
-MODES: tuple[Mode, ...] = get_args(Mode)
-LAUNCHERS: tuple[Launcher, ...] = get_args(Launcher)
-RUNTIMES: tuple[RuntimeName, ...] = get_args(RuntimeName)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -28,20 +24,13 @@ class LintSpec:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class JobSpec:
-    """Everything a job may set; None is "not set here". Values are data, never shell."""
+class _CommonKeys:
+    """What a job may set whatever its runtime is; None is "not set here". Values are data, never shell."""
 
     profile: Text | None = described("Profile of the cluster.", metavar="NAME|FILE", group="Job", common=True)
-    mode: Mode | None = described("cpu, single, dataparallel or ddp.")
+    mode: ModeName | None = described("cpu, single, dataparallel or ddp.")
     launcher: Launcher | None = described("How the processes of mode ddp start.", group="Launch", common=True)
     runtime: RuntimeName | None = described("Where Python comes from.", group="Runtime", common=True)
-    image: ShellPath | None = described(
-        "Container image, a file or a registry address.", metavar="IMAGE", group="Runtime", common=True
-    )
-    conda_env: ShellPath | None = described(
-        "Conda environment, by name or path.", metavar="NAME|PATH", group="Runtime", common=True
-    )
-    venv: ShellPath | None = described("Virtual environment.", metavar="PATH", group="Runtime", common=True)
     gpu_request: GpuRequest | None = described("How the script asks for GPUs.", group="Launch")
     nproc_per_node: int | None = described("Processes on each node (mode ddp).", metavar="N", group="Launch")
     run_dir: ShellPath | None = described(
@@ -79,9 +68,6 @@ class JobSpec:
         "Copy of the code to run, as submit --snapshot makes it.", metavar="PATH", group="Training"
     )
     template: Text | None = described("Template of the script.", metavar="NAME", group="Job")
-    binds: tuple[ShellPath, ...] | None = described(
-        "Folder to mount in the container.", flag="--bind", metavar="SRC[:DST]", group="Runtime", common=True
-    )
     env: Mapping[EnvName, Argument | None] = described(
         "Environment variable of the job; without =VALUE, that of the shell that submits.",
         make=dict,
@@ -101,3 +87,28 @@ class JobSpec:
         make=dict,
     )
     lint: LintSpec = described("Settings of lint.", make=LintSpec)
+
+
+RUNTIME_KEYS = {key.name: key for runtime in RUNTIMES.values() for key in runtime.keys}
+
+
+def _all_keys() -> list[tuple[str, Any, Any]]:
+    """Return name, type and field of each key, those of the runtimes after the keys that they name."""
+    keys = [(key.name, key.type, key) for key in fields(_CommonKeys)]
+    for key in reversed(RUNTIME_KEYS.values()):
+        names = [name for name, _, _ in keys]
+        keys.insert(names.index(key.field.metadata["after"]) + 1, (key.name, key.kind, key.field))
+    return keys
+
+
+if TYPE_CHECKING:
+    JobSpec = _CommonKeys
+else:
+    JobSpec = make_dataclass(
+        "JobSpec",
+        _all_keys(),
+        namespace={"__doc__": "Everything a job may set.", "__module__": __name__},
+        kw_only=True,
+        eq=False,
+        repr=False,
+    )

@@ -3,31 +3,10 @@
 Others pass through `extra_options`. Names and meanings: sbatch(1), Slurm 20.11 to 26.05.
 """
 
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, fields
 
+from sbatchgen.keys import described
 from sbatchgen.units import Duration, Gres, JobName, Memory, ShellPath, Text
-
-
-def described(help_text: str, default: Any = None, *, make: Any = None, **more: Any) -> Any:
-    """A field with its help, of which flags and schemas are made.
-
-    Args:
-        help_text: One line.
-        default: Its default.
-        make: Makes a default that can't be shared.
-        more: Of a key that is also a flag: `group` in the help, `common` if the short help shows it,
-            `metavar`, and `flag` if it has another name.
-    """
-    metadata = {"help": help_text, **more}
-    return (
-        field(default_factory=make, metadata=metadata) if make else field(default=default, metadata=metadata)
-    )
-
-
-def required(help_text: str) -> Any:
-    """A field that must be given, with its help."""
-    return field(metadata={"help": help_text})
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

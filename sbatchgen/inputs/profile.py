@@ -5,12 +5,16 @@ The records here, in `job` and in `options` are not frozen and have no compariso
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, make_dataclass
+from typing import Any, Literal
 
 from sbatchgen.errors import did_you_mean
-from sbatchgen.inputs.job import GpuRequest, Launcher, Mode, RuntimeName
-from sbatchgen.inputs.options import NAMES, SbatchOptions, described, required
+from sbatchgen.inputs.job import GpuRequest
+from sbatchgen.inputs.options import NAMES, SbatchOptions
+from sbatchgen.keys import described, required
+from sbatchgen.modes import Launcher, ModeName
+from sbatchgen.runtimes import RUNTIMES, RuntimeName
+from sbatchgen.runtimes.base import NoFacts, Runtime
 from sbatchgen.units import Argument, Count, Duration, EnvName, Memory, Port, Release, ShellPath, Text
 
 _INTERFACE = r"[^\s/,^=]{1,15}"  # of Linux: IFNAMSIZ
@@ -137,49 +141,18 @@ class Network:
                 yield "gloo_socket_ifname", what, "name them, as ib0 or ib0,ib1"
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
-class Conda:
-    """A conda installation (`root`) and the environment to activate, by name or by path."""
-
-    root: ShellPath | None = described("The installation, as ${HOME}/miniconda3.")
-    env: ShellPath | None = described("The environment, by name or path.")
-
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class Venv:
-    """A virtual environment."""
-
-    path: ShellPath | None = described("The virtual environment.")
-
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class Apptainer:
-    """An image for Apptainer, its bind mounts, and the flag that gives it the GPUs."""
-
-    image: ShellPath | None = described("The image, a .sif file or an address.")
-    source: Text | None = described("The address that `sbatchgen image pull` gets the file from.")
-    binds: tuple[ShellPath, ...] = described("Bind mounts, SRC or SRC:DST.", ())
-    gpu_flag: Text = described("The flag that gives it the GPUs.", make=lambda: Text("--nv"))
-
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class Enroot:
-    """An image for Enroot through pyxis, its mounts, and the folder to start in."""
-
-    image: ShellPath | None = described("The image, a .sqsh file or an address.")
-    source: Text | None = described("The address that `sbatchgen image import` gets the file from.")
-    mounts: tuple[ShellPath, ...] = described("Mounts, SRC or SRC:DST.", ())
-    workdir: ShellPath | None = described("The folder to start in; by default that of submission.")
-
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class Runtimes:
-    """Where a Python with torch comes from, by runtime."""
-
-    conda: Conda = described("Conda.", make=Conda)
-    venv: Venv = described("A virtual environment.", make=Venv)
-    apptainer: Apptainer = described("Apptainer.", make=Apptainer)
-    enroot: Enroot = described("Enroot, through pyxis.", make=Enroot)
+Runtimes: Any = make_dataclass(
+    "Runtimes",
+    [
+        (runtime.attribute, runtime.Facts, described(runtime.title, make=runtime.Facts, key=runtime.name))
+        for runtime in RUNTIMES.values()
+        if runtime.Facts is not NoFacts
+    ],
+    namespace={"__doc__": "Where a Python with torch comes from, by runtime.", "__module__": __name__},
+    kw_only=True,
+    eq=False,
+    repr=False,
+)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -265,11 +238,15 @@ class Profile:
     runtimes: Runtimes = described("Where a Python with torch comes from.", make=Runtimes)
     paths: Paths = described("Folders.", make=Paths)
     options: SbatchOptions = described("Options of sbatch for every job.", make=SbatchOptions)
-    modes: Mapping[Mode, SbatchOptions] = described("Options of sbatch by mode.", make=dict)
+    modes: Mapping[ModeName, SbatchOptions] = described("Options of sbatch by mode.", make=dict)
     template: Text | None = described("Template of the script.")
     required: tuple[Text, ...] = described("Options that every job must set, as account.", ())
     omit: tuple[Text, ...] = described("Options that are left out of scripts, as partition.", ())
     extra_options: Mapping[Text, Text] = described("Other options of sbatch, by their long names.", make=dict)
+
+    def facts(self, runtime: Runtime) -> Any:
+        """Return what the profile says of a runtime, as its `Facts`."""
+        return getattr(self.runtimes, runtime.attribute, None)
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """Values that contradict each other: the key, what is wrong, and a fix."""

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 from sbatchgen.inputs.document import without_none
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.profile import Profile
+from sbatchgen.keys import keys_of
 from sbatchgen.units import Count, Duration, Memory, Port
 
 DIALECT = "http://json-schema.org/draft-07/schema#"  # what editors' YAML servers know
@@ -31,7 +32,7 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def _record(kind: Any, found: dict[str, Any]) -> dict[str, Any]:
-    keys = {key.name: _described(key, _of(key.type, found)) for key in fields(kind)}
+    keys = {name: _described(key, _of(key.type, found)) for name, key in keys_of(kind).items()}
     needed = [key.name for key in fields(kind) if key.default is MISSING and key.default_factory is MISSING]
     made = {"type": "object", "additionalProperties": False, "properties": keys}
     return made | ({"required": needed} if needed else {})

@@ -15,12 +15,12 @@ from sbatchgen.errors import Problem, SbatchgenError
 from sbatchgen.finding import NOWHERE, Finding
 from sbatchgen.inputs.document import Document, parse_scalar
 from sbatchgen.inputs.flags import key_type
-from sbatchgen.inputs.job import MODES, Mode
 from sbatchgen.inputs.layers import Layer, Level
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import Places, bundled
 from sbatchgen.lint.linter import lint_rendered
 from sbatchgen.lint.settings import checked
+from sbatchgen.modes import MODES
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.request import Request
 from sbatchgen.plan.resolve import resolve
@@ -67,7 +67,7 @@ def _setup(profile: Document[Profile]) -> Iterator[Finding]:
         yield Finding("error", Problem(what, profile.places["setup"], "write whole commands, one a line"))
 
 
-def _plan(profile: Document[Profile], mode: Mode, partition: str | None) -> Plan:
+def _plan(profile: Document[Profile], mode: str, partition: str | None) -> Plan:
     """The plan of a mode in a partition, with a value for everything that the profile requires."""
     values: dict[str, object] = {
         f"options.{name}": parse_scalar(text, key_type(f"options.{name}"))
@@ -76,7 +76,7 @@ def _plan(profile: Document[Profile], mode: Mode, partition: str | None) -> Plan
     if partition is not None:
         values["options.partition"] = parse_scalar(partition, key_type("options.partition"))
     flags = Layer(Level.COMMAND_LINE, values, dict.fromkeys(values, "made up"))
-    return resolve(profile, [flags], mode=mode, name=mode)
+    return resolve(profile, [flags], mode_name=mode, name=mode)
 
 
 def required(profile: Profile) -> dict[str, str]:

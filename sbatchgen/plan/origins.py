@@ -130,7 +130,7 @@ def _name(key: str) -> str:
 def _value(plan: Plan, key: str) -> Any:
     """The value of a key as the plan has it in the end; None where it has none."""
     head, dot, rest = key.partition(".")
-    holder = getattr(plan, head, None)
+    holder = plan.software.get(head, getattr(plan, head, None))
     if not dot:
         return holder if holder != () else None
     if not isinstance(holder, dict):

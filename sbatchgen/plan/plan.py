@@ -8,11 +8,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sbatchgen.finding import Place
-from sbatchgen.inputs.job import Launcher, Mode, RuntimeName
 from sbatchgen.inputs.layers import BY_DEFAULT, Origin
 from sbatchgen.inputs.options import LONG_NAMES, SbatchOptions
 from sbatchgen.inputs.profile import Partition, Profile
+from sbatchgen.modes import Mode
 from sbatchgen.plan.resources import Resources
+from sbatchgen.runtimes.base import Runtime
 from sbatchgen.sbatch.gres import requested, requested_gpus
 from sbatchgen.units import Resume, ShellPath
 
@@ -31,6 +32,7 @@ def one_at_a_time(array: str) -> bool:
 class Plan:
     """A job on a cluster, everything decided. Counts are per node where the name says so.
 
+    `software` has the values of the runtimes' job keys that are set.
     `gpus_per_node` is what the job gets, also where the cluster hands GPUs out without being asked.
     `passed_over` has the partitions that were not chosen, and why not, where nobody has named one.
     """
@@ -39,8 +41,9 @@ class Plan:
     partition: Partition
     partition_name: str
     mode: Mode
-    launcher: Launcher | None
-    runtime: RuntimeName
+    launcher: str | None
+    runtime: Runtime
+    software: Mapping[str, Any]
     options: SbatchOptions
     extra_options: Mapping[str, str]
     gpus_per_node: int
@@ -56,10 +59,6 @@ class Plan:
     chain: int
     requeue_on_timeout: bool
     requeue_on_node_fail: bool
-    image: ShellPath | None
-    conda_env: ShellPath | None
-    venv: ShellPath | None
-    binds: tuple[ShellPath, ...]
     snapshot_dir: ShellPath | None
     template: str
     origins: Mapping[str, Origin]
@@ -71,6 +70,11 @@ class Plan:
     def slurm(self) -> bool:
         """Whether Slurm runs the job; otherwise it is plain bash."""
         return self.profile.scheduler == "slurm"
+
+    @property
+    def facts(self) -> Any:
+        """What the profile says of this job's runtime."""
+        return self.profile.facts(self.runtime)
 
     @property
     def nodes(self) -> int:

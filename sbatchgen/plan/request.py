@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sbatchgen.errors import CommandLineError, did_you_mean
 from sbatchgen.inputs.document import read
 from sbatchgen.inputs.flags import layer_of, parameters
-from sbatchgen.inputs.job import MODES, JobSpec
+from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.layers import BY_DEFAULT, Layer, Level, Origin, layer
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import PROJECT_FILE, Places, beside, is_file_name
+from sbatchgen.modes import MODES
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.resolve import named_partition, resolve
 from sbatchgen.units import JobName, ShellPath, Text, is_utf8
@@ -80,7 +81,7 @@ def read_request(
     name_of_job = job if job in MODES else _name_of(job)
 
     def resolved(partition: str) -> Plan:
-        return resolve(profile, layers, mode=mode, name=name_of_job, chosen=partition)
+        return resolve(profile, layers, mode_name=mode, name=name_of_job, chosen=partition)
 
     if named_partition(layers) or {*profile.value.partitions} <= {profile.value.default_partition}:
         plan = resolved("")

@@ -10,11 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sbatchgen.inputs.document import Document
-from sbatchgen.inputs.job import Mode
+from sbatchgen.inputs.job import RUNTIME_KEYS
 from sbatchgen.inputs.layers import BY_DEFAULT, Layer, Level, Origin, option_values
 from sbatchgen.inputs.options import GPU_OPTIONS, SbatchOptions
 from sbatchgen.inputs.profile import NodeFacts, Partition, Profile
+from sbatchgen.modes import MODES, Mode
 from sbatchgen.plan.plan import Plan, one_at_a_time
+from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.sbatch.gres import requested, requested_gpus
 from sbatchgen.units import Duration, Gres, JobName, Memory, Resume, ShellPath, Text
 
@@ -28,18 +30,18 @@ _GPU_KEYS = tuple(f"options.{name}" for name in GPU_OPTIONS)
 
 
 def resolve(
-    profile: Document[Profile], layers: Sequence[Layer], *, mode: Mode, name: str, chosen: str = ""
+    profile: Document[Profile], layers: Sequence[Layer], *, mode_name: str, name: str, chosen: str = ""
 ) -> Plan:
     """The plan of a job on a cluster.
 
     Args:
         profile: The cluster.
         layers: sbatchgen.yaml, job and command line, the lowest first.
-        mode: The job's mode, which the profile's defaults depend on.
+        mode_name: The name of the job's mode, which the profile's defaults depend on.
         name: The job's name unless a layer sets one.
         chosen: The partition to run in, where nobody has named one and the default one won't do.
     """
-    cluster = profile.value
+    cluster, mode = profile.value, MODES[mode_name]
     partition_name = chosen or _partition_name(cluster, layers, mode)
     partition = _partition(cluster, partition_name)
     values = _Values()
@@ -50,8 +52,8 @@ def resolve(
     _join_args(values, layers)
     _derive_runtime(values, profile)
     _derive_job(values, cluster, mode, name)
-    alone = mode != "ddp" or cluster.scheduler == "none" or partition.nodes_max == 1
-    values.derive("options.nodes", 1 if alone else 2, f"mode {mode}")
+    alone = cluster.scheduler == "none" or partition.nodes_max == 1
+    values.derive("options.nodes", 1 if alone else mode.nodes, f"mode {mode.name}")
     gpus, shards = _gpus(values, cluster, partition, mode)
     nproc = _derive_tasks(values, gpus, shards, mode)
     _derive_cpus(values, partition, gpus, shards, mode)
@@ -112,7 +114,7 @@ def named_partition(layers: Sequence[Layer]) -> str:
 
 
 def _partition_name(profile: Profile, layers: Sequence[Layer], mode: Mode) -> str:
-    of_mode = profile.modes[mode].partition if mode in profile.modes else None
+    of_mode = profile.modes[mode.name].partition if mode.name in profile.modes else None
     fallback = of_mode or profile.options.partition or profile.default_partition
     return str(named_partition(layers) or fallback or "")
 
@@ -139,8 +141,8 @@ def _profile_layers(
     yield Layer(Level.PROFILE, facts | option_values(cluster.options), {**places, **where})
     first = partition_name.split(",", maxsplit=1)[0]
     yield _partition_layer(partition.options, places, f"partitions.{first}.options")
-    if mode in cluster.modes:
-        yield _partition_layer(cluster.modes[mode], places, f"modes.{mode}")
+    if mode.name in cluster.modes:
+        yield _partition_layer(cluster.modes[mode.name], places, f"modes.{mode.name}")
 
 
 def _partition_layer(options: SbatchOptions, places: Mapping[str, str], written: str) -> Layer:
@@ -158,26 +160,16 @@ def _join_args(values: _Values, layers: Sequence[Layer]) -> None:
 
 
 def _derive_runtime(values: _Values, profile: Document[Profile]) -> None:
-    """What the chosen runtime needs, from the profile unless the job sets it; binds of both are joined."""
-    runtimes = profile.value.runtimes
-    facts: dict[str, dict[str, tuple[str, Any]]] = {
-        "venv": {"venv": ("venv.path", runtimes.venv.path)},
-        "conda": {"conda_env": ("conda.env", runtimes.conda.env)},
-        "apptainer": {
-            "image": ("apptainer.image", runtimes.apptainer.image),
-            "binds": ("apptainer.binds", runtimes.apptainer.binds),
-        },
-        "enroot": {
-            "image": ("enroot.image", runtimes.enroot.image),
-            "binds": ("enroot.mounts", runtimes.enroot.mounts),
-        },
-    }
-    for key, (place, value) in facts.get(values.get("runtime"), {}).items():
-        origin = Origin(Level.PROFILE, profile.places.get(f"runtimes.{place}", "profile"))
-        if key == "binds" and value:
-            values.set(key, (*value, *values.get(key, ())), values.origins.get(key, origin))
-        elif value and key not in values.values:
-            values.set(key, value, origin)
+    """What the chosen runtime needs, from the profile unless the job sets it; lists of both are joined."""
+    runtime = RUNTIMES[values.get("runtime")]
+    facts = profile.value.facts(runtime)
+    for key in runtime.keys:
+        value, place = getattr(facts, key.fact), f"runtimes.{runtime.name}.{key.fact}"
+        origin = Origin(Level.PROFILE, profile.places.get(place, "profile"))
+        if isinstance(value, tuple) and value:
+            values.set(key.name, (*value, *values.get(key.name, ())), values.origins.get(key.name, origin))
+        elif value and key.name not in values.values:
+            values.set(key.name, value, origin)
 
 
 def _derive_job(values: _Values, profile: Profile, mode: Mode, name: str) -> None:
@@ -193,7 +185,7 @@ def _derive_job(values: _Values, profile: Profile, mode: Mode, name: str) -> Non
     values.derive("run_dir", ShellPath(f"{runs}/{job_name}"), "the job's name")
     if not values.get("trainer"):
         values.derive("args", DEFAULT_ARGS, "the bundled trainer")
-    for fact in ("nccl_socket_ifname", "gloo_socket_ifname", "nccl_ib_hca") if mode == "ddp" else ():
+    for fact in ("nccl_socket_ifname", "gloo_socket_ifname", "nccl_ib_hca") if mode.several_processes else ():
         values.derive(f"env.{fact.upper()}", getattr(profile.network, fact), "network of the profile")
 
 
@@ -201,11 +193,11 @@ def _gpus(values: _Values, profile: Profile, partition: Partition, mode: Mode) -
     """GPUs and shards of the job on each node; only the highest level's GPU options are kept."""
     given = {name: values.origins[name].level for name in _GPU_KEYS if name in values.origins}
     top = max(given.values(), default=Level.DEFAULT)
-    unwanted = mode == "cpu" or values.get("gpu_request") == "none"
+    unwanted = not mode.uses_gpus or values.get("gpu_request") == "none"
     for name, level in given.items():
         if level < top or (unwanted and level < Level.PROJECT):
             values.drop(name)
-    if mode == "cpu":
+    if not mode.uses_gpus:
         return 0, 0
     gpus, shards = (
         sum(count for name, _, count in requested(values.get("options.gres") or "") if name == wanted)
@@ -218,13 +210,13 @@ def _gpus(values: _Values, profile: Profile, partition: Partition, mode: Mode) -
     here = _alike(partition)
     if values.get("options.gpus_per_task"):
         each = max(1, _count(values, "gpus_per_task"))  # `check` refuses 0
-        fitting = here // each if here and values.get("launcher") == "srun" and mode == "ddp" else 1
+        fitting = here // each if here and values.get("launcher") == "srun" and mode.launchers else 1
         return each * (values.get("options.ntasks_per_node") or max(1, fitting)), 0
     if values.get("options.gpus"):
         return _count(values, "gpus") // max(1, values.get("options.nodes")), 0
     if profile.scheduler == "env":  # its platform hands out what was asked for there
         here = values.get("nproc_per_node") or here
-    return (1 if mode == "single" else here or 0), 0
+    return (mode.gpus or here or 0), 0
 
 
 def _alike(partition: Partition) -> int | None:
@@ -240,9 +232,9 @@ def _count(values: _Values, option: str) -> int:
 
 def _derive_tasks(values: _Values, gpus: int, shards: int, mode: Mode) -> int:
     """Processes and tasks on each node; returns the processes."""
-    by_srun = mode == "ddp" and values.get("launcher") == "srun"
+    by_srun = bool(mode.launchers) and values.get("launcher") == "srun"
     nproc = 1
-    if mode == "ddp":
+    if mode.several_processes:
         given = values.get("nproc_per_node") or (values.get("options.ntasks_per_node") if by_srun else None)
         each = max(1, _count(values, "gpus_per_task")) if by_srun else 1
         nproc = given or gpus // each or (1 if shards else 2)
@@ -259,10 +251,10 @@ def _derive_cpus(values: _Values, partition: Partition, gpus: int, shards: int, 
     share = partition.cpus_per_gpu or _share(nodes, "cpus_per_node", 1)
     if share and shards and partition.shards_per_gpu:
         share = max(1, share * shards // partition.shards_per_gpu)
-    if share is None or mode == "cpu" or not (gpus or shards):
+    if share is None or not mode.uses_gpus or not (gpus or shards):
         share = min(DEFAULT_CPUS, most or DEFAULT_CPUS)
     tasks = values.get("options.ntasks_per_node") or 1
-    processes = values.get("nproc_per_node") if mode == "ddp" else max(1, gpus)
+    processes = values.get("nproc_per_node") if mode.several_processes else max(1, gpus)
     cpus = share * max(1, processes // tasks)
     if most:
         cpus = max(1, min(cpus, most // tasks))
@@ -341,15 +333,17 @@ def _plan(
             values.drop(f"options.{option}")
     grouped = values.grouped()
     same = (
-        "runtime trainer data run_dir resume max_restarts chain requeue_on_timeout requeue_on_node_fail "
-        "image conda_env venv snapshot_dir template"
+        "trainer data run_dir resume max_restarts chain requeue_on_timeout requeue_on_node_fail "
+        "snapshot_dir template"
     )
     return Plan(
         profile=profile,
         partition=_partition(profile, partition_name),
         partition_name=partition_name,
         mode=mode,
-        launcher=values.get("launcher") if mode == "ddp" else None,
+        launcher=values.get("launcher") if mode.launchers else None,
+        runtime=RUNTIMES[values.get("runtime")],
+        software={key: values.get(key) for key in RUNTIME_KEYS if values.get(key)},
         options=SbatchOptions(**grouped["options"]),
         extra_options=grouped["extra_options"],
         gpus_per_node=gpus,
@@ -357,7 +351,6 @@ def _plan(
         name=name,
         args=tuple(values.get("args", ())),
         env=grouped["env"],
-        binds=values.get("binds", ()),
         origins=values.origins,
         overridden=values.overridden,
         **{key: values.get(key) for key in same.split()},

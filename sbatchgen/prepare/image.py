@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -15,26 +14,18 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from sbatchgen.errors import CommandLineError, DocumentError
+from sbatchgen.errors import DocumentError
 from sbatchgen.quoting import word, words
+from sbatchgen.runtimes.base import ImageTool
 
 ENOUGH = 1 << 30  # bytes: where fewer are left, an image most likely found no room
-_URI = re.compile(r"[a-z][a-z0-9+.-]*://")
-# Where a program keeps layers and parts of an image meanwhile: variables of its manual.
-SCRATCH = {
-    "apptainer": ("APPTAINER_TMPDIR", "APPTAINER_CACHEDIR"),
-    "enroot": ("ENROOT_TEMP_PATH", "ENROOT_CACHE_PATH"),
-}
 
 
-def prepare(
-    program: str, verb: str, source: str, target: Path, *, force: bool, note: Callable[[str], None]
-) -> None:
+def prepare(tool: ImageTool, source: str, target: Path, *, force: bool, note: Callable[[str], None]) -> None:
     """Have a program make an image, which gets its name when it is whole.
 
     Args:
-        program: apptainer or enroot.
-        verb: Its subcommand: pull, import or build.
+        tool: The program and its subcommand.
         source: A URI, or what to build the image of.
         target: The file to make.
         force: Whether to replace one that is there.
@@ -44,15 +35,23 @@ def prepare(
         CommandLineError: There is no such source.
         DocumentError: The program is absent or failed, or the file is there already.
     """
-    uri = _for_enroot(source) if program == "enroot" else _for_apptainer(source)
+    uri, program = tool.uri(source), tool.words[0]
     if not shutil.which(program):
-        again = ("sbatchgen", "image", verb, source, "--to", str(target), *(["--force"] if force else []))
+        again = (
+            "sbatchgen",
+            "image",
+            tool.verb,
+            source,
+            "--to",
+            str(target),
+            *(["--force"] if force else []),
+        )
         fix = f"load its module, or run it where jobs run: srun --cpus-per-task=8 --mem=16G {words(again)}"
         raise DocumentError.of(f"there is no {program} on this machine's PATH", fix=fix)
     if os.path.lexists(target) and not force:
         raise DocumentError.of(f"{target} is there already", fix="--force replaces it")
     with _handled_by(_leave), _beside(target) as new:
-        _run((program, verb, *(["--output"] if program == "enroot" else []), str(new), uri), target, note)
+        _run(tool, (*tool.words, str(new), uri), target, note)
         if not new.exists():
             raise DocumentError.of(f"{program} ended well, but made no image", at=str(target))
         with new.open("rb") as made:
@@ -60,27 +59,6 @@ def prepare(
         if os.path.lexists(target) and not force:
             raise DocumentError.of(f"{target} is there by now, made by another: it is kept")
         new.replace(target)
-
-
-def _for_apptainer(source: str) -> str:
-    """A URI as it is, and a path that can't be an option."""
-    if _URI.match(source):
-        return source
-    path = Path(source).absolute()
-    if not path.exists():
-        raise CommandLineError.of(f"no file or folder {path}", fix="a URI starts as docker://")
-    return str(path)
-
-
-def _for_enroot(source: str) -> str:
-    """A URI; older releases know a registry only by the # after it."""
-    scheme, _, rest = source.rpartition("://")
-    if scheme and not _URI.match(source):
-        raise CommandLineError.of(f"'{source}' is no URI", fix="write it as docker://pytorch/pytorch")
-    registry, slash, name = rest.partition("/")
-    if scheme in ("", "docker") and slash and "#" not in rest and ("." in registry or ":" in registry):
-        rest = f"{registry}#{name}"
-    return f"{scheme or 'docker'}://{rest}"
 
 
 @contextlib.contextmanager
@@ -97,7 +75,7 @@ def _beside(target: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _run(command: Sequence[str], target: Path, note: Callable[[str], None]) -> None:
+def _run(tool: ImageTool, command: Sequence[str], target: Path, note: Callable[[str], None]) -> None:
     """Run the command, with its progress on stderr."""
     program = command[0]
     note(f"$ {words(tuple(command))}")
@@ -120,13 +98,13 @@ def _run(command: Sequence[str], target: Path, note: Callable[[str], None]) -> N
         fix = "most likely it ran out of memory: run it where jobs run, as srun --mem=16G sbatchgen image ..."
         raise DocumentError.of(f"{program} was killed", at=str(target), fix=fix)
     if status:
-        fix = _full(program, target) or f"read what {program} says above"
+        fix = _full(tool, target) or f"read what {program} says above"
         raise DocumentError.of(f"{program} ended with status {status}", at=str(target), fix=fix)
 
 
-def _full(program: str, target: Path) -> str:
+def _full(tool: ImageTool, target: Path) -> str:
     """A fix that names a folder with no room, among those that the program writes into."""
-    scratch, cache = SCRATCH[program]
+    scratch, cache = tool.scratch
     for folder, name in (
         (str(target.parent), "--to"),
         (os.environ.get(scratch) or tempfile.gettempdir(), scratch),

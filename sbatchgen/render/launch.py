@@ -9,16 +9,12 @@ from sbatchgen import quoting
 from sbatchgen.inputs.layers import Level
 from sbatchgen.inputs.options import GPU_OPTIONS
 from sbatchgen.plan.plan import Plan
-from sbatchgen.units import ShellPath
+from sbatchgen.runtimes.base import absolute, of_submission
 
-WIDTH = 110  # of a line of arguments, where a single one is not longer
 # What a trainer's arguments may hold for the run's own folders.
 PLACEHOLDERS = {"{run_dir}": '"$RUN_DIR"', "{data_dir}": '"$DATA_DIR"'}
 FOLDERS = ("$PWD", "$RUN_DIR", "$DATA_DIR", "$CODE_DIR")  # whose names are known only where the job runs
 MEETING = ("MASTER_ADDR", "MASTER_PORT")
-# Seconds that srun waits once a task has ended. With pyxis, that is once its container is removed, which
-# took 41 s with a small image. NCCL itself finds a rank that hangs in 10 minutes.
-WAIT_S, WAIT_FOR_REMOVAL_S = 60, 600
 FILES_NEEDED = ("mnist", "cifar10", "imagefolder")  # data sets of the bundled trainer that are files
 
 
@@ -30,7 +26,7 @@ def command(plan: Plan, exported: Sequence[str], mounted: Sequence[str]) -> tupl
         exported: The variables that a container must get.
         mounted: What the container sees, as `mounts` has it.
     """
-    return (*_step(plan), *_container(plan, exported, mounted), *_trainer(plan), *_arguments(plan))
+    return (*_step(plan), *_runtime(plan, exported, mounted), *_trainer(plan), *_arguments(plan))
 
 
 def files(plan: Plan) -> tuple[str, ...]:
@@ -41,15 +37,10 @@ def files(plan: Plan) -> tuple[str, ...]:
     """
     if not plan.stoppable:
         return ()
-    exit_file = ["exit"] if plan.mode == "ddp" else []
+    exit_file = ["exit"] if plan.mode.several_processes else []
     if not plan.asks_to_stop:
         return tuple(exit_file)
     return ("stop", *(["again"] if plan.restartable else []), *exit_file)
-
-
-def container(plan: Plan) -> bool:
-    """Whether the training runs in a container."""
-    return plan.runtime in ("apptainer", "enroot")
 
 
 def several_tasks(plan: Plan) -> bool:
@@ -59,7 +50,7 @@ def several_tasks(plan: Plan) -> bool:
 
 def meets(plan: Plan) -> bool:
     """Whether processes of several Slurm tasks need a rendezvous."""
-    return plan.slurm and plan.mode == "ddp" and several_tasks(plan)
+    return plan.slurm and plan.mode.several_processes and several_tasks(plan)
 
 
 def uses_code(plan: Plan) -> bool:
@@ -103,9 +94,10 @@ def mounts(plan: Plan, here: str) -> tuple[str, ...]:
 
     The variable `here` holds the folder of submission.
     """
-    if not container(plan):
+    if not plan.runtime.is_container:
         return ()
-    bound = [bind for bind in plan.binds if ":" not in bind]
+    binds = plan.software.get("binds") or ()
+    bound = [bind for bind in binds if ":" not in bind]
 
     def covered(path: str) -> bool:
         return any(path == bind or path.startswith(f"{bind}/") for bind in bound)
@@ -122,23 +114,13 @@ def mounts(plan: Plan, here: str) -> tuple[str, ...]:
     resume = of_submission(plan.resume, plan)
     if resume.startswith(("/", "${")):
         found.append(quoting.path(resume.rpartition("/")[0])[1:-1])
-    return (*found, *(quoting.path(absolute(bind, here))[1:-1] for bind in plan.binds))
+    return (*found, *(quoting.path(absolute(bind, here))[1:-1] for bind in binds))
 
 
 def sources(mounted: Iterable[str]) -> str:
     """What of these mounts may be missing, as words of bash; the data folder is looked for by itself."""
     there = ("$RUN_DIR", "$DATA_DIR")
     return " ".join(f'"{one.partition(":")[0]}"' for one in mounted if one not in there)
-
-
-def absolute(path: str, here: str) -> ShellPath:
-    """The path; a relative one is relative to the folder in the variable `here`."""
-    return ShellPath(path if path.startswith(("/", "${")) else f"${{{here}}}/{path.removeprefix('./')}")
-
-
-def of_submission(path: str, plan: Plan) -> str:
-    """A path, or a name: of a job in a snapshot, paths still count from the folder of submission."""
-    return absolute(path, "SLURM_SUBMIT_DIR") if plan.snapshot_dir and plan.slurm and "/" in path else path
 
 
 def _step(plan: Plan) -> Iterator[str]:
@@ -151,35 +133,23 @@ def _step(plan: Plan) -> Iterator[str]:
         words.append('--cpus-per-task="$SLURM_CPUS_PER_TASK"')  # 22.05 and 23.02 do not inherit it
     if several_tasks(plan):
         # Newer Slurm may follow the topology, but rank 0 must be on the first node: MASTER_ADDR names it.
-        wait = WAIT_FOR_REMOVAL_S if plan.runtime == "enroot" else WAIT_S
-        words += ["--distribution=block", "--kill-on-bad-exit=1", f"--wait={wait}"]
+        words += ["--distribution=block", "--kill-on-bad-exit=1", f"--wait={plan.runtime.wait_s}"]
     if plan.launcher == "srun" and plan.options.gpus_per_task:
         words.append("--gpu-bind=none")  # else a rank sees only its own GPU and NCCL loses the others
     yield " ".join(words)
 
 
-def _container(plan: Plan, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
-    if plan.runtime == "apptainer":
-        flag = plan.profile.runtimes.apptainer.gpu_flag if plan.mode != "cpu" else ""
-        flags = f" {quoting.word(flag)}" if flag else ""
-        yield f'apptainer exec{flags} --pwd "$PWD" --bind "{",".join(mounted)}" "$IMAGE"'
-    if plan.runtime == "enroot":
-        folder = plan.profile.runtimes.enroot.workdir
-        workdir = quoting.path(absolute(folder, "PWD")) if folder else '"$PWD"'
-        both = ",".join(one if ":" in one else f"{one}:{one}" for one in mounted)
-        yield f'--container-image="$IMAGE" --container-workdir={workdir} --no-container-mount-home'
-        yield f'--container-mounts="{both}"'
-        yield f'--container-env="{",".join(exported)}"'
+def _runtime(plan: Plan, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
+    """What the runtime puts before the trainer, and what changes in a container."""
+    contained = plan.runtime.is_container
+    yield from plan.runtime.command(plan, exported, mounted)
     # A trainer that starts its processes on one node meets nobody: these would be the image's own.
-    alone = container(plan) and plan.trainer and plan.launcher == "spawn" and not several_tasks(plan)
+    alone = contained and plan.trainer and plan.launcher == "spawn" and not several_tasks(plan)
     changes = [f"-u {name}" for name in MEETING if alone and name not in plan.env]
-    if plan.runtime == "enroot":
-        # For caches: the home in the image can't be written. srun may look for all but env on the node.
-        home = "$HOME" if "HOME" in plan.env or "${HOME}" in plan.binds else "$RUN_DIR"
-        changes.append(f'HOME="{home}"')
+    changes += plan.runtime.environment_changes(plan)  # srun may look for all but env on the node
     if changes:
         yield " ".join(["env", *changes])
-    if container(plan) and "PYTHONPATH" in plan.env:  # before the image's, which is known only in there
+    if contained and "PYTHONPATH" in plan.env:  # before the image's, which is known only in there
         yield r'sh -c "PYTHONPATH=\$0\${PYTHONPATH:+:\$PYTHONPATH} exec \"\$@\"" "$PYTHONPATH"'
 
 
@@ -188,19 +158,19 @@ def _trainer(plan: Plan) -> Iterator[str]:
     ours = '"$CODE_DIR/training"'
     own, module = plan.trainer, plan.trainer is not None and not trainer_is_file(plan.trainer)
     python = "python3"
-    if plan.mode == "cpu" and own and "CUDA_VISIBLE_DEVICES" not in plan.env:
+    if not plan.mode.uses_gpus and own and "CUDA_VISIBLE_DEVICES" not in plan.env:
         python = "env CUDA_VISIBLE_DEVICES= python3"  # exported, Slurm would unset it before the step
     started = " ".join([*(["-m"] if module else []), quoting.word(own or "")])
     if plan.launcher == "torchrun":
         end = "-m --" if module else "--"  # its own options: it takes a trainer's --n for short forms of them
         yield f'{python} "$CODE_DIR/training/torchrun.py"{_nodes(plan)} --nproc-per-node={_nproc(plan)} {end}'
-        yield from [quoting.word(own)] if own else pack([ours, *_flags(plan)])
+        yield from [quoting.word(own)] if own else quoting.packed([ours, *_flags(plan)])
     elif own and (plan.launcher or _may_inherit_rank(plan)):
         yield f'{python} "$CODE_DIR/training/task.py" --launcher {plan.launcher or "none"} -- {started}'
     elif own:
         yield f"{python} {started}"
     else:
-        yield from pack([f"{python} {ours}", *_flags(plan)])
+        yield from quoting.packed([f"{python} {ours}", *_flags(plan)])
 
 
 def trainer_is_file(trainer: str) -> bool:
@@ -210,8 +180,8 @@ def trainer_is_file(trainer: str) -> bool:
 
 def _may_inherit_rank(plan: Plan) -> bool:
     """Whether a single trainer may find RANK and the like set by pyxis, an image, or the platform."""
-    alone = plan.trainer is not None and plan.mode != "ddp"
-    return alone and (container(plan) or plan.profile.scheduler == "env")
+    alone = plan.trainer is not None and not plan.mode.several_processes
+    return alone and (plan.runtime.is_container or plan.profile.scheduler == "env")
 
 
 def _nodes(plan: Plan) -> str:
@@ -240,8 +210,8 @@ def _flags(plan: Plan) -> Iterator[str]:
     yield f"--resume {resume_word(plan)}"
     if device := _device(plan):
         yield f"--device {device}"
-    if plan.mode == "dataparallel":
-        yield "--dataparallel"
+    if plan.mode.flag:
+        yield plan.mode.flag
     if plan.launcher != "torchrun":
         yield f"--launcher {plan.launcher or 'none'}"
     if plan.launcher == "spawn":
@@ -250,7 +220,7 @@ def _flags(plan: Plan) -> Iterator[str]:
 
 def _device(plan: Plan) -> str:
     """The device that the trainer must use: no silent training on CPUs while GPUs are idle."""
-    if plan.mode == "cpu":
+    if not plan.mode.uses_gpus:
         return "cpu"
     return "cuda" if plan.gpus_per_node or plan.shards else ""
 
@@ -263,7 +233,7 @@ def _arguments(plan: Plan) -> Iterator[str]:
             groups.append([])
         groups[-1].append(_argument(arg, plan))
     words = [" ".join(group) for group in groups]
-    yield from pack([*words, *(['"${point_args[@]}"'] if plan.sweep else [])])
+    yield from quoting.packed([*words, *(['"${point_args[@]}"'] if plan.sweep else [])])
 
 
 def points(plan: Plan) -> tuple[str, ...]:
@@ -291,17 +261,6 @@ def _argument(arg: str, plan: Plan) -> str:
         word += (quoting.word(rest[:place]) if place else "") + names[name]
         rest = rest[place + len(name) :]
     return word
-
-
-def pack(words: Iterable[str]) -> Sequence[str]:
-    """Words on as few lines as possible, none longer than WIDTH unless it is a single word."""
-    lines: list[str] = []
-    for word in words:
-        if lines and len(lines[-1]) + len(word) < WIDTH:
-            lines[-1] += f" {word}"
-        else:
-            lines.append(word)
-    return lines
 
 
 def _dataset(args: Sequence[str]) -> str:

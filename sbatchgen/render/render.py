@@ -8,45 +8,37 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import marshal
 import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from typing import Any
 
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from sbatchgen import __version__, files, quoting
+from sbatchgen import __version__, quoting
 from sbatchgen.errors import DocumentError
 from sbatchgen.inputs.search import bundled
 from sbatchgen.plan.plan import Plan, one_at_a_time
 from sbatchgen.plan.request import Request
 from sbatchgen.render import exports, launch
+from sbatchgen.runtimes import RUNTIMES
+from sbatchgen.runtimes.base import ContainerRuntime, absolute
 
 FILTERS = {
     "sh": quoting.word,
     "sh_join": quoting.words,
     "path": quoting.path,
 }
-RUNTIME_PARTS = {
-    "venv": "runtime/venv.sh.j2",
-    "conda": "runtime/conda.sh.j2",
-    "apptainer": "runtime/image.sh.j2",
-    "enroot": "runtime/image.sh.j2",
-}
-# The title above the command, by launcher or mode.
+# The title above the command, by launcher; without one, the mode has it.
 TITLES = {
     "torchrun": "one torchrun on each node",
     "srun": "one task for each process",
     "spawn": "one task on each node, which starts its processes",
-    "dataparallel": "one process with all GPUs",
 }
 _PROVENANCE = "sbatchgen"
-MAX_BYTES = 64 << 20  # of compiled templates
 
 
 def render(
@@ -65,10 +57,7 @@ def render(
         DocumentError: A template is missing or broken.
     """
     environment = environment_of(tuple(folders), cache)
-    text = fill(environment, plan, code=code)
-    if isinstance(environment.bytecode_cache, _Cache):
-        environment.bytecode_cache.save()
-    return finish(text, rerun)
+    return finish(fill(environment, plan, code=code), rerun)
 
 
 def render_request(request: Request) -> str:
@@ -105,63 +94,33 @@ def digest(script: str) -> str:
     return hashlib.sha256((head + body).encode()).hexdigest()[:12]
 
 
-class _Cache(jinja2.BytecodeCache):
-    """Compiled templates, all of an environment in one file.
-
-    They are code that is run, so nobody else may be able to write the file or its folder, and a checksum
-    keeps damaged data from Python's `marshal`. A wrong file is ignored and written anew.
-    """
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._changed = False
-        self._compiled: dict[str, tuple[str, bytes]] = {}
-        with contextlib.suppress(OSError):
-            data = files.read(file, MAX_BYTES) if _is_own(file.parent) and _is_own(file) else b""
-            payload = data[len(_sealed(b"")) :]
-            if data == _sealed(payload):
-                self._compiled = marshal.loads(payload)  # noqa: S302 - the user's own, and as it was written
+class _Cache(jinja2.FileSystemBytecodeCache):
+    """Compiled templates; a file that can't be read or written is left out."""
 
     def load_bytecode(self, bucket: jinja2.bccache.Bucket) -> None:
-        """Jinja asks for a template; its checksum is that of the template's text."""
-        checksum, code = self._compiled.get(bucket.key, ("", b""))
-        if checksum == bucket.checksum:
-            bucket.code = marshal.loads(code)  # noqa: S302 - see above
+        """Read a compiled template; a damaged file is replaced."""
+        try:
+            super().load_bytecode(bucket)
+        except Exception:  # noqa: BLE001 - what pickle raises for damage is not limited
+            bucket.reset()
 
     def dump_bytecode(self, bucket: jinja2.bccache.Bucket) -> None:
-        """Jinja has compiled a template."""
-        self._compiled[bucket.key] = bucket.checksum, marshal.dumps(bucket.code)
-        self._changed = True
-
-    def save(self) -> None:
-        """Write the file if there is something new and it can be written."""
-        if self._changed:
-            self._changed = False
-            payload = marshal.dumps(self._compiled)
-            with contextlib.suppress(OSError):
-                self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                if _is_own(self._file.parent):
-                    files.put(self._file, _sealed(payload), mode=0o600)
+        """Write a compiled template."""
+        with contextlib.suppress(OSError):
+            super().dump_bytecode(bucket)
 
 
-def _sealed(payload: bytes) -> bytes:
-    """The contents of the file: the versions that made it, a checksum, the compiled templates."""
-    jinja = getattr(jinja2, "__version__", "")  # Pallets projects are dropping it
-    made_by = f"sbatchgen {__version__}, jinja2 {jinja}, python {MAGIC_NUMBER.hex()}\n"
-    return made_by.encode() + hashlib.sha256(payload).digest() + payload
-
-
-def _is_own(path: Path) -> bool:
-    """Whether a file or folder, not a link, is the user's, and nobody else can write it."""
-    found = path.lstat()  # of a link everybody may write, by its mode
-    return found.st_uid == os.geteuid() and not found.st_mode & 0o022
-
-
-def _cache(folders: Sequence[Path], cache: Path | None) -> _Cache | None:
-    if cache is None:
+def _cache(folder: Path | None) -> jinja2.BytecodeCache | None:
+    """Return the cache. It holds code that is run, so no other user may be able to write into its folder."""
+    if folder is None:
         return None
-    name = hashlib.sha256("\0".join(map(str, folders)).encode()).hexdigest()[:16]
-    return _Cache(cache / f"templates-{sys.implementation.cache_tag}-{name}")
+    compiled = folder / f"templates-{sys.implementation.cache_tag}"
+    with contextlib.suppress(OSError):
+        compiled.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = compiled.lstat()
+        if status.st_uid == os.geteuid() and not status.st_mode & 0o022:
+            return _Cache(str(compiled))
+    return None
 
 
 @functools.cache
@@ -173,7 +132,7 @@ def environment_of(folders: tuple[Path, ...], cache: Path | None) -> jinja2.Envi
     loaders = [jinja2.FileSystemLoader(folder) for folder in folders]
     environment = ImmutableSandboxedEnvironment(
         loader=jinja2.ChoiceLoader([*loaders, jinja2.PrefixLoader({"bundled": loaders[-1]}, ":")]),
-        bytecode_cache=_cache(folders, cache),
+        bytecode_cache=_cache(cache),
         auto_reload=False,  # a template does not change while a command runs
         undefined=jinja2.StrictUndefined,
         finalize=_refuse_none,
@@ -233,8 +192,13 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
     mounted = launch.mounts(plan, here)
     talk = launch.files(plan)
     sweep = plan.sweep
+    image = plan.software.get("image") or ""
+    is_file = image_is_file(plan)
     directives = [quoting.directive(name, text) for name, text in plan.directives.items()]
-    return {
+    values: dict[str, Any] = {}
+    for runtime in RUNTIMES.values():
+        values |= runtime.variables(plan, here, exported)
+    return values | {
         "directives": directives if plan.slurm else [],
         "slurm": plan.slurm,
         "stoppable": plan.stoppable,
@@ -252,23 +216,19 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
         "consecutive": plan.consecutive,
         "array": bool(array),
         # bash would follow a link before a slash
-        "run_dir": re.sub(r"(?<=[^/])(/\.?)+$", "", launch.absolute(plan.run_dir, here)),
+        "run_dir": re.sub(r"(?<=[^/])(/\.?)+$", "", absolute(plan.run_dir, here)),
         "uses_data": launch.uses_data(plan),
-        "data": launch.absolute(plan.data, here),
+        "data": absolute(plan.data, here),
         "uses_code": launch.uses_code(plan),
-        "code": launch.absolute(plan.code, here) if plan.code else str(code),
-        "snapshot": launch.absolute(plan.snapshot_dir, here) if plan.snapshot_dir and plan.slurm else "",
+        "code": absolute(plan.code, here) if plan.code else str(code),
+        "snapshot": absolute(plan.snapshot_dir, here) if plan.snapshot_dir and plan.slurm else "",
         "modules": plan.profile.modules,
         "setup": _setup(plan.profile.setup),
         # of a module or of setup: a virtual environment may use their packages
-        "keeps_pythonpath": plan.runtime == "venv" and bool(plan.profile.modules or plan.profile.setup),
-        "runtime_part": RUNTIME_PARTS.get(plan.runtime, ""),
-        "venv": launch.absolute(plan.venv or "", here),
-        "conda_root": plan.profile.runtimes.conda.root or "",
-        "conda_env": launch.of_submission(plan.conda_env or "", plan),
-        "image": launch.absolute(plan.image or "", here) if image_is_file(plan) else plan.image,
-        "image_is_file": image_is_file(plan),
-        "pyxis": plan.runtime == "enroot",
+        "keeps_pythonpath": plan.runtime.may_use_modules and bool(plan.profile.modules or plan.profile.setup),
+        "runtime_part": plan.runtime.part,
+        "image": absolute(image, here) if is_file else image,
+        "image_is_file": is_file,
         "mount_sources": launch.sources(mounted),
         "mounted_text": "".join(one for one in mounted if one in launch.FOLDERS),
         "meets": launch.meets(plan),
@@ -276,9 +236,8 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
         "port_count": plan.profile.network.port_count,
         "inherited": plan.inherited,
         "export_lines": tuple(exports.lines(plan)),
-        "twin_lines": launch.pack(exported) if plan.runtime == "apptainer" else (),
         "max_restarts": plan.max_restarts,
-        "training_title": TITLES.get(plan.launcher or plan.mode, "one process"),
+        "training_title": TITLES[plan.launcher] if plan.launcher else plan.mode.title,
         "command_lines": launch.command(plan, exported, mounted),
     }
 
@@ -291,7 +250,5 @@ def _setup(lines: Sequence[str]) -> tuple[str, ...]:
 
 def image_is_file(plan: Plan) -> bool:
     """Whether the image is a file, not the address of a registry."""
-    image = plan.image or ""
-    if plan.runtime == "enroot":  # to pyxis, only this is a path
-        return image.startswith(("/", ".", "${"))
-    return "://" not in image
+    runtime, image = plan.runtime, plan.software.get("image") or ""
+    return isinstance(runtime, ContainerRuntime) and runtime.is_file(image)

@@ -196,9 +196,9 @@ def of_script(script: str | None, job: Resources | None = None, findings: Sequen
 def _job(plan: Plan, snapshot: Code | None) -> JobSummary:
     return JobSummary(
         name=plan.name,
-        mode=plan.mode,
+        mode=plan.mode.name,
         launcher=plan.launcher,
-        runtime=plan.runtime,
+        runtime=plan.runtime.name,
         trainer=plan.trainer or "training",
         args=tuple(map(str, plan.args)),
         run_dir=str(plan.run_dir),

@@ -16,6 +16,7 @@ from sbatchgen.finding import Place
 from sbatchgen.job.containers import IMAGE_FILE, PULLED, Container
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.runtimes import RUNTIMES
 
 RULES: Rules[JobScript] = Rules()
 
@@ -47,7 +48,7 @@ def _is_missing(script: JobScript, path: str) -> bool:
 @RULES.add("SB501", "info", "a pyxis option, but the profile has no pyxis")
 def _has_pyxis(script: JobScript) -> Iterator[Hit]:
     profile = script.profile
-    if not script.known or profile.runtime == "enroot" or profile.runtimes.enroot.image:
+    if not script.known or profile.runtime == "enroot" or profile.facts(RUNTIMES["enroot"]).image:
         return
     for container in script.containers:
         if container.pyxis:

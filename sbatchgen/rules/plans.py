@@ -14,6 +14,8 @@ from sbatchgen.job.job import PlannedJob
 from sbatchgen.quoting import counted, directive
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.values import BAD_VALUE, refused
+from sbatchgen.runtimes import RUNTIMES
+from sbatchgen.runtimes.base import NoFacts
 from sbatchgen.units import ShellPath
 
 RULES: Rules[PlannedJob] = Rules()
@@ -23,7 +25,6 @@ NOT_IN_A_SCRIPT = ("help", "parsable", "quiet", "test-only", "usage", "verbose",
 # Options whose values sbatchgen takes as they are, and sbatch parses.
 _PARSED_BY_SBATCH = "begin deadline distribution hint mail_type nodelist signal switches"
 PARSED_BY_SBATCH = tuple(_PARSED_BY_SBATCH.split())
-_OF_BASH = re.compile(r'[$`"]')  # in double quotes
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
@@ -48,8 +49,8 @@ def _counts(job: PlannedJob) -> Iterator[Hit]:
 @RULES.add("SB011", "error", "several nodes in a mode that uses one")
 def _nodes_of_mode(job: PlannedJob) -> Iterator[Hit]:
     plan = job.plan
-    if plan.mode != "ddp" and plan.nodes > 1:
-        what = f"mode '{plan.mode}' runs on one node, but {plan.nodes} were asked for"
+    if not plan.mode.several_nodes and plan.nodes > 1:
+        what = f"mode '{plan.mode.name}' runs on one node, but {plan.nodes} were asked for"
         yield Hit(job.at("options.nodes"), what, "use mode ddp, or --nodes 1")
 
 
@@ -61,7 +62,7 @@ def _tasks_of_launcher(job: PlannedJob) -> Iterator[Hit]:
         yield Hit(job.at("options.ntasks"), what, "use --nodes and --ntasks-per-node")
     wanted = plan.nproc_per_node if plan.launcher == "srun" else 1
     if tasks is not None and tasks != wanted:
-        who = f"launcher {plan.launcher}" if plan.launcher else f"mode {plan.mode}"
+        who = f"launcher {plan.launcher}" if plan.launcher else f"mode {plan.mode.name}"
         what = f"{who} wants {counted(wanted, 'task')} on a node, but ntasks_per_node is {tasks}"
         yield Hit(job.at("options.ntasks_per_node"), what, f"remove it, or set it to {wanted}")
 
@@ -70,17 +71,17 @@ def _tasks_of_launcher(job: PlannedJob) -> Iterator[Hit]:
 def _gpus_of_mode(job: PlannedJob) -> Iterator[Hit]:
     plan = job.plan
     given = [name for name in GPU_OPTIONS if getattr(plan.options, name) is not None]
-    if plan.mode == "single" and plan.gpus_per_node > 1:
-        what = f"mode 'single' uses one GPU, but {plan.gpus_per_node} were asked for"
+    if plan.mode.gpus == 1 and plan.gpus_per_node > 1:
+        what = f"mode '{plan.mode.name}' uses one GPU, but {plan.gpus_per_node} were asked for"
         yield Hit(job.at(f"options.{given[0]}" if given else ""), what, "ask for 1, or use mode ddp")
-    for name in given if plan.mode == "cpu" else ():
-        yield Hit(job.at(f"options.{name}"), "mode 'cpu' uses no GPU", f"remove {name}")
+    for name in () if plan.mode.uses_gpus else given:
+        yield Hit(job.at(f"options.{name}"), f"mode '{plan.mode.name}' uses no GPU", f"remove {name}")
 
 
 @RULES.add("SB014", "error", "a number of processes that is not the number of GPUs")
 def _process_per_gpu(job: PlannedJob) -> Iterator[Hit]:
     processes, gpus = job.plan.nproc_per_node, job.plan.gpus_per_node
-    if job.plan.mode == "ddp" and gpus and processes != gpus:
+    if job.plan.mode.several_processes and gpus and processes != gpus:
         what, at = f"{counted(processes, 'process')} on a node with {counted(gpus, 'GPU')}", "nproc_per_node"
         fix = f"set --nproc-per-node {gpus}"
         if processes < gpus:
@@ -91,7 +92,7 @@ def _process_per_gpu(job: PlannedJob) -> Iterator[Hit]:
 
 @RULES.add("SB015", "warning", "DataParallel, where DDP is faster")
 def _dataparallel(job: PlannedJob) -> Iterator[Hit]:
-    if job.plan.mode == "dataparallel":
+    if job.plan.mode.name == "dataparallel":
         what = "DataParallel is slower than DDP, even on one node"
         yield Hit(job.at("mode"), what, "use mode ddp; --nodes 1 keeps it on one node")
 
@@ -103,7 +104,7 @@ def _gpus_known(job: PlannedJob) -> Iterator[Hit]:
     told = plan.origin("nproc_per_node").level > Level.DEFAULT
     nowhere = plan.fits_nowhere and not plan.partition_name  # which SB203 speaks of
     nowhere |= bool(plan.options.partition) and not job.partitions and bool(plan.profile.partitions)  # SB201
-    if plan.mode in ("dataparallel", "ddp") and unknown and not told and not nowhere:
+    if plan.mode.gpus is None and unknown and not told and not nowhere:
         what = f"profile '{plan.profile.name}' does not say how many GPUs a node has"
         why_not = "how many GPUs a node has is not known"
         if plan.partition.gpus_per_node == 0:
@@ -124,23 +125,19 @@ def _shards_known(job: PlannedJob) -> Iterator[Hit]:
 @RULES.add("SB018", "error", "a runtime without its image or environment")
 def _runtime_complete(job: PlannedJob) -> Iterator[Hit]:
     plan = job.plan
-    needs = {
-        "venv": (plan.venv, "a virtual environment", "--venv PATH"),
-        "conda": (plan.conda_env, "a conda environment", "--conda-env NAME"),
-        "apptainer": (plan.image, "an image", "--image FILE.sif"),
-        "enroot": (plan.image, "an image", "--image FILE.sqsh"),
-    }
-    value, what, fix = needs.get(plan.runtime, ("nothing", "", ""))
-    if not value:
-        yield Hit(job.at("runtime"), f"runtime '{plan.runtime}' needs {what}", f"add {fix}")
+    required = plan.runtime.requires
+    if required and not plan.software.get(required.key):
+        what = f"runtime '{plan.runtime.name}' needs {required.what}"
+        yield Hit(job.at("runtime"), what, f"add {required.flag}")
 
 
 @RULES.add("SB019", "error", "a runtime or launcher that needs Slurm")
 def _slurm_needed(job: PlannedJob) -> Iterator[Hit]:
     plan = job.plan
-    if plan.runtime == "enroot" and not plan.slurm:
-        what = "runtime 'enroot' is started by pyxis, a plugin of Slurm, and there is no Slurm here"
-        yield Hit(job.at("runtime"), what, "use --runtime host, venv, conda or apptainer")
+    if plan.runtime.needs_slurm and not plan.slurm:
+        what = f"runtime '{plan.runtime.name}' {plan.runtime.needs_slurm}, and there is no Slurm here"
+        others = [name for name, runtime in RUNTIMES.items() if not runtime.needs_slurm]
+        yield Hit(job.at("runtime"), what, f"use --runtime {', '.join(others[:-1])} or {others[-1]}")
     if plan.launcher == "srun" and not plan.slurm:
         what = f"launcher 'srun' needs Slurm, which profile '{plan.profile.name}' does not have"
         yield Hit(job.at("launcher"), what, "use --launcher torchrun or spawn")
@@ -148,17 +145,15 @@ def _slurm_needed(job: PlannedJob) -> Iterator[Hit]:
 
 @RULES.add("SB020", "error", "an image file that pyxis takes for a registry address")
 def _image_is_file(job: PlannedJob) -> Iterator[Hit]:
-    image = job.plan.image or ""
-    if job.plan.runtime == "enroot" and image.endswith(".sqsh") and not image.startswith(("/", ".", "${")):
-        what = f"pyxis takes '{image}' for the address of a registry, not for a file"
-        yield Hit(job.at("image"), what, f"write ./{image}, or the absolute path")
+    for key, what, fix in job.plan.runtime.faults(job.plan):
+        yield Hit(job.at(key), what, fix)
 
 
 @RULES.add("SB021", "warning", "an image that every node pulls from a registry")
 def _image_pulled(job: PlannedJob) -> Iterator[Hit]:
-    plan = job.plan
-    if plan.runtime in ("apptainer", "enroot") and "://" in (plan.image or "") and plan.nodes > 1:
-        what = f"each of {plan.nodes} nodes pulls {plan.image} from its registry"
+    plan, image = job.plan, job.plan.software.get("image") or ""
+    if plan.runtime.is_container and "://" in image and plan.nodes > 1:
+        what = f"each of {plan.nodes} nodes pulls {image} from its registry"
         yield Hit(job.at("image"), what, "make it a file that all nodes share: sbatchgen image")
 
 
@@ -168,7 +163,7 @@ def _mounts(job: PlannedJob) -> Iterator[Hit]:
 
     plan = job.plan
     mounted = mounts(plan, "PWD")
-    paths = [("binds", bind) for bind in plan.binds]
+    paths = [("binds", bind) for bind in plan.software.get("binds") or ()]
     paths += [("run_dir", plan.run_dir)] if "$RUN_DIR" in mounted else []
     paths += [("data", plan.data)] if "$DATA_DIR" in mounted else []
     for key, path in paths:
@@ -177,18 +172,15 @@ def _mounts(job: PlannedJob) -> Iterator[Hit]:
         if text.count(":") > (key == "binds") or "," in text:
             what = f"'{path}' can't be mounted: the path would be split at the comma or colon"
             yield Hit(job.at(key), what, fix)
-        elif plan.runtime == "enroot" and (wrong := _OF_BASH.search(text)):
-            what = (
-                f"'{path}' can't be mounted: pyxis writes it into a bash script, where {wrong[0]} is special"
-            )
-            yield Hit(job.at(key), what, fix)
+        elif why := plan.runtime.unmountable(text):
+            yield Hit(job.at(key), f"'{path}' can't be mounted: {why}", fix)
 
 
 @RULES.add("SB023", "warning", "a launcher that this mode ignores")
 def _launcher_ignored(job: PlannedJob) -> Iterator[Hit]:
     plan = job.plan
-    if plan.mode != "ddp" and plan.origin("launcher").level >= Level.PROJECT:
-        what = f"mode '{plan.mode}' starts one process: the launcher is ignored"
+    if not plan.mode.launchers and plan.origin("launcher").level >= Level.PROJECT:
+        what = f"mode '{plan.mode.name}' starts one process: the launcher is ignored"
         yield Hit(job.at("launcher"), what, "remove the launcher, or use mode ddp")
 
 
@@ -291,8 +283,9 @@ def _read_otherwise(job: PlannedJob, name: str, value: str) -> str:
 def _env_leaves_paths_alone(job: PlannedJob) -> Iterator[Hit]:
     plan = job.plan
     profile = plan.profile
-    paths = (plan.run_dir, plan.data, plan.image, plan.venv, plan.conda_env, plan.resume, *plan.binds)
-    places = (profile.paths.code, profile.runtimes.enroot.workdir, profile.runtimes.conda.root)
+    paths = (plan.run_dir, plan.data, plan.resume, profile.paths.code)
+    software = (*plan.software.values(), *vars(plan.facts or NoFacts()).values())
+    places = [path for value in software for path in (value if isinstance(value, tuple) else (value,))]
     for name in (name for name, value in plan.env.items() if value is not None):
         holding = [path for path in (*paths, *places) if path and f"${{{name}}}" in path]
         if holding:
@@ -371,8 +364,9 @@ def _inherited(job: PlannedJob) -> Iterator[Hit]:
 
 @RULES.add("SB035", "error", "a value with line breaks for Enroot")
 def _one_line(job: PlannedJob) -> Iterator[Hit]:
-    for name, value in job.plan.env.items() if job.plan.runtime == "enroot" else ():
+    why_not = job.plan.runtime.one_line_values
+    for name, value in job.plan.env.items() if why_not else ():
         if value and "\n" in value:
-            what = f"{name} has line breaks: Enroot would take its lines for variables"
+            what = f"{name} has line breaks: {why_not}"
             fix = "write it in one line, or into a file that the trainer reads"
             yield Hit(job.at(f"env.{name}"), what, fix)

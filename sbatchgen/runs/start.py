@@ -94,7 +94,7 @@ def look(plan: Plan, run_dir: Path, code: Path, resume: str) -> tuple[Start | No
     if not (package / "runfolder.py").is_file():  # seen from the nodes only, or an older version
         return None, []
     flags = ["--run-dir", str(run_dir), "--resume", resume]
-    flags += ["--dataparallel"] if plan.mode == "dataparallel" else []
+    flags += [plan.mode.flag] if plan.mode.flag else []
     if plan.sweep:
         return None, list(_refused_values(plan, plan.sweep, package, flags))
     answer = _asked(package, [*flags, *plan.args], plan.nodes * plan.nproc_per_node)
@@ -211,11 +211,8 @@ def _missing(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Iterat
         yield error(plan, "options.chdir", what, f"mkdir {quoting.word(str(chdir))}, or another --chdir")
     elif chdir and plan.trainer and launch.trainer_is_file(plan.trainer):
         yield from _trainer_there(plan, plan.trainer, chdir)
-    venv = _here(plan.venv, folder, environment) if plan.venv and plan.runtime == "venv" else None
-    if venv and venv.parent.is_dir() and not venv.exists():
-        fix = f"python3 -m venv {quoting.word(str(venv))}, or name another: --venv"
-        finding = error(plan, "venv", f"there is no virtual environment {venv}", fix)
-        yield finding._replace(severity="warning")  # the nodes may have one
+    for key, what, fix in plan.runtime.missing(plan, lambda path: _here(path, folder, environment)):
+        yield error(plan, key, what, fix)._replace(severity="warning")  # the nodes may have it
     data = _here(plan.data, folder, environment) if launch.uses_data(plan) else None
     if data and data.parent.is_dir() and not data.exists() and not plan.options.dependency:
         fix = "make it (see sbatchgen data), or name another: --data-dir"
@@ -227,7 +224,7 @@ def _missing(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Iterat
 def _trainer_there(plan: Plan, trainer: str, chdir: Path) -> Iterator[Finding]:
     """An error if the trainer's file is missing; an absolute path may be one of the image."""
     path = chdir / trainer
-    if path.exists() or (trainer.startswith("/") and (launch.container(plan) or not path.parent.is_dir())):
+    if path.exists() or (trainer.startswith("/") and (plan.runtime.is_container or not path.parent.is_dir())):
         return
     siblings = [one.name for one in path.parent.glob("*.py")]
     fix = did_you_mean(path.name, siblings) if siblings else "name a file, relative to this folder"

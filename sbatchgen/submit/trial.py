@@ -13,14 +13,16 @@ from typing import Any, Literal
 from sbatchgen.errors import Problem, SbatchgenError
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.document import read
-from sbatchgen.inputs.job import MODES, JobSpec, RuntimeName
+from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import TRUST, Places
 from sbatchgen.lint import profile_check
 from sbatchgen.lint.linter import lint_rendered
+from sbatchgen.modes import MODES
 from sbatchgen.plan.request import Request, read_request
 from sbatchgen.render.render import render_request
 from sbatchgen.rules.judge import check
+from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.slurm.refusal import asked_by
 from sbatchgen.submit.sbatch import ask_slurm
 
@@ -134,17 +136,11 @@ def _is_for(job: Path, profile: str, *, alone: bool) -> bool:
     return named is None or named.rpartition("/")[2].removesuffix(".yaml") == profile or alone
 
 
-def _runtimes(profile: Profile) -> Iterator[RuntimeName]:
+def _runtimes(profile: Profile) -> Iterator[str]:
     """The runtimes that a profile brings what they need for."""
-    runtimes = profile.runtimes
-    ready: dict[RuntimeName, object] = {
-        "host": profile.runtime == "host",
-        "venv": runtimes.venv.path,
-        "conda": runtimes.conda.env,
-        "apptainer": runtimes.apptainer.image,
-        "enroot": runtimes.enroot.image,
-    }
-    return (name for name, there in ready.items() if there or name == profile.runtime)
+    for name, runtime in RUNTIMES.items():
+        if name == profile.runtime or runtime.is_ready(profile.facts(runtime)):
+            yield name
 
 
 def _tried(trial: Trial, pack: Pack, given: Mapping[str, Any], *, live: bool) -> Trial:

@@ -13,10 +13,10 @@ import pytest
 from sbatchgen.discover.cluster import ask
 from sbatchgen.discover.profile import text
 from sbatchgen.inputs.document import Document, decode
-from sbatchgen.inputs.job import MODES
 from sbatchgen.inputs.profile import NodeShape, Partition, Profile
 from sbatchgen.inputs.search import Places
 from sbatchgen.lint.profile_check import findings
+from sbatchgen.modes import MODES
 from tests.cluster.controller import Controller
 from tests.discover.clusters import CLUSTERS, Imaginary
 from tests.scripts import errors, plan, script

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.inputs.job import RUNTIMES
+from sbatchgen.runtimes import RUNTIMES
 from tests.conftest import REPOSITORY, Command
 from tests.scripts import NEEDS, plan, script
 from tests.training.forks import QUICKLY

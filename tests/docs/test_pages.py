@@ -20,8 +20,9 @@ from sbatchgen.cli import cli
 from sbatchgen.cli.jobs import JobCommand
 from sbatchgen.errors import DocumentError
 from sbatchgen.inputs.document import decode
-from sbatchgen.inputs.job import MODES, JobSpec
+from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.profile import Profile
+from sbatchgen.modes import MODES
 from tests.conftest import REPOSITORY, Command, commands_of
 from tests.docs.pages import PAGES, blocks, commands
 from tests.scripts import PROFILES

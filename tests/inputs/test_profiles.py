@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.inputs.document import read
-from sbatchgen.inputs.job import MODES
 from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.inputs.search import bundled
+from sbatchgen.modes import MODES
 from tests.cluster.controller import Controller
 from tests.conftest import GOLDEN, REPOSITORY, Command
 from tests.scripts import PROFILES, errors, matrix, plan, script

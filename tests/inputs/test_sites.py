@@ -140,10 +140,10 @@ def test_packages_are_looked_for_only_where_a_name_is_found_nowhere_else() -> No
 def test_a_pack_is_tried_as_a_folder_and_installed(package: Path, installed: Path, command: Command) -> None:
     table = """\
 profile          runtime    partition    cpu     single  dataparallel ddp
-example          venv       gpu          ok      ok      ok           ok
-example          venv       cpu          ok      -       -            -
 example          conda      gpu          ok      ok      ok           ok
 example          conda      cpu          ok      -       -            -
+example          venv       gpu          ok      ok      ok           ok
+example          venv       cpu          ok      -       -            -
 """
     for name, jobs in ((str(package / "example_site"), package / "example_site"), ("example", installed)):
         result = command("profile", "test", name, "--set", "options.account=abc")

@@ -8,7 +8,6 @@ import pytest
 
 from sbatchgen.inputs.document import Document, decode, parse_scalar
 from sbatchgen.inputs.flags import key_type
-from sbatchgen.inputs.job import Mode
 from sbatchgen.inputs.layers import Layer, Level
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.plan.plan import Plan
@@ -34,12 +33,12 @@ def profile() -> Document[Profile]:
     return decode(PROFILE, Profile, name="site.yaml")
 
 
-def plan(profile: Document[Profile], mode: Mode, **options: Any) -> Plan:
+def plan(profile: Document[Profile], mode: str, **options: Any) -> Plan:
     values = {
         f"options.{name}": parse_scalar(str(v), key_type(f"options.{name}")) for name, v in options.items()
     }
     flags = Layer(Level.COMMAND_LINE, values, dict.fromkeys(values, "flag"))
-    return resolve(profile, [flags], mode=mode, name=mode)
+    return resolve(profile, [flags], mode_name=mode, name=mode)
 
 
 def ids(plan: Plan) -> set[str]:

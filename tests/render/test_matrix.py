@@ -35,7 +35,7 @@ def test_only_what_can_not_run_is_refused() -> None:
     expected = {
         name
         for name, of in plans
-        if of.profile.name in no_slurm and (of.runtime == "enroot" or of.launcher == "srun")
+        if of.profile.name in no_slurm and (of.runtime.name == "enroot" or of.launcher == "srun")
     }
     assert refused == expected
     assert len(expected) == 10 * 5  # (3 modes + 3 launchers with enroot, srun with 4 runtimes) * resumes
@@ -73,7 +73,7 @@ def test_lint_finds_nothing(rendered: dict[str, tuple[Plan, str]]) -> None:
     for name, (of, text) in rendered.items():
         release = of.profile.slurm or DEFAULT_SLURM
         found = lint(JobScript(file="job.slurm", text=text, slurm=release, profile=of.profile))
-        enroot = of.runtime == "enroot" and of.profile.runtimes.enroot.image is None
+        enroot = of.runtime.name == "enroot" and of.profile.runtimes.enroot.image is None
         known = {"SB214", *(["SB501"] if enroot else [])}  # shards do not divide a GPU's memory
         assert {one.rule for one in found} <= known, name
         assert {one.severity for one in found} <= {"info"}, name
@@ -97,8 +97,8 @@ def test_scripts_are_plain(rendered: dict[str, tuple[Plan, str]]) -> None:
 
 def most_lines(of: Plan) -> int:
     """What a person still reads in a minute."""
-    most = 41 if not of.stoppable else 75 if of.mode == "ddp" else 60
-    return most + 10 * (of.runtime in {"apptainer", "enroot"})
+    most = 41 if not of.stoppable else 75 if of.mode.name == "ddp" else 60
+    return most + 10 * (of.runtime.is_container)
 
 
 def test_a_person_reads_it_in_a_minute(rendered: dict[str, tuple[Plan, str]]) -> None:

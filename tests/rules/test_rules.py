@@ -41,7 +41,7 @@ def findings(page: Page, example: Example, folder: Path) -> list[Finding]:
     flags = layer(Level.JOB, job.value, job.places)
     assert job.value.mode
     return check(
-        resolve(cluster(page.profile), [flags], mode=job.value.mode, name="job"), log_folders_made=True
+        resolve(cluster(page.profile), [flags], mode_name=job.value.mode, name="job"), log_folders_made=True
     )
 
 

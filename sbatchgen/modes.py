@@ -1,0 +1,60 @@
+"""The modes: which processes a job starts. A new mode is one more row here, and a section of its page."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mode:
+    """The shape of a job.
+
+    Attributes:
+        name: What users write.
+        title: What starts, as the script's comment says it; "" where the launcher decides that.
+        gpus: GPUs of a node that it uses; None for all that the job has.
+        processes: Processes on each node; None for one per GPU.
+        nodes: The nodes of a job that names no number; more than one only where `several_nodes`.
+        flag: The flag of the bundled trainer that chooses it, or "".
+        launchers: The launchers that can start its processes; none for a single process.
+    """
+
+    name: str
+    title: str = ""
+    gpus: int | None = None
+    processes: int | None = 1
+    nodes: int = 1
+    flag: str = ""
+    launchers: tuple[str, ...] = ()
+
+    @property
+    def several_nodes(self) -> bool:
+        """Whether a job of it may have several nodes."""
+        return self.nodes > 1
+
+    @property
+    def several_processes(self) -> bool:
+        """Whether its processes form a group, which a launcher starts."""
+        return self.processes is None
+
+    @property
+    def uses_gpus(self) -> bool:
+        """Whether it may use a GPU."""
+        return self.gpus != 0
+
+
+LAUNCHERS = ("torchrun", "srun", "spawn")
+MODES = {
+    mode.name: mode
+    for mode in (
+        Mode(name="cpu", title="one process", gpus=0),
+        Mode(name="single", title="one process", gpus=1),
+        Mode(name="dataparallel", title="one process with all GPUs", flag="--dataparallel"),
+        Mode(name="ddp", processes=None, nodes=2, launchers=LAUNCHERS),
+    )
+}
+if TYPE_CHECKING:
+    ModeName = str
+    Launcher = str
+else:
+    ModeName = Literal[tuple(MODES)]
+    Launcher = Literal[LAUNCHERS]

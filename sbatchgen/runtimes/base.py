@@ -1,0 +1,323 @@
+"""What a runtime says of itself, and what runtimes of containers have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from sbatchgen.keys import described
+from sbatchgen.modes import Mode
+from sbatchgen.units import ShellPath
+
+if TYPE_CHECKING:
+    from sbatchgen.bash import Command, Word
+    from sbatchgen.bash.body import Body
+    from sbatchgen.bash.launch import Tool, ToolOption
+
+# Seconds that srun waits for the other tasks once a task has ended. NCCL itself finds a rank that hangs in
+# 10 minutes.
+WAIT_S = 60
+SUBMIT_DIR = "${SLURM_SUBMIT_DIR}"
+
+
+class RuntimeJob(Protocol):
+    """What a runtime may ask of a planned job."""
+
+    @property
+    def mode(self) -> Mode:
+        """Its mode."""
+
+    @property
+    def slurm(self) -> bool:
+        """Whether Slurm runs it."""
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs that it gets on each node."""
+
+    @property
+    def shards(self) -> int:
+        """Shards of a GPU that it gets on each node."""
+
+    @property
+    def runtime(self) -> Runtime:
+        """Where Python comes from."""
+
+    @property
+    def software(self) -> Mapping[str, Any]:
+        """The values of the runtimes' job keys that are set, as `image`."""
+
+    @property
+    def facts(self) -> Any:
+        """What the profile says of this job's runtime: its `Facts`."""
+
+    @property
+    def env(self) -> Mapping[str, str | None]:
+        """Its variables; None for a value of the submitting shell."""
+
+    @property
+    def snapshot_dir(self) -> ShellPath | None:
+        """The copy of the code that it runs."""
+
+
+class ScriptDraft(Protocol):
+    """What a runtime may ask of a job that `adopt` makes of a script."""
+
+    job: dict[str, Any]
+    folder: str | None
+
+    @property
+    def body(self) -> Body:
+        """The script without its directives."""
+
+    def path(self, word: Word, body: Body) -> str | None:
+        """Return a path as profiles have it, ${HOME}/x; None where the script does not give it."""
+
+    def file(self, word: Word, body: Body) -> str | None:
+        """Return a path that counts from the folder of submission."""
+
+    def option_path(self, tool: Tool, option: ToolOption, *, file: bool = False) -> str | None:
+        """Return the path that an option of a tool gives."""
+
+    def option_list(self, tool: Tool, option: ToolOption) -> list[str]:
+        """Return the paths that an option gives, separated by commas."""
+
+    def lose(self, what: str, *names: str) -> None:
+        """Report what has no place in a job."""
+
+
+class ScriptLaunch(Protocol):
+    """What a runtime may ask of the command that starts the training."""
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """What starts what; the last is the program."""
+
+    @property
+    def program(self) -> Tool:
+        """What is started in the end."""
+
+
+class Key(NamedTuple):
+    """A key of a job: its name, type and `described` field, and the key of `Facts` that gives its default."""
+
+    name: str
+    kind: Any
+    field: Any
+    fact: str
+
+
+class ImageTool(NamedTuple):
+    """A command that prepares an image.
+
+    Attributes:
+        verb: Of `sbatchgen image VERB`.
+        words: What starts it, before the new file and the source.
+        scratch: The variables that name its folders for parts of an image, and for its cache.
+        uri: Returns its argument for a source; raises CommandLineError.
+    """
+
+    verb: str
+    words: tuple[str, ...]
+    scratch: tuple[str, str]
+    uri: Callable[[str], str]
+
+
+class Requirement(NamedTuple):
+    """A job key without which a runtime can't start: the key, what it is, and the flag that sets it."""
+
+    key: str
+    what: str
+    flag: str
+
+
+class KeyFault(NamedTuple):
+    """What is wrong with a key of a job, and a fix."""
+
+    key: str
+    what: str
+    fix: str
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class NoFacts:
+    """A profile says nothing about this runtime."""
+
+
+class Runtime:
+    """Where Python comes from. What a runtime does not need stays as it is here.
+
+    Attributes:
+        name: What users write.
+        title: What it is, for the keys of profiles.
+        Facts: The record of its keys in profiles, below `runtimes.NAME`.
+        keys: Its keys in jobs.
+        requires: The job key that it can't do without.
+        part: The template that sets it up, or "".
+        programs: The programs that it needs where jobs run.
+        is_container: Whether the training runs in a container.
+        may_use_modules: Whether packages of modules may reach it by PYTHONPATH.
+        finds_user_packages: Whether Python would find packages in ~/.local, were they not turned off.
+        needs_slurm: Why it needs Slurm, or "".
+        one_line_values: Why values of variables may have no line breaks, or "".
+        wait_s: Seconds that srun waits once a task has ended.
+        image_tools: Its commands that prepare an image.
+    """
+
+    name: str
+    title: str
+    Facts: type = NoFacts
+    keys: tuple[Key, ...] = ()
+    requires: Requirement | None = None
+    part = ""
+    programs: tuple[str, ...] = ()
+    is_container = False
+    may_use_modules = False
+    finds_user_packages = True
+    needs_slurm = ""
+    one_line_values = ""
+    wait_s = WAIT_S
+    image_tools: tuple[ImageTool, ...] = ()
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def attribute(self) -> str:
+        """Its name as Python has it."""
+        return self.name.replace("-", "_")
+
+    def is_ready(self, facts: Any) -> bool:
+        """Whether a profile brings what the runtime requires."""
+        required = self.requires.key if self.requires else ""
+        return any(getattr(facts, key.fact) for key in self.keys if key.name == required)
+
+    def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
+        """Return the variables of the runtime's template part, also for a job of another runtime.
+
+        Args:
+            job: The job.
+            here: The variable that holds the folder of submission.
+            exported: The names of the variables that the training must get.
+        """
+        del job, here, exported
+        return {}
+
+    def exports(self, job: RuntimeJob) -> dict[str, str]:
+        """Return variables of the training with their values."""
+        del job
+        return {}
+
+    def words(self, job: RuntimeJob) -> dict[str, str]:
+        """Return variables of the training whose values bash makes where the job runs, as words of bash."""
+        del job
+        return {}
+
+    def own_exports(self, job: RuntimeJob) -> tuple[str, ...]:
+        """Return variables of the runtime's own program, as words of `export`."""
+        del job
+        return ()
+
+    def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
+        """Yield the lines of the command that the training is started by.
+
+        Args:
+            job: The job.
+            exported: The names of the variables that the training must get.
+            mounted: What a container sees: SRC or SRC:DST, each as text for double quotes.
+        """
+        del job, exported, mounted
+        yield from ()
+
+    def environment_changes(self, job: RuntimeJob) -> list[str]:
+        """Return the arguments of an `env` inside the container."""
+        del job
+        return []
+
+    def faults(self, job: RuntimeJob) -> Iterator[KeyFault]:
+        """Yield what can't work, whatever the cluster has."""
+        del job
+        yield from ()
+
+    def unmountable(self, path: str) -> str:
+        """Return why a container can't mount a path, or ""."""
+        del path
+        return ""
+
+    def missing(self, job: RuntimeJob, here: Callable[[ShellPath], Path | None]) -> Iterator[KeyFault]:
+        """Yield what the job needs and the machine of submission lacks; compute nodes may have it.
+
+        `here` gives a path as it is on this machine; None where a variable in it is not set.
+        """
+        del job, here
+        yield from ()
+
+    def activation(self, command: Command, draft: ScriptDraft) -> dict[str, str] | None:
+        """Return the keys of `Facts` that a command of an old script gives; None for other commands."""
+        del command, draft
+        return None
+
+    def tool(self, launch: ScriptLaunch) -> Tool | None:
+        """Return the tool of an old script's launch that is this runtime."""
+        del launch
+        return None
+
+    def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: Tool) -> dict[str, Any]:
+        """Return the keys of `Facts` that such a tool gives."""
+        del draft, launch, tool
+        return {}
+
+
+def job_key(help_text: str, *, metavar: str, after: str = "runtime", **more: str) -> Any:
+    """Return the field of a job key, whose flag is shown after that of another key."""
+    return described(help_text, metavar=metavar, group="Runtime", common=True, after=after, **more)
+
+
+IMAGE = job_key("Container image, a file or a registry address.", metavar="IMAGE")
+BINDS = job_key("Folder to mount in the container.", flag="--bind", metavar="SRC[:DST]", after="template")
+
+
+class ContainerRuntime(Runtime):
+    """A runtime that starts the training in a container."""
+
+    is_container = True
+
+    def is_file(self, image: str) -> bool:
+        """Whether the image is a file, not the address of a registry."""
+        return "://" not in image
+
+
+def container_keys(mounts: str) -> tuple[Key, ...]:
+    """Return the job keys of a container; `mounts` is the key of its `Facts` that has its mounts."""
+    return (
+        Key("image", ShellPath | None, IMAGE, "image"),
+        Key("binds", tuple[ShellPath, ...] | None, BINDS, mounts),
+    )
+
+
+def sourced(command: Command, draft: ScriptDraft) -> tuple[str, int]:
+    """Return the file that `source FILE ARGUMENTS` reads, or "", and its number of arguments."""
+    if command.name not in ("source", ".") or len(command.words) < 2:
+        return "", 0
+    word, body = command.words[1], draft.body
+    file = draft.file(word, body)
+    relative = not (draft.path(word, body) or "").startswith(("/", "$"))
+    if file is None or (draft.folder != SUBMIT_DIR and relative):
+        return "", 0
+    return file, len(command.words) - 2
+
+
+def absolute(path: str, here: str) -> ShellPath:
+    """Return the path; a relative one counts from the folder in the variable `here`."""
+    return ShellPath(path if path.startswith(("/", "${")) else f"${{{here}}}/{path.removeprefix('./')}")
+
+
+def of_submission(path: str, job: RuntimeJob) -> str:
+    """Return a path, or a name: for a job in a snapshot, paths still count from the folder of submission."""
+    return absolute(path, "SLURM_SUBMIT_DIR") if job.snapshot_dir and job.slurm and "/" in path else path

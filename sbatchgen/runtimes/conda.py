@@ -1,0 +1,89 @@
+"""conda: an environment of conda, activated by conda itself."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sbatchgen.keys import described
+from sbatchgen.runtimes.base import (
+    Key,
+    Requirement,
+    Runtime,
+    RuntimeJob,
+    ScriptDraft,
+    job_key,
+    of_submission,
+    sourced,
+)
+from sbatchgen.units import ShellPath
+
+if TYPE_CHECKING:
+    from sbatchgen.bash import Command
+
+_IN_BIN, _IN_PROFILE = "/bin/conda", "/etc/profile.d/conda.sh"
+_HOOKS = (["shell.bash", "hook"], ["shell.posix", "hook"])
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Conda:
+    """A conda installation (`root`) and the environment to activate, by name or by path."""
+
+    root: ShellPath | None = described("The installation, as ${HOME}/miniconda3.")
+    env: ShellPath | None = described("The environment, by name or path.")
+
+
+ENV = job_key("Conda environment, by name or path.", metavar="NAME|PATH")
+
+
+class CondaRuntime(Runtime):
+    """See the module."""
+
+    name = "conda"
+    title = "Conda."
+    Facts = Conda
+    keys = (Key("conda_env", ShellPath | None, ENV, "env"),)
+    requires = Requirement("conda_env", "a conda environment", "--conda-env NAME")
+    part = "runtime/conda.sh.j2"
+
+    def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
+        """Return the installation and the environment."""
+        del here, exported
+        root = job.facts.root if job.runtime is self else None
+        return {
+            "conda_root": root or "",
+            "conda_env": of_submission(job.software.get("conda_env") or "", job),
+        }
+
+    def activation(self, command: "Command", draft: ScriptDraft) -> dict[str, str] | None:
+        """Recognise conda activate ENV, its shell hook, conda.sh, and `source ROOT/bin/activate ENV`."""
+        words, body = command.words, draft.body
+        if command.name == "conda" and (words[1].value if len(words) > 1 else "") == "activate":
+            env = draft.path(words[2], body) if len(words) == 3 else "base" if len(words) == 2 else None
+            return {"env": env} if env else None
+        if command.name == "eval" and len(words) == 2:
+            path = body.text_of(words[1])
+            inner = path.strip().removeprefix("$(").removesuffix(")").removesuffix(" 2> /dev/null").split()
+            return _root(inner[0].strip('"'), _IN_BIN) if len(inner) == 3 and inner[1:] in _HOOKS else None
+        file, arguments = sourced(command, draft)
+        if file.endswith(_IN_PROFILE) and not arguments:
+            return _root(file, _IN_PROFILE)
+        if file.rpartition("/")[2] != "activate" or (arguments != 1 and file != "activate"):
+            return None
+        env = draft.path(words[2], body) if arguments == 1 else None
+        root = {"root": file.removesuffix("/bin/activate")} if "/" in file else {}
+        return {**root, "env": env} if env else None
+
+
+def _root(path: str, end: str) -> dict[str, str] | None:
+    """Return the installation that has a file at this path; the bare word is the one on PATH."""
+    if path == "conda":
+        return {}
+    root = path.removesuffix(end).replace("$HOME", "${HOME}").replace("${{HOME}}", "${HOME}")
+    root = "${HOME}" + root[1:] if root.startswith("~/") else root
+    try:
+        return {"root": str(ShellPath.parse(root))} if path.endswith(end) else None
+    except ValueError:
+        return None
+
+
+RUNTIME = CondaRuntime()

@@ -1,0 +1,153 @@
+"""enroot: an image for Enroot, started by pyxis, a plugin of Slurm. Source: the READMEs of both."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sbatchgen import quoting
+from sbatchgen.errors import CommandLineError
+from sbatchgen.keys import described
+from sbatchgen.runtimes.base import (
+    ContainerRuntime,
+    ImageTool,
+    KeyFault,
+    Requirement,
+    RuntimeJob,
+    ScriptDraft,
+    ScriptLaunch,
+    absolute,
+    container_keys,
+)
+from sbatchgen.units import ShellPath, Text
+
+if TYPE_CHECKING:
+    from sbatchgen.bash.launch import Tool
+
+NVIDIA = "NVIDIA_VISIBLE_DEVICES"  # by which Enroot's hook gives GPUs to a container
+_URI = re.compile(r"[a-z][a-z0-9+.-]*://")
+_OF_BASH = re.compile(r'[$`"]')  # in double quotes
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Enroot:
+    """An image for Enroot through pyxis, its mounts, and the folder to start in."""
+
+    image: ShellPath | None = described("The image, a .sqsh file or an address.")
+    source: Text | None = described("The address that `sbatchgen image import` gets the file from.")
+    mounts: tuple[ShellPath, ...] = described("Mounts, SRC or SRC:DST.", ())
+    workdir: ShellPath | None = described("The folder to start in; by default that of submission.")
+
+
+def _source(source: str) -> str:
+    """Return a URI; older releases know a registry only by the # after it."""
+    scheme, _, rest = source.rpartition("://")
+    if scheme and not _URI.match(source):
+        raise CommandLineError.of(f"'{source}' is not a URI", fix="write it as docker://pytorch/pytorch")
+    registry, slash, name = rest.partition("/")
+    if scheme in ("", "docker") and slash and "#" not in rest and ("." in registry or ":" in registry):
+        rest = f"{registry}#{name}"
+    return f"{scheme or 'docker'}://{rest}"
+
+
+class EnrootRuntime(ContainerRuntime):
+    """See the module."""
+
+    name = "enroot"
+    title = "Enroot, through pyxis."
+    Facts = Enroot
+    keys = container_keys("mounts")
+    requires = Requirement("image", "an image", "--image FILE.sqsh")
+    part = "runtime/image.sh.j2"
+    programs = ("enroot",)
+    needs_slurm = "is started by pyxis, a plugin of Slurm"
+    one_line_values = "Enroot would take its lines for variables"
+    finds_user_packages = False  # the home folder is not mounted
+    wait_s = 600  # until the container is removed, which took 41 s with a small image
+    image_tools = (
+        ImageTool(
+            "import",
+            ("enroot", "import", "--output"),
+            ("ENROOT_TEMP_PATH", "ENROOT_CACHE_PATH"),
+            _source,
+        ),
+    )
+
+    def is_file(self, image: str) -> bool:
+        """Whether pyxis takes the image for a path."""
+        return image.startswith(("/", ".", "${"))
+
+    def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
+        """Return whether pyxis starts the container."""
+        del here, exported
+        return {"pyxis": job.runtime is self}
+
+    def exports(self, job: RuntimeJob) -> dict[str, str]:
+        """Return what Enroot's hook reads; "all" would fail on a node without NVIDIA's tools."""
+        exports = {}
+        if not self.words(job):
+            exports[NVIDIA] = "all" if job.mode.uses_gpus else "void"
+        if job.mode.uses_gpus:
+            exports["NVIDIA_DRIVER_CAPABILITIES"] = "compute,utility"
+        return exports
+
+    def words(self, job: RuntimeJob) -> dict[str, str]:
+        """Return GPUs that only the command line of sbatch can ask for: the job itself asks for none."""
+        known = not job.mode.uses_gpus or job.gpus_per_node or job.shards or NVIDIA in job.env
+        return {} if known else {NVIDIA: '"${CUDA_VISIBLE_DEVICES:+all}"'}
+
+    def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
+        """Yield the options of srun that pyxis adds."""
+        folder = job.facts.workdir
+        workdir = quoting.path(absolute(folder, "PWD")) if folder else '"$PWD"'
+        both = ",".join(path if ":" in path else f"{path}:{path}" for path in mounted)
+        yield f'--container-image="$IMAGE" --container-workdir={workdir} --no-container-mount-home'
+        yield f'--container-mounts="{both}"'
+        yield f'--container-env="{",".join(exported)}"'
+
+    def environment_changes(self, job: RuntimeJob) -> list[str]:
+        """Return a home for caches: that of the image can't be written."""
+        own = "HOME" in job.env or "${HOME}" in (job.software.get("binds") or ())
+        return [f'HOME="{"$HOME" if own else "$RUN_DIR"}"']
+
+    def faults(self, job: RuntimeJob) -> Iterator[KeyFault]:
+        """Yield an image file that pyxis takes for a registry address."""
+        image = job.software.get("image") or ""
+        if image.endswith(".sqsh") and not self.is_file(image):
+            what = f"pyxis takes '{image}' for the address of a registry, not for a file"
+            yield KeyFault("image", what, f"write ./{image}, or the absolute path")
+
+    def unmountable(self, path: str) -> str:
+        """Return why pyxis can't mount a path."""
+        special = _OF_BASH.search(path)
+        return f"pyxis writes it into a bash script, where {special[0]} is special" if special else ""
+
+    def tool(self, launch: ScriptLaunch) -> "Tool | None":
+        """Return an srun with --container-image."""
+        return next(
+            (one for one in launch.tools if one.name == "srun" and one.option("container-image")), None
+        )
+
+    def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:
+        """Return image, mounts and working folder."""
+        keys: dict[str, Any] = {}
+        for option in tool.given:
+            if option.name == "container-image":
+                if image := draft.option_path(tool, option, file=True):
+                    keys["image"] = image
+            elif option.name == "container-mounts":
+                keys["mounts"] = draft.option_list(tool, option)
+            elif option.name == "container-workdir":
+                keys["workdir"] = draft.option_path(tool, option)
+            elif option.name.removeprefix("no-").startswith("container-") and option.name not in (
+                "container-env",  # all that the script exports gets in
+                "no-container-mount-home",
+            ):
+                draft.lose(f"--{option.name} of srun")
+        program = launch.program
+        if "workdir" not in keys and not program.module and not program.name.startswith("/"):
+            draft.lose("the image's own working folder counts, which is not known: add --container-workdir")
+        return keys
+
+
+RUNTIME = EnrootRuntime()

@@ -1,0 +1,68 @@
+"""venv: a virtual environment; what bin/activate does, by two variables."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sbatchgen.keys import described
+from sbatchgen.quoting import word
+from sbatchgen.runtimes.base import (
+    Key,
+    KeyFault,
+    Requirement,
+    Runtime,
+    RuntimeJob,
+    ScriptDraft,
+    absolute,
+    job_key,
+    sourced,
+)
+from sbatchgen.units import ShellPath
+
+if TYPE_CHECKING:
+    from sbatchgen.bash import Command
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Venv:
+    """A virtual environment."""
+
+    path: ShellPath | None = described("The virtual environment.")
+
+
+PATH = job_key("Virtual environment.", metavar="PATH")
+
+
+class VenvRuntime(Runtime):
+    """See the module."""
+
+    name = "venv"
+    title = "A virtual environment."
+    Facts = Venv
+    keys = (Key("venv", ShellPath | None, PATH, "path"),)
+    requires = Requirement("venv", "a virtual environment", "--venv PATH")
+    part = "runtime/venv.sh.j2"
+    may_use_modules = True
+    finds_user_packages = False
+
+    def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
+        """Return the environment's folder."""
+        del exported
+        return {"venv": absolute(job.software.get("venv") or "", here)}
+
+    def missing(self, job: RuntimeJob, here: Callable[[ShellPath], Path | None]) -> Iterator[KeyFault]:
+        """Yield an environment that does not exist, in a folder that does."""
+        venv = here(job.software["venv"]) if job.software.get("venv") else None
+        if venv and venv.parent.is_dir() and not venv.exists():
+            fix = f"python3 -m venv {word(str(venv))}, or name another: --venv"
+            yield KeyFault("venv", f"there is no virtual environment {venv}", fix)
+
+    def activation(self, command: "Command", draft: ScriptDraft) -> dict[str, str] | None:
+        """Recognise `source PATH/bin/activate`."""
+        file, arguments = sourced(command, draft)
+        path = file.removesuffix("/bin/activate")
+        return {"path": path} if path != file and not arguments else None
+
+
+RUNTIME = VenvRuntime()
