@@ -197,6 +197,8 @@ def _gpus(values: _Values, profile: Profile, partition: Partition, mode: Mode) -
     for name, level in given.items():
         if level < top or (unwanted and level < Level.PROJECT):
             values.drop(name)
+        elif mode.gpus and level < Level.PROJECT:
+            values.values[name] = _at_most(values.get(name), mode.gpus)
     if not mode.uses_gpus:
         return 0, 0
     gpus, shards = (
@@ -217,6 +219,13 @@ def _gpus(values: _Values, profile: Profile, partition: Partition, mode: Mode) -
     if profile.scheduler == "env":  # its platform hands out what was asked for there
         here = values.get("nproc_per_node") or here
     return (mode.gpus or here or 0), 0
+
+
+def _at_most(request: Text, most: int) -> Text:
+    """A request for GPUs of one type, with no more of them than the mode uses."""
+    kind, _, count = request.rpartition(":")
+    several = count.isdecimal() and int(count) > most and "," not in request and not kind.startswith("shard")
+    return type(request)(f"{kind}:{most}".removeprefix(":")) if several else request
 
 
 def _alike(partition: Partition) -> int | None:

@@ -122,16 +122,16 @@ def test_explain_shows_the_template_line_and_the_block_of_each_line(folder: Path
 
 
 def test_explain_as_json_holds_every_option_with_its_origin(folder: Path, command: Command) -> None:
-    (folder / "sbatchgen.yaml").write_text("profile: torchrun\noptions: {nodes: 3}\n")
-    data = json.loads(command("explain", "ddp", "--nodes", "4", "--format", "json").out)
+    (folder / "sbatchgen.yaml").write_text("profile: torchrun\noptions: {gpus_per_node: 3}\n")
+    data = json.loads(command("explain", "ddp", "--gpus-per-node", "4", "--format", "json").out)
     assert sorted(data) == ["schema", "settings"]
-    (nodes,) = (one for one in data["settings"] if one["name"] == "--nodes")
-    assert nodes["said"] == {"value": "4", "by": "command line", "at": "--nodes"}
-    assert [(other["value"], other["by"]) for other in nodes["overrode"]] == [
+    (gpus,) = (one for one in data["settings"] if one["name"] == "--gpus-per-node")
+    assert gpus["said"] == {"value": "4", "by": "command line", "at": "--gpus-per-node"}
+    assert [(other["value"], other["by"]) for other in gpus["overrode"]] == [
         ("3", "project"),
-        ("2", "partition"),
+        ("8", "partition"),
     ]
-    assert nodes["overrode"][0]["at"] == "sbatchgen.yaml:2"
+    assert gpus["overrode"][0]["at"] == "sbatchgen.yaml:2"
 
 
 def test_explain_with_errors_shows_the_options_and_no_lines(command: Command) -> None:
