@@ -32,6 +32,8 @@ NEEDS: dict[str, dict[str, Any]] = {
     "conda": {"conda_env": ShellPath("train")},
     "apptainer": {"image": ShellPath("/opt/train.sif")},
     "enroot": {"image": ShellPath("/opt/train.sqsh")},
+    "podman-hpc": {"image": ShellPath("localhost/train:1")},
+    "uv": {"uv_project": ShellPath("/opt/project")},
 }
 # A profile of somebody's cluster, for attacks on its users.
 PUBLIC = """

@@ -14,5 +14,5 @@ def read(draft: Draft, launch: Launch) -> None:
             keys = runtime.adopt(draft, launch, tool)
             draft.profile["runtime"] = name
             draft.profile["runtimes"] = {name: keys}
-            draft.add(draft.lines, "understood", f"{name}: {keys.get('image', '')}")
+            draft.add(draft.lines, "understood", f"{name}: {' '.join(map(str, [*keys.values()][:1]))}")
             return

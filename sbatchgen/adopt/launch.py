@@ -14,7 +14,8 @@ from sbatchgen.bash.body import string_body
 from sbatchgen.bash.command import Command
 from sbatchgen.bash.launch import Tool
 from sbatchgen.bash.tools import SHELLS
-from sbatchgen.job.launches import CONTAINERS, LAUNCHERS, MPI, Launch
+from sbatchgen.job.launches import LAUNCHERS, MPI, Launch
+from sbatchgen.runtimes import RUNTIMES
 
 # Options of srun that it takes from the environment as well.
 _VARIABLES = {
@@ -44,7 +45,6 @@ _INSTEAD = {
     "numactl": "srun binds, by --cpu-bind and --mem-bind",
     "taskset": "srun binds, by --cpu-bind",
     "timeout": "--time ends the job",
-    "uv run": "write source .venv/bin/activate before it, and python",
 }
 
 
@@ -68,8 +68,9 @@ def read(draft: Draft, launch: Launch) -> None:
 
 def _wrappers(draft: Draft, launch: Launch) -> None:
     """What stands between the tools that matter."""
+    of_runtimes = [runtime.tool(launch) for runtime in RUNTIMES.values()]
     for tool in launch.tools[:-1]:
-        if tool.name in ("srun", "python") or tool.name in LAUNCHERS | CONTAINERS | MPI:
+        if tool.name in ("srun", "python") or tool.name in LAUNCHERS | MPI or tool in of_runtimes:
             continue
         if tool.name in SHELLS:
             _shell(draft, tool)

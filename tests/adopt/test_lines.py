@@ -158,7 +158,7 @@ LOST = [  # a body, the line, and what is said
     ('eval "cd /w; python t.py"', 5, "eval with more"),
     ("run() { python t.py; }\nrun", 5, "the function run"),
     ("mpirun -np 4 python t.py", 5, "write srun for it"),
-    ("uv run python t.py", 5, "source .venv/bin/activate"),
+    ("uv run --with x python t.py", 5, "uv sync --with prepares"),
     ("numactl -N0 python t.py", 5, "--cpu-bind"),
     ("python t.py --id $SLURM_JOB_ID", 5, "what the text does not tell"),
     ("python t.py --config $SCRATCH/c.yaml", 5, "what the text does not tell"),

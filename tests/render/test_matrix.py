@@ -18,6 +18,7 @@ from sbatchgen.job.job import DEFAULT_SLURM
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint
 from sbatchgen.plan.plan import Plan
+from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.units import Duration, Memory
 from tests.scripts import errors, matrix, script
 
@@ -38,7 +39,7 @@ def test_only_what_can_not_run_is_refused() -> None:
         if of.profile.name in no_slurm and (of.runtime.name == "enroot" or of.launcher == "srun")
     }
     assert refused == expected
-    assert len(expected) == 10 * 5  # (3 modes + 3 launchers with enroot, srun with 4 runtimes) * resumes
+    assert len(expected) == (6 + len(RUNTIMES) - 1) * 5  # enroot with all, srun with the others; * resumes
 
 
 def test_bash_finds_nothing(rendered: dict[str, tuple[Plan, str]]) -> None:

@@ -1,0 +1,92 @@
+"""podman-hpc: an image that `podman-hpc pull` or `migrate` has put where all nodes find it.
+
+Source: the README and etc/modules.d of NERSC/podman-hpc, and podman-run(1).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sbatchgen import quoting
+from sbatchgen.keys import described
+from sbatchgen.runtimes.base import (
+    ContainerRuntime,
+    Requirement,
+    RuntimeJob,
+    ScriptDraft,
+    ScriptLaunch,
+    container_keys,
+)
+from sbatchgen.units import ShellPath, Text
+
+if TYPE_CHECKING:
+    from sbatchgen.bash.launch import Tool
+
+# A container gets no variable of the host by itself. Ranks read Slurm's, and CUDA reads the GPUs of the job.
+_FROM_HOST = ("'SLURM_*'", "'SBATCHGEN_*'", "CUDA_VISIBLE_DEVICES")
+# Of an old script, what the command below has in any case.
+_SAME = frozenset(("rm", "ipc", "network", "net", "workdir", "env", "volume"))
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class PodmanHpc:
+    """An image of podman-hpc, its mounts, and the flags of the site's modules."""
+
+    image: ShellPath | None = described("The image, as `podman-hpc images` shows it.")
+    mounts: tuple[ShellPath, ...] = described("Mounts, SRC or SRC:DST.", ())
+    gpu_flags: tuple[Text, ...] = described(
+        "Flags that give it GPUs and a fast network, as --gpu and --nccl.", make=lambda: (Text("--gpu"),)
+    )
+
+
+class PodmanHpcRuntime(ContainerRuntime):
+    """See the module."""
+
+    name = "podman-hpc"
+    title = "Podman-HPC."
+    Facts = PodmanHpc
+    keys = container_keys("mounts")
+    requires = Requirement("image", "an image", "--image NAME")
+    part = "runtime/podman_hpc.sh.j2"
+    programs = ("podman-hpc",)
+    finds_user_packages = False
+    wait_s = 600  # until each container is removed
+
+    def is_file(self, image: str) -> bool:
+        """Return False: podman knows images by name."""
+        del image
+        return False
+
+    def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
+        """Yield `podman-hpc run`, on the host's network, where ranks meet, with the host's shared memory."""
+        flags = [quoting.word(flag) for flag in job.facts.gpu_flags] if job.mode.uses_gpus else []
+        yield " ".join(["podman-hpc run --rm", *flags, '--network=host --ipc=host --workdir="$PWD"'])
+        both = (path if ":" in path else f"{path}:{path}" for path in mounted)
+        yield from quoting.packed(f'--volume="{path}"' for path in both)
+        yield from quoting.packed(f"--env={name}" for name in dict.fromkeys((*_FROM_HOST, *exported)))
+        yield '-- "$IMAGE"'  # podman-hpc removes the first -- of its command line: it must not be torchrun's
+
+    def tool(self, launch: ScriptLaunch) -> "Tool | None":
+        """Return podman-hpc run."""
+        return next((tool for tool in launch.tools if tool.name == "podman-hpc run"), None)
+
+    def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:
+        """Return image, mounts and flags."""
+        del launch
+        keys: dict[str, Any] = {"mounts": [], "gpu_flags": []}
+        image = tool.operands[0].value if tool.operands else None
+        if image is None:
+            draft.lose("the script does not say which image is started")
+        else:
+            keys["image"] = image
+        for option in tool.given:
+            if option.name == "volume":
+                keys["mounts"] += draft.option_list(tool, option)
+            elif option.value == "":
+                keys["gpu_flags"] += [] if option.name in _SAME else [f"--{option.name}"]
+            elif option.name not in _SAME:
+                draft.lose(f"--{option.name} of podman-hpc run")
+        return {name: value for name, value in keys.items() if value or name == "gpu_flags"}
+
+
+RUNTIME = PodmanHpcRuntime()

@@ -1,0 +1,87 @@
+"""uv: the environment of a uv project, used as it is: nodes may have no network, and ranks start at once.
+
+Source: `uv run --help` of 0.13, and docs.astral.sh/uv/concepts/projects/sync.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sbatchgen.keys import described
+from sbatchgen.quoting import word
+from sbatchgen.runtimes.base import (
+    SUBMIT_DIR,
+    Key,
+    KeyFault,
+    Requirement,
+    Runtime,
+    RuntimeJob,
+    ScriptDraft,
+    ScriptLaunch,
+    absolute,
+    job_key,
+)
+from sbatchgen.units import ShellPath
+
+if TYPE_CHECKING:
+    from sbatchgen.bash.launch import Tool
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Uv:
+    """A project of uv, whose environment `uv sync` has made."""
+
+    project: ShellPath | None = described("The folder with pyproject.toml and .venv.")
+
+
+PROJECT = job_key("Project of uv, the folder with pyproject.toml.", metavar="PATH")
+
+
+class UvRuntime(Runtime):
+    """See the module."""
+
+    name = "uv"
+    title = "A project of uv."
+    Facts = Uv
+    keys = (Key("uv_project", ShellPath | None, PROJECT, "project"),)
+    requires = Requirement("uv_project", "a project", "--uv-project PATH")
+    part = "runtime/uv.sh.j2"
+    programs = ("uv",)
+    may_use_modules = True
+    finds_user_packages = False
+
+    def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
+        """Return the project's folder."""
+        del exported
+        return {"uv_project": absolute(job.software.get("uv_project") or "", here)}
+
+    def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
+        """Yield `uv run`, which changes neither the environment nor uv.lock."""
+        del job, exported, mounted
+        yield 'uv run --offline --no-sync --project "$UV_PROJECT" --'
+
+    def missing(self, job: RuntimeJob, here: Callable[[ShellPath], Path | None]) -> Iterator[KeyFault]:
+        """Yield a project without an environment."""
+        project = here(job.software["uv_project"]) if job.software.get("uv_project") else None
+        if project and project.is_dir() and not (project / ".venv").exists():
+            fix = f"uv sync --project {word(str(project))}, or name another: --uv-project"
+            yield KeyFault("uv_project", f"the uv project {project} has no environment .venv", fix)
+
+    def tool(self, launch: ScriptLaunch) -> "Tool | None":
+        """Return uv run."""
+        return next((tool for tool in launch.tools if tool.name == "uv run"), None)
+
+    def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:
+        """Return the project: --project, or the folder of submission."""
+        del launch
+        project = "." if draft.folder == SUBMIT_DIR else draft.folder
+        for option in tool.given:
+            if option.name in ("project", "directory"):
+                project = draft.option_path(tool, option, file=True)
+            elif option.name not in ("frozen", "locked", "no-sync", "offline", "quiet"):
+                draft.lose(f"--{option.name} of uv run: uv sync --{option.name} prepares the environment")
+        return {"project": project} if project else {}
+
+
+RUNTIME = UvRuntime()

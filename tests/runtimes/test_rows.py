@@ -1,0 +1,57 @@
+"""Each runtime has all that the others have: keys, a template part, a row of its page, tests."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from sbatchgen.inputs.job import JobSpec
+from sbatchgen.runtimes import RUNTIMES
+from sbatchgen.runtimes.base import NoFacts, Runtime
+from tests.conftest import REPOSITORY
+from tests.scripts import NEEDS, plan, script
+
+PAGE = (REPOSITORY / "docs/how-to/use-containers.md").read_text()
+EXAMPLE = (REPOSITORY / "docs/reference/profile-example.yaml").read_text()
+SECTIONS = {"venv": "A virtual environment", "conda": "Conda", "apptainer": "Apptainer", "enroot": "Enroot"}
+each = pytest.mark.parametrize("runtime", RUNTIMES.values(), ids=str)
+
+
+@each
+def test_it_has_a_page_section_and_a_row(runtime: Runtime) -> None:
+    assert f"| `{runtime.name}` |" in PAGE
+    assert runtime.requires is None or f"\n## {SECTIONS.get(runtime.name, runtime.name)}" in PAGE
+
+
+@each
+def test_what_it_requires_is_a_key_of_jobs_and_of_profiles(runtime: Runtime) -> None:
+    facts = {key.name for key in dataclasses.fields(runtime.Facts)}
+    for key in runtime.keys:
+        assert key.name in {field.name for field in dataclasses.fields(JobSpec)}
+        assert key.fact in facts
+    if runtime.requires is None:
+        assert (runtime.keys, runtime.Facts) == ((), NoFacts)
+        return
+    assert runtime.requires.key in {key.name for key in runtime.keys}
+    assert f"\n  {runtime.name}:" in EXAMPLE
+    assert isinstance(plan("cpu", "local", runtime=runtime.name).facts, runtime.Facts)
+
+
+@each
+def test_it_sets_itself_up_and_starts_the_training(runtime: Runtime) -> None:
+    if runtime.requires is None:
+        assert runtime.part == ""
+        return
+    assert (REPOSITORY / "templates" / runtime.part).is_file()
+    text = script(plan("ddp", "msu", runtime=runtime.name, **NEEDS[runtime.name]))  # a row of the matrix
+    assert "die " in text.partition("unset PYTHONPATH")[2].partition("MASTER_ADDR=")[0]
+    assert not runtime.is_container or "$RUN_DIR" in text.partition("# --- Training")[2]
+
+
+@each
+def test_adopt_knows_it(runtime: Runtime) -> None:
+    """It recognises what activates it, or what starts the training in it."""
+    ways = ("activation", "tool")
+    assert runtime.requires is None or any(way in vars(type(runtime)) for way in ways)
+    assert ("tool" in vars(type(runtime))) == ("adopt" in vars(type(runtime)))
