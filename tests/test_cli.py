@@ -47,11 +47,11 @@ def test_the_first_comment_renders_the_script_again(folder: Path, command: Comma
     ("arguments", "status", "words"),
     [
         ((), 2, "Usage"),
-        (("render",), 2, "Missing argument"),
-        (("rendr", "ddp"), 2, "No such command"),
-        (("render", "ddp", "--node", "2"), 2, "No such option"),
-        (("render", "ddp", "--epochs", "2"), 2, "Arguments of the trainer come after --."),
-        (("statu",), 2, "Did you mean 'status'?"),
+        (("render",), 2, "missing argument JOB"),
+        (("rendr", "ddp"), 2, "did you mean 'render'?"),
+        (("render", "ddp", "--node", "2"), 2, "did you mean '--nodes'?"),
+        (("render", "ddp", "--epochs", "2"), 2, "Arguments of the trainer come after --"),
+        (("statu",), 2, "did you mean 'status'?"),
         (("render", "ddp", "--profile", "msu", "--partition", "bach"), 4, "did you mean 'batch'?"),
         (("render", "ddp", "msu"), 2, "unexpected extra argument"),
         (("render", "dpp"), 2, "did you mean 'ddp'?"),
@@ -77,6 +77,46 @@ def test_exit_statuses_and_messages(
     assert (result.status, result.out if words != "Usage" else "") == (status, "")
     assert words in result.err + result.out
     assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("rendr ddp", ("no such command 'rendr'", "did you mean 'render'?")),
+        ("profile chek", ("no such command 'chek'", "did you mean 'check'?")),
+        ("render ddp --node 2", ("no such option '--node'", "did you mean '--nodes'? Arguments of the trainer come after --")),
+        ("lint --formt json", ("no such option '--formt'", "did you mean '--format'?")),
+        ("lint --xxxxx", ("no such option '--xxxxx'", "see sbatchgen lint --help")),
+        ("render", ("missing argument JOB", "write sbatchgen render JOB [OPTIONS] [-- TRAINER ARGS]")),
+        ("completion", ("missing argument bash|zsh|fish", "write sbatchgen completion [OPTIONS] bash|zsh|fish")),
+        ("data mnist", ("missing option --to", "add --to DIRECTORY")),
+        ("schema job x", ("unexpected extra argument (x)", "write sbatchgen schema [OPTIONS] profile|job")),
+        ("render ddp --nodes", ("option '--nodes' requires an argument", "write --nodes VALUE")),
+        ("submit ddp --yes=1", ("option '--yes' does not take a value", "write --yes")),
+    ],
+)  # fmt: skip
+def test_a_wrong_command_line_is_one_error_with_its_fix(
+    command: Command, arguments: str, expected: tuple[str, str]
+) -> None:
+    what, fix = expected
+    result = command(*arguments.split())
+    assert (result.status, result.out, result.err) == (2, "", f"error: {what}\n  fix: {fix}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what", "at", "fix"),
+    [
+        ("lint --format xml a", "'xml' is not one of 'text', 'json', 'sarif', 'github'", "--format", "write --format text|json|sarif|github"),
+        ("completion tcsh", "'tcsh' is not one of 'bash', 'zsh', 'fish'", "bash|zsh|fish", "write sbatchgen completion [OPTIONS] bash|zsh|fish"),
+        ("data mnist --to d --seed x", "'x' is not a valid integer", "--seed", "see sbatchgen data mnist --help"),
+        ("data mnist --to d --train 0", "0 is not in the range 1<=x<=1000000", "--train", "see sbatchgen data mnist --help"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_named_with_its_option(
+    command: Command, arguments: str, what: str, at: str, fix: str
+) -> None:
+    result = command(*arguments.split())
+    assert (result.status, result.err) == (2, f"error: {what}\n  at:  {at}\n  fix: {fix}\n")
 
 
 def test_all_problems_of_a_command_line_are_told_at_once(command: Command) -> None:

@@ -14,11 +14,12 @@ from typing import Any, NoReturn
 import click
 
 from sbatchgen import __version__
-from sbatchgen.cli.output import say, warn_of_left_out
-from sbatchgen.errors import DocumentError, Problem, SbatchgenError, did_you_mean, of_file
+from sbatchgen.cli.output import note, say, warn_of_left_out
+from sbatchgen.errors import CommandLineError, DocumentError, Problem, SbatchgenError, did_you_mean, of_file
 
 INTERRUPTED, READER_GONE = 130, 141  # as in shells: 128 and the number of the signal
 OF_STREAMS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+HELP = getattr(click.exceptions, "NoArgsIsHelpError", ())  # of click 8.2 and newer
 # The modules of this folder and their commands. A module is loaded when one of its commands is asked for.
 MODULES = {
     "jobs": ("render", "review", "explain"),
@@ -38,29 +39,30 @@ class Commands(click.Group):
     """A group that keeps what follows `--` for the trainer, word for word."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's own shape
-        """All names, in the order of the help."""
+        """Return all names, in the order of the help."""
         return [name for names in MODULES.values() for name in names]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """The command of a name, if there is one."""
+        """Return the command of a name, if there is one."""
         for module, names in MODULES.items():
             if cmd_name in names:
                 commands = vars(import_module(f"sbatchgen.cli.{module}"))
-                found = commands.get(cmd_name) or commands[f"{cmd_name}_"]
-                assert isinstance(found, click.Command)  # noqa: S101
-                return found
+                command = commands.get(cmd_name) or commands[f"{cmd_name}_"]
+                assert isinstance(command, click.Command)  # noqa: S101
+                return command
         return None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that is named first; of one that does not exist, the nearest."""
+        """Find the command that is named first; click can't suggest one, as it does not know the names."""
         try:
             return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            near = did_you_mean(args[0], self.list_commands(ctx))
-            told = f" {near.capitalize()}" * near.startswith("did")
-            raise click.UsageError(f"{error.message}{told}", ctx) from None
+        except click.NoSuchOption:
+            raise
+        except click.UsageError:
+            fix = did_you_mean(args[0], self.list_commands(ctx))
+            raise CommandLineError.of(f"no such command '{args[0]}'", fix=fix) from None
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Cut the command line at the first `--`."""
@@ -77,57 +79,111 @@ class Commands(click.Group):
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run a command and exit.
-
-    0 done, 2 command line, 3 documents and files, 4 does not fit, 5 Slurm, 130 interrupted, 141 nobody reads
-    stdout any more; 1 is a bug.
-    """
-    _complete_streams()
+    """Run a command and exit; docs/reference/exit-status.md lists the statuses."""
+    _prepare_streams()
     try:
         status = _run(list(sys.argv[1:] if argv is None else argv))
     except (KeyboardInterrupt, click.Abort):
         status = INTERRUPTED
+    except HELP as error:  # a command that needs arguments has none
+        note(error.format_message())
+        status = error.exit_code
     except click.ClickException as error:
-        with contextlib.suppress(OSError):
-            error.show()
+        say(problem_of(error), "error")
         status = error.exit_code
     except SbatchgenError as error:
         for problem in error.problems:
             say(problem, "error")
         status = error.exit_status
     except OSError as error:
-        status = _of_system(error)
+        status = _report_os_error(error)
     _leave(status)
 
 
 def _run(argv: list[str]) -> int:
-    """The exit status of a command. click's own `main` would treat a broken pipe as a bug."""
+    """Return the exit status of a command. click's own `main` would treat a broken pipe as a bug."""
     if instruction := os.environ.get("_SBATCHGEN_COMPLETE"):
         from click.shell_completion import shell_complete
 
-        with contextlib.suppress(Exception):  # a shell completes nothing then, and its line stays as it is
+        with contextlib.suppress(Exception):  # then the shell completes nothing
             return shell_complete(cli, {}, "sbatchgen", "_SBATCHGEN_COMPLETE", instruction)
         return 1
     try:
         with cli.make_context("sbatchgen", argv) as context:
             status = cli.invoke(context)
-    except click.exceptions.Exit as ended:  # --help
-        status = ended.exit_code
-    except SystemExit as ended:
-        status = ended.code
+    except click.exceptions.Exit as end:  # --help
+        status = end.exit_code
+    except SystemExit as end:
+        status = end.code
     sys.stdout.flush()
     return status if isinstance(status, int) else 0
 
 
-def _of_system(error: OSError) -> int:
-    """The exit status of an error of the system about a file or a stream; any other is a bug."""
+def problem_of(error: click.ClickException) -> Problem:
+    """Return an error of click in the form of our own errors."""
+    parameter = error.param if isinstance(error, click.BadParameter) else None
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    name = _usage_of(parameter, context).partition(" ")[0] if parameter and context else ""
+    if parameter and isinstance(error, click.MissingParameter):
+        return Problem(f"missing {parameter.param_type_name} {name}", fix=_fix(error, context))
+    what = (error.message[:1].lower() + error.message[1:]).rstrip(".").removeprefix("got ")
+    return Problem(what, name, _fix(error, context))
+
+
+def _fix(error: click.ClickException, context: click.Context | None) -> str:
+    """Return what to type instead."""
+    if isinstance(error, click.BadOptionUsage):  # it lacks its value, or has one too many
+        return f"write {error.option_name}{' VALUE' * ('requires' in error.message)}"
+    if context is None:
+        return ""
+    near = getattr(error, "possibilities", None)  # options or commands, the nearest first
+    usage = " ".join([context.command_path, *context.command.collect_usage_pieces(context)])
+    fix = f"did you mean '{near[0]}'?" if near else f"see {context.command_path} --help"
+    match error:
+        case click.NoSuchOption() if "-- TRAINER ARGS" in usage:
+            fix += f"{'' if near else '.'} Arguments of the trainer come after --"
+        case click.MissingParameter(param=click.Option() as option):
+            fix = f"add {_usage_of(option, context)}"
+        case click.BadParameter(param=click.Option(type=click.Choice()) as option):
+            fix = f"write {_usage_of(option, context)}"
+        case click.BadParameter(param=click.Argument()):
+            fix = f"write {usage}"
+        case _ if "extra argument" in error.message:
+            fix = f"write {usage}"
+    return fix
+
+
+def _usage_of(parameter: click.Parameter, context: click.Context) -> str:
+    """Return a parameter as it is written, as in "--format text|json"."""
+    record = parameter.get_help_record(context)
+    if record is None:
+        return parameter.human_readable_name
+    return record[0].split(", ")[-1].replace("[", "").replace("]", "")
+
+
+def _prepare_streams() -> None:
+    """Replace closed streams, so that no file gets their number; a closed stdout fails when it is written.
+
+    Characters that the terminal's encoding lacks are written as escapes.
+    """
+    streams = (("stdin", os.O_RDONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w"))
+    for name, flags, mode in streams:
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.open(os.devnull, flags), mode))  # noqa: PTH123, SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _report_os_error(error: OSError) -> int:
+    """Print an error of a file or of stdout, and return the exit status; raise any other, which is a bug."""
     if isinstance(error, BrokenPipeError):  # `sbatchgen render ... | head`
         return READER_GONE
     problem = of_file(error)
     if problem is None:
         if error.errno not in OF_STREAMS:
             raise error
-        problem = Problem(f"stdout: {error.strerror}")  # click's own, as of --help
+        problem = Problem(f"stdout: {error.strerror}")  # written by click, as of --help
     say(problem, "error")
     return DocumentError.exit_status
 
@@ -139,25 +195,6 @@ def _leave(status: int) -> NoReturn:
         except OSError:  # the interpreter would try again, and exit with a status of its own
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     sys.exit(status)
-
-
-def _complete_streams() -> None:
-    """Replace closed streams, so that no file gets their number; a closed stdout fails when it is written.
-
-    Characters that the terminal's encoding lacks are written as escapes.
-    """
-    for name, flags, mode in (
-        ("stdin", os.O_RDONLY, "r"),
-        ("stdout", os.O_RDONLY, "w"),
-        ("stderr", os.O_WRONLY, "w"),
-    ):
-        if getattr(sys, name) is None:
-            descriptor = os.open(os.devnull, flags)
-            os.set_inheritable(descriptor, True)
-            setattr(sys, name, open(descriptor, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="backslashreplace")
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

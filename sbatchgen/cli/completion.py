@@ -17,6 +17,6 @@ def completion(ctx: click.Context, shell: str) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    made = get_completion_class(shell)
-    assert made is not None  # noqa: S101 - click knows these three
-    put(made(ctx.find_root().command, {}, "sbatchgen", "_SBATCHGEN_COMPLETE").source())
+    complete = get_completion_class(shell)
+    assert complete is not None  # noqa: S101 - click knows these three
+    put(complete(ctx.find_root().command, {}, "sbatchgen", "_SBATCHGEN_COMPLETE").source())

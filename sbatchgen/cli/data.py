@@ -7,11 +7,12 @@ from pathlib import Path
 import click
 
 from sbatchgen.cli.output import note, put
+from sbatchgen.errors import CommandLineError
 
 
 @click.group()
 def data() -> None:
-    """Download data sets, before a job holds GPUs."""
+    """Download data sets before a job holds GPUs."""
 
 
 IMAGES = click.IntRange(min=1, max=1_000_000)  # they are drawn in memory
@@ -27,10 +28,10 @@ def data_mnist(folder: str, *, synthetic: bool, **drawing: int | None) -> None:
     """Get MNIST as IDX files."""
     from sbatchgen.prepare.dataset import download_mnist, draw_mnist
 
-    given = {name: value for name, value in drawing.items() if value is not None}
+    sizes = {name: value for name, value in drawing.items() if value is not None}
     if synthetic:
-        put(draw_mnist(Path(folder), given))
-    elif given:
-        raise click.UsageError(f"--{next(iter(given))} needs --synthetic")
+        put(draw_mnist(Path(folder), sizes))
+    elif sizes:
+        raise CommandLineError.of(f"--{next(iter(sizes))} needs --synthetic", fix="add --synthetic")
     else:
         download_mnist(Path(folder), note=note)

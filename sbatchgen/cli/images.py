@@ -1,4 +1,4 @@
-"""image: prepare images of Apptainer and Enroot."""
+"""image: prepare container images of Apptainer and Enroot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sbatchgen.errors import CommandLineError
 
 @click.group()
 def image() -> None:
-    """Prepare a container image, before a job holds GPUs.
+    """Prepare a container image before a job holds GPUs.
 
     The file is the image of the profile, or --to FILE. It appears only once it is complete.
     """
@@ -33,31 +33,31 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 @image.command("pull")
 @click.argument("source", metavar="[URI]", required=False)
 @_options
-def image_pull(**given: str | None) -> None:
+def image_pull(**options: str | None) -> None:
     """Get a .sif image for Apptainer from a registry.
 
     URI is like docker://nvcr.io/nvidia/pytorch:24.04-py3; by default the `source` of the profile.
     """
-    _prepare("pull", **given)
+    _prepare("pull", **options)
 
 
 @image.command("import")
 @click.argument("source", metavar="[URI]", required=False)
 @_options
-def image_import(**given: str | None) -> None:
+def image_import(**options: str | None) -> None:
     """Get a .sqsh image for Enroot from a registry.
 
     URI is like docker://nvcr.io#nvidia/pytorch:24.04-py3; by default the `source` of the profile.
     """
-    _prepare("import", **given)
+    _prepare("import", **options)
 
 
 @image.command("build")
 @click.argument("source", metavar="DEFINITION|FOLDER|URI")
 @_options
-def image_build(**given: str | None) -> None:
+def image_build(**options: str | None) -> None:
     """Build a .sif image from a definition file or a folder."""
-    _prepare("build", **given)
+    _prepare("build", **options)
 
 
 def _prepare(verb: str, *, source: str | None, to: str | None, profile: str | None, force: object) -> None:
@@ -73,25 +73,25 @@ def _prepare(verb: str, *, source: str | None, to: str | None, profile: str | No
 
 
 def _of_profile(runtime: str, profile: str | None, source: str | None, to: str | None) -> tuple[str, str]:
-    """Source and file of an image, where the profile says what is not given."""
+    """Return source and file of an image; the profile has what the command line lacks."""
     from sbatchgen.plan.request import read_request
     from sbatchgen.render.render import image_is_file
     from sbatchgen.rules.judge import check
 
-    given = {"profile": profile, "runtime": runtime}
-    plan = read_request("single", (), given, environment=os.environ, folder=here(), check=check).plan
-    its, is_file = plan.software.get("image"), image_is_file(plan)
+    options = {"profile": profile, "runtime": runtime}
+    plan = read_request("single", (), options, environment=os.environ, folder=here(), check=check).plan
+    image, is_file = plan.software.get("image"), image_is_file(plan)
     key, cluster = f"runtimes.{runtime}", f"profile '{plan.profile.name}'"
     if to is None:
-        if its is None or not is_file:
+        if image is None or not is_file:
             what = f"{cluster} names no file for an image of {runtime}"
             raise CommandLineError.of(what, fix=f"--to FILE, or write {key}.image into the profile")
-        if unset := its.unset(os.environ):
-            what = f"the image of {cluster} is {its}, but {unset[0]} is not set"
+        if unset := image.unset(os.environ):
+            what = f"the image of {cluster} is {image}, but {unset[0]} is not set"
             raise CommandLineError.of(what, fix=f"export {unset[0]}=..., or --to FILE")
-        to = its.filled(os.environ)
+        to = image.filled(os.environ)
     if source is None:
-        source = plan.facts.source or (None if is_file else its)
+        source = plan.facts.source or (None if is_file else image)
     if source is None:
         what = f"{cluster} does not say where {to} comes from"
         fix = f"give the URI, as docker://pytorch/pytorch, or write it into the profile: {key}.source"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sbatchgen.cli.output import FORMAT, failure_of, here, put, report, show_review
-from sbatchgen.errors import SlurmError
+from sbatchgen.errors import CommandLineError, SlurmError
 from sbatchgen.quoting import visible
 
 if TYPE_CHECKING:
@@ -45,14 +45,6 @@ class JobCommand(click.Command):
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's own shape
         """JOB first."""
         return [self._job, "[OPTIONS]", "[-- TRAINER ARGS]"]
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """An option that is not known is most likely one of the trainer."""
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            what = f"{error.message} Arguments of the trainer come after --."
-            raise click.NoSuchOption(error.option_name, what, error.possibilities, ctx) from None
 
     @property
     def _job(self) -> str:
@@ -140,7 +132,9 @@ def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **
     if test_only:
         if not request.plan.slurm:
             name = request.plan.profile.name
-            raise click.UsageError(f"--test-only asks Slurm, but profile '{name}' has none")
+            raise CommandLineError.of(
+                f"--test-only asks Slurm, but profile '{name}' has none", fix="leave it out"
+            )
         if failure is None:
             answer = ask_slurm(submission.script, submission.name, submission.asked, os.environ)
             shown = dataclasses.replace(shown, slurm=answer)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import click
 
-from sbatchgen.errors import DocumentError, FitError, Problem, SbatchgenError
+from sbatchgen.errors import CommandLineError, DocumentError, FitError, Problem, SbatchgenError
 from sbatchgen.quoting import visible
 
 if TYPE_CHECKING:
@@ -35,14 +35,11 @@ def put(text: str | bytes, stream: TextIO | None = None, *, nl: bool = True) -> 
 
 def put_log(data: bytes) -> None:
     """Print a piece of a log; a terminal gets its colours, but nothing else that would change it."""
-    if not sys.stdout.isatty():
-        put(data, nl=False)
-        return
-    put(harmless(data), nl=False)
+    put(harmless(data) if sys.stdout.isatty() else data, nl=False)
 
 
 def harmless(data: bytes) -> str:
-    """A piece of a log as text that only colours a terminal."""
+    """Return a piece of a log as text that can only colour a terminal."""
     text = data.decode("utf-8", "replace")
     return "".join(part if _HARMLESS.fullmatch(part) else visible(part) for part in _HARMLESS.split(text))
 
@@ -63,7 +60,7 @@ def note(text: str, mark: str = "") -> None:
 
 
 def warn_of_left_out() -> None:
-    """Warn of files that the search has ignored."""
+    """Warn of files that the search ignored."""
     from sbatchgen.inputs.search import left_out
 
     for problem in left_out():
@@ -71,23 +68,23 @@ def warn_of_left_out() -> None:
 
 
 def colored(text: str, severity: str) -> str:
-    """The text in the colour of a severity; click removes colours if stdout is not a terminal."""
+    """Colour a text by severity; click removes colours if stdout is not a terminal."""
     color = {"error": "red", "warning": "yellow", "info": "cyan"}.get(severity)
     return text if os.environ.get("NO_COLOR") else click.style(text, fg=color, bold=True)
 
 
 def report(findings: Iterable[Finding]) -> None:
     """Print findings, and raise the errors among them."""
-    found = list(findings)
-    for finding in found:
+    findings = list(findings)
+    for finding in findings:
         if finding.severity != "error":
             say(finding.problem, finding.severity)
-    if kind := failure_of(found):
-        raise kind(finding.problem for finding in found if finding.severity == "error")
+    if failure := failure_of(findings):
+        raise failure(finding.problem for finding in findings if finding.severity == "error")
 
 
 def failure_of(findings: Sequence[Finding]) -> type[SbatchgenError] | None:
-    """The error that findings end a command with: FitError if all are about the cluster's limits."""
+    """Return the kind of error that findings are: FitError if all are about the cluster's limits."""
     errors = [finding for finding in findings if finding.severity == "error"]
     if not errors:
         return None
@@ -95,10 +92,10 @@ def failure_of(findings: Sequence[Finding]) -> type[SbatchgenError] | None:
 
 
 def here() -> Path:
-    """The current folder.
+    """Return the current folder.
 
     Raises:
-        DocumentError: It is gone, or may not be entered.
+        DocumentError: It was deleted, or may not be entered.
     """
     try:
         return Path.cwd()
@@ -122,7 +119,7 @@ def show_review(shown: Review, stream: TextIO, form: str = "text") -> None:
     """Print a review, on a terminal in colour and in its width."""
     from sbatchgen.review.screen import as_json, as_text
 
-    warn_of_left_out()  # before anybody is asked whether to submit
+    warn_of_left_out()  # before the question whether to submit
     if form == "json":
         put(as_json(shown), stream, nl=False)
     elif is_screen(stream):
@@ -134,20 +131,22 @@ def show_review(shown: Review, stream: TextIO, form: str = "text") -> None:
 
 
 def ask(what: str, *, yes: bool) -> None:
-    """Ask whether to submit something; not if the user has said yes.
+    """Ask whether to submit something, unless --yes was given.
 
     Raises:
-        click.UsageError: There is no terminal to ask.
+        CommandLineError: There is no terminal to ask.
     """
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError("no terminal to ask: add --yes to submit, or --dry-run to review only")
+        raise CommandLineError.of(
+            "no terminal to ask", fix="add --yes to submit, or --dry-run to review only"
+        )
     click.confirm(f"Submit {visible(what)}?", abort=True, err=True)
 
 
 def redraw(show: Callable[[], None], every_s: float) -> NoReturn:
-    """Show something again and again, on a terminal in the same place."""
+    """Show something repeatedly, on a terminal in the same place."""
     while True:
         if sys.stdout.isatty():
             put("\x1b[H\x1b[2J", nl=False)
@@ -157,18 +156,18 @@ def redraw(show: Callable[[], None], every_s: float) -> NoReturn:
 
 
 def is_screen(stream: TextIO) -> bool:
-    """Whether it is a terminal that can do more than plain lines."""
+    """Return whether a stream is a terminal that can do more than plain lines."""
     return stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
 
 
 def _columns(stream: TextIO) -> int:
-    """The width of a terminal: COLUMNS, or its own, or 80 if neither makes sense."""
-    told = []
+    """Return the width of a terminal: COLUMNS, or its own, or 80 if neither makes sense."""
+    widths = []
     with contextlib.suppress(KeyError, ValueError):
-        told.append(int(os.environ["COLUMNS"]))
+        widths.append(int(os.environ["COLUMNS"]))
     with contextlib.suppress(OSError):
-        told.append(os.get_terminal_size(stream.fileno()).columns)
-    return next((columns for columns in told if 0 < columns <= MOST_COLUMNS), 80)
+        widths.append(os.get_terminal_size(stream.fileno()).columns)
+    return next((columns for columns in widths if 0 < columns <= MOST_COLUMNS), 80)
 
 
 def show_markdown(text: str) -> None:
@@ -182,12 +181,12 @@ def show_markdown(text: str) -> None:
 
 
 def print_bytes(data: bytes) -> None:
-    """The contents of a file; on a terminal, control characters are escaped."""
+    """Print the contents of a file; on a terminal, control characters are escaped."""
     put(visible(data.decode("utf-8", "surrogateescape")) if sys.stdout.isatty() else data, nl=False)
 
 
 def completed_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Completion of RUN: names of runs, and folders."""
+    """Complete RUN: names of runs, and folders."""
     from sbatchgen.inputs.completion import offered, runs
     from sbatchgen.runs.index import Index, place
 

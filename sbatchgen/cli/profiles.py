@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sbatchgen.cli.output import YES, here, note, print_bytes, put, report, say
-from sbatchgen.errors import DocumentError, SbatchgenError
+from sbatchgen.errors import CommandLineError, DocumentError, SbatchgenError
 from sbatchgen.quoting import visible
 
 if TYPE_CHECKING:
@@ -75,9 +75,9 @@ def profile_discover(name: str | None, new: str | None, old: str | None, *, yes:
     from sbatchgen.discover.profile import text
 
     if old is not None and (name or new):
-        raise click.UsageError("--update takes neither --name nor --write")
+        raise CommandLineError.of("--update takes neither --name nor --write", fix="leave these out")
     if name is not None and not is_clean(name):
-        raise click.UsageError("--name must be a word of printable characters")
+        raise CommandLineError.of(f"'{name}' is not a word of printable characters", at="--name")
     cluster = ask(os.environ)
     today = f"{datetime.now().astimezone():%Y-%m-%d}"
     if old is not None:

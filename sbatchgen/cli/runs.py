@@ -393,7 +393,9 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
     from sbatchgen.slurm.config import config
 
     if not command:
-        raise click.UsageError("no command: write it after --, as in: sbatchgen exec RUN -- nvidia-smi")
+        raise CommandLineError.of(
+            "no command", fix="write it after --, as in: sbatchgen exec RUN -- nvidia-smi"
+        )
     state, problems = state_of(run)
     if problems:
         raise SlurmError(problems)

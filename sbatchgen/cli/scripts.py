@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from sbatchgen.cli.output import FORMAT, colored, here, note, print_bytes, put, say, show_markdown
+from sbatchgen.errors import CommandLineError
 
 
 @click.command()
@@ -68,7 +69,7 @@ def lint(
         show_markdown(command.explanation(explain))
         return
     if not names:
-        raise click.UsageError("no files: name scripts or folders, or - for stdin")
+        raise CommandLineError.of("no files", fix="name scripts or folders, or - for stdin")
     outcome = command.run(
         names, environment=os.environ, folder=here(), style=colored, mend=mend or "", **given
     )

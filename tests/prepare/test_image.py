@@ -142,7 +142,7 @@ def test_a_source_is_no_option(command: Command, folder: Path, said: Path, verb:
         (("pull", URI), "--to FILE, or write runtimes.apptainer.image into the profile"),
         (("import", "--to", "x"), "give the URI, as docker://pytorch/pytorch, or write it into the profile"),
         (("import", "--profile", "msu"), "export USER=..., or --to FILE"),
-        (("build", "--to", "x"), "Missing argument"),
+        (("build", "--to", "x"), "missing argument"),
     ],
 )
 @pytest.mark.usefixtures("programs")

@@ -236,7 +236,7 @@ def test_a_loss_that_falls_far_is_on_a_logarithmic_scale(command: Command, folde
             "No such file or directory\n  fix: mkdir -p no\n",
             marks=pytest.mark.slow,
         ),
-        ((), 2, "Missing argument 'RUN...'"),
+        ((), 2, "missing argument RUN..."),
     ],
 )
 def test_what_cannot_be_drawn_is_said(

@@ -139,7 +139,7 @@ def test_of_several_jobs_one_is_refused(record: Path, folder: Path, command: Com
         (("single", "cpu", "--profile", "local"), "several jobs need Slurm"),
         (("single", "cpu", "--run-dir", "same"), "have the run folder"),
         (("single", "missing.yaml"), "neither a mode nor a file"),
-        ((), "Missing argument"),
+        ((), "missing argument"),
     ],
 )
 def test_several_jobs_that_can_not_go_together(
