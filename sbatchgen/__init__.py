@@ -4,4 +4,4 @@ One direction: files and flags are read (`inputs`), decided (`plan`), checked (`
 reviewed (`review`) and submitted (`submit`). Only `cli` prints and reads the environment.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.1.0 (3d1d5fad8751): sbatchgen render cpu
+# sbatchgen 0.2.0 (3d1d5fad8751): sbatchgen render cpu
 #SBATCH --job-name=cpu
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.1.0 (c3479cbc2a27): sbatchgen render dataparallel
+# sbatchgen 0.2.0 (c3479cbc2a27): sbatchgen render dataparallel
 #SBATCH --job-name=dataparallel
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.1.0 (b1aaf08346f2): sbatchgen render ddp
+# sbatchgen 0.2.0 (b1aaf08346f2): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append

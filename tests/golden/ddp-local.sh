@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.1.0 (3bca108a4fcb): sbatchgen render ddp
+# sbatchgen 0.2.0 (3bca108a4fcb): sbatchgen render ddp
 
 die() { echo "error: $*" >&2; exit 1; }
 

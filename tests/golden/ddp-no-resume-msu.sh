@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.1.0 (5da22c09de14): sbatchgen render ddp
+# sbatchgen 0.2.0 (5da22c09de14): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --partition=batch

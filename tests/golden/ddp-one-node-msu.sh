@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.1.0 (7c22f5f3e35b): sbatchgen render ddp
+# sbatchgen 0.2.0 (7c22f5f3e35b): sbatchgen render ddp
 #SBATCH --job-name=ddp
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.1.0 (1b7ea9f47216): sbatchgen render ddp
+# sbatchgen 0.2.0 (1b7ea9f47216): sbatchgen render ddp
 
 die() { echo "error: $*" >&2; exit 1; }
 

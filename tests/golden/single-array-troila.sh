@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.1.0 (15262251a70d): sbatchgen render single
+# sbatchgen 0.2.0 (15262251a70d): sbatchgen render single
 #SBATCH --job-name=single
 #SBATCH --output=%x-%A_%a.out
 #SBATCH --open-mode=append

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatchgen 0.1.0 (59a8c1b42c93): sbatchgen render single
+# sbatchgen 0.2.0 (59a8c1b42c93): sbatchgen render single
 #SBATCH --job-name=single
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
