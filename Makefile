@@ -2,6 +2,7 @@
 # make test   format, lint, types and all tests; jobs on a real Slurm where root and the packages are there
 # make test-fast  format, lint and the tests of the command that need no Slurm and no torch: after each change
 # make docs   the documentation as a site, in build/site: open build/site/index.html
+# make release   a wheel, an sdist and sbatchgen.pyz in dist, each tried in an empty folder; the release note
 # make test-oldest   the tests of the training package on the oldest Python and torch that it is for: before a release
 
 VENV ?= .venv
@@ -18,7 +19,7 @@ TORCH_OLDEST ?= torch==2.2.2 torchvision==0.17.2 'numpy<2'
 
 BIN := $(VENV)/bin
 BIN_OLDEST := $(VENV_OLDEST)/bin
-.PHONY: demo docs test test-fast test-oldest check clean sid modules
+.PHONY: demo docs test test-fast test-oldest check clean sid modules release
 
 # Test files are shared out among so many processes, the slow ones first: more than cores, since jobs wait. Tests on
 # another Slurm are a part of their own (tests/conftest.py).
@@ -81,6 +82,9 @@ test-fast: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(PYTEST) -m 'not slow' $(TRAINS:%=--ignore %)
+
+release: $(VENV)/.test
+	$(BIN)/python -m release.build
 
 test-oldest: $(VENV_OLDEST)/.test
 	$(BIN_OLDEST)/python -m pytest tests/training

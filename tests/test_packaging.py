@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import os
 import subprocess
 import sys
 import zipfile
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
 
+from release import build
 from sbatchgen import __version__
 from tests.conftest import REPOSITORY
 
@@ -103,3 +107,51 @@ def test_an_installed_command_renders_in_an_empty_folder(
     outside = "import importlib.util as u; assert u.find_spec('training') is None"
     run(str(python), "-c", outside, cwd=empty)
     assert list(empty.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def pyz(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The archive, with the compiled libraries of this environment."""
+    folder = tmp_path_factory.mktemp("pyz")
+    for name in build.COMPILED:
+        with zipfile.ZipFile(folder / f"{name}.whl", "w") as wheel:
+            for file in distribution(name).files or ():
+                if ".." not in file.parts:
+                    wheel.write(str(file.locate()), str(file))
+    tag = f"cp3{sys.version_info.minor}-{os.uname().machine}"
+    archive = folder / "sbatchgen.pyz"
+    build.write_pyz(archive, wheels["checkout"], [(tag, wheel) for wheel in folder.glob("*.whl")])
+    return archive
+
+
+@pytest.mark.slow
+def test_the_archive_needs_nothing_but_python(pyz: Path) -> None:
+    build.try_pyz(sys.executable, pyz)
+
+
+@pytest.mark.slow
+def test_the_archive_uses_no_folder_that_others_can_write(pyz: Path, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    environment = {"XDG_DATA_HOME": str(shared), "HOME": str(tmp_path)}
+    command = [sys.executable, str(pyz), "--version"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert f"{shared} can be written by everybody" in done.stderr
+    shared.chmod(0o755)
+    assert subprocess.check_output(command, env=environment, text=True) == f"sbatchgen {__version__}\n"
+    assert [path.stat().st_mode & 0o777 for path in (shared / "sbatchgen").iterdir()] == [0o700]
+
+
+def test_an_old_python_can_read_the_start_of_the_archive() -> None:
+    ast.parse((REPOSITORY / "release/start.py").read_text(), feature_version=(3, 6))
+
+
+def test_a_release_needs_an_entry_in_the_changelog() -> None:
+    text = "# Changelog\n\n## [2.0] - 2026-01-02\n\n- b\n\n## [1.0] - 2026-01-01\n\n- a\n"
+    assert build.changelog_entry(text, "2.0") == "## [2.0] - 2026-01-02\n\n- b\n"
+    assert build.changelog_entry(text, "1.0").endswith("- a\n")
+    with pytest.raises(SystemExit, match="no entry for 3"):
+        build.changelog_entry(text, "3.0")
+    assert build.changelog_entry((REPOSITORY / "CHANGELOG.md").read_text(), __version__)
