@@ -25,7 +25,7 @@ BIN_OLDEST := $(VENV_OLDEST)/bin
 # another Slurm are a part of their own (tests/conftest.py).
 WORKERS ?= $(shell echo $$((3 * $$(nproc))))
 TRAINS = tests/jobs tests/training tests/docs/test_own.py tests/test_benchmark.py
-unexport PYTHONDONTWRITEBYTECODE # tests start Python thousands of times, which would compile all anew
+unexport PYTHONDONTWRITEBYTECODE # tests start Python thousands of times, which would compile everything again
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 $(BIN)/python:

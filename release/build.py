@@ -130,11 +130,14 @@ def wheels(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def pythons() -> Iterator[str]:
-    """Yield the interpreters of this machine that the archive is for."""
-    names = (shutil.which(f"python{version}") for version in PYTHONS)
-    for python in dict.fromkeys((sys.executable, *names)):
-        if python and subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0:
-            yield python
+    """Yield the interpreters that the archive is for: this one, and others on PATH."""
+    yield sys.executable
+    for version in PYTHONS:
+        python = shutil.which(f"python{version}")
+        if python and version != f"3.{sys.version_info.minor}":
+            start = subprocess.run([python, "-c", ""], capture_output=True, check=False)
+            if start.returncode == 0:  # else a name for a Python that is not installed
+                yield python
 
 
 def try_installed(product: Path) -> None:

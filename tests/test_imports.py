@@ -98,14 +98,14 @@ def test_every_library_is_declared(folder: Path, declared: set[str]) -> None:
 
 def imported(path: Path, package: Path) -> set[Path]:
     """The files of the package that a module imports."""
-    found = set()
+    files = set()
     for node in statements(path):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == package.name:
             base = package.joinpath(*str(node.module).split(".")[1:])
             for alias in node.names:
                 module = base / f"{alias.name}.py"
-                found.add(module if module.is_file() else base.with_suffix(".py"))
-    return {one if one.is_file() else one.with_suffix("") / "__init__.py" for one in found}
+                files.add(module if module.is_file() else base.with_suffix(".py"))
+    return {file if file.is_file() else file.with_suffix("") / "__init__.py" for file in files}
 
 
 def drawn(package: Path) -> list[str]:
@@ -118,10 +118,10 @@ def drawn(package: Path) -> list[str]:
 
 @pytest.mark.parametrize("package", [PACKAGE, TRAINING])
 def test_the_tree_shows_each_folder_and_module(package: Path) -> None:
-    there = {
+    names = {
         path.stem for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()
     }
-    assert sorted(drawn(package)) == sorted(there - {"__init__", "__main__"})
+    assert sorted(drawn(package)) == sorted(names - {"__init__", "__main__"})
 
 
 @pytest.mark.parametrize("package", [PACKAGE, TRAINING])
@@ -143,7 +143,7 @@ def test_the_readers_of_scripts_need_nothing_of_the_rest() -> None:
 @pytest.mark.parametrize("package", [PACKAGE, TRAINING])
 def test_no_module_imports_itself_in_a_circle(package: Path) -> None:
     graph = {
-        path: {one for one in imported(path, package) if one.name != "__init__.py"}
+        path: {file for file in imported(path, package) if file.name != "__init__.py"}
         for path in package.rglob("*.py")
     }
     assert [*TopologicalSorter(graph).static_order()]  # raises CycleError

@@ -447,7 +447,11 @@ def shell(line: str, folder: Path, **environment: str) -> subprocess.CompletedPr
             3,
             "error: stdout: No space left on device\n  fix: make room there\n",
         ),
-        ("sbatchgen --help >/dev/full", 3, "error: stdout: No space left on device\n"),
+        (
+            "sbatchgen --help >/dev/full",
+            3,
+            "error: stdout: No space left on device\n  fix: make room there\n",
+        ),
         ("sbatchgen render ddp >&-", 3, "error: stdout: Bad file descriptor\n"),
         ("sbatchgen lint --rules >&-", 3, "error: stdout: Bad file descriptor\n"),
         ("sbatchgen render ddp 2>&- <&-", 0, ""),

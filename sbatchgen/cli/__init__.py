@@ -1,4 +1,4 @@
-"""The command: which commands there are, how they end."""
+"""The command line: its commands, its errors and its exit statuses."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Commands(click.Group):
         return super().parse_args(ctx, args[:cut])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, then warn of files that its search has ignored."""
+        """Run the command, then warn of files that its search ignored."""
         try:
             return super().invoke(ctx)
         finally:
@@ -180,10 +180,10 @@ def _report_os_error(error: OSError) -> int:
     if isinstance(error, BrokenPipeError):  # `sbatchgen render ... | head`
         return READER_GONE
     problem = of_file(error)
+    if problem is None and error.errno in OF_STREAMS:
+        problem = of_file(OSError(error.errno, error.strerror, "stdout"))
     if problem is None:
-        if error.errno not in OF_STREAMS:
-            raise error
-        problem = Problem(f"stdout: {error.strerror}")  # written by click, as of --help
+        raise error
     say(problem, "error")
     return DocumentError.exit_status
 

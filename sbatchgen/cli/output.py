@@ -25,12 +25,8 @@ _HARMLESS = re.compile(r"(\x1b\[[0-9;]*m|\r)")  # colours, and the start of the 
 
 
 def put(text: str | bytes, stream: TextIO | None = None, *, nl: bool = True) -> None:
-    """Print to stdout or another stream; an OSError names the stream."""
-    try:
-        click.echo(text, file=stream, nl=nl)
-    except OSError as error:
-        name = "stderr" if stream is sys.stderr else "stdout"
-        raise OSError(error.errno, error.strerror, name) from error
+    """Print to stdout or another stream."""
+    click.echo(text, file=stream, nl=nl)
 
 
 def put_log(data: bytes) -> None:
