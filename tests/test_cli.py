@@ -119,13 +119,13 @@ def test_a_wrong_value_is_named_with_its_option(
     assert (result.status, result.err) == (2, f"error: {what}\n  at:  {at}\n  fix: {fix}\n")
 
 
-def test_all_problems_of_a_command_line_are_told_at_once(command: Command) -> None:
+def test_all_problems_of_a_command_line_are_reported_at_once(command: Command) -> None:
     result = command("render", "ddp", "--nodes", "x", "--time", "12:30", "--env", "1=2", "--", "a\0b")
     assert result.status == 2
     assert result.err.count("error: ") == 4
 
 
-def test_a_job_file_without_a_mode_is_told_so(folder: Path, command: Command) -> None:
+def test_a_job_file_without_a_mode_is_refused(folder: Path, command: Command) -> None:
     (folder / "job.yaml").write_text("options: {nodes: 2}\n")
     result = command("render", "job.yaml")
     assert result.status == 2
@@ -203,7 +203,7 @@ def test_every_command_and_every_option_has_help() -> None:
     )
 
 
-def test_a_reader_that_has_enough_is_no_error(folder: Path) -> None:
+def test_a_reader_that_stops_early_is_not_an_error(folder: Path) -> None:
     command = f"{sys.executable} -m sbatchgen render ddp --profile msu | head -n 1; exit ${{PIPESTATUS[0]}}"
     result = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True, check=False)
     assert result.stdout == "#!/bin/bash\n"
@@ -211,7 +211,7 @@ def test_a_reader_that_has_enough_is_no_error(folder: Path) -> None:
     assert result.returncode in (0, 141)
 
 
-def test_a_home_that_can_not_be_written_changes_nothing(
+def test_a_read_only_home_changes_nothing(
     command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = command("render", "ddp", "--profile", "msu").out

@@ -125,8 +125,9 @@ def pyz(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.mark.slow
-def test_the_archive_needs_nothing_but_python(pyz: Path) -> None:
+def test_the_archive_needs_nothing_but_python(pyz: Path, capsys: pytest.CaptureFixture[str]) -> None:
     build.try_pyz(sys.executable, pyz)
+    assert capsys.readouterr().err == f"sbatchgen.pyz: used with {sys.executable}\n"
 
 
 @pytest.mark.slow
@@ -145,7 +146,8 @@ def test_the_archive_uses_no_folder_that_others_can_write(pyz: Path, tmp_path: P
 
 
 def test_an_old_python_can_read_the_start_of_the_archive() -> None:
-    ast.parse((REPOSITORY / "release/start.py").read_text(), feature_version=(3, 6))
+    text = (REPOSITORY / "release/start.py").read_text()
+    assert ast.parse(text, feature_version=(3, 6))
 
 
 def test_a_release_needs_an_entry_in_the_changelog() -> None:
