@@ -15,7 +15,7 @@ import click
 
 from sbatchgen import __version__
 from sbatchgen.cli.output import note, say, warn_of_left_out
-from sbatchgen.errors import CommandLineError, DocumentError, Problem, SbatchgenError, did_you_mean, of_file
+from sbatchgen.errors import DocumentError, Problem, SbatchgenError, did_you_mean, of_file
 
 INTERRUPTED, READER_GONE = 130, 141  # as in shells: 128 and the number of the signal
 OF_STREAMS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
@@ -51,18 +51,6 @@ class Commands(click.Group):
                 assert isinstance(command, click.Command)  # noqa: S101
                 return command
         return None
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that is named first; click can't suggest one, as it does not know the names."""
-        try:
-            return super().resolve_command(ctx, args)
-        except click.NoSuchOption:
-            raise
-        except click.UsageError:
-            fix = did_you_mean(args[0], self.list_commands(ctx))
-            raise CommandLineError.of(f"no such command '{args[0]}'", fix=fix) from None
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Cut the command line at the first `--`."""
@@ -136,12 +124,14 @@ def _fix(error: click.ClickException, context: click.Context | None) -> str:
         return f"write {error.option_name}{' VALUE' * ('requires' in error.message)}"
     if context is None:
         return ""
-    near = getattr(error, "possibilities", None)  # options or commands, the nearest first
-    usage = " ".join([context.command_path, *context.command.collect_usage_pieces(context)])
-    fix = f"did you mean '{near[0]}'?" if near else f"see {context.command_path} --help"
+    command = context.command
+    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+    fix = f"see {context.command_path} --help"
     match error:
-        case click.NoSuchOption() if "-- TRAINER ARGS" in usage:
-            fix += f"{'' if near else '.'} Arguments of the trainer come after --"
+        case click.NoSuchOption(possibilities=near):
+            fix = f"did you mean '{near[0]}'?" if near else fix
+            if "-- TRAINER ARGS" in usage:
+                fix += f"{'' if near else '.'} Arguments of the trainer come after --"
         case click.MissingParameter(param=click.Option() as option):
             fix = f"add {_usage_of(option, context)}"
         case click.BadParameter(param=click.Option(type=click.Choice()) as option):
@@ -150,6 +140,8 @@ def _fix(error: click.ClickException, context: click.Context | None) -> str:
             fix = f"write {usage}"
         case _ if "extra argument" in error.message:
             fix = f"write {usage}"
+        case _ if isinstance(command, click.Group):  # click does not know the names of a lazy group
+            fix = did_you_mean(error.message.split("'")[1], command.list_commands(context))
     return fix
 
 
