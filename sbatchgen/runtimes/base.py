@@ -274,9 +274,9 @@ class Runtime:
         return {}
 
 
-def job_key(help_text: str, *, metavar: str, after: str = "runtime", **more: str) -> Any:
+def job_key(help_text: str, *, metavar: str, after: str = "runtime", common: bool = True, **more: str) -> Any:
     """Return the field of a job key, whose flag is shown after that of another key."""
-    return described(help_text, metavar=metavar, group="Runtime", common=True, after=after, **more)
+    return described(help_text, metavar=metavar, group="Runtime", common=common, after=after, **more)
 
 
 IMAGE = job_key("Container image, a file or a registry address.", metavar="IMAGE")

@@ -35,7 +35,7 @@ class Uv:
     project: ShellPath | None = described("The folder with pyproject.toml and .venv.")
 
 
-PROJECT = job_key("Project of uv, the folder with pyproject.toml.", metavar="PATH")
+PROJECT = job_key("Project of uv, the folder with pyproject.toml.", metavar="PATH", common=False)
 
 
 class UvRuntime(Runtime):
