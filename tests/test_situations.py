@@ -7,7 +7,6 @@ import http.server
 import json
 import os
 import pty
-import re
 import shlex
 import shutil
 import signal
@@ -35,7 +34,6 @@ from sbatchgen.prepare import dataset
 from sbatchgen.runs import events as events_module
 from sbatchgen.runs.curves import read_history
 from tests.conftest import REPOSITORY, Command
-from tests.lint.test_lint import on_terminal
 
 TIMEOUT_S = 600  # nothing takes so long, whatever else the machine does
 ANOTHER_USER = 54321
@@ -510,13 +508,6 @@ def test_a_terminal_without_a_width_has_80_columns(monkeypatch: pytest.MonkeyPat
     master, slave = pty.openpty()
     with os.fdopen(master), os.fdopen(slave, "w") as terminal:
         assert output._columns(terminal) == 80
-
-
-def test_a_review_on_a_terminal_without_a_width_has_80_columns(folder: Path) -> None:
-    shown = on_terminal("review", "ddp", "--profile", "msu", COLUMNS="99999999999", NO_COLOR="1")
-    assert "#SBATCH --nodes=2" in shown
-    lines = re.sub(r"\x1b\[[\d;]*m", "", shown).splitlines()
-    assert {len(line) for line in lines if line.endswith("\N{BOX DRAWINGS LIGHT HORIZONTAL}")} == {80}
 
 
 @pytest.mark.parametrize(

@@ -112,18 +112,19 @@ FORMAT = click.option(
 
 
 def show_review(shown: Review, stream: TextIO, form: str = "text") -> None:
-    """Print a review, on a terminal in colour and in its width."""
+    """Print a review, on a terminal in colour."""
     from sbatchgen.review.screen import as_json, as_text
 
     warn_of_left_out()  # before the question whether to submit
     if form == "json":
         put(as_json(shown), stream, nl=False)
-    elif is_screen(stream):
-        from sbatchgen.review.terminal import show
+        return
+    text = visible(as_text(shown, here()))
+    if is_screen(stream) and not os.environ.get("NO_COLOR"):
+        from sbatchgen.review.terminal import coloured
 
-        show(shown, stream, here(), width=_columns(stream))
-    else:
-        put(visible(as_text(shown, here())), stream, nl=False)
+        text = coloured(text)
+    put(text, stream, nl=False)
 
 
 def ask(what: str, *, yes: bool) -> None:

@@ -1,4 +1,4 @@
-"""A review as plain text, and as JSON. `terminal` shows the same in colour."""
+"""A review as plain text, and as JSON. `terminal` adds colours."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal, NamedTuple
 
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.search import short
@@ -29,7 +28,7 @@ def as_json(review: Review) -> str:
 def as_text(review: Review, folder: Path) -> str:
     """The review as lines, what it asks for first, the script last; paths are relative to `folder`."""
     blocks = [table(rows(review))]
-    blocks += [f"{section.title}\n{_indented(section.text)}" for section in sections(review, folder)]
+    blocks += [f"{title}\n{_indented(section)}" for title, section in sections(review, folder)]
     if review.script is not None:
         blocks.append(script(review))
     return "\n".join(block for block in blocks if block)
@@ -41,39 +40,26 @@ def script(review: Review) -> str:
         return review.script or ""
     own = {*review.own_lines}
     lines = enumerate(lines_of(review.script), 1)
-    return f"{of_lines(review, '|')}\n" + "".join(
+    title = f"{len(lines_of(review.script))} lines, {len(own)} decided by your job and profile (|)"
+    rest = f"{len(lines_of(review.script)) - len(own)} the same in every script"
+    return f"Script: {title}, {rest}\n" + "".join(
         f"{'|' if number in own else ' '} {line}".rstrip() + "\n" for number, line in lines
     )
 
 
-def of_lines(review: Review, mark: str) -> str:
-    """How many lines of the script the job and the profile decide; `mark` is how they are shown."""
-    lines, own = len(lines_of(review.script or "")), len(review.own_lines or ())
-    rest = f"{lines - own} the same in every script"
-    return f"Script: {lines} lines, {own} decided by your job and profile ({mark}), {rest}"
-
-
-class Section(NamedTuple):
-    """A block between the table and the script."""
-
-    kind: Literal["surprises", "findings", "slurm", "change"]
-    title: str
-    text: str
-
-
-def sections(review: Review, folder: Path) -> Iterator[Section]:
-    """The blocks between the table and the script."""
+def sections(review: Review, folder: Path) -> Iterator[tuple[str, str]]:
+    """The title and the text of each block between the table and the script."""
     if review.surprises:
         lines = [(f"{one.name} {one.said.value}"[:60], origin(one, folder)) for one in review.surprises]
-        yield Section("surprises", "Not typed by you", table(lines))
+        yield "Not typed by you", table(lines)
     if review.findings:
         text = "\n".join(line for finding in review.findings for line in _finding(finding))
-        yield Section("findings", "Findings", text)
+        yield "Findings", text
     if review.slurm:
-        yield Section("slurm", "Slurm", "\n".join(_answer(review.slurm)))
+        yield "Slurm", "\n".join(_answer(review.slurm))
     if last := review.last:
         title = f"Since job {last.job}, submitted {last.time}"
-        yield Section("change", title, last.diff or "the same script")
+        yield title, last.diff or "the same script"
 
 
 def rows(review: Review) -> list[tuple[str, str]]:

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from sbatchgen import files
+from sbatchgen.cli.output import show_review
 from sbatchgen.inputs.layers import Level, Origin
 from sbatchgen.plan.origins import Explanation
 from sbatchgen.plan.plan import Plan
+from sbatchgen.quoting import visible
 from sbatchgen.review.review import Review, elements, of_plan, of_script
 from sbatchgen.review.screen import as_text, rows
-from sbatchgen.review.terminal import show
 from sbatchgen.rules.judge import check
 from sbatchgen.runs import scripts
 from sbatchgen.units import Duration, Memory, Text
@@ -252,58 +253,43 @@ class Terminal(io.StringIO):
         return True
 
 
-def on_terminal(of: Review, monkeypatch: pytest.MonkeyPatch, width: int = 100) -> str:
-    monkeypatch.setenv("COLUMNS", str(width))
+def on_terminal(of: Review, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("TERM", "xterm-256color")
     stream = Terminal()
-    show(of, stream, Path("/"))
+    show_review(of, stream)
     return stream.getvalue()
 
 
-def test_a_terminal_shows_the_same_words_in_its_width(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm-256color")
-    of = review(plan("ddp", here, env={"A": f"{ESCAPE}x"}, args=("--text", "long " * 40)))
-    plain = as_text(of, Path("/"))
-    monkeypatch.delenv("NO_COLOR")
-    coloured = on_terminal(of, monkeypatch)
-    assert "\x1b[" in coloured
-    assert ESCAPE + "x" not in coloured
-    monkeypatch.setenv("NO_COLOR", "1")
-    for width in (60, 100, 200):
-        shown = on_terminal(of, monkeypatch, width)
-        assert not re.search(r"\x1b\[[\d;]*3\dm", shown), "a colour"
-        words = re.sub(r"\x1b\[[\d;]*m", "", shown)
-        assert all(len(line) <= width for line in words.splitlines())
-        flat = re.sub(r"[\s\d]+", "", words)  # without the numbers of the lines
-        for line in plain.splitlines():
-            assert re.sub(r"[\s\d]+", "", line) in flat, (width, line)
-    assert "\nDirectives ────" in words
-
-
-def test_the_lines_that_are_the_same_in_every_script_are_dim(
-    here: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_terminal_shows_the_same_text_with_colours(
+    here: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TERM", "xterm-256color")
+    of = review(plan("ddp", here, env={"A": f"{ESCAPE}x"}, args=("--text", "long " * 40)))
+    plain = visible(as_text(of, folder))
+    assert on_terminal(of, monkeypatch) == plain  # NO_COLOR is set in tests
+    monkeypatch.delenv("NO_COLOR")
+    shown = on_terminal(of, monkeypatch)
+    assert "\x1b[36mprocesses\x1b[0m" in shown
+    assert "\x1b[1mNot typed by you\x1b[0m" in shown
+    assert ESCAPE + "x" not in shown
+    assert re.sub(r"\x1b\[[\d;]*m", "", shown) == plain
+
+
+def test_the_lines_that_are_the_same_in_every_script_are_dim(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR")
     own = replace(of_script("#!/bin/bash\nexport A=1\nexit\n"), own_lines=(2,))
     shown = on_terminal(own, monkeypatch)
-    assert "Script: 3 lines, 1 decided by your job and profile (bright), 2 the same in every script" in shown
-    assert "\x1b[2;49m#!/bin/bash" in shown
-    assert "\x1b[96;49mexport" in shown
-    assert "\x1b[2;96;49mexit" in shown
+    assert "Script: 3 lines, 1 decided by your job and profile (|), 2 the same in every script" in shown
+    assert "\x1b[2m  #!/bin/bash\x1b[0m\n| export A=1\n\x1b[2m  exit\x1b[0m\n" in shown
 
 
-def test_a_dumb_terminal_gets_plain_text(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    from sbatchgen.cli.output import show_review
-
-    of = of_script("#!/bin/bash\nls\n")
+def test_a_dumb_terminal_gets_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR")
+    of = replace(of_script("#!/bin/bash\nls\n"), own_lines=(2,))
     for term, plain in (("dumb", True), ("xterm", False)):
         monkeypatch.setenv("TERM", term)
         stream = Terminal()
         show_review(of, stream)
-        assert (stream.getvalue() == "#!/bin/bash\nls\n") is plain
-    assert "rich" in sys.modules
+        assert ("\x1b" not in stream.getvalue()) is plain
 
 
 def test_a_script_is_kept_under_its_jobs_name_and_compared(tmp_path: Path) -> None:
