@@ -122,11 +122,11 @@ def render(args: tuple[str, ...], /, job: str, write: str | None, **given: Any) 
 @click.pass_obj
 def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **given: Any) -> None:
     """Show resources, cost, findings and the script. Submits nothing."""
+    from sbatchgen.submit.rendered import of_job
     from sbatchgen.submit.sbatch import ask_slurm
-    from sbatchgen.submit.submission import look
 
     request = request_of(job, args, given)
-    submission = look(request, os.environ, here())
+    submission = of_job(request, os.environ, here(), review_only=True)
     shown = submission.review
     failure = failure_of(shown.findings)
     if test_only:

@@ -75,7 +75,8 @@ def _submission(
     after: tuple[str, ...],
     keep_env: bool,
 ) -> Submission:
-    from sbatchgen.submit.submission import is_script, of_job, of_script
+    from sbatchgen.submit.finished import is_script, of_script
+    from sbatchgen.submit.rendered import of_job
 
     if not is_script(job):
         request = request_of(job, args, given)
@@ -287,7 +288,7 @@ def _resume_script(run: Run, last: Record, *, yes: bool) -> None:
     from sbatchgen.files import read, read_own
     from sbatchgen.inputs.document import MAX_BYTES
     from sbatchgen.runs import scripts, start
-    from sbatchgen.submit.submission import of_script
+    from sbatchgen.submit.finished import of_script
 
     kept, script = scripts.path(run.folder, last.job), Path(last.script)
     try:

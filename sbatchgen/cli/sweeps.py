@@ -129,7 +129,7 @@ def _submit(
     from sbatchgen.review.review import folded
     from sbatchgen.review.screen import in_short
     from sbatchgen.submit import sbatch
-    from sbatchgen.submit.submission import of_job
+    from sbatchgen.submit.rendered import of_job
 
     submission = of_job(request, os.environ, here(), ask_squeue=new, snapshot=options["snapshot"])
     show_review(folded(submission.review), sys.stderr)

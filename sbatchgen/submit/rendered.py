@@ -1,0 +1,202 @@
+"""The submission of a job that is rendered: its findings, its script and its record."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from sbatchgen import quoting
+from sbatchgen.errors import CommandLineError, DocumentError, FitError
+from sbatchgen.inputs.layers import Level
+from sbatchgen.inputs.search import bundled
+from sbatchgen.lint.linter import lint_rendered
+from sbatchgen.plan.origins import explanations
+from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.request import Request, with_log, with_snapshot
+from sbatchgen.render import launch
+from sbatchgen.render.render import render_request
+from sbatchgen.render.trace import trace_request
+from sbatchgen.review import review
+from sbatchgen.rules.judge import check
+from sbatchgen.runs import record, scripts, start
+from sbatchgen.runs.record import Code, Record, Value
+from sbatchgen.runs.snapshot import Snapshot, find
+from sbatchgen.sbatch.reader import read
+from sbatchgen.slurm.refusal import asked_by
+from sbatchgen.submit.checks import check_here, has_known_name
+from sbatchgen.submit.submission import Submission, log_folders
+from sbatchgen.units import ShellPath, Text
+
+
+def of_job(
+    request: Request,
+    environment: Mapping[str, str],
+    folder: Path,
+    *,
+    review_only: bool = False,
+    ask_squeue: bool = False,
+    snapshot: Sequence[str] | None = None,
+) -> Submission:
+    """Return the submission of a job; its log goes into the run folder, unless the job names another.
+
+    Args:
+        request: The job.
+        environment: The user's.
+        folder: The current folder.
+        review_only: Whether it may be a job that can't be submitted from here; that one has no run folder.
+        ask_squeue: Whether earlier jobs of the run folder that still wait or run are errors.
+        snapshot: For a job that runs a copy of its code: the files that are copied beside those of git.
+
+    Raises:
+        CommandLineError: The job can't run a copy.
+        DocumentError: The run folder holds a variable that is not set here, or the code can't be copied.
+        FitError: There is no scheduler to submit to.
+    """
+    run_dir = _run_dir(request.plan, environment, folder, review_only=review_only)
+    code = None
+    if snapshot is not None and run_dir:
+        code = _snapshot(request.plan, environment, folder, run_dir, snapshot)
+    plan, queued, used = request.plan, None, None
+    if ask_squeue and run_dir and plan.slurm and not plan.options.dependency and has_known_name(plan.run_dir):
+        queued = partial(start.queued, run_dir, environment, at=str(plan.origin("run_dir")))
+        used = queued()
+    begins, findings = check_here(plan, environment, folder, run_dir, code, used=used)
+    request = _with_folders(request, run_dir, code)
+    plan = request.plan
+    findings = [*check(plan, log_folders_made=True), *findings]
+    broken = any(finding.severity == "error" for finding in findings)
+    script = "" if broken else _script(request, code)
+    if script and plan.slurm:
+        findings += lint_rendered(plan, script)
+    copied = code.code if code else _code_of(plan, run_dir)
+    shown = review.of_plan(
+        plan,
+        None if broken else script,
+        findings,
+        profile_by=request.profile_by,
+        start=begins,
+        last=scripts.last(run_dir) if run_dir else None,
+        own_lines=_own_lines(request, script),
+        snapshot=copied,
+    )
+    return Submission(
+        script=script.encode(),
+        name="job.slurm",
+        asked=asked_by(plan),
+        log_folders=log_folders(read(script), folder, plan.name),
+        run_dir=run_dir,
+        local=not plan.slurm,
+        jobs=plan.chain,
+        review=shown,
+        about=replace(_about(request, folder), code=copied),
+        snapshot=code,
+        queued=queued,
+    )
+
+
+def _run_dir(plan: Plan, environment: Mapping[str, str], folder: Path, *, review_only: bool) -> Path | None:
+    """Return the run folder, as far as its name is known here. Raises what `of_job` does."""
+    known = _known_here(plan.run_dir)
+    unset = known.unset(environment)
+    if plan.profile.scheduler != "env" and not unset:
+        return folder / known.filled(environment)
+    if review_only:
+        return None
+    if unset:
+        what = f"run folder '{known}': {unset[0]} is not set here, so its log folder can't be made"
+        raise DocumentError.of(what, fix=f"export {unset[0]}, or give --run-dir")
+    what = f"profile '{plan.profile.name}' has no scheduler to submit to: its platform starts the script"
+    raise FitError.of(what, fix="render it, and give the script to the platform")
+
+
+def _known_here(run_dir: ShellPath) -> ShellPath:
+    """The run folder, or its parent that is known before the job runs."""
+    before, variable, _ = run_dir.partition("${SLURM_")
+    return ShellPath(before.rpartition("/")[0] or ".") if variable else run_dir
+
+
+def _with_folders(request: Request, run_dir: Path | None, snapshot: Snapshot | None) -> Request:
+    """Return the request with its log in the run folder, and with its snapshot."""
+    plan = request.plan
+    if run_dir and plan.slurm and plan.origin("options.output").level is Level.DEFAULT:
+        request = with_log(request, f"{_in_directive(run_dir)}/{plan.options.output or '%x-%j.out'}")
+    return with_snapshot(request, str(snapshot.folder)) if snapshot else request
+
+
+def _script(request: Request, snapshot: Snapshot | None) -> str:
+    """Return the script; it must go to the snapshot."""
+    script = render_request(request)
+    if snapshot and quoting.path(str(snapshot.folder)) not in script:
+        what = f"template '{request.plan.template}' does not go to the snapshot"
+        raise DocumentError.of(what, fix="keep the block 'paths' of job.sh.j2, or submit without --snapshot")
+    return script
+
+
+def _in_directive(run_dir: Path) -> str:
+    """The run folder as the start of a log's name."""
+    try:
+        return Text.parse(str(run_dir)).replace("%", "%%")
+    except ValueError as error:
+        fix = "submit from a folder with another name, or give --output"
+        raise DocumentError.of(f"the log can't be in the run folder: {error}", fix=fix) from error
+
+
+def _snapshot(
+    plan: Plan, environment: Mapping[str, str], folder: Path, run_dir: Path, named: Sequence[str]
+) -> Snapshot:
+    """The copy of the code that a job is to run. Raises what `of_job` does."""
+    if not plan.slurm:
+        raise CommandLineError.of("--snapshot needs Slurm: without it the job starts at once")
+    package = bundled("code") if launch.uses_code(plan) and not plan.profile.paths.code else None
+    chdir = plan.options.chdir
+    working = folder / chdir.filled(environment) if chdir and not chdir.unset(environment) else folder
+    found = find(working, run_dir / f"code-{secrets.token_hex(4)}", named, package)
+    try:
+        Text.parse(str(found.folder))
+    except ValueError as error:
+        raise DocumentError.of(
+            f"a job can't run in the snapshot: {error}", fix="rename the folder"
+        ) from error
+    return found
+
+
+def _code_of(plan: Plan, run_dir: Path | None) -> Code | None:
+    """The snapshot that a job runs again; None if it runs the files as they are."""
+    if not plan.snapshot_dir or not plan.slurm:
+        return None
+    place = Path(plan.snapshot_dir)
+    known = [one.code for one in record.records(run_dir)] if run_dir else []
+    of_run = (one for one in known if one and one.snapshot and Path(one.snapshot) in (place, *place.parents))
+    return next(of_run, Code(folder=str(place), snapshot=str(place)))
+
+
+def _about(request: Request, folder: Path) -> Record:
+    """The record of a job, as far as it is known before the job is submitted."""
+    plan = request.plan
+    values = (
+        Value(name=one.name, value=one.said.value, by=one.said.by, at=one.said.at)
+        for one in explanations(request)
+    )
+    return Record(
+        shared="${SLURM_JOB_ID}" in plan.run_dir,
+        name=plan.name,
+        folder=str(folder),
+        command=request.rerun,
+        log=str(folder / str(plan.options.output)) if plan.options.output else "",
+        errors=str(folder / str(plan.options.error)) if plan.options.error else "",
+        array=str(plan.options.array or ""),
+        profile=str(plan.profile.name),
+        values=tuple(values),
+    )
+
+
+def _own_lines(request: Request, script: str) -> list[int] | None:
+    """The lines with a value in them; None where a site's template can't be traced."""
+    try:
+        places = trace_request(request, script) if script else []
+    except DocumentError:
+        return None
+    return [number for number, place in enumerate(places, 1) if place.value]
