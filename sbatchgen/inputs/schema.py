@@ -7,10 +7,10 @@ limits.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from typing import Any, Literal, get_args, get_origin
 
-from sbatchgen.inputs.document import without_none
+from sbatchgen.inputs.document import is_required, without_none
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.units import Count, Duration, Memory, Port
@@ -32,9 +32,9 @@ def schema(name: str) -> dict[str, Any]:
 
 def _record(kind: Any, found: dict[str, Any]) -> dict[str, Any]:
     keys = {key.name: _described(key, _of(key.type, found)) for key in fields(kind)}
-    needed = [key.name for key in fields(kind) if key.default is MISSING and key.default_factory is MISSING]
+    required = [key.name for key in fields(kind) if is_required(key)]
     made = {"type": "object", "additionalProperties": False, "properties": keys}
-    return made | ({"required": needed} if needed else {})
+    return made | ({"required": required} if required else {})
 
 
 def _described(key: Field[Any], made: dict[str, Any]) -> dict[str, Any]:
