@@ -1,4 +1,4 @@
-"""A job and its profile while they are made of a script."""
+"""A job and its profile while a script is read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sbatchgen.adopt.remarks import Became, Remarks
+from sbatchgen.adopt.remarks import Outcome, Remarks
 from sbatchgen.bash import Word
 from sbatchgen.bash.body import Body
 from sbatchgen.bash.word import LITERAL, Piece
@@ -21,12 +21,12 @@ SUBMIT_DIR = "${SLURM_SUBMIT_DIR}"
 
 @dataclass(kw_only=True)
 class Draft:
-    """What is known so far.
+    """The job and the profile so far.
 
     Attributes:
         script: The script.
         environment: That of the user, for HOME and USER.
-        remarks: What became of the lines.
+        remarks: The outcomes of the lines.
         job: Keys of the job YAML.
         profile: Keys of the profile.
         options: Slurm's options of the job.
@@ -36,10 +36,10 @@ class Draft:
         meeting: Variables of the old master address and ranks; the new script has its own.
         needed: Variables that the lines for the launch expand.
         lines: The numbers of the launch's lines.
-        changed: The long names of the options that are not asked for as before, and are told so.
-        folder: The folder that relative paths count from at the launch; None where the text does not tell it.
-        secrets: The lines that hold passwords and the like.
-        notes: What else there is to know.
+        changed: The long names of the options that differ from the script's, and have a remark.
+        folder: The folder of relative paths at the launch; None if it is known only when the job runs.
+        secrets: The lines that hold passwords, tokens or keys.
+        notes: Other differences.
     """
 
     script: JobScript
@@ -59,30 +59,30 @@ class Draft:
     secrets: frozenset[int] = frozenset()
     notes: list[str] = field(default_factory=list)
 
-    def add(self, lines: Iterable[int], became: Became, what: str, *names: str) -> None:
-        """Say what became of lines."""
-        self.remarks.add(lines, became, what, *names)
+    def add(self, lines: Iterable[int], outcome: Outcome, what: str, *names: str) -> None:
+        """Note the outcome of lines."""
+        self.remarks.add(lines, outcome, what, *names)
 
     def lose(self, what: str, *names: str) -> None:
-        """Say what of the launch has no place in a job."""
+        """Note what part of the launch has no place in a job."""
         self.add(self.lines, "lost", what, *names)
 
     def note(self, text: str) -> None:
-        """Note what else there is to know, once."""
+        """Note another difference, once."""
         if text not in self.notes:
             self.notes.append(text)
 
     def argument(self, word: Word, body: Body) -> str | None:
-        """The string that a word is where the job runs; None where that can't be told.
+        """Return the string that a word is where the job runs; None if only the job knows it.
 
         The user's own HOME and USER are filled in, and numbers that the directives give.
         """
         text = ""
         for piece in body.followed(word).pieces:
-            found = self._text(piece)
-            if found is None:
+            value = self._text(piece)
+            if value is None:
                 return None
-            text += found
+            text += value
         return text
 
     def _text(self, piece: Piece) -> str | None:
@@ -98,19 +98,19 @@ class Draft:
         return None if number is None else str(number)
 
     def path(self, word: Word, body: Body) -> str | None:
-        """A path as jobs and profiles have it, ${HOME}/x; None where it can't be told."""
+        """Return a path as jobs and profiles have it, ${HOME}/x; None if only the job knows it."""
         pieces = [_of_path(piece) for piece in body.followed(word).pieces]
         return None if None in pieces else parsed("".join(filter(None, pieces)))
 
     def file(self, word: Word, body: Body) -> str | None:
-        """A path that counts from where the launch stands, as one from the folder of submission."""
-        found = self.path(word, body)
-        if found is None or found.startswith(("/", "${")) or "://" in found:
-            return found
+        """Return a path relative to the launch's folder as one relative to the folder of submission."""
+        path = self.path(word, body)
+        if path is None or path.startswith(("/", "${")) or "://" in path:
+            return path
         if self.folder is None:
             return None
-        found = found.removeprefix("./")
-        return found if self.folder == SUBMIT_DIR else f"{self.folder}/{found}"
+        path = path.removeprefix("./")
+        return path if self.folder == SUBMIT_DIR else f"{self.folder}/{path}"
 
 
 def is_variable(name: str) -> bool:
@@ -123,7 +123,7 @@ def is_variable(name: str) -> bool:
 
 
 def parsed(text: str) -> str | None:
-    """The text as a path of a job; None if it can't be one."""
+    """Return the text as a path of a job; None if it can't be a path."""
     try:
         return str(ShellPath.parse(text))
     except ValueError:
@@ -138,5 +138,5 @@ def _of_path(piece: Piece) -> str | None:
     if piece.kind == "variable" and piece.operator == "" and not piece.subscript:
         if piece.name == "PWD":
             return SUBMIT_DIR
-        return f"${{{piece.name}}}"  # ShellPath says which there may be
+        return f"${{{piece.name}}}"  # ShellPath checks the name
     return SUBMIT_DIR if piece.text in ("$(pwd)", "`pwd`") else None

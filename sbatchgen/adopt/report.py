@@ -1,4 +1,4 @@
-"""What people get of an adoption: a table of lines, and the files."""
+"""The output of an adoption: a table of lines, and the files."""
 
 from __future__ import annotations
 
@@ -7,73 +7,75 @@ from pathlib import Path
 
 from sbatchgen import files
 from sbatchgen.adopt.adoption import Adoption
-from sbatchgen.adopt.remarks import spans, told
+from sbatchgen.adopt.remarks import PLAIN, joined, spans
 from sbatchgen.adopt.training import REST
 from sbatchgen.errors import DocumentError, SbatchgenError
 
 _NUMBERS = 9  # columns
 
 
-def as_text(found: Adoption) -> str:
-    """The account of a script, a row for neighbours of which the same is said; comments go without saying."""
-    rows = told(found.rows)
-    lost = sum(became == "lost" for became in found.lines.values())
-    head = f"{len(found.lines)} lines, {lost or 'none'} lost"
-    if not found.job:
-        head, rows = "no job can be made of it", found.lost
+def as_text(adoption: Adoption) -> str:
+    """Return the account of a script, a row for neighbours with one outcome; comments are left out."""
+    rows = joined(remark for remark in adoption.remarks if remark.what not in PLAIN)
+    lost = sum(outcome == "lost" for outcome in adoption.lines.values())
+    head = f"{len(adoption.lines)} lines, {lost or 'none'} lost"
+    if not adoption.job:
+        head, rows = "no job can be made of it", adoption.lost
         rows = [row for row in rows if row.what != REST] or rows
-    lines = [f"{found.script}: {head}"]
+    lines = [f"{adoption.script}: {head}"]
     named = {line for row in rows for line in row.lines}
     for row in rows:
         between = range(min(row.lines, default=0), max(row.lines, default=0))
         numbers = spans({*row.lines, *(line for line in between if line not in named)})
         lines += [] if len(numbers) <= _NUMBERS else [numbers]
-        lines.append(f"{numbers if len(numbers) <= _NUMBERS else '':<{_NUMBERS}} {row.became:<10} {row.what}")
-    for finding in found.left:
+        lines.append(
+            f"{numbers if len(numbers) <= _NUMBERS else '':<{_NUMBERS}} {row.outcome:<10} {row.what}"
+        )
+    for finding in adoption.left:
         lines.append(f"{finding.place.line:<{_NUMBERS}} as before  {finding.rule}: {finding.problem.what}")
-    lines += [f"note: {text}" for text in found.notes]
+    lines += [f"note: {text}" for text in adoption.notes]
     return "".join(f"{line}\n" for line in lines)
 
 
-def as_json(found: Adoption) -> str:
-    """The same for tools."""
-    about = {
-        "script": found.script,
-        "lines": {str(number): became for number, became in found.lines.items()},
-        "rows": [{"lines": list(row.lines), "became": row.became, "what": row.what} for row in found.rows],
-        "mended": sorted({one.rule for one in found.mended}),
-        "as_before": sorted({one.rule for one in found.left}),
-        "notes": list(found.notes),
-        "files": found.files,
+def as_json(adoption: Adoption) -> str:
+    """Return the same for tools."""
+    content = {
+        "script": adoption.script,
+        "lines": {str(number): outcome for number, outcome in adoption.lines.items()},
+        "rows": [{"lines": row.lines, "outcome": row.outcome, "what": row.what} for row in adoption.rows],
+        "mended": sorted({finding.rule for finding in adoption.mended}),
+        "as_before": sorted({finding.rule for finding in adoption.left}),
+        "notes": list(adoption.notes),
+        "files": adoption.files,
     }
-    return json.dumps(about, indent=2)
+    return json.dumps(content, indent=2)
 
 
-def as_yaml(found: Adoption) -> str:
-    """Both files, one after the other."""
-    return "---\n".join(f"# {name}\n{text}" for name, text in found.files.items())
+def as_yaml(adoption: Adoption) -> str:
+    """Return both files, one after the other."""
+    return "---\n".join(f"# {name}\n{text}" for name, text in adoption.files.items())
 
 
-def refusal(found: Adoption) -> SbatchgenError:
-    """Why nothing is given."""
-    if not found.job:
-        return DocumentError.of("no job can be made of it: nothing was written", at=found.script)
-    numbers = spans({line for row in found.lost for line in row.lines})
-    what = f"no place in a job for line {numbers}" if numbers else "the new script would not do the same"
-    fix = "leave them out: --partly; or make jobs of their own of them"
-    return DocumentError.of(f"{what}: nothing was written", at=found.script, fix=fix)
+def refusal(adoption: Adoption) -> SbatchgenError:
+    """Return the error of an adoption that is not written."""
+    if not adoption.job:
+        return DocumentError.of("no job can be made of it: nothing was written", at=adoption.script)
+    lines = {line for row in adoption.lost for line in row.lines}
+    what = f"line {spans(lines)} can't be expressed in a job" if lines else "the new script would differ"
+    fix = "leave them out: --partly; or move them to separate jobs"
+    return DocumentError.of(f"{what}: nothing was written", at=adoption.script, fix=fix)
 
 
-def write(found: Adoption, to: str, *, force: bool) -> None:
+def write(adoption: Adoption, to: str, *, force: bool) -> None:
     """Write the files into a folder.
 
     Raises:
-        DocumentError: One of them is there, or can't be written.
+        DocumentError: One of them exists, or can't be written.
     """
     folder = Path(to)
-    there = [name for name in found.files if (folder / name).exists()]
-    if there and not force:
-        raise DocumentError.of(f"{folder / there[0]} is there already", fix="replace it: --force")
+    existing = [name for name in adoption.files if (folder / name).exists()]
+    if existing and not force:
+        raise DocumentError.of(f"{folder / existing[0]} exists already", fix="replace it: --force")
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in found.files.items():
+    for name, text in adoption.files.items():
         files.write(folder / name, text.encode())

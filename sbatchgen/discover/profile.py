@@ -115,7 +115,7 @@ def _partitions(cluster: LiveCluster) -> Iterator[Entry]:
             known.append(partition)
     if "partitions" in cluster.setting("PrivateData"):
         above.append("PrivateData hides partitions: there may be others; ask an administrator.")
-    # A job that names none gets the first that fits: those for few people come last.
+    # A job that names no partition gets the first that fits: those for few people come last.
     known.sort(key=lambda partition: (partition.hidden or bool(partition.groups), not partition.default))
     for partition in known:
         below, notes = [*_partition(partition, members[partition.name], cluster)], [*_notes(partition)]
@@ -174,7 +174,7 @@ def _partition(
 
 
 def _memory_per_cpu(partition: SlurmPartition, cluster: LiveCluster) -> tuple[int | None, int | None]:
-    """The default and the limit; where a partition sets none, those of the cluster hold (slurm.conf(5))."""
+    """The default and the limit; without those of a partition, those of the cluster count (slurm.conf(5))."""
     default, limit = partition.mem_per_cpu, partition.mem_per_cpu_max
     if not default and not partition.mem_per_node:
         default = count(cluster.setting("DefMemPerCPU"))

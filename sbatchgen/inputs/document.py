@@ -109,7 +109,7 @@ class _Decoder:
             if not isinstance(key, ScalarNode):
                 self.fail(key, f"a key of {path or 'the file'} must be a plain word")
             elif text == "<<" and not key.style:
-                self.fail(key, "the merge key << is not supported", "write out the keys that it stands for")
+                self.fail(key, "the merge key << is not supported", "write out the keys that it replaces")
             elif len(text) > MAX_KEY:
                 self.fail(key, f"a key is longer than {MAX_KEY} characters: '{text[:20]}...'")
             elif text in lines:

@@ -63,7 +63,7 @@ def _has_acl(path: Path) -> bool:
     """Whether there is an access list; the group's bits are then the most that it may allow."""
     try:
         return "system.posix_acl_access" in os.listxattr(path)
-    except (AttributeError, OSError):  # not on Linux, or the file system has none
+    except (AttributeError, OSError):  # not on Linux, or a file system without them
         return False
 
 

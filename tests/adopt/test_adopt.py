@@ -145,8 +145,8 @@ def test_every_line_of_every_script_is_accounted_for() -> None:
         filled = [number for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
         assert sorted(found.lines) == filled
         assert {*found.lines.values()} <= CLASSES
-        told = {line for row in found.rows for line in row.lines}
-        assert told >= set(filled)
+        with_remark = {line for row in found.rows for line in row.lines}
+        assert with_remark >= set(filled)
         read_by_slurm = {one.line for one in read(text).directives if one.kind in READ}
         assert not [row for row in found.rows if row.what == "comment" and read_by_slurm & {*row.lines}]
         assert report.as_text(found)
@@ -170,7 +170,7 @@ def test_the_command_writes_two_files_that_render(folder: Path, command: Command
 
     again = command("adopt", "old.slurm", "--to", "new")
     assert again.status == 3
-    assert "is there already" in again.err
+    assert "exists already" in again.err
     assert command("adopt", "old.slurm", "--to", "new", "--force").status == 0
 
 
@@ -190,9 +190,9 @@ def test_the_command_stops_where_something_would_be_lost(folder: Path, command: 
         "# old-cluster.yaml",
     ]
 
-    told = json.loads(command("adopt", "old.slurm", "--format", "json").out)
-    assert told["lines"] == {"1": "understood", "2": "understood", "3": "understood", "4": "lost"}
-    assert [row["became"] for row in told["rows"]][-1] == "lost"
+    account = json.loads(command("adopt", "old.slurm", "--format", "json").out)
+    assert account["lines"] == {"1": "understood", "2": "understood", "3": "understood", "4": "lost"}
+    assert [row["outcome"] for row in account["rows"]][-1] == "lost"
 
 
 def test_a_hostile_script_prints_no_control_character(folder: Path, command: Command) -> None:

@@ -146,8 +146,8 @@ def test_what_is_understood() -> None:
 
 
 LOST = [  # a body, the line, and what is said
-    ("python a.py &\npython b.py &\nwait", 5, "a second step"),
-    ("srun python a.py\nsrun python b.py", 5, "a second step"),
+    ("python a.py &\npython b.py &\nwait", 5, "a second training step"),
+    ("srun python a.py\nsrun python b.py", 5, "a second training step"),
     ("python t.py\ncp model.pt /archive", 6, "runs after the training"),
     ("python t.py\nnvidia-smi > usage", 6, "runs after the training"),
     ("python t.py\nsed -i s/a/b/ log", 6, "runs after the training"),
@@ -160,9 +160,9 @@ LOST = [  # a body, the line, and what is said
     ("mpirun -np 4 python t.py", 5, "write srun for it"),
     ("uv run python t.py", 5, "source .venv/bin/activate"),
     ("numactl -N0 python t.py", 5, "--cpu-bind"),
-    ("python t.py --id $SLURM_JOB_ID", 5, "what the text does not tell"),
-    ("python t.py --config $SCRATCH/c.yaml", 5, "what the text does not tell"),
-    ('python t.py "$@"', 5, "what the script is given"),
+    ("python t.py --id $SLURM_JOB_ID", 5, "what is known only when the job runs"),
+    ("python t.py --config $SCRATCH/c.yaml", 5, "what is known only when the job runs"),
+    ('python t.py "$@"', 5, "the script's own arguments"),
     ("python t.py < data", 5, "into the trainer"),
     ("timeout 1h python t.py", 5, "timeout around"),
     ("python3.11 t.py", 5, "python3.11"),
