@@ -49,8 +49,8 @@ def job(draft: Draft, name: str) -> str:
 
 
 def _yaml(keys: Mapping[str, Any]) -> str:
-    found = {key: value for key, value in keys.items() if value not in ({}, [])}
-    return str(yaml.safe_dump(found, sort_keys=False, allow_unicode=True, width=10**6))
+    filled = {key: value for key, value in keys.items() if value not in ({}, [])}
+    return str(yaml.safe_dump(filled, sort_keys=False, allow_unicode=True, width=10**6))
 
 
 def plan_of(job: str, profile: str, name: str) -> Plan:

@@ -104,14 +104,3 @@ class Remarks:
     def sorted(self) -> list[Remark]:
         """Return the remarks in the order of the lines."""
         return sorted(self._remarks, key=lambda remark: remark.lines[0] if remark.lines else 0)
-
-
-def spans(lines: Iterable[int]) -> str:
-    """Return numbers of lines as people write them: 3, 5-8."""
-    parts: list[tuple[int, int]] = []
-    for line in sorted(lines):
-        if parts and line == parts[-1][1] + 1:
-            parts[-1] = parts[-1][0], line
-        else:
-            parts.append((line, line))
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)

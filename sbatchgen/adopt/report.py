@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 from sbatchgen import files
 from sbatchgen.adopt.adoption import Adoption
-from sbatchgen.adopt.remarks import PLAIN, joined, spans
+from sbatchgen.adopt.remarks import PLAIN, joined
 from sbatchgen.adopt.training import REST
 from sbatchgen.errors import DocumentError, SbatchgenError
+from sbatchgen.plan.sweep import numbers_as_text
 
 _NUMBERS = 9  # columns
 
@@ -26,7 +28,7 @@ def as_text(adoption: Adoption) -> str:
     named = {line for row in rows for line in row.lines}
     for row in rows:
         between = range(min(row.lines, default=0), max(row.lines, default=0))
-        numbers = spans({*row.lines, *(line for line in between if line not in named)})
+        numbers = _spans({*row.lines, *(line for line in between if line not in named)})
         lines += [] if len(numbers) <= _NUMBERS else [numbers]
         lines.append(
             f"{numbers if len(numbers) <= _NUMBERS else '':<{_NUMBERS}} {row.outcome:<10} {row.what}"
@@ -35,6 +37,10 @@ def as_text(adoption: Adoption) -> str:
         lines.append(f"{finding.place.line:<{_NUMBERS}} as before  {finding.rule}: {finding.problem.what}")
     lines += [f"note: {text}" for text in adoption.notes]
     return "".join(f"{line}\n" for line in lines)
+
+
+def _spans(lines: Iterable[int]) -> str:
+    return numbers_as_text(sorted(lines)).replace(",", ", ")
 
 
 def as_json(adoption: Adoption) -> str:
@@ -61,7 +67,7 @@ def refusal(adoption: Adoption) -> SbatchgenError:
     if not adoption.job:
         return DocumentError.of("no job can be made of it: nothing was written", at=adoption.script)
     lines = {line for row in adoption.lost for line in row.lines}
-    what = f"line {spans(lines)} can't be expressed in a job" if lines else "the new script would differ"
+    what = f"line {_spans(lines)} can't be expressed in a job" if lines else "the new script would differ"
     fix = "leave them out: --partly; or move them to separate jobs"
     return DocumentError.of(f"{what}: nothing was written", at=adoption.script, fix=fix)
 

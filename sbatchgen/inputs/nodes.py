@@ -24,25 +24,25 @@ _BASES: Any = (yaml.composer.Composer, yaml.CBaseLoader) if yaml.__with_libyaml_
 
 
 class Problems:
-    """The problems of a file; the first MAX_SHOWN are kept."""
+    """The problems of a file, of which the first MAX_SHOWN are shown."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.count = 0
-        self._kept: list[Problem] = []
+        self._shown: list[Problem] = []
 
     def add(self, line: int, what: str, fix: str | Callable[[], str] = "") -> None:
         """Add a problem; `fix` is a function if it takes time to find."""
         self.count += 1
         if self.count <= MAX_SHOWN:
             text = fix if isinstance(fix, str) else fix()
-            self._kept.append(Problem(cut(what), f"{self.name}:{line}", cut(text)))
+            self._shown.append(Problem(cut(what), f"{self.name}:{line}", cut(text)))
 
     def error(self) -> DocumentError:
         """All of them as one error."""
-        more = self.count - len(self._kept)
+        more = self.count - len(self._shown)
         rest = [Problem(f"and {more} more problems", self.name, "fix the first ones and try again")]
-        return DocumentError(self._kept + rest * bool(more))
+        return DocumentError(self._shown + rest * bool(more))
 
     def end(self, line: int, what: str, fix: str = "") -> DocumentError:
         """The error of a problem after which the file can't be read any further."""

@@ -78,7 +78,7 @@ def test_missing_required_keys_are_named() -> None:
         ("trainer: !!python/object:os.system x\nmode: x\n", "not one of"),
     ],
 )
-def test_broken_files_are_told_apart(text: str, words: str) -> None:
+def test_broken_files_have_different_errors(text: str, words: str) -> None:
     assert words in " ".join(what for what, _, _ in problems(text))
 
 
