@@ -140,7 +140,7 @@ def _read(draft: Draft) -> None:
     statements = blocks(script.body)
     chosen = training.find(draft, statements)
     if chosen is None:
-        rest = tuple(line for block in statements for line in block.lines if line not in draft.remarks)
+        rest = tuple(line for block in statements for line in block.lines if line not in draft.outcomes)
         draft.add(rest, "lost", training.REST)
         if "ntasks" in draft.options:
             draft.add((script.at_option("ntasks").line,), "understood", "options", "ntasks")
@@ -173,7 +173,7 @@ def _read_comments(draft: Draft) -> None:
     asking = {directive.line for directive in draft.script.sbatch.directives if directive.kind in READ}
     comments = {line for line, _ in body.comments if lines[line - 1].lstrip().startswith("#")} - asking
     for number, text in enumerate(body.source.text.split("\n"), start=1):
-        if number in draft.remarks or not lines[number - 1].strip():
+        if number in draft.outcomes or not lines[number - 1].strip():
             continue
         if number in comments or not text.strip():
             draft.add((number,), "dropped", "comment")
@@ -226,12 +226,12 @@ def _adoption(draft: Draft, name: str) -> Adoption:
     """The account of a script, without files; a line that has no remark is lost."""
     numbers = [number for number, text in enumerate(draft.script.lines, start=1) if text.strip()]
     for number in numbers:
-        if number not in draft.remarks:
+        if number not in draft.outcomes:
             draft.add((number,), "lost", "no key of a job expresses it")
     return Adoption(
         script=draft.script.file,
         name=name,
-        remarks=draft.remarks.sorted(),
-        lines={number: str(draft.remarks.outcome(number)) for number in numbers},
+        remarks=sorted(draft.remarks, key=lambda remark: remark.lines[0] if remark.lines else 0),
+        lines={number: draft.outcomes[number] for number in numbers},
         notes=draft.notes,
     )

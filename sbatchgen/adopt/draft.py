@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sbatchgen.adopt.remarks import Outcome, Remarks
+from sbatchgen.adopt.remarks import RANK, Outcome, Remark
 from sbatchgen.bash import Word
 from sbatchgen.bash.body import Body
 from sbatchgen.bash.word import LITERAL, Piece
@@ -26,7 +26,8 @@ class Draft:
     Attributes:
         script: The script.
         environment: That of the user, for HOME and USER.
-        remarks: The outcomes of the lines.
+        outcomes: The outcomes of lines.
+        remarks: These with their reasons.
         job: Keys of the job YAML.
         profile: Keys of the profile.
         options: Slurm's options of the job.
@@ -44,7 +45,8 @@ class Draft:
 
     script: JobScript
     environment: Mapping[str, str]
-    remarks: Remarks = field(default_factory=Remarks)
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    remarks: dict[Remark, None] = field(default_factory=dict)
     job: dict[str, Any] = field(default_factory=dict)
     profile: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
@@ -58,10 +60,15 @@ class Draft:
     folder: str | None = SUBMIT_DIR
     secrets: frozenset[int] = frozenset()
     notes: list[str] = field(default_factory=list)
+    _marked: set[tuple[Sequence[int], Outcome]] = field(default_factory=set)  # lines with their outcome
 
     def add(self, lines: Iterable[int], outcome: Outcome, what: str, *names: str) -> None:
-        """Note the outcome of lines."""
-        self.remarks.add(lines, outcome, what, *names)
+        """Note the outcome of lines; the more important of several outcomes counts."""
+        numbers = lines if isinstance(lines, range) and len(lines) > 1 else tuple(lines)
+        for line in numbers if (numbers, outcome) not in self._marked else ():
+            self.outcomes[line] = max(outcome, self.outcomes.get(line, outcome), key=RANK.index)
+        self._marked.add((numbers, outcome))
+        self.remarks[Remark(numbers, outcome, what, names)] = None
 
     def lose(self, what: str, *names: str) -> None:
         """Note what part of the launch has no place in a job."""

@@ -32,11 +32,11 @@ def compare(draft: Draft, plan: Plan, new: JobScript) -> None:
     ours = {command.context.function for command in new.body.commands if command.line not in kept} - {""}
     for command in draft.script.body.commands:
         name, line = command.context.function, command.line
-        if name in ours and draft.remarks.outcome(line) == "kept":
+        if name in ours and draft.outcomes.get(line) == "kept":
             what = f"the new script has its own function {name}: give this one another name"
             draft.add((line,), "lost", what)
     old_start, new_start = _started(draft.script, draft), _started(new, draft)
-    if old_start != new_start and not draft.remarks.any_lost:
+    if old_start != new_start and all(remark.outcome != "lost" for remark in draft.remarks):
         draft.add((), "lost", f"the old script starts {old_start}, the new one {new_start}")
 
 
@@ -88,7 +88,7 @@ def mended_and_left(
     mended = [finding for finding in before if finding.rule not in still]
     for finding in mended:
         if line := finding.place.line:
-            kept = finding.rule.startswith("SB1") and draft.remarks.outcome(line) == "understood"
+            kept = finding.rule.startswith("SB1") and draft.outcomes.get(line) == "understood"
             as_read = "as Slurm reads it today, " if kept else ""
             draft.add((line,), "mended", f"{as_read}{finding.rule}: {finding.problem.what}")
     return mended, [finding for finding in before if finding.rule in still]

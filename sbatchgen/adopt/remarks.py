@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, get_args
 # understood: a key of the job or the profile expresses it. kept: shell that runs unchanged. dropped: the new
 # script does not need it. mended: expressed without a defect. lost: it has no place there. The later counts.
 Outcome = Literal["understood", "kept", "dropped", "mended", "lost"]
-_RANK: tuple[Outcome, ...] = get_args(Outcome)
+RANK: tuple[Outcome, ...] = get_args(Outcome)
 _WIDTH = 88  # of the reasons in the table
 PLAIN = ("bash", "comment")  # outcomes that no one needs to read
 
@@ -71,36 +71,3 @@ def joined(remarks: Iterable[Remark]) -> list[AccountRow]:
             rows.append(AccountRow(remark.outcome))
         rows[-1].add(remark)
     return rows
-
-
-class Remarks:
-    """The remarks about the lines of a script."""
-
-    def __init__(self) -> None:
-        self._outcomes: dict[int, Outcome] = {}
-        self._marked: set[tuple[Sequence[int], Outcome]] = set()
-        self._remarks: dict[Remark, None] = {}
-
-    def __contains__(self, line: int) -> bool:
-        return line in self._outcomes
-
-    def add(self, lines: Iterable[int], outcome: Outcome, what: str, *names: str) -> None:
-        """Note the outcome of lines; the more important of several outcomes counts."""
-        numbers = lines if isinstance(lines, range) and len(lines) > 1 else tuple(lines)
-        for line in numbers if (numbers, outcome) not in self._marked else ():
-            self._outcomes[line] = max(outcome, self._outcomes.get(line, outcome), key=_RANK.index)
-        self._marked.add((numbers, outcome))
-        self._remarks[Remark(numbers, outcome, what, names)] = None
-
-    def outcome(self, line: int) -> Outcome | None:
-        """Return the outcome of a line."""
-        return self._outcomes.get(line)
-
-    @property
-    def any_lost(self) -> bool:
-        """Whether something has no place."""
-        return any(remark.outcome == "lost" for remark in self._remarks)
-
-    def sorted(self) -> list[Remark]:
-        """Return the remarks in the order of the lines."""
-        return sorted(self._remarks, key=lambda remark: remark.lines[0] if remark.lines else 0)

@@ -96,7 +96,7 @@ def read_same_statement(draft: Draft, home: Block, launch: Launch) -> None:
 
 def read_after(draft: Draft, block: Block) -> None:
     """Read a statement after the training."""
-    if any(draft.remarks.outcome(line) == "lost" for line in block.lines):
+    if any(draft.outcomes.get(line) == "lost" for line in block.lines):
         return
     if block.only_closes:
         draft.add(block.lines, "dropped", "the job ends here, with the status of the training")
