@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from sbatchgen.adopt import directives, documents, environment, launch, proof, training
+from sbatchgen.adopt import documents, invocation, preamble, proof, slurm_options, training
 from sbatchgen.adopt.block import blocks
 from sbatchgen.adopt.draft import Draft
 from sbatchgen.adopt.remarks import AccountRow, Remark, joined
@@ -134,7 +134,7 @@ def _refuse(script: JobScript) -> None:
 def _read(draft: Draft) -> None:
     """Take over everything that has a place."""
     script = draft.script
-    directives.read(draft)
+    slurm_options.read(draft)
     _read_first_line(draft)
     _read_comments(draft)
     statements = blocks(script.body)
@@ -147,10 +147,10 @@ def _read(draft: Draft) -> None:
         return
     main, home = chosen
     before = [block for block in statements if block.start < home.start]
-    environment.follow_cd(draft, before)
-    launch.read(draft, main)
+    preamble.follow_cd(draft, before)
+    invocation.read(draft, main)
     training.read_same_statement(draft, home, main)
-    environment.read(draft, before, main)
+    preamble.read(draft, before, main)
     for block in statements:
         if block.start > home.start:
             training.read_after(draft, block)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 
 from sbatchgen.adopt import training
-from sbatchgen.adopt.directives import options_of
 from sbatchgen.adopt.draft import Draft
+from sbatchgen.adopt.slurm_options import options_of
 from sbatchgen.finding import Finding
 from sbatchgen.job.script import JobScript
 from sbatchgen.plan.plan import Plan

@@ -72,7 +72,7 @@ def profile_discover(name: str | None, new: str | None, old: str | None, *, yes:
 
     from sbatchgen.discover.cluster import ask
     from sbatchgen.discover.entries import is_clean
-    from sbatchgen.discover.profile import text
+    from sbatchgen.discover.facts import text
 
     if old is not None and (name or new):
         raise click.UsageError("--update takes neither --name nor --write")

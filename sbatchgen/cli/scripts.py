@@ -95,7 +95,7 @@ def adopt(name: str, *, to: str | None, force: bool, partly: bool, form: str) ->
     """
     from datetime import date
 
-    from sbatchgen.adopt import report
+    from sbatchgen.adopt import account
     from sbatchgen.adopt.adoption import adopt as adopted
     from sbatchgen.lint.source import whole
     from sbatchgen.quoting import word
@@ -109,13 +109,13 @@ def adopt(name: str, *, to: str | None, force: bool, partly: bool, form: str) ->
         folder=here(),
     )
     if form == "json":
-        put(report.as_json(adoption))
+        put(account.as_json(adoption))
     else:
-        note(report.as_text(adoption).rstrip("\n"))
+        note(account.as_text(adoption).rstrip("\n"))
     if not adoption.job or (adoption.lost and not partly):
-        raise report.refusal(adoption)
+        raise account.refusal(adoption)
     if to is not None:
-        report.write(adoption, to, force=force)
+        account.write(adoption, to, force=force)
         note(f"now: sbatchgen render {word(os.path.join(to, adoption.file))}")  # noqa: PTH118
     elif form == "text":
-        put(report.as_yaml(adoption), nl=False)
+        put(account.as_yaml(adoption), nl=False)

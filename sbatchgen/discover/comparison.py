@@ -8,7 +8,7 @@ from typing import Any
 
 from sbatchgen.discover.cluster import LiveCluster
 from sbatchgen.discover.entries import Entry, lines
-from sbatchgen.discover.profile import facts
+from sbatchgen.discover.facts import facts
 from sbatchgen.errors import Problem
 from sbatchgen.finding import Finding, Severity
 from sbatchgen.inputs.document import Document, decode

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sbatchgen.adopt import report
+from sbatchgen.adopt import account
 from sbatchgen.errors import DocumentError
 from sbatchgen.job.launches import Launch
 from sbatchgen.job.script import JobScript
@@ -149,7 +149,7 @@ def test_every_line_of_every_script_is_accounted_for() -> None:
         assert with_remark >= set(filled)
         read_by_slurm = {directive.line for directive in read(text).directives if directive.kind in READ}
         assert not [row for row in adoption.rows if row.what == "comment" and read_by_slurm & {*row.lines}]
-        assert report.as_text(adoption)
+        assert account.as_text(adoption)
         assert all(row.what for row in adoption.rows)
         if not adoption.lost:  # nothing was taken over that render would refuse
             assert adoption.rendered

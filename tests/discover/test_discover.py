@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from sbatchgen.discover.cluster import ask
-from sbatchgen.discover.profile import text
+from sbatchgen.discover.facts import text
 from sbatchgen.inputs.document import Document, decode
 from sbatchgen.inputs.job import MODES
 from sbatchgen.inputs.profile import NodeShape, Partition, Profile

@@ -10,7 +10,7 @@ import pytest
 
 from sbatchgen.discover.cluster import LiveCluster
 from sbatchgen.discover.comparison import Difference, differences
-from sbatchgen.discover.profile import text
+from sbatchgen.discover.facts import text
 from sbatchgen.discover.shapes import MEMORY_DIFFERS
 from sbatchgen.discover.update import updated
 from sbatchgen.inputs.document import decode
