@@ -89,7 +89,7 @@ class _Comparison:
                     yield from self.stale(below, (*path, below.key))
             return
         ours, theirs = _get(self.own.value, path), _get(self.live, path)
-        if not at and path[0] == "partitions" and _get(self.own.value, (*path[:-1], "shapes")):
+        if not at and path[0] == "partitions" and _get(self.own.value, (*path[:2], "shapes")):
             return  # it follows from the kinds of nodes
         if at and (path[-1] in _CHOICES or _is_alike(path[-1], ours, theirs)):
             return
