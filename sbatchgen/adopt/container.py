@@ -39,7 +39,7 @@ def _enroot(draft: Draft, launch: Launch, step: Tool) -> None:
 
 
 def _apptainer(draft: Draft, tool: Tool) -> None:
-    flags = {one.name for one in tool.given} & {"nv", "rocm"}
+    flags = {option.name for option in tool.given} & {"nv", "rocm"}
     made: dict[str, object] = {}
     if tool.name.endswith(" run"):
         draft.lose(f"{tool.name}: what the image starts is not known; write exec")
@@ -68,13 +68,13 @@ def _take(draft: Draft, name: str, keys: dict[str, object]) -> None:
 
 
 def _path(draft: Draft, tool: Tool, option: ToolOption, *, file: bool = False) -> str | None:
-    """The path that an option gives."""
-    found = option.value if option.value and not file else None
-    if found is None and (word := option.own_word(tool.body)):
-        found = (draft.file if file else draft.path)(word, tool.body)
-    if found is None:
-        draft.lose(f"--{option.name}: the script does not tell the path")
-    return found
+    """Return the path in the value of an option."""
+    path = option.value if option.value and not file else None
+    if path is None and (word := option.own_word(tool.body)):
+        path = (draft.file if file else draft.path)(word, tool.body)
+    if path is None:
+        draft.lose(f"--{option.name}: the path is known only when the job runs")
+    return path
 
 
 def _list(draft: Draft, tool: Tool, option: ToolOption) -> Iterator[str]:

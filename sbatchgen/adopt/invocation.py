@@ -30,7 +30,7 @@ _VARIABLES = {
     "unbuffered": "SLURM_UNBUFFEREDIO",
 }
 # What the rendered srun does in any case, or what is the default.
-_SAME = frozenset(("cpus-per-task", "jobid", "job-name", "kill-on-bad-exit", "quiet", "verbose", "wait"))
+_SAME = (*shape.COUNTS, "cpus-per-task", "jobid", "job-name", "kill-on-bad-exit", "quiet", "verbose", "wait")
 _DEFAULTS = {"export": "ALL", "distribution": "block", "gpu-bind": "none"}
 _GPUS = ("gpus", "gpus-per-node", "gres")
 # Options of torchrun that the new script has itself: how the processes meet, and the name of a module.
@@ -116,11 +116,10 @@ def _read_step(draft: Draft, step: Tool) -> None:
     """Take over the options of srun."""
     for option in step.given:
         name, value = option.name, option.value
-        if name in (*shape.COUNTS, *_SAME) or name.startswith(("container-", "no-container-")):
+        usual = draft.script.option(name) if name in _GPUS else _DEFAULTS.get(name)
+        if name in _SAME or name.startswith(("container-", "no-container-")):
             continue
-        if value is not None and value == _DEFAULTS.get(name):
-            continue
-        if name in _GPUS and value is not None and value == draft.script.option(name):
+        if value is not None and value == usual:
             continue
         if name in _VARIABLES and value is not None:
             line = f"export {_VARIABLES[name]}={quoting.word(value or '1')}"

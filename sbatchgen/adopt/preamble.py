@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 _MEETING = ("MASTER_ADDR", "MASTER_PORT", "MST_ADDR")
 _RENDEZVOUS = ("rdzv-id", "rdzv-endpoint", "master-addr", "master-port", "node-rank", "rdzv-conf")
 _OWN = frozenset(("OMP_NUM_THREADS", "PYTHONNOUSERSITE", "PYTHONUNBUFFERED"))  # the script sets them too
-_NETWORK = {
-    "NCCL_SOCKET_IFNAME": "nccl_socket_ifname",
-    "GLOO_SOCKET_IFNAME": "gloo_socket_ifname",
-    "NCCL_IB_HCA": "nccl_ib_hca",
-}
+_NETWORK = {key.upper(): key for key in ("nccl_socket_ifname", "gloo_socket_ifname", "nccl_ib_hca")}
 # Variables whose place matters: before modules and conda, or on top of what these set.
 _ORDERED = re.compile(r"(?<!^PYTHON)PATH$|^(?:CONDA|MAMBA|LMOD|MODULE)")
 

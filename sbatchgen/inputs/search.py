@@ -80,11 +80,12 @@ class Places:
         Those of installed packages are not looked for; they are included once another search has found them.
         """
         packages = vars(self).get("sites", {}) if sites is None else sites
-        own, installed = (
-            [root / kind for root, trust in roots.items() if self._is_folder(root / kind, trust)]
-            for roots in (self._roots, {root: root for root in packages.values()})
-        )
+        own = self._folders(kind, self._roots)
+        installed = self._folders(kind, {root: root for root in packages.values()})
         return [*own, bundled(kind), *installed] if kind == "profiles" else [*own, *installed, bundled(kind)]
+
+    def _folders(self, kind: str, roots: Mapping[Path, Path]) -> list[Path]:
+        return [root / kind for root, trust in roots.items() if self._is_folder(root / kind, trust)]
 
     @functools.cached_property
     def sites(self) -> dict[str, Path]:
