@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ def scalar(text: str) -> str:
     """Return a text as YAML: plain if every reader takes it for this text."""
     if _PLAIN.fullmatch(text) and not _OTHER.fullmatch(text):
         return text
-    return '"' + text.encode("unicode_escape").decode().replace('"', '\\"') + '"'
+    return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
 def flow(values: Mapping[str, object]) -> str:
