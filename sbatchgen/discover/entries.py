@@ -20,32 +20,24 @@ class Entry:
 
     Attributes:
         key: The key.
-        value: YAML on one line, the items of a list with a line each, or entries below the key.
+        value: YAML on one line; or, instead of it:
+        items: Items of a list, with a line each.
+        entries: Entries below the key.
         above: Lines of comment before it.
     """
 
     key: str
-    value: str | Sequence[str] | Sequence[Entry] = ""
+    value: str = ""
     above: Sequence[str] = ()
-
-    @property
-    def items(self) -> list[str]:
-        """The items of a list."""
-        return [] if isinstance(self.value, str) else [item for item in self.value if isinstance(item, str)]
-
-    @property
-    def entries(self) -> list[Entry]:
-        """The entries below the key."""
-        return [item for item in self.value if isinstance(item, Entry)]
+    items: Sequence[str] = ()
+    entries: Sequence[Entry] = ()
 
     @property
     def flow(self) -> str:
         """Its value on one line."""
-        if isinstance(self.value, str):
-            return self.value
         if self.entries:
             return flow({entry.key: entry.flow for entry in self.entries if entry.key})
-        return f"[{', '.join(self.items)}]"
+        return f"[{', '.join(self.items)}]" if self.items else self.value
 
 
 def lines(entries: Iterable[Entry], indent: int = 0) -> Iterator[str]:
@@ -54,7 +46,7 @@ def lines(entries: Iterable[Entry], indent: int = 0) -> Iterator[str]:
     for entry in entries:
         yield from (f"{pad}# {comment(text)}" for text in entry.above)
         if entry.key:
-            yield f"{pad}{scalar(entry.key)}: {entry.value if isinstance(entry.value, str) else ''}".rstrip()
+            yield f"{pad}{scalar(entry.key)}: {entry.value}".rstrip()
             yield from lines(entry.entries, indent + 2)
             yield from (f"{pad}  - {item}" for item in entry.items)
 

@@ -98,7 +98,7 @@ def _limits(cluster: LiveCluster) -> Iterator[Entry]:
     above = [f"slurm.conf: {settings}"]
     if cluster.setting("JobSubmitPlugins"):
         above.append("A plugin of the site may change or refuse jobs (JobSubmitPlugins): ask for its rules.")
-    yield Entry("limits", [*limits], above)
+    yield Entry("limits", above=above, entries=[*limits])
 
 
 def _partitions(cluster: LiveCluster) -> Iterator[Entry]:
@@ -122,8 +122,8 @@ def _partitions(cluster: LiveCluster) -> Iterator[Entry]:
         if not any(entry.key for entry in below):
             notes += [note for entry in below for note in entry.above]
             below = []
-        entries.append(Entry(partition.name, below or "{}", notes))
-    yield Entry("partitions" if entries else "", entries, above)
+        entries.append(Entry(partition.name, "" if below else "{}", notes, entries=below))
+    yield Entry("partitions" if entries else "", above=above, entries=entries)
 
 
 def _notes(partition: SlurmPartition) -> Iterator[str]:
@@ -195,7 +195,7 @@ def _nodes(partition: SlurmPartition, nodes: Sequence[SlurmNode], cluster: LiveC
     if len(kinds) == 1:
         yield from _shape(kinds[0][0])
     else:
-        yield Entry("shapes", [_seen(shape, number) for shape, number in kinds])
+        yield Entry("shapes", items=[_seen(shape, number) for shape, number in kinds])
     if any(shape.untyped for shape, _ in kinds) and not any(shape.types for shape, _ in kinds):
         if all(node.flags.isdisjoint({"CLOUD", "NOT_RESPONDING", "POWERED_DOWN"}) for node in nodes):
             yield Entry("gpus_typed", "false")
@@ -243,18 +243,20 @@ def _all_qos(cluster: LiveCluster) -> Iterator[Entry]:
     enforced = cluster.setting("AccountingStorageEnforce").split(",")
     named = {name: qos for name, qos in (cluster.qos or {}).items() if is_clean(name)}
     if named and "limits" in enforced:
-        yield Entry("qos", [Entry(name, _qos(qos) or "{}") for name, qos in named.items()])
+        yield Entry("qos", entries=[_qos(name, qos) for name, qos in named.items()])
     elif named and "qos" in enforced:
-        yield Entry("qos", [Entry(name, "{}") for name in named], ["No limits of QOS are enforced."])
+        above = ["No limits of QOS are enforced."]
+        yield Entry("qos", above=above, entries=[Entry(name, "{}") for name in named])
     elif named:
         yield _comments("QOS are not enforced (AccountingStorageEnforce).")
 
 
-def _qos(qos: Qos) -> list[Entry]:
-    limits = {name: getattr(qos, name) for name in _QOS_LIMITS}
-    given = {name: str(limit) for name, limit in limits.items() if limit is not None}
+def _qos(name: str, qos: Qos) -> Entry:
+    limits = {key: getattr(qos, key) for key in _QOS_LIMITS}
+    given = {key: str(limit) for key, limit in limits.items() if limit is not None}
     overrides = qos.overrides and listed(qos.overrides)
-    return [*_keys(**given, deny_on_limit=qos.deny_on_limit and "true", overrides=overrides)]
+    entries = [*_keys(**given, deny_on_limit=qos.deny_on_limit and "true", overrides=overrides)]
+    return Entry(name, "" if entries else "{}", entries=entries)
 
 
 def _of_user(cluster: LiveCluster) -> Iterator[str]:
