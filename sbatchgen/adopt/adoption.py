@@ -1,19 +1,20 @@
 """A script -> a job YAML, a profile, and the account of its lines.
 
-Then the script that they render is compared with the old one: what is asked of Slurm, and what is started,
-has to be the same, but for what the account says.
+Then the script that they render is compared with the old one: it must ask Slurm for the same and start the
+same, except for what the account lists.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
-from sbatchgen.adopt import directives, documents, environment, launch, proof, training
+from sbatchgen.adopt import documents, invocation, preamble, proof, slurm_options, training
 from sbatchgen.adopt.block import blocks
 from sbatchgen.adopt.draft import Draft
-from sbatchgen.adopt.remarks import Remark
+from sbatchgen.adopt.remarks import AccountRow, Remark, joined
 from sbatchgen.errors import DocumentError, SbatchgenError
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.search import bundled
@@ -39,24 +40,24 @@ _LOGIN = (
 
 @dataclass(frozen=True, kw_only=True)
 class Adoption:
-    """What a script was turned into.
+    """A script as a job and a profile.
 
     Attributes:
         script: The script's file.
-        name: The name of the job's file, without its end.
-        rows: What became of its lines.
-        lines: Of each line that is not empty, what became of it.
-        mended: The rules of lint that find something in the script, and nothing in the rendered one.
+        name: The name of the job's file, without its suffix.
+        remarks: The outcomes of its lines, with their reasons.
+        lines: The outcome of each line that is not empty.
+        mended: The findings of lint in the script that the rendered one does not have.
         left: The findings that the rendered script has as well.
-        notes: What else there is to know.
-        job: The job YAML; "" if there is none.
+        notes: Other differences.
+        job: The job YAML; "" if no job can be made of the script.
         profile: The profile.
-        rendered: What they render.
+        rendered: The script that they render.
     """
 
     script: str
     name: str
-    rows: Sequence[Remark]
+    remarks: Sequence[Remark]
     lines: Mapping[int, str]
     mended: Sequence[Finding] = ()
     left: Sequence[Finding] = ()
@@ -65,10 +66,15 @@ class Adoption:
     profile: str = ""
     rendered: str = ""
 
+    @cached_property
+    def rows(self) -> list[AccountRow]:
+        """The remarks as people read them."""
+        return joined(self.remarks)
+
     @property
-    def lost(self) -> list[Remark]:
+    def lost(self) -> list[AccountRow]:
         """What has no place in the job."""
-        return [row for row in self.rows if row.became == "lost"]
+        return [row for row in self.rows if row.outcome == "lost"]
 
     @property
     def file(self) -> str:
@@ -92,26 +98,24 @@ def adopt(text: str, *, file: str, user: Mapping[str, str], day: str, folder: Pa
         folder: Where it would be submitted.
 
     Raises:
-        DocumentError: sbatch does not take it, or it is not read as bash.
+        DocumentError: sbatch refuses it, or it can't be read as bash.
     """
     script = JobScript(file=file, text=text, assumed=True, folder=folder)
     if script.sbatch.refusal and script.read_by(OLD_SLURM).sbatch.refusal is None:
         script = script.read_by(OLD_SLURM)
     _refuse(script)
-    findings = [one for one in lint(script) if not one.pedantic and one.severity != "info"]
-    secrets = frozenset(one.place.line for one in findings if one.rule == TELLS_SECRETS)
+    findings = [finding for finding in lint(script) if not finding.pedantic and finding.severity != "info"]
+    secrets = frozenset(finding.place.line for finding in findings if finding.rule == TELLS_SECRETS)
     draft = Draft(script=training.unchained(script), environment=user, secrets=secrets)
     _read(draft)
     name = _name(file)
-    if "mode" not in draft.job:
-        return _adoption(draft, name)
-    return _rendered(draft, findings, name, day)
+    return _rendered(draft, findings, name, day) if "mode" in draft.job else _adoption(draft, name)
 
 
 def _refuse(script: JobScript) -> None:
-    """Raise for what is no script, or not one of bash."""
+    """Reject input that is not a bash sbatch script."""
     if again := rendered_by(script.text):
-        what = f"{script.file} was rendered by sbatchgen: its job is there already"
+        what = f"{script.file} was rendered by sbatchgen: it has a job already"
         raise DocumentError.of(what, at=f"{script.file}:2", fix=again)
     if refusal := script.sbatch.refusal:
         what = f"sbatch refuses the script: {refusal.text or 'an option asks for help'}"
@@ -119,49 +123,43 @@ def _refuse(script: JobScript) -> None:
         raise DocumentError.of(what, at=at, fix=f"sbatchgen lint {script.file}")
     if not is_utf8(script.text):
         raise DocumentError.of(f"{script.file} is not UTF-8", fix="iconv -f LATIN1 -t UTF-8 FILE > NEW")
-    body = script.body
-    if body.language not in ("bash", "sh"):
-        raise DocumentError.of(
-            f"{script.file} is a script of {body.language}, not of bash", at=f"{script.file}:1"
-        )
-    if body.faults:
-        first = body.faults[0]
-        at = f"{script.file}:{first.line}"
-        raise DocumentError.of(f"{first.text}", at=at, fix=f"bash -n {script.file}")
+    language = script.body.language
+    if language not in ("bash", "sh"):
+        what = f"{script.file} is a script of {language}, not of bash"
+        raise DocumentError.of(what, at=f"{script.file}:1")
+    for fault in script.body.faults:
+        raise DocumentError.of(fault.text, at=f"{script.file}:{fault.line}", fix=f"bash -n {script.file}")
 
 
 def _read(draft: Draft) -> None:
     """Take over everything that has a place."""
     script = draft.script
-    directives.read(draft)
+    slurm_options.read(draft)
     _read_first_line(draft)
     _read_comments(draft)
-    found = blocks(script.body)
-    chosen = training.find(draft, found)
+    statements = blocks(script.body)
+    chosen = training.find(draft, statements)
     if chosen is None:
-        rest = tuple(line for block in found for line in block.lines if line not in draft.remarks)
+        rest = tuple(line for block in statements for line in block.lines if line not in draft.outcomes)
         draft.add(rest, "lost", training.REST)
         if "ntasks" in draft.options:
             draft.add((script.at_option("ntasks").line,), "understood", "options", "ntasks")
         return
-    one, home = chosen
-    before = [block for block in found if block.start < home.start]
-    environment.follow_cd(draft, before)
-    launch.read(draft, one)
-    training.read_beside(draft, home, one)
-    environment.read(draft, before, one)
-    for block in found:
+    main, home = chosen
+    before = [block for block in statements if block.start < home.start]
+    preamble.follow_cd(draft, before)
+    invocation.read(draft, main)
+    training.read_same_statement(draft, home, main)
+    preamble.read(draft, before, main)
+    for block in statements:
         if block.start > home.start:
-            training.read_behind(draft, block)
+            training.read_after(draft, block)
 
 
 def _read_first_line(draft: Draft) -> None:
-    """The options of the first line, as lines of setup."""
+    """Take over the options of the first line, as lines of setup."""
     for flag in draft.script.body.flags.split():
-        if flag in ("-l", "--login"):
-            draft.setup += _LOGIN
-        else:
-            draft.setup.append(f"set {flag}")
+        draft.setup += _LOGIN if flag in ("-l", "--login") else [f"set {flag}"]
     if draft.setup:
         draft.add((1,), "kept", f"{draft.script.body.flags} of the first line, in setup")
     else:
@@ -169,20 +167,18 @@ def _read_first_line(draft: Draft) -> None:
 
 
 def _read_comments(draft: Draft) -> None:
-    """Comments, and what stands behind the end of the script."""
-    body = draft.script.body
-    end = body.source.position(body.end)[0] if body.end < len(body.source.text) else 0
-    asking = {one.line for one in draft.script.sbatch.directives if one.kind in READ}
-    for line, _ in body.comments:
-        starts = not draft.script.lines[line - 1].split("#")[0].strip()
-        if starts and line not in draft.remarks and line not in asking:
-            draft.add((line,), "dropped", "comment")
+    """Drop comments, and what follows the end of the script."""
+    body, lines = draft.script.body, draft.script.lines
+    end = body.source.position(body.end)[0] if body.end < len(body.source.text) else len(lines)
+    asking = {directive.line for directive in draft.script.sbatch.directives if directive.kind in READ}
+    comments = {line for line, _ in body.comments if lines[line - 1].lstrip().startswith("#")} - asking
     for number, text in enumerate(body.source.text.split("\n"), start=1):
-        empty = not text.strip() and draft.script.lines[number - 1].strip()
-        if empty and number not in draft.remarks:
+        if number in draft.outcomes or not lines[number - 1].strip():
+            continue
+        if number in comments or not text.strip():
             draft.add((number,), "dropped", "comment")
-        elif end and number > end and text.strip() and number not in draft.remarks:
-            draft.add((number,), "dropped", "behind the end of the script")
+        elif number > end:
+            draft.add((number,), "dropped", "after the end of the script")
 
 
 def _name(file: str) -> str:
@@ -191,30 +187,14 @@ def _name(file: str) -> str:
     return stem if stem.strip("<>-.") == stem and stem else "job"
 
 
-def _lines(draft: Draft) -> dict[int, str]:
-    """What became of each line that is not empty; one that nothing was said of is lost."""
-    found = {}
-    for number, text in enumerate(draft.script.lines, start=1):
-        if not text.strip():
-            continue
-        if number not in draft.remarks:
-            draft.add((number,), "lost", "no key of a job says it")
-        found[number] = str(draft.remarks.became(number))
-    return found
-
-
 def _rendered(draft: Draft, findings: Sequence[Finding], name: str, day: str) -> Adoption:
     """The files, the script that they render, and what differs."""
     profile = documents.profile(draft, name, day)
     job = documents.job(draft, name)
     try:
         plan = documents.plan_of(job, profile, name)
-        script = render(
-            plan,
-            code=bundled("code"),
-            rerun=("sbatchgen", "render", f"{name}.yaml"),
-            folders=[bundled("templates")],
-        )
+        rerun = ("sbatchgen", "render", f"{name}.yaml")
+        script = render(plan, code=bundled("code"), rerun=rerun, folders=[bundled("templates")])
         new = replace(draft.script, file="job.slurm", text=script, makes_log_folders=True)
         proof.compare(draft, plan, new)
         of_plan = check(plan, log_folders_made=True)
@@ -233,7 +213,7 @@ def _rendered(draft: Draft, findings: Sequence[Finding], name: str, day: str) ->
 
 
 def _note_exports(draft: Draft, plan: Plan) -> None:
-    """Tell of variables that the new script exports and the old one did not."""
+    """Note variables that the new script exports and the old one did not."""
     if "PYTHONNOUSERSITE" not in draft.env and plan.runtime.finds_user_packages:
         draft.note("packages in ~/.local are not found: env: {PYTHONNOUSERSITE: ''} finds them")
     threads = exports.variables(plan).get("OMP_NUM_THREADS")
@@ -243,8 +223,15 @@ def _note_exports(draft: Draft, plan: Plan) -> None:
 
 
 def _adoption(draft: Draft, name: str) -> Adoption:
-    """The account of a script, without files."""
-    lines = _lines(draft)
+    """The account of a script, without files; a line that has no remark is lost."""
+    numbers = [number for number, text in enumerate(draft.script.lines, start=1) if text.strip()]
+    for number in numbers:
+        if number not in draft.outcomes:
+            draft.add((number,), "lost", "no key of a job expresses it")
     return Adoption(
-        script=draft.script.file, name=name, rows=draft.remarks.rows, lines=lines, notes=draft.notes
+        script=draft.script.file,
+        name=name,
+        remarks=sorted(draft.remarks, key=lambda remark: remark.lines[0] if remark.lines else 0),
+        lines={number: draft.outcomes[number] for number in numbers},
+        notes=draft.notes,
     )

@@ -1,4 +1,4 @@
-"""The job YAML and the profile of a draft, and the plan that they make."""
+"""The job YAML and the profile of a draft, and their plan."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from sbatchgen.inputs.profile import Profile
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.resolve import resolve
 
-# Options that a script has without being asked for them.
+# Options that a rendered script has by default.
 _OMITTED = ("output", "nodes", "ntasks_per_node", "cpus_per_task", "time", "requeue", "job_name")
 _FIRST = ("mode", "launcher", "nproc_per_node", "gpu_request", "trainer", "args")
 
 
 def profile(draft: Draft, name: str, day: str) -> str:
-    """The profile's YAML."""
+    """Return the profile's YAML."""
     keys: dict[str, Any] = {
         "name": f"{name}-cluster",
         "url": draft.script.file,
         "checked": day,
-        "description": f"what {draft.script.file.rpartition('/')[2]} says of its cluster",
+        "description": f"the cluster of {draft.script.file.rpartition('/')[2]}",
         **draft.profile,
         "setup": [*draft.setup, *draft.step_setup],
         "omit": [key for key in _OMITTED if key not in draft.options],
     }
-    said = "what it says of the cluster, and lines of shell (setup)"
-    return f"# Adopted from {draft.script.file}: {said}.\n{_yaml(keys)}"
+    content = "the facts of its cluster, and lines of shell (setup)"
+    return f"# Adopted from {draft.script.file}: {content}.\n{_yaml(keys)}"
 
 
 def job(draft: Draft, name: str) -> str:
-    """The job's YAML."""
+    """Return the job's YAML."""
     keys = {
         "profile": f"./{name}-cluster.yaml",
         **{key: draft.job[key] for key in _FIRST if key in draft.job},
@@ -49,12 +49,12 @@ def job(draft: Draft, name: str) -> str:
 
 
 def _yaml(keys: Mapping[str, Any]) -> str:
-    found = {key: value for key, value in keys.items() if value not in ({}, [])}
-    return str(yaml.safe_dump(found, sort_keys=False, allow_unicode=True, width=10**6))
+    filled = {key: value for key, value in keys.items() if value not in ({}, [])}
+    return str(yaml.safe_dump(filled, sort_keys=False, allow_unicode=True, width=10**6))
 
 
 def plan_of(job: str, profile: str, name: str) -> Plan:
-    """The plan of a job YAML and a profile.
+    """Return the plan of a job YAML and a profile.
 
     Raises:
         DocumentError: They are wrong.

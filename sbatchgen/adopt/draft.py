@@ -1,12 +1,12 @@
-"""A job and its profile while they are made of a script."""
+"""A job and its profile while a script is read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sbatchgen.adopt.remarks import Became, Remarks
+from sbatchgen.adopt.remarks import RANK, Outcome, Remark
 from sbatchgen.bash import Word
 from sbatchgen.bash.body import Body
 from sbatchgen.bash.launch import Tool, ToolOption
@@ -22,12 +22,13 @@ SUBMIT_DIR = "${SLURM_SUBMIT_DIR}"
 
 @dataclass(kw_only=True)
 class Draft:
-    """What is known so far.
+    """The job and the profile so far.
 
     Attributes:
         script: The script.
         environment: That of the user, for HOME and USER.
-        remarks: What became of the lines.
+        outcomes: The outcomes of lines.
+        remarks: These with their reasons.
         job: Keys of the job YAML.
         profile: Keys of the profile.
         options: Slurm's options of the job.
@@ -37,15 +38,16 @@ class Draft:
         meeting: Variables of the old master address and ranks; the new script has its own.
         needed: Variables that the lines for the launch expand.
         lines: The numbers of the launch's lines.
-        changed: The long names of the options that are not asked for as before, and are told so.
-        folder: The folder that relative paths count from at the launch; None where the text does not tell it.
-        secrets: The lines that hold passwords and the like.
-        notes: What else there is to know.
+        changed: The long names of the options that differ from the script's, and have a remark.
+        folder: The folder of relative paths at the launch; None if it is known only when the job runs.
+        secrets: The lines that hold passwords, tokens or keys.
+        notes: Other differences.
     """
 
     script: JobScript
     environment: Mapping[str, str]
-    remarks: Remarks = field(default_factory=Remarks)
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    remarks: dict[Remark, None] = field(default_factory=dict)
     job: dict[str, Any] = field(default_factory=dict)
     profile: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
@@ -59,36 +61,41 @@ class Draft:
     folder: str | None = SUBMIT_DIR
     secrets: frozenset[int] = frozenset()
     notes: list[str] = field(default_factory=list)
+    _marked: set[tuple[Sequence[int], Outcome]] = field(default_factory=set)  # lines with their outcome
 
     @property
     def body(self) -> Body:
         """The script without its directives."""
         return self.script.body
 
-    def add(self, lines: Iterable[int], became: Became, what: str, *names: str) -> None:
-        """Say what became of lines."""
-        self.remarks.add(lines, became, what, *names)
+    def add(self, lines: Iterable[int], outcome: Outcome, what: str, *names: str) -> None:
+        """Note the outcome of lines; the more important of several outcomes counts."""
+        numbers = lines if isinstance(lines, range) and len(lines) > 1 else tuple(lines)
+        for line in numbers if (numbers, outcome) not in self._marked else ():
+            self.outcomes[line] = max(outcome, self.outcomes.get(line, outcome), key=RANK.index)
+        self._marked.add((numbers, outcome))
+        self.remarks[Remark(numbers, outcome, what, names)] = None
 
     def lose(self, what: str, *names: str) -> None:
-        """Say what of the launch has no place in a job."""
+        """Note what part of the launch has no place in a job."""
         self.add(self.lines, "lost", what, *names)
 
     def note(self, text: str) -> None:
-        """Note what else there is to know, once."""
+        """Note another difference, once."""
         if text not in self.notes:
             self.notes.append(text)
 
     def argument(self, word: Word, body: Body) -> str | None:
-        """The string that a word is where the job runs; None where that can't be told.
+        """Return the string that a word is where the job runs; None if only the job knows it.
 
         The user's own HOME and USER are filled in, and numbers that the directives give.
         """
         text = ""
         for piece in body.followed(word).pieces:
-            found = self._text(piece)
-            if found is None:
+            value = self._text(piece)
+            if value is None:
                 return None
-            text += found
+            text += value
         return text
 
     def _text(self, piece: Piece) -> str | None:
@@ -104,31 +111,31 @@ class Draft:
         return None if number is None else str(number)
 
     def path(self, word: Word, body: Body) -> str | None:
-        """A path as jobs and profiles have it, ${HOME}/x; None where it can't be told."""
+        """Return a path as jobs and profiles have it, ${HOME}/x; None if only the job knows it."""
         pieces = [_of_path(piece) for piece in body.followed(word).pieces]
         return None if None in pieces else parsed("".join(filter(None, pieces)))
 
     def file(self, word: Word, body: Body) -> str | None:
-        """A path that counts from where the launch stands, as one from the folder of submission."""
-        found = self.path(word, body)
-        if found is None or found.startswith(("/", "${")) or "://" in found:
-            return found
+        """Return a path relative to the launch's folder as one relative to the folder of submission."""
+        path = self.path(word, body)
+        if path is None or path.startswith(("/", "${")) or "://" in path:
+            return path
         if self.folder is None:
             return None
-        found = found.removeprefix("./")
-        return found if self.folder == SUBMIT_DIR else f"{self.folder}/{found}"
+        path = path.removeprefix("./")
+        return path if self.folder == SUBMIT_DIR else f"{self.folder}/{path}"
 
     def option_path(self, tool: Tool, option: ToolOption, *, file: bool = False) -> str | None:
-        """The path that an option of a tool gives."""
+        """Return the path that an option of a tool gives."""
         path = option.value if option.value and not file else None
         if path is None and (word := option.own_word(tool.body)):
             path = (self.file if file else self.path)(word, tool.body)
         if path is None:
-            self.lose(f"--{option.name}: the script does not tell the path")
+            self.lose(f"--{option.name}: the path is known only when the job runs")
         return path
 
     def option_list(self, tool: Tool, option: ToolOption) -> list[str]:
-        """The paths that an option gives, separated by commas."""
+        """Return the paths that an option gives, separated by commas."""
         return [path for path in (self.option_path(tool, option) or "").split(",") if path]
 
 
@@ -142,7 +149,7 @@ def is_variable(name: str) -> bool:
 
 
 def parsed(text: str) -> str | None:
-    """The text as a path of a job; None if it can't be one."""
+    """Return the text as a path of a job; None if it can't be a path."""
     try:
         return str(ShellPath.parse(text))
     except ValueError:
@@ -157,5 +164,5 @@ def _of_path(piece: Piece) -> str | None:
     if piece.kind == "variable" and piece.operator == "" and not piece.subscript:
         if piece.name == "PWD":
             return SUBMIT_DIR
-        return f"${{{piece.name}}}"  # ShellPath says which there may be
+        return f"${{{piece.name}}}"  # ShellPath checks the name
     return SUBMIT_DIR if piece.text in ("$(pwd)", "`pwd`") else None

@@ -1,15 +1,13 @@
-"""The old script and the new one compared: what both ask of Slurm, what they start, what lint finds."""
+"""The old script compared with the new one: what they request of Slurm and start, what lint reports."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from sbatchgen.adopt import training
-from sbatchgen.adopt.directives import options_of
 from sbatchgen.adopt.draft import Draft
-from sbatchgen.bash import Word
+from sbatchgen.adopt.slurm_options import options_of
 from sbatchgen.finding import Finding
-from sbatchgen.job.launches import Launch
 from sbatchgen.job.script import JobScript
 from sbatchgen.plan.plan import Plan
 from sbatchgen.sbatch.grammar import mebibytes, minutes
@@ -18,90 +16,79 @@ _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu", "tmp")
 
 
 def compare(draft: Draft, plan: Plan, new: JobScript) -> None:
-    """Tell what differs, as lost."""
-    old = draft.script
-    asked, asks = _asked(old), _asked(new)
-    asked.setdefault("job-name", draft.options.get("job_name", ""))
-    for option in sorted(asked.keys() | asks.keys()):
-        before, after = asked.get(option, ""), asks.get(option, "")
-        if before != after and option not in draft.changed:
-            what = f"--{option}: {before or 'none'} in the old script, {after or 'none'} in the new one"
+    """Note what differs, as lost."""
+    before, after = _requested(draft.script), _requested(new)
+    before.setdefault("job-name", draft.options.get("job_name", ""))
+    for option in sorted((before.keys() | after.keys()) - draft.changed):
+        old, now = before.get(option, ""), after.get(option, "")
+        if old != now:
+            what = f"--{option}: {old or 'none'} in the old script, {now or 'none'} in the new one"
             draft.add((), "lost", what)
     setup = {*draft.setup}
     kept = {number for number, line in enumerate(new.lines, start=1) if line in setup}
     for name in _overwritten(draft, plan, new, kept):
         what = f"the new script sets {name} too: write its value as plain text, or give it another name"
         draft.add((), "lost", what)
-    for name, lines in _redefined(draft, new, kept).items():
-        draft.add(lines, "lost", f"the new script has its own function {name}: give this one another name")
-    started = _started(old, draft), _started(new, draft)
-    if started[0] != started[1] and not draft.remarks.any_lost:
-        draft.add((), "lost", f"the old script starts {started[0]}, the new one {started[1]}")
+    ours = {command.context.function for command in new.body.commands if command.line not in kept} - {""}
+    for command in draft.script.body.commands:
+        name, line = command.context.function, command.line
+        if name in ours and draft.outcomes.get(line) == "kept":
+            what = f"the new script has its own function {name}: give this one another name"
+            draft.add((line,), "lost", what)
+    old_start, new_start = _started(draft.script, draft), _started(new, draft)
+    if old_start != new_start and all(remark.outcome != "lost" for remark in draft.remarks):
+        draft.add((), "lost", f"the old script starts {old_start}, the new one {new_start}")
 
 
-def _asked(script: JobScript) -> dict[str, str]:
-    """What is asked of Slurm, each value as Slurm counts."""
-    found = {}
+def _requested(script: JobScript) -> dict[str, str]:
+    """Return what is requested of Slurm, each value as Slurm counts."""
+    values = {}
     for name, use in options_of(script).items():
         text = "set" if use.value is None else use.value
         if name in ("time", "time-min"):
             text = str(minutes(text))
         elif name in _MEMORY:
             text = str(mebibytes(text))
-        found[name] = text
-    return found
+        values[name] = text
+    return values
 
 
-def _overwritten(draft: Draft, plan: Plan, new: JobScript, kept: set[int]) -> list[str]:
-    """The variables that kept lines set for the trainer, and the new script sets anew."""
+def _overwritten(draft: Draft, plan: Plan, new: JobScript, kept: Container[int]) -> list[str]:
+    """Return the variables that kept lines set for the trainer, and the new script sets again."""
     folders = ("CODE_DIR", "DATA_DIR", *(["RUN_DIR"] if plan.runtime.is_container else []))
-    sets = [one for one in new.body.sets if not one.prefix]
-    theirs = {one.name for one in sets if one.line in kept and (one.exported or one.name in folders)}
-    ours = {
-        one.name
-        for one in sets
-        if one.line not in kept and not (one.word and one.name in one.word.variables)  # PATH=FOLDER:$PATH
-    }
+    theirs, ours = set(), set()
+    for assignment in new.body.sets:
+        name, word = assignment.name, assignment.word
+        if assignment.line not in kept:
+            if not assignment.prefix and not (word and name in word.variables):  # PATH=FOLDER:$PATH
+                ours.add(name)
+        elif not assignment.prefix and (assignment.exported or name in folders):
+            theirs.add(name)
     return sorted((theirs & ours) - draft.meeting - draft.env.keys())
 
 
-def _redefined(draft: Draft, new: JobScript, kept: set[int]) -> dict[str, list[int]]:
-    """The functions of kept lines that would replace those of the new script, each with its old lines."""
-    ours = {one.context.function for one in new.body.commands if one.line not in kept} - {""}
-    found: dict[str, list[int]] = {}
-    for one in draft.script.body.commands:
-        if one.context.function in ours and draft.remarks.became(one.line) == "kept":
-            found.setdefault(one.context.function, []).append(one.line)
-    return found
-
-
 def _started(script: JobScript, draft: Draft) -> tuple[object, ...]:
-    """What the training of a script starts: processes on a node, program and arguments."""
-    chosen = training.main(script)
-    if chosen is None:
+    """Return what the training of a script starts: processes on a node, program and arguments."""
+    launch = training.main(script)
+    if launch is None:
         return ()
-    launcher = chosen.launcher
-    workers = chosen.workers or (script.resources.gpu_count if launcher else 1)
-    agents = 1 if launcher else chosen.tasks_per_node
-    words = chosen.program.rest if chosen.program.name != "python" else chosen.program.rest[1:]
-    return (workers, agents, _arguments(words, chosen, draft))
-
-
-def _arguments(words: Sequence[Word], chosen: Launch, draft: Draft) -> tuple[str, ...]:
-    body = chosen.program.body
-    texts = ((draft.argument(word, body), word.text) for word in words)
-    return tuple(as_written if text is None else text for text, as_written in texts)
+    program, body = launch.program, launch.program.body
+    workers = launch.workers or (script.resources.gpu_count if launch.launcher else 1)
+    agents = 1 if launch.launcher else launch.tasks_per_node
+    words = program.rest[1:] if program.name == "python" else program.rest
+    values = ((draft.argument(word, body), word.text) for word in words)
+    return (workers, agents, tuple(text if value is None else value for value, text in values))
 
 
 def mended_and_left(
     draft: Draft, before: Sequence[Finding], after: Sequence[Finding]
 ) -> tuple[list[Finding], list[Finding]]:
-    """The old script's findings that the new one does not have, told at their lines, and the others."""
-    still = {one.rule for one in after}
-    mended = [one for one in before if one.rule not in still]
+    """Note the old script's findings that the new one does not have; return these, and the others."""
+    still = {finding.rule for finding in after}
+    mended = [finding for finding in before if finding.rule not in still]
     for finding in mended:
         if line := finding.place.line:
-            kept = finding.rule.startswith("SB1") and draft.remarks.became(line) == "understood"
+            kept = finding.rule.startswith("SB1") and draft.outcomes.get(line) == "understood"
             as_read = "as Slurm reads it today, " if kept else ""
             draft.add((line,), "mended", f"{as_read}{finding.rule}: {finding.problem.what}")
-    return mended, [one for one in before if one.rule in still]
+    return mended, [finding for finding in before if finding.rule in still]

@@ -1,4 +1,4 @@
-"""What stands before the training and makes its software ready -> modules, and the runtime."""
+"""The lines that make the software of the training ready -> modules, and the runtime."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sbatchgen.runtimes import RUNTIMES
 if TYPE_CHECKING:
     from sbatchgen.bash import Command
 
-# What a virtual environment or conda sets, and what they unset here.
+# The variables that a virtual environment or conda sets or, here, unsets.
 _OF_ACTIVATION = frozenset(
     ("CONDA_PREFIX", "CONDA_DEFAULT_ENV", "VIRTUAL_ENV", "PATH", "PYTHONPATH", "PYTHONHOME")
 )
@@ -21,7 +21,7 @@ _OF_ACTIVATION = frozenset(
 
 @dataclass(kw_only=True)
 class Activation:
-    """What activates an environment: the keys of the runtime, and the blocks that say so."""
+    """The activation of an environment: the keys of the runtime, and the blocks that they are from."""
 
     name: str = ""
     keys: dict[str, str] = field(default_factory=dict)
@@ -29,25 +29,25 @@ class Activation:
 
 
 def without_modules(draft: Draft, before: Sequence[Block]) -> list[Block]:
-    """The other blocks; the modules are taken over, unless something before may change what they load."""
-    found = {block: names for block in before if (names := _loads(block)) is not None}
-    loaded = [name for names in found.values() for name in names]
+    """Take over modules, unless an earlier block may change what they load; return the other blocks."""
+    loads = {block: names for block in before if (names := _loads(block)) is not None}
+    loaded = [name for names in loads.values() for name in names]
     if not loaded:
         return list(before)
-    earlier = before[: before.index([*found][-1])]
-    others = [block for block in earlier if block not in found and not block.sets_only(draft.meeting)]
+    earlier = before[: before.index([*loads][-1])]
+    others = [block for block in earlier if block not in loads and not block.sets_only(draft.meeting)]
     if any(not block.is_inert or block.is_of_modules for block in others):
         return list(before)
     draft.profile["modules"] = loaded
-    for block, names in found.items():
+    for block, names in loads.items():
         draft.add(block.lines, "understood", "modules", *(names or ("purge",)))
-    if not any("purge" in block.text for block in found):
+    if not any("purge" in block.text for block in loads):
         draft.note("modules are loaded after a module purge, which the old script did not do")
-    return [block for block in before if block not in found]
+    return [block for block in before if block not in loads]
 
 
 def _loads(block: Block) -> list[str] | None:
-    """The modules that a block loads, if it does nothing else but purge."""
+    """Return the modules that a block loads, if it does nothing else except purge."""
     loaded: list[str] = []
     for command in block.commands:
         words = [word.value for word in command.words]
@@ -61,7 +61,7 @@ def _loads(block: Block) -> list[str] | None:
         verb, *rest = [str(word) for word in words[1:]] or [""]
         if command.name == "ml" and verb not in ("purge", "load"):
             verb, rest = "load", [verb, *rest]
-        if verb not in ("purge", "load", "add") or any(one.startswith("-") or not one for one in rest):
+        if verb not in ("purge", "load", "add") or any(name.startswith("-") or not name for name in rest):
             return None
         if verb == "purge" and (rest or loaded):
             return None
@@ -70,16 +70,16 @@ def _loads(block: Block) -> list[str] | None:
 
 
 def activated(draft: Draft, blocks: Iterable[Block]) -> Activation:
-    """The environment that blocks activate, if they do so in a way that is known here."""
+    """Return the environment that blocks activate, if they do so in a known way."""
     runtime = Activation()
     for block in blocks:
         outer = list(block.outer)
-        found = [_activation(draft, command) for command in outer]
-        if not outer or block.sets or any(one is None for one in found):
+        steps = [_activation(draft, command) for command in outer]
+        if not outer or block.sets or any(step is None for step in steps):
             continue
-        for name, keys in (one for one in found if one):
+        for name, keys in (step for step in steps if step):
             if runtime.name and (runtime.name != name or runtime.keys.keys() & keys.keys()):
-                return Activation()  # one after the other: kept as it stands
+                return Activation()  # one after the other: kept unchanged
             runtime.name = name
             runtime.keys |= keys
         runtime.blocks.append(block)
@@ -114,6 +114,6 @@ def take(draft: Draft, runtime: Activation) -> None:
         return
     draft.profile["runtime"] = runtime.name
     draft.profile["runtimes"] = {runtime.name: dict(sorted(runtime.keys.items(), reverse=True))}
-    told = runtime.keys.get("env") or runtime.keys.get("path")
+    environment = runtime.keys.get("env") or runtime.keys.get("path")
     for block in runtime.blocks:
-        draft.add(block.lines, "understood", f"runtime {runtime.name}: {told}")
+        draft.add(block.lines, "understood", f"runtime {runtime.name}: {environment}")

@@ -12,36 +12,36 @@ RANKS = frozenset(
 
 
 def read(draft: Draft, launch: Launch) -> None:
-    """Mode, launcher and the numbers of processes."""
-    resources = draft.script.resources
+    """Take over the mode, the launcher and the numbers of processes."""
+    resources, tasks = draft.script.resources, launch.tasks or 1
     nodes = fixed_nodes(resources)
     if nodes is None or launch.tasks is None:
         draft.lose("the script does not say how many processes start on how many nodes")
         nodes = nodes or 1
-    given = "nodes" in resources.options
-    if not given and (resources.ntasks or 1) > 1 and not resources.ntasks_per_node:
-        draft.lose(f"--ntasks={resources.ntasks} without --nodes: add '#SBATCH --nodes=N' to the script")
-    elif not given and nodes > 1:
-        draft.options["nodes"] = nodes
-        draft.changed.add("nodes")
-        draft.add(draft.lines, "understood", f"nodes: {nodes}, which follows from the tasks")
+    if "nodes" not in resources.options:
+        if (resources.ntasks or 1) > 1 and not resources.ntasks_per_node:
+            draft.lose(f"--ntasks={resources.ntasks} without --nodes: add '#SBATCH --nodes=N' to the script")
+        elif nodes > 1:
+            draft.options["nodes"] = nodes
+            draft.changed.add("nodes")
+            draft.add(draft.lines, "understood", f"nodes: {nodes}, which follows from the tasks")
     _as_per_node(draft, nodes)
     if launch.mpi:
         draft.lose(f"{launch.mpi.name}: write srun for it, which knows the nodes and the tasks")
     launcher = launch.launcher.name if launch.launcher else ""
     if launcher == "torchrun":
         _of_torchrun(draft, launch, nodes)
-    elif launcher and (nodes > 1 or (launch.tasks or 1) > 1):
+    elif launcher and (nodes > 1 or tasks > 1):
         draft.job["mode"] = "ddp"
         draft.lose(f"{launcher} on several nodes: write torchrun for it, whose variables it reads")
-    elif launch.step and (launch.tasks or 1) > 1:
+    elif launch.step and tasks > 1:
         _of_srun(draft, launch, nodes)
     else:
-        _alone(draft, launch, nodes)
+        _of_one_process(draft, launch, nodes)
 
 
 def _as_per_node(draft: Draft, nodes: int) -> None:
-    """The tasks of --ntasks, as those of each node."""
+    """Replace --ntasks by the tasks of each node."""
     options, tasks = draft.options, draft.script.resources.ntasks
     if "ntasks" not in options or not tasks:
         return
@@ -56,19 +56,18 @@ def _as_per_node(draft: Draft, nodes: int) -> None:
 
 
 def _of_torchrun(draft: Draft, launch: Launch, nodes: int) -> None:
-    told, option = launch.told_nodes, launch.launcher.option("nproc-per-node") if launch.launcher else None
+    nnodes, option = launch.told_nodes, launch.launcher.option("nproc-per-node") if launch.launcher else None
     gpus = draft.script.resources.gpu_count if option and option.value in ("gpu", "auto") else 0
-    workers = launch.workers or gpus or None
+    workers, agents = launch.workers or gpus, launch.tasks or 1
     draft.job |= {"mode": "ddp", "launcher": "torchrun"}
-    if workers is None:
-        draft.lose("the script does not say how many processes torchrun starts")
-    else:
+    if workers:
         draft.job["nproc_per_node"] = workers
-    agents = launch.tasks or 1
-    if agents < nodes and told != nodes:
-        draft.lose(f"{nodes} nodes are asked for, and torchrun runs on {agents}: correct --nodes")
-    elif told not in (nodes, None) and nodes > 1:
-        draft.lose(f"torchrun is told of {told} nodes, and the job has {nodes}: correct one of them")
+    else:
+        draft.lose("the script does not say how many processes torchrun starts")
+    if agents < nodes and nnodes != nodes:
+        draft.lose(f"the job has {nodes} nodes, and torchrun runs on {agents}: correct --nodes")
+    elif nnodes not in (nodes, None) and nodes > 1:
+        draft.lose(f"torchrun has --nnodes={nnodes}, and the job has {nodes} nodes: correct one of them")
     _one_task(draft)
 
 
@@ -80,17 +79,17 @@ def _of_srun(draft: Draft, launch: Launch, nodes: int) -> None:
         draft.lose(
             "--gpus-per-task showed each process its own GPU; here it sees all, and chooses by LOCAL_RANK"
         )
-    asked = nodes * resources.tasks_per_node
-    partly = step and any(step.option(name) for name in COUNTS) and (resources.ntasks or asked > nodes)
-    if tasks != nodes * per_node or (partly and tasks != (resources.ntasks or asked)):
+    requested = nodes * resources.tasks_per_node
+    partly = step and any(step.option(name) for name in COUNTS) and (resources.ntasks or requested > nodes)
+    if tasks != nodes * per_node or (partly and tasks != (resources.ntasks or requested)):
         draft.lose(f"srun starts {tasks} tasks, not the same number on each of the job's {nodes} nodes")
 
 
-def _alone(draft: Draft, launch: Launch, nodes: int) -> None:
+def _of_one_process(draft: Draft, launch: Launch, nodes: int) -> None:
     """One process, or one that starts the others."""
     resources = draft.script.resources
     contained = launch.container or (launch.step and launch.step.option("container-image"))
-    on_gpu = launch.container and any(one.name in ("nv", "rocm") for one in launch.container.given)
+    on_gpu = launch.container and any(option.name in ("nv", "rocm") for option in launch.container.given)
     if resources.gpu_count > 1:
         mode = "dataparallel"
     else:
@@ -99,23 +98,23 @@ def _alone(draft: Draft, launch: Launch, nodes: int) -> None:
     if mode == "cpu":
         draft.job.pop("gpu_request", None)
     if nodes > 1:
-        draft.lose(f"{nodes} nodes are asked for, and one process runs: correct --nodes")
+        draft.lose(f"the job has {nodes} nodes, and one process runs: correct --nodes")
     _one_task(draft)
 
 
 def _one_task(draft: Draft) -> None:
-    """One task a node starts everything: it gets the CPUs of all."""
+    """Give the CPUs of all tasks of a node to one, which starts everything."""
     resources, options = draft.script.resources, draft.options
-    each = resources.tasks_per_node
-    if each <= 1:
+    tasks = resources.tasks_per_node
+    if tasks <= 1:
         return
-    cpus = each * (resources.cpus_per_task or 1)
+    cpus = tasks * (resources.cpus_per_task or 1)
     options |= {"ntasks_per_node": 1, "cpus_per_task": cpus}
     draft.changed |= {"ntasks", "ntasks-per-node", "cpus-per-task"}
     if resources.gpus_per_task:
         (kind, count), *_ = resources.gpus_per_task
-        options["gpus_per_task"] = f"{kind}:{each * count}" if kind else str(each * count)
+        options["gpus_per_task"] = f"{kind}:{tasks * count}" if kind else str(tasks * count)
         draft.changed.add("gpus-per-task")
     lines = {resources.place(name).line for name in ("ntasks", "ntasks-per-node", "cpus-per-task")} - {0, 1}
-    what = f"one task of {cpus} CPUs on each node, for the {each} tasks: one process is started there"
+    what = f"one task of {cpus} CPUs on each node, for the {tasks} tasks: one process is started there"
     draft.add(tuple(sorted(lines)), "mended", what)

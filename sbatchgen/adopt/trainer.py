@@ -1,4 +1,4 @@
-"""The program that is started in the end -> trainer, its arguments, and the Python that runs it."""
+"""The program of the launch -> trainer, its arguments, and the Python that runs it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ _MODULES = {"accelerate launch": "accelerate.commands.launch", "deepspeed": "dee
 
 def read(draft: Draft, launch: Launch) -> None:
     """Take over the interpreter, the trainer and its arguments."""
-    _interpreter(draft, launch)
+    _read_interpreter(draft, launch)
     python = next((tool for tool in launch.tools if tool.name == "python"), None)
     for option in python.given if python else ():
         if option.name not in ("m", "u"):
             draft.lose(f"-{option.name} of python")
-    words, body = _words(launch), launch.program.body
+    own_module = _MODULES.get(launch.launcher.name) if launch.launcher else None
+    words, body = _words(launch, own_module), launch.program.body
     if not words:
         draft.lose("no trainer is started")
         return
@@ -30,19 +31,18 @@ def read(draft: Draft, launch: Launch) -> None:
     for word, value in zip(words, values, strict=True):
         if value is None:
             given = any(name.isdigit() or name in "@*" for name in body.followed(word).variables)
-            what = "what the script is given as arguments" if given else "what the text does not tell"
-            text = word.text if len(word.text) < 40 else f"{word.text[:36]}..."
-            draft.lose(f"write out {what}", text)
-    if launch.launcher and launch.launcher.name in _MODULES:
-        draft.job["trainer"] = _MODULES[launch.launcher.name]
+            what = "the script's own arguments" if given else "what is known only when the job runs"
+            draft.lose(f"write out {what}", word.text if len(word.text) < 40 else f"{word.text[:36]}...")
+    if own_module:
+        draft.job["trainer"] = own_module
     elif (name := values.pop(0)) is not None:
-        module = launch.program.module or any(tool.module for tool in launch.tools)
-        draft.job["trainer"] = _trainer(draft, name, module=module)
+        is_module = launch.program.module or any(tool.module for tool in launch.tools)
+        draft.job["trainer"] = name if is_module else _file(draft, name)
     draft.job["args"] = [value for value in values if value is not None]
 
 
-def _interpreter(draft: Draft, launch: Launch) -> None:
-    """A Python, or a torchrun, that is named with its folder: here python3 is the first one on PATH."""
+def _read_interpreter(draft: Draft, launch: Launch) -> None:
+    """Take over the folder of a Python, or a torchrun: here python3 is the first one on PATH."""
     tool = next(tool for tool in launch.tools if tool.name in ("python", "torchrun", *LAUNCHERS))
     path = draft.path(tool.words[0], tool.body) or ""
     if "/" in path:
@@ -63,21 +63,18 @@ def _interpreter(draft: Draft, launch: Launch) -> None:
         draft.add(draft.lines, "understood", f"{absolute} comes first in PATH")
 
 
-def _words(launch: Launch) -> Sequence[Word]:
-    """The trainer and its arguments; of a launcher that is the trainer, its own."""
-    if launch.launcher and launch.launcher.name in _MODULES:
+def _words(launch: Launch, own_module: str | None) -> Sequence[Word]:
+    """Return the trainer and its arguments; only the arguments of a launcher that is the trainer."""
+    if launch.launcher and own_module:
         words = launch.launcher.words
         return words[2 if words[0].text.endswith("accelerate") else 1 :]
-    last = launch.tools[-1]
-    return last.rest if last.name == "python" else last.words
+    return launch.program.rest if launch.program.name == "python" else launch.program.words
 
 
-def _trainer(draft: Draft, name: str, *, module: bool) -> str:
-    """The trainer, as a file or a module; in a container relative to where that starts."""
-    if module:
-        return name
+def _file(draft: Draft, name: str) -> str:
+    """Return the trainer's file; in a container relative to where that starts."""
     workdir = draft.profile.get("runtimes", {}).get("enroot", {}).get("workdir")
-    if name.startswith("/") and isinstance(workdir, str) and workdir.startswith("/"):
+    in_workdir = name.startswith("/") and isinstance(workdir, str) and workdir.startswith("/")
+    if in_workdir:
         name = posixpath.relpath(name, workdir)
-        return name if "/" in name else f"./{name}"
-    return name if "/" in name or name.endswith(".py") else f"./{name}"
+    return name if "/" in name or (name.endswith(".py") and not in_workdir) else f"./{name}"

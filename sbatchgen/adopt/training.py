@@ -1,4 +1,4 @@
-"""The launch of a script that is its training, and what stands beside and behind it."""
+"""The launch that is the training of a script, and the statements next to it."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from sbatchgen.adopt.draft import Draft
 from sbatchgen.job.launches import Launch
 from sbatchgen.job.script import JobScript
 
-REST = "no training is started that could be made a job"
+REST = "no training is started that could become a job"
 _PLACES = ("function", "loop", "branch", "subshell")
-_TOLD = ("echo", "printf", "date", "wait", "exit", "true", "false", "time")
+_HARMLESS = ("echo", "printf", "date", "wait", "exit", "true", "false", "time")
 
 
 def main(script: JobScript) -> Launch | None:
-    """The launch that is the job's training: the last one with srun or a launcher, else the last one."""
-    found = script.trainings
-    return next((one for one in reversed(found) if one.step or one.launcher), found[-1] if found else None)
+    """Return the launch of the training: the last one with srun or a launcher, else the last one."""
+    trainings = script.trainings
+    started = [launch for launch in trainings if launch.step or launch.launcher]
+    return next(reversed(started or trainings), None)
 
 
 def unchained(script: JobScript) -> JobScript:
-    """The script with `cd FOLDER || exit; python train.py` where it has `cd FOLDER && python train.py`.
+    """Return the script with `cd FOLDER || exit; python train.py` for `cd FOLDER && python train.py`.
 
-    So what stands before && is a statement of its own, and the training starts only if that went well.
+    So what is before && becomes a statement, and the training starts only if that succeeds.
     """
-    one = main(script)
-    if one is None or one.command.background:
+    launch = main(script)
+    if launch is None or launch.command.background:
         return script
-    home = _home(blocks(script.body), one)
-    before = [other for other in home.outer if other.at < one.command.at]
-    gaps = [(left.end, right.at) for left, right in pairwise([*before, one.command])]
+    home = _home(blocks(script.body), launch)
+    before = [command for command in home.outer if command.at < launch.command.at]
+    gaps = [(left.end, right.at) for left, right in pairwise([*before, launch.command])]
     text = script.text
     chained = all(text[end:at].strip(" \t\\\n") == "&&" for end, at in gaps)
     if not before or before[0].at != home.start or any(left.test for left in before) or not chained:
@@ -45,60 +46,60 @@ def unchained(script: JobScript) -> JobScript:
     return replace(script, text=text)
 
 
-def find(draft: Draft, found: Sequence[Block]) -> tuple[Launch, Block] | None:
-    """The launch of the training, and where it stands; what else is started is told."""
-    chosen = main(draft.script)
-    if chosen is None:
-        for one in draft.script.launches:
-            if not one.is_helper and not one.command.context.substitution:
-                what = f"{one.program.name}: no Python program that sbatchgen could start"
-                draft.add((one.command.line,), "lost", what)
+def find(draft: Draft, statements: Sequence[Block]) -> tuple[Launch, Block] | None:
+    """Return the launch of the training and its block; report every other program."""
+    launch = main(draft.script)
+    if launch is None:
+        for other in draft.script.launches:
+            if not other.is_helper and not other.command.context.substitution:
+                what = f"{other.program.name}: not a Python program that sbatchgen could start"
+                draft.add((other.command.line,), "lost", what)
         return None
-    home, context = _home(found, chosen), chosen.command.context
+    home, context, background = _home(statements, launch), launch.command.context, launch.command.background
     draft.lines = home.lines
-    for name in _PLACES:
-        if getattr(context, name) and not (name == "subshell" and chosen.command.background):
-            which = f"the function {context.function}" if name == "function" else f"a {name}"
+    for place in _PLACES:
+        if getattr(context, place) and not (place == "subshell" and background):
+            which = f"the function {context.function}" if place == "function" else f"a {place}"
             draft.lose(f"the training is started in {which}: start it outside")
             return None
-    for one in draft.script.trainings:
-        block = _home(found, one)
-        own = one.step or one.launcher or one.command.background or block.start >= home.start
-        if one is not chosen and own:
-            what = f"a second step, {one.program.name}: a job trains once; make it a job of its own"
+    for other in draft.script.trainings:
+        block = _home(statements, other)
+        apart = other.step or other.launcher or other.command.background or block.start >= home.start
+        if other is not launch and apart:
+            what = f"a second training step ({other.program.name}): move it to a separate job"
             draft.add(block.lines, "lost", what)
-    if any(one.exported is False and one.word is None for one in home.sets):
+    if any(assignment.exported is False and assignment.word is None for assignment in home.sets):
         draft.lose("the launch sets a variable whose value is known only when the job runs")
-    if chosen.command.background and any(draft.script.body.traps):
+    if background and any(draft.script.body.traps):
         draft.lose(
             "the training runs in the background while a trap waits: see resume and requeue_on_timeout"
         )
-    return chosen, home
+    return launch, home
 
 
-def _home(found: Sequence[Block], launch: Launch) -> Block:
-    """The block that a launch stands in."""
-    return found[bisect_right(found, launch.command.at, key=lambda block: block.start) - 1]
+def _home(statements: Sequence[Block], launch: Launch) -> Block:
+    """Return the block of a launch."""
+    return statements[bisect_right(statements, launch.command.at, key=lambda block: block.start) - 1]
 
 
-def read_beside(draft: Draft, home: Block, one: Launch) -> None:
-    """The other commands of the launch's lines."""
-    own = one.command
+def read_same_statement(draft: Draft, home: Block, launch: Launch) -> None:
+    """Read the other commands of the launch's statement."""
+    own = launch.command
     for command in home.outer:
         if command is own or (command.pipe is not None and command.pipe is own.pipe):
             continue
-        if command.name in _TOLD:
+        if command.name in _HARMLESS:
             draft.add(home.lines, "dropped", f"{command.name}: the status of the job is that of the training")
         else:
             draft.lose(f"{command.name} in the statement of the training: put it before")
 
 
-def read_behind(draft: Draft, block: Block) -> None:
-    """What stands after the training."""
-    if any(draft.remarks.became(line) == "lost" for line in block.lines):
+def read_after(draft: Draft, block: Block) -> None:
+    """Read a statement after the training."""
+    if any(draft.outcomes.get(line) == "lost" for line in block.lines):
         return
     if block.only_closes:
         draft.add(block.lines, "dropped", "the job ends here, with the status of the training")
     else:
-        what = "runs after the training: make it a job of its own, --dependency=afterok:JOBID"
+        what = "runs after the training: move it to a separate job, --dependency=afterok:JOBID"
         draft.add(block.lines, "lost", what)

@@ -9,7 +9,7 @@ import click
 
 from sbatchgen.cli.output import YES, here, note, print_bytes, put, report, say
 from sbatchgen.errors import CommandLineError, DocumentError, SbatchgenError
-from sbatchgen.quoting import visible
+from sbatchgen.quoting import some, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,8 +39,8 @@ def profile_list() -> None:
         star = " " if name in seen else "*"
         seen.add(name)
         try:
-            about = read(file, Profile).value
-            text = f"{about.scheduler:<6} checked {about.checked}  {about.description or ''}"
+            value = read(file, Profile).value
+            text = f"{value.scheduler:<6} checked {value.checked}  {value.description or ''}"
         except SbatchgenError as error:
             text = f"broken: {error}"
         put(visible(f"{star} {name:<16} {text}\n    {file}"))
@@ -72,7 +72,7 @@ def profile_discover(name: str | None, new: str | None, old: str | None, *, yes:
 
     from sbatchgen.discover.cluster import ask
     from sbatchgen.discover.entries import is_clean
-    from sbatchgen.discover.profile import text
+    from sbatchgen.discover.facts import text
 
     if old is not None and (name or new):
         raise CommandLineError.of("--update takes neither --name nor --write", fix="leave these out")
@@ -84,9 +84,9 @@ def profile_discover(name: str | None, new: str | None, old: str | None, *, yes:
         _update(old, cluster, today=today, yes=yes)
         return
     own = cluster.setting("ClusterName")
-    made = text(cluster, os.environ, name=name or (own if is_clean(own) else "cluster"), today=today)
+    content = text(cluster, os.environ, name=name or (own if is_clean(own) else "cluster"), today=today)
     if new is None:
-        put(made, nl=False)
+        put(content, nl=False)
         return
     from pathlib import Path
 
@@ -94,12 +94,12 @@ def profile_discover(name: str | None, new: str | None, old: str | None, *, yes:
 
     if os.path.lexists(new):
         raise DocumentError.of(f"{new} exists", fix=f"bring it up to date: --update {new}; or name another")
-    files.write(Path(new), made.encode())
+    files.write(Path(new), content.encode())
     note(f"wrote {new}; next: sbatchgen profile check {new}")
 
 
 def _update(name: str, cluster: LiveCluster, *, today: str, yes: bool) -> None:
-    """Show what would change in a profile, and write it if the user says so."""
+    """Show what would change in a profile, and write it if the user agrees."""
     import difflib
     import sys
 
@@ -120,8 +120,8 @@ def _update(name: str, cluster: LiveCluster, *, today: str, yes: bool) -> None:
         note(f"{name}: nothing to change")
         return
     decode(after, Profile, name=f"{file} with the cluster's values")
-    shown = difflib.unified_diff(text.splitlines(), after.splitlines(), str(file), str(file), lineterm="")
-    put(visible("\n".join(shown)))
+    diff = difflib.unified_diff(text.splitlines(), after.splitlines(), str(file), str(file), lineterm="")
+    put(visible("\n".join(diff)))
     if not yes and not sys.stdin.isatty():
         note("nothing was written: add --yes")
         return
@@ -147,19 +147,18 @@ def profile_check(names: tuple[str, ...], *, live: bool) -> None:
         from sbatchgen.discover.cluster import ask
 
         cluster = ask(os.environ)
-    found: list[Finding] = []
+    reported: list[Finding] = []
     places = Places(here(), os.environ)
     for name in names:
         try:
             file = places.profile(name)
-            about = [*findings(file, places), *(_stale(file, cluster) if cluster else ())]
+            of_profile = [*findings(file, places), *(_stale(file, cluster) if cluster else ())]
         except DocumentError as error:
-            found += [Finding("error", problem) for problem in error.problems]
-            continue
-        found += about
-        if not any(finding.severity == "error" for finding in about):
+            of_profile = [Finding("error", problem) for problem in error.problems]
+        reported += of_profile
+        if not any(finding.severity == "error" for finding in of_profile):
             put(visible(f"{name}: no errors"))
-    report(found)
+    report(reported)
 
 
 @profile.command("test")
@@ -184,26 +183,21 @@ def profile_test(names: tuple[str, ...], *, live: bool, settings: tuple[str, ...
         tried += trial.trials(pack, {"settings": settings}, live=live)
     put(visible(trial.table(tried)), nl=False)
     by_problem: dict[Problem, list[str]] = {}
-    for one in tried:
-        for problem in one.problems if one.outcome in ("error", "refused") else ():
-            parts = (one.profile, one.job, one.runtime, one.partition)
+    for job in tried:
+        for problem in job.problems if job.outcome in ("error", "refused") else ():
+            parts = (job.profile, job.job, job.runtime, job.partition)
             by_problem.setdefault(problem, []).append(" ".join(part for part in parts if part))
     problems = [
-        problem._replace(what=f"{where[0]}{_more(where)}: {problem.what}")
-        for problem, where in by_problem.items()
+        problem._replace(what=f"{some(where, 1)}: {problem.what}") for problem, where in by_problem.items()
     ]
-    if any(one.outcome == "error" for one in tried):
+    if any(job.outcome == "error" for job in tried):
         raise DocumentError(problems)
     if problems:
         raise SlurmError(problems)
 
 
-def _more(where: list[str]) -> str:
-    return f" and {len(where) - 1} more" if len(where) > 1 else ""
-
-
 def _stale(file: Path, cluster: LiveCluster) -> Iterator[Finding]:
-    """What the cluster says otherwise."""
+    """Report values that are not those of the cluster."""
     from sbatchgen.discover.comparison import differences, findings
     from sbatchgen.inputs.document import read
     from sbatchgen.inputs.profile import Profile

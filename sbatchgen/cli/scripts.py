@@ -91,18 +91,18 @@ def lint(
 def adopt(name: str, *, to: str | None, force: bool, partly: bool, form: str) -> None:
     """Turn an sbatch script into a job YAML and a profile.
 
-    Tells line by line what became of SCRIPT, and prints the two files. What they render asks Slurm for the
+    Reports the outcome of each line of SCRIPT, and prints the two files. What they render asks Slurm for the
     same and starts the same processes. Exit status: 3 if lines have no place in a job (see --partly), else 0.
     """
     from datetime import date
 
-    from sbatchgen.adopt import report
+    from sbatchgen.adopt import account
     from sbatchgen.adopt.adoption import adopt as adopted
     from sbatchgen.lint.source import whole
     from sbatchgen.quoting import word
 
     source = whole(name)
-    found = adopted(
+    adoption = adopted(
         source.text,
         file=source.file,
         user=os.environ,
@@ -110,13 +110,13 @@ def adopt(name: str, *, to: str | None, force: bool, partly: bool, form: str) ->
         folder=here(),
     )
     if form == "json":
-        put(report.as_json(found))
+        put(account.as_json(adoption))
     else:
-        note(report.as_text(found).rstrip("\n"))
-    if not found.job or (found.lost and not partly):
-        raise report.refusal(found)
+        note(account.as_text(adoption).rstrip("\n"))
+    if not adoption.job or (adoption.lost and not partly):
+        raise account.refusal(adoption)
     if to is not None:
-        report.write(found, to, force=force)
-        note(f"now: sbatchgen render {word(os.path.join(to, found.file))}")  # noqa: PTH118
+        account.write(adoption, to, force=force)
+        note(f"now: sbatchgen render {word(os.path.join(to, adoption.file))}")  # noqa: PTH118
     elif form == "text":
-        put(report.as_yaml(found), nl=False)
+        put(account.as_yaml(adoption), nl=False)

@@ -1,4 +1,4 @@
-"""What Slurm says of its cluster, in a few questions, each asked once."""
+"""The answers of Slurm about its cluster; each question is asked once."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class LiveCluster:
     """A cluster as Slurm describes it to this user.
 
     Attributes:
-        settings: Names and values of slurm.conf; none if Slurm did not tell them.
-        partitions, nodes: All that it shows.
+        settings: Names and values of slurm.conf; empty if Slurm did not show them.
+        partitions, nodes: All that Slurm shows.
         qos: All qualities of service, by name; None if no database answered.
-        user: Who asked.
+        user: The name of the user.
         accounts: Those of the user; None if no database answered.
         plugin_options: Options that plugins add to sbatch, with = at the end if they take a value; None if
-            sbatch did not tell them.
+            sbatch did not list them.
     """
 
     settings: Mapping[str, str]
@@ -53,13 +53,13 @@ def ask(environment: Mapping[str, str]) -> LiveCluster:
     """Ask the Slurm of this machine.
 
     Raises:
-        SlurmError: There is none, or its controller does not answer.
+        SlurmError: There is no Slurm, or its controller does not answer.
     """
-    here = _shown(partitions, environment)
+    shown = _shown(partitions, environment)  # the first question: its error says that there is no Slurm
     settings, user = config(environment), _user()
     return LiveCluster(
         settings=settings,
-        partitions=here,
+        partitions=shown,
         nodes=_shown(nodes, environment),
         qos=qos(environment),
         user=user,
@@ -69,7 +69,7 @@ def ask(environment: Mapping[str, str]) -> LiveCluster:
 
 
 def _shown(read: Callable[[Mapping[str, str]], list[T]], environment: Mapping[str, str]) -> list[T]:
-    """What Slurm shows; nothing where it keeps that from users."""
+    """Return what Slurm shows; nothing where it hides that from users."""
     try:
         return read(environment)
     except PrivateDataError:
@@ -84,10 +84,10 @@ def _user() -> str:
 
 
 def _plugin_options(environment: Mapping[str, str]) -> tuple[str, ...] | None:
-    """What `sbatch --help` lists behind its own options."""
+    """Return the options that `sbatch --help` lists after its own."""
     try:
         printed = answer(["sbatch", "--help"], environment)
     except SlurmError:
         return None
-    theirs = printed.partition("\nOptions provided by plugins:\n")[2].partition("\n\n")[0]
-    return tuple(name + "=" * (mark == "=") for name, mark in _OPTION.findall(theirs))
+    options = printed.partition("\nOptions provided by plugins:\n")[2].partition("\n\n")[0]
+    return tuple(name + "=" * (mark == "=") for name, mark in _OPTION.findall(options))

@@ -8,24 +8,23 @@ from typing import Any
 
 from sbatchgen.discover.cluster import LiveCluster
 from sbatchgen.discover.entries import Entry, lines
-from sbatchgen.discover.profile import facts
+from sbatchgen.discover.facts import facts
 from sbatchgen.errors import Problem
 from sbatchgen.finding import Finding, Severity
 from sbatchgen.inputs.document import Document, decode
 from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.quoting import some
 from sbatchgen.sbatch.hostlist import hosts
-from sbatchgen.units import Text
 
 Path = tuple[str, ...]
 _HEAD = 'name: x\nurl: ""\nchecked: x\n'
 # How deep keys are that have values; other mappings are values.
-_NESTED = {"limits": 2, "partitions": 3, "qos": 3}
-# What scontrol says of every partition: where the cluster has no value, there is none.
-_ALWAYS_TOLD = (
+_DEPTHS = {"limits": 2, "partitions": 3, "qos": 3}
+# scontrol shows these of every partition: if the cluster has no value, there is no limit.
+_ALWAYS_SHOWN = (
     "time_max time_default nodes_min mem_per_cpu_max accounts qos state exclusive reservation_only".split()  # noqa: SIM905
 )
-# What is a choice of the staff, whatever slurm.conf says.
+# The staff choose these, whatever slurm.conf says.
 _CHOICES = ("default_partition", "cpus_per_gpu")
 # Staff may promise less than there is, to leave room for the system.
 _MAY_BE_LESS = ("cpus_per_node", "mem_per_node", "nodes_max", "max_array_tasks")
@@ -51,72 +50,79 @@ class Difference:
 
     @property
     def key(self) -> str:
-        """The keys with dots between."""
+        """The keys joined with dots."""
         return ".".join(self.path)
 
 
 def differences(own: Document[Profile], cluster: LiveCluster) -> list[Difference]:
-    """What the cluster contradicts or has besides; what it does not tell is not compared."""
-    found = facts(cluster)
-    live = decode(_HEAD + "\n".join(lines(found)) + "\n", Profile, name="cluster").value
-    real = "partition" not in own.value.omit  # else names of partitions are not the cluster's
-    kept = [one for one in found if one.key and (real or one.key not in ("partitions", "default_partition"))]
-    told = [one for entry in kept for one in _told(own, live, entry, (entry.key,))]
-    hidden = {("partitions", one.name) for one in cluster.partitions if one.hidden}
-    gone = _gone(own, live, cluster) if real else ()
-    return [one for one in [*told, *gone] if one.at or one.path not in hidden]
+    """Return what the cluster contradicts or has in addition; only what Slurm shows is compared."""
+    entries = facts(cluster)
+    live = decode(_HEAD + "\n".join(lines(entries)) + "\n", Profile, name="cluster").value
+    comparison = _Comparison(own, live, cluster)
+    of_slurm = "partition" not in own.value.omit  # else names of partitions are not the cluster's
+    left_out = () if of_slurm else ("partitions", "default_partition")
+    rows = [
+        row
+        for entry in entries
+        if entry.key and entry.key not in left_out
+        for row in comparison.stale(entry, (entry.key,))
+    ]
+    hidden = {("partitions", partition.name) for partition in cluster.partitions if partition.hidden}
+    gone = comparison.gone() if of_slurm else ()
+    return [row for row in [*rows, *gone] if row.at or row.path not in hidden]
 
 
-def _told(own: Document[Profile], live: Profile, entry: Entry, path: Path) -> Iterator[Difference]:
-    """What differs at a key that the cluster tells, or below it."""
-    at = own.places.get(".".join(path), "")
-    whole = path[0] in _NESTED and len(path) < _NESTED[path[0]]
-    if at and whole:
-        for one in entry.entries or ():
-            if one.key:
-                yield from _told(own, live, one, (*path, one.key))
-        return
-    ours, theirs = _get(own.value, path), _get(live, path)
-    if not at and len(path) > 2 and path[0] == "partitions" and own.value.partitions[Text(path[1])].shapes:
-        return  # what follows from the kinds of nodes
-    if at and (path[-1] in _CHOICES or _alike(path[-1], ours, theirs)):
-        return
-    less = _less(ours, theirs)
-    severity: Severity = "warning" if less or path[-1] == "state" else "error"
-    if not at or (less and path[-1] in _MAY_BE_LESS):
-        severity = "info"
-    yield Difference(path, at, _shown(ours), entry, severity)
+@dataclass(frozen=True)
+class _Comparison:
+    """A profile as it is written, and that of the cluster."""
+
+    own: Document[Profile]
+    live: Profile
+    cluster: LiveCluster
+
+    def stale(self, entry: Entry, path: Path) -> Iterator[Difference]:
+        """Differences at a key that the cluster has, or below it."""
+        at = self.own.places.get(".".join(path), "")
+        if at and len(path) < _DEPTHS.get(path[0], 1):
+            for below in entry.entries:
+                if below.key:
+                    yield from self.stale(below, (*path, below.key))
+            return
+        ours, theirs = _get(self.own.value, path), _get(self.live, path)
+        if not at and path[0] == "partitions" and _get(self.own.value, (*path[:2], "shapes")):
+            return  # it follows from the kinds of nodes
+        if at and (path[-1] in _CHOICES or _is_alike(path[-1], ours, theirs)):
+            return
+        less = _is_less(ours, theirs)
+        severity: Severity = "warning" if less or path[-1] == "state" else "error"
+        if not at or (less and path[-1] in _MAY_BE_LESS):
+            severity = "info"
+        yield Difference(path, at, _shown(ours), entry, severity)
+
+    def gone(self) -> Iterator[Difference]:
+        """Partitions that the cluster does not have, and keys of others that it has no value for."""
+        shown = {partition.name for partition in self.cluster.partitions}
+        for name, ours in self.own.value.partitions.items():
+            path = ("partitions", str(name))
+            if name not in shown and "partitions" not in self.cluster.setting("PrivateData"):
+                yield Difference(path, self.own.places.get(".".join(path), ""), "", None)
+            theirs = self.live.partitions.get(name)
+            for key, value in _without_entry(ours, theirs) if theirs else ():
+                at, written = self.own.places.get(".".join((*path, key)), ""), getattr(ours, key)
+                if at and written != value:
+                    entry = None if value in (None, ()) else Entry(key, _shown(value))
+                    severity: Severity = "warning" if key == "state" else "error"
+                    yield Difference((*path, key), at, _shown(written), entry, severity)
 
 
-def _alike(key: str, ours: Any, theirs: Any) -> bool:
-    """Whether two values mean the same."""
-    if key == "slurm":
-        return str(ours)[:5] == str(theirs)[:5]  # a patch release changes nothing here
-    if key == "nodes" and ours and theirs:
-        known = {*hosts(str(ours))}
-        return known == {*hosts(str(theirs))} if known else ours == theirs
-    return bool(_plain(ours) == _plain(theirs))
-
-
-def _gone(own: Document[Profile], live: Profile, cluster: LiveCluster) -> Iterator[Difference]:
-    """Partitions that the cluster does not have, and values that it does not tell."""
-    shown = {one.name for one in cluster.partitions}
-    for name, ours in own.value.partitions.items():
-        path, theirs = ("partitions", str(name)), live.partitions.get(name)
-        if name not in shown and "partitions" not in cluster.setting("PrivateData"):
-            yield Difference(path, own.places.get(".".join(path), ""), "", None)
-        for key, value in _untold(ours, theirs) if theirs else ():
-            yield from _unlike(own, (*path, key), value)
-
-
-def _untold(ours: Partition, theirs: Partition) -> Iterator[tuple[str, Any]]:
-    """Keys of a partition that the cluster has no line for, and what they are there."""
-    for key in _ALWAYS_TOLD:
+def _without_entry(ours: Partition, theirs: Partition) -> Iterator[tuple[str, Any]]:
+    """Keys of a partition that the cluster has no entry for, with their values there."""
+    for key in _ALWAYS_SHOWN:
         if getattr(theirs, key) in (None, (), "up", False):
             yield key, getattr(theirs, key)
     if theirs.shapes:
         for key in ("cpus_per_node", "mem_per_node", "gpus_per_node"):
-            if _less(getattr(theirs, key), getattr(ours, key)):
+            if _is_less(getattr(theirs, key), getattr(ours, key)):
                 yield key, getattr(theirs, key)
     elif theirs.cpus_per_node:
         yield "shapes", ()
@@ -126,66 +132,63 @@ def _untold(ours: Partition, theirs: Partition) -> Iterator[tuple[str, Any]]:
             yield "gpu_type", next(iter(theirs.gpu_types))
 
 
-def _unlike(own: Document[Profile], path: Path, theirs: Any) -> Iterator[Difference]:
-    """A value that is written in the profile and is not that of the cluster, which may have none."""
-    at, ours = own.places.get(".".join(path), ""), _get(own.value, path)
-    if at and ours != theirs:
-        entry = None if theirs in (None, ()) else Entry(path[-1], _shown(theirs))
-        yield Difference(path, at, _shown(ours), entry, "warning" if path[-1] == "state" else "error")
+def _is_alike(key: str, ours: Any, theirs: Any) -> bool:
+    """Whether two values mean the same."""
+    if key == "slurm":
+        return str(ours)[:5] == str(theirs)[:5]  # a patch release changes nothing here
+    if key == "nodes" and ours and theirs:
+        known = {*hosts(str(ours))}
+        return known == {*hosts(str(theirs))} if known else ours == theirs
+    return bool(_plain(ours) == _plain(theirs))
+
+
+def _is_less(ours: Any, theirs: Any) -> bool:
+    return isinstance(ours, int) and isinstance(theirs, int) and ours < theirs
 
 
 def _get(value: Any, path: Path) -> Any:
-    """The value below keys; None if one of them is not there."""
+    """Return the value below keys; None if one of them is missing."""
     for key in path:
-        if value is None:
-            return None
         value = value.get(key) if isinstance(value, Mapping) else getattr(value, key, None)
     return value
 
 
 def _plain(value: Any) -> Any:
-    """Without classes, to be compared."""
+    """Return a value without classes and order, to be compared."""
     if is_dataclass(value):
-        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     return sorted(map(_plain, value), key=repr) if isinstance(value, tuple) else value
 
 
-def _less(ours: Any, theirs: Any) -> bool:
-    return isinstance(ours, int) and isinstance(theirs, int) and ours < theirs
-
-
 def _shown(value: Any) -> str:
-    """A value as the profile has it."""
+    """Return a value as the profile has it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
-        return (
-            f"[{', '.join(map(str, value))}]" if not any(map(is_dataclass, value)) else f"{len(value)} kinds"
-        )
+        kinds = any(map(is_dataclass, value))
+        return f"{len(value)} kinds" if kinds else f"[{', '.join(map(str, value))}]"
     return str(dict(value)) if isinstance(value, Mapping) else str(value)
 
 
-def findings(found: Sequence[Difference], file: str) -> Iterator[Finding]:
-    """What is stale, for people; what is new in one line."""
-    for one in found:
-        if one.live is None and len(one.path) == 2:
-            what = f"the cluster shows no partition '{one.path[1]}'"
-            yield Finding("error", Problem(what, one.at, "remove it, or ask an administrator"))
-        elif one.live is None:
-            what = f"{one.key} is {_cut(one.own)}, but the cluster has no such limit"
-            if one.path[-1] == "shapes":
-                what = f"{one.key}: all nodes are alike now"
-            yield Finding(one.severity, Problem(what, one.at, f"remove {one.path[-1]}"))
-        elif one.at:
-            theirs = _cut(one.live.flow)
-            what = f"{one.key} is {_cut(one.own)}, but the cluster has {theirs}"
-            fix = f"write {one.path[-1]}: {theirs}" if one.severity != "info" else ""
-            yield Finding(one.severity, Problem(what, one.at, fix))
-    new = [one.key for one in found if not one.at]
-    if new:
-        what = f"the cluster tells what the profile lacks: {some(new, 5)}"
+def findings(rows: Sequence[Difference], file: str) -> Iterator[Finding]:
+    """Report each stale value, and all that is new in one finding."""
+    for row in rows:
+        key, theirs = row.path[-1], _cut(row.live.flow) if row.live else ""
+        if row.live is None and len(row.path) == 2:
+            what, fix = f"the cluster shows no partition '{key}'", "remove it, or ask an administrator"
+        elif row.live is None:
+            what, fix = f"{row.key} is {_cut(row.own)}, but the cluster has no such limit", f"remove {key}"
+            if key == "shapes":
+                what = f"{row.key}: all nodes are alike now"
+        else:
+            what = f"{row.key} is {_cut(row.own)}, but the cluster has {theirs}"
+            fix = f"write {key}: {theirs}" if row.severity != "info" else ""
+        if row.at or row.live is None:
+            yield Finding(row.severity, Problem(what, row.at, fix))
+    if new := [row.key for row in rows if not row.at]:
+        what = f"missing from the profile: {some(new, 5)}"
         yield Finding("info", Problem(what, file, f"sbatchgen profile discover --update {file}"))
 
 

@@ -1,4 +1,4 @@
-"""What this machine, most likely a login node, has for jobs; compute nodes may differ."""
+"""Programs and interfaces of this machine, most likely a login node; compute nodes may differ."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ _FAST_MBIT = 25_000
 
 
 def programs(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Each program that runs containers, with its path; "" if it is not here."""
+    """Yield each program that runs containers, with its path; "" if it is not here."""
     for name in ("apptainer", "singularity", "enroot"):
         yield name, shutil.which(name, path=environment.get("PATH")) or ""
 
 
 def conda_roots(environment: Mapping[str, str]) -> list[str]:
-    """Installations of conda."""
+    """Return the installations of conda."""
     conda = environment.get("CONDA_EXE") or shutil.which("conda", path=environment.get("PATH"))
     own = [str(Path(conda).parent.parent)] if conda else []
     return [*dict.fromkeys([*own, *(root for root in _CONDA_ROOTS if Path(root, "bin/conda").exists())])]
 
 
 def modules(environment: Mapping[str, str]) -> str:
-    """Which program provides `module`; "" if none does."""
+    """Return the program that provides `module`; "" if there is no such program."""
     if version := environment.get("LMOD_VERSION"):
         return f"Lmod {version}"
     return "environment modules" if environment.get("MODULESHOME") or environment.get("LMOD_CMD") else ""
 
 
 def fast_interfaces(folder: Path = Path("/sys/class/net")) -> list[str]:
-    """Interfaces for traffic between nodes: InfiniBand, Slingshot, or fast Ethernet that is up."""
+    """Return interfaces for traffic between nodes: InfiniBand, Slingshot, or fast Ethernet that is up."""
     try:
         names = sorted(entry.name for entry in folder.iterdir())
     except OSError:

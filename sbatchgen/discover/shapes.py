@@ -1,4 +1,4 @@
-"""The kinds of nodes of a partition: what nodes have, as far as jobs may have it."""
+"""The kinds of nodes of a partition, with what jobs may use of them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from sbatchgen.slurm.gpus import of_node
 from sbatchgen.slurm.node import SlurmNode
 from sbatchgen.slurm.partition import SlurmPartition
 
-MOST_SHAPES = 6  # of a partition; beyond, nodes that differ in memory alone are taken together
+MOST_SHAPES = 6  # of a partition; if there are more, nodes that differ in memory alone are one kind
 MEMORY_DIFFERS = "Nodes of a kind differ in memory: mem_per_node is that of the largest."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What a node has; memory in MiB.
+    """CPUs, memory in MiB and GPUs of a node.
 
     Attributes:
         types: Types of its GPUs, with their numbers.
@@ -36,24 +36,25 @@ class Shape:
 def shapes(
     nodes: Iterable[SlurmNode], partition: SlurmPartition, settings: Mapping[str, str]
 ) -> tuple[list[tuple[Shape, int]], str]:
-    """The kinds of nodes and how many there are of each, those with the most GPUs first; and a remark."""
-    how = settings.get("SelectTypeParameters", "").upper()
-    found = Counter(_shape(node, partition, memory="MEMORY" in how, cpus="CPU" in how) for node in nodes)
+    """Return the kinds of nodes with their numbers, those with the most GPUs first; and a remark."""
+    select = settings.get("SelectTypeParameters", "").upper()
+    kinds = Counter(
+        _shape(node, partition, memory="MEMORY" in select, cpus="CPU" in select) for node in nodes
+    )
     remark = ""
-    if len(found) > MOST_SHAPES:
-        found, before = _without_memory(found), len(found)
-        remark = MEMORY_DIFFERS if len(found) < before else ""
-    return sorted(
-        found.items(), key=lambda one: (-one[0].gpus, -one[1], -one[0].cpus, -one[0].memory)
-    ), remark
+    if len(kinds) > MOST_SHAPES:
+        kinds, before = _without_memory(kinds), len(kinds)
+        remark = MEMORY_DIFFERS if len(kinds) < before else ""
+    order = sorted(kinds.items(), key=lambda kind: (-kind[0].gpus, -kind[1], -kind[0].cpus, -kind[0].memory))
+    return order, remark
 
 
 def _shape(node: SlurmNode, partition: SlurmPartition, *, memory: bool, cpus: bool) -> Shape:
     """`memory`: jobs share it out; `cpus`: jobs get threads, not whole cores."""
-    gpus = [one for one in node.gres if one.name == "gpu"]
     types: Counter[str] = Counter()
-    for one in gpus:
-        types[one.type] += one.count
+    for gres in node.gres:
+        if gres.name == "gpu":
+            types[gres.type] += gres.count
     shards = {gpu.shards for gpu in of_node(node, {}).gpus}
     threads = node.threads_per_core
     whole = node.cpus == node.sockets * node.cores_per_socket * threads  # else a CPU is a core
@@ -70,14 +71,14 @@ def _shape(node: SlurmNode, partition: SlurmPartition, *, memory: bool, cpus: bo
     )
 
 
-def _without_memory(found: Counter[Shape]) -> Counter[Shape]:
-    """Nodes that differ in memory alone as one kind, with the most that one of them has."""
+def _without_memory(kinds: Counter[Shape]) -> Counter[Shape]:
+    """Join kinds that differ in memory alone, with the most memory that one of them has."""
     alike: dict[Shape, list[Shape]] = defaultdict(list)
-    for shape in found:
+    for shape in kinds:
         alike[replace(shape, memory=0)].append(shape)
     return Counter(
         {
-            replace(kind, memory=max(one.memory for one in those)): sum(found[one] for one in those)
-            for kind, those in alike.items()
+            max(group, key=lambda shape: shape.memory): sum(kinds[shape] for shape in group)
+            for group in alike.values()
         }
     )

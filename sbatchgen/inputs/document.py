@@ -7,24 +7,17 @@ text is wanted. All problems of a file are reported at once.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, is_dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin
 
+from yaml import MappingNode, Node, ScalarNode, SequenceNode
+
 from sbatchgen import files
 from sbatchgen.errors import DocumentError, did_you_mean
-from sbatchgen.inputs.nodes import (
-    MappingNode,
-    Node,
-    Problems,
-    ScalarNode,
-    SequenceNode,
-    compose,
-    cut,
-    is_nothing,
-)
+from sbatchgen.inputs.nodes import Problems, compose, cut, is_nothing, line_of
 from sbatchgen.keys import keys_of
 from sbatchgen.units import whole_number
 
@@ -44,7 +37,7 @@ class Document(Generic[T]):
 
 
 def read(path: Path, kind: type[T]) -> Document[T]:
-    """The file as a `kind`, a dataclass.
+    """Return the file as a `kind`, a dataclass.
 
     Raises:
         DocumentError: It can't be read, is not YAML, or does not fit the dataclass.
@@ -64,46 +57,39 @@ def _text(path: Path) -> str:
         return data.decode()  # `compose` removes the byte order mark
     except UnicodeDecodeError as error:
         utf16 = data.startswith((b"\xff\xfe", b"\xfe\xff"))
-        found, encoding = (
-            ("it is UTF-16", "UTF-16") if utf16 else (f"byte {data[error.start]:#04x}", "LATIN1")
-        )
-        line = data[: error.start].count(b"\n") + 1
-        fix = f"save it as UTF-8: iconv -f {encoding} -t UTF-8 FILE > NEW"
-        raise DocumentError.of(f"the file is not UTF-8: {found}", at=f"{path}:{line}", fix=fix) from error
+        what = "it is UTF-16" if utf16 else f"byte {data[error.start]:#04x}"
+        line = data.count(b"\n", 0, error.start) + 1
+        fix = f"save it as UTF-8: iconv -f {'UTF-16' if utf16 else 'LATIN1'} -t UTF-8 FILE > NEW"
+        raise DocumentError.of(f"the file is not UTF-8: {what}", at=f"{path}:{line}", fix=fix) from error
 
 
 def decode(text: str, kind: type[T], *, name: str) -> Document[T]:
-    """The text as a `kind`; `name` is what errors call the file.
+    """Return the text as a `kind`; `name` is what errors call the file.
 
     Raises:
         DocumentError: It is not YAML, or does not fit the dataclass.
     """
     problems = Problems(name)
-    root = compose(text, problems)
     decoder = _Decoder(problems)
-    value = decoder.decode(root, kind, "")
+    value = decoder.decode(compose(text, problems), kind, "")
     if problems.count:
         raise problems.error()
     return Document(value, decoder.places)
 
 
 class _Decoder:
-    """One walk over the nodes of a document and the types of a dataclass; None stands for what failed."""
+    """One walk over the nodes of a document and the types of a dataclass; failed values are None."""
 
     def __init__(self, problems: Problems) -> None:
         self.problems = problems
         self.places: dict[str, str] = {}
 
-    def place(self, node: Node) -> str:
-        return f"{self.problems.name}:{node.line}"
-
     def fail(self, node: Node, what: str, fix: str | Callable[[], str] = "") -> None:
-        self.problems.add(node.line, what, fix)
+        self.problems.add(line_of(node), what, fix)
 
     def decode(self, node: Node, kind: Any, path: str) -> Any:
+        kind = without_none(kind)
         origin, arguments = get_origin(kind), get_args(kind)
-        if origin in (Union, types.UnionType):
-            return self.decode(node, without_none(kind), path)
         if is_dataclass(kind):
             return self.record(node, kind, path)
         if origin is tuple:
@@ -112,49 +98,44 @@ class _Decoder:
             return self.mapping(node, arguments[0], arguments[1], path)
         return self.scalar(node, kind, path)
 
-    def entries(self, node: Node, path: str, wants: str) -> list[tuple[str, ScalarNode, Node]]:
-        """Key, key node and value node of a mapping."""
+    def entries(self, node: Node, path: str, wants: str) -> Iterator[tuple[str, str, Node, Node]]:
+        """Yield path, key, key node and value node of each key, whose place is noted."""
         if not isinstance(node, MappingNode):
             below = f", indented below {_leaf(path)}:" if path else ""
             self.fail(node, f"{path or 'the file'} must be {wants}", f"write lines KEY: VALUE{below}")
-            return []
-        found: list[tuple[str, ScalarNode, Node]] = []
-        first: dict[str, int] = {}
-        for key, value in node.pairs:
+            return
+        lines: dict[str, int] = {}
+        for key, value in node.value:
+            text = key.value
             if not isinstance(key, ScalarNode):
                 self.fail(key, f"a key of {path or 'the file'} must be a plain word")
-            elif key.text == "<<" and key.plain:
-                self.fail(key, "the merge key << is not supported", "write out the keys that it stands for")
-            elif len(key.text) > MAX_KEY:
-                self.fail(key, f"a key is longer than {MAX_KEY} characters: '{key.text[:20]}...'")
-            elif key.text in first:
-                what = f"duplicate key '{key.text}' (first on line {first[key.text]})"
+            elif text == "<<" and not key.style:
+                self.fail(key, "the merge key << is not supported", "write out the keys that it replaces")
+            elif len(text) > MAX_KEY:
+                self.fail(key, f"a key is longer than {MAX_KEY} characters: '{text[:20]}...'")
+            elif text in lines:
+                what = f"duplicate key '{text}' (first on line {lines[text]})"
                 self.fail(key, what, "keep one of them")
             else:
-                first[key.text] = key.line
-                found.append((key.text, key, value))
-        return found
+                lines[text] = line_of(key)
+                here = f"{path}.{text}" if path else text
+                self.places[here] = f"{self.problems.name}:{lines[text]}"
+                yield here, text, key, value
 
     def record(self, node: Node, kind: Any, path: str) -> Any:
         known = keys_of(kind)
         values: dict[str, Any] = {}
         before = self.problems.count
         where = f" in {path}" if path else ""
-        for key, key_node, value in self.entries(node, path, "a mapping of keys to values"):
-            here = f"{path}.{key}" if path else key
-            if key not in known:
+        for here, key, key_node, value in self.entries(node, path, "a mapping of keys to values"):
+            if key in known:
+                values[known[key].name] = self.decode(value, known[key].type, here)
+            else:
                 self.fail(key_node, f"unknown key '{key}'{where}", partial(did_you_mean, key, known))
-                continue
-            self.places[here] = self.place(key_node)
-            values[known[key].name] = self.decode(value, known[key].type, here)
-        required = [
-            field.name
-            for field in known.values()
-            if field.default is MISSING and field.default_factory is MISSING and field.name not in values
-        ]
-        for name in required:
+        missing = [name for name, field in known.items() if is_required(field) and field.name not in values]
+        for name in missing:
             self.fail(node, f"missing key '{name}'{where}", f"add {name}:")
-        if required:
+        if missing:
             return None
         made = kind(**values)
         if isinstance(node, MappingNode) and self.problems.count == before and hasattr(made, "faults"):
@@ -162,8 +143,8 @@ class _Decoder:
         return made
 
     def faults(self, node: MappingNode, made: Any, path: str) -> None:
-        """What the record finds wrong with its values together."""
-        keys = {key.text: key for key, _ in node.pairs if isinstance(key, ScalarNode)}
+        """Report what the record finds wrong with its values together."""
+        keys = {key.value: key for key, _ in node.value}
         for key, what, fix in made.faults():
             self.fail(keys.get(key, node), f"{path}.{key}: {what}" if path else f"{key}: {what}", fix)
 
@@ -171,14 +152,12 @@ class _Decoder:
         if not isinstance(node, SequenceNode):
             self.fail(node, f"{path} must be a list", f"write {_leaf(path)}: [...]")
             return ()
-        return tuple(self.decode(item, kind, f"{path}[{index}]") for index, item in enumerate(node.items))
+        return tuple(self.decode(item, kind, f"{path}[{index}]") for index, item in enumerate(node.value))
 
     def mapping(self, node: Node, key_kind: Any, kind: Any, path: str) -> dict[Any, Any]:
         values = {}
-        for key, key_node, value in self.entries(node, path, "a mapping of names to values"):
-            here = f"{path}.{key}"
-            self.places[here] = self.place(key_node)
-            name = self.scalar(key_node, key_kind, here)
+        for here, _, key, value in self.entries(node, path, "a mapping of names to values"):
+            name = self.scalar(key, key_kind, here)
             nothing = type(None) in get_args(kind) and is_nothing(value)
             values[name] = None if nothing else self.decode(value, kind, here)
         return values
@@ -186,15 +165,19 @@ class _Decoder:
     def scalar(self, node: Node, kind: Any, path: str) -> Any:
         if not isinstance(node, ScalarNode):
             self.fail(node, f"{path} must be a single value")
-            return None
-        if is_nothing(node):
+        elif is_nothing(node):
             self.fail(node, f"{path} has no value", "give it one, or remove the key")
-            return None
-        try:
-            return parse_scalar(node.text, kind)
-        except ValueError as error:
-            self.fail(node, f"{path}: {error}")
-            return None
+        else:
+            try:
+                return parse_scalar(node.value, kind)
+            except ValueError as error:
+                self.fail(node, f"{path}: {error}")
+        return None
+
+
+def is_required(field: Field[Any]) -> bool:
+    """Whether a key has no default."""
+    return field.default is MISSING and field.default_factory is MISSING
 
 
 def _leaf(path: str) -> str:
@@ -202,14 +185,14 @@ def _leaf(path: str) -> str:
 
 
 def without_none(kind: Any) -> Any:
-    """The type of an optional value; any other type as it is."""
+    """Return the type of an optional value; any other type as it is."""
     if get_origin(kind) not in (Union, types.UnionType):
         return kind
-    return next(one for one in get_args(kind) if one is not type(None))
+    return next(member for member in get_args(kind) if member is not type(None))
 
 
 def parse_scalar(text: str, kind: Any) -> Any:
-    """The text as a `kind`: str, int, bool, a Literal of words, or a type with a `parse` of its own.
+    """Return the text as a `kind`: str, int, bool, a Literal of words, or a type with a `parse` of its own.
 
     Raises:
         ValueError: With one sentence that says what is expected.

@@ -37,8 +37,8 @@ class JobOption(click.Option):
 
 @functools.cache
 def parameters() -> tuple[JobOption, ...]:
-    """The options of every command that takes a JOB."""
-    of_job = (_option(key, key.name) for key in fields(JobSpec) if "group" in key.metadata)
+    """Return the options of every command that takes a JOB."""
+    of_job = (_option(field, field.name) for field in fields(JobSpec) if "group" in field.metadata)
     any_key = JobOption(
         ["--set", "settings"],
         key="",
@@ -48,7 +48,7 @@ def parameters() -> tuple[JobOption, ...]:
         metavar="KEY=VALUE",
         help="Any key of a job YAML, such as --set options.nodes=2.",
     )
-    of_sbatch = (_option(one, f"options.{one.name}") for one in fields(SbatchOptions))
+    of_sbatch = (_option(field, f"options.{field.name}") for field in fields(SbatchOptions))
     return (*of_job, any_key, *of_sbatch)
 
 
@@ -69,7 +69,7 @@ def _option(field: Field[Any], key: str) -> JobOption:
 
 
 def completed(what: str) -> Callable[..., Any]:
-    """A function of `completion`, which is loaded once a shell asks."""
+    """Return a function of `completion`, which is loaded once a shell asks."""
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> Any:
         from sbatchgen.inputs import completion
@@ -80,7 +80,7 @@ def completed(what: str) -> Callable[..., Any]:
 
 
 def layer_of(args: tuple[str, ...], given: Mapping[str, Any]) -> Layer:
-    """What the command line says, each value parsed by the type of its key.
+    """Return the layer of the command line, each value parsed by the type of its key.
 
     Args:
         args: The trainer's arguments.
@@ -92,7 +92,10 @@ def layer_of(args: tuple[str, ...], given: Mapping[str, Any]) -> Layer:
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
     problems: list[Problem] = []
-    for key, value, flag in _given(args, given, problems):
+    for key, value, flag in _settings(args, given):
+        if key is None:
+            problems.append(Problem(f"{flag} has no '='", flag.split()[0], "write --set NAME=VALUE"))
+            continue
         try:
             values[key], places[key] = _parsed(key, value), flag
         except ValueError as error:
@@ -102,10 +105,8 @@ def layer_of(args: tuple[str, ...], given: Mapping[str, Any]) -> Layer:
     return Layer(Level.COMMAND_LINE, values, places)
 
 
-def _given(
-    args: tuple[str, ...], given: Mapping[str, Any], problems: list[Problem]
-) -> Iterator[tuple[str, Any, str]]:
-    """Key, value and flag of all that was given; what is not NAME=VALUE goes to `problems`."""
+def _settings(args: tuple[str, ...], given: Mapping[str, Any]) -> Iterator[tuple[str | None, Any, str]]:
+    """Key, value and flag of each setting; no key for a --set without NAME=VALUE."""
     for option in parameters():
         value, flag = given.get(str(option.name)), option.opts[0]
         if value is None or value == () or option.name == "profile":
@@ -115,10 +116,8 @@ def _given(
             continue
         for text in value:
             name, equals, rest = text.partition("=")
-            if equals or option.name == "env":
-                yield f"{option.key}.{name}".removeprefix("."), rest if equals else None, f"{flag} {name}"
-            else:
-                problems.append(Problem(f"{flag} {text} has no '='", flag, f"write {flag} NAME=VALUE"))
+            key = f"{option.key}.{name}".removeprefix(".") if equals or option.key else None
+            yield key, rest if equals else None, f"{flag} {name}"
     if args:
         yield "args", args, "after --"
 
@@ -133,7 +132,7 @@ def _parsed(key: str, value: Any) -> Any:
 
 
 def key_type(key: str) -> Any:
-    """The type of a key as in "options.nodes", "env.NAME" or "resume".
+    """Return the type of a key as in "options.nodes", "env.NAME" or "resume".
 
     Raises:
         ValueError: There is no such key, or it holds several values.
@@ -147,7 +146,7 @@ def key_type(key: str) -> Any:
         name_type, value_type = get_args(_JOB_TYPES[head])
         name_type.parse(rest)
         return without_none(value_type)
-    single = {one.name for one in fields(JobSpec) if one.default is not MISSING}
+    single = {field.name for field in fields(JobSpec) if field.default is not MISSING}
     single -= {"args", "binds", "profile"}
     if key not in single:
         raise ValueError(f"unknown key '{key}': {did_you_mean(key, [*single, 'options.nodes', 'env.NAME'])}")

@@ -7,10 +7,10 @@ limits.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import Field, is_dataclass
 from typing import Any, Literal, get_args, get_origin
 
-from sbatchgen.inputs.document import without_none
+from sbatchgen.inputs.document import is_required, without_none
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.keys import keys_of
@@ -25,39 +25,39 @@ _NUMBERS = {int: None, Count: 1, Port: Port.FIRST}  # each with the least
 
 
 def schema(name: str) -> dict[str, Any]:
-    """The schema of a "profile" or a "job"."""
-    found: dict[str, Any] = {}
-    root = _record(_RECORDS[name], found)
-    return {"$schema": DIALECT, "title": TITLES[name], **root, "definitions": dict(sorted(found.items()))}
+    """Return the schema of a "profile" or a "job"."""
+    records: dict[str, Any] = {}
+    root = _record(_RECORDS[name], records)
+    return {"$schema": DIALECT, "title": TITLES[name], **root, "definitions": dict(sorted(records.items()))}
 
 
-def _record(kind: Any, found: dict[str, Any]) -> dict[str, Any]:
-    keys = {name: _described(key, _of(key.type, found)) for name, key in keys_of(kind).items()}
-    needed = [key.name for key in fields(kind) if key.default is MISSING and key.default_factory is MISSING]
+def _record(kind: Any, records: dict[str, Any]) -> dict[str, Any]:
+    keys = {name: _described(key, _of(key.type, records)) for name, key in keys_of(kind).items()}
+    required = [name for name, key in keys_of(kind).items() if is_required(key)]
     made = {"type": "object", "additionalProperties": False, "properties": keys}
-    return made | ({"required": needed} if needed else {})
+    return made | ({"required": required} if required else {})
 
 
 def _described(key: Field[Any], made: dict[str, Any]) -> dict[str, Any]:
-    """With the help; draft 7 ignores what stands beside a $ref."""
+    """Add the help; draft 7 ignores keys next to a $ref."""
     text = {"description": key.metadata["help"]}
     return text | ({"allOf": [made]} if "$ref" in made else made)
 
 
-def _of(kind: Any, found: dict[str, Any]) -> dict[str, Any]:
+def _of(kind: Any, records: dict[str, Any]) -> dict[str, Any]:
     kind = without_none(kind)
     origin, arguments = get_origin(kind), get_args(kind)
     if is_dataclass(kind):
         name = getattr(kind, "__name__", "")
-        if name not in found:
-            found[name] = {}  # no record holds itself
-            found[name] = _record(kind, found)
+        if name not in records:
+            records[name] = {}  # no record holds itself
+            records[name] = _record(kind, records)
         return {"$ref": f"#/definitions/{name}"}
     if origin is tuple:
-        return {"type": "array", "items": _of(arguments[0], found)}
+        return {"type": "array", "items": _of(arguments[0], records)}
     if origin is Mapping:
-        names = {"propertyNames": _of(arguments[0], found)} if get_origin(arguments[0]) is Literal else {}
-        value = _of(arguments[1], found)
+        names = {"propertyNames": _of(arguments[0], records)} if get_origin(arguments[0]) is Literal else {}
+        value = _of(arguments[1], records)
         if type(None) in get_args(arguments[1]):
             value = {"type": [*value["type"], "null"]}
         return {"type": "object", "additionalProperties": value, **names}

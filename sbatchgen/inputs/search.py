@@ -1,7 +1,7 @@
 """Finds profiles, templates and the project's sbatchgen.yaml.
 
 Templates and the `setup` of profiles become part of a script that the user runs. So a file found by
-searching is used only if nobody but the user and root can write it, or if the user trusts its folder
+searching is used only if no one but the user and root can write it, or if the user trusts its folder
 (SBATCHGEN_TRUST). A file that the user names is always used.
 """
 
@@ -21,15 +21,15 @@ SITES = "sbatchgen.sites"  # the entry points of installed packages that hold `p
 TRUST = "SBATCHGEN_TRUST"
 
 
-# Of the process: several parts of a command search, and each file or folder is told once.
+# Of the process: several parts of a command search, and each file or folder is reported once.
 _left_out: dict[Path, Problem] = {}
 
 
 def left_out() -> list[Problem]:
-    """The files and folders that were ignored since the last call, because others can write them."""
-    found = [*_left_out.values()]
+    """Return the files and folders ignored since the last call, because others can write them."""
+    problems = [*_left_out.values()]
     _left_out.clear()
-    return found
+    return problems
 
 
 @functools.cache
@@ -41,7 +41,7 @@ def bundled(kind: str) -> Path:
 
 
 def short(where: str, folder: Path) -> str:
-    """A `file:line` relative to the current folder, or to that of the bundled files."""
+    """Return a `file:line` relative to the current folder, or to that of the bundled files."""
     return where.removeprefix(f"{folder}/").removeprefix(f"{bundled('templates').parent}/")
 
 
@@ -51,7 +51,7 @@ def is_file_name(profile: str) -> bool:
 
 
 def beside(file: Path, profile: str) -> str:
-    """A profile as the file that names it means it: a path is relative to that file's folder."""
+    """Return a profile as the file that names it means it: a path is relative to that file's folder."""
     if not is_file_name(profile):
         return profile
     path = file.parent / profile
@@ -60,7 +60,7 @@ def beside(file: Path, profile: str) -> str:
 
 @dataclass(eq=False, repr=False)
 class Places:
-    """Where to look, as the environment and the current folder say."""
+    """Where to look, by the environment and the current folder."""
 
     folder: Path
     environment: Mapping[str, str]
@@ -70,75 +70,82 @@ class Places:
         """The sbatchgen.yaml of this folder or of the nearest parent."""
         for folder in (self.folder, *self.folder.parents):
             file = folder / PROJECT_FILE
-            if isfile(file) and self._counts(file, folder, [("its folder", folder), ("it", file)]):  # noqa: PTH113
+            if isfile(file) and self._is_safe(file, folder, [("its folder", folder), ("it", file)]):  # noqa: PTH113
                 return file
         return None
 
-    def folders(self, kind: str) -> list[Path]:
-        """Folders of `profiles` or `templates` in the order of the search, the bundled one last.
+    def folders(self, kind: str, sites: Mapping[str, Path] | None = None) -> list[Path]:
+        """Folders of `profiles` or `templates` in the order of the search.
 
-        Those of installed packages are not looked for; they are among them once something else has done that.
+        Those of installed packages are not looked for; they are included once another search has found them.
         """
-        roots = {**self._roots, **{root: root for root in vars(self).get("sites", {}).values()}}
-        found = (root / kind for root, trust in roots.items() if self._is_folder(root / kind, trust))
-        return [*found, bundled(kind)]
+        packages = vars(self).get("sites", {}) if sites is None else sites
+        own = self._folders(kind, self._roots)
+        installed = self._folders(kind, {root: root for root in packages.values()})
+        return [*own, bundled(kind), *installed] if kind == "profiles" else [*own, *installed, bundled(kind)]
+
+    def _folders(self, kind: str, roots: Mapping[Path, Path]) -> list[Path]:
+        return [root / kind for root, trust in roots.items() if self._is_folder(root / kind, trust)]
 
     @functools.cached_property
     def sites(self) -> dict[str, Path]:
         """The folders of installed packages by the names of their entry points.
 
-        No code of theirs is run: the folder of a package is found without an import.
+        None of their code is run: the folder of a package is found without an import.
         """
         from importlib.machinery import PathFinder
         from importlib.metadata import entry_points
 
-        found: dict[str, Path] = {}
+        sites: dict[str, Path] = {}
         for entry in sorted(entry_points(group=SITES)):
             top, *below = entry.value.split(".")
             spec = PathFinder.find_spec(top)
             for folder in (spec and spec.submodule_search_locations) or ():
                 root = Path(folder, *below)
                 if self._is_folder(root, root):
-                    found.setdefault(entry.name, root)
-        return found
+                    sites.setdefault(entry.name, root)
+        return sites
 
     def _is_folder(self, folder: Path, trust: Path) -> bool:
         """Whether a folder may be used; of templates, all files must be safe."""
         inside = _inside(folder) if folder.name == "templates" else ()
-        return isdir(folder) and self._counts(folder, trust, [("it", folder), *inside])  # noqa: PTH112
+        return isdir(folder) and self._is_safe(folder, trust, [("it", folder), *inside])  # noqa: PTH112
 
     @functools.cached_property
     def _roots(self) -> dict[Path, Path]:
         """The folders that may hold `profiles` and `templates`, each with the folder to trust for it."""
-        env, project = self.environment, self.project
-        home = env.get("HOME", "")
-        roots = {Path(entry): Path(entry) for entry in env.get("SBATCHGEN_PATH", "").split(":") if entry}
-        if project:
-            roots.setdefault(project.parent / ".sbatchgen", project.parent)
-        config = env.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home else "")
-        shared = env.get("XDG_CONFIG_DIRS") or "/etc/xdg"
-        for entry in (config, *shared.split(":")):
+        entries = self.environment.get("SBATCHGEN_PATH", "").split(":")
+        roots = {Path(entry): Path(entry) for entry in entries if entry}
+        if self.project:
+            roots.setdefault(self.project.parent / ".sbatchgen", self.project.parent)
+        shared = self.environment.get("XDG_CONFIG_DIRS") or "/etc/xdg"
+        for entry in (self._of_user("XDG_CONFIG_HOME", ".config"), *shared.split(":")):
             if entry:
                 roots.setdefault(Path(entry) / "sbatchgen", Path(entry) / "sbatchgen")
         return {root: trust for root, trust in roots.items() if self._is_folder(root, trust)}
 
-    def _counts(self, what: Path, trust: Path, parts: Iterable[tuple[str, Path]]) -> bool:
-        """Whether something may be used: only the user can write its parts, or its folder is trusted."""
+    def _of_user(self, variable: str, default: str) -> str:
+        """A folder of the XDG standard; "" without a home."""
+        home = self.environment.get("HOME", "")
+        return self.environment.get(variable) or (f"{home}/{default}" if home else "")
+
+    def _is_safe(self, file: Path, trust: Path, parts: Iterable[tuple[str, Path]]) -> bool:
+        """Whether a file may be used: only the user can write its parts, or its folder is trusted."""
         from sbatchgen.inputs.trust import doubt  # most people have no files of their own
 
         for subject, part in parts:
-            if told := doubt(part):
+            if reason := doubt(part):
                 if self._trusts(trust):
                     return True
-                if what not in _left_out:
-                    name = what if what == trust else what.relative_to(trust)
-                    fix = self._fix(part, trust)
-                    _left_out[what] = Problem(f"ignored {name}: {subject} {told}", str(what.absolute()), fix)
+                if file not in _left_out:
+                    name = file if file == trust else file.relative_to(trust)
+                    what, fix = f"ignored {name}: {subject} {reason}", self._fix(part, trust)
+                    _left_out[file] = Problem(what, str(file.absolute()), fix)
                 return False
         return True
 
     def _fix(self, part: Path, trust: Path) -> str:
-        """What to do so that something is used: take the right to write from others, or trust its folder."""
+        """How to get a file used: deny others to write it, or trust its folder."""
         from sbatchgen.inputs.trust import chmod_helps
         from sbatchgen.quoting import word
 
@@ -150,34 +157,32 @@ class Places:
         """Whether SBATCHGEN_TRUST names this very folder, not one above it."""
         entries = [entry for entry in self.environment.get(TRUST, "").split(":") if entry]
         here = os.path.realpath(folder)
-        return "*" in entries or any(os.path.realpath(self.folder / one) == here for one in entries)
+        return "*" in entries or any(os.path.realpath(self.folder / entry) == here for entry in entries)
 
     @functools.cached_property
     def cache(self) -> Path | None:
         """The folder for caches; None without a home."""
-        home = self.environment.get("HOME", "")
-        root = self.environment.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else "")
+        root = self._of_user("XDG_CACHE_HOME", ".cache")
         return Path(root) / "sbatchgen" if root.startswith("/") else None
 
     def profiles(self) -> Iterator[tuple[str, Path]]:
         """Name and file of every profile; the first one of a name is used."""
-        first = self.folders("profiles")
-        rest = [folder for folder in self.folders("profiles") if folder not in first] if self.sites else []
-        for folder in (*first, *rest):
+        for folder in self.folders("profiles", self.sites):
             for file in sorted(folder.glob("*.yaml")):
                 if self._is_profile(file):
                     yield file.stem, file
 
     def _is_profile(self, file: Path) -> bool:
         root = file.parents[1]
-        trust = root if root in vars(self).get("sites", {}).values() else self._roots.get(root)
-        return isfile(file) and (trust is None or self._counts(file, trust, [("it", file)]))  # noqa: PTH113
+        trust = self._roots.get(root, root)
+        is_bundled = file.parent == bundled("profiles")
+        return isfile(file) and (is_bundled or self._is_safe(file, trust, [("it", file)]))  # noqa: PTH113
 
     def profile(self, name: str) -> Path:
-        """The file of a profile, by name or by path.
+        """Return the file of a profile, by name or by path.
 
         Raises:
-            DocumentError: There is none.
+            DocumentError: There is no such profile.
         """
         if is_file_name(name):
             path = self.folder / name
@@ -186,11 +191,10 @@ class Places:
             return Path(name)
         if file := self._profile(name) or (self._profile(name) if name and self.sites else None):
             return file
-        folders = ", ".join(map(str, self.folders("profiles")))
-        what = f"no profile '{name}' in {folders}"
-        for beside in (f"./{name}.yaml", f".sbatchgen/profiles/{name}.yaml"):
-            if (self.folder / beside).is_file():
-                raise DocumentError.of(what, fix=f"name its file: {beside}")
+        what = f"no profile '{name}' in {', '.join(map(str, self.folders('profiles')))}"
+        for near in (f"./{name}.yaml", f".sbatchgen/profiles/{name}.yaml"):
+            if (self.folder / near).is_file():
+                raise DocumentError.of(what, fix=f"name its file: {near}")
         raise DocumentError.of(what, fix=did_you_mean(name, dict(self.profiles())))
 
     def _profile(self, name: str) -> Path | None:
@@ -207,6 +211,5 @@ def _inside(folder: Path) -> Iterator[tuple[str, Path]]:
             folders.clear()
             continue
         seen.add(real)
-        for name in (*folders, *files):
-            path = Path(here) / name
+        for path in (Path(here, name) for name in (*folders, *files)):
             yield f"{path.relative_to(folder)} in it", path

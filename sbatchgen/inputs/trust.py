@@ -9,24 +9,21 @@ from pathlib import Path
 
 
 def doubt(path: Path) -> str:
-    """Who else can write a file or folder; empty if only the user and root can, or if it does not exist."""
+    """Say who else can write a file or folder; "" if only the user and root can, or if it does not exist."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return ""
-    if found.st_uid not in (0, os.geteuid()):
-        return f"belongs to another user ({user_name(found.st_uid)})"
-    if stat.S_ISLNK(found.st_mode):
+    if status.st_uid not in (0, os.geteuid()):
+        return f"belongs to another user ({user_name(status.st_uid)})"
+    if stat.S_ISLNK(status.st_mode):
         return _doubt_of_link(path)
-    if found.st_mode & stat.S_IWOTH:
+    if status.st_mode & stat.S_IWOTH:
         return "can be written by everybody"
-    return _doubt_of_group(path, found.st_gid) if found.st_mode & stat.S_IWGRP else ""
-
-
-def _doubt_of_group(path: Path, group: int) -> str:
-    if not _is_private(group):
-        return f"can be written by the group {_group(group)}"
-    return "can be written by others in its access list (ACL)" if _has_acl(path) else ""
+    is_shared = status.st_mode & stat.S_IWGRP
+    if is_shared and not _is_private(status.st_gid):
+        return f"can be written by the group {_group(status.st_gid)}"
+    return "can be written by others in its access list (ACL)" if is_shared and _has_acl(path) else ""
 
 
 def _doubt_of_link(path: Path) -> str:
@@ -34,17 +31,17 @@ def _doubt_of_link(path: Path) -> str:
     target = Path(os.path.realpath(path))
     if target.is_symlink():  # a circle of links
         return ""
-    if told := doubt(target.parent):
-        return f"is a link into {target.parent}, which {told}"
-    told = doubt(target)
-    return f"is a link to {target}, which {told}" if told else ""
+    for how, place in (("into", target.parent), ("to", target)):
+        if reason := doubt(place):
+            return f"is a link {how} {place}, which {reason}"
+    return ""
 
 
 def chmod_helps(path: Path) -> bool:
     """Whether the user owns the path, and it is not a shared folder like /tmp."""
-    found = path.lstat()
-    sticky = found.st_mode & stat.S_ISVTX
-    return found.st_uid == os.geteuid() and not sticky and not path.is_symlink()
+    status = path.lstat()
+    sticky = status.st_mode & stat.S_ISVTX
+    return status.st_uid == os.geteuid() and not sticky and not path.is_symlink()
 
 
 @functools.cache
@@ -66,7 +63,7 @@ def _has_acl(path: Path) -> bool:
     """Whether there is an access list; the group's bits are then the most that it may allow."""
     try:
         return "system.posix_acl_access" in os.listxattr(path)
-    except (AttributeError, OSError):  # not on Linux, or the file system has none
+    except (AttributeError, OSError):  # not on Linux, or a file system without them
         return False
 
 

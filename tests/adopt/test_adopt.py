@@ -1,7 +1,7 @@
 """Scripts turned into jobs: what the new script asks of Slurm and starts is what the old one did.
 
 `tests/fixtures/originals` has the shapes of the jobs of the five tutorials, as tests/fixtures/tutorials.yaml names
-them; of three, no sbatch file is published, and their command stands in one.
+them; three are published as a command alone, which is put into an sbatch file here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sbatchgen.adopt import report
+from sbatchgen.adopt import account
 from sbatchgen.errors import DocumentError
 from sbatchgen.job.launches import Launch
 from sbatchgen.job.script import JobScript
@@ -34,7 +34,7 @@ CLASSES = {"understood", "kept", "mended", "dropped", "lost"}
 
 
 def asked(text: str) -> dict[str, str]:
-    """What sbatchgen's reader finds, with times in minutes and --ntasks as the tasks of each node."""
+    """Return what sbatchgen's reader finds, with times in minutes and --ntasks as the tasks of each node."""
     script = read(text, slurm="22.05")
     options = {name: use.value or "" for name, use in script.options.items()}
     if "time" in options:
@@ -50,7 +50,7 @@ def as_per_node(options: dict[str, str]) -> dict[str, str]:
 
 
 def by_sbatch(options: Mapping[str, str]) -> dict[str, str]:
-    """What sbatch says, with paths as they count from its folder, which is another each time."""
+    """Return what sbatch reads, with paths relative to its folder, which differs each time."""
     return as_per_node({name: re.sub(r"/\S*/oracle-\w+/", "", text) for name, text in options.items()})
 
 
@@ -60,7 +60,7 @@ def training(text: str) -> Launch:
 
 
 def started(text: str) -> tuple[object, ...]:
-    """How many processes of what, with which arguments."""
+    """Return the numbers of nodes and processes, the program and its arguments."""
     launch = training(text)
     words = [launch.program.body.text_of(word) for word in launch.program.words]
     if words[0].startswith(("python", "env")):
@@ -73,15 +73,15 @@ def started(text: str) -> tuple[object, ...]:
 def test_the_script_asks_slurm_for_the_same(
     folder: Path, command: Command, oracle: Callable[..., Any]
 ) -> None:
-    """As sbatchgen reads it, and as sbatch does; what has no name has that of its file."""
+    """As sbatchgen reads it, and as sbatch does; a job without a name has that of its file."""
 
     def check(path: Path) -> None:
         text = path.read_text()
-        found = adopted(text, path.name)
-        assert not found.lost
-        for name, content in found.files.items():
+        adoption = adopted(text, path.name)
+        assert not adoption.lost
+        for name, content in adoption.files.items():
             (folder / name).write_text(content)
-        rendered = command("render", found.file)
+        rendered = command("render", adoption.file)
         assert rendered.status == 0, rendered.err
         assert asked(rendered.out) == {"job-name": path.name, **asked(text)}
         old, new = (by_sbatch(oracle(one).options) for one in (text, rendered.out))
@@ -124,10 +124,10 @@ def test_what_the_tutorials_jobs_start() -> None:
     ],
 )
 def test_defects_that_are_named(name: str, rules: set[str]) -> None:
-    found = adopted((FIXTURES / "originals" / name).read_text(), name)
-    assert rules <= {one.rule for one in found.mended}
-    assert {found.lines[one.place.line] for one in found.mended} == {"mended"}
-    assert not {one.rule for one in found.mended} & {one.rule for one in found.left}
+    adoption = adopted((FIXTURES / "originals" / name).read_text(), name)
+    assert rules <= {finding.rule for finding in adoption.mended}
+    assert {adoption.lines[finding.place.line] for finding in adoption.mended} == {"mended"}
+    assert not {finding.rule for finding in adoption.mended} & {finding.rule for finding in adoption.left}
 
 
 def test_every_line_of_every_script_is_accounted_for() -> None:
@@ -138,22 +138,22 @@ def test_every_line_of_every_script_is_accounted_for() -> None:
         nonlocal refused
         text = path.read_bytes().decode("utf-8", "surrogateescape")
         try:
-            found = adopted(text, path.name)
+            adoption = adopted(text, path.name)
         except DocumentError:
             refused += 1
             return
         filled = [number for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
-        assert sorted(found.lines) == filled
-        assert {*found.lines.values()} <= CLASSES
-        told = {line for row in found.rows for line in row.lines}
-        assert told >= set(filled)
-        read_by_slurm = {one.line for one in read(text).directives if one.kind in READ}
-        assert not [row for row in found.rows if row.what == "comment" and read_by_slurm & {*row.lines}]
-        assert report.as_text(found)
-        assert all(row.what for row in found.rows)
-        if not found.lost:  # nothing was taken over that render would refuse
-            assert found.rendered
-            assert started(found.rendered)
+        assert sorted(adoption.lines) == filled
+        assert {*adoption.lines.values()} <= CLASSES
+        with_remark = {line for row in adoption.rows for line in row.lines}
+        assert with_remark >= set(filled)
+        read_by_slurm = {directive.line for directive in read(text).directives if directive.kind in READ}
+        assert not [row for row in adoption.rows if row.what == "comment" and read_by_slurm & {*row.lines}]
+        assert account.as_text(adoption)
+        assert all(row.what for row in adoption.rows)
+        if not adoption.lost:  # nothing was taken over that render would refuse
+            assert adoption.rendered
+            assert started(adoption.rendered)
 
     hold(check, ((path,) for path in SCRIPTS))
     assert refused < len(SCRIPTS) / 4
@@ -161,16 +161,16 @@ def test_every_line_of_every_script_is_accounted_for() -> None:
 
 def test_the_command_writes_two_files_that_render(folder: Path, command: Command) -> None:
     Path("old.slurm").write_text((FIXTURES / "originals/msu-single_node.slurm").read_text())
-    found = command("adopt", "old.slurm", "--to", "new")
-    assert (found.status, found.out) == (0, "")
-    assert "now: sbatchgen render new/old.yaml" in found.err
+    result = command("adopt", "old.slurm", "--to", "new")
+    assert (result.status, result.out) == (0, "")
+    assert "now: sbatchgen render new/old.yaml" in result.err
     assert sorted(path.name for path in Path("new").iterdir()) == ["old-cluster.yaml", "old.yaml"]
     assert "#SBATCH --job-name=pytorch_mnist\n" in command("render", "new/old.yaml").out
     assert command("lint", "--no-shellcheck", "old.slurm").status == 0
 
     again = command("adopt", "old.slurm", "--to", "new")
     assert again.status == 3
-    assert "is there already" in again.err
+    assert "exists already" in again.err
     assert command("adopt", "old.slurm", "--to", "new", "--force").status == 0
 
 
@@ -178,10 +178,10 @@ def test_the_command_stops_where_something_would_be_lost(folder: Path, command: 
     Path("old.slurm").write_text(
         "#!/bin/bash\n#SBATCH -N1 -n1 -t 10:00:00\npython t.py\ncp model.pt /archive\n"
     )
-    found = command("adopt", "old.slurm")
-    assert (found.status, found.out) == (3, "")
-    assert "4         lost " in found.err
-    assert "fix: leave them out: --partly" in found.err
+    result = command("adopt", "old.slurm")
+    assert (result.status, result.out) == (3, "")
+    assert "4         lost " in result.err
+    assert "fix: leave them out: --partly" in result.err
 
     partly = command("adopt", "old.slurm", "--partly")
     assert partly.status == 0
@@ -190,18 +190,18 @@ def test_the_command_stops_where_something_would_be_lost(folder: Path, command: 
         "# old-cluster.yaml",
     ]
 
-    told = json.loads(command("adopt", "old.slurm", "--format", "json").out)
-    assert told["lines"] == {"1": "understood", "2": "understood", "3": "understood", "4": "lost"}
-    assert [row["became"] for row in told["rows"]][-1] == "lost"
+    account = json.loads(command("adopt", "old.slurm", "--format", "json").out)
+    assert account["lines"] == {"1": "understood", "2": "understood", "3": "understood", "4": "lost"}
+    assert [row["outcome"] for row in account["rows"]][-1] == "lost"
 
 
 def test_a_hostile_script_prints_no_control_character(folder: Path, command: Command) -> None:
     Path("old.slurm").write_text(
         "#!/bin/bash\n#SBATCH -N1 -J a\x1b[31mb\necho \x1b]0;x\x07\npython t.py --x \x1b[2J\n"
     )
-    found = command("adopt", "old.slurm", "--partly")
-    assert found.status == 0
-    assert "\x1b" not in found.out + found.err
+    result = command("adopt", "old.slurm", "--partly")
+    assert result.status == 0
+    assert "\x1b" not in result.out + result.err
 
 
 SHOW = """
@@ -232,11 +232,11 @@ echo done
 def test_both_scripts_do_the_same_on_a_real_slurm(cluster: Cluster, tmp_path: Path) -> None:
     """The old script and the new one: argument for argument, folder and numbers of each process."""
     text = OLD.format(python=Path(sys.executable).parent)
-    found = adopted(text)
-    assert not found.lost
+    adoption = adopted(text)
+    assert not adoption.lost
     cluster.put("adopt/show.py", SHOW)
     seen = []
-    for name, script in (("old", text), ("new", found.rendered)):
+    for name, script in (("old", text), ("new", adoption.rendered)):
         left = cluster.put(f"adopt/{name}/.keep", "").parent
         path = cluster.put(f"adopt/{name}.slurm", script)
         ended = cluster.run(

@@ -1,4 +1,4 @@
-"""What becomes of single lines: kept, understood, mended, dropped or lost."""
+"""The outcomes of single lines: kept, understood, mended, dropped or lost."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tests.tables import hold
 
 
 def of_body(body: str, *directives: str) -> Adoption:
-    """What becomes of a body below three directives; they are lines 2 to 4."""
+    """Adopt a body after three directives, which are lines 2 to 4."""
     head = ["--nodes=1", "--ntasks-per-node=1", "--time=1:00:00", *directives]
     return adopted("".join(["#!/bin/bash\n", *(f"#SBATCH {line}\n" for line in head), body, "\n"]))
 
 
-def job(found: Adoption) -> dict[str, Any]:
-    assert not found.lost, found.lost
-    return dict(yaml.safe_load(found.job))
+def job(adoption: Adoption) -> dict[str, Any]:
+    assert not adoption.lost, adoption.lost
+    return dict(yaml.safe_load(adoption.job))
 
 
-def profile(found: Adoption) -> dict[str, Any]:
-    assert not found.lost, found.lost
-    return dict(yaml.safe_load(found.profile))
+def profile(adoption: Adoption) -> dict[str, Any]:
+    assert not adoption.lost, adoption.lost
+    return dict(yaml.safe_load(adoption.profile))
 
 
 KEPT = [  # a body, and the lines of setup
@@ -70,11 +70,11 @@ KEPT = [  # a body, and the lines of setup
 
 
 @pytest.mark.parametrize(("body", "setup"), KEPT, ids=[body for body, _ in KEPT])
-def test_what_stays_as_it_stands(body: str, setup: list[str]) -> None:
-    found = profile(of_body(body))
-    assert found["setup"] == setup
-    assert found.get("runtime", "host") == "host"
-    assert "modules" not in found
+def test_what_stays_unchanged(body: str, setup: list[str]) -> None:
+    facts = profile(of_body(body))
+    assert facts["setup"] == setup
+    assert facts.get("runtime", "host") == "host"
+    assert "modules" not in facts
 
 
 UNDERSTOOD: list[
@@ -137,17 +137,17 @@ UNDERSTOOD: list[
 
 def test_what_is_understood() -> None:
     def check(body: str, keys: dict[str, Any], facts: dict[str, Any]) -> None:
-        found = of_body(body)
-        assert {key: job(found).get(key) for key in keys} == keys
-        assert {key: profile(found).get(key) for key in facts} == facts
-        assert "setup" not in profile(found)
+        adoption = of_body(body)
+        assert {key: job(adoption).get(key) for key in keys} == keys
+        assert {key: profile(adoption).get(key) for key in facts} == facts
+        assert "setup" not in profile(adoption)
 
     hold(check, UNDERSTOOD)
 
 
-LOST = [  # a body, the line, and what is said
-    ("python a.py &\npython b.py &\nwait", 5, "a second step"),
-    ("srun python a.py\nsrun python b.py", 5, "a second step"),
+LOST = [  # a body, the line, and the reason
+    ("python a.py &\npython b.py &\nwait", 5, "a second training step"),
+    ("srun python a.py\nsrun python b.py", 5, "a second training step"),
     ("python t.py\ncp model.pt /archive", 6, "runs after the training"),
     ("python t.py\nnvidia-smi > usage", 6, "runs after the training"),
     ("python t.py\nsed -i s/a/b/ log", 6, "runs after the training"),
@@ -160,9 +160,9 @@ LOST = [  # a body, the line, and what is said
     ("mpirun -np 4 python t.py", 5, "write srun for it"),
     ("uv run --with x python t.py", 5, "uv sync --with prepares"),
     ("numactl -N0 python t.py", 5, "--cpu-bind"),
-    ("python t.py --id $SLURM_JOB_ID", 5, "what the text does not tell"),
-    ("python t.py --config $SCRATCH/c.yaml", 5, "what the text does not tell"),
-    ('python t.py "$@"', 5, "what the script is given"),
+    ("python t.py --id $SLURM_JOB_ID", 5, "what is known only when the job runs"),
+    ("python t.py --config $SCRATCH/c.yaml", 5, "what is known only when the job runs"),
+    ('python t.py "$@"', 5, "the script's own arguments"),
     ("python t.py < data", 5, "into the trainer"),
     ("timeout 1h python t.py", 5, "timeout around"),
     ("python3.11 t.py", 5, "python3.11"),
@@ -183,13 +183,13 @@ LOST = [  # a body, the line, and what is said
 ]
 
 
-def test_what_has_no_place_is_told_at_its_line() -> None:
+def test_what_has_no_place_is_reported_at_its_line() -> None:
     def check(body: str, line: int, what: str) -> None:
-        found = of_body(body)
-        told = [row for row in found.lost if what in row.what]
-        assert told, [row.what for row in found.lost]
-        assert found.lines[told[0].lines[0]] == "lost"
-        assert line in told[0].lines
+        adoption = of_body(body)
+        rows = [row for row in adoption.lost if what in row.what]
+        assert rows, [row.what for row in adoption.lost]
+        assert adoption.lines[rows[0].lines[0]] == "lost"
+        assert line in rows[0].lines
 
     hold(check, LOST)
 
@@ -218,20 +218,22 @@ def test_a_cd_that_fails_does_not_train_elsewhere(tmp_path: Path) -> None:
 
 def test_threads_that_the_old_script_did_not_set() -> None:
     """torchrun sets 1 for several processes, and a single process takes all CPUs; the new script sets a share."""
-    for body, told in (("python t.py", True), ("export OMP_NUM_THREADS=4\npython t.py", False)):
+    for body, noted in (("python t.py", True), ("export OMP_NUM_THREADS=4\npython t.py", False)):
         notes = of_body(body, "--cpus-per-task=8").notes
-        assert any(note.startswith("OMP_NUM_THREADS is 8 ") for note in notes) is told, notes
+        assert any(note.startswith("OMP_NUM_THREADS is 8 ") for note in notes) is noted, notes
 
 
 def test_a_rendered_script_names_its_job() -> None:
     text = (FIXTURES.parent / "golden/ddp-msu.sh").read_text()
     with pytest.raises(DocumentError) as error:
         adopted(text)
-    assert [(one.at, one.fix) for one in error.value.problems] == [("old.slurm:2", "sbatchgen render ddp")]
+    assert [(problem.at, problem.fix) for problem in error.value.problems] == [
+        ("old.slurm:2", "sbatchgen render ddp")
+    ]
 
 
 @pytest.mark.parametrize(
-    ("directive", "asks", "became"),
+    ("directive", "asks", "outcome"),
     [
         ("--time=24", "#SBATCH --time=0-00:24:00", "mended"),
         ("--time=24:00", "#SBATCH --time=0-00:24:00", "mended"),
@@ -240,34 +242,34 @@ def test_a_rendered_script_names_its_job() -> None:
         ("--output=$HOME/x.out", "", "mended"),
     ],
 )
-def test_a_directive_is_what_slurm_reads_today(directive: str, asks: str, became: str) -> None:
-    found = adopted(f"#!/bin/bash\n#SBATCH --nodes=1 --ntasks=1\n#SBATCH {directive}\npython t.py\n")
-    assert not found.lost
-    assert found.lines[3] == became
-    assert asks in found.rendered
-    assert asks or "--output" not in found.rendered
+def test_a_directive_is_what_slurm_reads_today(directive: str, asks: str, outcome: str) -> None:
+    adoption = adopted(f"#!/bin/bash\n#SBATCH --nodes=1 --ntasks=1\n#SBATCH {directive}\npython t.py\n")
+    assert not adoption.lost
+    assert adoption.lines[3] == outcome
+    assert asks in adoption.rendered
+    assert asks or "--output" not in adoption.rendered
 
 
 def test_what_slurm_ignores_stays_out() -> None:
-    found = of_body("hostname\n#SBATCH --nodes=4\n# SBATCH --mem=4G\npython t.py")
-    assert (found.lines[6], found.lines[7]) == ("mended", "dropped")
-    assert "--nodes=1\n" in found.rendered
-    assert "--mem" not in found.rendered
+    adoption = of_body("hostname\n#SBATCH --nodes=4\n# SBATCH --mem=4G\npython t.py")
+    assert (adoption.lines[6], adoption.lines[7]) == ("mended", "dropped")
+    assert "--nodes=1\n" in adoption.rendered
+    assert "--mem" not in adoption.rendered
 
 
 def test_tasks_that_start_nothing_give_their_cpus_to_the_one_that_does() -> None:
     text = "#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=4 -c 8 --gpus-per-node=4 -t 1:0:0\n"
     text += "torchrun --nnodes=2 --nproc_per_node=4 t.py\n"
-    found = adopted(text)
-    assert not found.lost
-    assert found.lines[2] == "mended"
-    assert "--ntasks-per-node=1\n#SBATCH --cpus-per-task=32\n" in found.rendered
+    adoption = adopted(text)
+    assert not adoption.lost
+    assert adoption.lines[2] == "mended"
+    assert "--ntasks-per-node=1\n#SBATCH --cpus-per-task=32\n" in adoption.rendered
 
 
 def test_a_secret_is_not_copied() -> None:
-    found = of_body("export HF_TOKEN=hf_AbCdEfGhIjKlMnOpQrStUvWxYz0123456789\npython t.py")
-    assert job(found)["env"] == {"HF_TOKEN": None}
-    assert "hf_AbCd" not in found.job + found.profile + "".join(
-        row.what for row in found.rows if "SB" not in row.what
+    adoption = of_body("export HF_TOKEN=hf_AbCdEfGhIjKlMnOpQrStUvWxYz0123456789\npython t.py")
+    assert job(adoption)["env"] == {"HF_TOKEN": None}
+    assert "hf_AbCd" not in adoption.job + adoption.profile + "".join(
+        row.what for row in adoption.rows if "SB" not in row.what
     )
-    assert found.lines[5] == "mended"
+    assert adoption.lines[5] == "mended"

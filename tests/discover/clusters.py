@@ -18,7 +18,7 @@ class Imaginary:
         nodes, partitions, gres, extra: Of the Controller.
         expected: All keys of each partition.
         limits: All keys of limits.
-        told: What comments say.
+        comments: Parts of comments in the file.
         at_first: What an administrator types once it is up.
     """
 
@@ -28,7 +28,7 @@ class Imaginary:
     gres: str = ""
     extra: str = ""
     limits: Mapping[str, Any] = field(default_factory=dict)
-    told: tuple[str, ...] = ()
+    comments: tuple[str, ...] = ()
     at_first: tuple[tuple[str, ...], ...] = ()
 
 
@@ -68,7 +68,7 @@ DGX = Imaginary(
             "features": ("h100", "ib", "nvme"),
         },
     },
-    told=("JobRequeue=0", "KillWait=45 sec", "PreemptMode=REQUEUE, GraceTime=120 s", "240000M per GPU"),
+    comments=("JobRequeue=0", "KillWait=45 sec", "PreemptMode=REQUEUE, GraceTime=120 s", "240000M per GPU"),
 )
 MIXED = Imaginary(
     nodes="NodeName=h[1-2] CPUs=96 RealMemory=1000000 Gres=gpu:h100:8\n"
@@ -168,7 +168,7 @@ SHARDS = Imaginary(
             "shards_per_gpu": 10,
         },
     },
-    told=("slurm.conf gives these GPUs no type; gres.conf may.",),
+    comments=("slurm.conf gives these GPUs no type; gres.conf may.",),
 )
 CPUS = Imaginary(
     nodes="NodeName=c[001-200] CPUs=128 Sockets=2 CoresPerSocket=32 ThreadsPerCore=2 RealMemory=257000",
@@ -223,7 +223,7 @@ HIDDEN = Imaginary(
         "off": {"nodes": "g1", "nodes_max": 1, **_G, "state": "down"},
         "empty": {},
     },
-    told=(
+    comments=(
         "No partition is the default one",
         "Hidden: sinfo shows it with --all only.",
         "Only for groups root.",
@@ -238,7 +238,7 @@ CLOUD = Imaginary(
     partitions="PartitionName=cloud Nodes=cloud[1-20] Default=YES MaxTime=8:00:00",
     extra="PrivateData=none",
     expected={"cloud": {"time_max": 28800, "nodes": "cloud[1-20]", "nodes_max": 20}},
-    told=(
+    comments=(
         "Slurm hides 20 of 20 nodes (960 CPUs in all, 48 on average)",
         "are not known; ask an administrator",
     ),
@@ -318,7 +318,7 @@ PRIVATE = Imaginary(
     partitions="PartitionName=gpu Nodes=p[1-4] Default=YES MaxTime=8:00:00",
     extra="PrivateData=nodes",
     expected={"gpu": {"time_max": 28800, "nodes": "p[1-4]", "nodes_max": 4}},
-    told=("Slurm hides 4 of 4 nodes (256 CPUs in all, 64 on average)", "PrivateData=nodes"),
+    comments=("Slurm hides 4 of 4 nodes (256 CPUs in all, 64 on average)", "PrivateData=nodes"),
 )
 CLUSTERS = {
     "dgx": DGX,

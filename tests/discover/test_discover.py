@@ -1,4 +1,4 @@
-"""Profiles of real controllers: every fact that a test put in is found, or named as unknown, and none is wrong."""
+"""Profiles of real controllers: every fact of a test is found, or reported as unknown, and no fact is wrong."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from sbatchgen.discover.cluster import ask
-from sbatchgen.discover.profile import text
+from sbatchgen.discover.facts import text
 from sbatchgen.inputs.document import Document, decode
 from sbatchgen.inputs.profile import NodeShape, Partition, Profile
 from sbatchgen.inputs.search import Places
@@ -25,7 +25,7 @@ TODAY = "2026-01-31"
 
 
 class Discovered(NamedTuple):
-    """A profile, the controller that it is of, and what it has to say."""
+    """A profile, its controller, and the facts that it must have."""
 
     controller: Controller
     imaginary: Imaginary
@@ -86,7 +86,7 @@ def shown(found: Discovered) -> bool:
     return found.imaginary is not CLUSTERS["cloud"] or found.release == "22.05"
 
 
-def test_every_fact_is_found_and_none_is_wrong(found: Discovered) -> None:
+def test_every_fact_is_found_and_no_fact_is_wrong(found: Discovered) -> None:
     if not shown(found):
         (facts,) = (written(found.profile, name) for name in found.profile.value.partitions)
         assert (facts["gpus_per_node"], facts["gpu_types"], facts["features"]) == (4, {"t4": 4}, ("t4",))
@@ -103,8 +103,8 @@ def test_settings_and_what_no_key_holds(found: Discovered) -> None:
     assert str(found.profile.value.slurm).startswith(found.release)
     assert found.profile.value.gres_types == ("gpu", "shard")
     if shown(found):
-        for said in found.imaginary.told:
-            assert said in found.text
+        for comment in found.imaginary.comments:
+            assert comment in found.text
 
 
 def test_the_file_is_short_and_clean(found: Discovered) -> None:

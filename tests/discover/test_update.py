@@ -10,7 +10,7 @@ import pytest
 
 from sbatchgen.discover.cluster import LiveCluster
 from sbatchgen.discover.comparison import Difference, differences
-from sbatchgen.discover.profile import text
+from sbatchgen.discover.facts import text
 from sbatchgen.discover.shapes import MEMORY_DIFFERS
 from sbatchgen.discover.update import updated
 from sbatchgen.inputs.document import decode
@@ -134,7 +134,9 @@ def test_the_lines_of_staff_stay(controller: Controller, command: Command, folde
     assert (again.out, file.read_text()) == ("", after)
 
 
-def test_what_is_stale_is_told_with_its_line(controller: Controller, command: Command, folder: Path) -> None:
+def test_a_stale_value_is_reported_with_its_line(
+    controller: Controller, command: Command, folder: Path
+) -> None:
     (folder / "ours.yaml").write_text(STAFF.replace("  cpu:", "  gone: {}\n  cpu:"))
     plain = command("profile", "check", "./ours.yaml")
     done = command("profile", "check", "./ours.yaml", "--live")
@@ -176,7 +178,7 @@ def test_what_makes_no_sense_is_refused(command: Command, arguments: tuple[str, 
     assert command("profile", "discover", *arguments).status == 2
 
 
-def test_bytes_that_are_no_utf8_are_not_written_anew(
+def test_a_profile_that_is_not_utf8_is_not_written(
     controller: Controller, command: Command, folder: Path
 ) -> None:
     old = STAFF.encode() + b"# \xff\n"
@@ -261,7 +263,7 @@ def test_many_kinds_of_nodes() -> None:
     assert MEMORY_DIFFERS in made
 
 
-def test_a_slurm_that_tells_little() -> None:
+def test_a_slurm_that_shows_little() -> None:
     made = text(live("PartitionName=p State=UP\n", plugin_options=None), {"PATH": ""}, name="x", today=TODAY)
     profile = decode(made, Profile, name="made").value
     assert (profile.slurm, [*profile.partitions]) == (None, ["p"])
@@ -293,7 +295,7 @@ QOS = Qos(time_max=Duration(43200), nodes_max=4, gpus_max=64, deny_on_limit=True
 
 
 @pytest.mark.parametrize(
-    ("enforced", "told"),
+    ("enforced", "limits"),
     [
         ("associations,limits", {"time_max": 43200, "nodes_max": 4, "gpus_max": 64, "deny_on_limit": True}),
         ("associations,qos", {}),
@@ -301,7 +303,7 @@ QOS = Qos(time_max=Duration(43200), nodes_max=4, gpus_max=64, deny_on_limit=True
         ("none", None),
     ],
 )
-def test_accounts_and_the_qos_that_slurm_enforces(enforced: str, told: dict[str, object] | None) -> None:
+def test_accounts_and_the_qos_that_slurm_enforces(enforced: str, limits: dict[str, object] | None) -> None:
     mine = [Account(name="ml", partition="gpu", qos=("normal", "high"), default_qos="normal")]
     cluster = live(
         "PartitionName=p State=UP",
@@ -313,15 +315,15 @@ def test_accounts_and_the_qos_that_slurm_enforces(enforced: str, told: dict[str,
     profile = decode(made, Profile, name="made").value
     assert profile.limits.enforce_qos == ("qos" in enforced)
     found = profile.qos
-    assert [*found] == ([] if told is None else ["high"])
+    assert [*found] == ([] if limits is None else ["high"])
     for high in found.values():
         expected = {"time_max": None, "nodes_max": None, "gpus_max": None, "deny_on_limit": False} | (
-            told or {}
+            limits or {}
         )
         assert {key: getattr(high, key) for key in expected} == expected
-        assert high.overrides == (("time_max",) if told else ())
+        assert high.overrides == (("time_max",) if limits else ())
     assert "# ml in partition gpu: QOS normal, high, by default normal" in made
-    assert ("# QOS are not enforced" in made) == (told is None)
+    assert ("# QOS are not enforced" in made) == (limits is None)
 
 
 def test_hostile_names_are_left_out_or_quoted() -> None:
@@ -417,7 +419,7 @@ def test_what_is_stale_is_brought_up_to_date(own: str, after: str) -> None:
 
 
 @pytest.mark.parametrize("own", ["time_max: 1-00:00:00", "accounts: [ml]", "shapes: [{gpus_per_node: 4}]"])
-def test_a_limit_that_is_gone_is_told(own: str) -> None:
+def test_a_limit_that_is_gone_is_reported(own: str) -> None:
     made, by_hand = update(f"name: a\nurl: x\nchecked: x\npartitions:\n  gpu:\n    {own} # ours\n", CLUSTER)
     assert f"\n    {own} # ours\n" in made
     assert [one.path[-1] for one in by_hand] == [own.partition(":")[0]]

@@ -93,7 +93,7 @@ def test_names_that_a_shell_would_read_are_not_offered(folder: Path) -> None:
     assert completed("sbatchgen render ddp --profile zz --partition ", folder) == ["zz.1"]
 
 
-def test_completion_says_nothing_of_what_fails(folder: Path) -> None:
+def test_completion_is_silent_about_failures(folder: Path) -> None:
     for words in ("sbatchgen logs /**/", "sbatchgen logs [", "sbatchgen logs '"):
         assert completed(words, folder) == []
     gone = folder / "gone"
@@ -148,7 +148,7 @@ def on_terminal(program: list[str], typed: str, environment: Mapping[str, str]) 
         os.close(theirs)
         os.write(ours, typed.encode())
         said = b""
-        with contextlib.suppress(OSError):  # nobody has the terminal any more
+        with contextlib.suppress(OSError):  # no process has the terminal any more
             while piece := os.read(ours, 4096):
                 said += piece
         running.wait()

@@ -150,7 +150,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("lines", "says", "fix"), FAULTS, ids=[line[:40] for line, _, _ in FAULTS])
-def test_a_wrong_profile_is_told_once_with_its_line(
+def test_a_wrong_profile_is_reported_once_with_its_line(
     command: Command, lines: str, says: str, fix: str
 ) -> None:
     Path("mine.yaml").write_text(WRONG + lines + "\n")
@@ -182,7 +182,7 @@ def test_a_profile_with_the_name_of_a_bundled_one_is_warned_of(command: Command)
     assert command("profile", "check", "./msu.yaml").err == ""
 
 
-def test_where_profiles_were_looked_for_is_told(command: Command, folder: Path) -> None:
+def test_an_unknown_profile_names_the_folders_of_the_search(command: Command, folder: Path) -> None:
     Path("sbatchgen.yaml").touch()
     Path(".sbatchgen/profiles").mkdir(parents=True)
     done = command("profile", "check", "msuu")

@@ -151,7 +151,7 @@ example          venv       cpu          ok      -       -            -
         assert result.status == 0, result.err
 
 
-def test_what_is_wrong_in_a_pack_is_told_once(package: Path, folder: Path, command: Command) -> None:
+def test_a_problem_of_a_pack_is_reported_once(package: Path, folder: Path, command: Command) -> None:
     for kind, name, text in (
         ("profiles", "a.yaml", PROFILE.replace("site.sh.j2", "none.sh.j2")),
         ("profiles", "b.yaml", "name: b\n"),
@@ -178,7 +178,7 @@ def test_a_real_slurm_accepts_the_jobs_of_a_pack(
     command: Command,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And refuses those of a profile that names what the cluster has not."""
+    """And refuses those of a profile that names a partition that is gone."""
     controller = controller_factory(
         nodes=NODES, partitions=PARTITIONS, gres="NodeName=g[1-4] Name=gpu Count=4"
     )

@@ -91,7 +91,7 @@ def test_a_file_in_a_parent_folder_of_another_user_is_left_out(
         (".sbatchgen/profiles/own.yaml", ".sbatchgen/profiles/own.yaml: it"),
     ],
 )
-def test_what_everybody_can_write_is_left_out_and_told_once(
+def test_what_everybody_can_write_is_left_out_and_reported_once(
     project: Path, command: Command, path: str, why: str
 ) -> None:
     write(project / ".sbatchgen/templates/sub/part.j2", "")
@@ -122,7 +122,7 @@ def test_a_folder_for_all_is_no_place_for_a_project(project: Path, command: Comm
     result = command("render", "ddp")
     assert "planted" not in result.out
     assert "sbatchgen.yaml: its folder can be written by everybody\n" in result.err
-    assert "chmod" not in result.err  # nobody should take /tmp away from the others
+    assert "chmod" not in result.err  # no user should take /tmp away from the others
 
 
 def test_a_folder_of_the_users_own_in_one_for_all_is_fine(
@@ -257,7 +257,7 @@ def test_the_project_above_one_that_is_left_out_counts(
     assert f"  at:  {below}\n" in result.err
 
 
-def test_each_that_was_left_out_is_told_with_its_fix(
+def test_each_file_that_was_left_out_is_reported_with_its_fix(
     project: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     roots = [project / f"site {number}" for number in range(2)]

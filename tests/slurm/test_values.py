@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from sbatchgen.discover import profile
+from sbatchgen.discover import facts
 from sbatchgen.discover.cluster import LiveCluster
 from sbatchgen.errors import SbatchgenError
 from sbatchgen.sbatch.array import indices
@@ -156,7 +156,7 @@ def read_all(answers: Answers) -> Iterator[object]:
         settings=settings, partitions=partitions, nodes=nodes, qos=accounts.qos({}), user="me",
         accounts=accounts.accounts("me", "test", {}), plugin_options=(),
     )  # fmt: skip
-    yield profile.text(cluster, {}, name="x", today="2026-01-31")
+    yield facts.text(cluster, {}, name="x", today="2026-01-31")
 
 
 def test_answers_with_nonsense_are_read_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:

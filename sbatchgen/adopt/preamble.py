@@ -1,4 +1,4 @@
-"""What stands before the training -> modules, runtime, variables, and setup that stays as it is."""
+"""The lines before the training -> modules, runtime and env; the rest stays as setup."""
 
 from __future__ import annotations
 
@@ -17,21 +17,17 @@ if TYPE_CHECKING:
 
 _MEETING = ("MASTER_ADDR", "MASTER_PORT", "MST_ADDR")
 _RENDEZVOUS = ("rdzv-id", "rdzv-endpoint", "master-addr", "master-port", "node-rank", "rdzv-conf")
-_OWN = frozenset(("OMP_NUM_THREADS", "PYTHONNOUSERSITE", "PYTHONUNBUFFERED"))  # the script sets them again
-_NETWORK = {
-    "NCCL_SOCKET_IFNAME": "nccl_socket_ifname",
-    "GLOO_SOCKET_IFNAME": "gloo_socket_ifname",
-    "NCCL_IB_HCA": "nccl_ib_hca",
-}
-# Variables that count where they are set: before modules and conda, or on top of what these set.
+_OWN = frozenset(("OMP_NUM_THREADS", "PYTHONNOUSERSITE", "PYTHONUNBUFFERED"))  # the script sets them too
+_NETWORK = {key.upper(): key for key in ("nccl_socket_ifname", "gloo_socket_ifname", "nccl_ib_hca")}
+# Variables whose place matters: before modules and conda, or on top of what these set.
 _ORDERED = re.compile(r"(?<!^PYTHON)PATH$|^(?:CONDA|MAMBA|LMOD|MODULE)")
 
 
 def follow_cd(draft: Draft, before: Iterable[Block]) -> None:
-    """Find the folder that the launch's relative paths count from."""
+    """Find the folder that the launch's relative paths are relative to."""
     if "chdir" in draft.options:
         draft.folder = str(draft.options["chdir"])
-    for command in (one for block in before for one in block.commands):
+    for command in (command for block in before for command in block.commands):
         if command.name not in ("cd", "pushd", "popd"):
             continue
         plain = command.name == "cd" and command.context.top and len(command.words) == 2
@@ -40,7 +36,7 @@ def follow_cd(draft: Draft, before: Iterable[Block]) -> None:
 
 
 def read(draft: Draft, before: Sequence[Block], launch: Launch) -> None:
-    """Take over the blocks that stand before the launch."""
+    """Take over the blocks before the launch."""
     _Environment(draft, before, launch).read()
 
 
@@ -50,36 +46,32 @@ class _Environment:
     Attributes:
         meets: Whether processes connect to each other: then the new script sets the master address and ranks.
         used: The variables that the script expands.
-        values: The variables that a job's env can hold: always exported, and told by the text.
+        values: The variables that a job's env can hold: always exported, with a value that the text has.
     """
 
     def __init__(self, draft: Draft, before: Sequence[Block], launch: Launch) -> None:
         self.draft = draft
         self.before = before
         self.meets = draft.job.get("mode") == "ddp"
-        draft.meeting = self._meeting(launch)
         self.used = {use.name for use in draft.script.body.uses}
-        found: dict[str, str] = {}
-        rest: set[str] = set()
-        for one in (one for block in before for one in block.sets if not one.prefix):
-            value = self._literal(one)
-            if value is None:
-                rest.add(one.name)
-            else:
-                found[one.name] = value
-        self.values = {name: value for name, value in found.items() if name not in rest}
+        draft.meeting = self._meeting(launch)
+        values: dict[str, str | None] = {}
+        for assignment in (each for block in before for each in block.sets if not each.prefix):
+            known = values.get(assignment.name, "") is not None
+            values[assignment.name] = self._literal(assignment) if known else None
+        self.values = {name: value for name, value in values.items() if value is not None}
 
     def read(self) -> None:
         """Take over what has a key, and keep the rest."""
         draft = self.draft
         rest = [*self.before] if draft.setup else runtime.without_modules(draft, self.before)
-        found = runtime.Activation() if "runtime" in draft.profile else runtime.activated(draft, rest)
-        free = [block for block in rest if block not in found.blocks]
+        activation = runtime.Activation() if "runtime" in draft.profile else runtime.activated(draft, rest)
+        free = [block for block in rest if block not in activation.blocks]
         kept = self._kept(free)
-        if found.blocks and not runtime.may_move(found, kept):
-            found, free = runtime.Activation(), rest
+        if activation.blocks and not runtime.may_move(activation, kept):
+            activation, free = runtime.Activation(), rest
             kept = self._kept(free)
-        runtime.take(draft, found)
+        runtime.take(draft, activation)
         stays = {*kept}
         for block in free:
             if block in stays:
@@ -90,67 +82,65 @@ class _Environment:
                 draft.add(block.lines, "dropped", "it only prints the old master address")
 
     def _meeting(self, launch: Launch) -> frozenset[str]:
+        """Return the variables of the master address and ranks, and those that they are made of."""
         assigned = self.draft.script.assigned
-        found = {*_MEETING, *RANKS} if self.meets else set()
+        names = {*_MEETING, *RANKS} if self.meets else set()
         for option in launch.launcher.given if launch.launcher else ():
             if option.name in _RENDEZVOUS and option.value_word is not None:
-                found |= {*option.value_word.variables} & assigned
-        for block in reversed([block for block in self.before if block.only_sets]):
-            if block.assigned & found:
-                found |= block.uses & assigned
-        return frozenset(found)
+                names |= {*option.value_word.variables} & assigned
+        for block in reversed(self.before):
+            if block.only_sets and block.assigned & names:
+                names |= block.uses & assigned
+        return frozenset(names)
 
-    def _literal(self, one: Assignment) -> str | None:
-        """The value of an exported variable that a job's env can hold."""
-        plain = one.exported and one.by in ("export", "") and one.context.top and not one.append
-        if not plain or one.items is not None or one.subscript or _ORDERED.search(one.name):
+    def _literal(self, assignment: Assignment) -> str | None:
+        """Return the value of an exported variable that a job's env can hold."""
+        name, word, body = assignment.name, assignment.word, self.draft.script.body
+        plain = assignment.exported and assignment.by in ("export", "") and assignment.context.top
+        if not plain or assignment.append or assignment.items is not None or assignment.subscript:
             return None
-        if one.word is None or not is_variable(one.name):  # export NAME, of a variable that was set before
+        if word is None or not is_variable(name) or _ORDERED.search(name):  # export NAME has no word
             return None
-        body = self.draft.script.body
-        value = body.value(one.word)
-        if value is None and one.name == "OMP_NUM_THREADS":
-            return self.draft.argument(one.word, body)
-        return value
+        value = body.value(word)
+        return self.draft.argument(word, body) if value is None and name == "OMP_NUM_THREADS" else value
 
     def _kept(self, blocks: Sequence[Block]) -> list[Block]:
-        """The blocks that have to stay as they are: what acts, and the variables that it uses."""
+        """Return the blocks that have to stay: what acts, and the variables that it uses."""
         kept: list[Block] = []
         needed = set(self.draft.needed)
-        acts = False  # whether a program follows that is kept: it may read any variable
+        acts = False  # whether a program that is kept follows: it may read any variable
         for block in reversed(blocks):
             if block.sets_only(self.draft.meeting):
                 stays = bool(block.assigned & needed)
             elif block.only_assigns:
-                exported = [one for one in block.sets if one.exported]
-                taken = all(one.name in self.values or one.name in self.draft.meeting for one in exported)
+                exported = {assignment.name for assignment in block.sets if assignment.exported}
+                taken = exported <= self.values.keys() | self.draft.meeting
                 stays = bool(block.assigned & needed) or not taken or (acts and bool(exported))
             else:
-                stays = not (block.only_tells and block.uses & self.draft.meeting)
+                stays = not (block.only_prints and block.uses & self.draft.meeting)
             if stays:
                 kept.append(block)
-                needed |= block.uses | {one.name for one in block.sets if one.word is None}
+                needed |= block.uses | {each.name for each in block.sets if each.word is None}
                 acts = acts or not block.is_inert
         return kept[::-1]
 
     def _take(self, block: Block) -> None:
-        """What becomes of a block that only sets variables."""
-        for one in block.sets:
-            if one.name in self.draft.meeting:
-                self.draft.add(
-                    block.lines, "dropped", "the new script has its own master address and ranks", one.name
-                )
-            elif one.exported:
-                self._export(block, one.name, self.values.get(one.name, ""))
-            elif one.name in self.used:
-                self.draft.add(block.lines, "understood", "filled in where it is used", one.name)
+        """Take over the variables of a block that only sets some."""
+        for name, exported in ((assignment.name, assignment.exported) for assignment in block.sets):
+            if name in self.draft.meeting:
+                what = "the new script has its own master address and ranks"
+                self.draft.add(block.lines, "dropped", what, name)
+            elif exported:
+                self._export(block, name, self.values.get(name, ""))
+            elif name in self.used:
+                self.draft.add(block.lines, "understood", "filled in where it is used", name)
             else:
-                self.draft.add(block.lines, "dropped", "neither used nor exported", one.name)
+                self.draft.add(block.lines, "dropped", "neither used nor exported", name)
 
     def _export(self, block: Block, name: str, value: str) -> None:
-        """A variable of the job; the interfaces of the cluster are the profile's."""
+        """Set a variable of the job; the interfaces of the cluster belong to the profile."""
         draft = self.draft
-        gloo = name == "GLOO_SOCKET_IFNAME" and any(one in value for one in "^= ")
+        gloo = name == "GLOO_SOCKET_IFNAME" and any(char in value for char in "^= ")
         if name in _NETWORK and value and self.meets and not gloo:
             draft.profile.setdefault("network", {})[_NETWORK[name]] = value
             draft.add(block.lines, "understood", "network", name)
@@ -162,7 +152,7 @@ class _Environment:
             draft.add(block.lines, "understood", "env", name)
 
     def _keep(self, block: Block) -> None:
-        """Its lines as they stand, in the profile's setup."""
+        """Keep its lines unchanged, in the profile's setup."""
         draft = self.draft
         if {"PYTHONPATH", "PYTHONHOME"} & block.assigned and draft.profile.get("runtime", "host") != "host":
             what = "PYTHONPATH is unset before the runtime starts: set it in the job's env"
@@ -170,12 +160,11 @@ class _Environment:
             return
         draft.env |= {name: self.values[name] for name in _OWN & block.assigned & self.values.keys()}
         for number, text in zip(block.lines, block.text.split("\n"), strict=True):
-            rest = text.lstrip("\t")
-            line = "    " * (len(text) - len(rest)) + rest
+            line = "    " * (len(text) - len(text.lstrip("\t"))) + text.lstrip("\t")
             if any(ord(char) < 32 or ord(char) == 127 for char in line):
                 what = "a tab or another control character: a profile can't hold the line"
                 draft.add((number,), "lost", what)
             else:
                 draft.setup.append(line)
-                ends = ": if it fails, the job ends" if line.endswith("|| exit") else ", as it stands"
-                draft.add((number,), "kept", f"in setup{ends}")
+                end = ": if it fails, the job ends" if line.endswith("|| exit") else ", unchanged"
+                draft.add((number,), "kept", f"in setup{end}")

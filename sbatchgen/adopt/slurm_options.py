@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from sbatchgen.adopt.draft import Draft
@@ -15,33 +15,32 @@ from sbatchgen.job.job import OLD_SLURM
 from sbatchgen.job.script import JobScript
 from sbatchgen.sbatch.grammar import INFINITE, minutes
 from sbatchgen.sbatch.header import FOREIGN, READ, Kind
-from sbatchgen.sbatch.options import Option, Stop
+from sbatchgen.sbatch.options import Option
 from sbatchgen.units import Duration
 
-_OPTIONS = "options"
 _IGNORED = {
-    Kind.LATE: "Slurm ignores it behind the first command",
+    Kind.LATE: "Slurm ignores it after the first command",
     Kind.LOOKALIKE: "a comment to Slurm",
     Kind.DISABLED: "a comment to Slurm",
 }
-_FORMS = ("gres", "gpus_per_node", "gpus_per_task")  # of asking for GPUs, that a profile may name
+_FORMS = ("gres", "gpus_per_node", "gpus_per_task")  # of requesting GPUs, that a profile may name
 
 
 def read(draft: Draft) -> None:
-    """Take over what the directives ask for."""
+    """Take over what the directives request."""
     script, counts = draft.script, options_of(draft.script)
-    uses = defaultdict[int, list[Option | Stop]](list)
-    for use in script.uses:
-        uses[use.word.line].append(use)
+    uses = defaultdict[int, list[Option]](list)
+    for use in (use for use in script.uses if isinstance(use, Option)):
+        uses[use.line].append(use)
     for directive in script.sbatch.directives:
         if directive.kind in FOREIGN and script.sbatch.has_foreign:
             draft.add((directive.line,), "lost", "an option of another scheduler: write it as #SBATCH")
         elif directive.component > 0:
             draft.add((directive.line,), "lost", "a second component: heterogeneous jobs are not rendered")
-        elif directive.kind in READ:
-            _of_line(draft, directive.line, uses[directive.line], counts)
         elif directive.kind in _IGNORED:
             draft.add((directive.line,), "dropped", _IGNORED[directive.kind])
+        elif directive.kind in READ:
+            _read_line(draft, directive.line, uses[directive.line], counts)
     if "job_name" not in draft.options and "job-name" not in script.options:
         _set_default_name(draft)
     _ask_once(draft)
@@ -53,93 +52,86 @@ def read(draft: Draft) -> None:
 
 
 def _ask_once(draft: Draft) -> None:
-    """Leave out --gpus-per-node beside a --gres that asks for the same, which Slurm 26.05 refuses."""
-    asked, options = draft.script.resources, draft.options
+    """Drop --gpus-per-node next to a --gres that requests the same, which Slurm 26.05 refuses."""
+    resources, options = draft.script.resources, draft.options
     if "gres" not in options or "gpus_per_node" not in options:
         return
-    if asked.gpus_per_node and tuple(("gpu", *one) for one in asked.gpus_per_node) == asked.gres:
+    gpus = tuple(("gpu", *pair) for pair in resources.gpus_per_node or ())
+    if gpus and gpus == resources.gres:
         del options["gpus_per_node"]
         draft.changed.add("gpus-per-node")
-        line = asked.place("gpus-per-node").line
-        draft.add((line,), "mended", f"--gres={options['gres']} asks for the same")
+        line = resources.place("gpus-per-node").line
+        draft.add((line,), "mended", f"--gres={options['gres']} requests the same")
 
 
 def options_of(script: JobScript) -> dict[str, Option]:
-    """The use that counts of each option; several --mail-type add up, as they do until Slurm 25.05."""
+    """Return the use that counts of each option; several --mail-type add up, as they do until Slurm 25.05."""
     old = script.read_by(OLD_SLURM).options if "mail-type" in script.options else {}
     return {name: old.get(name, use) if name == "mail-type" else use for name, use in script.options.items()}
 
 
-def _of_line(draft: Draft, number: int, found: Sequence[Option | Stop], counts: Mapping[str, Option]) -> None:
+def _read_line(draft: Draft, number: int, uses: list[Option], counts: Mapping[str, Option]) -> None:
+    """Take over the uses of options that count."""
     line = (number,)
-    uses = [use for use in found if isinstance(use, Option)]
     if not uses:
-        draft.add(line, "dropped", "it asks for nothing")
+        draft.add(line, "dropped", "it requests nothing")
     for use in uses:
         last = counts[use.name]
         if (last.line, last.column) == (use.line, use.column):
-            _of_option(draft, last)
+            _read_option(draft, last)
         elif use.name == "mail-type":
-            draft.add(
-                line, "mended", f"mail_type: {last.value}; from Slurm 25.05 on, only the last line counts"
-            )
+            what = f"mail_type: {last.value}; from Slurm 25.05 on, only the last line counts"
+            draft.add(line, "mended", what)
         else:
             draft.add(line, "dropped", f"--{use.name} of line {last.line} counts")
 
 
-def _of_option(draft: Draft, use: Option) -> None:
-    name, text, line = use.name, use.value, (use.line,)
-    key = name.replace("-", "_")
+def _read_option(draft: Draft, use: Option) -> None:
+    """Take over an option with the value that Slurm reads today."""
+    name, key, line = use.name, use.name.replace("-", "_"), (use.line,)
+    text = "true" if use.value is None else use.value
     if name in ("requeue", "no-requeue"):
-        draft.options["requeue"] = name == "requeue"
-        draft.add(line, "understood", _OPTIONS, "requeue")
+        key, text = "requeue", str(name == "requeue").lower()
     elif name.startswith("container-"):
         draft.changed.add(name)
         draft.add(line, "lost", f"--{name} puts the whole script into the container: give it to srun")
+        return
     elif key not in NAMES:
-        value = "true" if text is None else text
-        draft.job.setdefault("extra_options", {})[name] = value
-        draft.add(line, "understood", _OPTIONS, name)
-    else:
-        _of_known(draft, use, key)
-
-
-def _of_known(draft: Draft, use: Option, key: str) -> None:
-    """An option with a key of its own: the value that Slurm reads today."""
-    text, line = use.value, (use.line,)
+        draft.job.setdefault("extra_options", {})[name] = text
+        draft.add(line, "understood", "options", name)
+        return
     try:
-        value = _value(key, "true" if text is None else text)
+        draft.options[key] = _value(key, text)
     except ValueError as error:
-        draft.changed.add(use.name)
-        if key in ("output", "error") and text:
+        draft.changed.add(name)
+        if key in ("output", "error") and use.value:
             what = f"left out: {error}. To Slurm it is a folder of that name; the log goes to the default"
             draft.add(line, "mended", what)
         else:
             draft.add(line, "lost", str(error))
         return
-    draft.options[key] = value
-    if key != "ntasks":  # the launch tells how many there are on each node
-        draft.add(line, "understood", _OPTIONS, key)
+    if key != "ntasks":  # the launch shows how many run on each node
+        draft.add(line, "understood", "options", key)
 
 
 def _value(key: str, text: str) -> Any:
-    """The value of an option, as a job has it.
+    """Return the value of an option, as a job has it.
 
     Raises:
         ValueError: A job can't have it.
     """
-    if key in ("time", "time_min") and (read_as := minutes(text)) is not None:
-        if read_as in (0, INFINITE):
+    if key in ("time", "time_min") and (limit := minutes(text)) is not None:
+        if limit in (0, INFINITE):
             raise ValueError("no time limit: a job here needs one, as time: 7-00:00:00")
-        return str(Duration(60 * read_as))
+        return str(Duration(60 * limit))
     if key == "nodes" and len({*text.split("-")}) == 1:  # 2-2
         text = text.partition("-")[0]
-    found = parse_scalar(text, key_type(f"options.{key}"))
-    return found if isinstance(found, bool) or type(found) is int else str(found)
+    value = parse_scalar(text, key_type(f"options.{key}"))
+    return value if isinstance(value, bool) or type(value) is int else str(value)
 
 
 def _set_default_name(draft: Draft) -> None:
-    """Without --job-name, the job has the name of the file."""
+    """Name the job after the file, as sbatch does without --job-name."""
     name = draft.script.file.rpartition("/")[2]
     with contextlib.suppress(ValueError):
         if name != "<stdin>":

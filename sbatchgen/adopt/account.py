@@ -1,0 +1,87 @@
+"""The output of an adoption: a table of lines, and the files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from sbatchgen import files
+from sbatchgen.adopt.adoption import Adoption
+from sbatchgen.adopt.remarks import PLAIN, joined
+from sbatchgen.adopt.training import REST
+from sbatchgen.errors import DocumentError, SbatchgenError
+from sbatchgen.plan.sweep import numbers_as_text
+
+_NUMBERS = 9  # columns
+
+
+def as_text(adoption: Adoption) -> str:
+    """Return the account of a script, a row for neighbours with one outcome; comments are left out."""
+    rows = joined(remark for remark in adoption.remarks if remark.what not in PLAIN)
+    lost = sum(outcome == "lost" for outcome in adoption.lines.values())
+    head = f"{len(adoption.lines)} lines, {lost or 'none'} lost"
+    if not adoption.job:
+        head, rows = "no job can be made of it", adoption.lost
+        rows = [row for row in rows if row.what != REST] or rows
+    lines = [f"{adoption.script}: {head}"]
+    named = {line for row in rows for line in row.lines}
+    for row in rows:
+        between = range(min(row.lines, default=0), max(row.lines, default=0))
+        numbers = _spans({*row.lines, *(line for line in between if line not in named)})
+        lines += [] if len(numbers) <= _NUMBERS else [numbers]
+        lines.append(
+            f"{numbers if len(numbers) <= _NUMBERS else '':<{_NUMBERS}} {row.outcome:<10} {row.what}"
+        )
+    for finding in adoption.left:
+        lines.append(f"{finding.place.line:<{_NUMBERS}} as before  {finding.rule}: {finding.problem.what}")
+    lines += [f"note: {text}" for text in adoption.notes]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _spans(lines: Iterable[int]) -> str:
+    return numbers_as_text(sorted(lines)).replace(",", ", ")
+
+
+def as_json(adoption: Adoption) -> str:
+    """Return the same for tools."""
+    content = {
+        "script": adoption.script,
+        "lines": {str(number): outcome for number, outcome in adoption.lines.items()},
+        "rows": [{"lines": row.lines, "outcome": row.outcome, "what": row.what} for row in adoption.rows],
+        "mended": sorted({finding.rule for finding in adoption.mended}),
+        "as_before": sorted({finding.rule for finding in adoption.left}),
+        "notes": list(adoption.notes),
+        "files": adoption.files,
+    }
+    return json.dumps(content, indent=2)
+
+
+def as_yaml(adoption: Adoption) -> str:
+    """Return both files, one after the other."""
+    return "---\n".join(f"# {name}\n{text}" for name, text in adoption.files.items())
+
+
+def refusal(adoption: Adoption) -> SbatchgenError:
+    """Return the error of an adoption that is not written."""
+    if not adoption.job:
+        return DocumentError.of("no job can be made of it: nothing was written", at=adoption.script)
+    lines = {line for row in adoption.lost for line in row.lines}
+    what = f"line {_spans(lines)} can't be expressed in a job" if lines else "the new script would differ"
+    fix = "leave them out: --partly; or move them to separate jobs"
+    return DocumentError.of(f"{what}: nothing was written", at=adoption.script, fix=fix)
+
+
+def write(adoption: Adoption, to: str, *, force: bool) -> None:
+    """Write the files into a folder.
+
+    Raises:
+        DocumentError: One of them exists, or can't be written.
+    """
+    folder = Path(to)
+    existing = [name for name in adoption.files if (folder / name).exists()]
+    if existing and not force:
+        raise DocumentError.of(f"{folder / existing[0]} exists already", fix="replace it: --force")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in adoption.files.items():
+        files.write(folder / name, text.encode())
