@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""How long `sbatchgen profile discover` takes on a large cluster, beside Slurm's own commands.
+"""How long `sbatchgen profile discover` takes on a large cluster, without Slurm's own commands.
 
     python benchmarks/discover.py                     # slurmctld with 10,000 nodes
     python benchmarks/discover.py --nodes 1000
     python benchmarks/discover.py --root build/sid    # a later Slurm
 
-Needs root, and Slurm as the tests do. The commands that discover asks are timed alone, and taken off.
+Needs root, and Slurm as the tests do. The time of Slurm's commands alone is measured and subtracted.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MOST_S, MOST_MB = 3.0, 300
 
 
 def main() -> int:
-    """Print the figures; 1 if they are beyond what is aimed at."""
+    """Print the figures; return 1 if they miss the target."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--root", type=Path, help="the folder of another system, whose Slurm is asked")
@@ -83,7 +83,7 @@ class Used(NamedTuple):
 
 
 def _run(commands: Sequence[Sequence[str]], environment: dict[str, str]) -> Used:
-    """What commands use one after the other, with all that they start."""
+    """What a sequence of commands uses, with all processes that they start."""
     start, cpu, memory = time.perf_counter(), 0.0, 0.0
     for command in commands:
         with tempfile.TemporaryFile("w+") as printed:

@@ -1,4 +1,4 @@
-"""A command starts fast: what each one loads, counted in modules, which is the same on every machine."""
+"""A command starts fast: the number of modules that each one loads, the same on every machine."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_lint_loads_no_yaml_where_no_file_has_any(tmp_path: Path) -> None:
 
 @functools.cache
 def statements(path: Path) -> list[ast.Import | ast.ImportFrom]:
-    """The import statements of a module, wherever in it."""
+    """The import statements of a module, at any depth."""
     nodes = ast.walk(ast.parse(path.read_text()))
     return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
 
@@ -97,14 +97,14 @@ def test_every_library_is_declared(folder: Path, declared: set[str]) -> None:
 
 def imported(path: Path, package: Path) -> set[Path]:
     """The files of the package that a module imports."""
-    found = set()
+    files = set()
     for node in statements(path):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == package.name:
             base = package.joinpath(*str(node.module).split(".")[1:])
             for alias in node.names:
                 module = base / f"{alias.name}.py"
-                found.add(module if module.is_file() else base.with_suffix(".py"))
-    return {one if one.is_file() else one.with_suffix("") / "__init__.py" for one in found}
+                files.add(module if module.is_file() else base.with_suffix(".py"))
+    return {file if file.is_file() else file.with_suffix("") / "__init__.py" for file in files}
 
 
 def drawn(package: Path) -> list[str]:
@@ -142,7 +142,7 @@ def test_the_readers_of_scripts_need_nothing_of_the_rest() -> None:
 @pytest.mark.parametrize("package", [PACKAGE, TRAINING])
 def test_no_module_imports_itself_in_a_circle(package: Path) -> None:
     graph = {
-        path: {one for one in imported(path, package) if one.name != "__init__.py"}
+        path: {file for file in imported(path, package) if file.name != "__init__.py"}
         for path in package.rglob("*.py")
     }
     assert [*TopologicalSorter(graph).static_order()]  # raises CycleError

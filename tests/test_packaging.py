@@ -64,12 +64,12 @@ def environment(folder: Path) -> Path:
     libraries = folder / "libraries"
     libraries.mkdir()
     for name in ("click", "jinja2", "yaml", "markupsafe", "_yaml", "editables"):
-        found = run(
+        printed = run(
             sys.executable,
             "-c",
             f"import importlib.util as u; print(u.find_spec('{name}').submodule_search_locations[0])",
         ).strip()
-        (libraries / name).symlink_to(found)
+        (libraries / name).symlink_to(printed)
     site = next((folder / "lib").glob("python*/site-packages"))
     (site / "libraries.pth").write_text(f"{libraries}\n")
     return folder / "bin" / "python"
