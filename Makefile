@@ -1,5 +1,5 @@
 # make demo   a DDP training with checkpoint and resume on this machine: no Slurm, no GPU, no data download
-# make test   format, lint, types and all tests; jobs on a real Slurm where root and the packages are there
+# make test   format, lint, types, words and all tests; jobs on a real Slurm where root and the packages are there
 # make test-fast  format, lint and the tests of the command that need no Slurm and no torch: after each change
 # make docs   the documentation as a site, in build/site: open build/site/index.html
 # make release   a wheel, an sdist and sbatchgen.pyz in dist, each tried in an empty folder; the release note
@@ -25,7 +25,9 @@ BIN_OLDEST := $(VENV_OLDEST)/bin
 # another Slurm are a part of their own (tests/conftest.py).
 WORKERS ?= $(shell echo $$((3 * $$(nproc))))
 TRAINS = tests/jobs tests/training tests/docs/test_own.py tests/test_benchmark.py
-unexport PYTHONDONTWRITEBYTECODE # tests start Python thousands of times, which would compile everything again
+unexport PYTHONDONTWRITEBYTECODE # tests start Python thousands of times, which would compile all again
+# What `make check` reads for words that the project does not use; a folder joins once it has none of them.
+CLEAN = README.md CONTRIBUTING.md docs training benchmarks examples tests/docs tests/training tests/cluster
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 $(BIN)/python:
@@ -65,6 +67,7 @@ check: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python tests/words.py $(CLEAN)
 
 # A newer Slurm, whose sbatch the tests then ask too; as root.
 sid:

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""How often the reader of scripts says what the sbatch of this machine says.
+"""How often the reader of scripts agrees with the sbatch of this machine.
 
     python benchmarks/agreement.py                   # 5000 scripts, about a minute
     python benchmarks/agreement.py --scripts 50000 --seed 7
     make sid && python benchmarks/agreement.py --root build/sid   # Debian unstable's, as root
 
-Hypothesis makes the scripts: sound, broken and hostile. Each is read by sbatchgen.sbatch and by sbatch
-itself, which is ended before it can submit. Compared are which options count, the values that rules ask for,
-whether sbatch refuses the script, and whether it says what the reader says. What the reader does not check of
-generic resources is counted apart, by what sbatch says of it.
+Hypothesis makes the scripts: sound, broken and hostile. Both sbatchgen.sbatch and sbatch itself, which is
+ended before it can submit, read each of them. Compared are which options count, the values that rules need,
+whether the script is refused, and the messages. Refusals over generic resources that the reader does not
+check are counted apart, by sbatch's message.
 Needs hypothesis, and Debian's slurm-client or the folder of a system that has it, 22.05 or later.
 
 Exit status: 1 where another reading differs, 2 where there is no such sbatch.
@@ -34,7 +34,7 @@ from tests.cluster import oracle
 from tests.sbatch.headers import SLURM, Answer, ours, scripts, theirs
 
 Reading = tuple[str, Answer, Answer]
-BATCH = 250  # after so many scripts Hypothesis starts anew: it varies what it has made
+BATCH = 250  # after so many scripts Hypothesis starts again: it varies its earlier scripts
 ASPECTS = ("options", "refusal", "everything")
 
 
@@ -74,22 +74,22 @@ def release(version: str) -> str | None:
 
 
 def print_table(readings: list[Reading]) -> None:
-    """Print what was read, and in how many cases both agree."""
+    """Print how many scripts were read, and how often both agree."""
     distinct = len({script for script, _, _ in readings})
     refused = sum(answer.refused for _, _, answer in readings)
     several = sum(len(answer.components) > 1 for _, _, answer in readings)
     print(f"{len(readings)} scripts, {distinct} distinct; {refused} refused, {several} heterogeneous")
     for aspect in ASPECTS:
-        agreed = sum(agree(aspect, one, other) for _, one, other in readings)
+        agreed = sum(agree(aspect, mine, other) for _, mine, other in readings)
         print(f"{aspect:15} {agreed:6} of {len(readings)} {agreed / len(readings):9.3%}")
 
 
 def print_left(differ: list[Reading]) -> None:
     """Print how many scripts the reader refuses alone, and what it does not check of generic resources."""
-    alone = sum(one.refused and not other.refused for _, one, other in differ)
+    alone = sum(mine.refused and not other.refused for _, mine, other in differ)
     print(f"refused by the reader alone: {alone}")
-    left = [(one, other.messages) for _, one, other in differ if one.leaves_to(other)]
-    missed = sum(not one.refused for one, _ in left)
+    left = [(mine, other.messages) for _, mine, other in differ if mine.leaves_to(other)]
+    missed = sum(not mine.refused for mine, _ in left)
     print(f"generic resources: {missed} refusals missed, {len(left) - missed} in other words")
     for text, count in Counter(re.sub(r"\d+", "N", said[-2:][0]) for _, said in left).most_common():
         print(f"{count:6} {text}")
@@ -120,7 +120,7 @@ def compared(count: int, start: int, slurm: str, root: Path | None) -> list[Read
 
 
 def record(readings: list[Reading], file: Path) -> None:
-    """Write each script once with sbatch's answer, without those whose answer is another at another time."""
+    """Write each script once with sbatch's answer, without scripts whose answer depends on the time."""
     lines = {
         json.dumps({"script": script, **asdict(answer)})
         for script, _, answer in readings
@@ -129,23 +129,23 @@ def record(readings: list[Reading], file: Path) -> None:
     file.write_text("".join(f"{line}\n" for line in sorted(lines)))
 
 
-def agree(aspect: str, one: Answer, other: Answer) -> bool:
+def agree(aspect: str, mine: Answer, other: Answer) -> bool:
     """Whether two answers agree in an aspect; a script that is refused early has no options to compare."""
     match aspect:
         case "options":
-            return one.components == other.components
+            return mine.components == other.components
         case "refusal":
-            return one.refused == other.refused
+            return mine.refused == other.refused
         case _:
-            return one.agrees(other)
+            return mine.agrees(other)
 
 
-def show(script: str, one: Answer, other: Answer) -> None:
+def show(script: str, mine: Answer, other: Answer) -> None:
     """Print a disagreement."""
     print(f"\n{script!r}")
     for name in ("components", "messages", "refused"):
-        if getattr(one, name) != getattr(other, name):
-            print(f"  {name}\n    sbatchgen {getattr(one, name)}\n    sbatch    {getattr(other, name)}")
+        if getattr(mine, name) != getattr(other, name):
+            print(f"  {name}\n    sbatchgen {getattr(mine, name)}\n    sbatch    {getattr(other, name)}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the training package does when things go wrong, as figures: one line for each fault F1 to F18.
+"""How the training package handles faults, as figures: one line for each fault F1 to F18.
 
     python benchmarks/faults.py              # all of them, some 15 minutes on two idle cores
     python benchmarks/faults.py F1 F5        # only these
@@ -7,8 +7,8 @@
 
 The faults are numbered as in tests/training/test_faults.py. Processes are killed, stopped and signalled,
 files are damaged and disks are filled for real; nothing needs a GPU, Slurm or the network. Needs the
-development tools, torch, and for F3 the right to mount a file system (root, or user namespaces). Latencies
-suffer where the machine has other work: its load is printed.
+development tools, torch, and for F3 the right to mount a file system (root, or user namespaces). Other work
+on the machine makes latencies longer: its load is printed.
 
 Exit status: 1 where a figure misses its target.
 """
@@ -88,18 +88,18 @@ def main() -> int:
 
 
 def rows(fault: str, place: Place) -> list[Row]:
-    """The lines of a fault; one that says so where it could not be measured."""
-    found: list[Row] = []
+    """The lines of a fault, or one line that says why it could not be measured."""
+    rows: list[Row] = []
     try:
         for row in FAULTS[fault](place):
-            found.append(row)  # noqa: PERF402 - what there was before an error counts
+            rows.append(row)  # noqa: PERF402 - what there was before an error counts
     except Exception as error:  # noqa: BLE001 - the other faults are measured all the same
-        found.append(Row("not measured", one_line(error), "-", passed=False))
-    return found
+        rows.append(Row("not measured", one_line(error), "-", passed=False))
+    return rows
 
 
 def prepared(folder: Path, patches: pytest.MonkeyPatch, *, quick: bool) -> Place:
-    """Small data, and trainers that nothing of this process's launcher reaches."""
+    """Small data, and trainers without the variables of this process's launcher."""
     digits.write(folder / "digits", train=250, test=101, seed=3)
     for name in [name for name in os.environ if name.startswith("SLURM")]:
         patches.delenv(name)
@@ -114,7 +114,7 @@ def prepared(folder: Path, patches: pytest.MonkeyPatch, *, quick: bool) -> Place
 
 
 def own_namespace() -> None:
-    """Start anew where mounts are this process's alone, and where it may make them, if it can be had."""
+    """Start again in a mount namespace of this process, if the system allows one."""
     command = ["unshare", "--mount", *(() if os.geteuid() == 0 else ("--map-root-user",))]
     if IN_NAMESPACE in os.environ or not shutil.which("unshare"):
         return

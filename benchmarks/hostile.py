@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Attacks what docs/about/trust.md promises, with a seed, and counts what gets through: all should be 0.
+"""Attack the promises of docs/about/trust.md, with a seed, and count successes: all should be 0.
 
     python benchmarks/hostile.py                      # about ten minutes on two cores
     python benchmarks/hostile.py --quick              # a tenth of it
     python benchmarks/hostile.py --seed 7 renders yaml
 
-Each line tells how many attacks were made and how many got through; what got through is shown. Jobs run under
+Each line shows the numbers of attacks and of successes, and each success. Jobs run under
 bash with stand-ins for srun and scontrol, and submissions end at a stand-in for sbatch; the headers are read
 by the real sbatch, where there is one. The GPU, NCCL and real container runtimes are not part of it.
-Exit status: 1 where anything got through.
+Exit status: 1 if any attack succeeds.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ def renders(place: Place) -> Iterator[str]:
             check=False,
         )
         seen = [line for line in job.stdout.split(b"\n") if line.startswith(b"SEEN ")]
-        told = json.loads(seen[0][5:]) if seen else None
+        outcome = json.loads(seen[0][5:]) if seen else None
         pwned = list(place.folder.rglob("pwned"))
-        fine = told == [args, value] and not pwned and done.returncode == 0
-        yield "" if fine else f"{mode} {args!r} {value!r} {name!r}: {told} {job.stderr[-200:]!r} {pwned}"
+        fine = outcome == [args, value] and not pwned and done.returncode == 0
+        yield "" if fine else f"{mode} {args!r} {value!r} {name!r}: {outcome} {job.stderr[-200:]!r} {pwned}"
 
 
 def headers(place: Place) -> Iterator[str]:
@@ -166,8 +166,10 @@ def mutants(place: Place) -> Iterator[str]:
             data = data[:start] + place.chance.choice(PIECES) + data[start + place.chance.randint(0, 40) :]
         began = time.process_time()
         text = data.decode("utf-8", "surrogateescape")
-        found = lint(JobScript(file="job.slurm", text=text, profile=cluster))
-        failed = [one.problem.what for one in found if "failed on this script" in one.problem.what]
+        findings = lint(JobScript(file="job.slurm", text=text, profile=cluster))
+        failed = [
+            finding.problem.what for finding in findings if "failed on this script" in finding.problem.what
+        ]
         took = time.process_time() - began
         yield "" if took < 5 and not failed else f"{data[:80]!r}: {took:.1f} s {failed[:1]}"
 
@@ -204,7 +206,7 @@ def submits(place: Place) -> Iterator[str]:
 
 
 def interrupts(place: Place) -> Iterator[str]:
-    """Ctrl-C in lint of 100 files: it ends, and leaves nothing behind."""
+    """Ctrl-C in lint of 100 files: it ends, and leaves no process and no file."""
     folder = place.folder / "many"
     folder.mkdir(exist_ok=True)
     for number in range(100):
@@ -287,7 +289,7 @@ def _in_situation(  # noqa: PLR0917 - a row of a table
 
 
 def kills(place: Place) -> Iterator[str]:
-    """Kill what starts the ranks with SIGKILL, at any moment: none is left."""
+    """Kill the process that starts the ranks, at any moment: no rank survives."""
     run = (sys.executable, str(CHECKOUT / "training"))
     data = (
         "--dataset",
@@ -331,15 +333,15 @@ def kills(place: Place) -> Iterator[str]:
 
 def _using(folder: Path) -> list[int]:
     """The processes whose command names the folder."""
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
                 words = (entry / "cmdline").read_bytes()
             except OSError:
                 continue
-            found += [int(entry.name)] if str(folder).encode() in words else []
-    return found
+            pids += [int(entry.name)] if str(folder).encode() in words else []
+    return pids
 
 
 ATTACKS: tuple[Attack, ...] = (

@@ -3,14 +3,13 @@
 
     python benchmarks/lint.py
 
-With the Python that runs this, whole processes. A start of `lint` with one script and a start of
-`render` take turns (lint, render, render, lint): a machine that slows down slows both. A thousand
-scripts are made of those of the field in tests/fixtures/scripts, three to one, and another thousand,
-three times as long and full of traps and arrays, of the golden ones and of the examples of the rules. No
-two are alike. shellcheck is not asked.
+It times whole processes of the Python that runs it. Starts of `lint` with one script and of `render`
+alternate (lint, render, render, lint), because a machine that slows down slows both. A thousand scripts are
+made of those in tests/fixtures/scripts, three to one; another thousand, three times as long and full of
+traps and arrays, of golden scripts and the examples of the rules. No two are alike; shellcheck is not run.
 
-Exit status: 1 where a start of `lint` takes more than 2.5 times what one of `render` takes, or fewer than 500
-scripts of the field are linted in a second.
+Exit status: 1 if a start of `lint` takes more than 2.5 times the time of `render`, or fewer than 500 scripts
+of the first thousand are linted in a second.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 LIMIT = 2.5
 RATE = 500
 PROFILE = "msu"
-HEAD_LINES = 12  # of a golden script: its directives, in whose place an example's lines stand
+HEAD_LINES = 12  # of a golden script: its directives, which an example's lines replace
 
 
 def main() -> int:
@@ -43,8 +42,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="lint-benchmark-") as folder:
         field, rendered = Path(folder) / "field", Path(folder) / "rendered"
         lengths = [_write_field(field, options.scripts), _write_rendered(rendered, options.scripts)]
-        one = CHECKOUT / "tests" / "golden" / f"ddp-{PROFILE}.sh"
-        lint, render = _starts(["lint", str(one)], ["render", "ddp"], options.rounds, folder)
+        script = CHECKOUT / "tests" / "golden" / f"ddp-{PROFILE}.sh"
+        lint, render = _starts(["lint", str(script)], ["render", "ddp"], options.rounds, folder)
         many = [
             [_run(["lint", "--fail-on", "never", str(scripts)], folder) for _ in range(options.calls)]
             for scripts in (field, rendered)
@@ -54,7 +53,7 @@ def main() -> int:
     cpus, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
     print(f"Python {platform.python_version()}, {cpus} CPUs, load {load:.1f}")
     for name, times in (("lint", lint), ("render", render)):
-        wall, cpu = (median(one[at] for one in times) * 1000 for at in (0, 1))
+        wall, cpu = (median(seconds[at] for seconds in times) * 1000 for at in (0, 1))
         print(f"{name:<8} {wall:6.0f} ms wall, {cpu:6.0f} ms CPU")
     print(f"ratio    {ratios[0]:6.2f} wall,    {ratios[1]:6.2f} CPU (at most {LIMIT})")
     for name, lines, rate, least in zip(("field", "rendered"), lengths, rates, (RATE, 0), strict=True):
@@ -65,14 +64,14 @@ def main() -> int:
 
 
 def _write_field(folder: Path, count: int) -> int:
-    """Write scripts as people have them, each of three others; their lines."""
+    """Write scripts as people have them, each made of three; return the number of lines."""
     folder.mkdir()
-    found = [
+    texts = [
         path.read_text("utf-8") for path in sorted((CHECKOUT / "tests/fixtures/scripts").glob("*.slurm"))
     ]
     lines = 0
     for number in range(count):
-        parts = [found[(number + step) % len(found)] for step in (0, 3, 7)]
+        parts = [texts[(number + step) % len(texts)] for step in (0, 3, 7)]
         text = "\n".join([parts[0], f"NUMBER={number}", *parts[1:]])
         lines += text.count("\n")
         (folder / f"{number:05}.slurm").write_text(text, encoding="utf-8")
@@ -80,7 +79,7 @@ def _write_field(folder: Path, count: int) -> int:
 
 
 def _write_rendered(folder: Path, count: int) -> int:
-    """Write scripts as sbatchgen renders them; their lines."""
+    """Write scripts as sbatchgen renders them; return the number of lines."""
     from sbatchgen.rules.page import pages
 
     folder.mkdir()
@@ -103,7 +102,7 @@ Times = list[tuple[float, float]]
 
 
 def _starts(lint: list[str], render: list[str], rounds: int, folder: str) -> tuple[Times, Times]:
-    """Wall and CPU seconds of each start, the first of each left out: files are in memory then."""
+    """Wall and CPU seconds of each start but the first, which loads files into memory."""
     _run(lint, folder)
     _run(render, folder)
     linted: Times = []

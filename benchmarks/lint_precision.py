@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""What `sbatchgen lint` says of a folder of scripts: findings by rule and severity, one example each.
+"""The findings of `sbatchgen lint` in a folder of scripts, by rule and severity, one example each.
 
     python benchmarks/lint_precision.py FOLDER
     python benchmarks/lint_precision.py FOLDER --show SB104 --sample 20    # 20 findings of one rule, to judge
 
-Each regular file at any depth that holds a directive is read, whatever its name; what can't be read is
-counted. A rule's line says how many findings it has, in how many scripts, and in which share of all. Nothing
-is run, and bytes that are no UTF-8 are read as lint reads them. shellcheck is not asked.
+Each regular file with a directive is read, at any depth and with any name; unreadable files are counted. A
+rule's line shows its findings, the scripts that have them, and their share of all scripts. No script is run,
+and bytes that are not UTF-8 are read as lint reads them. shellcheck is not run.
 
-Exit status: 0; 2 where the folder is none.
+Exit status: 0; 2 if the folder does not exist.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SEVERITIES = ("error", "warning", "info")
 WIDTH = 110  # characters of a script's line that are shown
 
 
-class Found(NamedTuple):
+class Row(NamedTuple):
     """A finding with its file and the text of its line."""
 
     file: str
@@ -50,9 +50,9 @@ class Found(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What was found in the scripts of a folder, how long each took, and what could not be read."""
+    """The findings in the scripts of a folder, how long each took, and what could not be read."""
 
-    found: list[Found]
+    rows: list[Row]
     seconds: dict[str, float]
     unread: list[str]
 
@@ -94,7 +94,7 @@ def _read(folder: Path, settings: Settings) -> Read:
         findings = findings_of(source, settings)
         read.seconds[name] = time.perf_counter() - before
         lines = source.text.split("\n")
-        read.found.extend(Found(name, one, _line(lines, one.place.line)) for one in findings)
+        read.rows.extend(Row(name, finding, _line(lines, finding.place.line)) for finding in findings)
     return read
 
 
@@ -119,8 +119,8 @@ def _report(read: Read) -> None:
     if not scripts:
         return
     by_file: dict[str, Counter[str]] = {name: Counter() for name in read.seconds}
-    for one in read.found:
-        by_file[one.file][one.finding.severity] += 1
+    for row in read.rows:
+        by_file[row.file][row.finding.severity] += 1
     for severity in SEVERITIES:
         counts = [each[severity] for each in by_file.values()]
         having = sum(count > 0 for count in counts)
@@ -130,7 +130,7 @@ def _report(read: Read) -> None:
     print(f"a script has {median(totals):g} findings in the median, {max(totals)} at most")
     _times(read.seconds)
     for severity in SEVERITIES:
-        _by_rule([one for one in read.found if one.finding.severity == severity], severity, scripts)
+        _by_rule([row for row in read.rows if row.finding.severity == severity], severity, scripts)
 
 
 def _times(seconds: dict[str, float]) -> None:
@@ -142,12 +142,12 @@ def _times(seconds: dict[str, float]) -> None:
     )
 
 
-def _by_rule(found: list[Found], severity: str, scripts: int) -> None:
-    of_rule: dict[str, list[Found]] = defaultdict(list)
-    for one in found:
-        of_rule[one.finding.rule].append(one)
+def _by_rule(rows: list[Row], severity: str, scripts: int) -> None:
+    of_rule: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        of_rule[row.finding.rule].append(row)
     for rule, every in sorted(of_rule.items(), key=lambda item: (-len(item[1]), item[0])):
-        files = len({one.file for one in every})
+        files = len({row.file for row in every})
         print(
             f"\n{severity} {rule} {rules()[rule].title}: {len(every)} in {files} scripts "
             f"({100 * files / scripts:.1f} %)\n{every[0]}"
@@ -155,11 +155,11 @@ def _by_rule(found: list[Found], severity: str, scripts: int) -> None:
 
 
 def _show(read: Read, what: str, sample: int, chance: random.Random) -> None:
-    chosen = [one for one in read.found if what in (one.finding.rule, one.finding.severity)]
+    chosen = [row for row in read.rows if what in (row.finding.rule, row.finding.severity)]
     if sample and sample < len(chosen):
-        chosen = sorted(chance.sample(chosen, sample), key=lambda one: (one.finding.rule, one.file))
-    for one in chosen:
-        print(f"{one.finding.severity} {one.finding.rule}\n{one}")
+        chosen = sorted(chance.sample(chosen, sample), key=lambda row: (row.finding.rule, row.file))
+    for row in chosen:
+        print(f"{row.finding.severity} {row.finding.rule}\n{row}")
     print(f"{len(chosen)} finding{'s' * (len(chosen) != 1)}")
 
 

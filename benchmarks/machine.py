@@ -1,4 +1,4 @@
-"""What figures of the training package were measured on."""
+"""The machine that figures of the training package were measured on."""
 
 # ruff: noqa: INP001 - a folder of scripts, not a package
 
@@ -27,4 +27,4 @@ def machine() -> str:
 
 def load() -> str:
     """The load average of 1, 5 and 15 minutes."""
-    return " ".join(f"{one:.1f}" for one in os.getloadavg())
+    return " ".join(f"{load:.1f}" for load in os.getloadavg())

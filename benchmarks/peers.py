@@ -1,6 +1,6 @@
-"""Who is measured, and how each is asked for one job: 2 nodes with 4 GPUs each, 2 hours, partition batch.
+"""The tools that are measured, and how each makes one job: 2 nodes of 4 GPUs, 2 hours, partition batch.
 
-Each is asked in the way its own documentation shows, up to the text of the script; nobody submits.
+Each is used as its own documentation shows, up to the text of the script; no program submits.
 """
 
 # ruff: noqa: INP001 - a folder of scripts, not a package
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 FLOOR = "click, jinja2, yaml"
-LATER = "sbatchgen"  # every run but the first, whose figures stand in a row of their own
+LATER = "sbatchgen"  # every run but the first, whose figures have a row of their own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class Contender:
 
 
 def script_in(output: str) -> str:
-    """The script in what a command has printed: torchx prints the job in its own words before it."""
+    """The script in the output of a command: torchx prints the job in its own form before it."""
     return output[output.find("#!") :] if "#!" in output else ""
 
 

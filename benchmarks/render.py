@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""How fast `sbatchgen render` is, next to the imports it can't do without and to other tools.
+"""How fast `sbatchgen render` is, compared with the imports it needs and with other tools.
 
     python benchmarks/render.py                  # installs the others from the package index that pip uses
     python benchmarks/render.py --no-peers
 
-Every tool is measured as a user has it: installed from a wheel (sbatchgen's is built of this checkout)
-into an environment of its own, and started as a whole process. Rounds are interleaved, every other one
-backwards, and a ratio is taken within its round: a machine that slows down slows all alike.
+Every tool is measured as a user has it: installed from a wheel (sbatchgen's is built from this checkout)
+into its own environment, and started as a whole process. Rounds are interleaved, every other one
+backwards, and a ratio is taken within its round, because a machine that slows down slows all tools.
 
-Exit status: 1 where sbatchgen takes more than 1.3 times what the floor takes, 2 where either can't be
-measured. No other tool fails it.
+Exit status: 1 if sbatchgen takes more than 1.3 times the time of the imports, 2 if either can't be
+measured. Other tools do not change it.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class UnmeasurableError(Exception):
 
 @dataclass
 class Result:
-    """What was measured of a contender; lists have an item of each round."""
+    """The measurements of a contender; lists have an item for each round."""
 
     name: str
     failed: str = ""
@@ -94,7 +94,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Bench:
-    """Where things lie: environments, which may be kept, and all that goes with the run."""
+    """The folders: environments, which may be kept, and files of this run."""
 
     environments: Path
     scratch: Path
@@ -104,7 +104,7 @@ class Bench:
         return str(self.environments / contender.package / "bin" / name)
 
     def figures(self) -> list[str]:
-        """What the Python put before or behind a contender's own has left."""
+        """What the Python put before or after a contender's own has written."""
         return (self.scratch / "work" / "figures").read_text(encoding="utf-8").split()
 
     def home(self, contender: Contender) -> Path:
@@ -136,7 +136,11 @@ def main() -> int:
         "rounds": options.rounds,
     }
     if options.json:
-        report = {"machine": machine, "limit": LIMIT, "results": [asdict(one) for one in results.values()]}
+        report = {
+            "machine": machine,
+            "limit": LIMIT,
+            "results": [asdict(result) for result in results.values()],
+        }
         options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     print(_report(results, machine))
     if results[FLOOR].failed or results[LATER].failed:
@@ -159,7 +163,7 @@ def _options() -> argparse.Namespace:
 
 def _measure(bench: Bench, contenders: Sequence[Contender], options: argparse.Namespace) -> dict[str, Result]:
     _stand_ins(bench.scratch)
-    results = {one.name: Result(one.name) for one in contenders}
+    results = {contender.name: Result(contender.name) for contender in contenders}
     steps: list[Step] = [_install, _count, *[_start] * options.rounds, *[_rate] * WARM_RUNS]
     for number, step in enumerate(steps):
         print(f"\r{step.__name__[1:]} {number + 1}/{len(steps)} ", end="", file=sys.stderr, flush=True)
@@ -193,14 +197,14 @@ def _install(bench: Bench, contender: Contender, result: Result, _: argparse.Nam
         raise UnmeasurableError(f"not installed: {reason}")
     if contender.makes_script:
         site = next(folder.glob("lib/python*/site-packages"))
-        installed = {one.name: one.version for one in distributions(path=[str(site)])}
+        installed = {package.name: package.version for package in distributions(path=[str(site)])}
         result.version = installed[contender.package]
         result.distributions = len(installed)
         result.installed_bytes = sum(file.stat().st_size for file in site.rglob("*") if file.is_file())
 
 
 def _why_not_installed(bench: Bench, package: str) -> str:
-    """Nothing where it could be installed."""
+    """Why it could not be installed; empty if it could."""
     folder = bench.environments / package
     if not (folder / "bin" / "python").exists():
         venv.create(folder, symlinks=True)
@@ -232,7 +236,7 @@ def _environ() -> dict[str, str]:
 
 
 def _count(bench: Bench, contender: Contender, result: Result, _: argparse.Namespace) -> None:
-    """Modules and memory, of a run that is not timed; later ones find the files it has read in memory."""
+    """Modules and memory of a run that is not timed; it also loads files into memory for later runs."""
     first, *rest = contender.command
     if first == "python":
         words = ["-c", COUNT + rest[1]]
@@ -281,15 +285,15 @@ def _run(bench: Bench, contender: Contender, command: list[str]) -> tuple[float,
         last = (errors.strip() or "it said nothing").splitlines()[-1]
         raise UnmeasurableError(f"failed with exit status {process.returncode}: {last}")
     if contender.makes_script and not is_script(script_in(output)):
-        raise UnmeasurableError("failed: what it printed is no script for 2 nodes")
+        raise UnmeasurableError("failed: its output is not a script for 2 nodes")
     return wall_ms, (usage.ru_utime + usage.ru_stime) * 1000
 
 
 def _ratio(results: dict[str, Result], name: str, figure: str) -> float:
-    """How many times the floor, the median of the rounds."""
+    """The time divided by that of the imports, as the median of the rounds."""
     ours: list[float] = getattr(results[name], figure)
     floors: list[float] = getattr(results[FLOOR], figure)
-    return float(median(one / floor for one, floor in zip(ours, floors, strict=True)))
+    return float(median(time / floor for time, floor in zip(ours, floors, strict=True)))
 
 
 def _over_limit(results: dict[str, Result]) -> bool:
@@ -308,38 +312,38 @@ def _report(results: dict[str, Result], machine: dict[str, Any]) -> str:
 def _table(results: dict[str, Result]) -> Iterator[str]:
     heads = [*("", "version", "wall ms", "min", "max", "CPU ms", "x wall", "x CPU")]
     heads += ["RSS MiB", "modules", "dists", "disk MiB", "warm/s"]
-    rows = [heads, *(_row(results, one) for one in results.values() if not one.failed)]
+    rows = [heads, *(_row(results, result) for result in results.values() if not result.failed)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]
     widths[0] = max(map(len, results))
     for row in rows:
         name, *figures = row
         cells = [text.rjust(width) for text, width in zip(figures, widths[1:], strict=True)]
         yield "  ".join([name.ljust(widths[0]), *cells])
-    for one in results.values():
-        if one.failed:
-            yield f"{one.name.ljust(widths[0])}  {one.failed}"
+    for result in results.values():
+        if result.failed:
+            yield f"{result.name.ljust(widths[0])}  {result.failed}"
 
 
-def _row(results: dict[str, Result], one: Result) -> list[str]:
-    walls = one.wall_ms
+def _row(results: dict[str, Result], result: Result) -> list[str]:
+    walls = result.wall_ms
     floor = not results[FLOOR].failed
     return [
-        one.name,
-        one.version or "-",
-        *(f"{ms:.1f}" for ms in (median(walls), min(walls), max(walls), median(one.cpu_ms))),
-        *(f"{_ratio(results, one.name, of):.2f}" if floor else "-" for of in ("wall_ms", "cpu_ms")),
-        f"{one.peak_kib / 1024:.1f}",
-        str(one.modules),
-        str(one.distributions or "-"),
-        f"{one.installed_bytes / 2**20:.1f}" if one.installed_bytes else "-",
-        f"{median(one.scripts_per_s):.0f}" if one.scripts_per_s else "-",
+        result.name,
+        result.version or "-",
+        *(f"{ms:.1f}" for ms in (median(walls), min(walls), max(walls), median(result.cpu_ms))),
+        *(f"{_ratio(results, result.name, of):.2f}" if floor else "-" for of in ("wall_ms", "cpu_ms")),
+        f"{result.peak_kib / 1024:.1f}",
+        str(result.modules),
+        str(result.distributions or "-"),
+        f"{result.installed_bytes / 2**20:.1f}" if result.installed_bytes else "-",
+        f"{median(result.scripts_per_s):.0f}" if result.scripts_per_s else "-",
     ]
 
 
 def _notes(results: dict[str, Result]) -> Iterator[str]:
-    for one in (*OURS, *PEERS):
-        if one.name in results:
-            yield f"{one.name}: {one.note}"
+    for contender in (*OURS, *PEERS):
+        if contender.name in results:
+            yield f"{contender.name}: {contender.note}"
     yield "wall and CPU: medians; x: times the floor, the median of the rounds; RSS: the peak; warm: scripts"
     yield "per second in one process. Files are in memory and Slurm is a stand-in: neither's time is here."
     if not (results[FLOOR].failed or results[LATER].failed):

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Submissions in parallel while the controller is killed and started again: is any job lost, or there twice?
+"""Submissions in parallel while the controller is killed and restarted: is a job lost or submitted twice?
 
     python benchmarks/submit.py                 # the controller is killed: SIGKILL
-    python benchmarks/submit.py --signal TERM   # it is stopped in good order, and saves its jobs
+    python benchmarks/submit.py --signal TERM   # it ends regularly, and saves its jobs
 
-slurmctld saves the jobs that it has accepted some seconds later. One that is killed before loses them, and
-the next one gives their ids away again: of these, `sbatchgen status` has to say so.
+slurmctld saves accepted jobs some seconds later. If it is killed before, it loses them, and the next one
+gives their ids to other jobs: `sbatchgen status` must report these.
 
 Boots a Slurm of its own, as the tests do: needs root and Debian's slurm-wlm and munge.
 """
@@ -34,7 +34,7 @@ SCRIPT = "#!/bin/bash\n#SBATCH --job-name=parallel --hold --time=5 --mem=100M\nt
 
 
 def main() -> int:
-    """Print the figures; 1 if a job was lost, or was there twice."""
+    """Print the figures; return 1 if a job was lost, or submitted twice."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--submissions", type=int, default=200)
     parser.add_argument("--processes", type=int, default=8)

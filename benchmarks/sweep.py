@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A sweep of many points on a real Slurm: does each point run once, and of those that failed each once more?
+"""A sweep of many points on a real Slurm: does each point run once, and each failed one once more?
 
     python benchmarks/sweep.py                # 5,000 points, MaxArraySize 1001
     python benchmarks/sweep.py --points 200 --array-size 31
@@ -36,7 +36,7 @@ FLAGS = ("--trainer", "t.py", "--nodes", "1", "--cpus-per-task", "1", "--mem", "
 
 
 def main() -> int:
-    """Print the figures; 1 if a point did not run exactly as often as it should."""
+    """Print the figures; return 1 if a point did not run exactly as often as it should."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--points", type=int, default=5000)
     parser.add_argument("--array-size", type=int, default=1001)
@@ -47,8 +47,8 @@ def main() -> int:
         cluster.put("work/testing.yaml", PROFILE)
         cluster.put("work/t.py", TRAINER)
         cluster.put("work/p.csv", "".join(f"{line}\n" for line in ("point", *every)))
-        told = _submit(cluster, "sweep", "cpu", "--profile", "./testing.yaml", "--file", "p.csv", *FLAGS)
-        print(f"{asked.points:,} points submitted in {told[0]} arrays in {told[1]:.1f} s")
+        submitted = _submit(cluster, "sweep", "cpu", "--profile", "./testing.yaml", "--file", "p.csv", *FLAGS)
+        print(f"{asked.points:,} points submitted in {submitted[0]} arrays in {submitted[1]:.1f} s")
         good = _judge("all points", cluster, every, failed=bad)
         cluster.put("work/mend", "")
         _submit(cluster, "resubmit", "cpu", "--failed")
@@ -65,24 +65,24 @@ def _submit(cluster: Cluster, *arguments: str) -> tuple[int, float]:
 def _judge(title: str, cluster: Cluster, expected: range, *, failed: Any) -> bool:
     """Wait for the end, print how often each point ran, and whether that is right."""
     began = time.monotonic()
-    while (found := _points(cluster)) and any(one["live"] for one in found):
+    while (points := _points(cluster)) and any(point["live"] for point in points):
         time.sleep(10)
     seconds = time.monotonic() - began
     file = cluster.home / "work" / "ran"
     ran = Counter(int(line) for line in file.read_text().split())
     file.unlink()
-    states = Counter(one["state"] for one in found)
+    states = Counter(point["state"] for point in points)
     print(
         f"{title}: {len(expected):,}; {sum(ran.values()):,} starts of {len(ran):,} points in {seconds:.0f} s"
     )
     print(f"  status: {', '.join(f'{count:,} {state}' for state, count in states.items())}")
-    right = ran == Counter(expected) and {one["number"] for one in found if one["state"] == "failed"} == {
-        *failed
-    }
+    right = ran == Counter(expected) and {
+        point["number"] for point in points if point["state"] == "failed"
+    } == {*failed}
     if not right:
         missing, more = (
             sorted({*expected} - {*ran}),
-            sorted(one for one in ran if ran[one] > 1 or one not in expected),
+            sorted(point for point in ran if ran[point] > 1 or point not in expected),
         )
         print(f"  wrong: not run {numbers_as_text(missing)}; too often {numbers_as_text(more)}")
     return right

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""How fast the training package is, next to the loops of pytorch/examples and to plain torch.save.
+"""How fast the training package is, compared with the loops of pytorch/examples and plain torch.save.
 
     python benchmarks/training.py --examples EXAMPLES    # a checkout of https://github.com/pytorch/examples
     python benchmarks/training.py --quick --only C1,C6   # to try it out: its figures mean little
 
 Run it with a Python that has torch; the examples and C3 need torchvision (and Pillow, which comes with it). A
-torchvision built for CUDA beside a torch built for CPUs will do. What cannot be measured is left out, and
-said in one line. It takes about ten minutes on two idle cores.
+torchvision built for CUDA with a torch built for CPUs will do. One line names each figure that cannot be
+measured. It takes about ten minutes on two idle cores.
 
 Each round starts whole processes, one after the other, and every other round backwards (ABBA): a machine that
-slows down slows all alike. A ratio is taken within its round; shown are the medians of the rounds, with the
-lowest and the highest. The examples run unmodified, from a copy. A `sitecustomize` in front of all, of the
-examples and of ours, writes down when each step of the optimizer ends, and ends a run that was long enough.
+slows down slows all alike. A ratio is taken within its round; the table has the median, the lowest and the
+highest of the rounds. The examples run unmodified, from a copy. A `sitecustomize` for the examples and our
+trainer notes when each step of the optimizer ends, and ends a run that is long enough.
 
 C1  MNIST (synthetic, in its own files), the example's Net, 64 images a step, Adadelta, fp32: images a second
 C2  the same with --precision bf16, against the same example, which has fp32 alone
@@ -20,14 +20,14 @@ C3  ResNet-18 of 1000 classes from JPEGs of 500x375 pixels, cut to 224x224 as th
 C4  two processes (gloo) of one thread each, 128 images a step, as against one process of one thread with 64
 C5  from the start of the process to the end of the first step, of the runs of C1
 C6  a checkpoint of 204 MB that has reached the disk (fsync), against torch.save and fsync; and the time for
-    which the training stands still, which is that of the copy in memory
+    which the training is stopped, which is that of the copy in memory
 C7  from the start of a resumed process to the end of its first step, at 80 % of an epoch, against a fresh one
 C8  all of the last checkpoint, resumed against uninterrupted: bit by bit
 
 In C1 and C2 a run whose accuracy is GATE percentage points below the example's median does not count. C3 has
 too few steps for an accuracy: there the loss has to be finite.
 
-Exit status: 0 where all that was measured is on target, 1 where something is not, 2 where nothing was.
+Exit status: 0 if all measured figures are on target, 1 if one is not, 2 if nothing was measured.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ ALL = tuple(sorted(name for names in PARTS for name in names))
 def main() -> int:
     """Measure and print; the exit status."""
     options = _options()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # nothing is left behind
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # removes all files
     with tempfile.TemporaryDirectory(prefix="speed-benchmark-", dir=options.scratch) as folder:
         bench = Bench(Path(folder), options, shim=needs_shim())
         where = f"{machine()}; {options.threads} threads"
@@ -79,7 +79,7 @@ def main() -> int:
     print("\n".join([*table(figures), f"load average at the end: {load()}"]))
     if options.json:
         options.json.write_text(
-            json.dumps({"machine": where, "figures": [asdict(one) for one in figures]}, indent=2) + "\n"
+            json.dumps({"machine": where, "figures": [asdict(figure) for figure in figures]}, indent=2) + "\n"
         )
     verdicts = {figure.verdict for figure in figures}
     return 1 if "MISS" in verdicts else 0 if "PASS" in verdicts else 2

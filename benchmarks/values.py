@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How often lint says of an option's value what a real slurmctld says, and why where it does not.
+"""How often lint agrees with a real slurmctld on values of options, and why it differs.
 
     python benchmarks/values.py                             # 8000 requests, about a minute
     python benchmarks/values.py --seed 7 --singles 20000    # others
@@ -7,12 +7,12 @@
     python benchmarks/values.py --record tests/fixtures/controller_22.05.json.gz
     python benchmarks/values.py --recorded tests/fixtures/controller_26.05.json.gz    # without a Slurm
 
-The requests of tests/rules/values.py are asked of a slurmctld with imaginary nodes, by `sbatch --test-only`
-as an ordinary user, and of lint twice: as one who knows nothing of the cluster, and with the profile of that
-cluster. Each difference must have one of the reasons of tests/rules/values.py. Needs root and the Debian
-packages slurm-wlm, munge and iproute2.
+A slurmctld with imaginary nodes judges the requests of tests/rules/values.py, by `sbatch --test-only` as an
+ordinary user. Lint judges them without a profile, and with the profile of that cluster. Each difference must
+have one of the reasons in tests/rules/values.py. Needs root and the Debian packages slurm-wlm, munge and
+iproute2.
 
-Exit status: 1 where a difference has no reason, 2 where there is no such Slurm.
+Exit status: 1 if a difference has no reason, 2 if there is no such Slurm.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--root", type=Path, help="the folder of another system, whose Slurm is asked")
     parser.add_argument("--record", type=Path, help="write the requests and the answers, for the tests")
-    parser.add_argument("--recorded", type=Path, help="ask nobody: take the answers of such a file")
+    parser.add_argument("--recorded", type=Path, help="ask no Slurm: take the answers of such a file")
     parser.add_argument("--show", type=int, default=3, help="how many requests to print for each difference")
     args = parser.parse_args()
     if args.recorded:
@@ -64,22 +64,25 @@ def main() -> int:
 
 
 def show(answers: Answers, most: int) -> int:
-    """Print the agreement by option, and the differences by reason; 1 where one has none."""
+    """Print the agreement by option, and the differences by reason; return 1 if one has no reason."""
     differences = list(values.differences(answers))
     print_table(answers, differences)
     kinds: dict[tuple[str, str], list[Difference]] = defaultdict(list)
-    for one in differences:
-        kinds[one.kind, one.reason].append(one)
-    for (kind, reason), found in sorted(kinds.items()):
-        print(f"\n{kind}: {len(found)}; {reason or 'NO REASON'}")
-        for one in found if not reason else found[:most]:
-            print(f"    {one.request.shown:60.60}  {', '.join(one.rules) or one.said[-70:]}")
-    return int(any(not one.reason for one in differences))
+    for difference in differences:
+        kinds[difference.kind, difference.reason].append(difference)
+    for (kind, reason), listed in sorted(kinds.items()):
+        print(f"\n{kind}: {len(listed)}; {reason or 'NO REASON'}")
+        for difference in listed if not reason else listed[:most]:
+            answer = ", ".join(difference.rules) or difference.said[-70:]
+            print(f"    {difference.request.shown:60.60}  {answer}")
+    return int(any(not difference.reason for difference in differences))
 
 
 def print_table(answers: Answers, differences: list[Difference]) -> None:
     """Requests, refusals and agreement by option; those with few requests on one line."""
-    often = {name for name, count in Counter(one.name for one in answers.requests).items() if count >= FEW}
+    often = {
+        name for name, count in Counter(request.name for request in answers.requests).items() if count >= FEW
+    }
 
     def row(request: Request) -> str:
         return request.name if request.name in often else "other options"
@@ -88,10 +91,10 @@ def print_table(answers: Answers, differences: list[Difference]) -> None:
     judged = zip(answers.requests, answers.said, strict=True)
     refused = Counter(row(request) for request, said in judged if said)
     apart = {
-        kind: Counter(row(one.request) for one in differences if one.kind == kind)
+        kind: Counter(row(difference.request) for difference in differences if difference.kind == kind)
         for kind in (values.BLIND, values.INFORMED)
     }
-    unexplained = Counter(row(one.request) for one in differences if not one.reason)
+    unexplained = Counter(row(difference.request) for difference in differences if not difference.reason)
     print(f"\n{'option':16} {'requests':>8} {'refused':>8} {'blind':>8} {'profile':>8} {'unexplained':>12}")
     names = [*sorted({*asked} - {*LAST}), *LAST]
     for name in names:

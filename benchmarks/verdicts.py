@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How often the rules about a cluster say what a real slurmctld says of the same request.
+"""How often the rules about a cluster agree with a real slurmctld on the same request.
 
     python benchmarks/verdicts.py                     # 200 requests to each imaginary cluster, about a minute
     python benchmarks/verdicts.py --requests 1000 --seed 7 --show 5
@@ -8,10 +8,11 @@ Each cluster is described twice: as a slurm.conf with nodes that do not exist, w
 `sbatch --test-only`, and as a profile, which the rules of `sbatchgen lint` judge. Requests lie around
 the limits. Needs root and the Debian packages slurm-wlm, munge and iproute2.
 
-A verdict is a refusal where slurmctld refuses, and where the rules have an error. They may differ: Slurm
-takes what would pend for ever (EnforcePartLimits=NO), which the rules call an error on purpose; and what
-a profile can't say, the rules can't know.
-Exit status: 1 where Slurm refuses what the rules let pass, 2 where there is no such Slurm.
+slurmctld refuses a request, or takes it; the rules have an error, or not. They may differ: Slurm takes jobs
+that would pend for ever (EnforcePartLimits=NO), which the rules call an error on purpose, and the rules
+know only facts that a profile can hold.
+
+Exit status: 1 if Slurm refuses a request without an error of the rules, 2 if there is no such Slurm.
 """
 
 from __future__ import annotations
@@ -176,7 +177,7 @@ def linted(script: str, profile: Profile) -> list[str]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What both say of a request."""
+    """Both verdicts on a request."""
 
     script: str
     refused: bool
@@ -185,7 +186,7 @@ class Verdict:
 
 
 def compared(cluster: Imaginary, chance: random.Random, count: int, fits: Fits) -> Iterator[Verdict]:
-    """Requests to a cluster, with what slurmctld and the rules say."""
+    """Requests to a cluster, with the verdicts of slurmctld and the rules."""
     head = "name: imaginary\nurl: https://slurm.schedmd.com\nchecked: 2026-11-21\nslurm: '22.05'\n"
     default = re.findall("PartitionName=([a-z]+)", cluster.partitions)[0]
     text = f"{head}default_partition: {default}\ngres_types: [gpu, shard]\n{cluster.profile}"
@@ -201,7 +202,7 @@ def compared(cluster: Imaginary, chance: random.Random, count: int, fits: Fits) 
 
 
 def request(cluster: Imaginary, chance: random.Random) -> str:
-    """A script that asks for what lies around the limits of a cluster."""
+    """A script with a request around the limits of a cluster."""
     nodes, gpus, shards, cpus, memory, hours = cluster.sizes
 
     def around(limit: int) -> int:
@@ -229,19 +230,19 @@ def request(cluster: Imaginary, chance: random.Random) -> str:
 def show(name: str, verdicts: list[Verdict], most: int) -> int:
     """Print the counts of a cluster and where both differ; how often only Slurm refuses."""
     kinds = Counter((verdict.refused, bool(verdict.rules)) for verdict in verdicts)
-    ours = [one for one in verdicts if one.rules and not one.refused]
-    theirs = [one for one in verdicts if one.refused and not one.rules]
+    ours = [verdict for verdict in verdicts if verdict.rules and not verdict.refused]
+    theirs = [verdict for verdict in verdicts if verdict.refused and not verdict.rules]
     print(
         f"{name:12} {kinds[False, False]:9} {kinds[True, True]:11} {len(ours):9} {len(theirs):13}", flush=True
     )
-    for rules, count in Counter(one.rules for one in ours).most_common():
+    for rules, count in Counter(verdict.rules for verdict in ours).most_common():
         print(f"    only we refuse, {', '.join(rules)}: {count}")
-        for one in [one for one in ours if one.rules == rules][:most]:
-            print(f"        {asked(one.script)}")
-    for said, count in Counter(one.said for one in theirs).most_common():
+        for difference in [verdict for verdict in ours if verdict.rules == rules][:most]:
+            print(f"        {asked(difference.script)}")
+    for said, count in Counter(verdict.said for verdict in theirs).most_common():
         print(f"    only Slurm refuses, {said}: {count}")
-        for one in [one for one in theirs if one.said == said][:most]:
-            print(f"        {asked(one.script)}")
+        for difference in [verdict for verdict in theirs if verdict.said == said][:most]:
+            print(f"        {asked(difference.script)}")
     return len(theirs)
 
 

@@ -1,8 +1,7 @@
 """How Sphinx makes a site of the documentation: `make docs`.
 
-Pages are read where they lie, so that a link is the same in the repository and on the site: those of docs/,
-the rules' own pages, which are in the package, and CONTRIBUTING.md. Neither the build nor a reader needs the
-network.
+Pages are read in place, so that a link is the same in the repository and on the site: docs/, the pages of
+rules in the package, CONTRIBUTING.md and CHANGELOG.md. Neither the build nor a reader needs the network.
 """
 
 import re
@@ -35,7 +34,7 @@ _EXAMPLE = re.compile(r"^```(\w+) (bad|good|profile)((?: \S+=\S*)*)$", re.MULTIL
 _WORDS = {"bad": "Bad", "good": "Good", "profile": "With this profile"}
 
 
-# What stands below a page in the list of pages.
+# The pages below a page in the list of pages.
 PARTS = {
     "docs/migrate/index": sorted(path.stem for path in (ROOT / "docs/migrate").glob("*.md")),
     "docs/reference/rules": [
@@ -52,17 +51,17 @@ def setup(app: Sphinx) -> None:
 
 
 def _list_parts(_: Sphinx, page: str, source: list[str]) -> None:
-    """In the page itself the list would show as code where it is read in the repository."""
+    """Add the list of pages here: in the page it would show as code in the repository."""
     if page in PARTS:
         parts = "\n".join(part for part in PARTS[page] if part != "index")
         source[0] += f"\n```{{toctree}}\n:hidden:\n\n{parts}\n```\n"
 
 
 def _label_examples(_: Sphinx, page: str, source: list[str]) -> None:
-    """Say which examples of a rule are bad and good: a site does not show the word behind ```bash."""
+    """Label bad and good examples of a rule: a site does not show the word after ```bash."""
     if page.startswith("sbatchgen/rules/pages/"):
         source[0] = _EXAMPLE.sub(
-            lambda found: f"**{_WORDS[found[2]]}**{_settings(found[3])}:\n\n```{found[1]}", source[0]
+            lambda match: f"**{_WORDS[match[2]]}**{_settings(match[3])}:\n\n```{match[1]}", source[0]
         )
 
 

@@ -42,17 +42,17 @@ FIXTURES, GOLDEN = REPOSITORY / "tests/fixtures", REPOSITORY / "tests/golden"
 def commands_of(group: click.Group) -> dict[str, click.Command]:
     """The commands of a group by name."""
     context = click.Context(group)
-    found = {name: group.get_command(context, name) for name in group.list_commands(context)}
-    return {name: command for name, command in found.items() if command}
+    commands = {name: group.get_command(context, name) for name in group.list_commands(context)}
+    return {name: command for name, command in commands.items() if command}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """How to write the golden scripts anew."""
-    parser.addoption("--update-golden", action="store_true", help="write tests/golden anew, and fail")
+    """Add the option that writes the golden scripts."""
+    parser.addoption("--update-golden", action="store_true", help="write tests/golden again, and fail")
 
 
 def pytest_configure() -> None:
-    """Let what the tests start hear SIGHUP under nohup too, and SIGINT in the background of a shell.
+    """Let programs of the tests receive SIGHUP under nohup, and SIGINT in the background of a shell.
 
     What is ignored here would be ignored there. Programs that are started get the default back.
     """
@@ -83,7 +83,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep the tests themselves, and what they import, out of each garbage collection.
+    """Keep the tests themselves, and their imports, out of each garbage collection.
 
     Walking over them takes a twentieth of the processor time of tests that run in this process.
     """
@@ -98,7 +98,7 @@ def part(nodeid: str) -> str:
     return f"{file}@{LATER}" if f"[{LATER}" in test else file
 
 
-@pytest.hookimpl(optionalhook=True)  # without xdist there is none
+@pytest.hookimpl(optionalhook=True)  # xdist's own
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With --dist loadfile, tests are shared out by parts."""
     if config.getoption("dist") != "loadfile":
@@ -109,7 +109,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line for each thing that was left out, and why."""
+    """Print a line for each group of tests that was left out, with the reason."""
     skipped = terminalreporter.stats.get("skipped", [])
     for reason, tests in Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped).items():
         terminalreporter.write_line(f"{reason} ({tests} tests)")
@@ -117,7 +117,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @dataclass(frozen=True)
 class Result:
-    """What a command left behind."""
+    """What a command printed, and its status."""
 
     status: int
     out: str
@@ -129,7 +129,7 @@ Command = Callable[..., Result]
 
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No variable of the machine that tests run on has a say, and no file of its user."""
+    """Hide the variables of the machine that runs the tests, and the files of its user."""
     base = tmp_path_factory.getbasetemp()
     home = base / f"home-{next(HOMES)}"  # not mktemp, which lists all that are there
     home.mkdir()
@@ -144,7 +144,7 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder, which the test stands in."""
+    """An empty folder, in which the test runs."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def hold(check: Callable[..., None], cases: Iterable[tuple[Any, ...]]) -> None:
-    """Assert a check of all cases, and tell each for which it does not hold."""
+    """Assert a check of all cases, and name each case that fails."""
     wrong = []
     for case in cases:
         try:

@@ -61,22 +61,22 @@ def asserts(body: Sequence[ast.stmt], helpers: Collection[str]) -> bool:
     first, *rest = body
     match first:
         case ast.Assert() | ast.Raise():
-            found = True
+            proven = True
         case ast.If():
-            found = all(asserts([*part, *rest], helpers) for part in (first.body, first.orelse))
+            proven = all(asserts([*part, *rest], helpers) for part in (first.body, first.orelse))
         case ast.For() | ast.While():
-            found = asserts([*first.body, *rest], helpers)
+            proven = asserts([*first.body, *rest], helpers)
         case ast.With():
             entered = {name for item in first.items for name in called(item.context_expr)}
-            found = bool(entered & set(helpers)) or asserts([*first.body, *rest], helpers)
+            proven = bool(entered & set(helpers)) or asserts([*first.body, *rest], helpers)
         case ast.Try():
-            found = asserts([*first.body, *first.orelse, *first.finalbody, *rest], helpers)
+            proven = asserts([*first.body, *first.orelse, *first.finalbody, *rest], helpers)
         case ast.FunctionDef() | ast.ClassDef():
-            found = asserts(rest, helpers)
+            proven = asserts(rest, helpers)
         case _:
             asked = not called(first).isdisjoint(helpers)
-            found = asked or (not isinstance(first, ast.Return) and asserts(rest, helpers))
-    return found
+            proven = asked or (not isinstance(first, ast.Return) and asserts(rest, helpers))
+    return proven
 
 
 def silent(all_of_them: Sequence[Function]) -> list[str]:
@@ -89,8 +89,8 @@ def silent(all_of_them: Sequence[Function]) -> list[str]:
         before = len(helpers)
         helpers |= {
             name
-            for name, found in by_name.items()
-            if name not in helpers and all(asserts(each.body, helpers - each.foreign) for each in found)
+            for name, tests in by_name.items()
+            if name not in helpers and all(asserts(each.body, helpers - each.foreign) for each in tests)
         }
     tests = [each for each in all_of_them if each.name.startswith("test_") and "test_" in each.file]
     return [
@@ -101,13 +101,13 @@ def silent(all_of_them: Sequence[Function]) -> list[str]:
 
 
 def test_each_test_asserts() -> None:
-    found = [
+    every = [
         each
         for path in (REPOSITORY / "tests").rglob("*.py")
         for each in functions(path.read_text(), str(path.relative_to(REPOSITORY)))
     ]
-    assert len(found) > 700
-    assert "\n".join(silent(found)) == ""
+    assert len(every) > 700
+    assert "\n".join(silent(every)) == ""
 
 
 def test_a_test_that_asserts_nothing_is_found() -> None:

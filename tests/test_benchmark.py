@@ -108,8 +108,8 @@ def test_a_run_that_learned_less_does_not_count() -> None:
 def test_values_are_compared_to_the_bit(tmp_path: Path) -> None:
     value = {"model": {"w": torch.ones(2), "b": torch.zeros(1)}, "sums": [1.0, 2.0], "step": 3}
     other = value | {"model": {"w": torch.ones(2) + torch.finfo().eps, "b": torch.zeros(1)}, "more": 1}
-    for name, one in (("a.pt", value), ("b.pt", other)):
-        torch.save(one, tmp_path / name)
+    for name, state in (("a.pt", value), ("b.pt", other)):
+        torch.save(state, tmp_path / name)
 
     assert compared(tmp_path / "a.pt", tmp_path / "a.pt") == (5, 5)
     assert compared(tmp_path / "a.pt", tmp_path / "b.pt") == (4, 6)

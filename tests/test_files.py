@@ -308,7 +308,7 @@ def test_pipes_and_devices_are_written_to_and_stay(folder: Path, command: Comman
     assert command("render", "ddp", "--write", "device").status == 0
     assert (folder / "device").is_char_device()
     os.mkfifo(folder / "pipe")
-    result = command("render", "ddp", "--write", "pipe")  # that nobody reads
+    result = command("render", "ddp", "--write", "pipe")  # that has no reader
     assert (result.status, "can't write pipe: " in result.err) == (3, True)
     with ThreadPoolExecutor(1) as threads:
         reading = threads.submit((folder / "pipe").read_text)

@@ -1,4 +1,4 @@
-"""What Slurm takes without a word and a rule warns of: the rule's own bad example, run as a job."""
+"""Mistakes that Slurm accepts silently and a rule warns of: the rule's bad example, run as a job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sbatchgen.rules.page import pages
 from tests.cluster.slurm import Cluster
 
 TRAINER = """#!/bin/bash
-# In place of python and torchrun: says its job, works for a while, and ends as it is told.
+# In place of python and torchrun: says its job, works for a while, and ends as asked.
 echo "trained in $SLURM_JOB_ID"
 sleep "${TRAINS_FOR_S:-0}"
 touch "done-$SLURM_JOB_ID"
@@ -31,7 +31,7 @@ class Field:
         return self.cluster.wait(job), folder
 
     def start(self, rule: str, number: int = 0, **said: str) -> tuple[int, Path]:
-        """The same, not waited for. `said` is for the trainer."""
+        """Start the same job without waiting. `said` is for the trainer."""
         bad = [example.text for example in pages()[rule].examples if not example.good]
         folder = self.cluster.put(f"harm/{rule}/train.py", "").parent
         path = f"{self.cluster.home}/harm/bin:/usr/bin:/bin"
@@ -101,7 +101,7 @@ def test_a_failed_training_is_a_completed_job(field: Field, rule: str) -> None:
 
 def test_usr1_ends_a_script_without_a_trap(field: Field) -> None:
     job, folder = field.start("SB601", TRAINS_FOR_S="30")
-    field.cluster.until(lambda: any("trained" in one.read_text() for one in folder.glob("*.out")), "a start")
+    field.cluster.until(lambda: any("trained" in log.read_text() for log in folder.glob("*.out")), "a start")
     field.cluster.run(["scancel", "--batch", "--signal=USR1", str(job)], check=True)
     record = field.cluster.wait(job)
     assert (record["JobState"], record["ExitCode"]) == ("FAILED", "0:10")
@@ -110,7 +110,7 @@ def test_usr1_ends_a_script_without_a_trap(field: Field) -> None:
 
 def test_a_requeue_erases_the_log(field: Field) -> None:
     job, folder = field.start("SB606", TRAINS_FOR_S="2")
-    field.cluster.until(lambda: any("trained" in one.read_text() for one in folder.glob("*.out")), "a start")
+    field.cluster.until(lambda: any("trained" in log.read_text() for log in folder.glob("*.out")), "a start")
     (log,) = folder.glob("*.out")
     log.write_text("what the first run said\n" + log.read_text())
     field.cluster.run(["scontrol", "requeue", str(job)], check=True)

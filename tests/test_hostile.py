@@ -24,7 +24,7 @@ MULTILINE = ("a\nb", "a\n#SBATCH --time=1\n$(id)", "\t", "'\n'", "\x1b[2J")
 
 
 def run(folder: Path, *arguments: str, command: Command, mode: str = "single") -> dict[str, object]:
-    """What the trainer of a job sees, the job run by bash as it was rendered."""
+    """What the trainer of a job sees, when bash runs the rendered script."""
     (folder / "dump.py").write_text(TRAINER)
     dump = folder / "dump.json"
     dump.unlink(missing_ok=True)
@@ -51,7 +51,7 @@ def test_arguments_arrive(folder: Path, command: Command) -> None:
 
 @pytest.mark.slow
 def test_torchrun_leaves_the_trainers_arguments_alone(folder: Path, command: Command) -> None:
-    """It knows abbreviations of its own options, and looks for them behind the trainer too."""
+    """It knows abbreviations of its own options, and looks for them after the trainer too."""
     arguments = ["--n", "3", "--log", "x", "--nnodes", "7", "--", "-m", "a b", "$(touch pwned)"]
     (folder / "dump.py").write_text(TRAINER)
     for trainer in ("dump.py", "dump"):
@@ -123,10 +123,12 @@ def test_a_variable_without_a_value_is_that_of_the_shell(folder: Path, command: 
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr == "error: D is not set: export it where you submit\n"
     said = command("explain", "job.yaml", "--env", "C=own", "--format", "json").out
-    found = {
-        one["name"]: one["said"]["value"] for one in json.loads(said)["settings"] if "env" in one["name"]
+    values = {
+        setting["name"]: setting["said"]["value"]
+        for setting in json.loads(said)["settings"]
+        if "env" in setting["name"]
     }
-    assert found == {"env A": "(that of the shell that submits)", "env B": "", "env C": "own"}
+    assert values == {"env A": "(that of the shell that submits)", "env B": "", "env C": "own"}
 
 
 def test_a_variable_that_a_path_of_the_job_holds_is_refused(command: Command) -> None:

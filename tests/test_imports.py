@@ -1,4 +1,4 @@
-"""A command starts fast: what each one loads, counted in modules, which is the same on every machine."""
+"""A command starts fast: the number of modules that each one loads, the same on every machine."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_lint_loads_no_yaml_where_no_file_has_any(tmp_path: Path) -> None:
 
 @functools.cache
 def statements(path: Path) -> list[ast.Import | ast.ImportFrom]:
-    """The import statements of a module, wherever in it."""
+    """The import statements of a module, at any depth."""
     nodes = ast.walk(ast.parse(path.read_text()))
     return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
 

@@ -1,4 +1,4 @@
-"""Input that is made to break a reader: YAML bombs, huge scripts and numbers, FIFOs, Ctrl-C, and a rule that fails."""
+"""Input that tries to break a reader: YAML bombs, huge scripts and numbers, FIFOs, Ctrl-C, and a rule that fails."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_of_very_many_problems_the_first_are_shown_and_the_rest_counted() -> Non
 def test_a_control_character_is_named_with_its_line() -> None:
     with pytest.raises(DocumentError) as caught:
         decode("mode: ddp\nname: a\x1bb\n", JobSpec, name="job.yaml")
-    assert [one.at for one in caught.value.problems] == ["job.yaml:2"]
+    assert [problem.at for problem in caught.value.problems] == ["job.yaml:2"]
 
 
 def test_anchors_and_aliases_of_a_few_values_are_read() -> None:
@@ -208,9 +208,9 @@ def test_a_rule_that_fails_costs_its_own_finding(command: Command, monkeypatch: 
 
     monkeypatch.setattr(judge, "findings", findings)
     after = command("lint", ".", "--no-shellcheck")
-    told = [line for line in after.out.splitlines() if "failed on this script" in line]
-    assert len(told) == 2  # one for each file: the same bug in both rules
-    assert "and 1 more failed on this script (ZeroDivisionError: a bug" in told[0]
+    failures = [line for line in after.out.splitlines() if "failed on this script" in line]
+    assert len(failures) == 2  # one for each file: the same bug in both rules
+    assert "and 1 more failed on this script (ZeroDivisionError: a bug" in failures[0]
     kept = [line for line in before.splitlines() if "--nodes" in line and "slurm:" in line]
     assert kept
     assert all(line in after.out for line in kept)
@@ -250,7 +250,7 @@ def test_a_script_of_200_kb_is_read_in_bounded_time(folder: Path, name: str) -> 
     assert "failed on this script" not in done.stdout
 
 
-# --- files that are none
+# --- paths that are not files
 
 
 @pytest.mark.slow
@@ -315,7 +315,7 @@ def test_ctrl_c_ends_lint_of_many_files_and_all_its_processes(folder: Path) -> N
 
 
 def children() -> set[str]:
-    """The processes that this one has started, with those that nobody has waited for."""
+    """The processes that this one has started, with those that are not waited for."""
     return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
 
 

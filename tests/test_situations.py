@@ -64,7 +64,7 @@ COMMANDS = {
 
 @dataclass
 class World:
-    """A folder in which every command works, and how its process is started: what a caller may do to it."""
+    """A folder in which every command works, and how its process is started; both can be changed."""
 
     root: Path
     env: dict[str, str] = field(default_factory=dict)
@@ -117,7 +117,7 @@ Change = Callable[[World], object]
 
 
 def serve() -> None:
-    """Do the tasks that stdin has, each in a process of its own that need not load anything any more."""
+    """Do the tasks of stdin, each in its own process, which has all modules loaded."""
     import gc
 
     import matplotlib.backends.backend_agg
@@ -146,7 +146,7 @@ def sbatchgen_main() -> None:
 def start(
     argv: list[str], cwd: str, env: dict[str, str], leaves: str, streams: list[str], encoding: str
 ) -> NoReturn:
-    """Be a command's process."""
+    """Run a command as its process."""
     signal.alarm(TIMEOUT_S)
     os.environ.clear()
     os.environ.update(env)
@@ -172,7 +172,7 @@ def status_of(main: Callable[[], None]) -> int:
         main()
     except SystemExit as ended:
         status = ended.code or 0
-    except BaseException:  # noqa: BLE001 - told as the interpreter does
+    except BaseException:  # noqa: BLE001 - printed as the interpreter does
         traceback.print_exc()
         status = 1
     try:
@@ -196,7 +196,7 @@ def put_stream(number: int, where: str) -> None:
 
 
 class Server:
-    """A process that file modes bind, in which sbatchgen and what it uses are loaded: see `serve`."""
+    """A process of an ordinary user with sbatchgen and its libraries loaded: see `serve`."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
@@ -218,7 +218,7 @@ class Server:
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[SimpleQueue[Server]]:
-    """One for each CPU; whoever takes one puts it back."""
+    """A server for each CPU; a test takes one and puts it back."""
     started = [Server() for _ in os.sched_getaffinity(0)]
     free: SimpleQueue[Server] = SimpleQueue()
     for server in started:
@@ -229,7 +229,7 @@ def servers() -> Iterator[SimpleQueue[Server]]:
 
 
 def at(act: Callable[[Path], object], *names: str) -> Change:
-    """Something is done with files and folders of the working folder."""
+    """A change of files and folders of the working folder."""
 
     def change(world: World) -> None:
         for name in names:
@@ -295,8 +295,8 @@ def env(**values: str) -> Change:
 
 def all_of(*changes: Change) -> Change:
     def change(world: World) -> None:
-        for one in changes:
-            one(world)
+        for change in changes:
+            change(world)
 
     return change
 
@@ -377,10 +377,10 @@ SITUATIONS: dict[str, Change] = {
     ),
     "stdout is full": having(streams={1: "/dev/full"}),
     "stdout is closed": having(streams={1: "closed"}),
-    "nobody reads stdout": having(streams={1: "unread"}),
+    "stdout has no reader": having(streams={1: "unread"}),
     "stderr is full": having(streams={2: "/dev/full"}),
     "stderr is closed": having(streams={2: "closed"}),
-    "nobody reads stderr": having(streams={2: "unread"}),
+    "stderr has no reader": having(streams={2: "unread"}),
     "all streams are closed": having(streams={0: "closed", 1: "closed", 2: "closed"}),
     "the terminal speaks latin-1": having(encoding="latin-1"),
     "the terminal speaks ASCII": having(encoding="ascii"),
@@ -393,7 +393,7 @@ SITUATIONS: dict[str, Change] = {
     "a template divides by zero": template(b"{{ 1 / 0 }}\n"),
     "a template includes itself": template(b"{% include 'mine.j2' %}\n"),
     "a template is not UTF-8": template(b"#!/bin/bash\n# \xff\n"),
-    "a template calls what is none": template(b"{{ run_dir() }}\n"),
+    "a template calls what is not callable": template(b"{{ run_dir() }}\n"),
     "a template turns text round": template(b"#!/bin/bash\n{% filter reverse %}{{ run_dir }} 12\n{% endfilter %}\n"),
 }  # fmt: skip
 

@@ -218,9 +218,9 @@ def _check(config: Config) -> None:
     for name in ("label_smoothing", "ema"):
         if not 0 <= getattr(config, name) < 1:
             raise UserError(f"{_flag(name)} is {getattr(config, name)}, but must be in 0..1, below 1")
-    for one, other in (("batch_size", "batch_size_per_gpu"), ("compile", "activation_checkpointing")):
-        if getattr(config, one) and getattr(config, other):
-            raise UserError(f"{_flag(one)} and {_flag(other)} exclude each other", fix="give one of them")
+    for first, other in (("batch_size", "batch_size_per_gpu"), ("compile", "activation_checkpointing")):
+        if getattr(config, first) and getattr(config, other):
+            raise UserError(f"{_flag(first)} and {_flag(other)} exclude each other", fix="give one of them")
     parse_deadline(config.deadline, {}, 0)
     if config.dist_timeout <= 0:
         raise UserError(f"--dist-timeout is {config.dist_timeout}, but must be more than 0")
@@ -271,13 +271,15 @@ def changed_settings(now: dict[str, Any], then: dict[str, Any]) -> dict[str, tup
 
     A setting that an old checkpoint does not have had its default.
     """
-    defaults = {one.name: one.default for one in dataclasses.fields(Config) if one.metadata["critical"]}
+    defaults = {
+        option.name: option.default for option in dataclasses.fields(Config) if option.metadata["critical"]
+    }
     then = defaults | then
     names = [name for name in then | now if name not in unused_settings(then) | unused_settings(now)]
     return {name: (then.get(name), now.get(name)) for name in names if then.get(name) != now.get(name)}
 
 
 def unused_settings(settings: dict[str, Any]) -> set[str]:
-    """The settings that have no effect beside the others."""
+    """The settings that have no effect together with the others."""
     names = {name for name, (other, value) in ONLY_WITH.items() if settings.get(other) != value}
     return names if settings.get("weight_decay") else names | {"weight_decay_on"}

@@ -20,7 +20,7 @@ OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def own_folder(path: Path, *inside: str, make: bool = True) -> None:
-    """Let nobody else write in the run folder, which is made, and in these inside; else only check that.
+    """Make the run folder, and let only its user write there and in `inside`; without `make` only check that.
 
     Raises:
         FolderError: If others could have written there.
@@ -45,18 +45,18 @@ def own_folder(path: Path, *inside: str, make: bool = True) -> None:
 
 
 def _own(path: Path, *others: int, change: bool) -> None:
-    """Check that a file or folder is ours, or of these users, and let nobody else write it."""
+    """Check that a file or folder belongs to us or these users, and let only its owner write it."""
     with contextlib.suppress(FileNotFoundError):  # of a job that runs there
-        found, me = path.lstat(), os.geteuid()
-        if found.st_uid not in {me, *others}:
-            what = f"the run folder, or what is in it, belongs to another user ({found.st_uid})"
+        status, me = path.lstat(), os.geteuid()
+        if status.st_uid not in {me, *others}:
+            what = f"the run folder, or what is in it, belongs to another user ({status.st_uid})"
             raise FolderError(what, at=str(path), fix=OTHER)
-        if change and found.st_uid == me and found.st_mode & OTHERS_WRITE and not path.is_symlink():
-            path.chmod(stat.S_IMODE(found.st_mode) & ~OTHERS_WRITE)
+        if change and status.st_uid == me and status.st_mode & OTHERS_WRITE and not path.is_symlink():
+            path.chmod(stat.S_IMODE(status.st_mode) & ~OTHERS_WRITE)
 
 
 def open_regular(path: Path, mode: str = "rb", *, follow: bool = False) -> IO[bytes]:
-    """Open a regular file, for "ab" without a buffer; OSError if it is none, or a link without `follow`."""
+    """Open a regular file, for "ab" without a buffer; OSError for others, and links without `follow`."""
     how = os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     buffering = 0 if mode == "ab" else -1
     file = open(path, mode, buffering, opener=lambda name, flags: os.open(name, flags | how, 0o644))  # noqa: SIM115
@@ -73,7 +73,7 @@ def read_small(path: Path, *, most: int = SMALL) -> bytes:
 
 
 def parse(text: bytes) -> dict[str, Any]:
-    """The JSON object in a text; empty if there is none."""
+    """Return the JSON object in a text; empty if there is no object."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -82,7 +82,7 @@ def parse(text: bytes) -> dict[str, Any]:
 
 
 def temporary_name(path: Path) -> Path:
-    """A name beside a file that nobody can guess, to be renamed to it."""
+    """Return an unguessable name beside a file, to be renamed to it."""
     return path.with_name(f"{path.name}.tmp-{secrets.token_hex(8)}")
 
 

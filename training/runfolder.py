@@ -41,7 +41,7 @@ class Start:
 
     Attributes:
         state: "new": start in an empty folder. "afresh": start from scratch, beside old checkpoints.
-            "resume": go on from a checkpoint. "done": no epoch is left. "evaluate": train nothing. Or be
+            "resume": resume from a checkpoint. "done": no epoch is left. "evaluate": train nothing. Or be
             refused: "changed": other settings than the checkpoint's; "missing": no such checkpoint; "used":
             another job has the folder.
         checkpoint: The one to resume from.
@@ -75,17 +75,17 @@ def look(config: Config, processes: int) -> Start:
         return Start(state="evaluate")
     if who := current_holder(run_dir):
         return Start(state="used", holder=who)
-    found = list_checkpoints(run_dir / CHECKPOINTS)
+    checkpoints = list_checkpoints(run_dir / CHECKPOINTS)
     if config.resume == "off":
-        return Start(state="afresh" if found else "new", epochs=config.epochs)
+        return Start(state="afresh" if checkpoints else "new", epochs=config.epochs)
     if config.resume != "auto":
         paths = (run_dir / CHECKPOINTS / config.resume, Path(config.resume))
-        found = [path for path in paths if path.is_file()]
-        if not found:
+        checkpoints = [path for path in paths if path.is_file()]
+        if not checkpoints:
             return Start(state="missing", checkpoint=config.resume)
-    if not found:
+    if not checkpoints:
         return Start(state="new", epochs=config.epochs)
-    return _resume(config, batch, read_saved(run_dir, found[0]))
+    return _resume(config, batch, read_saved(run_dir, checkpoints[0]))
 
 
 def _resume(config: Config, batch: int, old: Saved) -> Start:
@@ -111,7 +111,7 @@ def _resume(config: Config, batch: int, old: Saved) -> Start:
 
 
 def read_saved(run_dir: Path, path: Path) -> Saved:
-    """What the events tell of a checkpoint in the run folder; of another file, its name and step."""
+    """What the events say about a checkpoint in the run folder; for another file, its name and step."""
     step = step_of(path)
     if path.parent != run_dir / CHECKPOINTS:
         return Saved(name=str(path), step=step)

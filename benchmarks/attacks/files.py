@@ -15,9 +15,9 @@ from tests.training import damages
 
 
 def checkpoints(place: Place) -> Iterator[str]:
-    """Damaged checkpoints, and each bit of the directory flipped: none loads something else."""
-    for found in (damages.each_bit_of_the_directory(), damages.at_random(place.times(3000))):
-        for kind, count in found.items():
+    """Damaged checkpoints, and each bit of the directory flipped: none loads with other values."""
+    for damaged in (damages.each_bit_of_the_directory(), damages.at_random(place.times(3000))):
+        for kind, count in damaged.items():
             yield from ["" if kind in {"refused", "the same"} else f"{kind} loads something else"] * count
 
 

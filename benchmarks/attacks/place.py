@@ -50,7 +50,7 @@ class Place:
     scale: float
 
     def times(self, count: int) -> int:
-        """How many attacks of `count` in a whole run."""
+        """The number of attacks: `count` in a whole run."""
         return max(3, round(count * self.scale))
 
     def run(self, *words: str, **more: str) -> subprocess.CompletedProcess[bytes]:
@@ -65,15 +65,15 @@ class Place:
         )
 
     def environment(self, **more: str) -> dict[str, str]:
-        """Nothing of the machine but what starts programs."""
+        """Only the variables that programs need to start."""
         paths = [self.folder / "bin", Path(sys.executable).parent, "/usr/bin", "/bin"]
-        found = {
+        folders = {
             "PATH": ":".join(map(str, paths)),
             "HOME": str(self.folder),
             "USER": "alice",
             "LANG": "C.UTF-8",
         }
-        return found | {"PYTHONPATH": str(CHECKOUT), "SENT": str(self.folder / "sent")} | more
+        return folders | {"PYTHONPATH": str(CHECKOUT), "SENT": str(self.folder / "sent")} | more
 
     def text(self) -> str:
         """A hostile text."""
@@ -82,7 +82,7 @@ class Place:
         return "".join(self.chance.choice(ALPHABET) for _ in range(self.chance.randint(0, 20)))
 
     def line(self) -> str:
-        """A hostile text that could stand in a line."""
+        """A hostile text of one line."""
         return "".join(char for char in self.text() if char.isprintable() or char == "\t") or "x"
 
 

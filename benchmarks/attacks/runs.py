@@ -1,4 +1,4 @@
-"""Attacks on what commands and job scripts read of runs: records and other files, the index, chains."""
+"""Attacks on files of runs that commands and job scripts read: records, the index, chains."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _wrong(place: Place, words: tuple[str, ...], run_dir: Path) -> str:
 
 
 def index(place: Place) -> Iterator[str]:
-    """Damage in the index: it is made again, and names no run that is not there."""
+    """Damage in the index: it is made again, and names only runs that exist."""
     (place.folder / "train.py").write_text("print('trained')\n")
     for name in "abc":
         place.run(*SBATCHGEN, "submit", "cpu", "--yes", "--trainer", "train.py", "--job-name", name)
@@ -122,7 +122,7 @@ def index(place: Place) -> Iterator[str]:
 
 
 def chains(place: Place) -> Iterator[str]:
-    """Hostile files where a script of a chain looks: it evaluates none, and cancels its own chain alone."""
+    """Hostile files where a script of a chain looks: it evaluates none, and cancels only its own chain."""
     (place.folder / "dump.py").write_text(f"import sys\n{TRAINER}sys.exit(int(sys.argv[1]))\n")
     for name, text in {
         "squeue": SQUEUE.format(own=KEY, other=OTHER),

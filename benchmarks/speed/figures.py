@@ -33,8 +33,8 @@ class Figure:
 
     @property
     def ratios(self) -> list[float]:
-        """Ours by theirs, within each round."""
-        return [one / other for one, other in zip(self.ours, self.theirs, strict=True)]
+        """Ours divided by theirs, within each round."""
+        return [mine / other for mine, other in zip(self.ours, self.theirs, strict=True)]
 
     @property
     def verdict(self) -> str:
@@ -46,11 +46,11 @@ class Figure:
 
 
 def in_rounds(rounds: int, contenders: dict[str, Callable[[int], Any]]) -> Iterator[dict[str, Any]]:
-    """What each contender gives, round by round, every other round backwards."""
+    """The result of each contender, round by round, every other round backwards."""
     for number in range(rounds):
         names = list(contenders) if number % 2 == 0 else list(contenders)[::-1]
-        found = {name: contenders[name](number) for name in names}
-        yield {name: found[name] for name in contenders}
+        results = {name: contenders[name](number) for name in names}
+        yield {name: results[name] for name in contenders}
 
 
 def guarded(figures: list[Figure], work: Callable[[], None]) -> list[Figure]:
@@ -67,22 +67,22 @@ def guarded(figures: list[Figure], work: Callable[[], None]) -> list[Figure]:
 def table(figures: list[Figure]) -> Iterator[str]:
     """The lines to print."""
     rows = [("", "ours", "against", "", "unit", "ratio", "target", "")]
-    for one in figures:
-        if one.left_out or not one.ours:
+    for figure in figures:
+        if figure.left_out or not figure.ours:
             continue
-        sign = ">=" if one.higher else "<="
+        sign = ">=" if figure.higher else "<="
         rows.append(
             (
-                *(one.name, spread(one.ours), spread(one.theirs), one.against, one.unit),
-                *(spread(one.ratios), f"{sign} {one.target:g}", one.verdict),
+                *(figure.name, spread(figure.ours), spread(figure.theirs), figure.against, figure.unit),
+                *(spread(figure.ratios), f"{sign} {figure.target:g}", figure.verdict),
             )
         )
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-    for one in figures:
-        if one.left_out:
-            yield f"{one.name}: left out: {one.left_out}"
+    for figure in figures:
+        if figure.left_out:
+            yield f"{figure.name}: left out: {figure.left_out}"
 
 
 def spread(values: list[float]) -> str:

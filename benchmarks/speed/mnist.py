@@ -64,15 +64,15 @@ def mnist(bench: Bench, seed: int) -> list[str]:
 
 
 def accuracy(output: str) -> float:
-    """In percent, of what the example or ours printed last.
+    """The accuracy in percent that the example or our trainer printed last.
 
     Raises:
         UnmeasurableError: If neither did.
     """
-    if found := re.findall(r"Accuracy: (\d+)/(\d+)", output):
-        return 100 * int(found[-1][0]) / int(found[-1][1])
-    if found := re.findall(r"Accuracy: ([\d.]+)%", output):
-        return float(found[-1])
+    if matches := re.findall(r"Accuracy: (\d+)/(\d+)", output):
+        return 100 * int(matches[-1][0]) / int(matches[-1][1])
+    if matches := re.findall(r"Accuracy: ([\d.]+)%", output):
+        return float(matches[-1])
     raise UnmeasurableError("it printed no accuracy")
 
 

@@ -31,12 +31,12 @@ def part_resume(bench: Bench) -> list[Figure]:
             return launch(bench, ours(bench, *flags, run="resumed", keep=True), threads=threads, end=1)
 
         fresh = ours(bench, *flags)
-        for found in in_rounds(
+        for results in in_rounds(
             bench.rounds,
             {"resumed": resumed, "fresh": lambda _: launch(bench, fresh, threads=threads, end=1)},
         ):
-            when.ours.append(found["resumed"].steps_s[0])
-            when.theirs.append(found["fresh"].steps_s[0] + _load_s(cut) + 0.5)
+            when.ours.append(results["resumed"].steps_s[0])
+            when.theirs.append(results["fresh"].steps_s[0] + _load_s(cut) + 0.5)
         ends = []
         for run in ("cut", "whole"):
             launch(bench, ours(bench, *flags, run=run, keep=True), threads=threads)
@@ -56,11 +56,11 @@ def _load_s(path: Path) -> float:
     return time.perf_counter() - began
 
 
-def compared(one: Path, other: Path) -> tuple[int, int]:
+def compared(first: Path, other: Path) -> tuple[int, int]:
     """How many of the values in two checkpoints are equal, and how many there are; a tensor is one value."""
     import torch
 
-    left, right = (dict(_values(torch.load(path, weights_only=True))) for path in (one, other))
+    left, right = (dict(_values(torch.load(path, weights_only=True))) for path in (first, other))
     equal = 0
     for key in left.keys() & right.keys():
         a, b = left[key], right[key]
@@ -72,7 +72,7 @@ def compared(one: Path, other: Path) -> tuple[int, int]:
 def _values(value: Any, *keys: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """What is in dictionaries and lists, each with the keys that lead to it."""
     if isinstance(value, (dict, list, tuple)):
-        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _values(one, *keys, key)
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _values(item, *keys, key)
     else:
         yield keys, value

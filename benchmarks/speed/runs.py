@@ -52,7 +52,7 @@ if os.environ.get("SPEED_STEPS") and os.environ.get("RANK", "0") == "0":
 
 @dataclass(frozen=True)
 class Run:
-    """What was seen of a process: seconds from its start to the end of each step, and what it printed."""
+    """A measured process: seconds from its start to the end of each step, and its output."""
 
     steps_s: list[float]
     output: str
@@ -66,7 +66,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Bench:
-    """Where things lie, and how much is measured."""
+    """The folders, and how much is measured."""
 
     scratch: Path
     options: argparse.Namespace
@@ -74,22 +74,22 @@ class Bench:
 
     @property
     def steps(self) -> int:
-        """Of an epoch of MNIST, without the last one, which is short."""
+        """The steps of an epoch of MNIST, without the last, which is short."""
         return self.images // 64
 
     @property
     def images(self) -> int:
-        """To train on."""
+        """The number of training images."""
         return 1100 if self.options.quick else 12000
 
     @property
     def skip(self) -> int:
-        """Steps that warm up."""
+        """The number of steps that warm up."""
         return 4 if self.options.quick else 20
 
     @property
     def rounds(self) -> int:
-        """How many."""
+        """The number of rounds."""
         return 1 if self.options.quick else int(self.options.rounds)
 
 
@@ -119,7 +119,7 @@ def launch(bench: Bench, command: list[str], *, threads: int, end: int = 0) -> R
     """
     seen = bench.scratch / "steps"
     seen.unlink(missing_ok=True)
-    work = bench.scratch / "work"  # the examples write their checkpoints where they stand
+    work = bench.scratch / "work"  # the examples write their checkpoints to the working folder
     work.mkdir(exist_ok=True)
     environ = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
     environ |= {
@@ -177,7 +177,7 @@ def example(bench: Bench, name: str) -> str:
     """A copy of its script, so that nothing is written in the checkout.
 
     Raises:
-        UnmeasurableError: If there is none.
+        UnmeasurableError: If it was not found.
     """
     if bench.options.examples is None:
         raise UnmeasurableError("needs --examples DIR, a checkout of pytorch/examples")

@@ -50,11 +50,11 @@ def part_saves(bench: Bench) -> list[Figure]:
     }
     for save in saves.values():
         save(0)  # the first ones find no file to replace, and no memory
-    for found in in_rounds(4 * bench.rounds, {name: _later(save) for name, save in saves.items()}):
-        sync.ours.append(found["ours"])
-        stall.ours.append(found["copy"])
+    for results in in_rounds(4 * bench.rounds, {name: _later(save) for name, save in saves.items()}):
+        sync.ours.append(results["ours"])
+        stall.ours.append(results["copy"])
         for figure in (sync, stall):
-            figure.theirs.append(found["plain"])
+            figure.theirs.append(results["plain"])
     shutil.rmtree(folder)
     return [sync, stall]
 

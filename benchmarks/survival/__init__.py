@@ -1,1 +1,1 @@
-"""The faults of benchmarks/faults.py: what goes wrong, and the figures that come of it."""
+"""The faults of benchmarks/faults.py, and their figures."""

@@ -33,7 +33,7 @@ def f4(place: Place) -> Iterator[Row]:
         passed_over += ended.code == 0 and aside and "Resuming from checkpoints/step-00000004.pt" in ended.out
     yield Row(
         "the newest checkpoint cut to 0, 10, 50, 90, 99.9 %",
-        f"{passed_over} of 5 go on from the one before",
+        f"{passed_over} of 5 resume from the one before",
         "all",
         passed_over == len(shares),
     )

@@ -21,8 +21,8 @@ def f14(place: Place) -> Iterator[Row]:
     right = evaluated(place.new("F14/1"), 1)
     worst, padded, equal_counts = 0.0, 0.0, 0
     for size in (1, 2, 3):
-        found = evaluated(place.new(f"F14/of-{size}"), size)
-        for samples, score in found.items():
+        result = evaluated(place.new(f"F14/of-{size}"), size)
+        for samples, score in result.items():
             equal_counts += score[1:] == (right[samples][1], samples)
             worst = max(worst, abs(score[0] - right[samples][0]))
             padded = max(padded, padding_error(place.folder, samples, size))

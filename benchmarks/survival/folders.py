@@ -32,9 +32,9 @@ def f15(place: Place) -> Iterator[Row]:
     after = place.here(run_dir)
     yield Row(
         "a second job in the folder of a first, which is then killed",
-        f"{refused} of 5 refused in one line, the first {'goes on' if lives else 'ENDED'}, "
+        f"{refused} of 5 refused in one line, the first {'continues' if lives else 'ENDED'}, "
         f"then {'taken over' if after.code == 0 else 'NOT taken over'}",
-        "all, goes on, taken over",
+        "all, continues, taken over",
         refused == 5 and lives and after.code == 0,
     )
     won = 0

@@ -42,14 +42,14 @@ class Place:
         return quick if self.quick else full
 
     def new(self, name: str) -> Path:
-        """A folder that is not there yet, or an empty one."""
+        """A path without a folder, or an empty folder."""
         folder = self.folder / name
         folder.mkdir(parents=True)
         return folder
 
     @cached_property
     def held(self) -> Held:
-        """Trainers that can be met at chosen moments."""
+        """Trainers that stop at chosen moments."""
         return Held(self.trainers, self.folder / "held")
 
     @cached_property
@@ -60,7 +60,7 @@ class Place:
 
 
 def ended_with(code: int, ended: Ended) -> None:
-    """What a figure rests on went as it should.
+    """Check a condition that a figure needs.
 
     Raises:
         RuntimeError: If not.
@@ -71,8 +71,8 @@ def ended_with(code: int, ended: Ended) -> None:
 
 def newest(run_dir: Path) -> Path:
     """The newest checkpoint of a run."""
-    found: str = status(run_dir)["checkpoint"]
-    return run_dir / found
+    checkpoint: str = status(run_dir)["checkpoint"]
+    return run_dir / checkpoint
 
 
 def one_line_failure(ended: Ended) -> bool:

@@ -91,7 +91,7 @@ def f9(place: Place) -> Iterator[Row]:
         flags = (*FLAGS, "--save-every", "2", "--epochs", "50")
         processes = started(place.trainers, launcher, run_dir, *flags, env=held.environment(notes))
         wait_for((notes / "save-0").exists, "save")
-        ranks = [one.pid for one in processes] if launcher == "srun" else children(processes[0])
+        ranks = [process.pid for process in processes] if launcher == "srun" else children(processes[0])
         os.kill(ranks[1], signal.SIGKILL)
         began = time.monotonic()
         for process in processes:
@@ -135,10 +135,11 @@ def f13(place: Place) -> Iterator[Row]:
     run_dir = own / "run"
     flags = ("--model", "breaks:model", "--save-every", "2", "--sync-every", "4", "--epochs", "1")
     ended = [
-        finish(one) for one in tasks(place.trainers, (run_dir, run_dir), *flags, env={"PYTHONPATH": str(own)})
+        finish(task)
+        for task in tasks(place.trainers, (run_dir, run_dir), *flags, env={"PYTHONPATH": str(own)})
     ]
     finite = all(weight.isfinite().all() for weight in everything(run_dir)["model"].values())
-    codes = [one.code for one in ended]
+    codes = [process.code for process in ended]
     yield Row(
         "NaN on rank 1 alone, in step 6",
         f"exit statuses {codes}, newest checkpoint {'finite' if finite else 'NOT FINITE'}, "

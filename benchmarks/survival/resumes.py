@@ -1,4 +1,4 @@
-"""Runs that go on after a stop, in other processes or again and again: F11, F12, F17."""
+"""Runs that resume after a stop, in other processes or again and again: F11, F12, F17."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_SCRIPT = {"SBATCHGEN_EXIT_FILE": ""}  # which reads the exit status: a stoppe
 
 
 def f11(place: Place) -> Iterator[Row]:
-    """Other numbers of processes and loaders on the way."""
+    """Other numbers of processes and loaders in between."""
     held = place.held
     flags = (*FLAGS, "--model", "moments_own:plain", "--epochs", "1", "--ema", "0")
     alone = place.trainers.run(held.folder / "alone", *flags, env=held.environment(held.notes("alone")))
@@ -79,7 +79,7 @@ def f12(place: Place) -> Iterator[Row]:
     yield Row(
         f"a stop at each step of two epochs and in validation, {len(chosen)} kinds of runs "
         "(fp16, bf16, EMA, accumulation, clipping, augmentation)",
-        f"{good} of {total} go on with equal losses and end with equal state, bit by bit",
+        f"{good} of {total} resume with equal losses and end with equal state, bit by bit",
         "all",
         good == total > 0,
     )

@@ -43,14 +43,14 @@ def f1(place: Place) -> Iterator[Row]:
     trials = place.times(200, 20)
     good = lost = 0
     for trial in range(trials):
-        said, found, whole = killed_while_saving(place.new(f"F1/{trial}"), moment(trial, 0.4))
-        good += whole and found >= said
-        lost = max(lost, said - found)
+        said, newest, whole = killed_while_saving(place.new(f"F1/{trial}"), moment(trial, 0.4))
+        good += whole and newest >= said
+        lost = max(lost, said - newest)
         shutil.rmtree(place.folder / f"F1/{trial}")
     plain = sum(plain_is_lost(place.folder / "plain.pt", moment(trial, 0.4)) for trial in range(trials // 4))
     yield Row(
         f"kill -9 while a state of {BIG * BIG * 4 / 1e6:.0f} MB is saved over and over",
-        f"{good} of {trials} go on, at most {max(lost, 0)} steps lost that were said to be saved "
+        f"{good} of {trials} resume, at most {max(lost, 0)} steps lost that were said to be saved "
         f"(torch.save alone: {plain} of {trials // 4} lost all)",
         "all, 0",
         good == trials,
@@ -85,7 +85,7 @@ def big_session(folder: Path) -> Session:
 
 
 def killed_while_saving(run_dir: Path, after_s: float) -> tuple[int, int, bool]:
-    """The step that was said to be saved before the kill, that found after it, and whether it is whole."""
+    """The step reported as saved before the kill, the step loaded after it, and whether it is whole."""
     session = big_session(run_dir)
     session = dataclasses.replace(session, log=dataclasses.replace(session.log, speaks=True))
     (weight,) = session.model.parameters()
@@ -115,7 +115,7 @@ def plain_is_lost(path: Path, after_s: float) -> bool:
     """The same with torch.save and nothing else."""
     path.unlink(missing_ok=True)
     weight = torch.empty(BIG, BIG)
-    told, tells = os.pipe()
+    reading, tells = os.pipe()
 
     def saves() -> None:
         step = 0
@@ -125,11 +125,11 @@ def plain_is_lost(path: Path, after_s: float) -> bool:
             os.write(tells, b".")
 
     child = test_writer.in_child(saves)
-    os.read(told, 1)
+    os.read(reading, 1)
     time.sleep(after_s)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    os.close(told)
+    os.close(reading)
     os.close(tells)
     try:
         torch.load(path, weights_only=True)
@@ -139,7 +139,7 @@ def plain_is_lost(path: Path, after_s: float) -> bool:
 
 
 def killed_trainer(place: Place, kills: int) -> tuple[int, bool]:
-    """Kill a run so often, then let it end: the steps done twice, and whether its state is right."""
+    """Kill a run `kills` times, then let it end: steps done twice, and whether its state is right."""
     held = place.held
     flags = (*FLAGS, "--save-every", "1", "--keep", "2", "--epochs", str(max(2, kills // 2)))
     done = 0
@@ -174,7 +174,7 @@ def f2(place: Place) -> Iterator[Row]:
         calls = len(list(folder.iterdir())) - 1
         yield Row(
             f"an end at each call of a save, {'with' if links else 'without'} hard links",
-            f"{calls if fine else calls - 1} of {calls} go on",
+            f"{calls if fine else calls - 1} of {calls} resume",
             "all",
             fine,
         )

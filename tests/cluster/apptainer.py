@@ -71,7 +71,7 @@ def variables(file: Path) -> dict[str, str]:
 
 
 def evaluated(value: str) -> str:
-    """A value as the real one gives it to the container: read as shell text, unless it is told not to."""
+    """A value as the real one gives it to the container: read as shell text, unless APPTAINER_NO_EVAL is set."""
     if os.environ.get("APPTAINER_NO_EVAL"):
         return value
     return subprocess.run(

@@ -2,7 +2,7 @@
 
 `conda shell.bash hook` prints a function `conda`, and activates base. The function asks `conda shell.posix activate
 ENV` for lines to evaluate: scripts of the environment that was active are run, the new one takes its place in PATH,
-wherever that is, and its own scripts are run. An environment that is not there is told, with status 1.
+wherever that is, and its own scripts are run. An environment that does not exist is reported, with status 1.
 """
 
 from __future__ import annotations

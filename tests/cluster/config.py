@@ -33,7 +33,7 @@ JobCompType=jobcomp/none
 
 # Jobs start at once, end soon, and their records stay.
 # - cred_expire (above): a requeued job waits until its old credential has run out, two minutes by default
-# - PropagateResourceLimits: the limits of the shell that runs the tests are none of the jobs' business
+# - PropagateResourceLimits: the limits of the shell that runs the tests must not reach the jobs
 RUNNING = """\
 SlurmdPidFile={site}/%n.pid
 SlurmdSpoolDir={site}/spool/%n

@@ -81,8 +81,8 @@ def later_root() -> Path:
         (root / "usr" / program).exists() for program in ("bin/sbatch", "sbin/slurmd", "bin/apptainer")
     ):
         lacking = "needs `make sid`"
-    elif not lacking and " 26.05." not in (found := parse_only.version(root)):
-        lacking = f"Debian unstable has another Slurm by now, {found}"
+    elif not lacking and " 26.05." not in (release := parse_only.version(root)):
+        lacking = f"Debian unstable has another Slurm by now, {release}"
     if lacking:
         pytest.skip(f"left out: Slurm 26.05: {lacking}")
     return root

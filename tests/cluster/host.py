@@ -1,7 +1,7 @@
 """A host: a hostname, a network, processes and mounts of its own, made of Linux namespaces.
 
 Needs root, util-linux and iproute2. All of a host ends with its first process, and that one with the process
-that made the host, so a crash of the tests leaves nothing behind. Hosts made within another host end with it.
+that made the host, so nothing survives a crash of the tests. Hosts made within another host end with it.
 """
 
 from __future__ import annotations

@@ -73,9 +73,9 @@ def make(cluster: Cluster, place: Path, environment: Mapping[str, str], *, torch
         shutil.copy(program, place / "usr/bin")
     shutil.copy(interpreter, python / "bin/python3")
     said = subprocess.run(["ldd", *needing], capture_output=True, text=True, check=True).stdout
-    for found in sorted(set(re.findall(r"=> (/\S+)", said))):
-        if "site-packages" not in found:
-            shutil.copy(found, libraries)
+    for library in sorted(set(re.findall(r"=> (/\S+)", said))):
+        if "site-packages" not in library:
+            shutil.copy(library, libraries)
     loader = re.search(r"^\t(/lib64/\S+) ", said, re.MULTILINE)
     if loader:
         shutil.copy(loader[1], place / "usr/lib64")

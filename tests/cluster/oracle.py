@@ -1,7 +1,7 @@
 """What the real sbatch reads in a script, without a cluster: about 10 ms a script, as any user.
 
-With -v, sbatch prints the options it understood before it looks for slurmctld. Ours is on a port where nobody
-listens, so nothing can be submitted, and sbatch is ended once it has tried. It reports values as it keeps
+With -v, sbatch prints the options it understood before it looks for slurmctld. Ours is on a port without a
+listener, so nothing can be submitted, and sbatch is ended once it has tried. It reports values as it keeps
 them: "24" minutes become 00:24:00, paths become absolute.
 """
 
@@ -45,7 +45,7 @@ class Reading:
         components: The options of each component of a heterogeneous job, by their long names; one for other
             jobs, none if sbatch stopped before.
         messages: All else it said, like "error: Invalid --time specification".
-        returncode: Its exit status if it refused the script, None if it went on to submit it.
+        returncode: Its exit status if it refused the script, None if it was about to submit it.
     """
 
     components: list[dict[str, str]]
@@ -100,7 +100,7 @@ def read(
 
 
 def version(root: Path | None = None) -> str:
-    """What the sbatch of this machine, or of another system's folder, says it is; "" where there is none."""
+    """What the sbatch of this machine, or of another system's folder, says it is; "" without an sbatch."""
     with tempfile.TemporaryDirectory(prefix="oracle-", dir=root and root / "tmp") as folder:
         Path(folder, "slurm.conf").write_text(CONFIG)
         inside = f"/{Path(folder).relative_to(root)}" if root else folder

@@ -1,4 +1,4 @@
-"""A real Slurm of four nodes on one machine, for tests: boots in half a second, and leaves nothing behind.
+"""A real Slurm of four nodes on one machine, for tests: boots in half a second, and leaves nothing on the machine.
 
 Each node, the controller and the login node is a host of its own (see host.py): hostname, network with an
 interface called hsn0, processes, /tmp and /dev/shm. They share all other folders, like a file server's.

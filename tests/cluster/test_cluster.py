@@ -1,4 +1,4 @@
-"""The test cluster does what a real one does, and leaves nothing behind."""
+"""The test cluster does what a real one does, and leaves nothing on the machine."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_higher_partition_preempts_a_lower_one(cluster: Cluster) -> None:
 
 
 def test_a_failed_node_requeues_its_job_and_comes_back(cluster: Cluster) -> None:
-    # The second sleep: a step that is being launched fails with the node, before Slurm is told that it is down.
+    # The second sleep: a step that is being launched fails with the node, before Slurm knows that it is down.
     job_id = cluster.sbatch("--nodelist=n2,n3", "--nodes=2", "--wrap=srun sleep 60; sleep 60")
     cluster.wait(job_id, {"RUNNING"})
     cluster.stop_node("n3", declare=True)

@@ -85,10 +85,12 @@ def test_sbatch_refuses_what_lint_says_it_refuses(name: str, oracle: Callable[..
     """Of each script of the corpus, with the release of this sbatch named; options of plugins are not there."""
     source = whole(str(FOLDER / f"{name}.sh"))
     subject = JobScript(file=source.file, text=source.text, slurm="22.05")
-    found = findings_of(source, settings_of(Places(Path("/nonexistent"), {}), None, "22.05"))
-    elsewhere = any((one.rule, one.severity) == ("SB113", "warning") for one in found)  # of a plugin perhaps
+    findings = findings_of(source, settings_of(Places(Path("/nonexistent"), {}), None, "22.05"))
+    elsewhere = any(
+        (finding.rule, finding.severity) == ("SB113", "warning") for finding in findings
+    )  # of a plugin perhaps
     compared = not (subject.plugins or subject.placeholders or elsewhere)
     by_controller = name.startswith("array-") or name == "short-with-equals-partition"
-    refused = any(one.severity == "error" and one.rule not in NOT_OF_SBATCH for one in found)
+    refused = any(finding.severity == "error" and finding.rule not in NOT_OF_SBATCH for finding in findings)
     refuses = compared and oracle(source.data.decode()).returncode is not None
     assert refuses == (compared and refused and not by_controller)

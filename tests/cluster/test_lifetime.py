@@ -1,4 +1,4 @@
-"""Hosts and clusters come up beside each other and leave nothing behind, however they end."""
+"""Hosts and clusters start beside each other and leave nothing on the machine, however they end."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ pytestmark = pytest.mark.usefixtures("real_slurm")
 
 
 def test_two_clusters_at_once_that_leave_nothing_behind() -> None:
-    with Cluster() as one, Cluster() as other:
-        assert one.run(["srun", "hostname"]).stdout == other.run(["srun", "hostname"]).stdout == "n1\n"
-        networks = networks_of(one) | networks_of(other)
+    with Cluster() as first, Cluster() as other:
+        assert first.run(["srun", "hostname"]).stdout == other.run(["srun", "hostname"]).stdout == "n1\n"
+        networks = networks_of(first) | networks_of(other)
         assert len(networks) == 12
     assert not users_of(networks)
-    assert not one.home.exists()
-    assert str(one.home.parents[1]) not in Path("/proc/self/mounts").read_text()
+    assert not first.home.exists()
+    assert str(first.home.parents[1]) not in Path("/proc/self/mounts").read_text()
 
 
 def test_paths_in_closed_folders_can_be_revealed(tmp_path: Path) -> None:
@@ -83,14 +83,14 @@ def networks_of(cluster: Cluster) -> set[str]:
 
 def users_of(networks: set[str]) -> list[int]:
     """The processes in any of these network namespaces."""
-    found = []
+    pids = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if str((process / "ns" / "net").readlink()) in networks:
-                found.append(int(process.name))
+                pids.append(int(process.name))
         except OSError:  # it has just ended
             pass
-    return found
+    return pids
 
 
 def children() -> str:

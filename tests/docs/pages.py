@@ -40,7 +40,7 @@ class Block:
     """A fenced block.
 
     Attributes:
-        kind: The word behind ```; "run" of a command that a reader does not see.
+        kind: The word after ```; "run" of a command that a reader does not see.
         file: Its file's name, if it is one.
         text: What is in it.
     """
@@ -52,18 +52,18 @@ class Block:
     @property
     def shown(self) -> list[Shown]:
         """The commands of a ```console block."""
-        found = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", self.text, re.MULTILINE)
-        return [Shown(command, output) for command, output in found]
+        commands = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", self.text, re.MULTILINE)
+        return [Shown(command, output) for command, output in commands]
 
 
 def blocks(page: Path) -> Iterator[Block]:
     """The fenced blocks of a page, in their order."""
-    for found in _FENCED.finditer(page.read_text()):
-        if found["run"]:
-            yield Block("run", "", found["run"])
+    for match in _FENCED.finditer(page.read_text()):
+        if match["run"]:
+            yield Block("run", "", match["run"])
         else:
-            named = _NAMED.match(found["text"]) if found["kind"] == "yaml" else None
-            yield Block(found["kind"], found["file"] or (named[1] if named else ""), found["text"])
+            named = _NAMED.match(match["text"]) if match["kind"] == "yaml" else None
+            yield Block(match["kind"], match["file"] or (named[1] if named else ""), match["text"])
 
 
 def commands(page: Path) -> Iterator[list[str]]:

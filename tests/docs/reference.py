@@ -77,60 +77,60 @@ def _commands() -> Iterator[str]:
     yield ""
     yield "    sbatchgen COMMAND -h"
     yield "    sbatchgen --version"
-    for path, one in _walk(cli, "sbatchgen"):
-        yield from _command(path, one)
+    for path, listed in _walk(cli, "sbatchgen"):
+        yield from _command(path, listed)
     yield "## Options of a job"
     yield ""
     yield "Each is a key of a [job file](job.md) too. What follows `--` goes to the trainer."
     for group in GROUPS:
         yield ""
         yield f"### {group}"
-        of_group = [one for one in parameters() if one.group == group]
-        yield from _table(("option", "what"), [_option(one)[:2] for one in of_group])
+        of_group = [option for option in parameters() if option.group == group]
+        yield from _table(("option", "what"), [_option(option)[:2] for option in of_group])
 
 
-def _walk(one: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
-    if not isinstance(one, click.Group):
-        yield path, one
+def _walk(parent: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+    if not isinstance(parent, click.Group):
+        yield path, parent
         return
-    for name, inner in sorted(commands_of(one).items()):
+    for name, inner in sorted(commands_of(parent).items()):
         yield from _walk(inner, f"{path} {name}")
 
 
-def _command(path: str, one: click.Command) -> Iterator[str]:
+def _command(path: str, shown: click.Command) -> Iterator[str]:
     yield ""
     yield f"## {path}"
     yield ""
-    for paragraph in re.split(r"\n\s*\n", (one.help or "").strip()):
+    for paragraph in re.split(r"\n\s*\n", (shown.help or "").strip()):
         yield " ".join(paragraph.split())
         yield ""
-    context = click.Context(one, info_name=path)
-    yield f"    {path} {' '.join(one.collect_usage_pieces(context))}"
+    context = click.Context(shown, info_name=path)
+    yield f"    {path} {' '.join(shown.collect_usage_pieces(context))}"
     yield ""
     own = [
         _option(param)
-        for param in one.get_params(context)
+        for param in shown.get_params(context)
         if isinstance(param, click.Option) and not isinstance(param, JobOption) and param.opts[-1] != "--help"
     ]
-    if isinstance(one, JobCommand):
+    if isinstance(shown, JobCommand):
         yield "With every [option of a job](#options-of-a-job), and:"
     if own:
         yield from _table(("option", "what", "default"), own)
 
 
-def _option(one: click.Option) -> tuple[str, str, str]:
-    flags = ", ".join(f"`{flag}`" for flag in (*one.opts, *one.secondary_opts) if flag.startswith("-"))
-    value = "" if one.is_flag else one.metavar or _value(one.type)
-    what, told = _without_default(one.help or "")
+def _option(option: click.Option) -> tuple[str, str, str]:
+    flags = ", ".join(f"`{flag}`" for flag in (*option.opts, *option.secondary_opts) if flag.startswith("-"))
+    value = "" if option.is_flag else option.metavar or _value(option.type)
+    what, shown_default = _without_default(option.help or "")
     shown = f"{flags} `{value}`" if value else flags
-    default = told or (f"`{one.default}`" if one.show_default else "")
-    return f"{shown}{', several times' * one.multiple}", what, default
+    default = shown_default or (f"`{option.default}`" if option.show_default else "")
+    return f"{shown}{', several times' * option.multiple}", what, default
 
 
 def _without_default(text: str) -> tuple[str, str]:
-    """A help text, and the default that it tells in brackets at its end."""
-    what, _, told = text.partition(" [default: ")
-    return what, told.removesuffix("]")
+    """A help text, and the default in brackets at its end."""
+    what, _, default = text.partition(" [default: ")
+    return what, default.removesuffix("]")
 
 
 def _value(kind: Any) -> str:
@@ -176,7 +176,7 @@ def _how_values_are_written() -> Iterator[str]:
                 "path",
                 "may hold `${USER}`, `${HOME}`, `${SCRATCH}`, `${WORK}`, `${TMPDIR}`, `${SLURM_...}`: the job expands them",
             ),
-            ("release", ", ".join(f"`{one}`" for one in Release.KNOWN)),
+            ("release", ", ".join(f"`{release}`" for release in Release.KNOWN)),
             ("text", "one line"),
         ],
     )
@@ -240,7 +240,7 @@ def _default(key: Field[Any]) -> str:
 def _type(kind: Any) -> str:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        return _type(next(one for one in arguments if one is not type(None)))
+        return _type(next(kind for kind in arguments if kind is not type(None)))
     if origin is Literal:
         return ", ".join(f"`{word}`" for word in arguments)
     if origin is tuple:
@@ -261,18 +261,20 @@ def _record_in(kind: Any) -> tuple[type, bool] | None:
 
 def _flow(value: Any) -> str:
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {_flow(one)}' for key, one in value.items())}}}"
+        return f"{{{', '.join(f'{key}: {_flow(part)}' for key, part in value.items())}}}"
     return f"[{', '.join(map(_flow, value))}]" if isinstance(value, list) else str(value)
 
 
 def _defaults(command: Command) -> dict[str, str]:
-    """What a job gets where nobody says anything: "--time" -> "0-01:00:00", as `explain` names it."""
+    """What a job gets without any option: "--time" -> "0-01:00:00", as `explain` names it."""
     Path("bare.yaml").write_text(BARE)
-    told = json.loads(command("explain", "ddp", "--profile", "./bare.yaml", "--format", "json").out)
-    said = {one["name"]: one["said"] for one in told["settings"]}
+    explained = json.loads(command("explain", "ddp", "--profile", "./bare.yaml", "--format", "json").out)
+    said = {setting["name"]: setting["said"] for setting in explained["settings"]}
     words = {"yes": "true", "no": "false"}
     return {
-        name: words.get(one["value"], one["value"]) for name, one in said.items() if one["by"] == "default"
+        name: words.get(setting["value"], setting["value"])
+        for name, setting in said.items()
+        if setting["by"] == "default"
     }
 
 
@@ -312,11 +314,11 @@ def _training() -> Iterator[str]:
         text = key.metadata["help"]
         if text.startswith("=="):  # argparse.SUPPRESS
             continue
-        told = re.search(r" ?\(default: (.*?)\)", text)
-        default = told[1] if told else f"`{key.default}`" if key.default else ""
-        choices = ", ".join(f"`{one}`" for one in key.metadata["choices"])
+        note = re.search(r" ?\(default: (.*?)\)", text)
+        default = note[1] if note else f"`{key.default}`" if key.default else ""
+        choices = ", ".join(f"`{choice}`" for choice in key.metadata["choices"])
         value = choices or {bool: "", str: "text"}.get(hints[key.name], "number")
-        what = text.replace(told[0], "") if told else text
+        what = text.replace(note[0], "") if note else text
         flag = f"`--{key.name.replace('_', '-')}`"
         rows.append((flag, what, value, default, "*kept*" * key.metadata["critical"]))
     yield from _table(("flag", "what", "value", "default", "resume"), rows)

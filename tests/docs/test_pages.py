@@ -1,7 +1,7 @@
 """What pages tell people to type works, and what they show is what they get.
 
-`pytest --update-golden tests/docs` writes anew what the pages show, and fails. What is shown with `...` for a part that
-differs from run to run is left to be mended by hand.
+`pytest --update-golden tests/docs` writes the output into the pages again, and fails. Output with `...`, for a part that
+differs from run to run, must be corrected by hand.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def test_what_a_page_shows_is_what_its_commands_print(
 
 
 def run(line: str, environment: dict[str, str]) -> str:
-    """What a terminal shows of it. A training is stopped when it has told its first loss."""
+    """Return what a terminal shows of a command. A training is stopped once it has printed its first loss."""
     printed = []
     with subprocess.Popen(
         ["bash", "-c", line],
@@ -90,9 +90,9 @@ def run(line: str, environment: dict[str, str]) -> str:
         text=True,
     ) as process:
         assert process.stdout is not None
-        for told in process.stdout:
-            printed.append(told)
-            if re.match(r"Epoch \d+: step ", told):
+        for printed_line in process.stdout:
+            printed.append(printed_line)
+            if re.match(r"Epoch \d+: step ", printed_line):
                 Path("runs/cpu/stop").touch()
     return "".join(printed)
 
@@ -121,17 +121,17 @@ def check_sbatchgen(words: list[str], command: Command) -> None:
         return
     cut = words.index("--") if "--" in words else len(words)
     own, args = words[:cut], words[cut + 1 :]
-    one: click.Command = cli
-    while isinstance(one, click.Group) and own:
-        one = commands_of(one)[own.pop(0)]
+    called: click.Command = cli
+    while isinstance(called, click.Group) and own:
+        called = commands_of(called)[own.pop(0)]
     if not own or set(own) & {"-h", "[OPTIONS]"}:
         return
-    context = one.make_context("sbatchgen", [*own])
-    if one.name == "sweep":
+    context = called.make_context("sbatchgen", [*own])
+    if called.name == "sweep":
         own = own[: next(place for place, word in enumerate(own) if word == "--param")]
     job = context.params.get("job")
     if (
-        isinstance(one, JobCommand)
+        isinstance(called, JobCommand)
         and {*(job if isinstance(job, tuple) else (job,))} <= {*MODES}
         and context.params["profile"] not in {"./example.yaml", "mycluster"}
     ):
@@ -152,10 +152,10 @@ def test_the_yaml_that_a_page_shows_is_a_job_or_a_profile(page: Path) -> None:
             continue
         head = "" if "\nurl:" in block.text else HEAD
         try:
-            found: object = decode(block.text, JobSpec, name=page.name)
+            decoded: object = decode(block.text, JobSpec, name=page.name)
         except DocumentError:
-            found = decode(head + block.text, Profile, name=page.name)
-        assert found
+            decoded = decode(head + block.text, Profile, name=page.name)
+        assert decoded
 
 
 def test_every_profile_and_command_is_shown() -> None:

@@ -70,8 +70,8 @@ def test_every_exit_status_is_explained() -> None:
 
 def test_every_file_of_a_run_is_explained() -> None:
     text = (PAGES / "run-folder.md").read_text()
-    told = (REPOSITORY / "training/__init__.py").read_text().partition("    config.json ")
-    names = re.findall(r"^    ([\w./]+)", "".join(told[1:]).partition("\n\n")[0], re.MULTILINE)
+    listed = (REPOSITORY / "training/__init__.py").read_text().partition("    config.json ")
+    names = re.findall(r"^    ([\w./]+)", "".join(listed[1:]).partition("\n\n")[0], re.MULTILINE)
     assert len(names) > 7
     assert [name for name in names if name not in text] == []
 

@@ -48,23 +48,23 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_every_page_is_on_the_site_and_every_link_leads_somewhere(site: Path) -> None:
-    found = {page: Links(page) for page in site.rglob("*.html")}
-    assert {site / page.relative_to(REPOSITORY).with_suffix(".html") for page in PAGES[1:]} <= {*found}
-    for page, one in found.items():
-        for link in one.links:
+    pages = {page: Links(page) for page in site.rglob("*.html")}
+    assert {site / page.relative_to(REPOSITORY).with_suffix(".html") for page in PAGES[1:]} <= {*pages}
+    for page, links in pages.items():
+        for link in links.links:
             file, _, place = unquote(link).partition("#")
             if re.match(r"[a-z]+:", file) or (not file and not place):
                 continue
             to = (page.parent / file).resolve() if file else page
             assert to.is_file(), f"{page}: {link}"
-            assert not place or to not in found or place in found[to].places, f"{page}: {link}"
+            assert not place or to not in pages or place in pages[to].places, f"{page}: {link}"
 
 
 @pytest.mark.slow
 def test_the_site_loads_nothing_from_the_network(site: Path) -> None:
-    loaded = {one for page in site.rglob("*.html") for one in Links(page).loads}
+    loaded = {address for page in site.rglob("*.html") for address in Links(page).loads}
     assert len(loaded) > 5
-    assert not [one for one in loaded if re.match(r"(https?:)?//", one)]
+    assert not [address for address in loaded if re.match(r"(https?:)?//", address)]
     for style in site.rglob("*.css"):
         assert not re.search(r"url\(['\"]?(https?:)?//|@import", style.read_text()), style
 

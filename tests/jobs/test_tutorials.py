@@ -176,7 +176,7 @@ class Job:
             "seed": config.seed,
             "batch": global_batch(config, self.shape["processes"]) // self.shape["processes"],
             "epochs": config.epochs,
-            "order": "anew each epoch" if orders[0] != orders[1] else "the same each epoch",
+            "order": "new each epoch" if orders[0] != orders[1] else "the same each epoch",
         }
 
     def rates(self) -> list[float]:

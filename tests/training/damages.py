@@ -32,8 +32,8 @@ def flip(data: bytearray, place: int) -> None:
 
 
 def swap(data: bytearray, chance: random.Random, _: bytes) -> None:
-    one, other = (slice(start, start + 512) for start in chance.sample(range(0, len(data) - 512, 512), 2))
-    data[one], data[other] = data[other], data[one]
+    first, other = (slice(start, start + 512) for start in chance.sample(range(0, len(data) - 512, 512), 2))
+    data[first], data[other] = data[other], data[first]
 
 
 def copy(data: bytearray, chance: random.Random, _: bytes) -> None:
@@ -94,22 +94,22 @@ def at_random(count: int, seed: int = 1) -> Counter[str]:
     """How many of so many damages are refused, or load the same; what loads something else, by its kind."""
     chance = random.Random(seed)  # noqa: S311 - of damages
     whole, other = encoded(sample(1)), encoded(sample(2))
-    found = Counter[str]()
+    outcomes = Counter[str]()
     for kind in itertools.islice(itertools.cycle(KINDS), count):
         data = bytearray(whole)
         KINDS[kind](data, chance, other)
-        found["the same" if data in (whole, other) else _loaded(data, kind)] += 1
-    return found
+        outcomes["the same" if data in (whole, other) else _loaded(data, kind)] += 1
+    return outcomes
 
 
 def each_bit_of_the_directory() -> Counter[str]:
     """The same, of each bit that can flip in the central directory of the archive and after it."""
-    whole, found = encoded(sample(1)), Counter[str]()
+    whole, outcomes = encoded(sample(1)), Counter[str]()
     for place in range(8 * int.from_bytes(whole[-6:-2], "little"), 8 * len(whole)):
         data = bytearray(whole)
         flip(data, place)
-        found[_loaded(data, "a flipped bit")] += 1
-    return found
+        outcomes[_loaded(data, "a flipped bit")] += 1
+    return outcomes
 
 
 def _loaded(data: bytearray, kind: str) -> str:

@@ -38,7 +38,7 @@ class Fork(subprocess.Popen[str]):
         (*_, cwd, env, _, _, _, stdin, to_stdin, from_stdout, stdout, from_stderr, stderr) = options[:15]
         request = {"argv": [*args[1:]], "cwd": os.fspath(cwd or Path.cwd()), "env": dict(env)}
         request["ignored"] = [
-            one for one in signal.valid_signals() if signal.getsignal(one) is signal.SIG_IGN
+            number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN
         ]
         fds = [given if given != -1 else own for own, given in enumerate((stdin, stdout, stderr))]
         place = forking()

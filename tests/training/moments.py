@@ -285,7 +285,7 @@ class Held:
     def lives(self, name: str, launcher: str, plan: list[tuple[signal.Signals, str, str]]) -> list[Stopped]:
         """One run, signalled as planned in each of its lives; the last one ends it."""
         run_dir = self.folder / name
-        found = []
+        reached = []
         for life, (number, target, moment) in enumerate(plan):
             before = status(run_dir)["step"] if life else 0
             notes = self.notes(f"{name}-{life}")
@@ -305,13 +305,19 @@ class Held:
             ended = [finish(process) for process in processes]
             state = status(run_dir)
             stopped = Stopped(
-                launcher, number, target, moment, [one.code for one in ended], state, state["time"] - asked
+                launcher,
+                number,
+                target,
+                moment,
+                [process.code for process in ended],
+                state,
+                state["time"] - asked,
             )
             stopped.problems.extend(self._problems(stopped, run_dir, notes, before))
             if stopped.problems:
-                stopped.problems.append(" | ".join(one.err[-300:] for one in ended))
-            found.append(stopped)
-        return found
+                stopped.problems.append(" | ".join(process.err[-300:] for process in ended))
+            reached.append(stopped)
+        return reached
 
     def _problems(self, stopped: Stopped, run_dir: Path, notes: Path, before: int) -> list[str]:
         """What is not as it should be."""

@@ -16,26 +16,26 @@ from .trainers import status
 
 def everything(run_dir: Path) -> dict[str, Any]:
     """All that the newest checkpoint has."""
-    found: dict[str, Any] = torch.load(run_dir / status(run_dir)["checkpoint"], weights_only=True)
-    return found
+    state: dict[str, Any] = torch.load(run_dir / status(run_dir)["checkpoint"], weights_only=True)
+    return state
 
 
-def equal(one: Any, other: Any) -> bool:
+def equal(first: Any, other: Any) -> bool:
     """To the bit, whatever it is made of."""
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(equal, one, other))
-    return bool(one == other)
+    if isinstance(first, torch.Tensor):
+        return first.dtype == other.dtype and torch.equal(first, other)
+    if isinstance(first, dict):
+        return first.keys() == other.keys() and all(equal(first[key], other[key]) for key in first)
+    if isinstance(first, (list, tuple)):
+        return len(first) == len(other) and all(map(equal, first, other))
+    return bool(first == other)
 
 
 def weights(run_dir: Path) -> dict[str, torch.Tensor]:
     """The model in the newest checkpoint that the status names."""
     state = torch.load(run_dir / status(run_dir)["checkpoint"], weights_only=True)
-    found: dict[str, torch.Tensor] = state["model"]
-    return found
+    weights: dict[str, torch.Tensor] = state["model"]
+    return weights
 
 
 def state(step: int, weight: torch.Tensor | None = None) -> dict[str, Any]:
@@ -69,9 +69,9 @@ def names(folder: Path) -> list[str]:
 
 
 def found_step(folder: Path, lines: list[str], resume: str = "auto") -> int:
-    found = checkpoint.find(folder, resume, lines.append)
-    assert found is not None
-    return int(found[1]["step"])
+    restored = checkpoint.find(folder, resume, lines.append)
+    assert restored is not None
+    return int(restored[1]["step"])
 
 
 class Evil:

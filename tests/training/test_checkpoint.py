@@ -116,18 +116,18 @@ def test_a_flipped_byte_is_noticed(tmp_path: Path, place: float) -> None:
 
 def test_no_damage_is_loaded() -> None:
     """Of each kind fifty: what is there is refused, or is what was written all the same."""
-    found = damages.at_random(50 * len(damages.KINDS))
+    outcomes = damages.at_random(50 * len(damages.KINDS))
 
-    assert found.keys() == {"refused", "the same"}
-    assert found["refused"] > 400
+    assert outcomes.keys() == {"refused", "the same"}
+    assert outcomes["refused"] > 400
 
 
 def test_no_bit_of_the_directory_changes_what_is_loaded() -> None:
     """One of them makes torch take a tensor for a folder: it would have what was in memory before."""
-    found = damages.each_bit_of_the_directory()
+    outcomes = damages.each_bit_of_the_directory()
 
-    assert found.keys() == {"refused", "the same"}
-    assert found["refused"] > 2000
+    assert outcomes.keys() == {"refused", "the same"}
+    assert outcomes["refused"] > 2000
 
 
 def as_folder(data: bytes) -> bytes:
@@ -228,7 +228,7 @@ NO_STATE: dict[str, dict[str, Any]] = {
     "a state before the first step": {"optimizer": adam(step=torch.tensor(-1.0))},
     "a step without a number": {"optimizer": adam(step=None)},
     "a step of two parts": {"optimizer": adam(step=torch.tensor(1j))},
-    "a step that is no number": {"optimizer": adam(step=torch.tensor(float("nan")))},
+    "a step that is not a number": {"optimizer": adam(step=torch.tensor(float("nan")))},
     "a step that is true": {"optimizer": adam(step=torch.tensor(True))},
     "means that are no tensors": {"optimizer": adam(exp_avg=[1])},
     "means without values": {"optimizer": adam(exp_avg=torch.ones((64, 64), device="meta"))},

@@ -58,14 +58,14 @@ def write(folder: Path, *, binary: bool, images: int = 12) -> None:
 def test_both_versions_hold_the_same(tmp_path: Path) -> None:
     for binary in (True, False):
         write(tmp_path / str(binary), binary=binary)
-    one, other = (read_cifar10(tmp_path / str(binary), "train") for binary in (True, False))
+    first, other = (read_cifar10(tmp_path / str(binary), "train") for binary in (True, False))
     inside, _ = read_cifar10(tmp_path / "False" / PYTHON, "test")
 
-    assert one[0].shape == (60, 3, 32, 32)
-    assert one[0].dtype == torch.uint8
-    assert one[1].tolist() == [i % 10 for i in range(12)] * 5
-    assert torch.equal(one[0], other[0])
-    assert torch.equal(one[1], other[1])
+    assert first[0].shape == (60, 3, 32, 32)
+    assert first[0].dtype == torch.uint8
+    assert first[1].tolist() == [i % 10 for i in range(12)] * 5
+    assert torch.equal(first[0], other[0])
+    assert torch.equal(first[1], other[1])
     assert len(inside) == 12
 
 
@@ -150,5 +150,5 @@ def test_a_run_on_it_resumes_exactly(here: Here, tmp_path: Path) -> None:
 
     assert [whole.code, rest.code] == [0, 0], rest.err
     assert status(tmp_path / "rest")["step"] == 8
-    one, other = everything(tmp_path / "whole")["model"], everything(tmp_path / "rest")["model"]
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    first, other = everything(tmp_path / "whole")["model"], everything(tmp_path / "rest")["model"]
+    assert all(torch.equal(first[name], other[name]) for name in first)

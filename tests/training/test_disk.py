@@ -1,4 +1,4 @@
-"""Disks that fill up, quotas, and folders that take no writes: the training goes on as long as it can."""
+"""Disks that fill up, quotas, and folders that take no writes: the training continues as long as it can."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def room(monkeypatch: pytest.MonkeyPatch) -> Room:
     """How much the disk says is free."""
 
     def free(size: float) -> None:
-        told = shutil._ntuple_diskusage(10**12, 10**12 - int(size), int(size))
-        monkeypatch.setattr(shutil, "disk_usage", lambda _folder: told)
+        usage = shutil._ntuple_diskusage(10**12, 10**12 - int(size), int(size))
+        monkeypatch.setattr(shutil, "disk_usage", lambda _folder: usage)
 
     return free
 
@@ -117,9 +117,9 @@ def test_what_makes_way_counts_as_room(tmp_path: Path, room: Room) -> None:
 
 def test_a_disk_that_does_not_know_is_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _folder: shutil._ntuple_diskusage(0, 0, 0))
-    told: list[str] = []
-    checkpoint.check_room(tmp_path, 10**9, keep=3, tell=told.append)
-    assert told == []
+    lines: list[str] = []
+    checkpoint.check_room(tmp_path, 10**9, keep=3, tell=lines.append)
+    assert lines == []
 
 
 def test_what_is_no_lack_of_room_costs_no_checkpoint(tmp_path: Path, disk: Callable[..., None]) -> None:

@@ -1,4 +1,4 @@
-"""Stopped anywhere, a run goes on as if nothing had been: all of its state is equal, bit by bit."""
+"""A run that is stopped anywhere resumes as if it had not been: all of its state is equal, bit by bit."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def asking(monkeypatch: pytest.MonkeyPatch) -> AskAt:
 
 
 def each_stop(here: Here, ask: AskAt, folder: Path, *flags: str) -> Iterator[tuple[int, int, bool]]:
-    """Stop a run of two epochs at each moment at which it looks, each time anew, and let it go on to its end.
+    """Stop a run of two epochs at each moment at which it looks, each time from the start, and let it resume to its end.
 
     Gives the step and the samples of the epoch at the stop, and whether from there on all of the state, and the loss of
     each step, are those of the uninterrupted run.
@@ -122,9 +122,11 @@ def each_stop(here: Here, ask: AskAt, folder: Path, *flags: str) -> Iterator[tup
         step, consumed = status(run_dir)["step"], everything(run_dir)["consumed"]
         resumed = here(run_dir, *both)
         assert resumed.code == 0, resumed.err
-        uninterrupted = [one for one in losses(folder / "whole") if one[0] != step]  # its line is not written
+        uninterrupted = [
+            line for line in losses(folder / "whole") if line[0] != step
+        ]  # its line is not written
         exact = equal(everything(run_dir), everything(folder / "whole"))
-        yield step, consumed, exact and [one for one in losses(run_dir) if one[0] != step] == uninterrupted
+        yield step, consumed, exact and [line for line in losses(run_dir) if line[0] != step] == uninterrupted
 
 
 def losses(run_dir: Path) -> list[tuple[int, float]]:
@@ -206,8 +208,8 @@ def test_twenty_stops_in_one_run(here: Here, own: Path, tmp_path: Path, ask_at: 
     assert codes == [75] * (len(codes) - 1) + [0]
     assert len(codes) > 21
     assert equal(everything(tmp_path / "parts"), everything(tmp_path / "whole"))
-    assert [one["loss"] for one in events(tmp_path / "parts", "epoch")] == [
-        one["loss"] for one in events(tmp_path / "whole", "epoch")
+    assert [epoch["loss"] for epoch in events(tmp_path / "parts", "epoch")] == [
+        epoch["loss"] for epoch in events(tmp_path / "whole", "epoch")
     ]
 
 
@@ -216,11 +218,11 @@ def test_parts_and_processes_change_nothing_but_rounding(
 ) -> None:
     """Two processes in two parts each, with a short last step, as against one process in one part."""
     both = (*PLAIN, "--ema", "0.9", "--clip-norm", "0.5", "--optimizer", "sgd", "--lr", "0.1")
-    one = here(tmp_path / "one", *both)
+    first = here(tmp_path / "one", *both)
     more = ("--epochs", "1", "--accumulate", "2")
     two = trainers.run_ranks(2, tmp_path / "two", *both, *more, env={"PYTHONPATH": str(own)})
 
-    assert [one.code, two.code] == [0, 0], two.err
+    assert [first.code, two.code] == [0, 0], two.err
     alone, shared = everything(tmp_path / "one"), everything(tmp_path / "two")
     for part in ("model", "ema"):
         assert all(torch.allclose(alone[part][name], shared[part][name], atol=1e-6) for name in alone[part])

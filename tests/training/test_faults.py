@@ -58,8 +58,8 @@ def test_rank_0_alone_needs_the_run_folder(trainers: Trainers, tmp_path: Path) -
     """Fault F7: another rank may see an old state of it, or nothing at all."""
     run_dirs = (tmp_path / "run", tmp_path / "unseen" / "run")
     for epochs in ("1", "2"):
-        ended = [finish(one) for one in tasks(trainers, run_dirs, "--epochs", epochs, "--save-every", "3")]
-        assert [one.code for one in ended] == [0, 0], ended
+        ended = [finish(task) for task in tasks(trainers, run_dirs, "--epochs", epochs, "--save-every", "3")]
+        assert [process.code for process in ended] == [0, 0], ended
 
     assert "Resuming from checkpoints/step-00000008.pt" in ended[0].out
     assert status(run_dirs[0])["step"] == 16
@@ -96,11 +96,12 @@ def test_one_rank_with_a_loss_that_is_not_finite_ends_all(trainers: Trainers, tm
     run_dir = tmp_path / "run"
     flags = ("--model", "breaks:model", "--save-every", "2", "--sync-every", "4", "--epochs", "1")
     ended = [
-        finish(one) for one in tasks(trainers, (run_dir, run_dir), *flags, env={"PYTHONPATH": str(tmp_path)})
+        finish(task)
+        for task in tasks(trainers, (run_dir, run_dir), *flags, env={"PYTHONPATH": str(tmp_path)})
     ]
 
-    assert [one.code for one in ended] == [3, 3], ended
-    assert [one.err.count("\n") for one in ended] == [1, 0]  # rank 0 tells it
+    assert [process.code for process in ended] == [3, 3], ended
+    assert [process.err.count("\n") for process in ended] == [1, 0]  # rank 0 tells it
     assert "the loss is not finite at step 6; newest checkpoint: checkpoints/step-00000004.pt" in ended[0].err
     assert status(run_dir)["state"] == "failed"
     assert all(torch.isfinite(weight).all() for weight in weights(run_dir).values())

@@ -291,15 +291,15 @@ def test_a_file_that_is_no_image_is_named(
     assert f"at: {path}; fix: replace the file, or remove it" in error
     assert status(tmp_path / "run")["state"] == "failed"
     assert status(tmp_path / "run")["reason"] == error.removeprefix("error: ")
-    for one in (tmp_path / "run").glob("checkpoints/*"):  # nothing of the stand-ins
-        assert part == "val" or torch.load(one, weights_only=True)["step"] < first_with(path)
+    for file in (tmp_path / "run").glob("checkpoints/*"):  # nothing of the stand-ins
+        assert part == "val" or torch.load(file, weights_only=True)["step"] < first_with(path)
 
 
 def first_with(path: Path) -> int:
     """The step of epoch 1 that reads the image; the first is 1."""
     from training.data.order import epoch_order
 
-    files = sorted(str(one) for one in path.parents[1].rglob("*.jpg"))
+    files = sorted(str(image) for image in path.parents[1].rglob("*.jpg"))
     return epoch_order(TRAIN, seed=1, epoch=0).tolist().index(files.index(str(path))) // 2 + 1
 
 
@@ -443,7 +443,7 @@ def test_what_own_data_calls_random_depends_on_the_sample_and_the_epoch_alone() 
     )
 
     def read(lists: list[list[int]], epoch: int) -> torch.Tensor:
-        batches = split.batches([torch.tensor(one, dtype=torch.int64) for one in lists], epoch=epoch)
+        batches = split.batches([torch.tensor(indices, dtype=torch.int64) for indices in lists], epoch=epoch)
         return torch.cat([x_BCHW.flatten(1) for x_BCHW, _ in batches if len(x_BCHW)])
 
     whole = read([[0, 1, 2, 3]], 1)

@@ -119,7 +119,15 @@ def test_spawn_numbers_its_processes_by_node_and_ignores_what_pyxis_sets() -> No
 
     made = spawn_environments(pyxis | step | MEETING, 2)
 
-    assert [(one["RANK"], one["LOCAL_RANK"], one["WORLD_SIZE"], one["MASTER_ADDR"]) for one in made] == [
+    assert [
+        (
+            environment["RANK"],
+            environment["LOCAL_RANK"],
+            environment["WORLD_SIZE"],
+            environment["MASTER_ADDR"],
+        )
+        for environment in made
+    ] == [
         ("2", "0", "4", "n1"),
         ("3", "1", "4", "n1"),
     ]

@@ -161,8 +161,8 @@ sys.stdin.read()
         )
         for _ in range(6)
     ]
-    wait_for(lambda: sum(one.poll() is None for one in started) == 1, "single winner")
-    outs = [one.communicate()[0] for one in started]
+    wait_for(lambda: sum(process.poll() is None for process in started) == 1, "single winner")
+    outs = [process.communicate()[0] for process in started]
 
     assert sorted(outs) == [""] * 5 + ["mine\n"]
 

@@ -17,8 +17,8 @@ from .moments import FLAGS, Held, noted, seen
 from .trainers import Trainers
 
 TERM, USR1, USR2, INT = moments.NUMBERS
-# Since pytorch/pytorch#160690 torchrun's agent can be told to pass USR1 on; before, that ends it.
-PASSED_ON = USR1 if any(one.dest == "signals_to_handle" for one in get_args_parser()._actions) else TERM
+# Since pytorch/pytorch#160690 torchrun's agent can pass USR1 on; before, that ends it.
+PASSED_ON = USR1 if any(action.dest == "signals_to_handle" for action in get_args_parser()._actions) else TERM
 
 
 @pytest.fixture(scope="module")

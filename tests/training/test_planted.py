@@ -56,7 +56,7 @@ PLANTS: dict[str, Callable[[Path, Path], object]] = {
 def test_what_lies_in_the_run_folder_is_no_trap(
     here: Here, tmp_path: Path, names: tuple[str, ...], plant: str
 ) -> None:
-    """It is told in a line, or replaced; nothing hangs, and nothing outside is written."""
+    """It is reported in a line, or replaced; nothing hangs, and nothing outside is written."""
     run_dir, secret = tmp_path / "run", tmp_path / "secret"
     run_dir.mkdir()
     secret.write_text("mine")
@@ -188,8 +188,8 @@ def test_another_users_folder_gets_no_state_either(
 
 def open_to_others(run_dir: Path) -> set[str]:
     """What is in the run folder, or in that of the checkpoints, and others may write."""
-    found = (run_dir, *run_dir.iterdir(), *(run_dir / "checkpoints").iterdir())
-    return {path.name for path in found if path.lstat().st_mode & 0o022 and not path.is_symlink()}
+    paths = (run_dir, *run_dir.iterdir(), *(run_dir / "checkpoints").iterdir())
+    return {path.name for path in paths if path.lstat().st_mode & 0o022 and not path.is_symlink()}
 
 
 def test_others_can_no_longer_write_in_the_folder(here: Here, tmp_path: Path) -> None:

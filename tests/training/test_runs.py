@@ -1,4 +1,4 @@
-"""Whole runs in processes of their own: launchers, stopping, going on, failing."""
+"""Whole runs in processes of their own: launchers, stopping, resuming, failing."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_spawn_under_nohup_is_the_same_run_as_torchrun(
 def test_srun_is_the_same_run_as_torchrun(trainers: Trainers, tmp_path: Path, reference: Any) -> None:
     ended = [finish(task) for task in tasks(trainers, (tmp_path, tmp_path))]
 
-    assert [one.code for one in ended] == [0, 0], ended
+    assert [process.code for process in ended] == [0, 0], ended
     assert ended[1].out == ""
     assert score_lines(ended[0].out) == score_lines(reference[1].out)
     assert equal(weights(tmp_path), weights(reference[0]))

@@ -79,7 +79,7 @@ def on_terminal(
 
 
 def screen(text: str) -> list[str]:
-    """The lines as they stand at the end on a terminal which knows newline and carriage return."""
+    """The lines at the end on a terminal that knows newline and carriage return."""
     lines, column = [""], 0
     for char in text:
         if char == "\n":
@@ -187,17 +187,17 @@ def test_what_is_said_meanwhile_is_a_line_of_its_own(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("COLUMNS", "100")
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
-    told = log.Log(run_dir=Path("nowhere"), speaks=True, records=False)
-    with told.live("Epoch 1 of 1", total=100, done=30):
-        told.bar.show(40, "loss 0.5")
-        told.say("Could not save step 3: training continues")
+    quiet = log.Log(run_dir=Path("nowhere"), speaks=True, records=False)
+    with quiet.live("Epoch 1 of 1", total=100, done=30):
+        quiet.bar.show(40, "loss 0.5")
+        quiet.say("Could not save step 3: training continues")
         during = screen(terminal.getvalue())
     after = screen(terminal.getvalue())
 
     assert during[0] == "Could not save step 3: training continues"
     assert re.fullmatch(r"Epoch 1 of 1:  (30|40)%\|.*\| (30|40)/100 images.*", during[1])
     assert after == ["Could not save step 3: training continues", ""]
-    assert not told.bar.up
+    assert not quiet.bar.up
 
 
 def test_other_ranks_have_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,9 +237,10 @@ def curves(run_dir: Path) -> dict[str, list[tuple[int, float]]]:
         EventAccumulator,
     )
 
-    found = EventAccumulator(str(run_dir / "tensorboard")).Reload()
+    curves = EventAccumulator(str(run_dir / "tensorboard")).Reload()
     return {
-        tag: [(one.step, one.value) for one in found.Scalars(tag)] for tag in sorted(found.Tags()["scalars"])
+        tag: [(point.step, point.value) for point in curves.Scalars(tag)]
+        for tag in sorted(curves.Tags()["scalars"])
     }
 
 
@@ -258,14 +259,16 @@ def test_tensorboard_shows_the_numbers_of_the_events(here: Here, tmp_path: Path)
         ("train", "lr", "lr"),
         ("epoch", "accuracy", "accuracy/validation"),
     ):
-        told = events(tmp_path, kind)
-        assert [step for step, _ in shown[tag]] == [event["step"] for event in told]
-        assert [value for _, value in shown[tag]] == pytest.approx([event[name] for event in told], rel=1e-6)
+        logged = events(tmp_path, kind)
+        assert [step for step, _ in shown[tag]] == [event["step"] for event in logged]
+        assert [value for _, value in shown[tag]] == pytest.approx(
+            [event[name] for event in logged], rel=1e-6
+        )
     assert [step for step, _ in shown["loss/train"]] == [2, 4, 6, 10, 12, 14]
 
 
 def test_a_start_at_an_earlier_step_leaves_no_point_twice(here: Here, tmp_path: Path) -> None:
-    """As after a crash: what came after the checkpoint is trained, and told, once more."""
+    """As after a crash: what came after the checkpoint is trained, and recorded, once more."""
     here(tmp_path, *OFTEN, "--save-every", "3", "--keep", "9", "--epochs", "2")
     here(tmp_path, *OFTEN, "--epochs", "2", "--resume", "step-00000003.pt")
     shown = curves(tmp_path)

@@ -29,12 +29,12 @@ def rates_of_torch(lr: float, schedule: str, **how: float) -> list[float]:
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=lr)
     kinds = {"step": lr_scheduler.StepLR, "constant": lr_scheduler.ConstantLR}
     scheduler = kinds[schedule](optimizer, **how)
-    found = []
+    settings = []
     for _ in range(EPOCHS):
-        found.append(optimizer.param_groups[0]["lr"])
+        settings.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         scheduler.step()
-    return found
+    return settings
 
 
 @pytest.mark.parametrize(
@@ -92,14 +92,14 @@ def test_what_decays(flags: list[str], decayed: set[str]) -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 3))
     optimizer = build_optimizer(parse([*flags, "--weight-decay", "0.5"]), model)
     groups = optimizer.param_groups
-    found = {
+    settings = {
         "matrices" if parameter.ndim > 1 else "biases and norms"
         for group in groups
         for parameter in group["params"]
         if group["weight_decay"] == 0.5
     }
 
-    assert found == decayed
+    assert settings == decayed
     assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
 
 
@@ -119,8 +119,8 @@ def test_with_decay_on_all_a_step_is_that_of_torch() -> None:
             (model(images) - images[..., 1:-1, 1:-1]).square().mean().backward()
             optimizer.step()
 
-    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
-        assert torch.allclose(one, other, rtol=1e-6, atol=1e-7)
+    for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.allclose(mine, other, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize(("flag", "value"), [("--gamma", "0.5"), ("--step-size", "3")])

@@ -32,8 +32,8 @@ def processes(folder: Path) -> int:
     """How many a run had that is done; its folder is the one below runs/."""
     run_dir = next((folder / "runs").iterdir())
     assert json.loads((run_dir / "status.json").read_text())["state"] == "done"
-    found: int = json.loads((run_dir / "config.json").read_text())["processes"]
-    return found
+    processes: int = json.loads((run_dir / "config.json").read_text())["processes"]
+    return processes
 
 
 def test_the_text_shows_each_launcher() -> None:

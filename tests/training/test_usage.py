@@ -41,14 +41,14 @@ def test_a_training_that_is_stopped_tells_it_too_and_all_ranks_count(
     tmp_path.joinpath("stop").touch()
     ended = trainers.run_ranks(2, tmp_path, "--epochs", "1")
     assert ended.code == 75, ended.err
-    (told,) = events(tmp_path, "resources")
-    assert told["samples"] == 0
-    assert told["memory_bytes"] > 100 << 20
+    (facts,) = events(tmp_path, "resources")
+    assert facts["samples"] == 0
+    assert facts["memory_bytes"] > 100 << 20
 
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Two GPUs, as torch tells of them: the second one is fuller."""
+    """Two GPUs, as torch describes them: the second is fuller."""
     fake = SimpleNamespace(looks=0, busy=80)
 
     def utilization(gpu: int) -> int:
@@ -74,9 +74,9 @@ def test_gpus_are_told_as_torch_counts_them(gpu: SimpleNamespace) -> None:
     used.sample()
     gpu.busy = 40
     used.sample()
-    told = add_up(WORLD, used)
-    assert told["gpu_utilization"] == 50  # of 80, 60, 40 and 20
-    assert (told["gpu_reserved_bytes"], told["gpu_allocated_bytes"], told["gpu_bytes"]) == (
+    facts = add_up(WORLD, used)
+    assert facts["gpu_utilization"] == 50  # of 80, 60, 40 and 20
+    assert (facts["gpu_reserved_bytes"], facts["gpu_allocated_bytes"], facts["gpu_bytes"]) == (
         2 * GIB,
         GIB,
         16 * GIB + 1,
@@ -91,9 +91,9 @@ def test_without_nvml_nobody_says_how_busy_a_gpu_is_and_it_is_asked_once(gpu: Si
     for _ in range(3):
         used.sample()
     assert gpu.looks == 1
-    told = add_up(WORLD, used)
-    assert "gpu_utilization" not in told
-    assert told["gpu_bytes"] == 16 * GIB
+    facts = add_up(WORLD, used)
+    assert "gpu_utilization" not in facts
+    assert facts["gpu_bytes"] == 16 * GIB
 
 
 def test_gpus_are_looked_at_now_and_then(gpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,15 +111,15 @@ def test_memory_is_that_of_the_fullest_node(monkeypatch: pytest.MonkeyPatch) -> 
         return [json.dumps(mine | other) for other in ({}, *others)]
 
     monkeypatch.setattr(usage, "gather_text", gathered)
-    told = add_up(WORLD, Usage())
-    assert told == {"processes": 1, "seconds": 10.0, "cpu_s": 12.0, "data_s": 2.5, "memory_bytes": 6}
+    facts = add_up(WORLD, Usage())
+    assert facts == {"processes": 1, "seconds": 10.0, "cpu_s": 12.0, "data_s": 2.5, "memory_bytes": 6}
 
 
 @pytest.mark.skipif(
     not Path(f"/proc/self/task/{os.getpid()}/children").exists(), reason="needs Linux's /proc"
 )
 def test_what_loaders_use_counts() -> None:
-    """A loader is a child that lives as long as the run: only /proc tells of it."""
+    """A loader is a child that lives as long as the run: only /proc shows it."""
     used = Usage()
     before = used.facts()
     reading, writing = os.pipe()

@@ -217,8 +217,8 @@ def test_where_the_export_goes(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert here(Path("run"), *flags).code == 0
-    found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.pt")}
-    assert {path for path in found if "checkpoints" not in path} == there
+    names = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.pt")}
+    assert {path for path in names if "checkpoints" not in path} == there
 
 
 def test_an_export_that_cannot_be_written_is_told(here: Here, tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_two_processes_export_once(trainers: Trainers, tmp_path: Path) -> None:
 
 
 def test_convnets_of_older_checkpoints_are_known(here: Here, tmp_path: Path) -> None:
-    """Their layers were called by their places. Such a run goes on as it would have."""
+    """Their layers were named by position. Such a run resumes with the same result."""
     places = {"conv1": "0", "conv2": "2", "fc1": "7", "fc2": "10"}
 
     def older(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -267,11 +267,13 @@ def test_a_convnet_is_their_net(digits_28: Path) -> None:
     torch.autograd.backward(functional.cross_entropy(ours.eval()(x_BCHW), y_B))
     torch.autograd.backward(functional.nll_loss(net.eval()(x_BCHW), y_B))
 
-    for (name, one), (other_name, other) in zip(ours.named_parameters(), net.named_parameters(), strict=True):
+    for (name, mine), (other_name, other) in zip(
+        ours.named_parameters(), net.named_parameters(), strict=True
+    ):
         assert name == other_name
-        assert one.grad is not None
+        assert mine.grad is not None
         assert other.grad is not None
-        assert torch.allclose(one.grad, other.grad, rtol=1e-4, atol=1e-7)
+        assert torch.allclose(mine.grad, other.grad, rtol=1e-4, atol=1e-7)
 
 
 def test_a_file_that_is_replaced_stays_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def test_the_copy_stays_as_it_was() -> None:
     weight += 1
     value["tied"].append("more")  # type: ignore[attr-defined]
 
-    assert [one.tolist() for one in copy["tied"]] == [[1, 1, 1], [1, 1, 1], [[1], [1], [1]]]
+    assert [tensor.tolist() for tensor in copy["tied"]] == [[1, 1, 1], [1, 1, 1], [[1], [1], [1]]]
     assert copy["tied"][0] is copy["tied"][1]
     assert copy["plain"] == (1, "two")
     assert isinstance(copy["model"], OrderedDict)
@@ -50,14 +50,14 @@ def test_the_copy_stays_as_it_was() -> None:
 def test_the_next_copy_takes_the_memory_of_the_last() -> None:
     copies = Copies()
     weights = [torch.ones(2, 3), torch.ones(3), torch.ones(2, 3).t()]
-    places = [one.data_ptr() for one in copies.take(weights)]
+    places = [tensor.data_ptr() for tensor in copies.take(weights)]
     weights[1] = torch.ones(4)
     again = copies.take([weight * 2 for weight in weights])
 
-    assert [one.tolist() for one in again] == [[[2] * 3] * 2, [2] * 4, [[2] * 2] * 3]
+    assert [tensor.tolist() for tensor in again] == [[[2] * 3] * 2, [2] * 4, [[2] * 2] * 3]
     assert again[0].data_ptr() == places[0]
     assert again[2].data_ptr() == places[2]
-    assert [one.stride() for one in again] == [one.stride() for one in weights]
+    assert [tensor.stride() for tensor in again] == [tensor.stride() for tensor in weights]
 
 
 def test_one_after_the_other_and_errors_are_told_once() -> None:
@@ -129,7 +129,7 @@ def test_killed_at_any_moment_of_saving(tmp_path: Path) -> None:
     for trial in range(KILLS):
         folder = tmp_path / str(trial)
         folder.mkdir()
-        told, tells = os.pipe()
+        reading, tells = os.pipe()
 
         def saves(folder: Path = folder, tells: int = tells) -> None:
             for step in range(1, 9):
@@ -138,12 +138,12 @@ def test_killed_at_any_moment_of_saving(tmp_path: Path) -> None:
 
         child = in_child(saves)
         os.close(tells)
-        assert os.read(told, 1) == b"\1"
+        assert os.read(reading, 1) == b"\1"
         time.sleep(chance.uniform(0, 0.05))
         os.kill(child, signal.SIGKILL)
         ended(child)
-        said = max([1, *os.read(told, 99)])
-        os.close(told)
+        said = max([1, *os.read(reading, 99)])
+        os.close(reading)
         lines: list[str] = []
         checkpoint.prepare(folder, "auto", lines.append)
 
@@ -205,7 +205,9 @@ def test_the_training_goes_on_beside_a_slow_disk_and_ends_with_all_saved(
 
     def slow(folder: Path, state: State, *, step: int, **how: Any) -> tuple[str, int]:
         if step == 3:
-            wait_for(lambda: [one for one in events(folder.parent, "train") if one["step"] == 4], "next step")
+            wait_for(
+                lambda: [event for event in events(folder.parent, "train") if event["step"] == 4], "next step"
+            )
         return written(folder, state, step=step, **how)
 
     plain = here(tmp_path / "plain", "--save-every", "3")
@@ -223,8 +225,8 @@ def test_the_training_goes_on_beside_a_slow_disk_and_ends_with_all_saved(
     assert order[-1] == ("done", 8)
     assert status(tmp_path / "slow")["checkpoint"] == "checkpoints/step-00000008.pt"
     for name in ("step-00000003.pt", "step-00000006.pt", "step-00000008.pt"):
-        one, other = (
+        first, other = (
             torch.load(tmp_path / run / "checkpoints" / name, weights_only=True)["model"]
             for run in ("plain", "slow")
         )
-        assert all(torch.equal(one[key], other[key]) for key in one)
+        assert all(torch.equal(first[key], other[key]) for key in first)

@@ -90,8 +90,12 @@ class Trainers:
     def run_ranks(self, count: int, run_dir: Path, *flags: str, env: dict[str, str] | None = None) -> Ended:
         """Ranks as srun starts them, waited for: of all ways the quickest. They have ended alike."""
         ended = [*map(finish, tasks(self, (run_dir,) * count, *flags, env=env))]
-        assert len({one.code for one in ended}) == 1, ended
-        return Ended(ended[0].code, "".join(one.out for one in ended), "".join(one.err for one in ended))
+        assert len({process.code for process in ended}) == 1, ended
+        return Ended(
+            ended[0].code,
+            "".join(process.out for process in ended),
+            "".join(process.err for process in ended),
+        )
 
     def end(self) -> None:
         """Kill what still runs, and what it started: torchrun gives each of its processes a session."""
@@ -150,7 +154,7 @@ def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = HANGS_S
 
 
 def alive(pid: int) -> bool:
-    """Whether a process is there and has not ended, even if nobody has waited for it yet."""
+    """Whether a process exists and has not ended, also one that is not waited for yet."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     return False
@@ -170,14 +174,14 @@ def events(run_dir: Path, kind: str) -> list[dict[str, Any]]:
 
 def status(run_dir: Path) -> dict[str, Any]:
     """What status.json says."""
-    found: dict[str, Any] = json.loads((run_dir / "status.json").read_text())
-    return found
+    state: dict[str, Any] = json.loads((run_dir / "status.json").read_text())
+    return state
 
 
 def tasks(
     trainers: Trainers, run_dirs: tuple[Path, ...], *flags: str, env: dict[str, str] | None = None
 ) -> list[subprocess.Popen[str]]:
-    """Ranks as srun starts them: nobody stands for them, so each has an exit status to be seen."""
+    """Ranks as srun starts them: no launcher replaces their exit statuses."""
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = str(probe.getsockname()[1])

@@ -72,8 +72,8 @@ def _from_binary(data: bytes) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _from_python(data: bytes) -> tuple[torch.Tensor, torch.Tensor]:
-    found = _Plain(io.BytesIO(data), encoding="bytes").load()
-    pixels, labels = found[b"data"].values, [int(label) for label in found[b"labels"]]
+    value = _Plain(io.BytesIO(data), encoding="bytes").load()
+    pixels, labels = value[b"data"].values, [int(label) for label in value[b"labels"]]
     if not labels:
         raise ValueError("no labels in it")
     if len(pixels) != len(labels) * VALUES or not 0 <= min(labels) <= max(labels) < CLASSES:

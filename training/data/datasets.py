@@ -73,12 +73,12 @@ def import_function(name: str, flag: str) -> Callable[..., Any]:
         fix = f"one of those in --help, or {flag} PACKAGE.MODULE:FUNCTION"
         raise UserError(f"{flag} {name} is not known", fix=fix)
     try:
-        found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+        factory: Callable[..., Any] = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         missing = isinstance(error, ModuleNotFoundError)
         fix = "put its folder on PYTHONPATH, or install it" if missing else "name a function of that module"
         raise UserError(f"{flag} {name}: {error}", fix=fix) from error
-    return found
+    return factory
 
 
 def _in_memory(
@@ -118,8 +118,8 @@ def _from_loaders(train: Any, validation: Any, norm: Norm, device: torch.device,
             raise UserError(f"there are no {part} images", fix="another data set")
     first = train[0][0]
     if not isinstance(first, torch.Tensor) or first.ndim != 3:
-        found = tuple(first.shape) if isinstance(first, torch.Tensor) else type(first).__name__
-        raise UserError(f"the first image is not a tensor (C, H, W), but {found}", fix="give such tensors")
+        shape = tuple(first.shape) if isinstance(first, torch.Tensor) else type(first).__name__
+        raise UserError(f"the first image is not a tensor (C, H, W), but {shape}", fix="give such tensors")
     channels, height, width = first.shape
     shape_CHW = (channels, height, width)
     classes = len(train.classes)
@@ -195,11 +195,11 @@ def _image_folders(config: Config) -> tuple[Any, Any]:
             raise UserError(f"not a folder of images ({reason})", at=str(folder), fix=fix) from error
 
     sets = images(train, random_cut, "--data-dir"), images(validation, middle_cut, "--val-path")
-    for one, other, ours, theirs in (
+    for first, other, ours, theirs in (
         (*sets, train, validation),
         (*reversed(sets), validation, train),
     ):
-        missing = sorted(set(one.classes) - set(other.classes))
+        missing = sorted(set(first.classes) - set(other.classes))
         if missing:
             some = ", ".join(missing[:3]) + ", ..." * (len(missing) > 3)
             what = f"classes that are only in {ours}: {some}"

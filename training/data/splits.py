@@ -172,9 +172,9 @@ class FromLoaders:
 
 def _end(loader: weakref.ref[DataLoader[Any]]) -> None:
     """End the processes of a loader: Python's exit would send them a SIGTERM, which they ignore, and wait."""
-    found = loader()
-    if found is not None:
-        found._iterator = None  # noqa: SLF001 - the iterator ends its processes when it is deleted
+    live = loader()
+    if live is not None:
+        live._iterator = None  # noqa: SLF001 - the iterator ends its processes when it is deleted
 
 
 Split = InMemory | FromLoaders
@@ -248,7 +248,8 @@ def _seed(key: int) -> None:
 
 def _collate(samples: list[Any]) -> Any:
     """A batch, or the first error among its samples."""
-    return next((one for one in samples if isinstance(one, UserError)), None) or default_collate(samples)
+    errors = (sample for sample in samples if isinstance(sample, UserError))
+    return next(errors, None) or default_collate(samples)
 
 
 def _check_batch(batch: Any) -> Batch:

@@ -129,7 +129,7 @@ class Ema:
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """Meanwhile the model has the means as its weights."""
+        """Give the model the means as its weights within this context."""
         own = [weight.clone() for weight in self._weights]
         torch._foreach_copy_(self._weights, self._means)
         try:

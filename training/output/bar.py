@@ -1,4 +1,4 @@
-"""The progress bar on a terminal, by tqdm. Without a terminal or tqdm there is none.
+"""The progress bar on a terminal, by tqdm. It needs a terminal and tqdm.
 
 It has no colour. TERM=dumb cannot return to the beginning of a line, so it gets none. tqdm's own variables
 (TQDM_DISABLE, TQDM_ASCII, ...) work.

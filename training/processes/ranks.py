@@ -34,7 +34,7 @@ def detect(environ: Mapping[str, str], launcher: str) -> Place:
 
     Args:
         environ: The environment of the process.
-        launcher: auto, torchrun, srun or none.
+        launcher: auto, torchrun, srun, or the word none.
 
     Raises:
         UserError: If a variable of the launcher is missing or not a number.

@@ -102,11 +102,11 @@ def parse_deadline(deadline: str, environ: Mapping[str, str], now: float) -> flo
         now: Seconds since 1970.
 
     Raises:
-        UserError: If it is none of these.
+        UserError: If it has another form.
     """
     if deadline in {"auto", "off"}:
-        told = environ.get("SLURM_JOB_END_TIME", "") if deadline == "auto" else ""
-        return float(told) if told.isdecimal() else float("inf")
+        end = environ.get("SLURM_JOB_END_TIME", "") if deadline == "auto" else ""
+        return float(end) if end.isdecimal() else float("inf")
     try:
         seconds = float(deadline)
     except ValueError:

@@ -134,7 +134,7 @@ def gather_text(world: World, text: str) -> list[str]:
     mine = torch.tensor(list(data), dtype=torch.uint8, device=world.device)
     all_texts = [torch.empty_like(mine) for _ in range(world.size)]
     dist.all_gather(all_texts, mine)
-    return [bytes(one.tolist()).rstrip(b"\0").decode(errors="ignore") for one in all_texts]
+    return [bytes(text.tolist()).rstrip(b"\0").decode(errors="ignore") for text in all_texts]
 
 
 def together(world: World, make: Callable[[], T]) -> T:
@@ -187,9 +187,9 @@ def _choose_device(place: Place, wanted: str, backend: str) -> torch.device:
 
 def _threads(place: Place) -> int:
     """CPU threads for this process: OMP_NUM_THREADS, else its share of the CPUs."""
-    told = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    if told.isdecimal() and int(told) > 0:
-        return int(told)
+    threads = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    if threads.isdecimal() and int(threads) > 0:
+        return int(threads)
     usable = usable_cpus()
     per_task = os.environ.get("SLURM_CPUS_PER_TASK", "")
     if place.launcher == "srun" and per_task.isdecimal():  # the task may be bound to its CPUs already

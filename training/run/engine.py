@@ -209,7 +209,7 @@ def _train(session: Session) -> int:
 
 
 def _by_whom(session: Session) -> str:
-    """Names another job that trained last in this folder, and says what to do."""
+    """Name another job that trained last in this folder, and what to do."""
     if not session.log.speaks:
         return ""
     run_dir = Path(session.config.run_dir)

@@ -67,8 +67,8 @@ def evaluate(session: Session) -> Score:
                 if why:
                     raise StoppedError(why)
                 rate = samples / max(time.perf_counter() - began, 1e-9)
-                told = f"loss {loss / samples:.4f}, accuracy {100 * correct / samples:.2f}%"
-                session.log.bar.show(round(samples), f"{told}, {rate:.0f} samples/s")
+                line = f"loss {loss / samples:.4f}, accuracy {100 * correct / samples:.2f}%"
+                session.log.bar.show(round(samples), f"{line}, {rate:.0f} samples/s")
     loss, correct, samples, among = total(session, sums)
     top5 = among / samples if session.data.classes > 2 * TOP else None
     return Score(loss=loss / samples, accuracy=correct / samples, samples=round(samples), top5=top5)

@@ -191,7 +191,7 @@ def _stand_in(session: Session, images: int) -> Batch:
 
 
 def _share(order_N: torch.Tensor, first: int, count: int, session: Session) -> torch.Tensor:
-    """This process's images of a step, or a stand-in if there is none (see `train_step`)."""
+    """This process's images of a step, or a stand-in if it has no images (see `train_step`)."""
     part_B = share(order_N, first, count, rank=session.world.rank, size=session.world.size)
     return part_B if len(part_B) else order_N[first : first + 1]
 
@@ -220,8 +220,8 @@ def _report(session: Session, progress: Progress, lr: float, steps_per_epoch: in
     means = {"loss": loss / samples, "accuracy": correct / samples}
     rate = round(meter.window_rate(), 1)
     speed = f"{rate:.0f} samples/s, {format_duration(time_left_s(session, progress))} left"
-    told = f"loss {means['loss']:.4f}, lr {lr:.3g}, {speed}"
-    session.log.bar.show(progress.consumed, told)
+    line = f"loss {means['loss']:.4f}, lr {lr:.3g}, {speed}"
+    session.log.bar.show(progress.consumed, line)
     if samples < config.log_every * session.batch:
         return
     session.log.event(
@@ -229,7 +229,7 @@ def _report(session: Session, progress: Progress, lr: float, steps_per_epoch: in
     )
     if not session.log.bar.up:
         done = progress.step - progress.epoch * steps_per_epoch
-        session.log.say(f"Epoch {progress.epoch + 1}: step {done} of {steps_per_epoch}, {told}")
+        session.log.say(f"Epoch {progress.epoch + 1}: step {done} of {steps_per_epoch}, {line}")
     meter.restart()
 
 

@@ -96,12 +96,12 @@ def restore(session: Session) -> Progress:
         UserError: If it is missing or corrupt, or has other settings.
     """
     config, world = session.config, session.world
-    found = on_rank0(world, lambda: _find(session))
-    label, data = (broadcast_bytes(world, part) for part in (found[:2] if found else (None, None)))
+    restored = on_rank0(world, lambda: _find(session))
+    label, data = (broadcast_bytes(world, part) for part in (restored[:2] if restored else (None, None)))
     if label is None or data is None:
         return Progress()
-    name, state = label.decode(), found[2] if found else checkpoint.decode(io.BytesIO(data))
-    progress = together(world, lambda: found[3] if found else _apply(session, state, name))
+    name, state = label.decode(), restored[2] if restored else checkpoint.decode(io.BytesIO(data))
+    progress = together(world, lambda: restored[3] if restored else _apply(session, state, name))
     progress.checkpoint = name
     if config.evaluate:
         return progress
@@ -137,8 +137,8 @@ def _find(session: Session) -> Found | None:
         file.seek(0)
         return label.encode(), file.read() if session.world.size > 1 else b"", state, progress
 
-    found: Found | None = checkpoint.find(place, resume, session.log.note, take)
-    return found
+    restored: Found | None = checkpoint.find(place, resume, session.log.note, take)
+    return restored
 
 
 def saved_by_this_job(run_dir: Path, environ: Mapping[str, str]) -> bool:

@@ -1,6 +1,6 @@
 """What a training uses: CPU time, memory of its nodes and GPUs, how busy the GPUs are, waiting for data.
 
-The counters are those of Linux and of torch; what they can't tell here is left out.
+The counters are those of Linux and torch; values that they don't have here are left out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SAMPLE_S = 5.0  # between two looks at how busy the GPUs are; NVML's own figure 
 
 
 def _cpu_s() -> float:
-    """CPU time of this process and those that it has started, as its loaders."""
+    """CPU time of this process and of those that it has started, such as loaders."""
     own = os.times()
     ticks = sum(sum(map(int, _stat(child)[11:15])) for child in _children())
     return own.user + own.system + own.children_user + own.children_system + ticks / os.sysconf("SC_CLK_TCK")
@@ -54,7 +54,7 @@ class Usage:
         self.data_s += time.perf_counter() - began
 
     def sample(self) -> None:
-        """Look how busy the GPUs are, every SAMPLE_S seconds at most."""
+        """Sample how busy the GPUs are, every SAMPLE_S seconds at most."""
         if not self.gpus or time.perf_counter() - self.sampled < SAMPLE_S:
             return
         try:
@@ -95,27 +95,27 @@ def add_up(world: World, usage: Usage) -> dict[str, Any]:
     texts = gather_text(world, json.dumps({"host": world.host[:100]} | usage.facts()))
     every = [json.loads(text) for text in texts]
     first, memory = every[0], Counter[str]()
-    for one in every:
-        memory[one["host"]] += one["memory_bytes"]
+    for rank in every:
+        memory[rank["host"]] += rank["memory_bytes"]
     facts = {
         "processes": world.size,
         "seconds": first["seconds"],
-        "cpu_s": round(sum(one["cpu_s"] for one in every), 2),
-        "data_s": max(one["data_s"] for one in every),
+        "cpu_s": round(sum(rank["cpu_s"] for rank in every), 2),
+        "data_s": max(rank["data_s"] for rank in every),
     }
     if all(memory.values()):
         facts["memory_bytes"] = max(memory.values())
-    known = [one["gpu_utilization"] for one in every if "gpu_utilization" in one]
+    known = [rank["gpu_utilization"] for rank in every if "gpu_utilization" in rank]
     if known:
         facts["gpu_utilization"] = round(sum(known) / len(known), 1)
-    fullest = max(every, key=lambda one: one.get("gpu_reserved_bytes", 0))
+    fullest = max(every, key=lambda rank: rank.get("gpu_reserved_bytes", 0))
     return facts | {
         name: value for name, value in fullest.items() if name.startswith("gpu_") and "bytes" in name
     }
 
 
 def _memory_bytes() -> int:
-    """The most that this process had in memory, and what its loaders have; 0 if Linux does not tell.
+    """The most that this process had in memory, and what its loaders have; 0 if Linux does not show it.
 
     Loaders are forked: pages that they share with this process or each other count once for all of them
     (Pss, proc_pid_smaps(5)).
@@ -134,7 +134,7 @@ def _kib(file: Path, name: str) -> int:
 
 
 def _children() -> list[int]:
-    """The processes that the main thread has started, as loaders; none where Linux does not tell."""
+    """The processes that the main thread has started, such as loaders; empty if Linux does not show them."""
     with contextlib.suppress(OSError):
         pid = os.getpid()
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

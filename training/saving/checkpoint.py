@@ -60,7 +60,7 @@ def decode(source: Path | IO[bytes]) -> State:
 
 
 def decode_weights(path: Path) -> dict[str, torch.Tensor]:
-    """The weights in a file of this or another trainer, for --init-from; UserError if there are none."""
+    """The weights in a file of this or another trainer, for --init-from; UserError if it has no weights."""
     fix = "a file of torch.save with a model_state_dict, state_dict or model in it"
     try:
         with files.open_regular(path, follow=True) as file:
@@ -110,7 +110,7 @@ def check_room(folder: Path, size: int, *, keep: int, tell: Tell) -> None:
     Args:
         folder: The folder of the run's checkpoints.
         size: About the bytes of one.
-        keep: How many are kept, besides the best and one that is being written.
+        keep: How many are kept, in addition to the best and the one being written.
         tell: Called with a line if not all of them fit.
 
     Raises:
@@ -127,7 +127,7 @@ def check_room(folder: Path, size: int, *, keep: int, tell: Tell) -> None:
         what = f"no room for a checkpoint: it needs {_megabytes(size)}, and {_megabytes(disk.free)} are free"
         raise UserError(what, at=str(folder), fix="make room, or another --run-dir")
     wanted = (keep + 2) * size
-    room = disk.free + sum({found.st_ino: found.st_size for found in held.values()}.values())
+    room = disk.free + sum({status.st_ino: status.st_size for status in held.values()}.values())
     if room < wanted:
         tell(
             f"Warning: {keep} checkpoints, the best and one being written need {_megabytes(wanted)}, and "
@@ -186,7 +186,7 @@ def find(folder: Path, resume: str, tell: Tell, take: Take = lambda path, state,
 
 
 def drop_after(folder: Path, step: int, tell: Tell) -> None:
-    """Rename the checkpoints after `step`, from which the run goes on: "auto" would take the newest one."""
+    """Rename the checkpoints after `step`, where the run resumes: "auto" would take the newest one."""
     for path in list_checkpoints(folder):
         if (step_of(path) or 0) > step:
             _set_aside(path, "abandoned", "newer than the one asked for", tell)

@@ -128,12 +128,12 @@ class RunLock:
             self.path.rename(aside)
         except FileNotFoundError:
             return False
-        found = parse(read_small(aside))
-        if found.get("key") != holder.get("key"):  # another process was faster, and runs
+        lock = parse(read_small(aside))
+        if lock.get("key") != holder.get("key"):  # another process was faster, and runs
             with contextlib.suppress(OSError):
                 os.link(aside, self.path)
         aside.unlink(missing_ok=True)
-        return bool(found.get("key") == holder.get("key"))
+        return bool(lock.get("key") == holder.get("key"))
 
     def _beat(self) -> None:
         while not self._ended.wait(BEAT_S):
@@ -143,7 +143,7 @@ class RunLock:
 
 
 def current_holder(run_dir: Path) -> str:
-    """Who has the folder, as far as can be told without waiting; "" if nobody."""
+    """Return who uses the folder, without waiting for a sign of life; "" if it is free."""
     try:
         holder, seen = _read(run_dir / LOCK)
     except OSError:

@@ -21,5 +21,5 @@ def list_checkpoints(folder: Path) -> list[Path]:
     """The checkpoints by step, newest first. No other record says which there are."""
     if not folder.is_dir():
         return []
-    found = [(step, path) for path in folder.iterdir() if (step := step_of(path)) is not None]
-    return [path for _, path in sorted(found, reverse=True)]
+    steps = [(step, path) for path in folder.iterdir() if (step := step_of(path)) is not None]
+    return [path for _, path in sorted(steps, reverse=True)]

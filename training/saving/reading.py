@@ -1,4 +1,4 @@
-"""Checkpoints read as data: what was changed after it was written is refused, and what no training saves."""
+"""Checkpoints read as data: refuses files that were changed, and states that no training saves."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def _checked(state: Any) -> State:
     settings = [value for value in state["config"].values() if not isinstance(value, str)]
     numbers = [*settings, *(state.get("scaler") or {}).values(), state["best"], *state["sums"]]
     if not (
-        all(type(one) is int and 0 <= one < MOST for one in counts)
-        and all(isinstance(one, (int, float)) and abs(one) < 1e300 for one in numbers)
+        all(type(count) is int and 0 <= count < MOST for count in counts)
+        and all(isinstance(number, (int, float)) and abs(number) < 1e300 for number in numbers)
         and len(state["sums"]) == 3
         and state["epoch"] <= state["epochs"]
         and state["consumed"] <= state["config"]["train_samples"]

@@ -80,12 +80,12 @@ class Copies:
             return made[key]
         if isinstance(value, dict):
             copy = type(value)() if isinstance(value, OrderedDict) else {}
-            copy.update((key, self._copy(one, made)) for key, one in value.items())
+            copy.update((key, self._copy(item, made)) for key, item in value.items())
             if hasattr(value, "_metadata"):  # module versions, part of a state_dict
                 copy._metadata = value._metadata  # type: ignore[attr-defined,union-attr,unused-ignore]  # noqa: SLF001
             return copy
         if isinstance(value, (list, tuple)):
-            return type(value)(self._copy(one, made) for one in value)
+            return type(value)(self._copy(item, made) for item in value)
         return value
 
     def _copy_tensor(self, tensor: torch.Tensor, place: int) -> torch.Tensor:

@@ -8,5 +8,5 @@ from training.config import Config
 
 
 def make(_: Config) -> nn.Module:
-    """Maps digits to logits; dropout, so that a run that goes on needs its random numbers too."""
+    """Maps digits to logits; dropout, so that a resumed run needs its random numbers too."""
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 32), nn.ReLU(), nn.Dropout(0.25), nn.Linear(32, 10))
