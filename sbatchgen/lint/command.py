@@ -20,6 +20,7 @@ from sbatchgen.lint.source import STDIN, Source, files, sources
 from sbatchgen.lint.suppression import SHELLCHECK
 from sbatchgen.quoting import counted
 from sbatchgen.rules.page import pages
+from sbatchgen.rules.retired import RETIRED, removal
 
 RANK = {"info": 0, "warning": 1, "error": 2, "never": 3}
 FOUND = 3  # exit status where there are findings to fail on, or files that can't be read
@@ -35,7 +36,7 @@ class Outcome:
         report: For stdout.
         change: What --fix has changed or --diff would, for stdout, before the report.
         problems: Files that can't be read, for stderr.
-        summary: One line for stderr.
+        summary: For stderr.
         status: The exit status.
     """
 
@@ -77,6 +78,8 @@ def explanation(names: Sequence[str]) -> str:
         if SHELLCHECK.fullmatch(one):
             page = f"see {shellcheck.PAGES}{one}"
             raise CommandLineError.of(f"{one} is a rule of shellcheck", at="--explain", fix=page)
+        if one in RETIRED:
+            raise CommandLineError.of(removal(one), at="--explain")
         if one not in found:
             raise CommandLineError.of(f"no rule '{one}'", at="--explain", fix=did_you_mean(one, found))
     return "\n".join(found[one].text for one in wanted)
@@ -139,12 +142,13 @@ def run(
     checked = list(_all(named, task))
     found = [one for file in checked for one in file.found]
     problems += [problem for file in checked for problem in file.problems]
+    summary = (_summary(found, sum(file.scripts for file in checked)),) if form == "text" else ()
     failing = any(RANK[one.finding.severity] >= RANK[fail_on] for one in found)
     return Outcome(
         report=_report(form, found, problems, style),
         change=b"".join(file.change for file in checked),
         problems=tuple(problems),
-        summary=_summary(found, sum(file.scripts for file in checked)) if form == "text" else "",
+        summary="\n".join((*map(removal, settings.removed), *summary)),
         status=FOUND if problems or failing else 0,
     )
 

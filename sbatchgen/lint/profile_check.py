@@ -26,6 +26,7 @@ from sbatchgen.plan.request import Request
 from sbatchgen.plan.resolve import resolve
 from sbatchgen.render.render import render_request
 from sbatchgen.rules.judge import check
+from sbatchgen.rules.retired import RETIRED, removal
 
 _MADE_UP = ("x", "1", "gpu:1", "true")  # for what a profile requires: the first that the option takes
 
@@ -37,7 +38,7 @@ def findings(file: Path, places: Places) -> list[Finding]:
         DocumentError: It can't be read.
     """
     profile = checked(file)
-    found = [*_name(profile, file), *_setup(profile)]
+    found = [*_name(profile, file), *_policies(profile), *_setup(profile)]
     for mode in MODES:
         for partition in (*profile.value.partitions,) or (None,):
             plan = _plan(profile, mode, partition)
@@ -53,6 +54,14 @@ def _name(profile: Document[Profile], file: Path) -> Iterator[Finding]:
     if (own / f"{name}.yaml").is_file() and file.resolve().parent != own.resolve() and file.stem != name:
         what = f"name: '{name}' is the name of a bundled profile"
         yield Finding("warning", Problem(what, profile.places["name"], "give your cluster a name of its own"))
+
+
+def _policies(profile: Document[Profile]) -> Iterator[Finding]:
+    """A note on each policy for a rule that was removed."""
+    for rule in sorted(RETIRED.intersection(profile.value.policies)):
+        yield Finding(
+            "info", Problem(removal(rule), profile.places.get(f"policies.{rule}", ""), "remove the policy")
+        )
 
 
 def _setup(profile: Document[Profile]) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint, rules
 from sbatchgen.lint.source import Source
 from sbatchgen.lint.suppression import is_known
+from sbatchgen.rules.retired import RETIRED
 from sbatchgen.sbatch.releases import RELEASES, line_of
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Settings:
         severity: Other severities, by the starts of ids.
         environment: That of the submission, where there is one.
         makes_log_folders: Whether the folders of logs are made before a script is submitted.
+        removed: The rules that flags or files name and that were removed.
     """
 
     profile: Profile | None
@@ -52,6 +54,7 @@ class Settings:
     severity: Mapping[str, Severity] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     makes_log_folders: bool = False
+    removed: tuple[str, ...] = ()
 
     def judged(self, finding: Finding) -> Finding | None:
         """The finding with the severity that it has here; None if it is not wanted."""
@@ -109,14 +112,17 @@ def settings_of(
     except ValueError as error:
         fix = f"one of {', '.join(RELEASES)}"
         raise CommandLineError.of(f"Slurm {release} is not known here", at="--slurm", fix=fix) from error
+    selected, disabled = ids(select, "--select", also=ALL), (*off, *ids(disable, "--disable"))
+    removed = RETIRED & {*selected, *disabled, *severity, *(cluster.policies if cluster else ())}
     return Settings(
         profile=cluster,
         slurm=release,
         folder=places.folder,
         assumed=not (slurm or (cluster and cluster.slurm)),
-        selected=ids(select, "--select", also=ALL),
-        disabled=(*off, *ids(disable, "--disable")),
+        selected=selected,
+        disabled=disabled,
         severity=severity,
+        removed=tuple(sorted(removed)),
     )
 
 
@@ -147,8 +153,9 @@ def checked(file: Path) -> Document[Profile]:
     from sbatchgen.inputs.document import read
 
     document = read(file, Profile)
-    named = document.value.policies
-    _refuse([(rule, document.places.get(f"policies.{rule}", "")) for rule in named if rule not in rules()])
+    known = {*rules(), *RETIRED}
+    unknown = [rule for rule in document.value.policies if rule not in known]
+    _refuse([(rule, document.places.get(f"policies.{rule}", "")) for rule in unknown])
     return document
 
 

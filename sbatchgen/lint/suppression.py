@@ -15,6 +15,7 @@ from functools import partial
 
 from sbatchgen.errors import did_you_mean
 from sbatchgen.finding import Finding, Place
+from sbatchgen.rules.retired import RETIRED, removal
 from sbatchgen.rules.rule import Hit, Rule, Rules
 
 _COMMENT = re.compile(
@@ -71,6 +72,8 @@ def _unknown(applied: Applied) -> Iterator[Hit]:
             yield Hit(one.at, what, "write # sbatchgen: disable=SB127, or disable-file=SB127")
         elif not one.rule:
             yield Hit(one.at, f"{one.kind}= names no rule", f"write # sbatchgen: {one.kind}=SB127")
+        elif one.rule in RETIRED:
+            yield Hit(one.at, removal(one.rule), "remove it from the comment")
         elif not is_known(one.rule, applied.rules):
             yield Hit(one.at, f"there is no rule {one.rule}", did_you_mean(one.rule, applied.rules))
 
@@ -86,8 +89,9 @@ def _found(rule: Rule[Applied], applied: Applied) -> Iterator[Finding]:
 
 
 def is_known(start: str, rules: Iterable[str]) -> bool:
-    """Whether this is the id of one of these rules or of shellcheck's, or the start of one."""
-    return start == "SC" or SHELLCHECK.fullmatch(start) is not None or _is_of(start, rules)
+    """Whether a rule's id starts so: of these rules, the removed ones or shellcheck's."""
+    known = start == "SC" or start in RETIRED or SHELLCHECK.fullmatch(start) is not None
+    return known or _is_of(start, rules)
 
 
 def _is_of(start: str, rules: Iterable[str]) -> bool:

@@ -1,4 +1,4 @@
-"""What the body finds and sets around the programs it starts: SB401 to SB420, and SB808.
+"""What the body finds and sets around the programs it starts.
 
 Sources: sbatch(1), srun(1) and the FAQ of Slurm; the environment variables of NCCL's and PyTorch's
 documentation; bash(1) and execve(2).
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 RULES: Rules[JobScript] = Rules()
 
 LONG_S = 3600  # from here on somebody waits for what a program says
-FEW_FILES = 1024
-LITTLE_LOCKED_KIB = 65536
 _PATHS = frozenset(("dirname", "realpath", "readlink", "cd"))
 _NEEDED = {
     "SLURM_CPUS_PER_TASK": ("cpus-per-task",),
@@ -141,23 +139,6 @@ def _variables_set(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at_start(use), what, fix)
 
 
-@RULES.add("SB409", "warning", "a network interface that the cluster does not use", about_fit=True)
-def _interfaces_known(script: JobScript) -> Iterator[Hit]:
-    network = script.profile.network
-    known = {
-        "NCCL_SOCKET_IFNAME": network.nccl_socket_ifname,
-        "GLOO_SOCKET_IFNAME": network.gloo_socket_ifname,
-    }
-    for one, value in _settings(script, known):
-        used = str(known[one.name] or "")
-        if not used or used[0] in "^=" or value[:1] in "^=":
-            continue
-        names = [name for name in value.split(",") if name]
-        if names and not any(a.startswith(b) or b.startswith(a) for a in names for b in used.split(",") if b):
-            what = f"{one.name}={value}, but nodes of cluster '{script.profile.name}' communicate over {used}"
-            yield Hit(script.at_start(one), what, f"{one.name}={used}")
-
-
 @RULES.add("SB410", "warning", "a setting for debugging that makes training slow")
 def _debugging(script: JobScript) -> Iterator[Hit]:
     site = {str(name): str(value) for name, value in script.profile.env.items()}
@@ -253,54 +234,6 @@ def _old_names(script: JobScript) -> Iterator[Hit]:
         )
 
 
-@RULES.add("SB415", "warning", "a ulimit that is too low for training")
-def _limits_raised(script: JobScript) -> Iterator[Hit]:
-    for command in script.named("ulimit") if script.trainings else ():
-        words = command.arguments
-        if len(words) < 2 or not re.fullmatch(r"\d{1,12}", words[-1], re.ASCII):
-            continue
-        letters, limit = "".join(words[:-1]), int(words[-1])
-        if "n" in letters and limit <= FEW_FILES:
-            what = f"a limit of {limit} open files is low: data loading workers fail with 'Too many open "
-            what += "files'"
-            yield Hit(script.at_word(command), what, "ulimit -n 65536")
-        elif "l" in letters and limit <= LITTLE_LOCKED_KIB:
-            what = f"{limit} KiB of locked memory is too little for InfiniBand (ibv_reg_mr fails)"
-            yield Hit(script.at_word(command), what, "ulimit -l unlimited")
-
-
-@RULES.add("SB416", "warning", "a script that sets Slurm's own variables")
-def _own_variables(script: JobScript) -> Iterator[Hit]:
-    for one in script.body.sets:
-        option = _OPTIONS_OF_SRUN.get(one.name)
-        kept = one.word is not None and one.name in one.word.variables  # as in NAME=${NAME:-1}
-        if option is None or one.by == "unset" or one.context.branch or kept:
-            continue
-        if not one.exported and option not in script.options:  # else Slurm has exported it
-            continue
-        if option == "cpus-per-task":
-            what = f"Slurm sets {one.name} itself: srun 22.05 and 23.02 ignore another value, and later "
-            what += "ones may refuse it"
-        else:
-            what = f"srun reads {one.name} as --{option}: its steps then differ from the job"
-        yield Hit(script.at_start(one), what, f"srun --{option}=N, or another name for your variable")
-
-
-_OPTIONS_OF_SRUN = {
-    "SLURM_CPUS_PER_TASK": "cpus-per-task",
-    "SLURM_NTASKS": "ntasks",
-    "SLURM_NPROCS": "ntasks",
-    "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
-    "SLURM_NNODES": "nodes",
-    "SLURM_JOB_NUM_NODES": "nodes",
-    "SLURM_JOB_ID": "jobid",
-    "SLURM_GPUS": "gpus",
-    "SLURM_GPUS_PER_NODE": "gpus-per-node",
-    "SLURM_GPUS_PER_TASK": "gpus-per-task",
-    "SLURM_MEM_PER_NODE": "mem",
-}
-
-
 @RULES.add("SB417", "warning", "a GLOO_SOCKET_IFNAME that gloo can't use")
 def _gloo_interface(script: JobScript) -> Iterator[Hit]:
     for one, value in _settings(script, ("GLOO_SOCKET_IFNAME",)):
@@ -311,20 +244,6 @@ def _gloo_interface(script: JobScript) -> Iterator[Hit]:
                 what,
                 "GLOO_SOCKET_IFNAME=NAME, as ip -brief address shows it",
             )
-
-
-@RULES.add("SB418", "info", "an InfiniBand adapter name that also matches others")
-def _adapter_prefix(script: JobScript) -> Iterator[Hit]:
-    for one, value in _settings(script, ("NCCL_IB_HCA",)):
-        if value.removeprefix("^").startswith("="):
-            continue
-        short = [
-            item for item in value.removeprefix("^").split(",") if re.fullmatch(r"mlx5_[1-9](?::\d+)?", item)
-        ]
-        if short:
-            what = f"NCCL takes {short[0]} as a prefix, which also matches {short[0]}0"
-            exact = f"^={value[1:]}" if value.startswith("^") else f"={value}"
-            yield Hit(script.at_start(one), what, f"NCCL_IB_HCA={exact}")
 
 
 @RULES.add("SB419", "info", "Python output that reaches the log late")
@@ -345,30 +264,13 @@ def _unbuffered(script: JobScript) -> Iterator[Hit]:
             return
 
 
-@RULES.add("SB420", "warning", "a comma in a value of srun --export")
-def _export_of_steps(script: JobScript) -> Iterator[Hit]:
-    for launch in script.steps:
-        option = launch.step.option("export") if launch.step else None
-        if option and (cut := _cut_at_comma(option.value or "")):
-            what, pair = cut
-            at = script.at_word(option.value_word or option.word)
-            yield Hit(at, what, f"export {pair}, before srun --export=ALL")
-
-
 @RULES.add("SB808", "warning", "a comma in the value of --export")
 def _export_of_job(script: JobScript) -> Iterator[Hit]:
-    if cut := _cut_at_comma(script.option("export")):
-        what, pair = cut
-        yield Hit("export", what, f"export {pair} in the script")
-
-
-def _cut_at_comma(export: str) -> tuple[str, str] | None:
-    """What --export makes of a value with a comma, and the value as it was meant; None if it has none."""
-    for before, item in pairwise(export.split(",")):
+    for before, item in pairwise(script.option("export").split(",")):
         if "=" in before and item and "=" not in item and not _ITEM_OF_LIST.fullmatch(item):
             what = f"--export ends a value at a comma: {before}, and '{item}' names another variable"
-            return what, f"{before},{item}"
-    return None
+            yield Hit("export", what, f"export {before},{item} in the script")
+            return
 
 
 def _command_at(script: JobScript, at: int) -> Command | None:

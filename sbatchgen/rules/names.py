@@ -1,4 +1,4 @@
-"""Variables that scripts read by the wrong name, or do not hand on: SB421, SB423 to SB425.
+"""Variables that a script reads by a wrong name or does not pass on.
 
 Sources: sbatch(1) and srun(1) of Slurm 20.11 to 26.05, INPUT and OUTPUT ENVIRONMENT VARIABLES; qsub(1B) of
 PBS and qsub(1) of Grid Engine for theirs.

@@ -1,4 +1,4 @@
-"""How the processes of a launch find each other: SB306, SB307, SB323, SB324 and SB326.
+"""How the processes of a launch find each other.
 
 Sources: srun(1) and sbatch(1) of Slurm 22.05 and the release notes up to 26.05; torch/distributed/run.py of
 torch 2.13; bash(1).
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from sbatchgen.finding import Place
 from sbatchgen.job.script import JobScript
-from sbatchgen.rules.edits import before
 from sbatchgen.rules.rule import Hit, Rules
 
 if TYPE_CHECKING:
@@ -27,8 +26,6 @@ _PORTS = {"torchrun": "master-port", "accelerate launch": "main-process-port", "
 _ADDRESS_NAME = re.compile(
     r"(?:MASTER|HEAD|MAIN|MST|RDZV)_?(?:NODE_?)?(?:PROCESS_?)?(?:ADDR|IP|HOST|ENDPOINT)\w*", re.IGNORECASE
 )
-_LONG = re.compile(r"--[a-z][\w-]*", re.ASCII)
-_FLAGS_OF_TORCHRUN = ("help", "standalone", "module", "no-python", "run-path")
 _ADDRESS_OPTIONS = frozenset(("-i", "-I", "--ip-address", "--all-ip-addresses"))
 
 
@@ -73,7 +70,7 @@ def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
     yield from (Hit(place, what, fix) for place, what in _doubtful_addresses(script))
 
 
-@RULES.add("SB323", "warning", "a rendezvous id that does not fit the job")
+@RULES.add("SB323", "error", "a rendezvous id that differs in every task")
 def _rendezvous_id(script: JobScript) -> Iterator[Hit]:
     for launch in script.trainings:
         option = launch.launcher.option("rdzv-id") if launch.launcher else None
@@ -81,11 +78,8 @@ def _rendezvous_id(script: JobScript) -> Iterator[Hit]:
             continue
         tasks, value = launch.tasks, _value(option, launch.launcher)
         if "RANDOM" in value and _is_of_task(option, script) and tasks and tasks > 1:
-            what = f"each of {tasks} tasks draws its own --rdzv-id: none finds the others, and all wait"
-            yield Hit(script.at_option_of(option), what, "--rdzv-id=$SLURM_JOB_ID", "error")
-        elif option.value and not _has_whole_nodes(script) and "exclusive" not in script.resources:
-            what = f"--rdzv-id={option.value} is the same for every job: two jobs at one port join one group"
-            yield Hit(script.at_option_of(option), what, "--rdzv-id=$SLURM_JOB_ID", "info")
+            what = f"each of {tasks} tasks uses a different --rdzv-id, so they never form one group"
+            yield Hit(script.at_option_of(option), what, "--rdzv-id=$SLURM_JOB_ID")
 
 
 @RULES.add("SB324", "warning", "--standalone on several nodes")
@@ -98,43 +92,6 @@ def _standalone(script: JobScript) -> Iterator[Hit]:
             what += "times"
             fix = "--nnodes=$SLURM_NNODES --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
             yield Hit(script.at_word(option.word), what, fix)
-
-
-@RULES.add("SB326", "warning", "a trainer option that torchrun takes for its own")
-def _ambiguous(script: JobScript) -> Iterator[Hit]:
-    for launch in script.trainings:
-        launcher = launch.launcher
-        if launcher is None or launcher.name != "torchrun" or not launch.program.words:
-            continue
-        own = launcher.words[: len(launcher.words) - len(launch.program.words)]
-        if any(word.text == "--" for word in own):
-            continue
-        for word in launch.program.rest:
-            name = launcher.body.text_of(word).partition("=")[0]
-            if name == "--":
-                break
-            matching = (
-                [one for one in _torchrun_options() if one.startswith(name)] if _LONG.fullmatch(name) else []
-            )
-            if len(matching) > 1 and name not in matching:
-                what = f"torchrun reads {name} as short for {matching[0]} or {matching[1]}, and fails: "
-                what += "ambiguous option"
-                edits = before(script, launch.program.words[0], "-- ")
-                yield Hit(
-                    script.at_word(word),
-                    what,
-                    f"torchrun ... -- {launch.program.words[0].text} {name}",
-                    edits=edits,
-                )
-                break
-
-
-def _torchrun_options() -> list[str]:
-    """The long options of torchrun in both spellings; argparse takes any beginning of one for it."""
-    from sbatchgen.bash.tools import SYNTAX
-
-    names = sorted({*SYNTAX["torchrun"].values, *_FLAGS_OF_TORCHRUN})
-    return [f"--{name}" for name in names] + [f"--{name.replace('-', '_')}" for name in names if "-" in name]
 
 
 def _value(option: ToolOption, tool: Tool | None) -> str:

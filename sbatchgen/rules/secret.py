@@ -1,4 +1,4 @@
-"""Secrets in a script: SB806.
+"""Secrets in a script.
 
 Shapes of tokens: the documentation of GitHub, GitLab, Hugging Face, OpenAI, Slack and AWS IAM, which give
 each kind its prefix. Messages never hold more of a secret than its first four characters.

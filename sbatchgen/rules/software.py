@@ -1,4 +1,4 @@
-"""Modules and conda in a job: SB402, SB403, SB405, SB406 and SB422.
+"""Modules and conda in a job.
 
 Sources: the manuals of Lmod and Environment Modules; bash(1), INVOCATION; `conda init --help`.
 """

@@ -1,4 +1,4 @@
-"""What becomes of the steps that a script starts: SB308 to SB312, SB315, SB317 to SB319, SB327.
+"""What becomes of the steps that a script starts.
 
 Sources: srun(1) and sbatch(1) of Slurm 22.05 and the release notes up to 26.05; torch/distributed/run.py of
 torch 2.13; bash(1).

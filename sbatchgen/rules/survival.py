@@ -1,4 +1,4 @@
-"""Signals, restarts and checkpoints: SB601 to SB618; SB604 and SB606, about options alone, are in `options`.
+"""Signals, restarts and checkpoints; rules about options alone are in `options`.
 
 Who gets which signal was seen on Slurm 22.05.8, and is in sbatch(1) (--signal), scancel(1) (--batch) and
 slurm.conf(5) (KillWait, KillOnBadExit); when bash runs a trap, in bash(1), SIGNALS.
@@ -256,18 +256,6 @@ def _shell_between(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_word(launch.command), what, fix, "info" if replaced else None)
 
 
-@RULES.add("SB616", "warning", "requeues without a limit", pedantic=True)
-def _bounded(script: JobScript) -> Iterator[Hit]:
-    requeues = _requeues(script)
-    if not requeues or "SLURM_RESTART_COUNT" in script.text:
-        return
-    handled = {id(command) for command in _handlers(script)}
-    for command in requeues:
-        if id(command) not in handled:
-            what = "the job is requeued without a limit: one that fails at its start does so for ever"
-            yield Hit(script.at_word(command), what, "((${SLURM_RESTART_COUNT:-0} < 5)) && " + command.text)
-
-
 @RULES.add("SB617", "info", "tasks that keep running when one has failed")
 def _fails_together(script: JobScript) -> Iterator[Hit]:
     if "KILL_BAD_EXIT" in script.text:
@@ -281,13 +269,3 @@ def _fails_together(script: JobScript) -> Iterator[Hit]:
             what = f"if one of the {tasks} tasks fails, srun lets the others run, and they wait for it until "
             what += "a timeout"
             yield Hit(script.at_word(step.words[0]), what, "srun --kill-on-bad-exit=1")
-
-
-@RULES.add("SB618", "warning", "a requeue of the whole array", pedantic=True)
-def _element(script: JobScript) -> Iterator[Hit]:
-    for command in _requeues(script) if "array" in script.options else ():
-        text = " ".join(script.body.text_of(word) for word in command.words[1:])
-        if "ARRAY" not in text and ("SLURM_JOB_ID" in text or "SLURM_JOBID" in text):
-            what = "in one task of an array SLURM_JOB_ID is the id of the whole array: it requeues all tasks"
-            fix = 'scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"'
-            yield Hit(script.at_word(command), what, fix)

@@ -1,4 +1,4 @@
-"""What bash can't read: SB814 and SB815. bash itself has the word, by `bash -n`, which runs nothing.
+"""What bash can't parse, as `bash -n` reports it, which runs nothing.
 
 Source: bash(1), the option -n. Without a bash here, nothing is said: the grammar of `sbatchgen.bash` takes a
 little less than bash.

@@ -1,4 +1,4 @@
-"""The words of directives, as sbatch takes them for options: SB107 to SB124, SB130 and SB135.
+"""The words of directives, as sbatch takes them for options.
 
 Exact: the reader does as sbatch does.
 """
@@ -13,9 +13,9 @@ from sbatchgen.finding import Edit, Severity
 from sbatchgen.job.job import OLD_SLURM
 from sbatchgen.job.known_options import PYXIS_NAMES, RENAMED, SRUN_ONLY, releases, table
 from sbatchgen.job.script import JobScript
+from sbatchgen.quoting import some
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.values import refused
-from sbatchgen.sbatch.header import READ
 from sbatchgen.sbatch.options import MAIL_TYPES_REPLACE, Option, Stop
 from sbatchgen.sbatch.releases import RELEASES, HasArgument
 
@@ -31,31 +31,17 @@ def _stray(script: JobScript) -> Iterator[Hit]:
         word = strays[0].word.text
         if before and _is_apart(before, word):
             continue  # SB112
-        if before and before.spec.argument is HasArgument.OPTIONAL and before.value is None:
-            continue  # SB123
         what = f"'{word}' is not an option: sbatch refuses the script, "
         what += f'"Invalid directive found in batch script: {word}"'
         fix = "remove it, or put a # before it"
         if before and is_on_next_line(before):  # SB110
             fix = f"write the value of {before.word.text} on its line"
+        elif before and before.spec.argument is HasArgument.OPTIONAL and before.value is None:
+            fix = f"write --{before.spec.name}={word}"  # it takes a value only after =
         elif before and before.value and before.spec.name in _WITH_BLANKS:
             value = " ".join((before.value, *(stray.word.text for stray in strays)))
             fix = f'quote the value: --{before.spec.name}="{value}"'
         yield Hit(script.at_use(strays[0]), what, fix)
-
-
-@RULES.add("SB109", "warning", "a # that cuts off a value", pedantic=True)
-def _cut_value(script: JobScript) -> Iterator[Hit]:
-    for use in uses(script):
-        word = use.value_word
-        line = script.lines[word.line - 1] if word else ""
-        if word is not None and line[word.end - 1 : word.end] == "#":
-            rest = line[word.end - 1 :].split()[0]
-            what = f"# starts a comment: --{use.spec.name} is '{use.value}', without '{rest}'"
-            fix = f'quote it: --{use.spec.name}="{use.value}{rest}"'
-            loss = use.spec.name in PYXIS_NAMES  # as in nvcr.io#nvidia/pytorch
-            at = script.at(word.line, word.end, word.end + len(rest))
-            yield Hit(at, what, fix, pedantic=None if not loss else False)
 
 
 @RULES.add("SB110", "warning", "an option that takes its value from the next line")
@@ -100,10 +86,14 @@ def _unknown(script: JobScript) -> Iterator[Hit]:
     for stop in _complaints(script):
         name = _long_name(stop.word.text)
         other = "unrecognized" in stop.complaint and (name in SRUN_ONLY or releases(name))  # SB114, SB130
-        if other or "ambiguous" in stop.complaint:  # SB116
+        if other:
             continue
         at = script.at_use(stop)
-        if "requires an argument" in stop.complaint or "doesn't allow" in stop.complaint:
+        if "ambiguous" in stop.complaint:
+            names = re.findall(r"'(--[\w-]+)'", stop.complaint.partition("possibilities")[2])
+            what = f"{stop.word.text} can mean {some(names, 3)}: sbatch refuses the script"
+            yield Hit(at, what, "write the full name of the option")
+        elif "requires an argument" in stop.complaint or "doesn't allow" in stop.complaint:
             fix = "add a value: --NAME=VALUE" if "requires" in stop.complaint else "remove the value"
             yield Hit(at, f"sbatch refuses the script: {stop.complaint}", fix)
         elif re.match(r"-[A-Za-z]{2,}[-=]?", stop.word.text) and not stop.word.text.startswith("--"):
@@ -148,18 +138,6 @@ def _shortened(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_use(use), what, f"write --{use.spec.name}", edits=edits if straight else ())
 
 
-@RULES.add("SB116", "error", "an ambiguous abbreviation of an option")
-def _ambiguous(script: JobScript) -> Iterator[Hit]:
-    for stop in _complaints(script):
-        if "ambiguous" in stop.complaint:
-            names = re.findall(r"'(--[\w-]+)'", stop.complaint.partition("possibilities")[2])
-            rest = names[-1] if len(names) <= 4 else f"{len(names) - 3} others"
-            what = (
-                f"{stop.word.text} can mean {', '.join(names[:-1][:3])} or {rest}: sbatch refuses the script"
-            )
-            yield Hit(script.at_use(stop), what, "write the full name of the option")
-
-
 @RULES.add("SB119", "warning", "an option that is given twice")
 def _repeated(script: JobScript) -> Iterator[Hit]:
     first: dict[str, Option] = {}
@@ -182,52 +160,12 @@ def _repeated(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at_use(use), what, one, severity)
 
 
-@RULES.add("SB120", "warning", "an option that does nothing in a script", pedantic=True)
-def _early(script: JobScript) -> Iterator[Hit]:
-    for use in uses(script):
-        if use.spec.early and use.spec.name != "test-only":
-            what = f"--{use.spec.name} works only on sbatch's command line"
-            yield Hit(script.at_use(use), what, "remove it, or give it to sbatch")
-
-
 @RULES.add("SB121", "error", "--test-only in a script")
 def _test_only(script: JobScript) -> Iterator[Hit]:
     use = script.options.get("test-only")
     if use:
         what = "--test-only works in a directive, too: the job is never submitted"
         yield Hit(script.at_use(use), what, "remove it, and give it to sbatch for a test")
-
-
-@RULES.add("SB123", "error", "a value that needs an = before it")
-def _glued(script: JobScript) -> Iterator[Hit]:
-    for before, (stop, *_) in _stray_words(script):
-        if before and before.spec.argument is HasArgument.OPTIONAL and before.value is None:
-            name, value = before.spec.name, stop.word.text
-            what = f"--{name} takes a value only after =, so '{value}' is a separate word: sbatch refuses "
-            what += "the script"
-            same = before.word.line == stop.word.line
-            plain = re.fullmatch(r"[\w.:,-]+", value)
-            edit = Edit(stop.word.line, before.word.column, stop.word.end, f"--{name}={value}")
-            yield Hit(
-                script.at_use(stop), what, f"write --{name}={value}", edits=(edit,) if same and plain else ()
-            )
-
-
-@RULES.add("SB124", "warning", "an empty value", pedantic=True)
-def _empty(script: JobScript) -> Iterator[Hit]:
-    for use in uses(script):
-        if use.value == "":
-            yield Hit(
-                script.at_use(use), f"--{use.spec.name} has an empty value", "remove it, or give a value"
-            )
-    for line in script.sbatch.directives:
-        if line.kind not in READ or line.fault:
-            continue
-        end = line.words[-1].end - 1 if line.words else 7
-        match = re.match(r"[ \t]*(\"\"|'')", line.text[end:])
-        if match and not line.text[end:].startswith(('"', "'")):
-            at = script.at(line.line, end + match.start(1) + 1, end + match.end(1) + 1)
-            yield Hit(at, "sbatch ignores the rest of a line after empty quotes", "remove the option")
 
 
 @RULES.add("SB130", "warning", "an option of another release")

@@ -20,6 +20,7 @@ from sbatchgen.lint import command as lint_command
 from sbatchgen.lint import shellcheck
 from sbatchgen.lint.linter import rules
 from sbatchgen.lint.source import sources
+from sbatchgen.rules.retired import RETIRED
 from tests.conftest import REPOSITORY, Command
 
 GOOD = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --time=01:00:00\nhostname\n"
@@ -29,7 +30,7 @@ BAD = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --time=24\n#SBATCH -p=gpu\nhostna
 @pytest.fixture(autouse=True)
 def _no_shellcheck(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of this machine; tests that want it bring their own."""
-    monkeypatch.setattr("shutil.which", lambda _: None)
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
 
 
 def put(name: str, text: str | bytes = BAD) -> Path:
@@ -76,7 +77,7 @@ MISTAKES = {
     "-n 2 ; tasks": "SB107: remove it, or put a # before it",
     "-J\n#SBATCH -p gpu": "SB107: write the value of -J on its line",
     "--workdir /scratch": "SB113: write --chdir",
-    "--c 1": "SB116: write the full name of the option",
+    "--c 1": "SB113: write the full name of the option",
     "--cpu-bind none": "SB114: give it to srun: srun --cpu-bind ...",
     "--image docker:me/torch": "",  # shifter's
 }
@@ -498,6 +499,30 @@ def test_a_comment_covers_the_lines_that_a_command_goes_on_in(command: Command) 
     text = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --time=1:00:00\n# sbatchgen: disable=SB414\necho \\\n$SLURM_JOBID\necho $SLURM_JOBID\n"
     put("job.slurm", text)
     assert [line for _, line, _, rule in found(command, "job.slurm") if rule == "SB414"] == [7]
+
+
+# --- Rules that were removed ---
+
+
+def test_a_removed_rule_may_still_be_named(command: Command) -> None:
+    """In comments, flags, settings and profiles: a note says that it was removed, and all else is as before."""
+    put("job.slurm", GOOD + "true # sbatchgen: disable=SB123\n")
+    put("sbatchgen.yaml", "lint:\n  disable: [SB109]\n  severity: {SB116: info}\n")
+    facts = "name: site\nurl: https://example.edu\nchecked: 2026-01-01\n"
+    put(
+        "site.yaml", f"{facts}partitions: {{cpu: {{}}}}\ndefault_partition: cpu\npolicies: {{SB510: 'off'}}\n"
+    )
+    result = command("lint", "job.slurm", "--disable", "SB120", "--profile", "./site.yaml")
+    assert result.status == 0
+    assert "SB001: rule SB123 was removed" in result.out
+    for rule in ("SB109", "SB116", "SB120", "SB510"):
+        assert f"rule {rule} was removed\n" in result.err
+    assert "rule SB510 was removed" in command("profile", "check", "./site.yaml").err
+    assert "rule SB123 was removed" in command("lint", "--explain", "SB123").err
+
+
+def test_the_id_of_a_removed_rule_is_not_given_again() -> None:
+    assert not RETIRED & rules().keys()
 
 
 # --- Rules ---

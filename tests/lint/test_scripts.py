@@ -35,7 +35,7 @@ KNOWN: dict[str, str] = {
     "enroot-single.slurm": "19:SB312",
     "expanded-too-early.slurm": "9:SB308 9:SB311",
     "many-mistakes.slurm": (
-        "2:SB111 3:SB127 4:SB211 5:SB126 6:SB117 6:SB702 7:SB109 8:SB601 10:SB104 11:SB401 12:SB309"
+        "2:SB111 3:SB127 4:SB211 5:SB126 6:SB117 6:SB702 8:SB601 10:SB104 11:SB401 12:SB309"
     ),
     "one-dash.slurm": "3:SB113",
     "sound.slurm": "",
