@@ -22,9 +22,10 @@ BYTES_MAX = 1 << 20
 EXITS_MAX = 5  # lines with an exit that bash is asked about
 _SAID = re.compile(r"^\S*bash: line (\d+): (.*)$", re.MULTILINE)
 _HERE = re.compile(r"here-document at line (\d+) delimited by end-of-file \(wanted `(.*)'\)")
+_COMMENT = re.compile(r"(?:^|(?<=\s))#.*", re.MULTILINE)
 _PAIRS = (("if", "fi"), ("do", "done"), ("case", "esac"))
 _WORD = re.compile(r"(?<![\w$./-])(if|fi|do|done|case|esac)(?![\w./-])")
-_NO_TARGET = re.compile(r"[<>][ \t]*(?:$|[|;&)])", re.MULTILINE)
+_NO_TARGET = re.compile(r"[<>][&|]?[ \t]*(?:$|[;)])|[<>]&?[ \t]+[|&]", re.MULTILINE)
 _EXIT = re.compile(r"exit(?:[ \t]+\S+)?[ \t]*(?:#.*)?")
 _HEREDOC = re.compile(r"<<-?[ \t]*\\?['\"]?([\w.!-]+)")
 
@@ -71,9 +72,9 @@ def _ends_before(text: str, line: int) -> bool:
 
 
 def _is_doubtful(script: JobScript) -> bool:
-    """Whether bash may find a fault: a look at the text, to spare the others a process."""
-    text, body = script.text, script.body
-    if body.faults or _NO_TARGET.search(text) or text.count('"') % 2 or text.count("'") % 2:
+    """Whether bash may find a fault: a look at the text, to spare sound scripts a process."""
+    text = _COMMENT.sub("", script.text)
+    if script.body.faults or _NO_TARGET.search(text) or text.count('"') % 2 or text.count("'") % 2:
         return True
     words = _WORD.findall(text)
     if any(words.count(start) != words.count(end) for start, end in _PAIRS):
