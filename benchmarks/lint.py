@@ -30,7 +30,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 LIMIT = 2.5
 RATE = 500
 PROFILE = "msu"
-HEAD_LINES = 12  # of a golden script: its directives, in whose place an example's lines stand
+HEAD_LINES = 12  # of a golden script: its directives, which an example's lines replace
 
 
 def main() -> int:

@@ -8,7 +8,7 @@ Each regular file at any depth that holds a directive is read, whatever its name
 counted. A rule's line says how many findings it has, in how many scripts, and in which share of all. Nothing
 is run, and bytes that are no UTF-8 are read as lint reads them. shellcheck is not asked.
 
-Exit status: 0; 2 where the folder is none.
+Exit status: 0; 2 without such a folder.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="for --sample [1]")
     options = parser.parse_args()
     if not options.folder.is_dir():
-        print(f"{_plain(str(options.folder))} is no folder", file=sys.stderr)
+        print(f"{_plain(str(options.folder))} is not a folder", file=sys.stderr)
         return 2
     places = Places(options.folder.resolve(), {})
     read = _read(options.folder, settings_of(places, None, options.slurm, select=options.select))

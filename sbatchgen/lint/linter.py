@@ -121,7 +121,9 @@ def _dated(script: JobScript, findings: list[Finding]) -> list[Finding]:
 def _refused_lines(findings: Iterable[Finding]) -> set[int]:
     """Return the lines with errors of rules about directives and options."""
     about = {rule.id for rule in judge.rules(_ABOUT_OPTIONS)}
-    return {one.place.line for one in findings if one.severity == "error" and one.rule in about}
+    return {
+        finding.place.line for finding in findings if finding.severity == "error" and finding.rule in about
+    }
 
 
 def _dated_finding(finding: Finding, release: str) -> Finding:
@@ -137,9 +139,10 @@ def _without_template(script: JobScript, findings: list[Finding]) -> list[Findin
     if not lines:
         return findings
     return [
-        one
-        for one in findings
-        if one.rule in _OF_PLACEHOLDERS or (one.place.line not in lines and one.rule not in _OF_WHOLE)
+        finding
+        for finding in findings
+        if finding.rule in _OF_PLACEHOLDERS
+        or (finding.place.line not in lines and finding.rule not in _OF_WHOLE)
     ]
 
 

@@ -23,7 +23,7 @@ SCRIPTS = (".slurm", ".sbatch")  # names of scripts wherever they are
 PERHAPS = (".sh", ".bash", ".job", ".sub", ".cmd", "")  # of these, the files with directives
 DOCUMENTS = (".md", ".markdown")
 _DIRECTIVE = re.compile(rb"^#SBATCH", re.MULTILINE)
-# Fences of CommonMark, also within quotes and lists; the text behind backticks holds none.
+# Fences of CommonMark, also within quotes and lists; the text after backticks holds no backtick.
 _FENCE = re.compile(r"(?P<indent>[ \t>]*)(?P<mark>`{3,}(?=[^`]*$)|~{3,})[ \t]*(?P<language>[\w+.-]*)")
 _SHELL = ("", "bash", "sh", "shell", "zsh", "slurm", "sbatch", "console", "text")
 

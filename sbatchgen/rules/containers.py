@@ -58,8 +58,8 @@ def _sees_gpus(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     if not (resources.gpu_count or resources.shards):
         return
-    containers = [one for one in script.containers if not one.pyxis]
-    if any(GPU_FLAGS & one.options.keys() for one in containers) or GPU_VARIABLES & _sets(script):
+    containers = [container for container in script.containers if not container.pyxis]
+    if any(GPU_FLAGS & container.options.keys() for container in containers) or GPU_VARIABLES & _sets(script):
         return
     if _AMD.search(script.text):  # whose devices are those of /dev, which containers have
         return

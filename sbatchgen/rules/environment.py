@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 RULES: Rules[JobScript] = Rules()
 
-LONG_S = 3600  # from here on somebody waits for what a program says
+LONG_S = 3600  # from here on people wait for a program's output
 _PATHS = frozenset(("dirname", "realpath", "readlink", "cd"))
 _NEEDED = {
     "SLURM_CPUS_PER_TASK": ("cpus-per-task",),
@@ -87,7 +87,9 @@ def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
         return
     if "SLURM_EXPORT_ENV" in script.assigned:
         return
-    given = any(one.exported for one in script.body.sets) or script.named(*PREPARES, "conda", "spack")
+    given = any(assignment.exported for assignment in script.body.sets) or script.named(
+        *PREPARES, "conda", "spack"
+    )
     if not given:
         return  # the script sets nothing that could be lost
     for launch in script.steps:
@@ -109,7 +111,9 @@ def _threads_fit(script: JobScript) -> Iterator[Hit]:
             continue  # the batch shell has the CPUs of all tasks of its node
         has = f"a task has {counted(cpus, 'CPU')}"
         given = [
-            one for one in script.body.sets if one.name == "OMP_NUM_THREADS" and one.at < launch.command.end
+            assignment
+            for assignment in script.body.sets
+            if assignment.name == "OMP_NUM_THREADS" and assignment.at < launch.command.end
         ]
         count = launch.workers or 1
         threads = _small((given[-1].value or "") if given else "")
@@ -143,13 +147,13 @@ def _variables_set(script: JobScript) -> Iterator[Hit]:
 def _debugging(script: JobScript) -> Iterator[Hit]:
     site = {str(name): str(value) for name, value in script.profile.env.items()}
     of_aws = "FI_PROVIDER" in script.text or "efa" in script.text.lower()  # which uses no InfiniBand
-    for one, value in _settings(script, _SLOW):
-        if not (one.exported or one.prefix) or (of_aws and one.name.startswith("NCCL_IB")):
+    for setting, value in _settings(script, _SLOW):
+        if not (setting.exported or setting.prefix) or (of_aws and setting.name.startswith("NCCL_IB")):
             continue
-        if value.upper() in _SLOW[one.name] and site.get(one.name) != value:
-            what = f"{one.name}={value} is for debugging and slows training down"
-            often = "info" if one.name.endswith("_DISABLE") else None  # some machines need it
-            yield Hit(script.at_start(one), what, "remove it when you have found the error", often)  # type: ignore[arg-type]
+        if value.upper() in _SLOW[setting.name] and site.get(setting.name) != value:
+            what = f"{setting.name}={value} is for debugging and slows training down"
+            often = "info" if setting.name.endswith("_DISABLE") else None  # some machines need it
+            yield Hit(script.at_start(setting), what, "remove it when you have found the error", often)  # type: ignore[arg-type]
 
 
 @RULES.add("SB411", "warning", "a first line with a shell that can't read the script", pedantic=True)
@@ -236,11 +240,11 @@ def _old_names(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB417", "warning", "a GLOO_SOCKET_IFNAME that gloo can't use")
 def _gloo_interface(script: JobScript) -> Iterator[Hit]:
-    for one, value in _settings(script, ("GLOO_SOCKET_IFNAME",)):
+    for setting, value in _settings(script, ("GLOO_SOCKET_IFNAME",)):
         if value[:1] in ("^", "="):
             what = f"gloo takes no ^ or =: it looks for an interface named '{value}'"
             yield Hit(
-                script.at_start(one),
+                script.at_start(setting),
                 what,
                 "GLOO_SOCKET_IFNAME=NAME, as ip -brief address shows it",
             )
@@ -275,7 +279,9 @@ def _export_of_job(script: JobScript) -> Iterator[Hit]:
 
 def _command_at(script: JobScript, at: int) -> Command | None:
     """The innermost command around an offset."""
-    return next((one for one in reversed(script.body.commands) if one.at <= at < one.end), None)
+    return next(
+        (command for command in reversed(script.body.commands) if command.at <= at < command.end), None
+    )
 
 
 def _cpus(launch: Launch, resources: Resources) -> int | None:
@@ -315,11 +321,11 @@ def _small(text: str) -> int:
 
 def _settings(script: JobScript, names: Container[str]) -> Iterator[tuple[Assignment, str]]:
     """The assignments of variables with these names, with their values."""
-    for one in script.body.sets:
-        if one.name in names and one.word is not None and one.by != "unset":
-            value = script.body.value(one.word)
+    for assignment in script.body.sets:
+        if assignment.name in names and assignment.word is not None and assignment.by != "unset":
+            value = script.body.value(assignment.word)
             if value:
-                yield one, value
+                yield assignment, value
 
 
 def _of_bash(command: Command) -> str:
@@ -331,8 +337,10 @@ def _of_bash(command: Command) -> str:
         return command.name
     if command.name == "set" and any(word.value == "pipefail" for word in command.words):
         return "pipefail"
-    if any(one.operator in ("<<<", "&>", "&>>") for one in command.redirects):
-        return next(one.operator for one in command.redirects if one.operator in ("<<<", "&>", "&>>"))
+    if any(redirect.operator in ("<<<", "&>", "&>>") for redirect in command.redirects):
+        return next(
+            redirect.operator for redirect in command.redirects if redirect.operator in ("<<<", "&>", "&>>")
+        )
     if any(piece.kind == "process" for word in command.words for piece in word.pieces):
         return "<( )"
     return ""

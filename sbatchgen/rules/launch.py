@@ -33,7 +33,9 @@ def _tasks_started(script: JobScript) -> Iterator[Hit]:
     trainings = script.trainings
     if any(launch.mpi or launch.launcher for launch in trainings) or script.named(*OTHER_LAUNCHERS):
         return
-    for launch in [one for one in trainings if not {"V", "version"} & one.tools[0].options.keys()][:1]:
+    for launch in [launch for launch in trainings if not {"V", "version"} & launch.tools[0].options.keys()][
+        :1
+    ]:
         what = f"the job asks for {tasks} tasks, but this runs once, on the first node: {tasks - 1} stay idle"
         word = launch.tools[0].words[0]
         yield Hit(script.at_word(word), what, f"srun {_head(launch)}")
@@ -109,12 +111,12 @@ def _launcher_counts(script: JobScript) -> Iterator[Hit]:
             what += "not enough for all" if workers > gpus else f"{gpus - workers} stay idle"
             yield Hit(script.at_option_of(option), what, f"--{option.name}=$SLURM_GPUS_ON_NODE")
         agents, group = launch.tasks, launch.told_nodes
-        told = launcher.option("nnodes")
+        option = launcher.option("nnodes")
         one_each = launch.tasks_per_node == 1
-        if launch.step and told and agents and group and one_each and agents != group:
+        if launch.step and option and agents and group and one_each and agents != group:
             what = f"srun starts torchrun {agents} times, but --nnodes says {group}: "
             what += "they wait for more" if agents < group else "they do not form one group"
-            yield Hit(script.at_option_of(told), what, "--nnodes=$SLURM_NNODES, and one task for each node")
+            yield Hit(script.at_option_of(option), what, "--nnodes=$SLURM_NNODES, and one task for each node")
 
 
 @RULES.add("SB305", "warning", "srun gives each task one CPU only")
@@ -122,13 +124,15 @@ def _cpus_inherited(script: JobScript) -> Iterator[Hit]:
     cpus = script.resources.cpus_per_task
     if not cpus or cpus < 2 or script.release not in NO_INHERITANCE:
         return
-    if any(one.name == "SRUN_CPUS_PER_TASK" and one.exported for one in script.body.sets):
+    if any(
+        assignment.name == "SRUN_CPUS_PER_TASK" and assignment.exported for assignment in script.body.sets
+    ):
         return
     for launch in script.steps:
         step = launch.step
         if step is None or launch.is_helper or {"cpus-per-task", "cpus-per-gpu"} & step.options.keys():
             continue
-        if any(one.name == "SRUN_CPUS_PER_TASK" for one in launch.command.prefix):
+        if any(each.name == "SRUN_CPUS_PER_TASK" for each in launch.command.prefix):
             continue
         what = f"--cpus-per-task={cpus} does not reach srun in Slurm {script.release}: if tasks are bound to "
         what += "CPUs, each gets only one"
@@ -199,5 +203,5 @@ def _asked_tasks(script: JobScript) -> int:
 
 
 def _head(launch: Launch) -> str:
-    """The first words of a launch, to show how it goes on."""
+    """Return the first words of a launch, to show what follows srun."""
     return " ".join(word.text for word in launch.command.words[:2]) + " ..."

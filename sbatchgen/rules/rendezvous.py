@@ -35,16 +35,16 @@ def _port_of_the_job(script: JobScript) -> Iterator[Hit]:
     if "exclusive" in resources or not script.trainings or _has_whole_nodes(script):
         return
     often = None if 0 < resources.gpu_count < MANY_GPUS else "info"
-    told = set()
+    reported = set()
     for place, port in _ports(script):
-        if re.fullmatch(r"[1-9]\d{0,4}", port, re.ASCII) and port not in told:
-            told.add(port)
+        if re.fullmatch(r"[1-9]\d{0,4}", port, re.ASCII) and port not in reported:
+            reported.add(port)
             what = f"port {port} is the same for every job: two jobs on one node collide, or join one group"
             fix = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))"
             yield Hit(place, what, fix, often)  # type: ignore[arg-type]
 
 
-@RULES.add("SB307", "warning", "a rendezvous address that is each node itself")
+@RULES.add("SB307", "warning", "a rendezvous address that differs on every node")
 def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
     fix = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1), before srun'
     spread = [launch for launch in script.trainings if launch.step and (launch.nodes or 0) > 1]
@@ -61,12 +61,16 @@ def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
             elif "$(hostname" in value and _is_of_task(option, script):
                 what = f"each node takes its own hostname: the {launch.nodes} nodes never find each other"
                 yield Hit(script.at_option_of(option), what, fix)
-    for one in script.body.sets:
-        if _ADDRESS_NAME.fullmatch(one.name) and one.word is not None and not one.context.branch:
-            value = script.body.value(one.word) or ""
+    for assignment in script.body.sets:
+        if (
+            _ADDRESS_NAME.fullmatch(assignment.name)
+            and assignment.word is not None
+            and not assignment.context.branch
+        ):
+            value = script.body.value(assignment.word) or ""
             if LOOPBACK.match(value):
                 what = f"on each node {value} is the node itself: the {nodes} nodes never find each other"
-                yield Hit(script.at_start(one), what, fix)
+                yield Hit(script.at_start(assignment), what, fix)
     yield from (Hit(place, what, fix) for place, what in _doubtful_addresses(script))
 
 
@@ -103,7 +107,7 @@ def _value(option: ToolOption, tool: Tool | None) -> str:
 
 
 def _is_of_task(option: ToolOption, script: JobScript) -> bool:
-    """Whether it stands in single quotes after bash -c, so that the shell of each task expands it."""
+    """Whether it is in single quotes after bash -c, so that the shell of each task expands it."""
     source = option.word.source
     return source is not script.body.source and not source.fixed
 
@@ -120,7 +124,9 @@ def _has_whole_nodes(script: JobScript) -> bool:
     return (
         bool(partitions and gpus)
         and len(partitions) == len(set(script.resources.partitions))
-        and all(one.gpus_per_node and gpus >= one.gpus_per_node for one in partitions.values())
+        and all(
+            partition.gpus_per_node and gpus >= partition.gpus_per_node for partition in partitions.values()
+        )
     )
 
 
@@ -129,9 +135,11 @@ def _ports(script: JobScript) -> Iterator[tuple[Place, str]]:
     used = script.trainings
     if all(launch.launcher and "standalone" in launch.launcher.options for launch in used):
         return
-    for one in script.body.sets:
-        if one.word is not None and re.fullmatch(r"(?:MASTER|MAIN_PROCESS|RDZV)_PORT", one.name):
-            yield script.at_start(one), one.value or ""
+    for assignment in script.body.sets:
+        if assignment.word is not None and re.fullmatch(
+            r"(?:MASTER|MAIN_PROCESS|RDZV)_PORT", assignment.name
+        ):
+            yield script.at_start(assignment), assignment.value or ""
     for launch in used:
         launcher = launch.launcher
         if launcher is None or "standalone" in launcher.options:
@@ -145,13 +153,17 @@ def _ports(script: JobScript) -> Iterator[tuple[Place, str]]:
 
 def _doubtful_addresses(script: JobScript) -> Iterator[tuple[Place, str]]:
     """Commands in an assignment of an address that give what other nodes can't use."""
-    names = [one for one in script.body.sets if one.word is not None and _ADDRESS_NAME.fullmatch(one.name)]
+    names = [
+        assignment
+        for assignment in script.body.sets
+        if assignment.word is not None and _ADDRESS_NAME.fullmatch(assignment.name)
+    ]
     if not names:
         return
     started = {id(launch.command): launch.program.words for launch in script.steps}
     for command in script.named("hostname", "echo", "srun"):
         own = command.context.substitution and not command.context.trap
-        if not own or not any(one.at <= command.at < one.end for one in names):
+        if not own or not any(assignment.at <= command.at < assignment.end for assignment in names):
             continue
         words = started.get(id(command), command.words)
         name = words[0].text if words else ""

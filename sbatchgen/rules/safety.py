@@ -24,7 +24,7 @@ _LOADED = {
     "LD_PRELOAD": "every program from here on loads it, srun and the shell too",
     "LD_AUDIT": "every program from here on loads it, srun and the shell too",
     "BASH_ENV": "every bash that the job starts runs that file first",
-    "PROMPT_COMMAND": "a shell that somebody starts in the job runs it",
+    "PROMPT_COMMAND": "an interactive shell in the job runs it",
 }
 _WATCHED = ("LD_", "BASH_ENV", "PROMPT_COMMAND", "PATH", "SBATCH_")
 _ALWAYS_SET = """
@@ -70,7 +70,7 @@ def _named(script: JobScript) -> Iterator[Hit]:
 
 
 def _is_assignment(script: JobScript, command: Command) -> bool:
-    """Whether NAME=VALUE was meant: the = stands alone or before a value, and NAME is not a program."""
+    """Whether NAME=VALUE was meant: the = is alone or before a value, and NAME is not a program."""
     second = command.words[1].text
     if second.startswith(("==", "=~")) or command.name in NO_VARIABLES:
         return False
@@ -226,7 +226,7 @@ def _not_continued(script: JobScript) -> Iterator[Hit]:
             edits = (Edit(number - 1, len(kept) + 1, 0, ""),)
             yield Hit(place, what, "remove the space", edits=edits)
         elif not before.endswith("\\") and not script.body.faults:
-            ends = ends or {one.end_line for one in script.body.commands if not one.test}
+            ends = ends or {command.end_line for command in script.body.commands if not command.test}
             if not _starts_command(script, number - 1, ends):
                 continue
             yield Hit(place, f"{what}is not continued", "end the previous line with a backslash")

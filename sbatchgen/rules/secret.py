@@ -45,8 +45,8 @@ def _secrets(script: JobScript) -> Iterator[Hit]:
         if (at.line, at.column) in seen:
             continue
         seen.add((at.line, at.column))
-        what = f"{kind} ({secret[:4]}...): Slurm keeps a copy of the script, and everybody who can read the "
-        what += "file has it"
+        what = f"{kind} ({secret[:4]}...): Slurm keeps a copy of the script, and all who can read the "
+        what += "file have it"
         yield Hit(at, what, f"keep it in a file of mode 600: export {name}=$(<~/.secrets/{name.lower()})")
 
 

@@ -28,11 +28,11 @@ WORDS_AT_THE_END = frozenset(_WORDS_AT_THE_END.split())
 POLLS = frozenset(("squeue", "sacct", "sinfo", "sstat", "sbatch", "scontrol"))
 OF_A_TASK = frozenset(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK_PID"))
 _ENDS_ALONE = (
-    "returns at once: the script goes on and ends, and Slurm kills what it started",
+    "returns at once: bash continues, the script ends, and Slurm kills what it started",
     "start the program itself",
 )
 _LEAVING = {
-    "sudo": ("may ask for a password, which nobody can type in a batch job", "remove it"),
+    "sudo": ("may ask for a password, which a batch job can't type", "remove it"),
     "ssh": (
         "starts processes outside the job: Slurm neither limits nor ends them, nor sets their variables",
         "srun --nodelist=HOST --ntasks=1 COMMAND",
@@ -72,11 +72,11 @@ def _expanded_in_the_task(script: JobScript) -> Iterator[Hit]:
             break
         if launch.is_native and not exported:
             exported = True
-            for one, name in _exported_early(script, launch, names):
-                what = f"{one.name}=${name} is set before srun starts: all {tasks} tasks get the same value, "
+            for assignment, name in _exported_early(script, launch, names):
+                what = f"{assignment.name}=${name} is set before srun starts: all {tasks} tasks get the same value, "
                 what += "0"
-                fix = f"srun bash -c 'export {one.name}=${name}; exec python ...'"
-                yield Hit(script.at_start(one), what, fix)
+                fix = f"srun bash -c 'export {assignment.name}=${name}; exec python ...'"
+                yield Hit(script.at_start(assignment), what, fix)
 
 
 @RULES.add("SB309", "error", "a script that ends before its background processes")
@@ -92,12 +92,16 @@ def _background_awaited(script: JobScript) -> Iterator[Hit]:
         return
     if context.branch and not context.loop:
         return
-    same = {id(one) for stage in command.pipe.stages for one in stage} if command.pipe else set()
+    same = {id(each) for stage in command.pipe.stages for each in stage} if command.pipe else set()
     rest = [
-        one for one in commands if one.at > command.at and id(one) not in same and not one.context.function
+        each
+        for each in commands
+        if each.at > command.at and id(each) not in same and not each.context.function
     ]
-    later = [one for one in rest if not _same_loop(one, command)]
-    if any(one.context.loop or not (one.test or one.name in QUICK) for one in later) or (rest and not alone):
+    later = [each for each in rest if not _same_loop(each, command)]
+    if any(command.context.loop or not (command.test or command.name in QUICK) for command in later) or (
+        rest and not alone
+    ):
         return
     if any(launch.command.at > command.at and not launch.is_helper for launch in script.launches):
         return
@@ -137,7 +141,9 @@ def _steps_share(script: JobScript) -> Iterator[Hit]:
 
 def _waits_in_front(script: JobScript, first: Launch) -> Iterator[Hit]:
     """A step in the foreground that needs what one in the background holds."""
-    ends = [one.at for one in script.named("wait", "kill", "scancel") if one.at > first.command.at]
+    ends = [
+        command.at for command in script.named("wait", "kill", "scancel") if command.at > first.command.at
+    ]
     for launch in script.steps:
         command = launch.command
         later = command.at > first.command.at and not command.background and not command.context.substitution
@@ -153,7 +159,7 @@ def _waits_in_front(script: JobScript, first: Launch) -> Iterator[Hit]:
 @RULES.add("SB311", "warning", "a pipe that hides a failed training")
 def _pipe_status(script: JobScript) -> Iterator[Hit]:
     body = script.body
-    for launch in (*script.trainings, *(one for one in script.steps if not one.is_training)):
+    for launch in (*script.trainings, *(launch for launch in script.steps if not launch.is_training)):
         command = launch.command
         pipe = command.pipe
         if (
@@ -165,8 +171,8 @@ def _pipe_status(script: JobScript) -> Iterator[Hit]:
             continue
         if body.option_at("pipefail", command.line) or any(use.name == "PIPESTATUS" for use in body.uses):
             continue
-        behind = next((one.name for one in reversed(pipe.stages[-1]) if one.name), "")
-        what = f"the pipe ends with the status of {behind or 'its last command'}: a failed job is shown as "
+        last = next((command.name for command in reversed(pipe.stages[-1]) if command.name), "")
+        what = f"the pipe ends with the status of {last or 'its last command'}: a failed job is shown as "
         what += "COMPLETED"
         safe = body.language == "bash" and not body.option_at("errexit", command.line)
         edits = line_before(script, command, "set -o pipefail") if safe else ()
@@ -203,17 +209,17 @@ def _last_status(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB315", "warning", "CUDA_VISIBLE_DEVICES with GPUs that the job does not have")
 def _gpus_chosen(script: JobScript) -> Iterator[Hit]:
-    for one in script.body.sets:
-        if one.name != "CUDA_VISIBLE_DEVICES" or one.prefix or not script.resources.gpu_count:
+    for assignment in script.body.sets:
+        if assignment.name != "CUDA_VISIBLE_DEVICES" or assignment.prefix or not script.resources.gpu_count:
             continue
-        value = one.value or ""
+        value = assignment.value or ""
         gpus = script.resources.gpu_count
         if re.fullmatch(r"\d{1,3}(?:,\d{1,3})*", value, re.ASCII) and max(map(int, value.split(","))) >= gpus:
             has = "has one GPU on a node, number 0" if gpus == 1 else f"has GPUs 0 to {gpus - 1} on a node"
             what = (
                 f"CUDA_VISIBLE_DEVICES={value}, but the job {has}: others don't exist, or are another job's"
             )
-            yield Hit(script.at_start(one), what, "remove it: Slurm sets it")
+            yield Hit(script.at_start(assignment), what, "remove it: Slurm sets it")
 
 
 @RULES.add("SB317", "warning", "Slurm commands in a loop", pedantic=True)
@@ -258,7 +264,7 @@ def _leaves_the_job(script: JobScript) -> Iterator[Hit]:
         ):
             continue
         if command.name == "sudo" and first.startswith("/"):
-            continue  # what the site lets everybody run
+            continue  # what the site lets all users run
         what, fix = _LEAVING[command.name]
         yield Hit(
             script.at_command(command),
@@ -307,10 +313,10 @@ def _reads_stdin(script: JobScript) -> Iterator[Hit]:
             step = readers[id(command)].step
             if command.background:
                 continue  # it has no stdin
-            fed = any(one.operator in ("<", "<<<", "<<", "<<-") for one in command.redirects)
+            fed = any(redirect.operator in ("<", "<<<", "<<", "<<-") for redirect in command.redirects)
             if step and not fed and not (command.pipe and command.stage) and step.option("input") is None:
                 what = "srun reads the loop's input: only the first line is processed"
-                yield Hit(script.at_word(step.words[0]), what, "srun --input=none, or </dev/null behind it")
+                yield Hit(script.at_word(step.words[0]), what, "srun --input=none, or </dev/null after it")
 
 
 def _expanded_early(script: JobScript, launch: Launch, names: frozenset[str]) -> Iterator[tuple[Word, str]]:
@@ -328,13 +334,15 @@ def _exported_early(
     script: JobScript, launch: Launch, names: frozenset[str]
 ) -> Iterator[tuple[Assignment, str]]:
     """Exported variables whose value uses a per-task variable, with the name of that one."""
-    for one in script.body.sets:
-        exported = one.exported and not one.context.branch and one.at < launch.command.at
-        if one.word is None or not (one in launch.command.prefix if one.prefix else exported):
+    for assignment in script.body.sets:
+        exported = assignment.exported and not assignment.context.branch and assignment.at < launch.command.at
+        if assignment.word is None or not (
+            assignment in launch.command.prefix if assignment.prefix else exported
+        ):
             continue
-        found = next((piece.name for piece in one.word.pieces if piece.name in names), None)
-        if found:
-            yield one, found
+        name = next((piece.name for piece in assignment.word.pieces if piece.name in names), None)
+        if name:
+            yield assignment, name
 
 
 def _same_loop(one: Command, command: Command) -> bool:
@@ -399,7 +407,7 @@ def _pipe_and_or(script: JobScript) -> Iterator[Hit]:
             continue
         rest = body.source.text[command.end : command.end + 40]
         if re.match(r"[ \t]*\|\|[ \t]*(?:exit|\{[ \t]*echo[^;}]*;[ \t]*exit)\b", rest):
-            first = next((one.name for one in pipe.stages[0] if one.name), "")
+            first = next((command.name for command in pipe.stages[0] if command.name), "")
             if first in ("echo", "printf", "cat", "ls", ""):
                 continue
             what = f"|| sees the status of {command.name}: the exit is not reached when {first} fails"

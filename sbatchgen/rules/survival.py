@@ -24,7 +24,7 @@ LONG_S = 12 * 3600
 HARMLESS = frozenset(("CONT", "CHLD", "WINCH", "URG"))  # that a process ignores unless it asks for them
 RESUMES = ("resum", "restart", "checkpoint", "ckpt", "snapshot", "latest", "last.pt", "continue")
 SAVES = ("resum", "checkpoint", "ckpt", "snapshot", "save", "saving")
-_NAMES = {str(int(one)): one.name for one in Signals}
+_NAMES = {str(int(signal)): signal.name for signal in Signals}
 _AFTER_OK = re.compile(r"(?:^|[,?=])(?:afterok|aftercorr)\b")
 
 
@@ -62,7 +62,9 @@ def _is_whole(script: JobScript) -> bool:
 def _requeues(script: JobScript) -> list[Command]:
     """The commands that hand the job back to Slurm."""
     verbs = {"requeue", "requeuehold"}
-    return [one for one in script.named("scontrol") if verbs & {word.value for word in one.words[1:3]}]
+    return [
+        command for command in script.named("scontrol") if verbs & {word.value for word in command.words[1:3]}
+    ]
 
 
 def _handlers(script: JobScript, signals: tuple[str, ...] = ()) -> Iterator[Command]:
@@ -96,7 +98,7 @@ def _has_trap(script: JobScript) -> Iterator[Hit]:
         return
     if {name, "?"} & _trapped(script).keys() or not _is_whole(script):
         return
-    if not any(_name(word.text) == name for one in script.commands for word in one.words[1:]):
+    if not any(_name(word.text) == name for command in script.commands for word in command.words[1:]):
         what = f"bash gets {name} before the time limit and has no trap for it: the signal ends the script, "
         what += "and with it the job"
         yield Hit("signal", what, f"trap 'touch \"$STOP_FILE\"' {name}, before the work is started")
@@ -108,7 +110,11 @@ def _trap_in_time(script: JobScript) -> Iterator[Hit]:
     if signal is None or signal not in _trapped(script):
         return
     trainings = script.trainings
-    if not trainings or script.named("wait", "coproc") or any(one.background for one in script.body.commands):
+    if (
+        not trainings
+        or script.named("wait", "coproc")
+        or any(command.background for command in script.body.commands)
+    ):
         return
     what = (
         f"bash runs the trap for {signal} only when {_shown(trainings[-1])} has ended: by then the training "
@@ -129,7 +135,7 @@ def _reaches(script: JobScript) -> Iterator[Hit]:
         what = f"--signal={value} goes to the steps, not to the script: its trap for {signal} never runs"
         yield Hit("signal", what, to_batch)
         return
-    started = any(one.step or one.mpi for one in script.launches)
+    started = any(launch.step or launch.mpi for launch in script.launches)
     if script.trainings and not script.starts_unseen and not started:
         what = f"--signal={value} goes to srun's steps, but the script starts none: no process gets it"
         yield Hit("signal", what, f"srun {script.trainings[0].program.name}, or {to_batch} and a trap")
@@ -205,15 +211,19 @@ def _waits_on(script: JobScript) -> Iterator[Hit]:
     signal = _signal(script, batch=True)
     if signal is None or signal not in _trapped(script):
         return
-    waits = [one for one in script.named("wait") if not one.context.function and not one.context.trap]
-    behind = [one for one in script.trainings if one.command.background]
+    waits = [
+        command
+        for command in script.named("wait")
+        if not command.context.function and not command.context.trap
+    ]
+    started = [launch for launch in script.trainings if launch.command.background]
     ends = {"exit", "wait", "scontrol", "sbatch", "exec"}
-    if len(waits) != 1 or waits[0].context.loop or not behind or not _is_whole(script):
+    if len(waits) != 1 or waits[0].context.loop or not started or not _is_whole(script):
         return
     if any(command.name in ends for command in _handlers(script, (signal,))):
         return
-    what = f"{signal} interrupts this wait (status over 128): the script goes on and ends, and Slurm "
-    what += f"kills {_shown(behind[0])}"
+    what = f"{signal} interrupts this wait (status over 128): bash continues past wait, the script "
+    what += f"exits, and Slurm kills {_shown(started[0])}"
     yield Hit(script.at_word(waits[0]), what, 'while kill -0 "$pid" 2>/dev/null; do wait "$pid"; done')
 
 
@@ -244,7 +254,7 @@ def _shell_between(script: JobScript) -> Iterator[Hit]:
         for shell, tool in zip(launch.tools, launch.tools[1:], strict=False):
             if shell.name not in SHELLS or "trap" in tool.body.source.text:
                 continue
-            own = [one for one in tool.body.commands if not one.context.substitution]
+            own = [command for command in tool.body.commands if not command.context.substitution]
             if len(own) < 2:
                 continue
             what = f"{signal} reaches only {shell.name}, which dies of it; {launch.program.name} runs on"

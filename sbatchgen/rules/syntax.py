@@ -62,9 +62,9 @@ def _faults(script: JobScript) -> list[tuple[int, str]]:
 def _ends_before(text: str, line: int) -> bool:
     """Whether a line that is an exit ends the script before bash comes to that line."""
     start, tries = 0, EXITS_MAX
-    for one in text.split("\n")[: line - 1]:
-        start += len(one) + 1
-        if _EXIT.fullmatch(one) and tries:
+    for earlier in text.split("\n")[: line - 1]:
+        start += len(earlier) + 1
+        if _EXIT.fullmatch(earlier) and tries:
             tries -= 1
             if not _asked(text[:start]):
                 return True
@@ -90,7 +90,7 @@ def _bash() -> str:
 
 @lru_cache(maxsize=4)
 def _asked(text: str) -> list[tuple[int, str]]:
-    """What bash says, with line numbers; nothing if there is no bash, or it takes too long."""
+    """Return what bash says, with line numbers; nothing without a bash, or if it takes too long."""
     if not _bash():
         return []
     options = ["-O", "extglob"] if "extglob" in text else []

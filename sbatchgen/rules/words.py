@@ -146,18 +146,17 @@ def _repeated(script: JobScript) -> Iterator[Hit]:
         if before is use or before.value == use.value:
             continue
         severity: Severity | None = None
+        fix = "keep one of them"
         if use.spec.name == "mail-type":
             if script.release < MAIL_TYPES_REPLACE:
                 continue
             what = f"since Slurm {MAIL_TYPES_REPLACE} only the last --mail-type counts; before, they add up"
             severity = "info" if script.assumed else None
+            fix = f"--mail-type={before.value},{use.value}"
         else:
             what = f"--{use.spec.name} is already given in line {before.word.line}: the last one counts, "
             what += f"'{use.value}'"
-        one = (
-            f"--mail-type={before.value},{use.value}" if use.spec.name == "mail-type" else "keep one of them"
-        )
-        yield Hit(script.at_use(use), what, one, severity)
+        yield Hit(script.at_use(use), what, fix, severity)
 
 
 @RULES.add("SB121", "error", "--test-only in a script")
@@ -195,12 +194,14 @@ def _combination(script: JobScript) -> Iterator[Hit]:
         return
     if any(name.startswith("SBATCH_") for name in script.environment):
         return  # they may mend it
-    told = any(isinstance(use, Stop) for use in script.uses) or any(line.fault for line in sbatch.directives)
+    reported = any(isinstance(use, Stop) for use in script.uses) or any(
+        line.fault for line in sbatch.directives
+    )
     shared = any(name in ("shard", "mps") for name, _, _ in resources.gres) and (
         resources.gpu_count or resources.gpu_option != "gres"
     )
     alone = len(sbatch.components) == 1 and "mutually exclusive" in said.text
-    if told or shared or alone:
+    if reported or shared or alone:
         return  # SB131
     if "cpus-per-gpu" in script.options and not resources.gpu_option and "any GPU" in said.text:
         return  # SB131
@@ -244,7 +245,7 @@ def _stray_words(script: JobScript) -> Iterator[tuple[Option | None, list[Stop]]
 
 
 def is_on_next_line(use: Option) -> bool:
-    """Whether the value of an option stands on a later line than its name."""
+    """Whether the value of an option is on a later line than its name."""
     return use.value_word is not None and use.value_word.line != use.word.line
 
 
@@ -256,7 +257,7 @@ def broken_values(script: JobScript) -> Iterator[tuple[Option, list[Stop]]]:
 
 
 def _is_apart(before: Option, stray: str) -> bool:
-    """Whether a word that is no option is a part of the value before it, but for a blank."""
+    """Whether a stray word belongs to the value before it, from which a blank separates it."""
     value = before.value
     return stray == "=" or value == "=" or before.word.text.endswith("=") or (value or "").endswith(",")
 

@@ -224,7 +224,7 @@ def on_terminal(*args: str, **environment: str) -> str:
     while True:
         try:
             data = os.read(master, 65536)
-        except OSError:  # Linux: nobody has the other end any more
+        except OSError:  # Linux: the other end is closed
             break
         if not data:
             break
