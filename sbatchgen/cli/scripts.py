@@ -52,7 +52,7 @@ from sbatchgen.cli.output import FORMAT, colored, here, note, print_bytes, put, 
 @click.option("--rules", is_flag=True, help="List all rules.")
 @click.option("--explain", multiple=True, metavar="RULES", help="Explain rules, as SB104.")
 def lint(
-    names: tuple[str, ...], *, rules: bool, explain: tuple[str, ...], mend: str | None, **given: Any
+    names: tuple[str, ...], *, rules: bool, explain: tuple[str, ...], mend: str | None, **flags: Any
 ) -> None:
     """Find mistakes in sbatch scripts.
 
@@ -70,7 +70,7 @@ def lint(
     if not names:
         raise click.UsageError("no files: name scripts or folders, or - for stdin")
     outcome = command.run(
-        names, environment=os.environ, folder=here(), style=colored, mend=mend or "", **given
+        names, environment=os.environ, folder=here(), style=colored, mend=mend or "", **flags
     )
     print_bytes(outcome.change)  # for patch
     put(outcome.report, nl=False)
@@ -90,7 +90,7 @@ def lint(
 def adopt(name: str, *, to: str | None, force: bool, partly: bool, form: str) -> None:
     """Turn an sbatch script into a job YAML and a profile.
 
-    Tells line by line what became of SCRIPT, and prints the two files. What they render asks Slurm for the
+    Reports line by line what became of SCRIPT, and prints the two files. What they render asks Slurm for the
     same and starts the same processes. Exit status: 3 if lines have no place in a job (see --partly), else 0.
     """
     from datetime import date
@@ -101,7 +101,7 @@ def adopt(name: str, *, to: str | None, force: bool, partly: bool, form: str) ->
     from sbatchgen.quoting import word
 
     source = whole(name)
-    found = adopted(
+    adoption = adopted(
         source.text,
         file=source.file,
         user=os.environ,
@@ -109,13 +109,13 @@ def adopt(name: str, *, to: str | None, force: bool, partly: bool, form: str) ->
         folder=here(),
     )
     if form == "json":
-        put(report.as_json(found))
+        put(report.as_json(adoption))
     else:
-        note(report.as_text(found).rstrip("\n"))
-    if not found.job or (found.lost and not partly):
-        raise report.refusal(found)
+        note(report.as_text(adoption).rstrip("\n"))
+    if not adoption.job or (adoption.lost and not partly):
+        raise report.refusal(adoption)
     if to is not None:
-        report.write(found, to, force=force)
-        note(f"now: sbatchgen render {word(os.path.join(to, found.file))}")  # noqa: PTH118
+        report.write(adoption, to, force=force)
+        note(f"now: sbatchgen render {word(os.path.join(to, adoption.file))}")  # noqa: PTH118
     elif form == "text":
-        put(report.as_yaml(found), nl=False)
+        put(report.as_yaml(adoption), nl=False)

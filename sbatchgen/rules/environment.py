@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Container, Iterator
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from sbatchgen.finding import Edit
@@ -51,7 +50,6 @@ _WORKERS = re.compile(r"--(?:data-?loader[-_])?(?:num[-_])?workers|-j")
 _KEPT = re.compile(r"--(?:ckpt|checkpoint|checkpoints|output|save|results?)[-_]?(?:dir|path|folder)?")
 _LOCAL = re.compile(r"/(?:tmp|dev/shm|var/tmp)(?:/|$)|\$\{?(?:SLURM_)?TMPDIR\b")
 _COPIES = frozenset(("cp", "rsync", "mv", "tar", "scp", "rclone", "sgather", "zip"))
-_ITEM_OF_LIST = re.compile(r"[A-Z_][A-Z0-9_]*\*?", re.ASCII)
 
 
 @RULES.add("SB401", "warning", "the folder of Slurm's copy of the script")
@@ -87,10 +85,8 @@ def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
         return
     if "SLURM_EXPORT_ENV" in script.assigned:
         return
-    given = any(assignment.exported for assignment in script.body.sets) or script.named(
-        *PREPARES, "conda", "spack"
-    )
-    if not given:
+    exported = any(assignment.exported for assignment in script.body.sets)
+    if not exported and not script.named(*PREPARES, "conda", "spack"):
         return  # the script sets nothing that could be lost
     for launch in script.steps:
         if launch.step is None or launch.step.option("export"):
@@ -110,17 +106,17 @@ def _threads_fit(script: JobScript) -> Iterator[Hit]:
         if not cpus or (launch.step is None and script.resources.tasks_per_node > 1):
             continue  # the batch shell has the CPUs of all tasks of its node
         has = f"a task has {counted(cpus, 'CPU')}"
-        given = [
+        settings = [
             assignment
             for assignment in script.body.sets
             if assignment.name == "OMP_NUM_THREADS" and assignment.at < launch.command.end
         ]
         count = launch.workers or 1
-        threads = _small((given[-1].value or "") if given else "")
+        threads = _small((settings[-1].value or "") if settings else "")
         if threads * count > cpus:
             many = f"{count} processes with {threads} threads each" if count > 1 else f"{threads} threads"
             fix = f"OMP_NUM_THREADS={max(1, cpus // count)}, or --cpus-per-task={threads * count}"
-            place = script.at_start(given[-1])
+            place = script.at_start(settings[-1])
             yield Hit(place, f"OMP_NUM_THREADS={threads}: {many}, but {has}", fix)
         for name, word, value in _arguments(launch):
             workers = _small(value) if _WORKERS.fullmatch(name) else 0
@@ -173,9 +169,9 @@ def _shell_of_script(script: JobScript) -> Iterator[Hit]:
     if script.body.language not in ("sh", "dash"):
         return
     for command in script.body.commands:
-        found = _of_bash(command)
-        if found:
-            what = f"{found} works in bash only: where /bin/sh is dash, as in Debian and Ubuntu, it is an "
+        feature = _of_bash(command)
+        if feature:
+            what = f"{feature} works in bash only: where /bin/sh is dash, as in Debian and Ubuntu, it is an "
             what += "error"
             line = " ".join(["#!/bin/bash", *words[1:]])
             edits = (Edit(1, 1, len(first) + 1, line),) if words[0] in ("/bin/sh", "/usr/bin/sh") else ()
@@ -268,15 +264,6 @@ def _unbuffered(script: JobScript) -> Iterator[Hit]:
             return
 
 
-@RULES.add("SB808", "warning", "a comma in the value of --export")
-def _export_of_job(script: JobScript) -> Iterator[Hit]:
-    for before, item in pairwise(script.option("export").split(",")):
-        if "=" in before and item and "=" not in item and not _ITEM_OF_LIST.fullmatch(item):
-            what = f"--export ends a value at a comma: {before}, and '{item}' names another variable"
-            yield Hit("export", what, f"export {before},{item} in the script")
-            return
-
-
 def _command_at(script: JobScript, at: int) -> Command | None:
     """The innermost command around an offset."""
     return next(
@@ -286,9 +273,9 @@ def _command_at(script: JobScript, at: int) -> Command | None:
 
 def _cpus(launch: Launch, resources: Resources) -> int | None:
     """The CPUs of a task; None if the script does not say."""
-    given = launch.step.option("cpus-per-task") if launch.step else None
-    if given:
-        return launch.number(given, launch.step) if launch.step else None
+    option = launch.step.option("cpus-per-task") if launch.step else None
+    if option:
+        return launch.number(option, launch.step) if launch.step else None
     if resources.cpus_per_task:
         return resources.cpus_per_task
     loose = {

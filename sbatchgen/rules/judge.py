@@ -42,5 +42,5 @@ def check(plan: Plan, *, log_folders_made: bool = False) -> list[Finding]:
     """All findings of a plan, errors first; `log_folders_made`: the folders of its logs will be created."""
     job = PlannedJob(plan, makes_log_folders=log_folders_made)
     wanted = rules((*PLANS, *JOBS) if plan.slurm else PLANS)
-    found = [finding for rule in wanted for finding in findings(rule, job) if not finding.pedantic]
-    return sorted(found, key=lambda finding: finding.severity != "error")
+    every = [finding for rule in wanted for finding in findings(rule, job) if not finding.pedantic]
+    return sorted(every, key=lambda finding: finding.severity != "error")

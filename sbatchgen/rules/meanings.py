@@ -26,9 +26,9 @@ def _bad_value(script: JobScript) -> Iterator[Hit]:
         return
     broken = [option for option, _ in broken_values(script)]
     for use in uses(script):
-        found = refusal(script, use)
-        if found and use not in broken and not re.match(r"-\w=", use.word.text):  # SB112, SB111
-            yield Hit(script.at_use(use), *found)
+        reason = refusal(script, use)
+        if reason and use not in broken and not re.match(r"-\w=", use.word.text):  # SB112, SB111
+            yield Hit(script.at_use(use), *reason)
 
 
 @RULES.add("SB127", "warning", "a time limit that is read as minutes")

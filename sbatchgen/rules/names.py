@@ -165,16 +165,16 @@ def _world_size(script: JobScript) -> Iterator[Hit]:
         tasks = launch.tasks
         if not launch.is_native or not tasks:
             continue
-        given = [
+        sizes = [
             assignment
             for assignment in script.body.sets
             if assignment.name == "WORLD_SIZE"
             and (assignment in launch.command.prefix if assignment.prefix else assignment.exported)
             and assignment.at < launch.command.end
         ]
-        value = (given[-1].value or "") if given else ""
-        if re.fullmatch(r"\d{1,5}", value) and int(value) != tasks and not given[-1].context.branch:
+        value = (sizes[-1].value or "") if sizes else ""
+        if re.fullmatch(r"\d{1,5}", value) and int(value) != tasks and not sizes[-1].context.branch:
             what = f"WORLD_SIZE={value}, but srun starts {tasks} processes"
             what += ": they wait for the others" if int(value) > tasks else ""
-            yield Hit(script.at_start(given[-1]), what, "WORLD_SIZE=$SLURM_NTASKS")
+            yield Hit(script.at_start(sizes[-1]), what, "WORLD_SIZE=$SLURM_NTASKS")
         return

@@ -282,10 +282,10 @@ def _licenses(text: str, slurm: str) -> tuple[str, ...]:
     from sbatchgen.sbatch.licenses import counts  # only jobs that name licences need it
 
     try:
-        found = counts(text, slurm=slurm)
+        licenses = counts(text, slurm=slurm)
     except ValueError:
         return ()
-    return tuple(name for name, count in found.items() if count or slurm < "26.05")
+    return tuple(name for name, count in licenses.items() if count or slurm < "26.05")
 
 
 def _hosts(text: str, slurm: str, *, passed_on: bool = False) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
+from itertools import pairwise
 
 from sbatchgen.bash import Assignment, Command, Word
 from sbatchgen.bash.tools import SHELLS
@@ -36,6 +37,7 @@ OF_SITES = frozenset(_OF_SITES.split())
 ALWAYS_SET = frozenset(_ALWAYS_SET.split())
 _IPV4 = re.compile(r"(?!127\.|0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?")
 _ADDRESS = re.compile(r"(?:^|_)(?:ADDR|HOST|IP|NODE|ENDPOINT)$", re.IGNORECASE)
+_ITEM_OF_LIST = re.compile(r"[A-Z_][A-Z0-9_]*\*?", re.ASCII)
 _OPTION_LINE = re.compile(r"\n[ \t]*-")
 UNFILLED = re.compile(
     r"/path/to\b[\w./-]*|\bCHANGE_?ME\b|<your[\w -]+>"
@@ -171,6 +173,15 @@ def _run_texts(script: JobScript) -> Iterator[tuple[str, Word]]:
             option = tool.option("command") if tool.name in SHELLS else None
             if option and option.value is None and option.value_word and tool.body is script.body:
                 yield f"{tool.name} -c", option.value_word
+
+
+@RULES.add("SB808", "warning", "a comma in the value of --export")
+def _export_of_job(script: JobScript) -> Iterator[Hit]:
+    for before, item in pairwise(script.option("export").split(",")):
+        if "=" in before and item and "=" not in item and not _ITEM_OF_LIST.fullmatch(item):
+            what = f"--export ends a value at a comma: {before}, and '{item}' names another variable"
+            yield Hit("export", what, f"export {before},{item} in the script")
+            return
 
 
 @RULES.add("SB811", "warning", "a hard-coded host")

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 RULES: Rules[JobScript] = Rules()
 
-LONG_SLEEP_S = 3600
 KEEPERS = frozenset(("wait", "exec", "trap", "fg", "tail", "sleep", "kill", "read", "tee"))
 _WORDS_AT_THE_END = "echo date printf true : sleep ls squeue sacct nvidia-smi hostname seff"
 WORDS_AT_THE_END = frozenset(_WORDS_AT_THE_END.split())
@@ -46,6 +45,10 @@ _LEAVING = {
     "nohup": ("does nothing in a batch job, which has no terminal", "remove it"),
 }
 MOSTLY_MEANT = frozenset(("nohup", "sudo", "ssh"))  # some sites allow sudo; ssh may go to another machine
+_AN_HOUR = re.compile(
+    r"inf(?:inity)?|(?:3[6-9]\d\d|[4-9]\d{3}|\d{5,})(?:\.\d+)?s?|(?:[6-9]\d|\d{3,})(?:\.\d+)?m|[1-9]\d*(?:\.\d+)?[hd]",
+    re.ASCII,
+)
 _NODES = re.compile(r"show hostnames|SLURM_(?:JOB_)?NODELIST|SLURM_LAUNCH_NODE")
 _WAITING = frozenset(("sleep", "tail", "jupyter", "jupyter-lab", "jupyter-notebook", "code-server"))
 
@@ -73,8 +76,8 @@ def _expanded_in_the_task(script: JobScript) -> Iterator[Hit]:
         if launch.is_native and not exported:
             exported = True
             for assignment, name in _exported_early(script, launch, names):
-                what = f"{assignment.name}=${name} is set before srun starts: all {tasks} tasks get the same value, "
-                what += "0"
+                what = f"{assignment.name}=${name} is set before srun starts: all {tasks} tasks get the same "
+                what += "value, 0"
                 fix = f"srun bash -c 'export {assignment.name}=${name}; exec python ...'"
                 yield Hit(script.at_start(assignment), what, fix)
 
@@ -162,16 +165,13 @@ def _pipe_status(script: JobScript) -> Iterator[Hit]:
     for launch in (*script.trainings, *(launch for launch in script.steps if not launch.is_training)):
         command = launch.command
         pipe = command.pipe
-        if (
-            pipe is None
-            or command.stage >= len(pipe.stages) - 1
-            or launch.is_helper
-            or command.context.substitution
-        ):
+        if pipe is None or command.stage >= len(pipe.stages) - 1:
+            continue
+        if launch.is_helper or command.context.substitution:
             continue
         if body.option_at("pipefail", command.line) or any(use.name == "PIPESTATUS" for use in body.uses):
             continue
-        last = next((command.name for command in reversed(pipe.stages[-1]) if command.name), "")
+        last = next((each.name for each in reversed(pipe.stages[-1]) if each.name), "")
         what = f"the pipe ends with the status of {last or 'its last command'}: a failed job is shown as "
         what += "COMPLETED"
         safe = body.language == "bash" and not body.option_at("errexit", command.line)
@@ -184,27 +184,16 @@ def _last_status(script: JobScript) -> Iterator[Hit]:
     body, last = script.body, script.body.last
     if last is None or last.name not in WORDS_AT_THE_END or last.context.branch or last.test:
         return
+    reads_status = any(use.name in ("?", "PIPESTATUS") for use in body.uses)
+    if reads_status or any("ERR" in inner.context.trap for _, inner in body.traps):
+        return
     for launch in script.trainings[-1:]:
-        command = launch.command
-        context = command.context
-        if (
-            command.at >= last.at
-            or command.background
-            or context.condition
-            or context.function
-            or context.branch
-        ):
-            continue
-        if body.option_at("errexit", command.line) or any(
-            use.name in ("?", "PIPESTATUS") for use in body.uses
-        ):
-            continue
-        if any("ERR" in inner.context.trap for _, inner in body.traps):
-            continue
-        what = f"the script ends with the status of {last.name}: a failed job is shown as COMPLETED"
-        yield Hit(
-            script.at_command(last), what, "set -e at the start, or keep the status: rc=$?; ...; exit $rc"
-        )
+        command, context = launch.command, launch.command.context
+        elsewhere = context.condition or context.function or context.branch or command.background
+        if command.at < last.at and not elsewhere and not body.option_at("errexit", command.line):
+            what = f"the script ends with the status of {last.name}: a failed job is shown as COMPLETED"
+            fix = "set -e at the start, or keep the status: rc=$?; ...; exit $rc"
+            yield Hit(script.at_command(last), what, fix)
 
 
 @RULES.add("SB315", "warning", "CUDA_VISIBLE_DEVICES with GPUs that the job does not have")
@@ -245,14 +234,12 @@ def _polls(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB318", "warning", "a command that runs outside the job")
 def _leaves_the_job(script: JobScript) -> Iterator[Hit]:
     for launch in script.steps:
-        program = (
-            launch.tools[min(launch.tools.index(launch.step) + 1, len(launch.tools) - 1)]
-            if launch.step
-            else None
-        )
-        name = program.name.split()[0] if program and program.name else ""
-        if program and name in ("sudo", "docker"):
-            yield Hit(script.at_word(program.words[0]), f"{name} {_LEAVING[name][0]}", _LEAVING[name][1])
+        following = launch.tools[launch.tools.index(launch.step) + 1 :] if launch.step else ()
+        for program in following[:1]:
+            name = program.name.partition(" ")[0]
+            if name in ("sudo", "docker"):
+                what, fix = _LEAVING[name]
+                yield Hit(script.at_word(program.words[0]), f"{name} {what}", fix)
     for command in script.named(*_LEAVING):
         if not command.words:
             continue
@@ -266,12 +253,8 @@ def _leaves_the_job(script: JobScript) -> Iterator[Hit]:
         if command.name == "sudo" and first.startswith("/"):
             continue  # what the site lets all users run
         what, fix = _LEAVING[command.name]
-        yield Hit(
-            script.at_command(command),
-            f"{command.name} {what}",
-            fix,
-            "info" if command.name in MOSTLY_MEANT and not _to_a_node(script, command) else None,
-        )
+        meant = command.name in MOSTLY_MEANT and not _to_a_node(script, command)
+        yield Hit(script.at_command(command), f"{command.name} {what}", fix, "info" if meant else None)
 
 
 def _to_a_node(script: JobScript, command: Command) -> bool:
@@ -288,7 +271,7 @@ def _idle_gpus(script: JobScript) -> Iterator[Hit]:
         return
     for command in script.named(*_WAITING):
         words = command.arguments
-        if command.name == "sleep" and _sleeps(words) < LONG_SLEEP_S:
+        if command.name == "sleep" and not any(map(_AN_HOUR.fullmatch, words)):
             continue
         if command.name == "tail" and words[-1:] != ["/dev/null"]:
             continue
@@ -362,17 +345,6 @@ def _takes_all(launch: Launch, script: JobScript) -> bool:
         return False
     nodes = launch.nodes
     return nodes >= script.resources.nodes if nodes is not None else "nodes" not in step.options
-
-
-def _sleeps(words: list[str]) -> float:
-    """The seconds of sleep(1)."""
-    total = 0.0
-    for word in words:
-        if word in ("inf", "infinity"):
-            return float("inf")
-        if match := re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhd]?)", word, re.ASCII):
-            total += float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
-    return total
 
 
 @RULES.add("SB328", "warning", "a serial program that every task runs")

@@ -30,8 +30,8 @@ _AFTER_OK = re.compile(r"(?:^|[,?=])(?:afterok|aftercorr)\b")
 
 def _signal(script: JobScript, *, batch: bool) -> str | None:
     """The name of --signal's signal, if it is for the batch shell, or if it is for the steps; else None."""
-    found = read_signal(script.option("signal").partition("@")[0], slurm=script.slurm)
-    return _name(str(found[1])) if found and ("B" in found[0]) == batch else None
+    parsed = read_signal(script.option("signal").partition("@")[0], slurm=script.slurm)
+    return _name(str(parsed[1])) if parsed and ("B" in parsed[0]) == batch else None
 
 
 def _name(signal: str) -> str:
@@ -40,14 +40,14 @@ def _name(signal: str) -> str:
 
 def _trapped(script: JobScript) -> dict[str, list[Command]]:
     """The signals for which the script sets a trap, with the trap commands; "?" for unknown ones."""
-    found: dict[str, list[Command]] = {}
+    traps: dict[str, list[Command]] = {}
     for command in script.named("trap"):
         words = [word for word in command.words[1:] if word.text != "--"]
         if len(words) > 1 and words[0].text != "-":
             for word in words[1:]:
                 value = script.body.value(word)
-                found.setdefault("?" if value is None else _name(value), []).append(command)
-    return found
+                traps.setdefault("?" if value is None else _name(value), []).append(command)
+    return traps
 
 
 def _is_whole(script: JobScript) -> bool:
@@ -59,23 +59,12 @@ def _is_whole(script: JobScript) -> bool:
     return not script.sources_commands
 
 
-def _requeues(script: JobScript) -> list[Command]:
-    """The commands that hand the job back to Slurm."""
-    verbs = {"requeue", "requeuehold"}
-    return [
-        command for command in script.named("scontrol") if verbs & {word.value for word in command.words[1:3]}
-    ]
-
-
-def _handlers(script: JobScript, signals: tuple[str, ...] = ()) -> Iterator[Command]:
-    """The commands of the handlers of signals and of their functions; of all but EXIT and ERR by default."""
+def _handlers(script: JobScript, signal: str) -> Iterator[Command]:
+    """Yield the commands of the handlers of a signal and of the functions that they call."""
     functions: set[str] = set()
     for _, body in script.body.traps:
         for command in body.commands:
-            names = [_name(name) for name in command.context.trap]
-            if any(
-                name in signals if signals else name not in ("EXIT", "0", "ERR", "DEBUG") for name in names
-            ):
+            if signal in map(_name, command.context.trap):
                 functions.add(command.name)
                 yield command
     yield from (command for command in script.body.commands if command.context.function in functions - {""})
@@ -153,7 +142,9 @@ def _resumes(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB607", "warning", "a requeue that Slurm refuses")
 def _may_requeue(script: JobScript) -> Iterator[Hit]:
-    for command in _requeues(script) if "no-requeue" in script.options else ():
+    for command in script.named("scontrol") if "no-requeue" in script.options else ():
+        if not {"requeue", "requeuehold"} & {word.value for word in command.words[1:3]}:
+            continue
         what = "Slurm refuses this requeue: the script has --no-requeue"
         yield Hit(script.at_word(command), what, "replace --no-requeue by --requeue")
 
@@ -220,7 +211,7 @@ def _waits_on(script: JobScript) -> Iterator[Hit]:
     ends = {"exit", "wait", "scontrol", "sbatch", "exec"}
     if len(waits) != 1 or waits[0].context.loop or not started or not _is_whole(script):
         return
-    if any(command.name in ends for command in _handlers(script, (signal,))):
+    if any(command.name in ends for command in _handlers(script, signal)):
         return
     what = f"{signal} interrupts this wait (status over 128): bash continues past wait, the script "
     what += f"exits, and Slurm kills {_shown(started[0])}"

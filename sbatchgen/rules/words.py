@@ -101,13 +101,13 @@ def _unknown(script: JobScript) -> Iterator[Hit]:
             what += "sbatch refuses it"
             yield Hit(at, what, f"write -{stop.word.text}")
         else:
-            given = stop.word.text.partition("=")[0]
+            option = stop.word.text.partition("=")[0]
             if script.may_be_of_plugin(name):
-                what = f"sbatch itself has no option {given}: unless a plugin of the site adds it, it "
+                what = f"sbatch itself has no option {option}: unless a plugin of the site adds it, it "
                 what += "refuses the script"
-                yield Hit(at, what, f"sbatch --help | grep -e {given}, on the cluster", "warning")
+                yield Hit(at, what, f"sbatch --help | grep -e {option}, on the cluster", "warning")
                 continue
-            what = f"sbatch {script.slurm} has no option {given}: it refuses the script"
+            what = f"sbatch {script.slurm} has no option {option}: it refuses the script"
             fix = (
                 f"write --{RENAMED[name]}"
                 if name in RENAMED
@@ -128,13 +128,13 @@ def _of_srun(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB115", "warning", "an abbreviated option", pedantic=True)
 def _shortened(script: JobScript) -> Iterator[Hit]:
     for use in uses(script):
-        given = use.word.text.partition("=")[0]
-        if given.startswith("--") and given[2:] != use.spec.name:
-            what = f"{given} is short for --{use.spec.name}, until Slurm gets another option that starts so"
+        written = use.word.text.partition("=")[0]
+        if written.startswith("--") and written[2:] != use.spec.name:
+            what = f"{written} is short for --{use.spec.name}, until Slurm gets another option that starts so"
             edits = (
-                Edit(use.word.line, use.word.column, use.word.column + len(given), f"--{use.spec.name}"),
+                Edit(use.word.line, use.word.column, use.word.column + len(written), f"--{use.spec.name}"),
             )
-            straight = _source(script, use).startswith(given)
+            straight = _source(script, use).startswith(written)
             yield Hit(script.at_use(use), what, f"write --{use.spec.name}", edits=edits if straight else ())
 
 
@@ -189,8 +189,8 @@ def _release(script: JobScript) -> Iterator[Hit]:
 def _combination(script: JobScript) -> Iterator[Hit]:
     """What no other rule reports: each option alone is fine."""
     sbatch, resources = script.sbatch, script.resources
-    said = sbatch.refusal
-    if said is None or not said.text or not sbatch.components:
+    reply = sbatch.refusal
+    if reply is None or not reply.text or not sbatch.components:
         return
     if any(name.startswith("SBATCH_") for name in script.environment):
         return  # they may mend it
@@ -200,14 +200,14 @@ def _combination(script: JobScript) -> Iterator[Hit]:
     shared = any(name in ("shard", "mps") for name, _, _ in resources.gres) and (
         resources.gpu_count or resources.gpu_option != "gres"
     )
-    alone = len(sbatch.components) == 1 and "mutually exclusive" in said.text
+    alone = len(sbatch.components) == 1 and "mutually exclusive" in reply.text
     if reported or shared or alone:
         return  # SB131
-    if "cpus-per-gpu" in script.options and not resources.gpu_option and "any GPU" in said.text:
+    if "cpus-per-gpu" in script.options and not resources.gpu_option and "any GPU" in reply.text:
         return  # SB131
     if any(refusal(script, use) for use in uses(script)):
         return
-    yield Hit(script.at(said.line or 1), f'sbatch refuses the job: "{said.text}"', "see sbatch(1)")
+    yield Hit(script.at(reply.line or 1), f'sbatch refuses the job: "{reply.text}"', "see sbatch(1)")
 
 
 def uses(script: JobScript) -> Iterator[Option]:
