@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 RULES: Rules[JobScript] = Rules()
 
-# Options of mpirun by which there may be more processes than Slurm's tasks.
 NO_INHERITANCE = ("22.05", "23.02")  # releases in which srun does not take --cpus-per-task over
 _OTHER_LAUNCHERS = "ibrun aprun jsrun horovodrun prun fastsrun ssh pdsh clush parallel ray dask"
 OTHER_LAUNCHERS = frozenset(_OTHER_LAUNCHERS.split())
@@ -33,12 +32,12 @@ def _tasks_started(script: JobScript) -> Iterator[Hit]:
     trainings = script.trainings
     if any(launch.mpi or launch.launcher for launch in trainings) or script.named(*OTHER_LAUNCHERS):
         return
-    for launch in [launch for launch in trainings if not {"V", "version"} & launch.tools[0].options.keys()][
-        :1
-    ]:
-        what = f"the job asks for {tasks} tasks, but this runs once, on the first node: {tasks - 1} stay idle"
-        word = launch.tools[0].words[0]
-        yield Hit(script.at_word(word), what, f"srun {_head(launch)}")
+    for launch in trainings:
+        if not {"V", "version"} & launch.tools[0].options.keys():
+            what = f"the job asks for {tasks} tasks, but this runs once, on the first node: "
+            what += f"{tasks - 1} stay idle"
+            yield Hit(script.at_word(launch.tools[0].words[0]), what, f"srun {_head(launch)}")
+            return
 
 
 @RULES.add("SB302", "warning", "several launchers on a node")

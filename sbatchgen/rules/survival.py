@@ -168,10 +168,8 @@ def _own_successor(script: JobScript) -> Iterator[Hit]:
             if {"0", "BASH_SOURCE"} & set(word.variables):
                 if command.context.branch or command.context.function or "depend" in command.text:
                     continue  # mostly: if [ -z "$SLURM_JOB_ID" ]; then sbatch "$0"
-                what = (
-                    f"{word.text} is Slurm's copy of the script, which is gone when the job ends; and only "
-                )
-                what += "scancel stops a job that submits itself"
+                what = f"{word.text} is Slurm's copy of the script, which is gone when the job ends; and "
+                what += "only scancel stops a job that submits itself"
                 yield Hit(script.at_word(word), what, _SUCCESSOR)
             elif command.context.top and (script.body.value(word) or "").rpartition("/")[2] == own:
                 what = "each job submits the next one, even if it failed: only scancel stops this"

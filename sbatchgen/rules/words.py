@@ -75,9 +75,8 @@ def _blanks(script: JobScript) -> Iterator[Hit]:
         if value.endswith(","):
             what = f"the space after the comma ends the value of --{name}: sbatch refuses the script"
         else:
-            what = (
-                f"the spaces around = make '{rest[0].word.text}' a separate word: sbatch refuses the script"
-            )
+            what = f"the spaces around = make '{rest[0].word.text}' a separate word: "
+            what += "sbatch refuses the script"
         yield Hit(script.at_use(rest[0]), what, f"write --{name}={joined.removeprefix('=')}")
 
 
@@ -85,9 +84,8 @@ def _blanks(script: JobScript) -> Iterator[Hit]:
 def _unknown(script: JobScript) -> Iterator[Hit]:
     for stop in _complaints(script):
         name = _long_name(stop.word.text)
-        other = "unrecognized" in stop.complaint and (name in SRUN_ONLY or releases(name))  # SB114, SB130
-        if other:
-            continue
+        if "unrecognized" in stop.complaint and (name in SRUN_ONLY or releases(name)):
+            continue  # SB114, SB130
         at = script.at_use(stop)
         if "ambiguous" in stop.complaint:
             names = re.findall(r"'(--[\w-]+)'", stop.complaint.partition("possibilities")[2])
@@ -108,11 +106,8 @@ def _unknown(script: JobScript) -> Iterator[Hit]:
                 yield Hit(at, what, f"sbatch --help | grep -e {option}, on the cluster", "warning")
                 continue
             what = f"sbatch {script.slurm} has no option {option}: it refuses the script"
-            fix = (
-                f"write --{RENAMED[name]}"
-                if name in RENAMED
-                else did_you_mean(name, table(script.slurm, script.plugins))
-            )
+            fix = did_you_mean(name, table(script.slurm, script.plugins))
+            fix = f"write --{RENAMED[name]}" if name in RENAMED else fix
             yield Hit(at, what, fix if len(fix) < 100 else "remove it")
 
 
