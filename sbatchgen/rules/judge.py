@@ -16,8 +16,8 @@ from sbatchgen.rules.rule import Rule
 PLANS = ("plans",)
 JOBS = ("placement", "resources", "options", "values")  # plans and scripts
 _SCRIPTS_WORDS = """
-directives words meanings launch rendezvous steps environment software names containers survival safety secret
-submission syntax
+directives words meanings processes rendezvous steps environment software names containers survival safety
+secret submit_environment syntax
 """
 SCRIPTS = tuple(_SCRIPTS_WORDS.split())
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, did_you_mean
 from sbatchgen.files import write
 from sbatchgen.inputs.search import Places
-from sbatchgen.lint import fix, report, shellcheck
+from sbatchgen.lint import fix, formats, shellcheck
 from sbatchgen.lint.linter import rules
 from sbatchgen.lint.settings import Settings, findings_of, settings_of
 from sbatchgen.lint.source import STDIN, Source, files, sources
@@ -49,7 +49,7 @@ class Outcome:
 class Checked:
     """The findings of a file, and the change that --fix or --diff makes of them."""
 
-    located: tuple[report.Located, ...] = ()
+    located: tuple[formats.Located, ...] = ()
     problems: tuple[Problem, ...] = ()
     change: bytes = b""
     scripts: int = 0
@@ -96,7 +96,7 @@ def run(
     *,
     environment: Mapping[str, str],
     folder: Path,
-    style: report.Style,
+    style: formats.Style,
     profile: str | None,
     slurm: str | None,
     form: str,
@@ -188,7 +188,7 @@ def _mend(name: str, source: Source, task: Task) -> tuple[list[Source], bytes]:
     return [source], change
 
 
-def _located(source: Source, task: Task) -> Iterator[report.Located]:
+def _located(source: Source, task: Task) -> Iterator[formats.Located]:
     """Yield the findings of a script with their lines, in which secrets are not shown again."""
     others = shellcheck.findings(source, task.shellcheck) if task.shellcheck else []
     findings = findings_of(source, task.settings, others)
@@ -200,25 +200,25 @@ def _located(source: Source, task: Task) -> Iterator[report.Located]:
             end = finding.place.end - 1 if finding.place.end else len(line)
             shown[finding.place.line] = line[:start] + "*" * (end - start) + line[end:]
     yield from (
-        report.Located(source.file, finding, shown.get(finding.place.line, "")) for finding in findings
+        formats.Located(source.file, finding, shown.get(finding.place.line, "")) for finding in findings
     )
 
 
 def _report(
-    form: str, located: Sequence[report.Located], problems: Sequence[Problem], style: report.Style
+    form: str, located: Sequence[formats.Located], problems: Sequence[Problem], style: formats.Style
 ) -> str:
     if form == "json":
-        return report.as_json(located)
+        return formats.as_json(located)
     if form == "github":
-        return report.as_github(located)
+        return formats.as_github(located)
     if form == "sarif":
         titles = {rule.id: rule.title for rule in rules().values()}
         texts = {page.rule: page.text for page in pages().values()}
-        return report.as_sarif(located, problems, titles, texts)
-    return report.as_text(located, style)
+        return formats.as_sarif(located, problems, titles, texts)
+    return formats.as_text(located, style)
 
 
-def _summary(located: Sequence[report.Located], scripts: int) -> str:
+def _summary(located: Sequence[formats.Located], scripts: int) -> str:
     """How many findings there are, in how many scripts."""
     if not scripts:
         return "no scripts found"
