@@ -85,8 +85,8 @@ def _idle(applied: Applied) -> Iterator[Hit]:
 
 def is_known(start: str, rules: Iterable[str]) -> bool:
     """Whether a rule's id starts so: of these rules, the removed ones or shellcheck's."""
-    known = start == "SC" or start in RETIRED or SHELLCHECK.fullmatch(start) is not None
-    return known or _starts_id(start, rules)
+    of_shellcheck = start == "SC" or SHELLCHECK.fullmatch(start) is not None
+    return of_shellcheck or _starts_id(start, (*rules, *RETIRED))
 
 
 def _starts_id(start: str, rules: Iterable[str]) -> bool:

@@ -100,7 +100,7 @@ def test_a_secret_is_not_shown_again(command: Command, form: str) -> None:
     assert "uvwxyz0123456789" not in result.out
 
 
-def test_nothing_found_is_said(command: Command) -> None:
+def test_a_summary_says_that_nothing_was_found(command: Command) -> None:
     put("a.slurm", GOOD)
     put("b.slurm", GOOD)
     result = command("lint", "a.slurm", "b.slurm")
@@ -299,7 +299,7 @@ def test_what_is_no_script_is_one_line_and_the_rest_is_read(command: Command, ma
     assert result.status == 3
 
 
-def test_a_closed_folder_is_told(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_folder_is_reported(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     put("jobs/a.slurm", GOOD)
     put("jobs/closed/b.slurm")
     scandir = os.scandir
@@ -518,6 +518,7 @@ def test_a_removed_rule_may_still_be_named(command: Command) -> None:
         assert f"rule {rule} was removed\n" in result.err
     assert "rule SB510 was removed" in command("profile", "check", "./site.yaml").err
     assert "rule SB123 was removed" in command("lint", "--explain", "SB123").err
+    assert command("lint", "job.slurm", "--disable", "SB91").status == 0  # the start of a removed id alone
 
 
 def test_the_id_of_a_removed_rule_is_not_given_again() -> None:

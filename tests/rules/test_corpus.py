@@ -190,7 +190,7 @@ def test_a_profile_that_lists_its_plugins_knows_all_options() -> None:
     assert said("fpga-link", replace(no_cluster(), profile=listed)).startswith("3:SB113!")
 
 
-def test_pedantic_rules_are_told_to_those_who_ask() -> None:
+def test_pedantic_rules_run_only_on_request() -> None:
     def ids(*select: str) -> set[str]:
         settings = settings_of(Places(Path("/nonexistent"), {}), None, select=select)
         data = whole(str(FOLDER / "modules-unpinned.sh")).data
