@@ -15,6 +15,7 @@ from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
 
 if TYPE_CHECKING:
+    from sbatchgen.bash import Assignment
     from sbatchgen.bash.launch import Tool, ToolOption
 
 RULES: Rules[JobScript] = Rules()
@@ -61,16 +62,11 @@ def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
             elif "$(hostname" in value and _is_of_task(option, script):
                 what = f"each node takes its own hostname: the {launch.nodes} nodes never find each other"
                 yield Hit(script.at_option_of(option), what, fix)
-    for assignment in script.body.sets:
-        if (
-            _ADDRESS_NAME.fullmatch(assignment.name)
-            and assignment.word is not None
-            and not assignment.context.branch
-        ):
-            value = script.body.value(assignment.word) or ""
-            if LOOPBACK.match(value):
-                what = f"on each node {value} is the node itself: the {nodes} nodes never find each other"
-                yield Hit(script.at_start(assignment), what, fix)
+    for assignment in _addresses(script):
+        value = (script.body.value(assignment.word) if assignment.word else "") or ""
+        if LOOPBACK.match(value) and not assignment.context.branch:
+            what = f"on each node {value} is the node itself: the {nodes} nodes never find each other"
+            yield Hit(script.at_start(assignment), what, fix)
     yield from (Hit(place, what, fix) for place, what in _doubtful_addresses(script))
 
 
@@ -151,19 +147,18 @@ def _ports(script: JobScript) -> Iterator[tuple[Place, str]]:
                 yield script.at_option_of(option), _value(option, launcher).rpartition(":")[2]
 
 
+def _addresses(script: JobScript) -> list[Assignment]:
+    """Return the assignments of a rendezvous address."""
+    return [made for made in script.body.sets if made.word is not None and _ADDRESS_NAME.fullmatch(made.name)]
+
+
 def _doubtful_addresses(script: JobScript) -> Iterator[tuple[Place, str]]:
-    """Commands in an assignment of an address that give what other nodes can't use."""
-    names = [
-        assignment
-        for assignment in script.body.sets
-        if assignment.word is not None and _ADDRESS_NAME.fullmatch(assignment.name)
-    ]
-    if not names:
-        return
+    """Yield commands in an assignment of an address that give what other nodes can't use."""
+    addresses = _addresses(script)
     started = {id(launch.command): launch.program.words for launch in script.steps}
     for command in script.named("hostname", "echo", "srun"):
         own = command.context.substitution and not command.context.trap
-        if not own or not any(assignment.at <= command.at < assignment.end for assignment in names):
+        if not own or not any(address.at <= command.at < address.end for address in addresses):
             continue
         words = started.get(id(command), command.words)
         name = words[0].text if words else ""
