@@ -68,7 +68,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="for --sample [1]")
     options = parser.parse_args()
     if not options.folder.is_dir():
-        print(f"{_plain(str(options.folder))} is no folder", file=sys.stderr)
+        print(f"{_plain(str(options.folder))} is not a folder", file=sys.stderr)
         return 2
     places = Places(options.folder.resolve(), {})
     read = _read(options.folder, settings_of(places, None, options.slurm, select=options.select))

@@ -1,7 +1,7 @@
 """Safe reading and writing, also in folders that others can write and on full disks.
 
-A file is replaced, never changed: a new one is written beside it, flushed to the disk, and renamed. So the
-file is always whole. The new one's name can't be guessed, so nobody can plant a link there.
+A file of ours is replaced, never changed: a new one is written beside it, flushed to the disk, and renamed.
+So the file is always whole. The new one's name can't be guessed: no link can be planted there.
 """
 
 from __future__ import annotations
@@ -102,36 +102,45 @@ def lock(descriptor: int, wait_s: float, path: str = "") -> bool:
 
 
 def write(path: Path, data: bytes, *, before: bytes | None = None) -> None:
-    """Write a file of the user's; an old one keeps its mode, owner, group and extended attributes.
-
-    Links are followed. A pipe or a device gets the data.
+    """Write a file of the user's. An old one is written in place: its mode, owner and links stay.
 
     Args:
-        path: The file.
+        path: The file; a link is followed, and a pipe or a device gets the data.
         data: Its new contents.
         before: What it held when it was read; if that has changed, nothing is written.
 
     Raises:
-        DocumentError: It can't be written, has changed since it was read, is read-only or has hard links, or
-            its owner or its attributes can't be kept.
+        DocumentError: It can't be written, is read-only, or has changed since it was read.
     """
     with _as_document_error(path):
         try:
-            status = path.stat()
+            mode = path.stat().st_mode
         except FileNotFoundError:
             put(path.resolve(), data)
             return
-        if not stat.S_ISREG(status.st_mode) and before is None:
+        if stat.S_ISREG(mode):
+            if not mode & 0o222:  # root could write it all the same
+                raise DocumentError.of(f"{path} is read-only", fix=f"chmod u+w {word(str(path))}")
+            _overwrite(path, data, before)
+        else:
             _write_through(path, data)
-            return
-        target = path.resolve()
-        _refuse(path, target, status)
-        with _beside(target, data, 0o600) as new:
-            _keep_attributes(path, target, new, status)
-            if not _is_unchanged(target, status, before):
-                what = f"{path} has changed since it was read: nothing was written"
-                raise DocumentError.of(what, fix="try again")
-            new.replace(target)
+
+
+def _overwrite(path: Path, data: bytes, before: bytes | None) -> None:
+    """Replace what a file holds; on a full disk it keeps what it has."""
+    with path.open("r+b") as file:
+        old = file.read()
+        if before is not None and old != before:
+            what = f"{path} has changed since it was read: nothing was written"
+            raise DocumentError.of(what, fix="try again")
+        try:
+            os.posix_fallocate(file.fileno(), 0, max(1, len(data)))
+        except OSError:
+            file.truncate(len(old))
+            raise
+        file.seek(0)
+        file.write(data)
+        file.truncate()
 
 
 @contextlib.contextmanager
@@ -171,58 +180,3 @@ def _write_through(path: Path, data: bytes) -> None:
     os.set_blocking(descriptor, True)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
-
-
-def _refuse(path: Path, target: Path, status: os.stat_result) -> None:
-    """Refuse to replace a file that is read-only or has hard links."""
-    name = word(str(path))
-    if not status.st_mode & 0o222:
-        raise DocumentError.of(f"{path} is read-only", fix=f"chmod u+w {name}")
-    if not os.access(target, os.W_OK):
-        raise DocumentError.of(f"you may not write {path}", fix=f"work on a copy: cp {name} NEW")
-    if status.st_nlink > 1:
-        what = f"{path} is one of {status.st_nlink} hard links to a file: a new file would separate them"
-        raise DocumentError.of(what, fix=f"to separate them: cp -p {name} NEW && mv NEW {name}")
-
-
-def _keep_attributes(path: Path, target: Path, new: Path, status: os.stat_result) -> None:
-    """Copy owner, group, mode and attributes of the old file to the new one."""
-    import shutil
-
-    mine, fix = new.stat(), f"work on a copy: cp {word(str(path))} NEW"
-    if (mine.st_uid, mine.st_gid) != (status.st_uid, status.st_gid):
-        try:
-            os.chown(new, status.st_uid, status.st_gid)
-        except PermissionError as error:
-            owner = f"user {status.st_uid} and group {status.st_gid}"
-            what = f"{path} belongs to {owner}: you can't make them the owners of a new file"
-            raise DocumentError.of(what, fix=fix) from error
-    for name in _attributes(new).keys() - _attributes(target).keys():  # from a default ACL of the folder
-        os.removexattr(new, name)
-    shutil.copystat(target, new)
-    os.utime(new)
-    if lost := [name for name, value in _attributes(target).items() if _attributes(new).get(name) != value]:
-        raise DocumentError.of(f"the attribute {lost[0]} of {path} can't be kept", fix=fix)
-
-
-def _attributes(file: Path) -> dict[str, bytes]:
-    """The extended attributes of users, and the access list."""
-    try:
-        names = os.listxattr(file)
-    except OSError:  # a file system without
-        return {}
-    return {
-        name: os.getxattr(file, name)
-        for name in names
-        if name.startswith("user.") or name == "system.posix_acl_access"
-    }
-
-
-def _is_unchanged(target: Path, status: os.stat_result, before: bytes | None) -> bool:
-    """Whether a file is unchanged since it was looked at."""
-    now = target.lstat()
-    if any(
-        getattr(now, name) != getattr(status, name) for name in ("st_dev", "st_ino", "st_size", "st_mtime_ns")
-    ):
-        return False
-    return before is None or read(target, len(before) + 1) == before

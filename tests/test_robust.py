@@ -287,7 +287,7 @@ def test_what_is_no_regular_file_hangs_nothing(
         assert name in done.stderr
 
 
-# --- Ctrl-C
+# --- Ctrl-C and the end of a process
 
 
 @pytest.mark.slow
@@ -326,36 +326,38 @@ def environment(process: Path) -> bytes:
         return b""
 
 
-def test_spread_gives_all_answers_in_order_or_an_error_that_says_why(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_spread_gives_all_answers_in_order_or_an_error_that_says_why() -> None:
     names, before = [str(number) for number in range(50)], children()
     assert spread(int, names, 3) == list(range(50))
-    with pytest.raises(RuntimeError, match="a process that read files failed"):
+    with pytest.raises(ValueError, match="invalid literal"):
         spread(int, ["1", "x", "3"], 2)
-    assert "invalid literal" in capfd.readouterr().err
-
-    def killed(name: str) -> str:
-        if name == "7":
-            os.kill(os.getpid(), signal.SIGKILL)
-        return name
-
     with pytest.raises(DocumentError, match="was killed"):
-        spread(killed, names, 2)
+        spread(killed_at_7, names, 2)
     assert children() == before
 
 
-def test_a_process_that_is_ended_says_nothing_whatever_it_does(capfd: pytest.CaptureFixture[str]) -> None:
-    """As with a signal that comes in a callback of the import system, where Python ignores SystemExit."""
+def killed_at_7(name: str) -> str:
+    if name == "7":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return name
 
-    class Ended:
-        def __del__(self) -> None:
-            signal.raise_signal(signal.SIGTERM)
 
-    def ended(name: str) -> str:
-        Ended()
-        return name
+@pytest.mark.slow
+def test_a_killed_lint_leaves_no_process(folder: Path) -> None:
+    for number in range(100):
+        Path(f"{number}.slurm").write_text(SCRIPT * 20)
+    mark = f"sbatchgen-test-{os.getpid()}-killed"
+    call = [sys.executable, "-m", "sbatchgen", "lint", ".", "--no-shellcheck"]
+    process = subprocess.Popen(call, stdout=subprocess.DEVNULL, env=os.environ | {"MARK": mark})
 
-    with pytest.raises(RuntimeError, match="a process that read files failed"):
-        spread(ended, ["1"], 1)
-    assert capfd.readouterr().err == ""
+    def alive() -> list[Path]:
+        return [pid for pid in Path("/proc").glob("[0-9]*") if mark.encode() in environment(pid)]
+
+    until = time.monotonic() + 60
+    while process.poll() is None and len(alive()) < 3 and time.monotonic() < until:
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    while alive() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert alive() == []

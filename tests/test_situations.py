@@ -123,7 +123,7 @@ def serve() -> None:
     import matplotlib.backends.backend_agg
     import matplotlib.figure  # noqa: F401
 
-    import sbatchgen.lint.command
+    import sbatchgen.lint.call
     import sbatchgen.review.terminal
     import sbatchgen.runs.plot
     import sbatchgen.submit.local  # noqa: F401

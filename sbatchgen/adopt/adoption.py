@@ -20,7 +20,7 @@ from sbatchgen.finding import Finding
 from sbatchgen.inputs.search import bundled
 from sbatchgen.job.job import OLD_SLURM
 from sbatchgen.job.script import JobScript
-from sbatchgen.lint.command import TELLS_SECRETS
+from sbatchgen.lint.call import TELLS_SECRETS
 from sbatchgen.lint.linter import lint
 from sbatchgen.plan.plan import Plan
 from sbatchgen.render import exports

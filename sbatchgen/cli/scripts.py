@@ -53,26 +53,24 @@ from sbatchgen.errors import CommandLineError
 @click.option("--rules", is_flag=True, help="List all rules.")
 @click.option("--explain", multiple=True, metavar="RULES", help="Explain rules, as SB104.")
 def lint(
-    names: tuple[str, ...], *, rules: bool, explain: tuple[str, ...], mend: str | None, **given: Any
+    names: tuple[str, ...], *, rules: bool, explain: tuple[str, ...], mend: str | None, **flags: Any
 ) -> None:
     """Find mistakes in sbatch scripts.
 
     FILE is a script, a folder, a Markdown document with scripts in it, or - for stdin. Exit status: 3 if
     there is an error (see --fail-on) or a file that can't be read, else 0.
     """
-    from sbatchgen.lint import command
+    from sbatchgen.lint import call
 
     if rules:
-        put(command.table(), nl=False)
+        put(call.table(), nl=False)
         return
     if explain:
-        show_markdown(command.explanation(explain))
+        show_markdown(call.explanation(explain))
         return
     if not names:
         raise CommandLineError.of("no files", fix="name scripts or folders, or - for stdin")
-    outcome = command.run(
-        names, environment=os.environ, folder=here(), style=colored, mend=mend or "", **given
-    )
+    outcome = call.run(names, environment=os.environ, folder=here(), style=colored, mend=mend or "", **flags)
     print_bytes(outcome.change)  # for patch
     put(outcome.report, nl=False)
     for problem in outcome.problems:

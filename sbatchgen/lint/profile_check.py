@@ -1,7 +1,7 @@
 """A profile tried out: every mode in every partition, as `review` would have it.
 
-Only what the profile itself says is judged. What a user has to say besides (an account, a number of GPUs) is
-made up, or left alone.
+Only what the profile itself says is judged. What a user has to add (an account, a number of GPUs) is made up,
+or left alone.
 """
 
 from __future__ import annotations
@@ -26,55 +26,61 @@ from sbatchgen.plan.request import Request
 from sbatchgen.plan.resolve import resolve
 from sbatchgen.render.render import render_request
 from sbatchgen.rules.judge import check
+from sbatchgen.rules.retired import RETIRED, removal
 
 _MADE_UP = ("x", "1", "gpu:1", "true")  # for what a profile requires: the first that the option takes
 
 
 def findings(file: Path, places: Places) -> list[Finding]:
-    """What is wrong with a profile, each finding once.
+    """Return what is wrong with a profile, each finding once.
 
     Raises:
         DocumentError: It can't be read.
     """
     profile = checked(file)
-    found = [*_name(profile, file), *_setup(profile)]
+    every = [*_name(profile, file), *_policies(profile), *_setup(profile)]
     for mode in MODES:
         for partition in (*profile.value.partitions,) or (None,):
             plan = _plan(profile, mode, partition)
             about = check(plan, log_folders_made=True)
-            found += [one for one in about if one.problem.at.startswith(f"{file}:")]
-            found += _of_script(plan, profile, file, places)
-    return [*{one.problem: one for one in found}.values()]
+            every += [finding for finding in about if finding.problem.at.startswith(f"{file}:")]
+            every += _of_script(plan, profile, file, places)
+    return [*{finding.problem: finding for finding in every}.values()]
 
 
 def _name(profile: Document[Profile], file: Path) -> Iterator[Finding]:
-    """A warning if it has the name of a bundled profile, which reviews would show."""
+    """Warn if it has the name of a bundled profile, which reviews would show."""
     name, own = profile.value.name, bundled("profiles")
     if (own / f"{name}.yaml").is_file() and file.resolve().parent != own.resolve() and file.stem != name:
         what = f"name: '{name}' is the name of a bundled profile"
         yield Finding("warning", Problem(what, profile.places["name"], "give your cluster a name of its own"))
 
 
+def _policies(profile: Document[Profile]) -> Iterator[Finding]:
+    """Note each policy for a rule that was removed."""
+    for rule in sorted(RETIRED.intersection(profile.value.policies)):
+        at = profile.places.get(f"policies.{rule}", "")
+        yield Finding("info", Problem(removal(rule), at, "remove the policy"))
+
+
 def _setup(profile: Document[Profile]) -> Iterator[Finding]:
-    """An error if bash can't parse the lines of `setup`; they are not run."""
+    """Report lines of `setup` that bash can't parse; they are not run."""
     if not profile.value.setup or not shutil.which("bash"):
         return
     text = "\n".join(profile.value.setup)
-    read_only = subprocess.run(["bash", "-n"], input=text.encode(), capture_output=True, check=False)
-    if read_only.returncode:
-        said = read_only.stderr.decode("utf-8", "replace").splitlines()
-        what = f"setup: bash can't read it: {said[0].removeprefix('bash: ') if said else 'no'}"
+    parsed = subprocess.run(["bash", "-n"], input=text.encode(), capture_output=True, check=False)
+    if parsed.returncode:
+        message = parsed.stderr.decode("utf-8", "replace").partition("\n")[0].removeprefix("bash: ")
+        what = f"setup: bash can't read it: {message}"
         yield Finding("error", Problem(what, profile.places["setup"], "write whole commands, one a line"))
 
 
 def _plan(profile: Document[Profile], mode: str, partition: str | None) -> Plan:
-    """The plan of a mode in a partition, with a value for everything that the profile requires."""
-    values: dict[str, object] = {
-        f"options.{name}": parse_scalar(text, key_type(f"options.{name}"))
-        for name, text in required(profile.value).items()
+    """Plan a job of a mode in a partition, with a value for everything that the profile requires."""
+    texts = required(profile.value) | ({} if partition is None else {"partition": partition})
+    values = {
+        f"options.{name}": parse_scalar(text, key_type(f"options.{name}")) for name, text in texts.items()
     }
-    if partition is not None:
-        values["options.partition"] = parse_scalar(partition, key_type("options.partition"))
     flags = Layer(Level.COMMAND_LINE, values, dict.fromkeys(values, "made up"))
     return resolve(profile, [flags], mode_name=mode, name=mode)
 
@@ -85,7 +91,7 @@ def required(profile: Profile) -> dict[str, str]:
 
 
 def _made_up(key: str) -> str:
-    """What an option takes."""
+    """Return what an option takes."""
     for text in _MADE_UP[:-1]:
         try:
             parse_scalar(text, key_type(key))
@@ -96,17 +102,14 @@ def _made_up(key: str) -> str:
 
 
 def _of_script(plan: Plan, profile: Document[Profile], file: Path, places: Places) -> Iterator[Finding]:
-    """What is wrong in the lines of the script that the profile writes: `setup`, and its template."""
+    """Report what is wrong in the lines of the script that the profile writes: `setup`, and its template."""
     try:
         script = render_request(Request(plan=plan, places=places, profile_file=file))
     except SbatchgenError as error:
         yield from (Finding("error", problem) for problem in error.problems)
         return
-    if not plan.slurm:
-        return
     lines = script.split("\n")
-    for finding in lint_rendered(plan, script):
-        line = finding.place.line
-        if 0 < line <= len(lines) and lines[line - 1] in plan.profile.setup:
+    for finding in lint_rendered(plan, script) if plan.slurm else ():
+        if finding.place.line and lines[finding.place.line - 1] in plan.profile.setup:
             problem = finding.problem._replace(at=profile.places.get("setup", str(file)))
             yield finding._replace(problem=problem, place=NOWHERE, edits=())

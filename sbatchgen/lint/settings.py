@@ -17,6 +17,7 @@ from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint, rules
 from sbatchgen.lint.source import Source
 from sbatchgen.lint.suppression import is_known
+from sbatchgen.rules.retired import RETIRED
 from sbatchgen.sbatch.releases import RELEASES, line_of
 
 if TYPE_CHECKING:
@@ -31,16 +32,17 @@ class Settings:
     """What counts for all files of a call.
 
     Attributes:
-        profile: The cluster; None if nobody names one.
+        profile: The cluster, if one is named.
         slurm: The release that reads the scripts.
-        assumed: Whether nobody has named it.
+        assumed: Whether the release is a guess.
         folder: Where they would be submitted.
-        selected: The starts of ids of the rules that are wanted; none for all but the pedantic ones, which
+        selected: The starts of ids of the rules that are wanted; empty for all but the pedantic ones, which
             their whole id or ALL asks for.
         disabled: The starts of ids of those that are not.
         severity: Other severities, by the starts of ids.
         environment: That of the submission, where there is one.
         makes_log_folders: Whether the folders of logs are made before a script is submitted.
+        removed: The rules that flags or files name and that were removed.
     """
 
     profile: Profile | None
@@ -52,12 +54,12 @@ class Settings:
     severity: Mapping[str, Severity] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     makes_log_folders: bool = False
+    removed: tuple[str, ...] = ()
 
     def judged(self, finding: Finding) -> Finding | None:
-        """The finding with the severity that it has here; None if it is not wanted."""
-        if self.selected and ALL not in self.selected and not finding.rule.startswith(self.selected):
-            return None
-        if finding.rule.startswith(self.disabled):
+        """Return the finding with the severity that it has here; None if it is not wanted."""
+        wanted = not self.selected or ALL in self.selected or finding.rule.startswith(self.selected)
+        if not wanted or finding.rule.startswith(self.disabled):
             return None
         if finding.pedantic and not {ALL, finding.rule} & {*self.selected, *self.severity}:
             return None
@@ -66,7 +68,7 @@ class Settings:
 
 
 def findings_of(source: Source, settings: Settings, others: Sequence[Finding] = ()) -> list[Finding]:
-    """The findings of a script that are not turned off, with the lines and columns of its file."""
+    """Return the findings of a script that are not turned off, with the lines and columns of its file."""
     script = JobScript(
         file=source.file,
         text=source.text,
@@ -77,8 +79,8 @@ def findings_of(source: Source, settings: Settings, others: Sequence[Finding] = 
         folder=settings.folder,
         makes_log_folders=settings.makes_log_folders,
     )
-    found = map(settings.judged, lint(script, others))
-    return [source.moved(finding) for finding in found if finding is not None]
+    judged = map(settings.judged, lint(script, others))
+    return [source.moved(finding) for finding in judged if finding is not None]
 
 
 def settings_of(
@@ -89,39 +91,40 @@ def settings_of(
     select: Sequence[str] = (),
     disable: Sequence[str] = (),
 ) -> Settings:
-    """What flags and sbatchgen.yaml say; without a profile no cluster is known.
+    """Return what flags and sbatchgen.yaml say; without a profile no cluster is known.
 
     Raises:
         CommandLineError: A flag's value makes no sense.
         DocumentError: The profile or sbatchgen.yaml is wrong.
     """
-    project, written = _project(places)
-    said = project.lint
-    off = tuple(dict.fromkeys(one.upper() for one in said.disable))
-    severity = {start.upper(): value for start, value in said.severity.items()}
-    named = [(one, "lint.disable") for one in off]
-    named += [(start.upper(), f"lint.severity.{start}") for start in said.severity]
-    _refuse([(one, written.get(key, "")) for one, key in named if not is_known(one, rules())])
-    cluster = _profile(places, profile, project)
+    project, lines = _read_project(places)
+    off = {rule.upper(): lines.get("lint.disable", "") for rule in project.lint.disable}
+    severities = project.lint.severity
+    _refuse_unknown(off | {start.upper(): lines.get(f"lint.severity.{start}", "") for start in severities})
+    severity = {start.upper(): value for start, value in severities.items()}
+    cluster = _read_profile(places, profile, project)
     release = slurm or (cluster.slurm if cluster else None) or DEFAULT_SLURM
     try:
         line_of(release)
     except ValueError as error:
         fix = f"one of {', '.join(RELEASES)}"
         raise CommandLineError.of(f"Slurm {release} is not known here", at="--slurm", fix=fix) from error
+    selected, disabled = _ids(select, "--select"), (*off, *_ids(disable, "--disable"))
+    removed = RETIRED & {*selected, *disabled, *severity, *(cluster.policies if cluster else ())}
     return Settings(
         profile=cluster,
         slurm=release,
         folder=places.folder,
         assumed=not (slurm or (cluster and cluster.slurm)),
-        selected=ids(select, "--select", also=ALL),
-        disabled=(*off, *ids(disable, "--disable")),
+        selected=selected,
+        disabled=disabled,
         severity=severity,
+        removed=tuple(sorted(removed)),
     )
 
 
-def _project(places: Places) -> tuple[JobSpec, Mapping[str, str]]:
-    """What sbatchgen.yaml says, and where its keys are."""
+def _read_project(places: Places) -> tuple[JobSpec, Mapping[str, str]]:
+    """Return what sbatchgen.yaml says, and where its keys are."""
     if places.project is None:
         return JobSpec(), {}
     from sbatchgen.inputs.document import read  # YAML's reader is slow to load
@@ -130,8 +133,8 @@ def _project(places: Places) -> tuple[JobSpec, Mapping[str, str]]:
     return document.value, document.places
 
 
-def _profile(places: Places, named: str | None, project: JobSpec) -> Profile | None:
-    """The cluster, if one is named."""
+def _read_profile(places: Places, named: str | None, project: JobSpec) -> Profile | None:
+    """Return the cluster, if one is named."""
     name = named or places.environment.get("SBATCHGEN_PROFILE")
     if not name and project.profile and places.project:
         name = beside(places.project, project.profile)
@@ -139,7 +142,7 @@ def _profile(places: Places, named: str | None, project: JobSpec) -> Profile | N
 
 
 def checked(file: Path) -> Document[Profile]:
-    """A profile whose policies name rules that there are.
+    """Read a profile whose policies name rules that exist.
 
     Raises:
         DocumentError: It is wrong.
@@ -147,32 +150,37 @@ def checked(file: Path) -> Document[Profile]:
     from sbatchgen.inputs.document import read
 
     document = read(file, Profile)
-    named = document.value.policies
-    _refuse([(rule, document.places.get(f"policies.{rule}", "")) for rule in named if rule not in rules()])
+    _refuse_unknown(
+        {rule: document.places.get(f"policies.{rule}", "") for rule in document.value.policies}, whole=True
+    )
     return document
 
 
-def ids(texts: Iterable[str], flag: str, *, also: str = "") -> tuple[str, ...]:
-    """The starts of ids in the values of a flag, which may be the word `also`.
+def _ids(texts: Iterable[str], flag: str) -> tuple[str, ...]:
+    """Return the starts of ids in the values of a flag, or ALL.
 
     Raises:
         CommandLineError: No rule's id starts so.
     """
-    found = tuple(one.strip().upper() for text in texts for one in text.split(",") if one.strip())
-    for one in found:
-        if one != also and not is_known(one, rules()):
-            raise CommandLineError.of(f"no rule '{one}'", at=flag, fix=did_you_mean(one, rules()))
-    return found
+    ids = tuple(part.strip().upper() for text in texts for part in text.split(",") if part.strip())
+    for start in ids:
+        if (start, flag) != (ALL, "--select") and not is_known(start, rules()):
+            raise CommandLineError.of(f"no rule '{start}'", at=flag, fix=did_you_mean(start, rules()))
+    return ids
 
 
-def _refuse(unknown: Sequence[tuple[str, str]]) -> None:
-    """Complain of ids that no rule has, each with its place; of very many, the first."""
+def _refuse_unknown(ids: Mapping[str, str], *, whole: bool = False) -> None:
+    """Raise DocumentError for ids, by their places, that no rule has; of very many, for the first."""
+    known = {*rules(), *RETIRED}
+    unknown = [rule for rule in ids if rule not in known and (whole or not is_known(rule, known))]
     if not unknown:
         return
     from sbatchgen.inputs.nodes import MAX_SHOWN
 
-    shown = [(one[:LONGEST_ID], at) for one, at in unknown[:MAX_SHOWN]]
-    problems = [Problem(f"no rule '{one}'", at, did_you_mean(one, rules())) for one, at in shown]
-    if more := len(unknown) - len(shown):
+    problems = [
+        Problem(f"no rule '{rule[:LONGEST_ID]}'", ids[rule], did_you_mean(rule[:LONGEST_ID], rules()))
+        for rule in unknown[:MAX_SHOWN]
+    ]
+    if more := len(unknown) - len(problems):
         problems.append(Problem(f"and {more} more ids that no rule has"))
     raise DocumentError(problems)

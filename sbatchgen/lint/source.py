@@ -23,17 +23,17 @@ SCRIPTS = (".slurm", ".sbatch")  # names of scripts wherever they are
 PERHAPS = (".sh", ".bash", ".job", ".sub", ".cmd", "")  # of these, the files with directives
 DOCUMENTS = (".md", ".markdown")
 _DIRECTIVE = re.compile(rb"^#SBATCH", re.MULTILINE)
-# Fences of CommonMark, also within quotes and lists; the text behind backticks holds none.
+# Fences of CommonMark, also within quotes and lists; the text after backticks holds no backtick.
 _FENCE = re.compile(r"(?P<indent>[ \t>]*)(?P<mark>`{3,}(?=[^`]*$)|~{3,})[ \t]*(?P<language>[\w+.-]*)")
 _SHELL = ("", "bash", "sh", "shell", "zsh", "slurm", "sbatch", "console", "text")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A script and where it stands.
+    """A script and where it is.
 
     Attributes:
-        file: The file's name, as it was given.
+        file: The file's name, as the user wrote it.
         data: The script.
         line: The line of the file in which it starts, from 1.
         indents: Of an example of a document, the characters before each of its lines.
@@ -49,23 +49,27 @@ class Source:
         """The script; bytes that are not UTF-8 are surrogates."""
         return self.data.decode("utf-8", "surrogateescape")
 
+    def indent(self, number: int) -> int:
+        """How many characters of the document are before a line of the script, counted from 0."""
+        return self.indents[number] if 0 <= number < len(self.indents) else 0
+
     def moved(self, finding: Finding) -> Finding:
-        """The finding with its place in the file; without edits in a document."""
+        """Return the finding with its place in the file; without edits in a document."""
         if not self.indents:
             return finding
         old = finding.place
-        at = self.indents[old.line - 1] if 0 < old.line <= len(self.indents) else 0
+        at = self.indent(old.line - 1)
         line, column = old.line + self.line - 1, old.column + at
         place = Place(f"{self.file}:{line}:{column}", line, column, old.end + at if old.end else 0)
         return finding._replace(place=place, problem=finding.problem._replace(at=place.text), edits=())
 
 
 def files(names: Sequence[str], complain: Callable[[Problem], None]) -> Iterator[str]:
-    """The files that these names stand for, each once; of a folder, the scripts in it at any depth, by name.
+    """Yield the files of these names, each once; of a folder, the scripts in it at any depth, by name.
 
     Args:
         names: Files, folders, or - for stdin.
-        complain: Is told of folders that can't be read.
+        complain: Called with a problem for each folder that can't be read.
     """
     seen: set[str] = set()
     for name in names:
@@ -107,7 +111,7 @@ def _has_directives(path: str) -> bool:
 
 
 def sources(name: str) -> list[Source]:
-    """The scripts of a file: one, or those of a Markdown document.
+    """Read the scripts of a file: one, or those of a Markdown document.
 
     Raises:
         DocumentError: It can't be read, is not a regular file, or is too large for a script.
@@ -117,11 +121,7 @@ def sources(name: str) -> list[Source]:
 
 
 def whole(name: str) -> Source:
-    """A file as a script, whatever its name.
-
-    Raises:
-        DocumentError: It can't be read, is not a regular file, or is too large for a script.
-    """
+    """Read a file as a script, whatever its name; raises DocumentError as `sources` does."""
     shown = "<stdin>" if name == STDIN else name
     try:
         limit = MAX_BYTES + 1
@@ -136,28 +136,28 @@ def whole(name: str) -> Source:
 
 
 def _examples(document: Source) -> Iterator[Source]:
-    """The fenced blocks of a document that hold directives; one that is not closed goes to its end."""
+    """Yield the fenced blocks of a document that hold directives; an open one ends with the document."""
     opened: re.Match[str] | None = None
     start = 0
     block: list[str] = []
     # Carriage returns at the ends of a document's lines are the document's, not the script's.
-    lines = document.text.replace("\r\n", "\n").split("\n")
-    for number, line in enumerate(lines, start=1):
-        match = _FENCE.match(line)
+    lines = document.text.replace("\r\n", "\n").removesuffix("\n").split("\n")
+    for number, line in enumerate([*lines, None], start=1):
+        match = _FENCE.match(line) if line is not None else None
         if opened is None:
             if match:
                 opened, start, block = match, number + 1, []
-        elif match and match["mark"].startswith(opened["mark"]) and not line[match.end("mark") :].strip():
+        elif line is None or (
+            match and match["mark"].startswith(opened["mark"]) and not line[match.end("mark") :].strip()
+        ):
             yield from _example(document.file, block, start, opened)
             opened = None
         else:
             block.append(line)
-    if opened is not None:
-        yield from _example(document.file, block[:-1] if block and not block[-1] else block, start, opened)
 
 
 def _example(name: str, block: Sequence[str], start: int, opened: re.Match[str]) -> Iterator[Source]:
-    """The script of a block, if it is one. Where it leaves the `#!` out, that is put before it."""
+    """Yield the script of a block, if it is one; a missing `#!` is put before it."""
     if opened["language"].lower() not in _SHELL:
         return
     indents = [_indent(line, len(opened["indent"])) for line in block]
@@ -171,6 +171,6 @@ def _example(name: str, block: Sequence[str], start: int, opened: re.Match[str])
 
 
 def _indent(line: str, width: int) -> int:
-    """How much of a line stands before the script: as much as before the fence, or as there is."""
+    """Return how much of a line is before the script: as much as before the fence, or as there is."""
     before = line[:width]
     return len(before) if not before.strip(" \t>") else len(before) - len(before.lstrip(" \t>"))

@@ -1,21 +1,20 @@
 """Findings that a script's author has seen and wants: comments that turn rules off, and rules about them.
 
 #SBATCH --time=24   # sbatchgen: disable=SB127      this line
-# sbatchgen: disable=SB309,SB311                    what stands after it, with the lines that it goes on in
-# sbatchgen: disable-file=SB4                       the whole script; SB4 stands for all of SB4xx
+# sbatchgen: disable=SB309,SB311                    the next line, with its continuations
+# sbatchgen: disable-file=SB4                       the whole script; SB4 means all of SB4xx
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from sbatchgen.errors import did_you_mean
 from sbatchgen.finding import Finding, Place
-from sbatchgen.rules.rule import Hit, Rule, Rules
+from sbatchgen.rules.retired import RETIRED, removal
+from sbatchgen.rules.rule import Hit, Rules
 
 _COMMENT = re.compile(
     r"(?:^|(?<=\s))#[ \t]*sbatchgen:[ \t]*(?P<kind>[A-Za-z-]+)=(?P<rules>\w+(?:[ \t]*,[ \t]*\w+)*)?"
@@ -24,6 +23,7 @@ _NAME = re.compile(r"\w+")
 _OTHERS = re.compile(r"[ \t]*#[ \t]*(?:sbatchgen|shellcheck)\b")
 KINDS = ("disable", "disable-file")
 SHELLCHECK = re.compile(r"SC\d{1,4}")
+_FILE = (0, 0)  # the lines of a comment for the whole script
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,17 +31,15 @@ class Suppression:
     """A rule that a comment turns off.
 
     Attributes:
-        rule: The rule's id, or the start of it; empty where the comment is none that is known.
+        rule: The rule's id, or the start of it; empty if the comment names no rule.
         kind: The word before the equals sign.
-        first: The first line that it counts for; 0 is the whole script.
-        last: The last line.
+        lines: The first and the last line that it counts for.
         at: Where the rule is named.
     """
 
     rule: str
     kind: str
-    first: int
-    last: int
+    lines: tuple[int, int]
     at: Place
 
 
@@ -55,9 +53,9 @@ class Applied:
         rules: The ids of all rules.
     """
 
-    comments: tuple[Suppression, ...]
-    idle: tuple[Suppression, ...]
-    rules: tuple[str, ...]
+    comments: Sequence[Suppression]
+    idle: Sequence[Suppression]
+    rules: Sequence[str]
 
 
 RULES: Rules[Applied] = Rules()
@@ -65,57 +63,58 @@ RULES: Rules[Applied] = Rules()
 
 @RULES.add("SB001", "info", "a comment for sbatchgen that names no rule")
 def _unknown(applied: Applied) -> Iterator[Hit]:
-    for one in applied.comments:
-        if one.kind not in KINDS:
-            what = f"'sbatchgen: {one.kind}=' is unknown: no rule is turned off"
-            yield Hit(one.at, what, "write # sbatchgen: disable=SB127, or disable-file=SB127")
-        elif not one.rule:
-            yield Hit(one.at, f"{one.kind}= names no rule", f"write # sbatchgen: {one.kind}=SB127")
-        elif not is_known(one.rule, applied.rules):
-            yield Hit(one.at, f"there is no rule {one.rule}", did_you_mean(one.rule, applied.rules))
+    for comment in applied.comments:
+        kind, rule = comment.kind, comment.rule
+        if kind not in KINDS:
+            what = f"'sbatchgen: {kind}=' is unknown: no rule is turned off"
+            yield Hit(comment.at, what, "write # sbatchgen: disable=SB127, or disable-file=SB127")
+        elif not rule:
+            yield Hit(comment.at, f"{kind}= names no rule", f"write # sbatchgen: {kind}=SB127")
+        elif rule in RETIRED:
+            yield Hit(comment.at, removal(rule), "remove it from the comment")
+        elif not is_known(rule, applied.rules):
+            yield Hit(comment.at, f"there is no rule {rule}", did_you_mean(rule, applied.rules))
 
 
 @RULES.add("SB002", "info", "a comment that turns off nothing")
 def _idle(applied: Applied) -> Iterator[Hit]:
-    for one in applied.idle:
-        yield Hit(one.at, f"{one.rule} finds nothing where this comment turns it off", "remove the comment")
-
-
-def _found(rule: Rule[Applied], applied: Applied) -> Iterator[Finding]:
-    return (rule.finding(hit) for hit in rule.check(applied))
+    for comment in applied.idle:
+        what = f"{comment.rule} finds nothing where this comment turns it off"
+        yield Hit(comment.at, what, "remove the comment")
 
 
 def is_known(start: str, rules: Iterable[str]) -> bool:
-    """Whether this is the id of one of these rules or of shellcheck's, or the start of one."""
-    return start == "SC" or SHELLCHECK.fullmatch(start) is not None or _is_of(start, rules)
+    """Whether a rule's id starts so: of these rules, the removed ones or shellcheck's."""
+    of_shellcheck = start == "SC" or SHELLCHECK.fullmatch(start) is not None
+    return of_shellcheck or _starts_id(start, (*rules, *RETIRED))
 
 
-def _is_of(start: str, rules: Iterable[str]) -> bool:
+def _starts_id(start: str, rules: Iterable[str]) -> bool:
     return bool(start) and any(rule.startswith(start) for rule in rules)
 
 
-def suppressions(file: str, lines: Sequence[str]) -> Iterator[Suppression]:
-    """Those of a script's lines."""
-    following = (0, 0)
+def find_suppressions(file: str, lines: Sequence[str]) -> Iterator[Suppression]:
+    """Yield those of a script's lines."""
+    following = _FILE
     for number, line in enumerate(lines, start=1):
         match = _COMMENT.search(line) if "sbatchgen:" in line else None
         if not match:
             continue
-        first, last = number, number
+        covered = (number, number)
         if match["kind"] == "disable-file":
-            first, last = 0, 0
+            covered = _FILE
         elif not line[: match.start()].strip():
             if following[0] <= number:  # else it is one of several before the same line
-                following = _following(lines, number)
-            first, last = following
-        names = list(_NAME.finditer(line, match.start("rules"), match.end("rules"))) if match["rules"] else []
-        for start, end, name in [(one.start(), one.end(), one[0]) for one in names] or [(*match.span(), "")]:
+                following = _next_command(lines, number)
+            covered = following
+        names = list(_NAME.finditer(line, *match.span("rules"))) if match["rules"] else []
+        for start, end, name in [(*name.span(), name[0]) for name in names] or [(*match.span(), "")]:
             at = Place(f"{file}:{number}:{start + 1}", number, start + 1, end + 1)
-            yield Suppression(rule=name.upper(), kind=match["kind"], first=first, last=last, at=at)
+            yield Suppression(rule=name.upper(), kind=match["kind"], lines=covered, at=at)
 
 
-def _following(lines: Sequence[str], number: int) -> tuple[int, int]:
-    """The next line that is not a linter's comment, and the last of its continuations."""
+def _next_command(lines: Sequence[str], number: int) -> tuple[int, int]:
+    """Return the next line that is not a linter's comment, and the last of its continuations."""
     first = number + 1
     while first <= len(lines) and _OTHERS.match(lines[first - 1]):
         first += 1
@@ -125,21 +124,10 @@ def _following(lines: Sequence[str], number: int) -> tuple[int, int]:
     return first, last
 
 
-def _what(one: Suppression) -> tuple[int, int, str]:
-    """What a comment turns off: the first line, the last, and the rule."""
-    return one.first, one.last, one.rule
-
-
-def settled(
-    findings: Sequence[Finding],
-    file: str,
-    lines: Sequence[str],
-    *,
-    rules: Sequence[str],
-    certain: bool,
-    kept: Callable[[str, Callable[[], Iterable[Finding]]], Iterable[Finding]],
+def apply_suppressions(
+    findings: Sequence[Finding], file: str, lines: Sequence[str], *, rules: Sequence[str], certain: bool
 ) -> list[Finding]:
-    """The findings that no comment turns off, and what is wrong with the comments.
+    """Return the findings that no comment turns off, and what is wrong with the comments.
 
     Args:
         findings: All findings of a script.
@@ -148,26 +136,27 @@ def settled(
         rules: The ids of all rules.
         certain: Whether a comment that turns nothing off has no use: not where the cluster is unknown, for a
             rule that compares with it is silent then.
-        kept: Gives what a rule finds, by its id and a function, also where it raises.
     """
-    comments = tuple(suppressions(file, lines))
-    if not comments:
-        return list(findings)
-    known = {_what(one) for one in comments if one.kind in KINDS and one.rule}
-    spans = sorted({(first, last) for first, last, _ in known if first < last})  # none meets another
-    used: set[tuple[int, int, str]] = set()
+    comments = list(find_suppressions(file, lines))
+    starts: dict[tuple[int, int], set[str]] = {}  # of ids that are turned off, by the lines
+    for comment in comments:
+        if comment.kind in KINDS:
+            starts.setdefault(comment.lines, set()).add(comment.rule)
+    ranges = (covered for covered in starts if covered[0] < covered[1])  # which do not overlap
+    around = {line: covered for covered in ranges for line in range(covered[0], covered[1] + 1)}
+    used: set[tuple[tuple[int, int], str]] = set()
 
     def is_kept(finding: Finding) -> bool:
         line, rule = finding.place.line, finding.rule
-        around = spans[max(0, bisect_right(spans, (line + 1,)) - 1) :][:1]
-        places = [(0, 0), (line, line), *(span for span in around if span[0] <= line <= span[1])]
-        starts = [rule[:end] for end in range(1, len(rule) + 1)]
-        covering = {(*place, start) for place in places for start in starts} & known
+        matching = {rule[:end] for end in range(1, len(rule) + 1)}
+        places = {_FILE, (line, line), around.get(line, _FILE)}
+        covering = {(covered, start) for covered in places for start in matching & starts.get(covered, set())}
         used.update(covering)
         return not covering
 
     left = [finding for finding in findings if is_kept(finding)]
-    idle = [one for one in comments if certain and _what(one) not in used and _is_of(one.rule, rules)]
-    applied = Applied(comments=comments, idle=tuple(idle), rules=tuple(rules))
-    about = [one for rule in RULES for one in kept(rule.id, partial(_found, rule, applied))]
+    unused = (comment for comment in comments if certain and (comment.lines, comment.rule) not in used)
+    idle = [comment for comment in unused if _starts_id(comment.rule, rules)]
+    applied = Applied(comments=comments, idle=idle, rules=rules)
+    about = (rule.finding(hit) for rule in RULES for hit in rule.check(applied))
     return [*left, *filter(is_kept, about)]

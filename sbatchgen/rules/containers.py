@@ -1,4 +1,4 @@
-"""Images, mounts, and what gets into a container: SB501 to SB517.
+"""Images, mounts, and what gets into a container.
 
 What pyxis takes and refuses: its README and args.c (0.24). Apptainer: its user documentation (1.3), pages
 "Bind Paths and Mounts", "Environment and Metadata", "GPU Support" and "Build Environment".
@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from sbatchgen.bash.tools import SHELLS
 from sbatchgen.finding import Place
 from sbatchgen.job.containers import IMAGE_FILE, PULLED, Container
 from sbatchgen.job.script import JobScript
@@ -24,13 +23,8 @@ GPU_FLAGS = frozenset(("nv", "rocm", "nvccli", "intel-hpu"))
 GPU_VARIABLES = frozenset(
     f"{tool}_{flag}" for tool in ("APPTAINER", "SINGULARITY") for flag in ("NV", "ROCM")
 )
-CACHES = frozenset(("APPTAINER_CACHEDIR", "SINGULARITY_CACHEDIR"))
-NODE_DISKS = ("/tmp/", "/var/tmp/", "/dev/shm/")  # noqa: S108 - that is what is warned of
-SHARED = ("/scratch", "/data", "/datasets", "/lustre", "/gpfs", "/project", "/projects", "/work", "/nfs")
-MANAGED = frozenset(("srun", "scontrol", "sbatch", "squeue", "sacct", "sinfo", "scancel"))
 _AMD = re.compile(r"\b(?:rocm|ROCR_|HIP_|MIOPEN|HSA_|MI[123]\d\dX?\b|lumi)", re.IGNORECASE)
 _EXPANSION = re.compile(r"\$\{[^{}]*\}")
-_BRACES = re.compile(r"\$\{(\w+)\}")
 
 
 def _sets(script: JobScript) -> frozenset[str]:
@@ -60,30 +54,13 @@ def _has_pyxis(script: JobScript) -> Iterator[Hit]:
             yield Hit(container.options[name][1], what, fix)
 
 
-@RULES.add("SB503", "warning", "an image where --container wants an OCI bundle")
-def _bundle(script: JobScript) -> Iterator[Hit]:
-    given = [(script.option("container"), script.at_option("container"))]
-    if "--container" in script.text:
-        options = (
-            tool.option("container")
-            for launch in script.launches
-            for tool in launch.tools
-            if tool.name == "srun"
-        )
-        given += [(option.value or "", script.at_word(option.word)) for option in options if option]
-    for value, at in given:
-        if IMAGE_FILE.search(value) or "#" in value or "://" in value:
-            what = f"--container={value}: this option wants the folder of an OCI bundle, not an image"
-            yield Hit(at, what, f"with pyxis: --container-image={value}")
-
-
 @RULES.add("SB504", "warning", "a container without access to the GPUs")
 def _sees_gpus(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     if not (resources.gpu_count or resources.shards):
         return
-    containers = [one for one in script.containers if not one.pyxis]
-    if any(GPU_FLAGS & one.options.keys() for one in containers) or GPU_VARIABLES & _sets(script):
+    containers = [container for container in script.containers if not container.pyxis]
+    if any(GPU_FLAGS & container.options.keys() for container in containers) or GPU_VARIABLES & _sets(script):
         return
     if _AMD.search(script.text):  # whose devices are those of /dev, which containers have
         return
@@ -107,10 +84,6 @@ def _image_is_there(script: JobScript) -> Iterator[Hit]:
                 f"image '{image}' does not exist here",
                 "prepare it (sbatchgen image), or fix the path",
             )
-        elif image.startswith(NODE_DISKS) and not _image_made(script):
-            what = f"the image '{image}' is on the disk of one machine: the nodes of the job have their own "
-            what += "disks"
-            yield Hit(container.at, what, "put it on a file system that all nodes share")
 
 
 def _image_made(script: JobScript) -> bool:
@@ -210,64 +183,6 @@ def _of_apptainer(item: str) -> str:
     return ""
 
 
-@RULES.add("SB509", "warning", "a folder that is not mounted in the container")
-def _mounted(script: JobScript) -> Iterator[Hit]:
-    directives = script.option("container-mounts")
-    for container in script.containers:
-        values = container.several.get("container-mounts" if container.pyxis else "bind", ())
-        if not any("$(" in value for value in values):
-            for item in ",".join(values).split(","):
-                source = item.partition(":")[0]
-                if _is_missing(script, source):
-                    at = container.options["container-mounts" if container.pyxis else "bind"][1]
-                    yield Hit(at, f"'{source}' does not exist here", "create it, or fix the path")
-        if container.pyxis and container.command and container.trains and container.image:
-            values = values or ((directives,) if directives else ())
-            yield from _unmounted(script, container, values)
-
-
-def _unmounted(script: JobScript, container: Container, values: tuple[str, ...]) -> Iterator[Hit]:
-    """A finding for each argument of a trainer with a shared folder that is not mounted."""
-    items = [_plain(item) for value in values for item in value.split(",")]
-    targets = [[*item.split(":"), ""][1] or item.partition(":")[0] for item in items]
-    if any(target.startswith("$") or "$(" in target for target in targets):
-        return
-    program = container.inside[-1]
-    for word in program.rest:
-        path = _plain(program.body.text_of(word).rpartition("=")[2])
-        if not path.startswith(tuple(f"{folder}/" for folder in SHARED)):
-            continue
-        if not any(path == target or path.startswith(target.rstrip("/") + "/") for target in targets):
-            what = f"'{path}' is a path of the cluster that is not mounted in the container"
-            top = "/".join(path.split("/")[:3])
-            yield Hit(script.at_word(word), what, f"--container-mounts={top}:{top}")
-
-
-def _plain(text: str) -> str:
-    return _BRACES.sub(r"$\1", text)
-
-
-@RULES.add("SB510", "warning", "a container without the environment of its task", pedantic=True)
-def _environment(script: JobScript) -> Iterator[Hit]:
-    resources = script.resources
-    if not resources.gpu_count and resources.nodes * resources.tasks_per_node < 2:
-        return
-    if "APPTAINERENV_" in script.text or "SINGULARITYENV_" in script.text:  # passed on one by one
-        return
-    for container in script.containers:
-        flag = next((name for name in ("cleanenv", "containall") if name in container.options), "")
-        if (
-            container.pyxis
-            or not flag
-            or not container.trains
-            or {"env", "env-file"} & container.options.keys()
-        ):
-            continue
-        what = f"--{flag} removes SLURM_*, MASTER_* and CUDA_VISIBLE_DEVICES: each process finds no rank, "
-        what += "and may use another job's GPU"
-        yield Hit(container.options[flag][1], what, "remove it, or export APPTAINERENV_NAME=VALUE for each")
-
-
 @RULES.add("SB511", "info", "Python packages of the home folder in the container")
 def _home(script: JobScript) -> Iterator[Hit]:
     inside = {"no-home", "contain", "containall"}
@@ -287,47 +202,6 @@ def _isolated(container: Container) -> bool:
     )
 
 
-@RULES.add("SB512", "info", "Apptainer's cache in the home folder")
-def _cache(script: JobScript) -> Iterator[Hit]:
-    if CACHES & _sets(script):
-        return
-    what = "Apptainer caches downloads in ~/.apptainer/cache: many gigabytes of the home folder"
-    fix = "export APPTAINER_CACHEDIR=/scratch/$USER/apptainer"
-    for container in script.containers:
-        if not container.pyxis and container.registry:
-            yield Hit(container.at, what, fix)
-    for command in script.named("apptainer", "singularity"):
-        words = [word.value or word.text for word in command.words[1:]]
-        if words[:1] in (["pull"], ["build"]) and any(map(PULLED.match, words)):
-            yield Hit(script.at_word(command), what, fix)
-
-
-@RULES.add("SB514", "warning", "Slurm commands inside a container")
-def _script_inside(script: JobScript) -> Iterator[Hit]:
-    if "container-image" in script.options or "container-name" in script.options:
-        name = "container-image" if "container-image" in script.options else "container-name"
-        found = next(iter(script.named(*sorted(MANAGED))), None)
-        if found:
-            what = f"#SBATCH --{name} starts the whole script in the container: {found.name} in line "
-            what += f"{found.line} is not available in it"
-            yield Hit(name, what, f"give --{name} to srun instead")
-        return
-    for container in script.containers:
-        if container.image and (name := _managed_inside(container)):
-            what = f"{name} runs in the container, which does not have Slurm's commands"
-            yield Hit(container.at, what, f"call {name} before, and pass the answer in a variable")
-
-
-def _managed_inside(container: Container) -> str:
-    """The first of Slurm's commands that the container runs."""
-    for before, tool in zip(container.inside, container.inside[1:], strict=False):
-        command = before.option("command") if before.name in SHELLS else None
-        if command and command.value is not None:  # else a substitution in it may be made outside
-            names = [command.name for command in tool.body.commands]
-            return next((name for name in names if name in MANAGED), "")
-    return next((tool.name for tool in container.inside if tool.name in MANAGED), "")
-
-
 @RULES.add("SB515", "info", "a named container that later jobs reuse")
 def _named(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
@@ -336,28 +210,3 @@ def _named(script: JobScript) -> Iterator[Hit]:
             what = f"the container '{name}' may stay on the node: a later job that names it gets its old "
             what += f"image, not '{container.image}'"
             yield Hit(at, what, f"--container-name={name.partition(':')[0]}-$SLURM_JOB_ID, or no name")
-
-
-@RULES.add("SB516", "warning", "container options without an image")
-def _no_image(script: JobScript) -> Iterator[Hit]:
-    if "PYXIS_CONTAINER_" in script.text or "container-image" in script.options:
-        return
-    for container in script.containers:
-        if not container.pyxis or {"container-image", "container-name"} & container.options.keys():
-            continue
-        name, (_, at) = next(iter(container.options.items()))
-        if name.startswith("no-"):
-            continue
-        what = f"--{name} without --container-image: pyxis ignores it, and the command runs on the node "
-        what += "itself"
-        yield Hit(at, what, "add --container-image=/path/image.sqsh")
-
-
-@RULES.add("SB517", "info", "a container with little shared memory")
-def _contained(script: JobScript) -> Iterator[Hit]:
-    for container in script.containers:
-        flag = next((name for name in ("contain", "containall") if name in container.options), "")
-        if not container.pyxis and flag and container.trains:
-            what = f"--{flag} gives the container a small /dev/shm, where DataLoader workers may die of a "
-            what += "bus error, and a home and a /tmp that are deleted with it"
-            yield Hit(container.options[flag][1], what, "--no-home, or --bind /dev/shm beside it")

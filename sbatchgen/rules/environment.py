@@ -1,4 +1,4 @@
-"""What the body finds and sets around the programs it starts: SB401 to SB420, and SB808.
+"""What the body finds and sets around the programs it starts.
 
 Sources: sbatch(1), srun(1) and the FAQ of Slurm; the environment variables of NCCL's and PyTorch's
 documentation; bash(1) and execve(2).
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Container, Iterator
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from sbatchgen.finding import Edit
@@ -26,9 +25,7 @@ if TYPE_CHECKING:
 
 RULES: Rules[JobScript] = Rules()
 
-LONG_S = 3600  # from here on somebody waits for what a program says
-FEW_FILES = 1024
-LITTLE_LOCKED_KIB = 65536
+LONG_S = 3600  # from here on people wait for a program's output
 _PATHS = frozenset(("dirname", "realpath", "readlink", "cd"))
 _NEEDED = {
     "SLURM_CPUS_PER_TASK": ("cpus-per-task",),
@@ -53,7 +50,6 @@ _WORKERS = re.compile(r"--(?:data-?loader[-_])?(?:num[-_])?workers|-j")
 _KEPT = re.compile(r"--(?:ckpt|checkpoint|checkpoints|output|save|results?)[-_]?(?:dir|path|folder)?")
 _LOCAL = re.compile(r"/(?:tmp|dev/shm|var/tmp)(?:/|$)|\$\{?(?:SLURM_)?TMPDIR\b")
 _COPIES = frozenset(("cp", "rsync", "mv", "tar", "scp", "rclone", "sgather", "zip"))
-_ITEM_OF_LIST = re.compile(r"[A-Z_][A-Z0-9_]*\*?", re.ASCII)
 
 
 @RULES.add("SB401", "warning", "the folder of Slurm's copy of the script")
@@ -89,8 +85,8 @@ def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
         return
     if "SLURM_EXPORT_ENV" in script.assigned:
         return
-    given = any(one.exported for one in script.body.sets) or script.named(*PREPARES, "conda", "spack")
-    if not given:
+    exported = any(assignment.exported for assignment in script.body.sets)
+    if not exported and not script.named(*PREPARES, "conda", "spack"):
         return  # the script sets nothing that could be lost
     for launch in script.steps:
         if launch.step is None or launch.step.option("export"):
@@ -110,15 +106,17 @@ def _threads_fit(script: JobScript) -> Iterator[Hit]:
         if not cpus or (launch.step is None and script.resources.tasks_per_node > 1):
             continue  # the batch shell has the CPUs of all tasks of its node
         has = f"a task has {counted(cpus, 'CPU')}"
-        given = [
-            one for one in script.body.sets if one.name == "OMP_NUM_THREADS" and one.at < launch.command.end
+        settings = [
+            assignment
+            for assignment in script.body.sets
+            if assignment.name == "OMP_NUM_THREADS" and assignment.at < launch.command.end
         ]
         count = launch.workers or 1
-        threads = _small((given[-1].value or "") if given else "")
+        threads = _small((settings[-1].value or "") if settings else "")
         if threads * count > cpus:
             many = f"{count} processes with {threads} threads each" if count > 1 else f"{threads} threads"
             fix = f"OMP_NUM_THREADS={max(1, cpus // count)}, or --cpus-per-task={threads * count}"
-            place = script.at_start(given[-1])
+            place = script.at_start(settings[-1])
             yield Hit(place, f"OMP_NUM_THREADS={threads}: {many}, but {has}", fix)
         for name, word, value in _arguments(launch):
             workers = _small(value) if _WORKERS.fullmatch(name) else 0
@@ -141,34 +139,17 @@ def _variables_set(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at_start(use), what, fix)
 
 
-@RULES.add("SB409", "warning", "a network interface that the cluster does not use", about_fit=True)
-def _interfaces_known(script: JobScript) -> Iterator[Hit]:
-    network = script.profile.network
-    known = {
-        "NCCL_SOCKET_IFNAME": network.nccl_socket_ifname,
-        "GLOO_SOCKET_IFNAME": network.gloo_socket_ifname,
-    }
-    for one, value in _settings(script, known):
-        used = str(known[one.name] or "")
-        if not used or used[0] in "^=" or value[:1] in "^=":
-            continue
-        names = [name for name in value.split(",") if name]
-        if names and not any(a.startswith(b) or b.startswith(a) for a in names for b in used.split(",") if b):
-            what = f"{one.name}={value}, but nodes of cluster '{script.profile.name}' communicate over {used}"
-            yield Hit(script.at_start(one), what, f"{one.name}={used}")
-
-
 @RULES.add("SB410", "warning", "a setting for debugging that makes training slow")
 def _debugging(script: JobScript) -> Iterator[Hit]:
     site = {str(name): str(value) for name, value in script.profile.env.items()}
     of_aws = "FI_PROVIDER" in script.text or "efa" in script.text.lower()  # which uses no InfiniBand
-    for one, value in _settings(script, _SLOW):
-        if not (one.exported or one.prefix) or (of_aws and one.name.startswith("NCCL_IB")):
+    for setting, value in _settings(script, _SLOW):
+        if not (setting.exported or setting.prefix) or (of_aws and setting.name.startswith("NCCL_IB")):
             continue
-        if value.upper() in _SLOW[one.name] and site.get(one.name) != value:
-            what = f"{one.name}={value} is for debugging and slows training down"
-            often = "info" if one.name.endswith("_DISABLE") else None  # some machines need it
-            yield Hit(script.at_start(one), what, "remove it when you have found the error", often)  # type: ignore[arg-type]
+        if value.upper() in _SLOW[setting.name] and site.get(setting.name) != value:
+            what = f"{setting.name}={value} is for debugging and slows training down"
+            often = "info" if setting.name.endswith("_DISABLE") else None  # some machines need it
+            yield Hit(script.at_start(setting), what, "remove it when you have found the error", often)  # type: ignore[arg-type]
 
 
 @RULES.add("SB411", "warning", "a first line with a shell that can't read the script", pedantic=True)
@@ -188,9 +169,9 @@ def _shell_of_script(script: JobScript) -> Iterator[Hit]:
     if script.body.language not in ("sh", "dash"):
         return
     for command in script.body.commands:
-        found = _of_bash(command)
-        if found:
-            what = f"{found} works in bash only: where /bin/sh is dash, as in Debian and Ubuntu, it is an "
+        feature = _of_bash(command)
+        if feature:
+            what = f"{feature} works in bash only: where /bin/sh is dash, as in Debian and Ubuntu, it is an "
             what += "error"
             line = " ".join(["#!/bin/bash", *words[1:]])
             edits = (Edit(1, 1, len(first) + 1, line),) if words[0] in ("/bin/sh", "/usr/bin/sh") else ()
@@ -253,78 +234,16 @@ def _old_names(script: JobScript) -> Iterator[Hit]:
         )
 
 
-@RULES.add("SB415", "warning", "a ulimit that is too low for training")
-def _limits_raised(script: JobScript) -> Iterator[Hit]:
-    for command in script.named("ulimit") if script.trainings else ():
-        words = command.arguments
-        if len(words) < 2 or not re.fullmatch(r"\d{1,12}", words[-1], re.ASCII):
-            continue
-        letters, limit = "".join(words[:-1]), int(words[-1])
-        if "n" in letters and limit <= FEW_FILES:
-            what = f"a limit of {limit} open files is low: data loading workers fail with 'Too many open "
-            what += "files'"
-            yield Hit(script.at_word(command), what, "ulimit -n 65536")
-        elif "l" in letters and limit <= LITTLE_LOCKED_KIB:
-            what = f"{limit} KiB of locked memory is too little for InfiniBand (ibv_reg_mr fails)"
-            yield Hit(script.at_word(command), what, "ulimit -l unlimited")
-
-
-@RULES.add("SB416", "warning", "a script that sets Slurm's own variables")
-def _own_variables(script: JobScript) -> Iterator[Hit]:
-    for one in script.body.sets:
-        option = _OPTIONS_OF_SRUN.get(one.name)
-        kept = one.word is not None and one.name in one.word.variables  # as in NAME=${NAME:-1}
-        if option is None or one.by == "unset" or one.context.branch or kept:
-            continue
-        if not one.exported and option not in script.options:  # else Slurm has exported it
-            continue
-        if option == "cpus-per-task":
-            what = f"Slurm sets {one.name} itself: srun 22.05 and 23.02 ignore another value, and later "
-            what += "ones may refuse it"
-        else:
-            what = f"srun reads {one.name} as --{option}: its steps then differ from the job"
-        yield Hit(script.at_start(one), what, f"srun --{option}=N, or another name for your variable")
-
-
-_OPTIONS_OF_SRUN = {
-    "SLURM_CPUS_PER_TASK": "cpus-per-task",
-    "SLURM_NTASKS": "ntasks",
-    "SLURM_NPROCS": "ntasks",
-    "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
-    "SLURM_NNODES": "nodes",
-    "SLURM_JOB_NUM_NODES": "nodes",
-    "SLURM_JOB_ID": "jobid",
-    "SLURM_GPUS": "gpus",
-    "SLURM_GPUS_PER_NODE": "gpus-per-node",
-    "SLURM_GPUS_PER_TASK": "gpus-per-task",
-    "SLURM_MEM_PER_NODE": "mem",
-}
-
-
 @RULES.add("SB417", "warning", "a GLOO_SOCKET_IFNAME that gloo can't use")
 def _gloo_interface(script: JobScript) -> Iterator[Hit]:
-    for one, value in _settings(script, ("GLOO_SOCKET_IFNAME",)):
+    for setting, value in _settings(script, ("GLOO_SOCKET_IFNAME",)):
         if value[:1] in ("^", "="):
             what = f"gloo takes no ^ or =: it looks for an interface named '{value}'"
             yield Hit(
-                script.at_start(one),
+                script.at_start(setting),
                 what,
                 "GLOO_SOCKET_IFNAME=NAME, as ip -brief address shows it",
             )
-
-
-@RULES.add("SB418", "info", "an InfiniBand adapter name that also matches others")
-def _adapter_prefix(script: JobScript) -> Iterator[Hit]:
-    for one, value in _settings(script, ("NCCL_IB_HCA",)):
-        if value.removeprefix("^").startswith("="):
-            continue
-        short = [
-            item for item in value.removeprefix("^").split(",") if re.fullmatch(r"mlx5_[1-9](?::\d+)?", item)
-        ]
-        if short:
-            what = f"NCCL takes {short[0]} as a prefix, which also matches {short[0]}0"
-            exact = f"^={value[1:]}" if value.startswith("^") else f"={value}"
-            yield Hit(script.at_start(one), what, f"NCCL_IB_HCA={exact}")
 
 
 @RULES.add("SB419", "info", "Python output that reaches the log late")
@@ -345,42 +264,18 @@ def _unbuffered(script: JobScript) -> Iterator[Hit]:
             return
 
 
-@RULES.add("SB420", "warning", "a comma in a value of srun --export")
-def _export_of_steps(script: JobScript) -> Iterator[Hit]:
-    for launch in script.steps:
-        option = launch.step.option("export") if launch.step else None
-        if option and (cut := _cut_at_comma(option.value or "")):
-            what, pair = cut
-            at = script.at_word(option.value_word or option.word)
-            yield Hit(at, what, f"export {pair}, before srun --export=ALL")
-
-
-@RULES.add("SB808", "warning", "a comma in the value of --export")
-def _export_of_job(script: JobScript) -> Iterator[Hit]:
-    if cut := _cut_at_comma(script.option("export")):
-        what, pair = cut
-        yield Hit("export", what, f"export {pair} in the script")
-
-
-def _cut_at_comma(export: str) -> tuple[str, str] | None:
-    """What --export makes of a value with a comma, and the value as it was meant; None if it has none."""
-    for before, item in pairwise(export.split(",")):
-        if "=" in before and item and "=" not in item and not _ITEM_OF_LIST.fullmatch(item):
-            what = f"--export ends a value at a comma: {before}, and '{item}' names another variable"
-            return what, f"{before},{item}"
-    return None
-
-
 def _command_at(script: JobScript, at: int) -> Command | None:
     """The innermost command around an offset."""
-    return next((one for one in reversed(script.body.commands) if one.at <= at < one.end), None)
+    return next(
+        (command for command in reversed(script.body.commands) if command.at <= at < command.end), None
+    )
 
 
 def _cpus(launch: Launch, resources: Resources) -> int | None:
     """The CPUs of a task; None if the script does not say."""
-    given = launch.step.option("cpus-per-task") if launch.step else None
-    if given:
-        return launch.number(given, launch.step) if launch.step else None
+    option = launch.step.option("cpus-per-task") if launch.step else None
+    if option:
+        return launch.number(option, launch.step) if launch.step else None
     if resources.cpus_per_task:
         return resources.cpus_per_task
     loose = {
@@ -413,11 +308,11 @@ def _small(text: str) -> int:
 
 def _settings(script: JobScript, names: Container[str]) -> Iterator[tuple[Assignment, str]]:
     """The assignments of variables with these names, with their values."""
-    for one in script.body.sets:
-        if one.name in names and one.word is not None and one.by != "unset":
-            value = script.body.value(one.word)
+    for assignment in script.body.sets:
+        if assignment.name in names and assignment.word is not None and assignment.by != "unset":
+            value = script.body.value(assignment.word)
             if value:
-                yield one, value
+                yield assignment, value
 
 
 def _of_bash(command: Command) -> str:
@@ -429,8 +324,10 @@ def _of_bash(command: Command) -> str:
         return command.name
     if command.name == "set" and any(word.value == "pipefail" for word in command.words):
         return "pipefail"
-    if any(one.operator in ("<<<", "&>", "&>>") for one in command.redirects):
-        return next(one.operator for one in command.redirects if one.operator in ("<<<", "&>", "&>>"))
+    if any(redirect.operator in ("<<<", "&>", "&>>") for redirect in command.redirects):
+        return next(
+            redirect.operator for redirect in command.redirects if redirect.operator in ("<<<", "&>", "&>>")
+        )
     if any(piece.kind == "process" for word in command.words for piece in word.pieces):
         return "<( )"
     return ""

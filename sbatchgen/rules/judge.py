@@ -16,8 +16,8 @@ from sbatchgen.rules.rule import Rule
 PLANS = ("plans",)
 JOBS = ("placement", "resources", "options", "values")  # plans and scripts
 _SCRIPTS_WORDS = """
-directives words meanings launch rendezvous steps environment software names containers survival safety secret
-submission syntax
+directives words meanings processes rendezvous steps environment software names containers survival safety
+secret submit_environment syntax
 """
 SCRIPTS = tuple(_SCRIPTS_WORDS.split())
 
@@ -42,5 +42,5 @@ def check(plan: Plan, *, log_folders_made: bool = False) -> list[Finding]:
     """All findings of a plan, errors first; `log_folders_made`: the folders of its logs will be created."""
     job = PlannedJob(plan, makes_log_folders=log_folders_made)
     wanted = rules((*PLANS, *JOBS) if plan.slurm else PLANS)
-    found = [one for rule in wanted for one in findings(rule, job) if not one.pedantic]
-    return sorted(found, key=lambda finding: finding.severity != "error")
+    every = [finding for rule in wanted for finding in findings(rule, job) if not finding.pedantic]
+    return sorted(every, key=lambda finding: finding.severity != "error")

@@ -1,4 +1,4 @@
-"""Values that mean something else to Slurm than to people: SB126 to SB129 and SB137 to SB139."""
+"""Values that mean something else to Slurm than to people."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.rules.values import BAD_VALUE, EXAMPLES
-from sbatchgen.rules.words import broken_values, is_on_next_line, refusal, uses
+from sbatchgen.rules.values import BAD_VALUE
+from sbatchgen.rules.words import broken_values, refusal, uses
 from sbatchgen.sbatch.combination import hint_rivals
 from sbatchgen.sbatch.grammar import MAIL_EVENTS
 
@@ -26,9 +26,9 @@ def _bad_value(script: JobScript) -> Iterator[Hit]:
         return
     broken = [option for option, _ in broken_values(script)]
     for use in uses(script):
-        found = refusal(script, use)
-        if found and use not in broken and not re.match(r"-\w=", use.word.text):  # SB112, SB111
-            yield Hit(script.at_use(use), *found)
+        reason = refusal(script, use)
+        if reason and use not in broken and not re.match(r"-\w=", use.word.text):  # SB112, SB111
+            yield Hit(script.at_use(use), *reason)
 
 
 @RULES.add("SB127", "warning", "a time limit that is read as minutes")
@@ -47,15 +47,6 @@ def _minutes(script: JobScript) -> Iterator[Hit]:
         elif 1 < minutes <= PLAIN_HOURS and minutes % 5:
             what = f"--{name}={value} is {minutes} minutes"
             yield Hit(script.at_value(name), what, f"write {minutes}:00:00 for hours, or 00:{minutes:02}:00")
-
-
-@RULES.add("SB128", "warning", "a negative time limit")
-def _strange_time(script: JobScript) -> Iterator[Hit]:
-    for name in ("time", "time-min"):
-        value, use = script.option(name), script.options.get(name)
-        if use and value.startswith("-") and value != "-1" and not is_on_next_line(use):  # SB110
-            what = f"--{name}={value} is negative: Slurm accepts it and reads it as thousands of years"
-            yield Hit(script.at_value(name), what, f"write it as in {EXAMPLES['time']}")
 
 
 @RULES.add("SB129", "warning", "mail that is not sent")

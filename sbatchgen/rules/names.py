@@ -1,4 +1,4 @@
-"""Variables that scripts read by the wrong name, or do not hand on: SB421, SB423 to SB425.
+"""Variables that a script reads by a wrong name or does not pass on.
 
 Sources: sbatch(1) and srun(1) of Slurm 20.11 to 26.05, INPUT and OUTPUT ENVIRONMENT VARIABLES; qsub(1B) of
 PBS and qsub(1) of Grid Engine for theirs.
@@ -67,7 +67,7 @@ OF_OTHERS = {
     "LS_SUBCWD": "SLURM_SUBMIT_DIR",
 }
 
-# What other processes read, and nobody exports for the script.
+# What other processes read, and what a script has to export itself.
 _READ_BY_CHILDREN = """
 MASTER_ADDR MASTER_PORT WORLD_SIZE OMP_NUM_THREADS MKL_NUM_THREADS OPENBLAS_NUM_THREADS NUMEXPR_NUM_THREADS
 OMP_PROC_BIND OMP_PLACES NCCL_DEBUG NCCL_SOCKET_IFNAME NCCL_IB_DISABLE NCCL_P2P_DISABLE HF_HOME TORCH_HOME
@@ -101,29 +101,42 @@ def _meant(name: str) -> str:
             if rest == "_":  # glued to what follows
                 return f"${{{name[:end]}}}{rest}"
             break
-    near = [one for one in OF_SLURM if distance(name, one) <= 1 + (len(name) > 12)]
-    swapped = [one for one in OF_SLURM if sorted(one.split("_")) == sorted(name.split("_"))]
-    found = sorted(swapped) or sorted(near, key=lambda one: (distance(name, one), one))
-    return f"${found[0]}" if found else ""
+    near = [known for known in OF_SLURM if distance(name, known) <= 1 + (len(name) > 12)]
+    swapped = [known for known in OF_SLURM if sorted(known.split("_")) == sorted(name.split("_"))]
+    likely = sorted(swapped) or sorted(near, key=lambda known: (distance(name, known), known))
+    return f"${likely[0]}" if likely else ""
 
 
 @RULES.add("SB423", "warning", "a variable that is set but not exported")
 def _unexported(script: JobScript) -> Iterator[Hit]:
     body = script.body
-    if any(one.name == "allexport" and one.on for one in body.settings):
+    if any(setting.name == "allexport" and setting.on for setting in body.settings):
         return
-    exported = {one.name for one in body.sets if one.exported}
+    exported = {assignment.name for assignment in body.sets if assignment.exported}
     exported |= {word for command in script.named("export", "declare") for word in command.arguments}
     used = {use.name for use in body.uses}
-    started = [one.command.at for one in script.launches if not one.is_helper]
-    for one in body.sets:
-        silent = one.exported or one.prefix or one.by or one.context.function or one.context.substitution
-        if one.name not in READ_BY_CHILDREN or silent or one.name in exported or one.name in used:
+    started = [launch.command.at for launch in script.launches if not launch.is_helper]
+    for assignment in body.sets:
+        silent = (
+            assignment.exported
+            or assignment.prefix
+            or assignment.by
+            or assignment.context.function
+            or assignment.context.substitution
+        )
+        if (
+            assignment.name not in READ_BY_CHILDREN
+            or silent
+            or assignment.name in exported
+            or assignment.name in used
+        ):
             continue
-        if started and started[-1] > one.at:
-            exported.add(one.name)
-            what = f"{one.name} is not exported: the programs that the script starts do not see it"
-            yield Hit(script.at_start(one), what, f"export {one.name}={_shown(one.value)}")
+        if started and started[-1] > assignment.at:
+            exported.add(assignment.name)
+            what = f"{assignment.name} is not exported: the programs that the script starts do not see it"
+            yield Hit(
+                script.at_start(assignment), what, f"export {assignment.name}={_shown(assignment.value)}"
+            )
 
 
 def _shown(value: str | None) -> str:
@@ -152,16 +165,16 @@ def _world_size(script: JobScript) -> Iterator[Hit]:
         tasks = launch.tasks
         if not launch.is_native or not tasks:
             continue
-        given = [
-            one
-            for one in script.body.sets
-            if one.name == "WORLD_SIZE"
-            and (one in launch.command.prefix if one.prefix else one.exported)
-            and one.at < launch.command.end
+        sizes = [
+            assignment
+            for assignment in script.body.sets
+            if assignment.name == "WORLD_SIZE"
+            and (assignment in launch.command.prefix if assignment.prefix else assignment.exported)
+            and assignment.at < launch.command.end
         ]
-        value = (given[-1].value or "") if given else ""
-        if re.fullmatch(r"\d{1,5}", value) and int(value) != tasks and not given[-1].context.branch:
+        value = (sizes[-1].value or "") if sizes else ""
+        if re.fullmatch(r"\d{1,5}", value) and int(value) != tasks and not sizes[-1].context.branch:
             what = f"WORLD_SIZE={value}, but srun starts {tasks} processes"
             what += ": they wait for the others" if int(value) > tasks else ""
-            yield Hit(script.at_start(given[-1]), what, "WORLD_SIZE=$SLURM_NTASKS")
+            yield Hit(script.at_start(sizes[-1]), what, "WORLD_SIZE=$SLURM_NTASKS")
         return

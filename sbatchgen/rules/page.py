@@ -1,11 +1,10 @@
 """The page of a rule: why it is there, with bad and good examples, which are its tests too.
 
 Pages are Markdown, one file a group, in `pages`. A rule's part starts with `## SB104 Title`. Its examples are
-fenced blocks that begin with ```bash bad or ```bash good, or ```yaml bad or ```yaml good for a job. After
-that stand settings NAME=VALUE: `slurm=23.02` for the release, `submitted=yes` for a script about to be
-submitted, others for the environment of the submission; with `escapes=yes` the texts of _ESCAPES in the
-script are these characters. Examples are for the cluster of example.yaml, unless the part has a block
-```yaml profile.
+fenced blocks that begin with ```bash bad or ```bash good, or ```yaml bad or ```yaml good for a job. Settings
+NAME=VALUE follow: `slurm=23.02` for the release, `submitted=yes` for a script about to be submitted, others
+for the environment of the submission; with `escapes=yes` the texts of _ESCAPES in the script are these
+characters. Examples are for the cluster of example.yaml, unless the part has a block ```yaml profile.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent / "pages"
 PROFILE = FOLDER / "example.yaml"
-_ESCAPES = {"\\r": "\r", "\\0": "\0", "\\e": "\x1b", "\\u202e": "\u202e"}
+_ESCAPES = {"\\r": "\r", "\\0": "\0"}
 _HEADING = re.compile(r"^## (SB\d{3}) (.+)$", re.MULTILINE)
 _BLOCK = re.compile(r"^```(\w+) (bad|good|profile)((?: \S+=\S*)*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -36,7 +36,7 @@ def _partition_up(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         if partition.state != "up":
             takes = "takes jobs but starts none" if partition.state == "down" else "takes no jobs"
-            others = [one for one, facts in job.profile.partitions.items() if facts.state == "up"]
+            others = [other for other, facts in job.profile.partitions.items() if facts.state == "up"]
             fix = f"use {' or '.join(others[:3])}" if others else "ask the site when it is back"
             severity = "warning" if partition.state == "down" else None
             what = f"partition '{name}' is {partition.state}: it {takes}"
@@ -51,10 +51,10 @@ def _partition_given(job: Job) -> Iterator[Hit]:
         for name, why_not in plan.passed_over.items():
             if name != plan.partition_name:  # which other rules speak of
                 by_reason.setdefault(why_not, []).append(name)
-        told = "; ".join(f"{', '.join(names)}: {why_not}" for why_not, names in by_reason.items())
-        if told:
+        reasons = "; ".join(f"{', '.join(names)}: {why_not}" for why_not, names in by_reason.items())
+        if reasons:
             other = "other " * bool(plan.partition_name)
-            yield Hit(NOWHERE, f"the job fits no {other}partition ({told})")
+            yield Hit(NOWHERE, f"the job fits no {other}partition ({reasons})")
     elif job.profile.partitions and not job.resources.partitions and "partition" not in job.profile.omit:
         names = ", ".join(map(str, job.profile.partitions))
         what = f"no --partition is given, and cluster '{job.profile.name}' has no default one: Slurm refuses "
@@ -85,12 +85,12 @@ _REFUSED = "Slurm refuses the job"
 
 
 def _limit(job: Job, partition: Partition, key: str) -> tuple[int | None, str]:
-    """A limit of the partition, None if there is none or the job's QOS lifts it, and what leaves it in doubt.
+    """Return a limit of the partition, None if the QOS lifts it, and what leaves it in doubt.
 
     Where a job names no QOS it has its user's default one, which the profile does not know.
     """
     asked = _asked_qos(job)
-    lifting = {name for name, one in _known_qos(job).items() if key in one.overrides}
+    lifting = {name for name, qos in _known_qos(job).items() if key in qos.overrides}
     limit: int | None = None if lifting.intersection(asked) else getattr(partition, key)
     return limit, ", unless your default QOS lifts the limit" if lifting and not asked else ""
 
@@ -105,7 +105,7 @@ def _asked_qos(job: Job) -> list[str]:
 
 
 def _known_qos(job: Job) -> dict[str, Qos]:
-    return {name.lower(): one for name, one in job.profile.qos.items()}
+    return {name.lower(): qos for name, qos in job.profile.qos.items()}
 
 
 @RULES.add("SB205", "warning", "no time limit is asked for")
@@ -282,10 +282,10 @@ def _licenses(text: str, slurm: str) -> tuple[str, ...]:
     from sbatchgen.sbatch.licenses import counts  # only jobs that name licences need it
 
     try:
-        found = counts(text, slurm=slurm)
+        licenses = counts(text, slurm=slurm)
     except ValueError:
         return ()
-    return tuple(name for name, count in found.items() if count or slurm < "26.05")
+    return tuple(name for name, count in licenses.items() if count or slurm < "26.05")
 
 
 def _hosts(text: str, slurm: str, *, passed_on: bool = False) -> list[str]:

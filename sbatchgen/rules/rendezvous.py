@@ -1,4 +1,4 @@
-"""How the processes of a launch find each other: SB306, SB307, SB323, SB324 and SB326.
+"""How the processes of a launch find each other.
 
 Sources: srun(1) and sbatch(1) of Slurm 22.05 and the release notes up to 26.05; torch/distributed/run.py of
 torch 2.13; bash(1).
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from sbatchgen.finding import Place
 from sbatchgen.job.script import JobScript
-from sbatchgen.rules.edits import before
 from sbatchgen.rules.rule import Hit, Rules
 
 if TYPE_CHECKING:
+    from sbatchgen.bash import Assignment
     from sbatchgen.bash.launch import Tool, ToolOption
 
 RULES: Rules[JobScript] = Rules()
@@ -27,8 +27,6 @@ _PORTS = {"torchrun": "master-port", "accelerate launch": "main-process-port", "
 _ADDRESS_NAME = re.compile(
     r"(?:MASTER|HEAD|MAIN|MST|RDZV)_?(?:NODE_?)?(?:PROCESS_?)?(?:ADDR|IP|HOST|ENDPOINT)\w*", re.IGNORECASE
 )
-_LONG = re.compile(r"--[a-z][\w-]*", re.ASCII)
-_FLAGS_OF_TORCHRUN = ("help", "standalone", "module", "no-python", "run-path")
 _ADDRESS_OPTIONS = frozenset(("-i", "-I", "--ip-address", "--all-ip-addresses"))
 
 
@@ -38,16 +36,16 @@ def _port_of_the_job(script: JobScript) -> Iterator[Hit]:
     if "exclusive" in resources or not script.trainings or _has_whole_nodes(script):
         return
     often = None if 0 < resources.gpu_count < MANY_GPUS else "info"
-    told = set()
+    reported = set()
     for place, port in _ports(script):
-        if re.fullmatch(r"[1-9]\d{0,4}", port, re.ASCII) and port not in told:
-            told.add(port)
+        if re.fullmatch(r"[1-9]\d{0,4}", port, re.ASCII) and port not in reported:
+            reported.add(port)
             what = f"port {port} is the same for every job: two jobs on one node collide, or join one group"
             fix = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))"
             yield Hit(place, what, fix, often)  # type: ignore[arg-type]
 
 
-@RULES.add("SB307", "warning", "a rendezvous address that is each node itself")
+@RULES.add("SB307", "warning", "a rendezvous address that differs on every node")
 def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
     fix = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1), before srun'
     spread = [launch for launch in script.trainings if launch.step and (launch.nodes or 0) > 1]
@@ -64,16 +62,15 @@ def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
             elif "$(hostname" in value and _is_of_task(option, script):
                 what = f"each node takes its own hostname: the {launch.nodes} nodes never find each other"
                 yield Hit(script.at_option_of(option), what, fix)
-    for one in script.body.sets:
-        if _ADDRESS_NAME.fullmatch(one.name) and one.word is not None and not one.context.branch:
-            value = script.body.value(one.word) or ""
-            if LOOPBACK.match(value):
-                what = f"on each node {value} is the node itself: the {nodes} nodes never find each other"
-                yield Hit(script.at_start(one), what, fix)
+    for assignment in _addresses(script):
+        value = (script.body.value(assignment.word) if assignment.word else "") or ""
+        if LOOPBACK.match(value) and not assignment.context.branch:
+            what = f"on each node {value} is the node itself: the {nodes} nodes never find each other"
+            yield Hit(script.at_start(assignment), what, fix)
     yield from (Hit(place, what, fix) for place, what in _doubtful_addresses(script))
 
 
-@RULES.add("SB323", "warning", "a rendezvous id that does not fit the job")
+@RULES.add("SB323", "error", "a rendezvous id that differs in every task")
 def _rendezvous_id(script: JobScript) -> Iterator[Hit]:
     for launch in script.trainings:
         option = launch.launcher.option("rdzv-id") if launch.launcher else None
@@ -81,11 +78,8 @@ def _rendezvous_id(script: JobScript) -> Iterator[Hit]:
             continue
         tasks, value = launch.tasks, _value(option, launch.launcher)
         if "RANDOM" in value and _is_of_task(option, script) and tasks and tasks > 1:
-            what = f"each of {tasks} tasks draws its own --rdzv-id: none finds the others, and all wait"
-            yield Hit(script.at_option_of(option), what, "--rdzv-id=$SLURM_JOB_ID", "error")
-        elif option.value and not _has_whole_nodes(script) and "exclusive" not in script.resources:
-            what = f"--rdzv-id={option.value} is the same for every job: two jobs at one port join one group"
-            yield Hit(script.at_option_of(option), what, "--rdzv-id=$SLURM_JOB_ID", "info")
+            what = f"each of {tasks} tasks uses a different --rdzv-id, so they never form one group"
+            yield Hit(script.at_option_of(option), what, "--rdzv-id=$SLURM_JOB_ID")
 
 
 @RULES.add("SB324", "warning", "--standalone on several nodes")
@@ -100,43 +94,6 @@ def _standalone(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_word(option.word), what, fix)
 
 
-@RULES.add("SB326", "warning", "a trainer option that torchrun takes for its own")
-def _ambiguous(script: JobScript) -> Iterator[Hit]:
-    for launch in script.trainings:
-        launcher = launch.launcher
-        if launcher is None or launcher.name != "torchrun" or not launch.program.words:
-            continue
-        own = launcher.words[: len(launcher.words) - len(launch.program.words)]
-        if any(word.text == "--" for word in own):
-            continue
-        for word in launch.program.rest:
-            name = launcher.body.text_of(word).partition("=")[0]
-            if name == "--":
-                break
-            matching = (
-                [one for one in _torchrun_options() if one.startswith(name)] if _LONG.fullmatch(name) else []
-            )
-            if len(matching) > 1 and name not in matching:
-                what = f"torchrun reads {name} as short for {matching[0]} or {matching[1]}, and fails: "
-                what += "ambiguous option"
-                edits = before(script, launch.program.words[0], "-- ")
-                yield Hit(
-                    script.at_word(word),
-                    what,
-                    f"torchrun ... -- {launch.program.words[0].text} {name}",
-                    edits=edits,
-                )
-                break
-
-
-def _torchrun_options() -> list[str]:
-    """The long options of torchrun in both spellings; argparse takes any beginning of one for it."""
-    from sbatchgen.bash.tools import SYNTAX
-
-    names = sorted({*SYNTAX["torchrun"].values, *_FLAGS_OF_TORCHRUN})
-    return [f"--{name}" for name in names] + [f"--{name.replace('-', '_')}" for name in names if "-" in name]
-
-
 def _value(option: ToolOption, tool: Tool | None) -> str:
     """The value of an option; unknown expansions stay as they are written."""
     if option.value is not None or option.value_word is None or tool is None:
@@ -146,7 +103,7 @@ def _value(option: ToolOption, tool: Tool | None) -> str:
 
 
 def _is_of_task(option: ToolOption, script: JobScript) -> bool:
-    """Whether it stands in single quotes after bash -c, so that the shell of each task expands it."""
+    """Whether it is in single quotes after bash -c, so that the shell of each task expands it."""
     source = option.word.source
     return source is not script.body.source and not source.fixed
 
@@ -163,7 +120,9 @@ def _has_whole_nodes(script: JobScript) -> bool:
     return (
         bool(partitions and gpus)
         and len(partitions) == len(set(script.resources.partitions))
-        and all(one.gpus_per_node and gpus >= one.gpus_per_node for one in partitions.values())
+        and all(
+            partition.gpus_per_node and gpus >= partition.gpus_per_node for partition in partitions.values()
+        )
     )
 
 
@@ -172,9 +131,11 @@ def _ports(script: JobScript) -> Iterator[tuple[Place, str]]:
     used = script.trainings
     if all(launch.launcher and "standalone" in launch.launcher.options for launch in used):
         return
-    for one in script.body.sets:
-        if one.word is not None and re.fullmatch(r"(?:MASTER|MAIN_PROCESS|RDZV)_PORT", one.name):
-            yield script.at_start(one), one.value or ""
+    for assignment in script.body.sets:
+        if assignment.word is not None and re.fullmatch(
+            r"(?:MASTER|MAIN_PROCESS|RDZV)_PORT", assignment.name
+        ):
+            yield script.at_start(assignment), assignment.value or ""
     for launch in used:
         launcher = launch.launcher
         if launcher is None or "standalone" in launcher.options:
@@ -186,15 +147,18 @@ def _ports(script: JobScript) -> Iterator[tuple[Place, str]]:
                 yield script.at_option_of(option), _value(option, launcher).rpartition(":")[2]
 
 
+def _addresses(script: JobScript) -> list[Assignment]:
+    """Return the assignments of a rendezvous address."""
+    return [made for made in script.body.sets if made.word is not None and _ADDRESS_NAME.fullmatch(made.name)]
+
+
 def _doubtful_addresses(script: JobScript) -> Iterator[tuple[Place, str]]:
-    """Commands in an assignment of an address that give what other nodes can't use."""
-    names = [one for one in script.body.sets if one.word is not None and _ADDRESS_NAME.fullmatch(one.name)]
-    if not names:
-        return
+    """Yield commands in an assignment of an address that give what other nodes can't use."""
+    addresses = _addresses(script)
     started = {id(launch.command): launch.program.words for launch in script.steps}
     for command in script.named("hostname", "echo", "srun"):
         own = command.context.substitution and not command.context.trap
-        if not own or not any(one.at <= command.at < one.end for one in names):
+        if not own or not any(address.at <= command.at < address.end for address in addresses):
             continue
         words = started.get(id(command), command.words)
         name = words[0].text if words else ""

@@ -21,7 +21,7 @@ class Hit(NamedTuple):
         fix: Something to type.
         severity: If it is not the rule's.
         edits: A fix that changes nothing else in the script.
-        pedantic: Whether only those who ask for it are told, if it is not the rule's.
+        pedantic: Whether it is off by default, if that differs from the rule.
         why_not: In a few words, why the job can't run in the partition; "" if it is not about the partition.
     """
 
@@ -42,7 +42,7 @@ class Rule(Generic[J]):
         title: A phrase that starts with a small letter, without a full stop.
         check: The function that judges a job.
         about_fit: Whether it compares a job with its cluster.
-        pedantic: Whether it is off unless somebody asks for it: it is true, and mostly harmless.
+        pedantic: Whether it is off by default: it is true, and mostly harmless.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""Lines that do not do what they say, or do harm: SB801 to SB805, SB807, SB809 and SB811 to SB813.
+"""Lines that do not do what they say, or do harm.
 
 Source: bash(1).
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
+from itertools import pairwise
 
 from sbatchgen.bash import Assignment, Command, Word
 from sbatchgen.bash.tools import SHELLS
@@ -18,15 +19,13 @@ from sbatchgen.sbatch.header import READ
 
 RULES: Rules[JobScript] = Rules()
 
-_PRINTED = bytes(range(32, 127)) + b"\t\n\r"
-_HIDDEN = re.compile("[\x01-\x08\x0b\x0c\x0e-\x1f\x7f\u202a-\u202e\u2066-\u2069]")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MISNAMED = re.compile(r"([\w.-]+)\+?=")
 _LOADED = {
     "LD_PRELOAD": "every program from here on loads it, srun and the shell too",
     "LD_AUDIT": "every program from here on loads it, srun and the shell too",
     "BASH_ENV": "every bash that the job starts runs that file first",
-    "PROMPT_COMMAND": "a shell that somebody starts in the job runs it",
+    "PROMPT_COMMAND": "an interactive shell in the job runs it",
 }
 _WATCHED = ("LD_", "BASH_ENV", "PROMPT_COMMAND", "PATH", "SBATCH_")
 _ALWAYS_SET = """
@@ -36,12 +35,9 @@ SLURM_SUBMIT_DIR UID USER
 _OF_SITES = "TMPDIR SCRATCH WORK SLURM_TMPDIR PROJECT LOCAL_SCRATCH TMP LSCRATCH SLURM_SCRATCH"
 OF_SITES = frozenset(_OF_SITES.split())
 ALWAYS_SET = frozenset(_ALWAYS_SET.split())
-_WRITABLE = re.compile(r"0*[0-7]{0,2}[2367]|[ugo]{0,3}[ao][ugo]{0,3}[+=][rxXst]{0,5}w[rwxXst]{0,5}")
-_RUNNERS = SHELLS | {"eval", "source", "."}
-_LOADS = re.compile(r"\b(?:curl|wget)\s")
 _IPV4 = re.compile(r"(?!127\.|0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?")
 _ADDRESS = re.compile(r"(?:^|_)(?:ADDR|HOST|IP|NODE|ENDPOINT)$", re.IGNORECASE)
-_HOME = re.compile(r"/home/([a-z_][\w.-]*)/")
+_ITEM_OF_LIST = re.compile(r"[A-Z_][A-Z0-9_]*\*?", re.ASCII)
 _OPTION_LINE = re.compile(r"\n[ \t]*-")
 UNFILLED = re.compile(
     r"/path/to\b[\w./-]*|\bCHANGE_?ME\b|<your[\w -]+>"
@@ -49,19 +45,6 @@ UNFILLED = re.compile(
     re.IGNORECASE,
 )
 _UNFILLED_WORDS = ("/path/to", "<your", "changeme", "change_me", "your_", "your-")
-
-
-@RULES.add("SB801", "warning", "characters that hide what the script does", pedantic=True)
-def _hidden(script: JobScript) -> Iterator[Hit]:
-    if not script.text.encode("utf-8", "surrogateescape").translate(None, _PRINTED):
-        return
-    for number, line in enumerate(script.lines, start=1):
-        match = _HIDDEN.search(line) if not line.isprintable() else None
-        if match:
-            what = f"because of U+{ord(match[0]):04X}, a terminal does not show this line as bash reads it"
-            at = script.at(number, match.start() + 1, match.end() + 1)
-            fix = "remove it, or write $'\\e' for an escape" if match[0] == "\x1b" else "remove it"
-            yield Hit(at, what, fix, pedantic=match[0] < "\x80")
 
 
 @RULES.add("SB802", "error", "an assignment that sets nothing")
@@ -89,7 +72,7 @@ def _named(script: JobScript) -> Iterator[Hit]:
 
 
 def _is_assignment(script: JobScript, command: Command) -> bool:
-    """Whether NAME=VALUE was meant: the = stands alone or before a value, and NAME is not a program."""
+    """Whether NAME=VALUE was meant: the = is alone or before a value, and NAME is not a program."""
     second = command.words[1].text
     if second.startswith(("==", "=~")) or command.name in NO_VARIABLES:
         return False
@@ -192,56 +175,16 @@ def _run_texts(script: JobScript) -> Iterator[tuple[str, Word]]:
                 yield f"{tool.name} -c", option.value_word
 
 
-@RULES.add("SB807", "warning", "files or downloads that others can change")
-def _of_anybody(script: JobScript) -> Iterator[Hit]:
-    for command in (
-        script.named("curl", "wget", *_RUNNERS) if "curl" in script.text or "wget" in script.text else ()
-    ):
-        yield from _run_from_network(script, command)
-    for command in script.named("chmod"):
-        modes = [word for word in command.words[1:] if not word.text.startswith("-")][:1]
-        if modes and _WRITABLE.fullmatch(modes[0].value or ""):
-            what = f"chmod {modes[0].value} lets everybody on the cluster change the files"
-            yield Hit(script.at_word(modes[0]), what, "chmod g+w, or 770")
-    for command in script.named("umask"):
-        mask = next(iter(command.arguments), "")
-        if re.fullmatch(r"[0-7]{1,4}", mask) and not int(mask[-1]) & 2:
-            what = f"umask {mask}: everybody on the cluster can change the files that the job makes"
-            yield Hit(script.at_word(command), what, "umask 027")
+@RULES.add("SB808", "warning", "a comma in the value of --export")
+def _export_of_job(script: JobScript) -> Iterator[Hit]:
+    for before, item in pairwise(script.option("export").split(",")):
+        if "=" in before and item and "=" not in item and not _ITEM_OF_LIST.fullmatch(item):
+            what = f"--export ends a value at a comma: {before}, and '{item}' names another variable"
+            yield Hit("export", what, f"export {before},{item} in the script")
+            return
 
 
-def _run_from_network(script: JobScript, command: Command) -> Iterator[Hit]:
-    """A download in a pipe to bash, and shells that are given what curl prints."""
-    fix = "download it once, read it, and run the file"
-    if command.name not in _RUNNERS:
-        if _is_piped_to_shell(command):
-            what = f"{command.name} | bash runs whatever the server sends"
-            yield Hit(script.at_word(command), what, fix)
-        return
-    for word in command.words[1:]:
-        loads = (piece.kind in ("process", "command") and _LOADS.search(piece.text) for piece in word.pieces)
-        if any(loads):
-            what = f"{command.name} {word.text} runs whatever the server sends"
-            yield Hit(script.at_word(word), what, fix)
-
-
-def _is_piped_to_shell(command: Command) -> bool:
-    """Whether what a command prints is run by a shell."""
-    stages = command.pipe.stages[command.stage + 1 :] if command.pipe else []
-    return any(one.name in SHELLS or one.name == "sudo" for stage in stages for one in stage[:1])
-
-
-@RULES.add("SB809", "warning", "a job name that commands can't handle")
-def _job_name(script: JobScript) -> Iterator[Hit]:
-    name = script.option("job-name")
-    if name.startswith("-"):
-        what = f"the job name '{name}' looks like an option: only commands with --name={name} work"
-        yield Hit("job-name", what, f"--job-name={name.lstrip('-') or 'train'}")
-    elif not name.isprintable():
-        yield Hit("job-name", "the job name holds unprintable characters", "letters, digits, . _ and -")
-
-
-@RULES.add("SB811", "warning", "a hard-coded home folder or host")
+@RULES.add("SB811", "warning", "a hard-coded host")
 def _of_one(script: JobScript) -> Iterator[Hit]:
     for made in script.body.sets:
         value = made.value if _ADDRESS.search(made.name) else None
@@ -252,16 +195,6 @@ def _of_one(script: JobScript) -> Iterator[Hit]:
             named = option.name in ("master-addr", "rdzv-endpoint", "main-process-ip")
             if named and option.value and _IPV4.fullmatch(option.value):
                 yield _fixed_address(script.at_word(option.word), option.value)
-    user = script.environment.get("USER")
-    if not user or "/home/" not in script.text:
-        return
-    for number, line in enumerate(script.lines, start=1):
-        match = _HOME.search(line) if not line.startswith("# ") else None
-        if match and match[1] != user and f"/home/{user}/" not in script.text:
-            what = f"{match[0]} is {match[1]}'s home folder, but {user} submits the job"
-            yield Hit(
-                script.at(number, match.start() + 1, match.end() + 1), what, "$HOME/, or a shared folder"
-            )
 
 
 def _fixed_address(at: Place, value: str) -> Hit:
@@ -304,7 +237,7 @@ def _not_continued(script: JobScript) -> Iterator[Hit]:
             edits = (Edit(number - 1, len(kept) + 1, 0, ""),)
             yield Hit(place, what, "remove the space", edits=edits)
         elif not before.endswith("\\") and not script.body.faults:
-            ends = ends or {one.end_line for one in script.body.commands if not one.test}
+            ends = ends or {command.end_line for command in script.body.commands if not command.test}
             if not _starts_command(script, number - 1, ends):
                 continue
             yield Hit(place, f"{what}is not continued", "end the previous line with a backslash")

@@ -1,4 +1,4 @@
-"""Secrets in a script: SB806.
+"""Secrets in a script.
 
 Shapes of tokens: the documentation of GitHub, GitLab, Hugging Face, OpenAI, Slack and AWS IAM, which give
 each kind its prefix. Messages never hold more of a secret than its first four characters.
@@ -45,8 +45,8 @@ def _secrets(script: JobScript) -> Iterator[Hit]:
         if (at.line, at.column) in seen:
             continue
         seen.add((at.line, at.column))
-        what = f"{kind} ({secret[:4]}...): Slurm keeps a copy of the script, and everybody who can read the "
-        what += "file has it"
+        what = f"{kind} ({secret[:4]}...): Slurm keeps a copy of the script, and all who can read the "
+        what += "file have it"
         yield Hit(at, what, f"keep it in a file of mode 600: export {name}=$(<~/.secrets/{name.lower()})")
 
 
@@ -87,13 +87,13 @@ def _in_options(script: JobScript) -> Iterator[tuple[str, str, Place, str]]:
             name, equals, _ = word.text.lstrip("-").partition("=")
             if not word.text.startswith("-") or not _SECRET_NAME.fullmatch(name):
                 continue
-            given = word if equals else words[index + 1] if index + 1 < len(words) else None
-            value = None if given is None else given.value
-            if given is None or value is None:
+            holder = word if equals else words[index + 1] if index + 1 < len(words) else None
+            value = None if holder is None else holder.value
+            if holder is None or value is None:
                 continue
             value = value.partition("=")[2] if equals else value
             if _is_secret(name, value) and not _has_shape(value):
-                yield f"the value of --{name}", value, script.at_word(given), name.upper().replace("-", "_")
+                yield f"the value of --{name}", value, script.at_word(holder), name.upper().replace("-", "_")
     for command in script.named("wandb"):
         for word in command.words[2:] if command.arguments[:1] == ["login"] else ():
             if _KEY.fullmatch(word.value or ""):

@@ -1,4 +1,4 @@
-"""Modules and conda in a job: SB402, SB403, SB405, SB406 and SB422.
+"""Modules and conda in a job.
 
 Sources: the manuals of Lmod and Environment Modules; bash(1), INVOCATION; `conda init --help`.
 """
@@ -86,12 +86,12 @@ def _conda_known(script: JobScript) -> Iterator[Hit]:
 
 def _is_prepared(script: JobScript, after: Command) -> bool:
     """Whether the script sets up conda's shell functions itself."""
-    return any(one is not after for one in script.named(*PREPARES))
+    return any(command is not after for command in script.named(*PREPARES))
 
 
 def _conda_after_bashrc(script: JobScript, command: Command) -> Iterator[Hit]:
-    for one in script.named("conda", "mamba"):
-        if one.arguments[:1] == ["activate"] and one.at > command.at:
+    for activation in script.named("conda", "mamba"):
+        if activation.arguments[:1] == ["activate"] and activation.at > command.at:
             what = "if ~/.bashrc returns early in non-interactive shells, as in Debian and Ubuntu, conda is "
             what += "not found"
             yield Hit(script.at_word(command), what, 'eval "$(conda shell.bash hook)"', "info")

@@ -1,4 +1,4 @@
-"""What becomes of the steps that a script starts: SB308 to SB312, SB315, SB317 to SB319, SB327.
+"""What becomes of the steps that a script starts.
 
 Sources: srun(1) and sbatch(1) of Slurm 22.05 and the release notes up to 26.05; torch/distributed/run.py of
 torch 2.13; bash(1).
@@ -21,18 +21,17 @@ if TYPE_CHECKING:
 
 RULES: Rules[JobScript] = Rules()
 
-LONG_SLEEP_S = 3600
 KEEPERS = frozenset(("wait", "exec", "trap", "fg", "tail", "sleep", "kill", "read", "tee"))
 _WORDS_AT_THE_END = "echo date printf true : sleep ls squeue sacct nvidia-smi hostname seff"
 WORDS_AT_THE_END = frozenset(_WORDS_AT_THE_END.split())
 POLLS = frozenset(("squeue", "sacct", "sinfo", "sstat", "sbatch", "scontrol"))
 OF_A_TASK = frozenset(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK_PID"))
 _ENDS_ALONE = (
-    "returns at once: the script goes on and ends, and Slurm kills what it started",
+    "returns at once: bash continues, the script ends, and Slurm kills what it started",
     "start the program itself",
 )
 _LEAVING = {
-    "sudo": ("may ask for a password, which nobody can type in a batch job", "remove it"),
+    "sudo": ("may ask for a password, which a batch job can't type", "remove it"),
     "ssh": (
         "starts processes outside the job: Slurm neither limits nor ends them, nor sets their variables",
         "srun --nodelist=HOST --ntasks=1 COMMAND",
@@ -46,6 +45,10 @@ _LEAVING = {
     "nohup": ("does nothing in a batch job, which has no terminal", "remove it"),
 }
 MOSTLY_MEANT = frozenset(("nohup", "sudo", "ssh"))  # some sites allow sudo; ssh may go to another machine
+_AN_HOUR = re.compile(
+    r"inf(?:inity)?|(?:3[6-9]\d\d|[4-9]\d{3}|\d{5,})(?:\.\d+)?s?|(?:[6-9]\d|\d{3,})(?:\.\d+)?m|[1-9]\d*(?:\.\d+)?[hd]",
+    re.ASCII,
+)
 _NODES = re.compile(r"show hostnames|SLURM_(?:JOB_)?NODELIST|SLURM_LAUNCH_NODE")
 _WAITING = frozenset(("sleep", "tail", "jupyter", "jupyter-lab", "jupyter-notebook", "code-server"))
 
@@ -72,11 +75,11 @@ def _expanded_in_the_task(script: JobScript) -> Iterator[Hit]:
             break
         if launch.is_native and not exported:
             exported = True
-            for one, name in _exported_early(script, launch, names):
-                what = f"{one.name}=${name} is set before srun starts: all {tasks} tasks get the same value, "
-                what += "0"
-                fix = f"srun bash -c 'export {one.name}=${name}; exec python ...'"
-                yield Hit(script.at_start(one), what, fix)
+            for assignment, name in _exported_early(script, launch, names):
+                what = f"{assignment.name}=${name} is set before srun starts: all {tasks} tasks get the same "
+                what += "value, 0"
+                fix = f"srun bash -c 'export {assignment.name}=${name}; exec python ...'"
+                yield Hit(script.at_start(assignment), what, fix)
 
 
 @RULES.add("SB309", "error", "a script that ends before its background processes")
@@ -92,12 +95,16 @@ def _background_awaited(script: JobScript) -> Iterator[Hit]:
         return
     if context.branch and not context.loop:
         return
-    same = {id(one) for stage in command.pipe.stages for one in stage} if command.pipe else set()
+    same = {id(each) for stage in command.pipe.stages for each in stage} if command.pipe else set()
     rest = [
-        one for one in commands if one.at > command.at and id(one) not in same and not one.context.function
+        each
+        for each in commands
+        if each.at > command.at and id(each) not in same and not each.context.function
     ]
-    later = [one for one in rest if not _same_loop(one, command)]
-    if any(one.context.loop or not (one.test or one.name in QUICK) for one in later) or (rest and not alone):
+    later = [each for each in rest if not _same_loop(each, command)]
+    if any(command.context.loop or not (command.test or command.name in QUICK) for command in later) or (
+        rest and not alone
+    ):
         return
     if any(launch.command.at > command.at and not launch.is_helper for launch in script.launches):
         return
@@ -137,7 +144,9 @@ def _steps_share(script: JobScript) -> Iterator[Hit]:
 
 def _waits_in_front(script: JobScript, first: Launch) -> Iterator[Hit]:
     """A step in the foreground that needs what one in the background holds."""
-    ends = [one.at for one in script.named("wait", "kill", "scancel") if one.at > first.command.at]
+    ends = [
+        command.at for command in script.named("wait", "kill", "scancel") if command.at > first.command.at
+    ]
     for launch in script.steps:
         command = launch.command
         later = command.at > first.command.at and not command.background and not command.context.substitution
@@ -153,20 +162,17 @@ def _waits_in_front(script: JobScript, first: Launch) -> Iterator[Hit]:
 @RULES.add("SB311", "warning", "a pipe that hides a failed training")
 def _pipe_status(script: JobScript) -> Iterator[Hit]:
     body = script.body
-    for launch in (*script.trainings, *(one for one in script.steps if not one.is_training)):
+    for launch in (*script.trainings, *(launch for launch in script.steps if not launch.is_training)):
         command = launch.command
         pipe = command.pipe
-        if (
-            pipe is None
-            or command.stage >= len(pipe.stages) - 1
-            or launch.is_helper
-            or command.context.substitution
-        ):
+        if pipe is None or command.stage >= len(pipe.stages) - 1:
+            continue
+        if launch.is_helper or command.context.substitution:
             continue
         if body.option_at("pipefail", command.line) or any(use.name == "PIPESTATUS" for use in body.uses):
             continue
-        behind = next((one.name for one in reversed(pipe.stages[-1]) if one.name), "")
-        what = f"the pipe ends with the status of {behind or 'its last command'}: a failed job is shown as "
+        last = next((each.name for each in reversed(pipe.stages[-1]) if each.name), "")
+        what = f"the pipe ends with the status of {last or 'its last command'}: a failed job is shown as "
         what += "COMPLETED"
         safe = body.language == "bash" and not body.option_at("errexit", command.line)
         edits = line_before(script, command, "set -o pipefail") if safe else ()
@@ -178,42 +184,31 @@ def _last_status(script: JobScript) -> Iterator[Hit]:
     body, last = script.body, script.body.last
     if last is None or last.name not in WORDS_AT_THE_END or last.context.branch or last.test:
         return
+    reads_status = any(use.name in ("?", "PIPESTATUS") for use in body.uses)
+    if reads_status or any("ERR" in inner.context.trap for _, inner in body.traps):
+        return
     for launch in script.trainings[-1:]:
-        command = launch.command
-        context = command.context
-        if (
-            command.at >= last.at
-            or command.background
-            or context.condition
-            or context.function
-            or context.branch
-        ):
-            continue
-        if body.option_at("errexit", command.line) or any(
-            use.name in ("?", "PIPESTATUS") for use in body.uses
-        ):
-            continue
-        if any("ERR" in inner.context.trap for _, inner in body.traps):
-            continue
-        what = f"the script ends with the status of {last.name}: a failed job is shown as COMPLETED"
-        yield Hit(
-            script.at_command(last), what, "set -e at the start, or keep the status: rc=$?; ...; exit $rc"
-        )
+        command, context = launch.command, launch.command.context
+        elsewhere = context.condition or context.function or context.branch or command.background
+        if command.at < last.at and not elsewhere and not body.option_at("errexit", command.line):
+            what = f"the script ends with the status of {last.name}: a failed job is shown as COMPLETED"
+            fix = "set -e at the start, or keep the status: rc=$?; ...; exit $rc"
+            yield Hit(script.at_command(last), what, fix)
 
 
 @RULES.add("SB315", "warning", "CUDA_VISIBLE_DEVICES with GPUs that the job does not have")
 def _gpus_chosen(script: JobScript) -> Iterator[Hit]:
-    for one in script.body.sets:
-        if one.name != "CUDA_VISIBLE_DEVICES" or one.prefix or not script.resources.gpu_count:
+    for assignment in script.body.sets:
+        if assignment.name != "CUDA_VISIBLE_DEVICES" or assignment.prefix or not script.resources.gpu_count:
             continue
-        value = one.value or ""
+        value = assignment.value or ""
         gpus = script.resources.gpu_count
         if re.fullmatch(r"\d{1,3}(?:,\d{1,3})*", value, re.ASCII) and max(map(int, value.split(","))) >= gpus:
             has = "has one GPU on a node, number 0" if gpus == 1 else f"has GPUs 0 to {gpus - 1} on a node"
             what = (
                 f"CUDA_VISIBLE_DEVICES={value}, but the job {has}: others don't exist, or are another job's"
             )
-            yield Hit(script.at_start(one), what, "remove it: Slurm sets it")
+            yield Hit(script.at_start(assignment), what, "remove it: Slurm sets it")
 
 
 @RULES.add("SB317", "warning", "Slurm commands in a loop", pedantic=True)
@@ -239,14 +234,12 @@ def _polls(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB318", "warning", "a command that runs outside the job")
 def _leaves_the_job(script: JobScript) -> Iterator[Hit]:
     for launch in script.steps:
-        program = (
-            launch.tools[min(launch.tools.index(launch.step) + 1, len(launch.tools) - 1)]
-            if launch.step
-            else None
-        )
-        name = program.name.split()[0] if program and program.name else ""
-        if program and name in ("sudo", "docker"):
-            yield Hit(script.at_word(program.words[0]), f"{name} {_LEAVING[name][0]}", _LEAVING[name][1])
+        following = launch.tools[launch.tools.index(launch.step) + 1 :] if launch.step else ()
+        for program in following[:1]:
+            name = program.name.partition(" ")[0]
+            if name in ("sudo", "docker"):
+                what, fix = _LEAVING[name]
+                yield Hit(script.at_word(program.words[0]), f"{name} {what}", fix)
     for command in script.named(*_LEAVING):
         if not command.words:
             continue
@@ -258,14 +251,10 @@ def _leaves_the_job(script: JobScript) -> Iterator[Hit]:
         ):
             continue
         if command.name == "sudo" and first.startswith("/"):
-            continue  # what the site lets everybody run
+            continue  # what the site lets all users run
         what, fix = _LEAVING[command.name]
-        yield Hit(
-            script.at_command(command),
-            f"{command.name} {what}",
-            fix,
-            "info" if command.name in MOSTLY_MEANT and not _to_a_node(script, command) else None,
-        )
+        meant = command.name in MOSTLY_MEANT and not _to_a_node(script, command)
+        yield Hit(script.at_command(command), f"{command.name} {what}", fix, "info" if meant else None)
 
 
 def _to_a_node(script: JobScript, command: Command) -> bool:
@@ -282,7 +271,7 @@ def _idle_gpus(script: JobScript) -> Iterator[Hit]:
         return
     for command in script.named(*_WAITING):
         words = command.arguments
-        if command.name == "sleep" and _sleeps(words) < LONG_SLEEP_S:
+        if command.name == "sleep" and not any(map(_AN_HOUR.fullmatch, words)):
             continue
         if command.name == "tail" and words[-1:] != ["/dev/null"]:
             continue
@@ -307,10 +296,10 @@ def _reads_stdin(script: JobScript) -> Iterator[Hit]:
             step = readers[id(command)].step
             if command.background:
                 continue  # it has no stdin
-            fed = any(one.operator in ("<", "<<<", "<<", "<<-") for one in command.redirects)
+            fed = any(redirect.operator in ("<", "<<<", "<<", "<<-") for redirect in command.redirects)
             if step and not fed and not (command.pipe and command.stage) and step.option("input") is None:
                 what = "srun reads the loop's input: only the first line is processed"
-                yield Hit(script.at_word(step.words[0]), what, "srun --input=none, or </dev/null behind it")
+                yield Hit(script.at_word(step.words[0]), what, "srun --input=none, or </dev/null after it")
 
 
 def _expanded_early(script: JobScript, launch: Launch, names: frozenset[str]) -> Iterator[tuple[Word, str]]:
@@ -328,13 +317,15 @@ def _exported_early(
     script: JobScript, launch: Launch, names: frozenset[str]
 ) -> Iterator[tuple[Assignment, str]]:
     """Exported variables whose value uses a per-task variable, with the name of that one."""
-    for one in script.body.sets:
-        exported = one.exported and not one.context.branch and one.at < launch.command.at
-        if one.word is None or not (one in launch.command.prefix if one.prefix else exported):
+    for assignment in script.body.sets:
+        exported = assignment.exported and not assignment.context.branch and assignment.at < launch.command.at
+        if assignment.word is None or not (
+            assignment in launch.command.prefix if assignment.prefix else exported
+        ):
             continue
-        found = next((piece.name for piece in one.word.pieces if piece.name in names), None)
-        if found:
-            yield one, found
+        name = next((piece.name for piece in assignment.word.pieces if piece.name in names), None)
+        if name:
+            yield assignment, name
 
 
 def _same_loop(one: Command, command: Command) -> bool:
@@ -354,17 +345,6 @@ def _takes_all(launch: Launch, script: JobScript) -> bool:
         return False
     nodes = launch.nodes
     return nodes >= script.resources.nodes if nodes is not None else "nodes" not in step.options
-
-
-def _sleeps(words: list[str]) -> float:
-    """The seconds of sleep(1)."""
-    total = 0.0
-    for word in words:
-        if word in ("inf", "infinity"):
-            return float("inf")
-        if match := re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smhd]?)", word, re.ASCII):
-            total += float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
-    return total
 
 
 @RULES.add("SB328", "warning", "a serial program that every task runs")
@@ -399,7 +379,7 @@ def _pipe_and_or(script: JobScript) -> Iterator[Hit]:
             continue
         rest = body.source.text[command.end : command.end + 40]
         if re.match(r"[ \t]*\|\|[ \t]*(?:exit|\{[ \t]*echo[^;}]*;[ \t]*exit)\b", rest):
-            first = next((one.name for one in pipe.stages[0] if one.name), "")
+            first = next((command.name for command in pipe.stages[0] if command.name), "")
             if first in ("echo", "printf", "cat", "ls", ""):
                 continue
             what = f"|| sees the status of {command.name}: the exit is not reached when {first} fails"

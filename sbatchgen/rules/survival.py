@@ -1,4 +1,4 @@
-"""Signals, restarts and checkpoints: SB601 to SB618; SB604 and SB606, about options alone, are in `options`.
+"""Signals, restarts and checkpoints; rules about options alone are in `options`.
 
 Who gets which signal was seen on Slurm 22.05.8, and is in sbatch(1) (--signal), scancel(1) (--batch) and
 slurm.conf(5) (KillWait, KillOnBadExit); when bash runs a trap, in bash(1), SIGNALS.
@@ -24,14 +24,14 @@ LONG_S = 12 * 3600
 HARMLESS = frozenset(("CONT", "CHLD", "WINCH", "URG"))  # that a process ignores unless it asks for them
 RESUMES = ("resum", "restart", "checkpoint", "ckpt", "snapshot", "latest", "last.pt", "continue")
 SAVES = ("resum", "checkpoint", "ckpt", "snapshot", "save", "saving")
-_NAMES = {str(int(one)): one.name for one in Signals}
+_NAMES = {str(int(signal)): signal.name for signal in Signals}
 _AFTER_OK = re.compile(r"(?:^|[,?=])(?:afterok|aftercorr)\b")
 
 
 def _signal(script: JobScript, *, batch: bool) -> str | None:
     """The name of --signal's signal, if it is for the batch shell, or if it is for the steps; else None."""
-    found = read_signal(script.option("signal").partition("@")[0], slurm=script.slurm)
-    return _name(str(found[1])) if found and ("B" in found[0]) == batch else None
+    parsed = read_signal(script.option("signal").partition("@")[0], slurm=script.slurm)
+    return _name(str(parsed[1])) if parsed and ("B" in parsed[0]) == batch else None
 
 
 def _name(signal: str) -> str:
@@ -40,14 +40,14 @@ def _name(signal: str) -> str:
 
 def _trapped(script: JobScript) -> dict[str, list[Command]]:
     """The signals for which the script sets a trap, with the trap commands; "?" for unknown ones."""
-    found: dict[str, list[Command]] = {}
+    traps: dict[str, list[Command]] = {}
     for command in script.named("trap"):
         words = [word for word in command.words[1:] if word.text != "--"]
         if len(words) > 1 and words[0].text != "-":
             for word in words[1:]:
                 value = script.body.value(word)
-                found.setdefault("?" if value is None else _name(value), []).append(command)
-    return found
+                traps.setdefault("?" if value is None else _name(value), []).append(command)
+    return traps
 
 
 def _is_whole(script: JobScript) -> bool:
@@ -59,21 +59,12 @@ def _is_whole(script: JobScript) -> bool:
     return not script.sources_commands
 
 
-def _requeues(script: JobScript) -> list[Command]:
-    """The commands that hand the job back to Slurm."""
-    verbs = {"requeue", "requeuehold"}
-    return [one for one in script.named("scontrol") if verbs & {word.value for word in one.words[1:3]}]
-
-
-def _handlers(script: JobScript, signals: tuple[str, ...] = ()) -> Iterator[Command]:
-    """The commands of the handlers of signals and of their functions; of all but EXIT and ERR by default."""
+def _handlers(script: JobScript, signal: str) -> Iterator[Command]:
+    """Yield the commands of the handlers of a signal and of the functions that they call."""
     functions: set[str] = set()
     for _, body in script.body.traps:
         for command in body.commands:
-            names = [_name(name) for name in command.context.trap]
-            if any(
-                name in signals if signals else name not in ("EXIT", "0", "ERR", "DEBUG") for name in names
-            ):
+            if signal in map(_name, command.context.trap):
                 functions.add(command.name)
                 yield command
     yield from (command for command in script.body.commands if command.context.function in functions - {""})
@@ -96,7 +87,7 @@ def _has_trap(script: JobScript) -> Iterator[Hit]:
         return
     if {name, "?"} & _trapped(script).keys() or not _is_whole(script):
         return
-    if not any(_name(word.text) == name for one in script.commands for word in one.words[1:]):
+    if not any(_name(word.text) == name for command in script.commands for word in command.words[1:]):
         what = f"bash gets {name} before the time limit and has no trap for it: the signal ends the script, "
         what += "and with it the job"
         yield Hit("signal", what, f"trap 'touch \"$STOP_FILE\"' {name}, before the work is started")
@@ -108,7 +99,11 @@ def _trap_in_time(script: JobScript) -> Iterator[Hit]:
     if signal is None or signal not in _trapped(script):
         return
     trainings = script.trainings
-    if not trainings or script.named("wait", "coproc") or any(one.background for one in script.body.commands):
+    if (
+        not trainings
+        or script.named("wait", "coproc")
+        or any(command.background for command in script.body.commands)
+    ):
         return
     what = (
         f"bash runs the trap for {signal} only when {_shown(trainings[-1])} has ended: by then the training "
@@ -129,7 +124,7 @@ def _reaches(script: JobScript) -> Iterator[Hit]:
         what = f"--signal={value} goes to the steps, not to the script: its trap for {signal} never runs"
         yield Hit("signal", what, to_batch)
         return
-    started = any(one.step or one.mpi for one in script.launches)
+    started = any(launch.step or launch.mpi for launch in script.launches)
     if script.trainings and not script.starts_unseen and not started:
         what = f"--signal={value} goes to srun's steps, but the script starts none: no process gets it"
         yield Hit("signal", what, f"srun {script.trainings[0].program.name}, or {to_batch} and a trap")
@@ -147,7 +142,9 @@ def _resumes(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB607", "warning", "a requeue that Slurm refuses")
 def _may_requeue(script: JobScript) -> Iterator[Hit]:
-    for command in _requeues(script) if "no-requeue" in script.options else ():
+    for command in script.named("scontrol") if "no-requeue" in script.options else ():
+        if not {"requeue", "requeuehold"} & {word.value for word in command.words[1:3]}:
+            continue
         what = "Slurm refuses this requeue: the script has --no-requeue"
         yield Hit(script.at_word(command), what, "replace --no-requeue by --requeue")
 
@@ -171,10 +168,8 @@ def _own_successor(script: JobScript) -> Iterator[Hit]:
             if {"0", "BASH_SOURCE"} & set(word.variables):
                 if command.context.branch or command.context.function or "depend" in command.text:
                     continue  # mostly: if [ -z "$SLURM_JOB_ID" ]; then sbatch "$0"
-                what = (
-                    f"{word.text} is Slurm's copy of the script, which is gone when the job ends; and only "
-                )
-                what += "scancel stops a job that submits itself"
+                what = f"{word.text} is Slurm's copy of the script, which is gone when the job ends; and "
+                what += "only scancel stops a job that submits itself"
                 yield Hit(script.at_word(word), what, _SUCCESSOR)
             elif command.context.top and (script.body.value(word) or "").rpartition("/")[2] == own:
                 what = "each job submits the next one, even if it failed: only scancel stops this"
@@ -205,15 +200,19 @@ def _waits_on(script: JobScript) -> Iterator[Hit]:
     signal = _signal(script, batch=True)
     if signal is None or signal not in _trapped(script):
         return
-    waits = [one for one in script.named("wait") if not one.context.function and not one.context.trap]
-    behind = [one for one in script.trainings if one.command.background]
+    waits = [
+        command
+        for command in script.named("wait")
+        if not command.context.function and not command.context.trap
+    ]
+    started = [launch for launch in script.trainings if launch.command.background]
     ends = {"exit", "wait", "scontrol", "sbatch", "exec"}
-    if len(waits) != 1 or waits[0].context.loop or not behind or not _is_whole(script):
+    if len(waits) != 1 or waits[0].context.loop or not started or not _is_whole(script):
         return
-    if any(command.name in ends for command in _handlers(script, (signal,))):
+    if any(command.name in ends for command in _handlers(script, signal)):
         return
-    what = f"{signal} interrupts this wait (status over 128): the script goes on and ends, and Slurm "
-    what += f"kills {_shown(behind[0])}"
+    what = f"{signal} interrupts this wait (status over 128): bash continues past wait, the script "
+    what += f"exits, and Slurm kills {_shown(started[0])}"
     yield Hit(script.at_word(waits[0]), what, 'while kill -0 "$pid" 2>/dev/null; do wait "$pid"; done')
 
 
@@ -244,7 +243,7 @@ def _shell_between(script: JobScript) -> Iterator[Hit]:
         for shell, tool in zip(launch.tools, launch.tools[1:], strict=False):
             if shell.name not in SHELLS or "trap" in tool.body.source.text:
                 continue
-            own = [one for one in tool.body.commands if not one.context.substitution]
+            own = [command for command in tool.body.commands if not command.context.substitution]
             if len(own) < 2:
                 continue
             what = f"{signal} reaches only {shell.name}, which dies of it; {launch.program.name} runs on"
@@ -254,18 +253,6 @@ def _shell_between(script: JobScript) -> Iterator[Hit]:
             what += ", unless this bash replaces itself by its last command, as newer ones do" * replaced
             fix = f"exec {tool.name} ... as its last command"
             yield Hit(script.at_word(launch.command), what, fix, "info" if replaced else None)
-
-
-@RULES.add("SB616", "warning", "requeues without a limit", pedantic=True)
-def _bounded(script: JobScript) -> Iterator[Hit]:
-    requeues = _requeues(script)
-    if not requeues or "SLURM_RESTART_COUNT" in script.text:
-        return
-    handled = {id(command) for command in _handlers(script)}
-    for command in requeues:
-        if id(command) not in handled:
-            what = "the job is requeued without a limit: one that fails at its start does so for ever"
-            yield Hit(script.at_word(command), what, "((${SLURM_RESTART_COUNT:-0} < 5)) && " + command.text)
 
 
 @RULES.add("SB617", "info", "tasks that keep running when one has failed")
@@ -281,13 +268,3 @@ def _fails_together(script: JobScript) -> Iterator[Hit]:
             what = f"if one of the {tasks} tasks fails, srun lets the others run, and they wait for it until "
             what += "a timeout"
             yield Hit(script.at_word(step.words[0]), what, "srun --kill-on-bad-exit=1")
-
-
-@RULES.add("SB618", "warning", "a requeue of the whole array", pedantic=True)
-def _element(script: JobScript) -> Iterator[Hit]:
-    for command in _requeues(script) if "array" in script.options else ():
-        text = " ".join(script.body.text_of(word) for word in command.words[1:])
-        if "ARRAY" not in text and ("SLURM_JOB_ID" in text or "SLURM_JOBID" in text):
-            what = "in one task of an array SLURM_JOB_ID is the id of the whole array: it requeues all tasks"
-            fix = 'scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"'
-            yield Hit(script.at_word(command), what, fix)

@@ -1,7 +1,7 @@
-"""What bash can't read: SB814 and SB815. bash itself has the word, by `bash -n`, which runs nothing.
+"""What bash can't parse, as `bash -n` reports it, which runs nothing.
 
-Source: bash(1), the option -n. Without a bash here, nothing is said: the grammar of `sbatchgen.bash` takes a
-little less than bash.
+Source: bash(1), the option -n. Without a bash here these rules are silent: the grammar of `sbatchgen.bash`
+takes a little less than bash.
 """
 
 from __future__ import annotations
@@ -20,27 +20,28 @@ RULES: Rules[JobScript] = Rules()
 SECONDS_MAX = 10.0
 BYTES_MAX = 1 << 20
 EXITS_MAX = 5  # lines with an exit that bash is asked about
-_SAID = re.compile(r"^\S*bash: line (\d+): (.*)$", re.MULTILINE)
+_COMPLAINT = re.compile(r"^\S*bash: line (\d+): (.*)$", re.MULTILINE)
 _HERE = re.compile(r"here-document at line (\d+) delimited by end-of-file \(wanted `(.*)'\)")
+_COMMENT = re.compile(r"(?:^|(?<=\s))#.*", re.MULTILINE)
 _PAIRS = (("if", "fi"), ("do", "done"), ("case", "esac"))
 _WORD = re.compile(r"(?<![\w$./-])(if|fi|do|done|case|esac)(?![\w./-])")
-_NO_TARGET = re.compile(r"[<>][ \t]*(?:$|[|;&)])", re.MULTILINE)
+_NO_TARGET = re.compile(r"[<>][&|]?[ \t]*(?:$|[;)])|[<>]&?[ \t]+[|&]", re.MULTILINE)
 _EXIT = re.compile(r"exit(?:[ \t]+\S+)?[ \t]*(?:#.*)?")
 _HEREDOC = re.compile(r"<<-?[ \t]*\\?['\"]?([\w.!-]+)")
 
 
 @RULES.add("SB814", "error", "a bash syntax error")
 def _syntax(script: JobScript) -> Iterator[Hit]:
-    for line, said in _faults(script):
-        if "here-document" not in said:
-            what = f"bash can't parse this, and runs nothing from here on: {said}"
+    for line, message in _faults(script):
+        if "here-document" not in message:
+            what = f"bash can't parse this, and runs nothing from here on: {message}"
             yield Hit(script.at(line), what, "close what is open before it: a quote, if, do, { or (")
 
 
 @RULES.add("SB815", "warning", "an unterminated here-document")
 def _heredoc(script: JobScript) -> Iterator[Hit]:
-    for line, said in _faults(script):
-        match = _HERE.search(said)
+    for line, message in _faults(script):
+        match = _HERE.search(message)
         if match:
             what = f"the here-document has no line {match[2]}: the rest of the script is part of it"
             yield Hit(script.at(line), what, f"write {match[2]} alone on a line, without spaces around it")
@@ -54,26 +55,26 @@ def _faults(script: JobScript) -> list[tuple[int, str]]:
         return []
     last = script.text.count("\n") + 1
     text = text[: script.body.end].partition("\0")[0]
-    found = [(min(line, last), said) for line, said in _asked(text)]
-    return found[:1] if found and not _ends_before(text, found[0][0]) else []
+    faults = [(min(line, last), message) for line, message in _faults_of_bash(text)]
+    return faults[:1] if faults and not _ends_before(text, faults[0][0]) else []
 
 
 def _ends_before(text: str, line: int) -> bool:
     """Whether a line that is an exit ends the script before bash comes to that line."""
     start, tries = 0, EXITS_MAX
-    for one in text.split("\n")[: line - 1]:
-        start += len(one) + 1
-        if _EXIT.fullmatch(one) and tries:
+    for earlier in text.split("\n")[: line - 1]:
+        start += len(earlier) + 1
+        if _EXIT.fullmatch(earlier) and tries:
             tries -= 1
-            if not _asked(text[:start]):
+            if not _faults_of_bash(text[:start]):
                 return True
     return False
 
 
 def _is_doubtful(script: JobScript) -> bool:
-    """Whether bash may find a fault: a look at the text, to spare the others a process."""
-    text, body = script.text, script.body
-    if body.faults or _NO_TARGET.search(text) or text.count('"') % 2 or text.count("'") % 2:
+    """Whether bash may find a fault: a look at the text, to spare sound scripts a process."""
+    text = _COMMENT.sub("", script.text)
+    if script.body.faults or _NO_TARGET.search(text) or text.count('"') % 2 or text.count("'") % 2:
         return True
     words = _WORD.findall(text)
     if any(words.count(start) != words.count(end) for start, end in _PAIRS):
@@ -88,8 +89,8 @@ def _bash() -> str:
 
 
 @lru_cache(maxsize=4)
-def _asked(text: str) -> list[tuple[int, str]]:
-    """What bash says, with line numbers; nothing if there is no bash, or it takes too long."""
+def _faults_of_bash(text: str) -> list[tuple[int, str]]:
+    """Return what bash says, with line numbers; nothing without a bash, or if it takes too long."""
     if not _bash():
         return []
     options = ["-O", "extglob"] if "extglob" in text else []
@@ -105,10 +106,10 @@ def _asked(text: str) -> list[tuple[int, str]]:
         )
     except (OSError, subprocess.TimeoutExpired):
         return []
-    said = done.stderr.decode("ascii", "replace")
-    found = [(int(match[1]), match[2]) for match in _SAID.finditer(said)]
-    here = [(int(match[1]), match[0]) for _, text in found if (match := _HERE.search(text))]
-    wrong = [(line, text) for line, text in found if "here-document" not in text]
+    output = done.stderr.decode("ascii", "replace")
+    faults = [(int(match[1]), match[2]) for match in _COMPLAINT.finditer(output)]
+    here = [(int(match[1]), match[0]) for _, text in faults if (match := _HERE.search(text))]
+    wrong = [(line, text) for line, text in faults if "here-document" not in text]
     if done.returncode and wrong:
         return wrong
     return here

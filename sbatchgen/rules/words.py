@@ -1,4 +1,4 @@
-"""The words of directives, as sbatch takes them for options: SB107 to SB124, SB130 and SB135.
+"""The words of directives, as sbatch takes them for options.
 
 Exact: the reader does as sbatch does.
 """
@@ -13,9 +13,9 @@ from sbatchgen.finding import Edit, Severity
 from sbatchgen.job.job import OLD_SLURM
 from sbatchgen.job.known_options import PYXIS_NAMES, RENAMED, SRUN_ONLY, releases, table
 from sbatchgen.job.script import JobScript
+from sbatchgen.quoting import some
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.values import refused
-from sbatchgen.sbatch.header import READ
 from sbatchgen.sbatch.options import MAIL_TYPES_REPLACE, Option, Stop
 from sbatchgen.sbatch.releases import RELEASES, HasArgument
 
@@ -31,31 +31,17 @@ def _stray(script: JobScript) -> Iterator[Hit]:
         word = strays[0].word.text
         if before and _is_apart(before, word):
             continue  # SB112
-        if before and before.spec.argument is HasArgument.OPTIONAL and before.value is None:
-            continue  # SB123
         what = f"'{word}' is not an option: sbatch refuses the script, "
         what += f'"Invalid directive found in batch script: {word}"'
         fix = "remove it, or put a # before it"
         if before and is_on_next_line(before):  # SB110
             fix = f"write the value of {before.word.text} on its line"
+        elif before and before.spec.argument is HasArgument.OPTIONAL and before.value is None:
+            fix = f"write --{before.spec.name}={word}"  # it takes a value only after =
         elif before and before.value and before.spec.name in _WITH_BLANKS:
             value = " ".join((before.value, *(stray.word.text for stray in strays)))
             fix = f'quote the value: --{before.spec.name}="{value}"'
         yield Hit(script.at_use(strays[0]), what, fix)
-
-
-@RULES.add("SB109", "warning", "a # that cuts off a value", pedantic=True)
-def _cut_value(script: JobScript) -> Iterator[Hit]:
-    for use in uses(script):
-        word = use.value_word
-        line = script.lines[word.line - 1] if word else ""
-        if word is not None and line[word.end - 1 : word.end] == "#":
-            rest = line[word.end - 1 :].split()[0]
-            what = f"# starts a comment: --{use.spec.name} is '{use.value}', without '{rest}'"
-            fix = f'quote it: --{use.spec.name}="{use.value}{rest}"'
-            loss = use.spec.name in PYXIS_NAMES  # as in nvcr.io#nvidia/pytorch
-            at = script.at(word.line, word.end, word.end + len(rest))
-            yield Hit(at, what, fix, pedantic=None if not loss else False)
 
 
 @RULES.add("SB110", "warning", "an option that takes its value from the next line")
@@ -89,9 +75,8 @@ def _blanks(script: JobScript) -> Iterator[Hit]:
         if value.endswith(","):
             what = f"the space after the comma ends the value of --{name}: sbatch refuses the script"
         else:
-            what = (
-                f"the spaces around = make '{rest[0].word.text}' a separate word: sbatch refuses the script"
-            )
+            what = f"the spaces around = make '{rest[0].word.text}' a separate word: "
+            what += "sbatch refuses the script"
         yield Hit(script.at_use(rest[0]), what, f"write --{name}={joined.removeprefix('=')}")
 
 
@@ -99,11 +84,14 @@ def _blanks(script: JobScript) -> Iterator[Hit]:
 def _unknown(script: JobScript) -> Iterator[Hit]:
     for stop in _complaints(script):
         name = _long_name(stop.word.text)
-        other = "unrecognized" in stop.complaint and (name in SRUN_ONLY or releases(name))  # SB114, SB130
-        if other or "ambiguous" in stop.complaint:  # SB116
-            continue
+        if "unrecognized" in stop.complaint and (name in SRUN_ONLY or releases(name)):
+            continue  # SB114, SB130
         at = script.at_use(stop)
-        if "requires an argument" in stop.complaint or "doesn't allow" in stop.complaint:
+        if "ambiguous" in stop.complaint:
+            names = re.findall(r"'(--[\w-]+)'", stop.complaint.partition("possibilities")[2])
+            what = f"{stop.word.text} can mean {some(names, 3)}: sbatch refuses the script"
+            yield Hit(at, what, "write the full name of the option")
+        elif "requires an argument" in stop.complaint or "doesn't allow" in stop.complaint:
             fix = "add a value: --NAME=VALUE" if "requires" in stop.complaint else "remove the value"
             yield Hit(at, f"sbatch refuses the script: {stop.complaint}", fix)
         elif re.match(r"-[A-Za-z]{2,}[-=]?", stop.word.text) and not stop.word.text.startswith("--"):
@@ -111,18 +99,15 @@ def _unknown(script: JobScript) -> Iterator[Hit]:
             what += "sbatch refuses it"
             yield Hit(at, what, f"write -{stop.word.text}")
         else:
-            given = stop.word.text.partition("=")[0]
+            option = stop.word.text.partition("=")[0]
             if script.may_be_of_plugin(name):
-                what = f"sbatch itself has no option {given}: unless a plugin of the site adds it, it "
+                what = f"sbatch itself has no option {option}: unless a plugin of the site adds it, it "
                 what += "refuses the script"
-                yield Hit(at, what, f"sbatch --help | grep -e {given}, on the cluster", "warning")
+                yield Hit(at, what, f"sbatch --help | grep -e {option}, on the cluster", "warning")
                 continue
-            what = f"sbatch {script.slurm} has no option {given}: it refuses the script"
-            fix = (
-                f"write --{RENAMED[name]}"
-                if name in RENAMED
-                else did_you_mean(name, table(script.slurm, script.plugins))
-            )
+            what = f"sbatch {script.slurm} has no option {option}: it refuses the script"
+            fix = did_you_mean(name, table(script.slurm, script.plugins))
+            fix = f"write --{RENAMED[name]}" if name in RENAMED else fix
             yield Hit(at, what, fix if len(fix) < 100 else "remove it")
 
 
@@ -138,26 +123,14 @@ def _of_srun(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB115", "warning", "an abbreviated option", pedantic=True)
 def _shortened(script: JobScript) -> Iterator[Hit]:
     for use in uses(script):
-        given = use.word.text.partition("=")[0]
-        if given.startswith("--") and given[2:] != use.spec.name:
-            what = f"{given} is short for --{use.spec.name}, until Slurm gets another option that starts so"
+        written = use.word.text.partition("=")[0]
+        if written.startswith("--") and written[2:] != use.spec.name:
+            what = f"{written} is short for --{use.spec.name}, until Slurm gets another option that starts so"
             edits = (
-                Edit(use.word.line, use.word.column, use.word.column + len(given), f"--{use.spec.name}"),
+                Edit(use.word.line, use.word.column, use.word.column + len(written), f"--{use.spec.name}"),
             )
-            straight = _source(script, use).startswith(given)
+            straight = _source(script, use).startswith(written)
             yield Hit(script.at_use(use), what, f"write --{use.spec.name}", edits=edits if straight else ())
-
-
-@RULES.add("SB116", "error", "an ambiguous abbreviation of an option")
-def _ambiguous(script: JobScript) -> Iterator[Hit]:
-    for stop in _complaints(script):
-        if "ambiguous" in stop.complaint:
-            names = re.findall(r"'(--[\w-]+)'", stop.complaint.partition("possibilities")[2])
-            rest = names[-1] if len(names) <= 4 else f"{len(names) - 3} others"
-            what = (
-                f"{stop.word.text} can mean {', '.join(names[:-1][:3])} or {rest}: sbatch refuses the script"
-            )
-            yield Hit(script.at_use(stop), what, "write the full name of the option")
 
 
 @RULES.add("SB119", "warning", "an option that is given twice")
@@ -168,26 +141,17 @@ def _repeated(script: JobScript) -> Iterator[Hit]:
         if before is use or before.value == use.value:
             continue
         severity: Severity | None = None
+        fix = "keep one of them"
         if use.spec.name == "mail-type":
             if script.release < MAIL_TYPES_REPLACE:
                 continue
             what = f"since Slurm {MAIL_TYPES_REPLACE} only the last --mail-type counts; before, they add up"
             severity = "info" if script.assumed else None
+            fix = f"--mail-type={before.value},{use.value}"
         else:
             what = f"--{use.spec.name} is already given in line {before.word.line}: the last one counts, "
             what += f"'{use.value}'"
-        one = (
-            f"--mail-type={before.value},{use.value}" if use.spec.name == "mail-type" else "keep one of them"
-        )
-        yield Hit(script.at_use(use), what, one, severity)
-
-
-@RULES.add("SB120", "warning", "an option that does nothing in a script", pedantic=True)
-def _early(script: JobScript) -> Iterator[Hit]:
-    for use in uses(script):
-        if use.spec.early and use.spec.name != "test-only":
-            what = f"--{use.spec.name} works only on sbatch's command line"
-            yield Hit(script.at_use(use), what, "remove it, or give it to sbatch")
+        yield Hit(script.at_use(use), what, fix, severity)
 
 
 @RULES.add("SB121", "error", "--test-only in a script")
@@ -196,38 +160,6 @@ def _test_only(script: JobScript) -> Iterator[Hit]:
     if use:
         what = "--test-only works in a directive, too: the job is never submitted"
         yield Hit(script.at_use(use), what, "remove it, and give it to sbatch for a test")
-
-
-@RULES.add("SB123", "error", "a value that needs an = before it")
-def _glued(script: JobScript) -> Iterator[Hit]:
-    for before, (stop, *_) in _stray_words(script):
-        if before and before.spec.argument is HasArgument.OPTIONAL and before.value is None:
-            name, value = before.spec.name, stop.word.text
-            what = f"--{name} takes a value only after =, so '{value}' is a separate word: sbatch refuses "
-            what += "the script"
-            same = before.word.line == stop.word.line
-            plain = re.fullmatch(r"[\w.:,-]+", value)
-            edit = Edit(stop.word.line, before.word.column, stop.word.end, f"--{name}={value}")
-            yield Hit(
-                script.at_use(stop), what, f"write --{name}={value}", edits=(edit,) if same and plain else ()
-            )
-
-
-@RULES.add("SB124", "warning", "an empty value", pedantic=True)
-def _empty(script: JobScript) -> Iterator[Hit]:
-    for use in uses(script):
-        if use.value == "":
-            yield Hit(
-                script.at_use(use), f"--{use.spec.name} has an empty value", "remove it, or give a value"
-            )
-    for line in script.sbatch.directives:
-        if line.kind not in READ or line.fault:
-            continue
-        end = line.words[-1].end - 1 if line.words else 7
-        match = re.match(r"[ \t]*(\"\"|'')", line.text[end:])
-        if match and not line.text[end:].startswith(('"', "'")):
-            at = script.at(line.line, end + match.start(1) + 1, end + match.end(1) + 1)
-            yield Hit(at, "sbatch ignores the rest of a line after empty quotes", "remove the option")
 
 
 @RULES.add("SB130", "warning", "an option of another release")
@@ -252,23 +184,25 @@ def _release(script: JobScript) -> Iterator[Hit]:
 def _combination(script: JobScript) -> Iterator[Hit]:
     """What no other rule reports: each option alone is fine."""
     sbatch, resources = script.sbatch, script.resources
-    said = sbatch.refusal
-    if said is None or not said.text or not sbatch.components:
+    reply = sbatch.refusal
+    if reply is None or not reply.text or not sbatch.components:
         return
     if any(name.startswith("SBATCH_") for name in script.environment):
         return  # they may mend it
-    told = any(isinstance(use, Stop) for use in script.uses) or any(line.fault for line in sbatch.directives)
+    reported = any(isinstance(use, Stop) for use in script.uses) or any(
+        line.fault for line in sbatch.directives
+    )
     shared = any(name in ("shard", "mps") for name, _, _ in resources.gres) and (
         resources.gpu_count or resources.gpu_option != "gres"
     )
-    alone = len(sbatch.components) == 1 and "mutually exclusive" in said.text
-    if told or shared or alone:
+    alone = len(sbatch.components) == 1 and "mutually exclusive" in reply.text
+    if reported or shared or alone:
         return  # SB131
-    if "cpus-per-gpu" in script.options and not resources.gpu_option and "any GPU" in said.text:
+    if "cpus-per-gpu" in script.options and not resources.gpu_option and "any GPU" in reply.text:
         return  # SB131
     if any(refusal(script, use) for use in uses(script)):
         return
-    yield Hit(script.at(said.line or 1), f'sbatch refuses the job: "{said.text}"', "see sbatch(1)")
+    yield Hit(script.at(reply.line or 1), f'sbatch refuses the job: "{reply.text}"', "see sbatch(1)")
 
 
 def uses(script: JobScript) -> Iterator[Option]:
@@ -306,7 +240,7 @@ def _stray_words(script: JobScript) -> Iterator[tuple[Option | None, list[Stop]]
 
 
 def is_on_next_line(use: Option) -> bool:
-    """Whether the value of an option stands on a later line than its name."""
+    """Whether the value of an option is on a later line than its name."""
     return use.value_word is not None and use.value_word.line != use.word.line
 
 
@@ -318,7 +252,7 @@ def broken_values(script: JobScript) -> Iterator[tuple[Option, list[Stop]]]:
 
 
 def _is_apart(before: Option, stray: str) -> bool:
-    """Whether a word that is no option is a part of the value before it, but for a blank."""
+    """Whether a stray word belongs to the value before it, from which a blank separates it."""
     value = before.value
     return stray == "=" or value == "=" or before.word.text.endswith("=") or (value or "").endswith(",")
 

@@ -83,15 +83,13 @@ def test_files_keep_their_mode_and_links_stay_links(command: Command) -> None:
     assert sorted(path.name for path in Path().iterdir()) == ["job.slurm", "real.slurm"]
 
 
-def test_a_file_that_can_not_be_replaced_stays_as_it_is(
-    command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_stays_as_it_is_on_a_full_disk(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     path = Path("job.slurm")
     path.write_bytes(SCRIPT)
-    monkeypatch.setattr(Path, "replace", full)
+    monkeypatch.setattr(os, "posix_fallocate", full)
     result = command("lint", "--fix", "job.slurm", "--no-shellcheck")
     assert result.status == 3
     assert "can't write job.slurm: No space left on device" in result.err

@@ -16,10 +16,10 @@ from urllib.parse import unquote
 import pytest
 import yaml
 
-from sbatchgen.lint import command as lint_command
-from sbatchgen.lint import shellcheck
+from sbatchgen.lint import call, shellcheck
 from sbatchgen.lint.linter import rules
 from sbatchgen.lint.source import sources
+from sbatchgen.rules.retired import RETIRED
 from tests.conftest import REPOSITORY, Command
 
 GOOD = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --time=01:00:00\nhostname\n"
@@ -29,7 +29,7 @@ BAD = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --time=24\n#SBATCH -p=gpu\nhostna
 @pytest.fixture(autouse=True)
 def _no_shellcheck(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of this machine; tests that want it bring their own."""
-    monkeypatch.setattr("shutil.which", lambda _: None)
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
 
 
 def put(name: str, text: str | bytes = BAD) -> Path:
@@ -76,7 +76,7 @@ MISTAKES = {
     "-n 2 ; tasks": "SB107: remove it, or put a # before it",
     "-J\n#SBATCH -p gpu": "SB107: write the value of -J on its line",
     "--workdir /scratch": "SB113: write --chdir",
-    "--c 1": "SB116: write the full name of the option",
+    "--c 1": "SB113: write the full name of the option",
     "--cpu-bind none": "SB114: give it to srun: srun --cpu-bind ...",
     "--image docker:me/torch": "",  # shifter's
 }
@@ -100,7 +100,7 @@ def test_a_secret_is_not_shown_again(command: Command, form: str) -> None:
     assert "uvwxyz0123456789" not in result.out
 
 
-def test_nothing_found_is_said(command: Command) -> None:
+def test_a_summary_says_that_nothing_was_found(command: Command) -> None:
     put("a.slurm", GOOD)
     put("b.slurm", GOOD)
     result = command("lint", "a.slurm", "b.slurm")
@@ -223,7 +223,7 @@ def on_terminal(*args: str, **environment: str) -> str:
     while True:
         try:
             data = os.read(master, 65536)
-        except OSError:  # Linux: nobody has the other end any more
+        except OSError:  # Linux: the other end is closed
             break
         if not data:
             break
@@ -299,7 +299,7 @@ def test_what_is_no_script_is_one_line_and_the_rest_is_read(command: Command, ma
     assert result.status == 3
 
 
-def test_a_closed_folder_is_told(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_folder_is_reported(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     put("jobs/a.slurm", GOOD)
     put("jobs/closed/b.slurm")
     scandir = os.scandir
@@ -385,7 +385,7 @@ def test_many_files_are_read_in_order(command: Command, monkeypatch: pytest.Monk
     for number in range(40):
         put(f"jobs/{number:02}.slurm", BAD if number % 3 else GOOD)
     alone = command("lint", "jobs")
-    monkeypatch.setattr(lint_command, "MANY", 4)
+    monkeypatch.setattr(call, "MANY", 4)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     assert command("lint", "jobs") == alone
     assert alone.err == "40 scripts: 26 errors, 26 warnings\n"
@@ -498,6 +498,31 @@ def test_a_comment_covers_the_lines_that_a_command_goes_on_in(command: Command) 
     text = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --time=1:00:00\n# sbatchgen: disable=SB414\necho \\\n$SLURM_JOBID\necho $SLURM_JOBID\n"
     put("job.slurm", text)
     assert [line for _, line, _, rule in found(command, "job.slurm") if rule == "SB414"] == [7]
+
+
+# --- Rules that were removed ---
+
+
+def test_a_removed_rule_may_still_be_named(command: Command) -> None:
+    """In comments, flags, settings and profiles: a note says that it was removed, and all else is as before."""
+    put("job.slurm", GOOD + "true # sbatchgen: disable=SB123\n")
+    put("sbatchgen.yaml", "lint:\n  disable: [SB109]\n  severity: {SB116: info}\n")
+    facts = "name: site\nurl: https://example.edu\nchecked: 2026-01-01\n"
+    put(
+        "site.yaml", f"{facts}partitions: {{cpu: {{}}}}\ndefault_partition: cpu\npolicies: {{SB510: 'off'}}\n"
+    )
+    result = command("lint", "job.slurm", "--disable", "SB120", "--profile", "./site.yaml")
+    assert result.status == 0
+    assert "SB001: rule SB123 was removed" in result.out
+    for rule in ("SB109", "SB116", "SB120", "SB510"):
+        assert f"rule {rule} was removed\n" in result.err
+    assert "rule SB510 was removed" in command("profile", "check", "./site.yaml").err
+    assert "rule SB123 was removed" in command("lint", "--explain", "SB123").err
+    assert command("lint", "job.slurm", "--disable", "SB91").status == 0  # the start of a removed id alone
+
+
+def test_the_id_of_a_removed_rule_is_not_given_again() -> None:
+    assert not RETIRED & rules().keys()
 
 
 # --- Rules ---

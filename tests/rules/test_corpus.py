@@ -32,13 +32,13 @@ def _expected() -> dict[str, str]:
 EXPECTED = _expected()
 
 
-def nobody() -> Settings:
+def no_cluster() -> Settings:
     """Where no cluster and no release is known, and no file of this machine is looked for."""
     return settings_of(Places(Path("/nonexistent"), {}), None)
 
 
 def said(name: str, settings: Settings | None = None) -> str:
-    found = findings_of(whole(str(FOLDER / f"{name}.sh")), settings or nobody())
+    found = findings_of(whole(str(FOLDER / f"{name}.sh")), settings or no_cluster())
     shown = (
         f"{one.place.line}:{one.rule}{'!' * (one.severity == 'error')}"
         for one in found
@@ -61,7 +61,7 @@ def test_what_bash_refuses_is_an_error_and_nothing_else_is() -> None:
 
 
 def has_an_error_if_bash_refuses(name: str) -> None:
-    """Text behind an exit is never read by a bash that runs the script, but by bash -n."""
+    """Text after an exit is never read by a bash that runs the script, but by bash -n."""
     source = whole(str(FOLDER / f"{name}.sh"))
     subject = JobScript(file=source.file, text=source.text)
     text = source.text[: subject.body.end]
@@ -85,7 +85,7 @@ HARMLESS = {
     "options of plugins": (
         "shifter-directives shifter-with-blanks cscs-uenv cscs-environment ear-energy fpga-link quota-type gpu-mps-flag"
     ),
-    "text of echo, of a here-document, behind an exit, in quotes": (
+    "text of echo, of a here-document, after an exit, in quotes": (
         "bio-banner bio-heredoc-bang bio-block-comment bio-quoted-docstring bio-text-after-exit bio-backquoted-comments "
         "exec-at-the-end heredoc-python r-heredoc python-shebang"
     ),
@@ -186,11 +186,11 @@ def test_a_profile_that_lists_its_plugins_knows_all_options() -> None:
     from sbatchgen.units import Text
 
     listed = replace(NO_CLUSTER, plugin_options=(Text("site-energy-tag="),))
-    assert said("unknown-plugin", replace(nobody(), profile=listed)) == ""
-    assert said("fpga-link", replace(nobody(), profile=listed)).startswith("3:SB113!")
+    assert said("unknown-plugin", replace(no_cluster(), profile=listed)) == ""
+    assert said("fpga-link", replace(no_cluster(), profile=listed)).startswith("3:SB113!")
 
 
-def test_pedantic_rules_are_told_to_those_who_ask() -> None:
+def test_pedantic_rules_run_only_on_request() -> None:
     def ids(*select: str) -> set[str]:
         settings = settings_of(Places(Path("/nonexistent"), {}), None, select=select)
         data = whole(str(FOLDER / "modules-unpinned.sh")).data
@@ -212,7 +212,7 @@ def test_a_fix_leaves_what_the_script_does() -> None:
 def does_the_same_when_mended(name: str) -> None:
     """No line goes but by a change within it, no modules are purged, and what bash could read it still can."""
     source = whole(str(FOLDER / f"{name}.sh"))
-    new = mended(source.data, lambda data: findings_of(Source(file=source.file, data=data), nobody()))
+    new = mended(source.data, lambda data: findings_of(Source(file=source.file, data=data), no_cluster()))
     before, after = source.data.splitlines(), new.splitlines()
     assert len(after) >= len(before)
     assert b"module purge" not in set(after) - set(before)
@@ -233,7 +233,7 @@ def does_the_same_when_mended(name: str) -> None:
 
 
 def test_the_benchmark_reads_any_folder(tmp_path: Path) -> None:
-    """Odd bytes, odd names and files that are none end nothing; each rule comes with one example."""
+    """Odd bytes, odd names and other files end nothing; each rule comes with one example."""
     import os
     import sys
 

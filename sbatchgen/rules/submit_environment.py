@@ -1,4 +1,4 @@
-"""Where a job is submitted from: SB901, SB902 and SB910.
+"""Where a job is submitted from.
 
 Sources: sbatch(1), INPUT ENVIRONMENT VARIABLES; srun(1), the same; args.c of pyxis 0.24.
 """
@@ -12,8 +12,6 @@ from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.sbatch.releases import HasArgument, specs, variables
 
 RULES: Rules[JobScript] = Rules()
-
-INSIDE = ("PYXIS_CONTAINER_IMAGE", "PYXIS_CONTAINER_NAME")  # each starts a container by itself
 
 
 @RULES.add("SB901", "warning", "a variable that overrides the script")
@@ -39,14 +37,3 @@ def _inside(script: JobScript) -> Iterator[Hit]:
         what = f"submitted from inside job {job}: its SLURM_ variables are inherited, and srun takes some of "
         what += "them as options"
         yield Hit(script.at(1), what, "submit it from a login node; sbatchgen submit leaves them out")
-
-
-@RULES.add("SB910", "warning", "a variable that acts like an option of pyxis")
-def _pyxis(script: JobScript) -> Iterator[Hit]:
-    names = sorted(name for name in script.environment if name.startswith("PYXIS_CONTAINER_"))
-    if image := next((name for name in names if name in INSIDE), ""):
-        what = f"{image} in the environment starts the script itself in a container, which has no srun"
-        yield Hit(script.at(1), what, f"unset {' '.join(names)}")
-    elif names and script.steps and "PYXIS_CONTAINER_" not in script.text:
-        what = f"options of pyxis in the environment hold for every srun of the script: {', '.join(names)}"
-        yield Hit(script.at_word(script.steps[0].command), what, f"unset {' '.join(names)}")

@@ -29,19 +29,17 @@ class Located:
     line: str
 
 
-def as_text(found: Iterable[Located], style: Style) -> str:
+def as_text(located: Iterable[Located], style: Style) -> str:
     """What, where with the line itself, and the fix; `style` colours a text by a severity."""
-    return "".join(_paragraph(one, style) for one in found)
-
-
-def _paragraph(one: Located, style: Style) -> str:
-    finding, place = one.finding, one.finding.place
-    at = f"{visible(one.file)}:{place.line}:{place.column}"
-    severity = style(finding.severity, finding.severity)
-    text = f"{at}: {severity} {finding.rule}: {visible(finding.problem.what)}\n"
-    if one.line.strip():
-        text += _quote(one.line, place.column, place.end, place.line)
-    return text + (f"    fix: {visible(finding.problem.fix)}\n" if finding.problem.fix else "")
+    text = ""
+    for each in located:
+        finding, place = each.finding, each.finding.place
+        severity = style(finding.severity, finding.severity)
+        at = f"{visible(each.file)}:{place.line}:{place.column}"
+        text += f"{at}: {severity} {finding.rule}: {visible(finding.problem.what)}\n"
+        text += _quote(each.line, place.column, place.end, place.line) if each.line.strip() else ""
+        text += f"    fix: {visible(finding.problem.fix)}\n" if finding.problem.fix else ""
+    return text
 
 
 def _quote(line: str, column: int, end: int, number: int) -> str:
@@ -59,18 +57,17 @@ def _flat(text: str) -> str:
     return visible(text.replace("\t", " "))
 
 
-def as_json(found: Iterable[Located]) -> str:
+def as_json(located: Iterable[Located]) -> str:
     """A list of objects: file, line, column, end_column, rule, severity, message, fix, edits."""
-    return json.dumps([_object(one) for one in found], indent=2) + "\n"
+    return json.dumps([_object(each.file, each.finding) for each in located], indent=2) + "\n"
 
 
-def _object(one: Located) -> dict[str, Any]:
-    finding, place = one.finding, one.finding.place
+def _object(file: str, finding: Finding) -> dict[str, Any]:
     return {
-        "file": _sound(one.file),
-        "line": place.line,
-        "column": place.column,
-        "end_column": place.end,
+        "file": _sound(file),
+        "line": finding.place.line,
+        "column": finding.place.column,
+        "end_column": finding.place.end,
         "rule": finding.rule,
         "severity": finding.severity,
         "message": _sound(finding.problem.what),
@@ -87,18 +84,17 @@ def _sound(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def as_github(found: Iterable[Located]) -> str:
+def as_github(located: Iterable[Located]) -> str:
     """Workflow commands: GitHub shows them next to the lines of a change."""
     text = ""
-    for one in found:
-        finding, place = one.finding, one.finding.place
-        facts = {"file": one.file, "line": place.line, "col": place.column}
-        if place.end:
-            facts["endColumn"] = place.end
-        facts["title"] = finding.rule
-        said = "; fix: ".join(part for part in (finding.problem.what, finding.problem.fix) if part)
+    for each in located:
+        finding, place = each.finding, each.finding.place
+        facts = {"file": each.file, "line": place.line, "col": place.column}
+        facts |= {"endColumn": place.end} if place.end else {}
+        facts |= {"title": finding.rule}
+        message = "; fix: ".join(part for part in (finding.problem.what, finding.problem.fix) if part)
         properties = ",".join(f"{name}={_escaped(str(value), ',:')}" for name, value in facts.items())
-        text += f"::{GITHUB_COMMANDS[finding.severity]} {properties}::{_escaped(said)}\n"
+        text += f"::{GITHUB_COMMANDS[finding.severity]} {properties}::{_escaped(message)}\n"
     return text
 
 
@@ -108,65 +104,54 @@ def _escaped(text: str, more: str = "") -> str:
 
 
 def as_sarif(
-    found: Sequence[Located], problems: Sequence[Problem], titles: Mapping[str, str], helps: Mapping[str, str]
+    located: Sequence[Located],
+    problems: Sequence[Problem],
+    titles: Mapping[str, str],
+    pages: Mapping[str, str],
 ) -> str:
     """SARIF 2.1.0, for code scanning.
 
     Args:
-        found: The findings.
+        located: The findings.
         problems: Of files that can't be read.
         titles: Of rules, by id.
-        helps: The pages of rules, in Markdown.
+        pages: Those of rules, in Markdown.
     """
-    used = sorted({one.finding.rule for one in found})
-    driver = {
-        "name": "sbatchgen",
-        "version": __version__,
-        "rules": [_rule(rule, titles.get(rule, ""), helps.get(rule, "")) for rule in used],
-    }
-    invocation: dict[str, Any] = {"executionSuccessful": not problems}
-    if problems:
-        invocation["toolExecutionNotifications"] = [
-            {"level": "error", "message": {"text": _sound(problem.what)}} for problem in problems
-        ]
+    used = sorted({each.finding.rule for each in located})
+    texts = {"shortDescription": titles, "help": pages}
+    rules = [
+        {"id": rule}
+        | {key: {"text": of[rule], "markdown": of[rule]} for key, of in texts.items() if rule in of}
+        for rule in used
+    ]
+    notifications = [{"level": "error", "message": {"text": _sound(problem.what)}} for problem in problems]
     run = {
-        "tool": {"driver": driver},
-        "invocations": [invocation],
+        "tool": {"driver": {"name": "sbatchgen", "version": __version__, "rules": rules}},
+        "invocations": [{"executionSuccessful": not problems, "toolExecutionNotifications": notifications}],
         "columnKind": "unicodeCodePoints",
-        "results": [_result(one, used.index(one.finding.rule)) for one in found],
+        "results": [_result(each, used.index(each.finding.rule)) for each in located],
     }
     return json.dumps({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
-def _rule(rule: str, title: str, page: str) -> dict[str, Any]:
-    described: dict[str, Any] = {"id": rule}
-    if title:
-        described["shortDescription"] = {"text": title}
-    if page:
-        described["help"] = {"text": page, "markdown": page}
-    return described
+def _result(each: Located, index: int) -> dict[str, Any]:
+    from urllib.parse import quote
 
-
-def _result(one: Located, index: int) -> dict[str, Any]:
-    finding, place = one.finding, one.finding.place
+    finding, place = each.finding, each.finding.place
     region = {"startLine": max(1, place.line), "startColumn": max(1, place.column)}
     if place.end > place.column:
         region["endColumn"] = place.end
-    said = ". Fix: ".join(_sound(part) for part in (finding.problem.what, finding.problem.fix) if part)
-    artifact = {"uri": _uri(one.file)}
-    result: dict[str, Any] = {
+    message = ". Fix: ".join(_sound(part) for part in (finding.problem.what, finding.problem.fix) if part)
+    artifact = {"uri": quote(each.file.encode("utf-8", "surrogateescape"))}
+    change = {"artifactLocation": artifact, "replacements": [*map(_replacement, finding.edits)]}
+    mending = {"description": {"text": _sound(finding.problem.fix)}, "artifactChanges": [change]}
+    return {
         "ruleId": finding.rule,
         "ruleIndex": index,
         "level": SARIF_LEVELS[finding.severity],
-        "message": {"text": said},
+        "message": {"text": message},
         "locations": [{"physicalLocation": {"artifactLocation": artifact, "region": region}}],
-    }
-    if finding.edits:
-        change = {"artifactLocation": artifact, "replacements": [_replacement(one) for one in finding.edits]}
-        result["fixes"] = [
-            {"description": {"text": _sound(finding.problem.fix)}, "artifactChanges": [change]}
-        ]
-    return result
+    } | ({"fixes": [mending]} if finding.edits else {})
 
 
 def _replacement(edit: Edit) -> dict[str, Any]:
@@ -178,9 +163,3 @@ def _replacement(edit: Edit) -> dict[str, Any]:
         region["endColumn"] = edit.end
     text = edit.text + "\n" * (not edit.column and bool(edit.text))
     return {"deletedRegion": region, "insertedContent": {"text": _sound(text)}}
-
-
-def _uri(file: str) -> str:
-    from urllib.parse import quote
-
-    return quote(file.encode("utf-8", "surrogateescape"))

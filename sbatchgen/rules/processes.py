@@ -1,4 +1,4 @@
-"""How many processes the body starts: SB301 to SB305, SB313, SB316, SB320 to SB322 and SB325.
+"""How many processes the body starts.
 
 Sources: srun(1) and sbatch(1) of Slurm 22.05 and the release notes up to 26.05; torch/distributed/run.py of
 torch 2.13; bash(1).
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 RULES: Rules[JobScript] = Rules()
 
-# Options of mpirun by which there may be more processes than Slurm's tasks.
-_SLOTS = "oversubscribe map-by host H hostfile machinefile f use-hwthread-cpus bind-to ppn"
-SLOTS = frozenset(_SLOTS.split())
 NO_INHERITANCE = ("22.05", "23.02")  # releases in which srun does not take --cpus-per-task over
 _OTHER_LAUNCHERS = "ibrun aprun jsrun horovodrun prun fastsrun ssh pdsh clush parallel ray dask"
 OTHER_LAUNCHERS = frozenset(_OTHER_LAUNCHERS.split())
@@ -35,10 +32,12 @@ def _tasks_started(script: JobScript) -> Iterator[Hit]:
     trainings = script.trainings
     if any(launch.mpi or launch.launcher for launch in trainings) or script.named(*OTHER_LAUNCHERS):
         return
-    for launch in [one for one in trainings if not {"V", "version"} & one.tools[0].options.keys()][:1]:
-        what = f"the job asks for {tasks} tasks, but this runs once, on the first node: {tasks - 1} stay idle"
-        word = launch.tools[0].words[0]
-        yield Hit(script.at_word(word), what, f"srun {_head(launch)}")
+    for launch in trainings:
+        if not {"V", "version"} & launch.tools[0].options.keys():
+            what = f"the job asks for {tasks} tasks, but this runs once, on the first node: "
+            what += f"{tasks - 1} stay idle"
+            yield Hit(script.at_word(launch.tools[0].words[0]), what, f"srun {_head(launch)}")
+            return
 
 
 @RULES.add("SB302", "warning", "several launchers on a node")
@@ -111,12 +110,12 @@ def _launcher_counts(script: JobScript) -> Iterator[Hit]:
             what += "not enough for all" if workers > gpus else f"{gpus - workers} stay idle"
             yield Hit(script.at_option_of(option), what, f"--{option.name}=$SLURM_GPUS_ON_NODE")
         agents, group = launch.tasks, launch.told_nodes
-        told = launcher.option("nnodes")
+        option = launcher.option("nnodes")
         one_each = launch.tasks_per_node == 1
-        if launch.step and told and agents and group and one_each and agents != group:
+        if launch.step and option and agents and group and one_each and agents != group:
             what = f"srun starts torchrun {agents} times, but --nnodes says {group}: "
             what += "they wait for more" if agents < group else "they do not form one group"
-            yield Hit(script.at_option_of(told), what, "--nnodes=$SLURM_NNODES, and one task for each node")
+            yield Hit(script.at_option_of(option), what, "--nnodes=$SLURM_NNODES, and one task for each node")
 
 
 @RULES.add("SB305", "warning", "srun gives each task one CPU only")
@@ -124,45 +123,21 @@ def _cpus_inherited(script: JobScript) -> Iterator[Hit]:
     cpus = script.resources.cpus_per_task
     if not cpus or cpus < 2 or script.release not in NO_INHERITANCE:
         return
-    if any(one.name == "SRUN_CPUS_PER_TASK" and one.exported for one in script.body.sets):
+    if any(
+        assignment.name == "SRUN_CPUS_PER_TASK" and assignment.exported for assignment in script.body.sets
+    ):
         return
     for launch in script.steps:
         step = launch.step
         if step is None or launch.is_helper or {"cpus-per-task", "cpus-per-gpu"} & step.options.keys():
             continue
-        if any(one.name == "SRUN_CPUS_PER_TASK" for one in launch.command.prefix):
+        if any(each.name == "SRUN_CPUS_PER_TASK" for each in launch.command.prefix):
             continue
         what = f"--cpus-per-task={cpus} does not reach srun in Slurm {script.release}: if tasks are bound to "
         what += "CPUs, each gets only one"
         fix = 'srun --cpus-per-task="$SLURM_CPUS_PER_TASK"'
         edits = after(script, step.words[0], ' --cpus-per-task="$SLURM_CPUS_PER_TASK"')
         yield Hit(script.at_word(step.words[0]), what, fix, edits=edits)
-
-
-@RULES.add("SB313", "warning", "mpirun with other processes than the job has tasks")
-def _mpi_tasks(script: JobScript) -> Iterator[Hit]:
-    for launch in script.launches:
-        mpi, step = launch.mpi, launch.step
-        if mpi is None:
-            continue
-        tasks = launch.tasks
-        if (
-            step is not None
-            and tasks is not None
-            and tasks > 1
-            and launch.tools.index(step) < launch.tools.index(mpi)
-        ):
-            what = f"srun starts {mpi.name} {tasks} times, and each of them starts all processes"
-            yield Hit(script.at_word(mpi.words[0]), what, f"either srun PROGRAM or {mpi.name} PROGRAM")
-            continue
-        option = next((one for name in ("np", "n", "c") if (one := mpi.option(name))), None)
-        count, asked = launch.number(option, mpi), _asked_tasks(script)
-        given = {"ntasks", "ntasks-per-node"} & script.resources.options.keys()
-        elsewhere = SLOTS & mpi.options.keys() or "exclusive" in script.resources
-        if option and count and given and count > asked and not elsewhere:
-            what = f"{mpi.name} starts {count} processes, but the job has {asked} tasks: Open MPI ends for "
-            what += "lack of slots"
-            yield Hit(script.at_option_of(option), what, f'{mpi.name} -np "$SLURM_NTASKS"')
 
 
 @RULES.add("SB316", "info", "each rank sees only one GPU")
@@ -183,27 +158,6 @@ def _ranks_see_all(script: JobScript) -> Iterator[Hit]:
             what += "$SLURM_LOCALID fails, and NCCL may be slower"
             yield Hit(binding, what, "--gpus-per-node=N, or add --gpu-bind=none")
             return
-
-
-@RULES.add("SB320", "warning", "a GPU variable that is not a plain number")
-def _typed_variable(script: JobScript) -> Iterator[Hit]:
-    from sbatchgen.job.launches import variable
-
-    resources = script.resources
-    typed = {
-        "SLURM_GPUS_PER_NODE": resources.gpus_per_node,
-        "SLURM_GPUS_PER_TASK": resources.gpus_per_task,
-        "SLURM_GPUS": resources.gpus,
-    }
-    for launch in script.trainings:
-        launcher = launch.launcher
-        option = launcher.option("nproc-per-node") if launcher else None
-        name = variable(option, launcher) if option and launcher else ""
-        asked = typed.get(name)
-        if option and asked and asked[0][0]:
-            held = ",".join(f"{kind}:{count}" for kind, count in asked)
-            what = f"{name} is '{held}' in this job, with the type: torchrun wants a plain number"
-            yield Hit(script.at_option_of(option), what, "--nproc-per-node=$SLURM_GPUS_ON_NODE")
 
 
 @RULES.add("SB321", "warning", "tasks that Slurm may spread unevenly", pedantic=True)
@@ -241,16 +195,6 @@ def _rank_for_each_gpu(script: JobScript) -> Iterator[Hit]:
             return
 
 
-@RULES.add("SB325", "warning", "a process for every CPU of the node")
-def _cpu_workers(script: JobScript) -> Iterator[Hit]:
-    for launch in script.trainings:
-        option = launch.launcher.option("nproc-per-node") if launch.launcher else None
-        if option and option.value == "cpu" and "exclusive" not in script.resources:
-            cpus = script.resources.cpus_on_node
-            what = f"--nproc-per-node=cpu counts all CPUs of the node, but the job has only {cpus} of them"
-            yield Hit(script.at_option_of(option), what, "--nproc-per-node=$SLURM_CPUS_ON_NODE")
-
-
 def _asked_tasks(script: JobScript) -> int:
     """The tasks that the directives ask for."""
     resources = script.resources
@@ -258,5 +202,5 @@ def _asked_tasks(script: JobScript) -> int:
 
 
 def _head(launch: Launch) -> str:
-    """The first words of a launch, to show how it goes on."""
+    """Return the first words of a launch, to show what follows srun."""
     return " ".join(word.text for word in launch.command.words[:2]) + " ..."

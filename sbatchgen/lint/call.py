@@ -1,0 +1,228 @@
+"""`sbatchgen lint`: from names of files to a report and an exit status."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from sbatchgen.errors import CommandLineError, DocumentError, Problem, did_you_mean
+from sbatchgen.files import write
+from sbatchgen.inputs.search import Places
+from sbatchgen.lint import fix, formats, shellcheck
+from sbatchgen.lint.linter import rules
+from sbatchgen.lint.settings import Settings, findings_of, settings_of
+from sbatchgen.lint.source import STDIN, Source, files, sources
+from sbatchgen.lint.suppression import SHELLCHECK
+from sbatchgen.quoting import counted
+from sbatchgen.rules.page import pages
+from sbatchgen.rules.retired import RETIRED, removal
+
+RANK = {"info": 0, "warning": 1, "error": 2, "never": 3}
+FOUND = 3  # exit status where there are findings to fail on, or files that can't be read
+TELLS_SECRETS = "SB806"  # the rule whose findings mark them
+MANY = 100  # files from which on it pays to start processes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a call of `lint` gives.
+
+    Attributes:
+        report: For stdout.
+        change: What --fix has changed or --diff would, for stdout, before the report.
+        problems: Files that can't be read, for stderr.
+        summary: For stderr.
+        status: The exit status.
+    """
+
+    report: str
+    change: bytes
+    problems: tuple[Problem, ...]
+    summary: str
+    status: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """The findings of a file, and the change that --fix or --diff makes of them."""
+
+    located: tuple[formats.Located, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    change: bytes = b""
+    scripts: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What is to be done with each file: `mend` is "fix" to change it, "diff" to show the change only."""
+
+    settings: Settings
+    mend: str = ""
+    shellcheck: str = ""
+
+
+def explanation(names: Sequence[str]) -> str:
+    """Return the pages of rules, in Markdown.
+
+    Raises:
+        CommandLineError: There is no such rule.
+    """
+    known = pages()
+    wanted = [part.strip().upper() for name in names for part in name.split(",") if part.strip()]
+    for rule in wanted:
+        if SHELLCHECK.fullmatch(rule):
+            page = f"see {shellcheck.PAGES}{rule}"
+            raise CommandLineError.of(f"{rule} is a rule of shellcheck", at="--explain", fix=page)
+        if rule in RETIRED:
+            raise CommandLineError.of(removal(rule), at="--explain")
+        if rule not in known:
+            raise CommandLineError.of(f"no rule '{rule}'", at="--explain", fix=did_you_mean(rule, known))
+    return "\n".join(known[rule].text for rule in wanted)
+
+
+def table() -> str:
+    """Return every rule with its severity and its title, and whether it is off by default."""
+    return "".join(
+        f"{rule.id}  {rule.severity:<7}  {rule.title}{' (pedantic)' * rule.pedantic}\n"
+        for rule in rules().values()
+    )
+
+
+def run(
+    names: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    folder: Path,
+    style: formats.Style,
+    profile: str | None,
+    slurm: str | None,
+    form: str,
+    select: Sequence[str],
+    disable: Sequence[str],
+    fail_on: str,
+    mend: str,
+    ask_shellcheck: bool | None,
+) -> Outcome:
+    """Lint files.
+
+    Args:
+        names: Files, folders, or - for stdin.
+        environment: For SBATCHGEN_PROFILE and the search paths.
+        folder: The current folder.
+        style: Colours a text by a severity.
+        profile: The cluster, by name or file.
+        slurm: The release of Slurm; by default the profile's.
+        form: text, json, sarif or github.
+        select: Rules that are wanted, by the starts of their ids, or "all"; by default all but the pedantic.
+        disable: Rules that are not.
+        fail_on: The least severity of a finding that fails.
+        mend: "fix" to change the files, "diff" to show the change only, or "".
+        ask_shellcheck: Whether to run it; None for up to shellcheck.FILES files where it is installed.
+
+    Raises:
+        CommandLineError: A flag's value makes no sense.
+        DocumentError: The profile or sbatchgen.yaml is wrong.
+    """
+    if mend and form != "text":
+        raise CommandLineError.of(
+            f"--{mend} shows a change, which is text", at="--format", fix="--format text"
+        )
+    if mend == "fix" and STDIN in names:
+        raise CommandLineError.of("--fix can't change stdin", at=STDIN, fix="name the file, or use --diff")
+    settings = settings_of(Places(folder, environment), profile, slurm, select=select, disable=disable)
+    problems: list[Problem] = []
+    named = list(files(names, problems.append))
+    task = Task(
+        settings=settings, mend=mend, shellcheck=shellcheck.program(len(named), wanted=ask_shellcheck)
+    )
+    checked = list(_check_all(named, task))
+    located = [finding for file in checked for finding in file.located]
+    problems += [problem for file in checked for problem in file.problems]
+    failing = any(RANK[each.finding.severity] >= RANK[fail_on] for each in located)
+    notes = [*map(removal, settings.removed)]
+    if form == "text":
+        notes.append(_summary(located, sum(file.scripts for file in checked)))
+    return Outcome(
+        report=_report(form, located, problems, style),
+        change=b"".join(file.change for file in checked),
+        problems=tuple(problems),
+        summary="\n".join(notes),
+        status=FOUND if problems or failing else 0,
+    )
+
+
+def _check_all(names: Sequence[str], task: Task) -> Iterable[Checked]:
+    """Check each file; many are spread over the CPUs, and so are all that shellcheck reads."""
+    processes = min(len(os.sched_getaffinity(0)), len(names))
+    work = partial(check, task=task)
+    if processes < 2 or STDIN in names or (len(names) < MANY and not task.shellcheck):
+        return map(work, names)
+    from sbatchgen.lint.workers import spread
+
+    return spread(work, names, processes)
+
+
+def check(name: str, task: Task) -> Checked:
+    """Lint a file, and mend it if the task says so."""
+    try:
+        scripts = sources(name)
+        change = b""
+        if task.mend and scripts and not any(source.indents for source in scripts):  # a document stays
+            scripts, change = _mend(name, scripts[0], task)
+        located = tuple(finding for source in scripts for finding in _located(source, task))
+        return Checked(located=located, change=change, scripts=len(scripts))
+    except DocumentError as error:
+        return Checked(problems=error.problems)
+
+
+def _mend(name: str, source: Source, task: Task) -> tuple[list[Source], bytes]:
+    """Return what is left of a script to report on, and the change."""
+    new = fix.mended(source.data, lambda data: findings_of(replace(source, data=data), task.settings))
+    change = fix.difference(source.file, source.data, new)
+    if task.mend == "fix" and change:
+        write(Path(name), new, before=source.data)
+        source = replace(source, data=new)
+    return [source], change
+
+
+def _located(source: Source, task: Task) -> Iterator[formats.Located]:
+    """Yield the findings of a script with their lines, in which secrets are not shown again."""
+    others = shellcheck.findings(source, task.shellcheck) if task.shellcheck else []
+    findings = findings_of(source, task.settings, others)
+    lines = source.text.split("\n") if findings else []
+    shown = {source.line + number: " " * source.indent(number) + line for number, line in enumerate(lines)}
+    for finding in findings:
+        if finding.rule == TELLS_SECRETS and finding.place.line in shown:
+            line, start = shown[finding.place.line], finding.place.column - 1
+            end = finding.place.end - 1 if finding.place.end else len(line)
+            shown[finding.place.line] = line[:start] + "*" * (end - start) + line[end:]
+    yield from (
+        formats.Located(source.file, finding, shown.get(finding.place.line, "")) for finding in findings
+    )
+
+
+def _report(
+    form: str, located: Sequence[formats.Located], problems: Sequence[Problem], style: formats.Style
+) -> str:
+    if form == "json":
+        return formats.as_json(located)
+    if form == "github":
+        return formats.as_github(located)
+    if form == "sarif":
+        titles = {rule.id: rule.title for rule in rules().values()}
+        texts = {page.rule: page.text for page in pages().values()}
+        return formats.as_sarif(located, problems, titles, texts)
+    return formats.as_text(located, style)
+
+
+def _summary(located: Sequence[formats.Located], scripts: int) -> str:
+    """How many findings there are, in how many scripts."""
+    if not scripts:
+        return "no scripts found"
+    severities = [each.finding.severity for each in located]
+    counts = [counted(severities.count(name), name) for name in ("error", "warning") if name in severities]
+    counts += [f"{severities.count('info')} info"] if "info" in severities else []
+    return f"{counted(scripts, 'script')}: {', '.join(counts) or 'nothing found'}"

@@ -1,0 +1,14 @@
+"""Rules that were removed: people may still name them in comments, settings and profiles."""
+
+from __future__ import annotations
+
+_IDS = """
+SB109 SB116 SB120 SB123 SB124 SB128 SB313 SB320 SB325 SB326 SB409 SB415 SB416 SB418 SB420 SB503 SB509 SB510
+SB512 SB514 SB516 SB517 SB616 SB618 SB801 SB807 SB809 SB910
+"""
+RETIRED = frozenset(_IDS.split())
+
+
+def removal(rule: str) -> str:
+    """Return what to say to those who name a rule that was removed."""
+    return f"rule {rule} was removed"
