@@ -146,7 +146,7 @@ def _show_status(index: Index, names: Sequence[str], *, every: bool, form: str) 
         logs = [str(path) for path in log.find(kept[-1])] if kept else []
         put(screen.page(states[0], kept, logs), nl=False)
     elif states:
-        put(screen.table(states), nl=False)
+        put(screen.overview(states), nl=False)
     else:
         note("note: no runs yet" if every else "note: no runs of the last week; --all shows older ones")
     for problem in problems:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from sbatchgen import table as tables
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, did_you_mean
 from sbatchgen.files import write
 from sbatchgen.finding import Finding
@@ -84,9 +85,8 @@ def explanation(names: Sequence[str]) -> str:
 
 def table() -> str:
     """Every rule: its id, its severity and its title; of those that are off by default, that they are."""
-    return "".join(
-        f"{rule.id}  {rule.severity:<7}  {rule.title}{' (pedantic)' * rule.pedantic}\n"
-        for rule in rules().values()
+    return tables.table(
+        (rule.id, rule.severity, rule.title + " (pedantic)" * rule.pedantic) for rule in rules().values()
     )
 
 

@@ -23,7 +23,7 @@ from sbatchgen.runs.points import FAILED, numbers
 from sbatchgen.runs.progress import Progress, read_progress
 from sbatchgen.runs.record import Record, read, records
 from sbatchgen.runs.record import path as record_path
-from sbatchgen.runs.screen import headline, one_line
+from sbatchgen.runs.screen import headline
 from sbatchgen.runs.scripts import parsed
 from sbatchgen.runs.status import RunState, before, is_local
 from sbatchgen.slurm.accounting import JobInAccounting, accounting
@@ -31,6 +31,7 @@ from sbatchgen.slurm.queue import queue
 from sbatchgen.slurm.reason import reason
 from sbatchgen.slurm.slurm_job import SlurmJob
 from sbatchgen.slurm.submission import key_of
+from sbatchgen.table import one_line
 
 SCHEMA = 1
 _NO_FAILURE = ("COMPLETED", "REVOKED", LOST)

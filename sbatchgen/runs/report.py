@@ -16,10 +16,11 @@ from sbatchgen.plan.resources import Resources
 from sbatchgen.quoting import visible
 from sbatchgen.runs import usage
 from sbatchgen.runs.points import DONE
-from sbatchgen.runs.screen import columns, duration
+from sbatchgen.runs.screen import duration
 from sbatchgen.runs.status import RunState, words
 from sbatchgen.runs.usage import RunUsage
 from sbatchgen.slurm.accounting import JobUsage
+from sbatchgen.table import table
 from sbatchgen.units import Duration, Memory
 
 SCHEMA = 1
@@ -256,7 +257,7 @@ def as_text(found: Report) -> str:
     rows = [Row("", had, "USED", "NEXT TIME"), *_rows(found)]
     parts = [
         [f"{found.name}: {found.state}; {', '.join(cost)}"],
-        [columns(rows).removesuffix("\n")],
+        [table(rows).removesuffix("\n")],
         [f"{advice.about}: {advice.why}" for advice in found.advice],
         [f"{UNKNOWN} {text}" for text in _missing(found)],
     ]

@@ -10,31 +10,22 @@ from datetime import datetime, timezone
 from typing import Any
 
 from sbatchgen.plan.sweep import numbers_as_text
-from sbatchgen.quoting import visible
 from sbatchgen.runs.index import RunJob
 from sbatchgen.runs.points import FAILED, NEW, STOPPED, Point, SweepState
 from sbatchgen.runs.record import Record
 from sbatchgen.runs.status import RunState, words
 from sbatchgen.slurm.queue import JobInQueue
 from sbatchgen.slurm.reason import reason
+from sbatchgen.table import one_line, table
 
 SCHEMA = 1
 HEADINGS = ("RUN", "JOB", "STATE", "TRAINING")
 MOST_POINTS = 20  # of a sweep, on the page of its run
 
 
-def table(states: Sequence[RunState]) -> str:
-    """A line for each run, the newest last."""
-    return columns([HEADINGS, *map(_row, states)])
-
-
-def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of a table, each column as wide as its widest cell."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n"
-        for row in rows
-    )
+def overview(states: Sequence[RunState]) -> str:
+    """Return a line for each run, the newest last."""
+    return table([HEADINGS, *map(_row, states)])
 
 
 def _row(one: RunState) -> tuple[str, ...]:
@@ -82,10 +73,9 @@ def page(one: RunState, records: Sequence[Record], logs: Sequence[str]) -> str:
     if records and (code := records[-1].code):
         commit = f" at {code.at}" if code.commit else ""
         facts.append(("code", f"{code.snapshot or code.folder}{commit}"))
-    width = max(len(name) for name, _ in facts)
-    lines = (f"  {one_line(name).ljust(width)}  {one_line(text)}\n" for name, text in facts)
+    lines = table((f"  {one_line(name)}", one_line(text)) for name, text in facts)
     sweep = f"\n{_points(one.sweep)}" if one.sweep else ""
-    return f"{one_line(one.run.name)}\n{''.join(lines)}{sweep}"
+    return f"{one_line(one.run.name)}\n{lines}{sweep}"
 
 
 def _points(sweep: SweepState) -> str:
@@ -105,7 +95,7 @@ def _points(sweep: SweepState) -> str:
         rows.append(tuple(map(one_line, (str(one.number), *one.values, says, training + mark))))
     more = len(sweep.points) - len(rows) + 1
     rest = f"and {more:,} more: --format json shows all\n" if more else ""
-    return f"{len(sweep.points):,} points: {', '.join(said)}\n\n{columns(rows)}{rest}"
+    return f"{len(sweep.points):,} points: {', '.join(said)}\n\n{table(rows)}{rest}"
 
 
 def _some(numbers: Sequence[int]) -> str:
@@ -184,8 +174,3 @@ def _local(seconds: float) -> datetime:
 def _clock(moment: datetime) -> str:
     today = moment.date() == datetime.now(moment.tzinfo).date()
     return f"{moment:%H:%M}" if today else f"{moment:%Y-%m-%d %H:%M}"
-
-
-def one_line(text: str) -> str:
-    """Text for a table: line breaks and tabs are escaped too."""
-    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
