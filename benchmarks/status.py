@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from sbatchgen.runs.index import Index, place  # noqa: E402
+from sbatchgen.runs.index import Index, Run, RunJob, place  # noqa: E402
 from tests.slurm import fakes  # noqa: E402
 
 STATUS = [str(Path(sys.prefix, "bin", "sbatchgen")), "status"]
@@ -54,18 +54,17 @@ def main() -> int:
 
 def _know(home: Path, environment: dict[str, str], runs: int, live: int) -> None:
     """Enter runs into the index, of which the last ones are live."""
-    rows = []
-    index = Index(place(environment))
+    rows, found = [], []
     for number in range(runs):
-        run = home / "runs" / str(number)
-        run.mkdir(parents=True)
-        index.begin(f"{number:x}", run, f"run-{number}", shared=False)
-        index.accepted(f"{number:x}", str(number + 1))
+        run = Run(f"run-{number}", home / "runs" / str(number), shared=True, created=time.time())
+        run.folder.mkdir(parents=True)
+        job = RunJob(f"{number:x}", run.name, str(number + 1), "", run.created, seen=run.created)
+        ended = number < runs - live
+        found.append((run, [job._replace(state="COMPLETED" if ended else "", ended=ended)]))
         if number >= runs - live:
             command = f"/tmp/sbatchgen-{number:x}-x/job.slurm"  # noqa: S108 - where submit has them
             rows.append({"JobArrayID": str(number + 1), "State": "RUNNING", "Command": command})
-    ended = [job._replace(state="COMPLETED", ended=True) for job in index.jobs()[: runs - live]]
-    index.seen(ended)
+    Index(place(environment)).add(found)
     (home / "bin").mkdir()
     fakes.squeue(home / "bin", rows)
     program = home / "bin" / "squeue"

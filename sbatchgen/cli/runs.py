@@ -121,15 +121,10 @@ def _scan(index: Index, folder: Path) -> None:
 
     if not folder.is_dir():
         raise CommandLineError.of(f"there is no folder {folder}", at="--scan")
-    count = skipped = 0
-    for found in scan(folder.absolute()):
-        if found:
-            index.add(*found)
-            count += 1
-        else:
-            skipped += 1
+    found = [*scan(folder.absolute())]
+    runs, skipped = index.add(run for run in found if run), found.count(None)
     others = f"; skipped: {counted(skipped, 'record')} of other users" if skipped else ""
-    note(f"note: {counted(count, 'run')} found in {folder}{others}")
+    note(f"note: {counted(len(runs), 'run')} found in {folder}{others}")
 
 
 def _show_status(index: Index, names: Sequence[str], *, every: bool, form: str) -> None:
