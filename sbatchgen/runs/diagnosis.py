@@ -26,10 +26,9 @@ from sbatchgen.runs.record import path as record_path
 from sbatchgen.runs.screen import headline
 from sbatchgen.runs.scripts import parsed
 from sbatchgen.runs.status import RunState, before, is_local
-from sbatchgen.slurm.accounting import JobInAccounting, accounting
-from sbatchgen.slurm.queue import queue
+from sbatchgen.slurm.accounting import accounting
+from sbatchgen.slurm.queue import SlurmJob, queue
 from sbatchgen.slurm.reason import reason
-from sbatchgen.slurm.slurm_job import SlurmJob
 from sbatchgen.slurm.submission import key_of
 from sbatchgen.table import one_line
 
@@ -248,7 +247,7 @@ def _status(row: SlurmJob | None) -> str:
 
 def _with_who(says: str, row: SlurmJob | None) -> str:
     """The same with the user who cancelled it."""
-    if not isinstance(row, JobInAccounting) or row.cancelled_by is None:
+    if row is None or row.cancelled_by is None:
         return says
     who = f"the user with the id {row.cancelled_by}"
     with contextlib.suppress(KeyError):

@@ -12,7 +12,7 @@ from sbatchgen.plan.sweep import Sweep, read_points
 from sbatchgen.runs.progress import Progress, read_progress
 from sbatchgen.runs.record import MOST_TASKS, Record
 from sbatchgen.sbatch.array import indices
-from sbatchgen.slurm.queue import JobInQueue
+from sbatchgen.slurm.queue import SlurmJob
 
 POINTS = "points.csv"  # of the run folder
 EXIT = "exit"  # of a point's folder: the exit status of its last start, once that has ended
@@ -75,7 +75,7 @@ def read_sweep(run_dir: Path) -> Sweep | None:
     return read_points(file) if os.access(file, os.R_OK) else None
 
 
-def look(sweep: Sweep, run_dir: Path, records: Iterable[Record], rows: Iterable[JobInQueue]) -> SweepState:
+def look(sweep: Sweep, run_dir: Path, records: Iterable[Record], rows: Iterable[SlurmJob]) -> SweepState:
     """A sweep as it is now.
 
     Args:
@@ -107,7 +107,7 @@ def look(sweep: Sweep, run_dir: Path, records: Iterable[Record], rows: Iterable[
     return SweepState(sweep.names, tuple(found))
 
 
-def _live(records: Iterable[Record], rows: Iterable[JobInQueue]) -> Iterable[tuple[int, str]]:
+def _live(records: Iterable[Record], rows: Iterable[SlurmJob]) -> Iterable[tuple[int, str]]:
     """The points that wait or run, and their states in plain words."""
     by_job = {record.job: record for record in records}
     for row in rows:

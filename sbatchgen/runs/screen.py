@@ -14,7 +14,7 @@ from sbatchgen.runs.index import RunJob
 from sbatchgen.runs.points import FAILED, NEW, STOPPED, Point, SweepState
 from sbatchgen.runs.record import Record
 from sbatchgen.runs.status import RunState, words
-from sbatchgen.slurm.queue import JobInQueue
+from sbatchgen.slurm.queue import SlurmJob
 from sbatchgen.slurm.reason import reason
 from sbatchgen.table import one_line, table
 
@@ -35,7 +35,7 @@ def _row(one: RunState) -> tuple[str, ...]:
     return tuple(one_line(text) for text in (one.run.name, job.id if job else "", says, progress))
 
 
-def _state(job: RunJob, now: Sequence[JobInQueue]) -> str:
+def _state(job: RunJob, now: Sequence[SlurmJob]) -> str:
     """The state of a job: what it does, for how long, where; or why it waits."""
     text = words(job)
     if len(now) != 1 or now[0].state.ended:
@@ -132,7 +132,7 @@ def _point(sweep: SweepState, point: Point) -> dict[str, Any]:
     return {**found, "values": values, "training": found.pop("progress")}
 
 
-def _queued(row: JobInQueue) -> dict[str, Any]:
+def _queued(row: SlurmJob) -> dict[str, Any]:
     why = reason(row.reason, row.id)
     return {
         "id": row.id,

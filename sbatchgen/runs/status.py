@@ -17,9 +17,8 @@ from sbatchgen.runs.points import SweepState
 from sbatchgen.runs.progress import Progress, read_progress
 from sbatchgen.sbatch.array import indices
 from sbatchgen.slurm.accounting import accounting
-from sbatchgen.slurm.queue import JobInQueue, queue
+from sbatchgen.slurm.queue import SlurmJob, queue
 from sbatchgen.slurm.reason import reason
-from sbatchgen.slurm.slurm_job import SlurmJob
 from sbatchgen.slurm.state import State, state
 from sbatchgen.slurm.submission import key_of
 
@@ -45,7 +44,7 @@ class RunState:
 
     run: Run
     jobs: Sequence[RunJob]
-    now: Sequence[JobInQueue] = ()
+    now: Sequence[SlurmJob] = ()
     progress: Progress | None = None
     sweep: SweepState | None = None
 
@@ -101,12 +100,12 @@ def is_local(job: RunJob) -> bool:
 
 def _seen(
     live: Sequence[RunJob], folders: Mapping[str, Path], environment: Mapping[str, str]
-) -> tuple[dict[str, RunJob], dict[str, list[JobInQueue]], list[Problem]]:
+) -> tuple[dict[str, RunJob], dict[str, list[SlurmJob]], list[Problem]]:
     """The jobs as they are now, and squeue's rows of each, by its key; what went wrong."""
     now = time.time()
     seen = {job.key: _of_process(job, folders[job.run], now) for job in live if is_local(job)}
     of_slurm = [job for job in live if not is_local(job)]
-    rows: dict[str, list[JobInQueue]] = {}
+    rows: dict[str, list[SlurmJob]] = {}
     problems: list[Problem] = []
     for cluster in sorted({job.cluster for job in of_slurm}):
         theirs = [job for job in of_slurm if job.cluster == cluster]
@@ -121,10 +120,10 @@ def _seen(
 
 def _on_cluster(
     jobs: Sequence[RunJob], cluster: str, folders: Mapping[str, Path], environment: Mapping[str, str]
-) -> Iterator[tuple[RunJob, list[JobInQueue]]]:
+) -> Iterator[tuple[RunJob, list[SlurmJob]]]:
     """Each job of a cluster as it is now, with squeue's rows of it; one that may still come is left out."""
     now, answer = time.time(), queue(environment, cluster=cluster)
-    by_id: dict[str, list[JobInQueue]] = {}
+    by_id: dict[str, list[SlurmJob]] = {}
     by_key: dict[str, str] = {}
     for row in answer:
         by_id.setdefault(str(row.job), []).append(row)

@@ -17,7 +17,7 @@ from sbatchgen.sbatch.hostlist import hosts
 from sbatchgen.slurm.command import answer
 from sbatchgen.slurm.gres import NodeGres, node_gres
 from sbatchgen.slurm.node import SlurmNode
-from sbatchgen.slurm.slurm_job import rows, separator
+from sbatchgen.slurm.queue import rows, separator
 from sbatchgen.slurm.state import state
 
 _IN_WORDS = {

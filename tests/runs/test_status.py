@@ -18,7 +18,7 @@ from sbatchgen.runs import status
 from sbatchgen.runs.index import Index, RunJob, place
 from sbatchgen.runs.record import Record, keep
 from sbatchgen.runs.status import RunState
-from sbatchgen.slurm.queue import JobInQueue, queue
+from sbatchgen.slurm.queue import SlurmJob, queue
 from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster
 from tests.conftest import Command
@@ -343,7 +343,7 @@ def test_ten_thousand_runs_are_one_question(
         index.accepted(key, str(number))
     asked: list[int] = []
 
-    def ask(environment: Mapping[str, str], *, cluster: str) -> list[JobInQueue]:
+    def ask(environment: Mapping[str, str], *, cluster: str) -> list[SlurmJob]:
         asked.append(1)
         return queue(environment, cluster=cluster)
 

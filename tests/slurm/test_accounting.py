@@ -13,7 +13,8 @@ import pytest
 
 from sbatchgen.errors import SlurmError
 from sbatchgen.slurm import command
-from sbatchgen.slurm.accounting import JobInAccounting, JobUsage, accounting, usage
+from sbatchgen.slurm.accounting import JobUsage, accounting, usage
+from sbatchgen.slurm.queue import SlurmJob
 from tests.cluster.slurm import Cluster
 from tests.conftest import FIXTURES
 from tests.slurm import fakes
@@ -39,7 +40,7 @@ def keys(jobs: Iterable[object]) -> dict[str, str]:
     return dict.fromkeys(map(str, jobs), "0a")
 
 
-def told(environment: dict[str, str]) -> list[JobInAccounting]:
+def told(environment: dict[str, str]) -> list[SlurmJob]:
     found = accounting(keys(range(1, 16)), SINCE, environment)
     assert found is not None
     return found

@@ -11,7 +11,7 @@ import pytest
 
 from sbatchgen.errors import SlurmError
 from sbatchgen.slurm import values
-from sbatchgen.slurm.queue import JobInQueue, find, queue
+from sbatchgen.slurm.queue import SlurmJob, find, queue
 from sbatchgen.slurm.submission import folder_name
 from tests.cluster.controller import Controller
 from tests.cluster.slurm import Cluster
@@ -53,7 +53,7 @@ def submit(controller: Controller, *options: str) -> int:
     return int(controller.run(["sbatch", "--parsable", *options]))
 
 
-def only(environment: dict[str, str], job: int | str) -> JobInQueue:
+def only(environment: dict[str, str], job: int | str) -> SlurmJob:
     (one,) = queue(environment, [job])
     return one
 

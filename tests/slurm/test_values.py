@@ -20,7 +20,6 @@ from sbatchgen.slurm.gpus import counts, gpu_nodes
 from sbatchgen.slurm.gres import node_gres
 from sbatchgen.slurm.node import nodes_in
 from sbatchgen.slurm.partition import partitions_in
-from sbatchgen.slurm.slurm_job import common
 from sbatchgen.slurm.values import count, exit_status, limit, seconds, time
 from tests.conftest import FIXTURES
 
@@ -88,7 +87,9 @@ def test_a_number_of_more_digits_than_slurm_has_is_a_missing_one() -> None:
     assert (exit_status(HUGE), exit_status(f"{HUGE}:9")) == ((0, 0), (0, 9))
     assert (count("9" * 18), seconds("2982616-04:14:00")) == (10**18 - 1, 257698037640)
     row = dict.fromkeys(("state", "reason", "start", "end", "node_list"), "N/A")
-    assert common({**row, "id": HUGE, "nodes": "1", "exit_status": "0:0"})["job"] == 0
+    assert (
+        queue.as_job({**row, "id": HUGE, "nodes": "1", "exit_status": "0:0"}, used_s=0, limit_s=None).job == 0
+    )
     assert time("0001-01-01T00:00:00") is None
     (gpus,) = node_gres(f"gpu:4(IDX:0-{HUGE},3)")
     assert gpus.indexes == (3,)
