@@ -18,6 +18,7 @@ from sbatchgen.errors import CommandLineError, DocumentError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from sbatchgen.review.review import Review
     from sbatchgen.runs.index import Index, Run
     from sbatchgen.runs.record import Record
     from sbatchgen.submit.sbatch import SubmittedRun
@@ -34,9 +35,12 @@ SNAPSHOT_FILE = click.option(
 )
 
 
+DRY_RUN = click.option("--dry-run", is_flag=True, help="Review only.")
+
+
 @click.command(cls=JobsCommand)
 @YES
-@click.option("--dry-run", is_flag=True, help="Review only.")
+@DRY_RUN
 @click.option("--follow", is_flag=True, help="Wait for the job and show its log. Ctrl-C leaves it alone.")
 @click.option("--after", metavar="RUN", multiple=True, help="Start only when this run has completed.")
 @SNAPSHOT
@@ -100,13 +104,9 @@ def submit_reviewed(
 
     if len(submissions) > 1:
         _refuse_several(submissions, follow=follow)
-    for one in submissions:
-        show_review(one.review, sys.stderr)
-    if failure := failure_of([finding for one in submissions for finding in one.review.findings]):
-        sys.exit(failure.exit_status)
-    if dry_run:
+    reviews = [submission.review for submission in submissions]
+    if not agreed(reviews, "; ".join(map(in_short, reviews)), yes=yes, dry_run=dry_run):
         return
-    ask("; ".join(in_short(one.review) for one in submissions), yes=yes)
     index = sbatch.open_index(os.environ, note)
     dependencies = [_dependency(one, index, after) if after else "" for one in submissions]
     if submissions[0].local:
@@ -118,6 +118,17 @@ def submit_reviewed(
         from sbatchgen.cli.runs import follow_run
 
         sys.exit(follow_run(index, done.record.run))
+
+
+def agreed(reviews: Sequence[Review], what: str, *, yes: bool, dry_run: bool) -> bool:
+    """Show reviews, exit if one has errors, and ask whether to submit; return False if that is not wanted."""
+    for review in reviews:
+        show_review(review, sys.stderr)
+    if failure := failure_of([finding for review in reviews for finding in review.findings]):
+        sys.exit(failure.exit_status)
+    if not dry_run:
+        ask(what, yes=yes)
+    return not dry_run
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from sbatchgen.plan.sweep import numbers_as_text
 from sbatchgen.quoting import counted, some
 from sbatchgen.slurm.gpus import Gpu, GpuCount, GpuNode, unavailable
-from sbatchgen.slurm.room import Room
+from sbatchgen.slurm.room import Availability
 from sbatchgen.table import one_line, table
 
 SCHEMA = 1
@@ -83,19 +83,19 @@ def _shards(gpu: Gpu) -> str:
     return "not known" if gpu.shards_used is None else str(gpu.shards_free)
 
 
-def room_as_text(rooms: Sequence[Room]) -> str:
+def room_as_text(rooms: Sequence[Availability]) -> str:
     """Whether the job would start now, and where; or what is lacking, in a line for each partition."""
     lines = [line for one in rooms for line in _room(one)]
     return "".join(f"{one_line(line)}\n" for line in (*lines, NOTE))
 
 
-def room_as_json(rooms: Sequence[Room]) -> str:
+def room_as_json(rooms: Sequence[Availability]) -> str:
     """`partitions`: the room in each, with `starts`."""
     partitions = [asdict(one) | {"starts": one.starts} for one in rooms]
     return f"{json.dumps({'schema': SCHEMA, 'partitions': partitions}, indent=2)}\n"
 
 
-def _room(one: Room) -> Iterator[str]:
+def _room(one: Availability) -> Iterator[str]:
     where = f"partition {one.partition}"
     nodes = counted(one.wanted, "node")
     if one.starts:

@@ -23,7 +23,7 @@ from sbatchgen.runs.index import Index
 from sbatchgen.runs.record import Record, run_name
 from sbatchgen.slurm import command
 from sbatchgen.slurm.queue import find
-from sbatchgen.slurm.refusal import Answer, Asked, Refusal, refusals, understand
+from sbatchgen.slurm.refusal import Answer, OptionSource, Refusal, refusals, understand
 from sbatchgen.slurm.submission import folder_name, new_key
 from sbatchgen.submit.attempt import ELSEWHERE, Accepted, LostError, Note, ask
 from sbatchgen.submit.submission import Submission
@@ -218,7 +218,7 @@ def _entered(index: Index | None, key: str, run_dir: Path, note: Note) -> Iterat
         raise
 
 
-def refusal(asked: Mapping[str, Asked], answer: command.Output) -> SbatchgenError:
+def refusal(asked: Mapping[str, OptionSource], answer: command.Output) -> SbatchgenError:
     """The error for an answer of sbatch that refuses a job with these options."""
     if answer.status is None:
         return SlurmError.of(answer.failure, fix="try again later")
@@ -227,7 +227,9 @@ def refusal(asked: Mapping[str, Asked], answer: command.Output) -> SbatchgenErro
     return kind(one.problem for one in refusals(answer.status, answer.err or answer.out, asked))
 
 
-def ask_slurm(script: bytes, name: str, asked: Mapping[str, Asked], environment: Mapping[str, str]) -> Answer:
+def ask_slurm(
+    script: bytes, name: str, asked: Mapping[str, OptionSource], environment: Mapping[str, str]
+) -> Answer:
     """What the live Slurm says of a script: `sbatch --test-only`, which uses up a job id."""
     env, _ = command.submit_environment(environment)
     try:

@@ -32,7 +32,7 @@ from sbatchgen.runs.record import Code, Record, Value
 from sbatchgen.runs.snapshot import Snapshot, find, missing
 from sbatchgen.sbatch.options import Option
 from sbatchgen.sbatch.reader import Script, read
-from sbatchgen.slurm.refusal import Asked, asked_by, asked_in
+from sbatchgen.slurm.refusal import OptionSource, asked_by, asked_in
 from sbatchgen.units import ShellPath, Text
 
 
@@ -56,7 +56,7 @@ class Submission:
 
     script: bytes
     name: str
-    asked: Mapping[str, Asked]
+    asked: Mapping[str, OptionSource]
     log_folders: tuple[Path, ...]
     run_dir: Path | None
     local: bool
