@@ -16,7 +16,7 @@ from sbatchgen.slurm.gres import NodeGres, node_gres
 from sbatchgen.slurm.values import count, names, pairs
 
 _START = re.compile(r"NodeName=\S+ +(?:Arch|CpuBind|CoresPerSocket)=")
-# Free text that stands behind all that is read here, the reason first; it may hold anything.
+# Free text that follows all that is read here, the reason first; it may hold anything.
 _FREE_TEXT = re.compile(r" (?:Reason|Comment|Extra|InstanceId|InstanceType|ReservationName|Topology)=")
 _WHO_AND_WHEN = re.compile(r" \[\S*@[0-9T:-]+\]")
 
@@ -59,16 +59,12 @@ class SlurmNode:
 
 
 def nodes(environment: Mapping[str, str]) -> list[SlurmNode]:
-    """All nodes that the controller shows to this user.
-
-    Raises:
-        SlurmError: scontrol can't be started, does not end in time, or fails.
-    """
+    """Return all nodes that the controller shows to this user; raise SlurmError without an answer."""
     return list(nodes_in(answer(["scontrol", "-a", "-o", "-d", "show", "node"], environment)))
 
 
 def nodes_in(printed: str) -> Iterator[SlurmNode]:
-    """The nodes in what scontrol printed, one a line; what stands between is passed over."""
+    """Yield the nodes in what scontrol printed, one a line; other lines are skipped."""
     return (_node(line) for line in printed.split("\n") if _START.match(line))
 
 
@@ -102,7 +98,7 @@ def _node(line: str) -> SlurmNode:
 
 @functools.lru_cache(maxsize=1024)
 def _state(printed: str) -> tuple[str, frozenset[str]]:
-    """The state and its flags in "DOWN*+DRAIN"; the star is for a node that does not answer."""
+    """Return the state and its flags in "DOWN*+DRAIN"; the star is for a node that does not answer."""
     base, *flags = printed.split("+")
     state = base.rstrip("*~#!%$@^-")
     return state, frozenset(flag.rstrip("*") for flag in flags) | (
@@ -111,6 +107,6 @@ def _state(printed: str) -> tuple[str, frozenset[str]]:
 
 
 def _reason(free_text: str) -> str:
-    """The reason, on one line, without who gave it and when; other free text may follow it."""
+    """Return the reason, on one line, without who gave it and when; other free text may follow it."""
     (reason, *_) = _FREE_TEXT.split(free_text, maxsplit=1)
     return " ".join(_WHO_AND_WHEN.sub("", reason, count=1).split())

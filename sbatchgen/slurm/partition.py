@@ -67,22 +67,18 @@ class SlurmPartition:
 
 
 def partitions(environment: Mapping[str, str]) -> list[SlurmPartition]:
-    """All partitions that the controller shows to this user, hidden ones too.
-
-    Raises:
-        SlurmError: scontrol can't be started, does not end in time, or fails.
-    """
+    """Return all partitions that this user may see, hidden ones too; raise SlurmError without an answer."""
     return list(partitions_in(answer(["scontrol", "-a", "-o", "show", "partition"], environment)))
 
 
 def partitions_in(printed: str) -> Iterator[SlurmPartition]:
-    """The partitions in what scontrol printed, one a line."""
+    """Yield the partitions in what scontrol printed, one a line."""
     return (_partition(line) for line in printed.split("\n") if line.startswith("PartitionName="))
 
 
 def _partition(line: str) -> SlurmPartition:
     values = pairs(_BETWEEN.split(line.strip()))
-    given = pairs(values["JobDefaults"].split(","))
+    defaults = pairs(values["JobDefaults"].split(","))
     return SlurmPartition(
         name=values["PartitionName"],
         state=values["State"].lower(),
@@ -101,8 +97,8 @@ def _partition(line: str) -> SlurmPartition:
         accounts_denied=names(values["DenyAccounts"]),
         qos_denied=names(values["DenyQos"]),
         own_qos=text(values["QoS"]),
-        cpus_per_gpu=limit(given["DefCpuPerGPU"]),
-        mem_per_gpu=limit(given["DefMemPerGPU"]),
+        cpus_per_gpu=limit(defaults["DefCpuPerGPU"]),
+        mem_per_gpu=limit(defaults["DefMemPerGPU"]),
         mem_per_cpu=limit(values["DefMemPerCPU"]),
         mem_per_node=limit(values["DefMemPerNode"]),
         mem_per_cpu_max=limit(values["MaxMemPerCPU"]),

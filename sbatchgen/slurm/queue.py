@@ -83,7 +83,7 @@ class SlurmJob:
 def queue(
     environment: Mapping[str, str], jobs: Iterable[int | str] | None = None, *, cluster: str = ""
 ) -> list[SlurmJob]:
-    """These jobs, or all of the user, the newest last; those that the controller does not know are left out.
+    """Return these jobs that the controller knows, or all of the user, the newest last.
 
     They are of the cluster, or of that of this machine.
 
@@ -111,16 +111,12 @@ def queue(
     if answer.failure:
         raise answer.error
     found = (_job(row) for row in rows(answer.out, between, [*_FIELDS]))
-    return sorted(found, key=lambda one: one.job)
+    return sorted(found, key=lambda job: job.job)
 
 
 def find(key: str, environment: Mapping[str, str], *, cluster: str = "") -> SlurmJob | None:
-    """The job of a submission of ours, by its key (submission.py).
-
-    Raises:
-        SlurmError: See `queue`.
-    """
-    return next((one for one in queue(environment, cluster=cluster) if key_of(one.command) == key), None)
+    """Return the job of a submission of ours, by its key (submission.py); raise SlurmError like `queue`."""
+    return next((job for job in queue(environment, cluster=cluster) if key_of(job.command) == key), None)
 
 
 def separator() -> str:
