@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""How long `sbatchgen status` takes where many runs are known, and how often it asks squeue.
+"""Measure how long `sbatchgen status` takes where many runs are known, and how often it asks squeue.
 
     python benchmarks/status.py                        # 10,000 runs, 200 of them live
     python benchmarks/status.py --runs 1000 --live 50
 
-A stand-in answers for squeue: what is measured is sbatchgen, from its start to its end.
+A program in place of squeue answers at once: what is measured is sbatchgen, from its start to its end.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=10_000)
     parser.add_argument("--live", type=int, default=200)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="status-") as folder:
         home = Path(folder)
         environment = {"HOME": folder, "PATH": f"{home / 'bin'}:{os.defpath}"}
-        _know(home, environment, asked.runs, asked.live)
-        told = home / "asked"
+        _know(home, environment, options.runs, options.live)
+        log = home / "asked"
         for title, arguments in (("status", []), ("status --all", ["--all"])):
-            best, lines, questions = min(_ask(environment, arguments, told) for _ in range(ROUNDS))
+            best, lines, questions = min(_ask(environment, arguments, log) for _ in range(ROUNDS))
             print(f"{title}: {lines:,} lines, {best:.2f} s (the best of {ROUNDS}), {questions} squeue")
             if questions > 1:
                 return 1
@@ -48,7 +48,7 @@ def main() -> int:
             "squeue",
             "slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
         )
-        print(f"controller down: {_ask(environment, [], told)[0]:.2f} s")
+        print(f"controller down: {_ask(environment, [], log)[0]:.2f} s")
     return 0
 
 
@@ -74,13 +74,13 @@ def _know(home: Path, environment: dict[str, str], runs: int, live: int) -> None
     fakes.failing(home / "bin", "sacct", "Slurm accounting storage is disabled")
 
 
-def _ask(environment: dict[str, str], arguments: list[str], told: Path) -> tuple[float, int, int]:
-    """Seconds, lines, and how often squeue was asked."""
-    told.unlink(missing_ok=True)
+def _ask(environment: dict[str, str], arguments: list[str], log: Path) -> tuple[float, int, int]:
+    """Return seconds, lines, and how often squeue was asked."""
+    log.unlink(missing_ok=True)
     began = time.perf_counter()
     done = subprocess.run([*STATUS, *arguments], env=environment, capture_output=True, text=True, check=True)
     seconds = time.perf_counter() - began
-    questions = len(told.read_text().splitlines()) if told.exists() else 0
+    questions = len(log.read_text().splitlines()) if log.exists() else 0
     return seconds, len(done.stdout.splitlines()), questions
 
 

@@ -57,7 +57,7 @@ class RunJob(NamedTuple):
         id: As sbatch prints it; "" if sbatch did not say.
         cluster: Its cluster, if sbatch named it; "" else.
         submitted: Seconds since 1970.
-        state: SUBMITTING, LOST, or a state of Slurm by its long name; "" if nobody knows.
+        state: SUBMITTING, LOST, or a state of Slurm by its long name; "" if it is not known.
         ended: Whether that is its last state.
         says: More about the state, for people.
         seen: When the state was seen, in seconds since 1970.
@@ -121,10 +121,10 @@ class Index:
             self._jobs[key] = RunJob(key, run.name, "", "", now, SUBMITTING, seen=now)
         return run
 
-    def add(self, found: Iterable[tuple[Run, list[RunJob]]]) -> list[Run]:
-        """Enter runs that were found in folders, but for jobs already known; return them as named here."""
+    def add(self, runs: Iterable[tuple[Run, list[RunJob]]]) -> list[Run]:
+        """Enter runs that were runs in folders, but for jobs already known; return them as named here."""
         with self._changing():
-            return [self._add(run, jobs) for run, jobs in found]
+            return [self._add(run, jobs) for run, jobs in runs]
 
     def accepted(self, key: str, job: str, cluster: str = "") -> None:
         """Enter the id of a submission that was accepted."""
@@ -292,12 +292,12 @@ def _line(facts: list[Any]) -> str:
 
 def _folders(data: bytes) -> set[Path]:
     """Return the folders that a damaged file names, also in the damaged lines."""
-    found = set()
+    folders = set()
     for match in _FOLDER.findall(data):
         with contextlib.suppress(ValueError, OSError):
             path = Path(json.loads(match))
-            found |= {path} if path.is_dir() else set()
-    return found
+            folders |= {path} if path.is_dir() else set()
+    return folders
 
 
 def scan(folder: Path, most_deep: int = 6) -> Iterator[tuple[Run, list[RunJob]] | None]:
@@ -321,10 +321,10 @@ def scan(folder: Path, most_deep: int = 6) -> Iterator[tuple[Run, list[RunJob]] 
 
 def _runs_in(folder: Path) -> Iterator[tuple[Run, list[RunJob]]]:
     """Yield the runs that have their records in a folder."""
-    found: dict[str, list[Record]] = {}
+    by_name: dict[str, list[Record]] = {}
     for record in records.records(folder):
-        found.setdefault(record.run or records.run_name(record.name), []).append(record)
-    for name, several in found.items():
+        by_name.setdefault(record.run or records.run_name(record.name), []).append(record)
+    for name, several in by_name.items():
         run = Run(name=name, folder=folder, shared=several[0].shared, created=several[0].submitted)
         yield run, [_as_job(record) for record in several]
 

@@ -1,7 +1,7 @@
 """What a run has cost: what its jobs asked for, what they used of it, and what to ask for next time.
 
-Slurm's database tells of jobs what it has seen; of a training more is in its own events "resources"
-(docs/reference/run-folder.md). What neither tells stays out.
+Slurm's database has what it has seen of jobs; more of a training is in its own events "resources"
+(docs/reference/run-folder.md). What is in neither is left out.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import NamedTuple
 
 from sbatchgen.plan.resources import Resources
-from sbatchgen.quoting import visible
+from sbatchgen.quoting import counted, visible
 from sbatchgen.runs import usage
 from sbatchgen.runs.points import DONE
 from sbatchgen.runs.screen import duration
@@ -27,7 +26,7 @@ SCHEMA = 1
 UNKNOWN = "-"
 TIME, MEMORY, CPUS, GPUS = "time", "memory of a node", "CPUs on average", "GPUs"  # names of figures
 MARGIN, CPU_MARGIN = 1.25, 1.5  # of what is asked for next time over what was used; CPUs were so on average
-LITTLE_MIB = 1024  # the least margin of memory: of programs beside the training
+LITTLE_MIB = 1024  # the least margin of memory: for programs other than the training
 BUSY, IDLE = 0.8, 0.5  # shares of the CPUs
 WAITS, SELDOM = 0.15, 0.05  # shares of the time that go into waiting for data
 
@@ -40,15 +39,6 @@ class Advice:
     option: str
     value: str
     why: str
-
-
-class Row(NamedTuple):
-    """A line of the table."""
-
-    name: str
-    had: str
-    used: str
-    next_time: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,31 +93,34 @@ class Report:
     problems: tuple[str, ...] = ()
 
 
-def look(one: RunState, environment: Mapping[str, str]) -> Report:
-    """What a run has cost so far."""
-    known = usage.look(one, environment)
-    found = _put_together(one, known)
-    killed = any(job.state == "OUT_OF_MEMORY" for job in one.jobs)
-    return replace(found, advice=tuple(_advice(found, known.asked, killed=killed)))
+def look(state: RunState, environment: Mapping[str, str]) -> Report:
+    """Return what a run has cost so far."""
+    usage_ = usage.look(state, environment)
+    report = _put_together(state, usage_)
+    killed = any(job.state == "OUT_OF_MEMORY" for job in state.jobs)
+    return replace(report, advice=tuple(_advice(report, usage_.asked, killed=killed)))
 
 
-def _put_together(one: RunState, known: RunUsage) -> Report:
-    """The figures of all starts."""
-    starts, told = known.starts, known.told
-    newest, used, seconds = starts[-1], [start.used_s for start in starts], sum(_all(told, "seconds"))
-    if one.sweep:
-        done = [*one.sweep.counts] == [DONE]
+def _put_together(state: RunState, known: RunUsage) -> Report:
+    """Return the figures of all starts."""
+    starts, trained, newest = known.starts, known.trained, known.starts[-1]
+    used, seconds = [start.used_s for start in starts], sum(_all(trained, "seconds"))
+    if state.sweep:
+        done = [*state.sweep.counts] == [DONE]
     else:
-        state = one.progress.state if one.progress else one.last.state if one.last else ""
-        done = state in (DONE, "COMPLETED")
-    memory = [*_all(told, "memory_bytes"), *(start.memory_bytes for start in starts if start.memory_bytes)]
-    fullest = max(told, key=lambda facts: facts.get("gpu_reserved_bytes", 0.0), default={})
+        ended = state.progress.state if state.progress else state.last.state if state.last else ""
+        done = ended in (DONE, "COMPLETED")
+    memory = [*_all(trained, "memory_bytes"), *(start.memory_bytes for start in starts if start.memory_bytes)]
+    fullest = max(trained, key=lambda facts: facts.get("gpu_reserved_bytes", 0.0), default={})
+    utilization = [
+        (facts["gpu_utilization"], facts["seconds"]) for facts in trained if "gpu_utilization" in facts
+    ]
     return Report(
-        name=one.run.name,
-        state=DONE if done else words(one.last) if one.last else "no job",
-        done=done and all(job.ended for job in one.jobs),
+        name=state.run.name,
+        state=DONE if done else words(state.last) if state.last else "no job",
+        done=done and all(job.ended for job in state.jobs),
         source=known.source,
-        jobs=len(one.jobs),
+        jobs=len(state.jobs),
         starts=len(starts) if all(used) else None,
         nodes=newest.nodes,
         gpus=newest.gpus,
@@ -135,70 +128,60 @@ def _put_together(one: RunState, known: RunUsage) -> Report:
         memory_mib=newest.memory_mib,
         limit_s=newest.limit_s,
         used_s=sum(used) if all(used) else None,
-        gpu_hours=_hours(starts, [start.gpus for start in starts]),
-        cpu_hours=_hours(starts, [start.cpus for start in starts]),
-        cpus_used=_cpus_used(starts, told),
+        gpu_hours=_hours([(start.gpus, start.used_s) for start in starts]),
+        cpu_hours=_hours([(start.cpus, start.used_s) for start in starts]),
+        cpus_used=_cpus_used(starts, trained),
         memory_bytes=_whole(max(memory, default=None)),
-        gpu_utilization=_mean(told, "gpu_utilization"),
+        gpu_utilization=_mean([(busy * time, time) for busy, time in utilization]),
         gpu_allocated_bytes=_whole(fullest.get("gpu_allocated_bytes")),
         gpu_reserved_bytes=_whole(fullest.get("gpu_reserved_bytes")),
         gpu_bytes=_whole(fullest.get("gpu_bytes")),
-        processes=_whole(told[-1].get("processes")) if told else None,
-        samples_per_s=sum(_all(told, "samples")) / seconds if seconds else None,
-        waiting=min(sum(_all(told, "data_s")) / seconds, 1.0) if seconds else None,
+        processes=_whole(trained[-1].get("processes")) if trained else None,
+        samples_per_s=sum(_all(trained, "samples")) / seconds if seconds else None,
+        waiting=min(sum(_all(trained, "data_s")) / seconds, 1.0) if seconds else None,
         problems=tuple(known.problems),
     )
 
 
-def _all(told: Sequence[Mapping[str, float]], name: str) -> list[float]:
-    """A figure of all starts that tell it."""
-    return [facts[name] for facts in told if name in facts]
+def _all(trained: Sequence[Mapping[str, float]], name: str) -> list[float]:
+    """Return a figure of all starts that have it."""
+    return [facts[name] for facts in trained if name in facts]
 
 
-def _hours(starts: Sequence[JobUsage], counts: Sequence[int | None]) -> float | None:
-    """Hours of GPUs or CPUs over all starts, each with its count; None if a time or a count is not known."""
-    if not all(start.used_s for start in starts) or None in counts:
+def _hours(starts: Sequence[tuple[int | None, int]]) -> float | None:
+    """Return hours from counts of GPUs or CPUs and seconds; None if one is not known."""
+    if any(count is None or not seconds for count, seconds in starts):
         return None
-    return sum((count or 0) * start.used_s for start, count in zip(starts, counts, strict=True)) / 3600
+    return sum((count or 0) * seconds for count, seconds in starts) / 3600
 
 
-def _cpus_used(starts: Sequence[JobUsage], told: Sequence[Mapping[str, float]]) -> float | None:
-    """CPUs that were in use on average; both sources miss processes, so the greater is nearer."""
-    of_slurm = [(float(start.cpu_s), float(start.used_s)) for start in starts if start.cpu_s]
-    of_trainer = [(facts["cpu_s"], facts["seconds"]) for facts in told if "cpu_s" in facts]
-    means = [_divided(pairs) for pairs in (of_slurm, of_trainer) if pairs]
-    return max(means, default=None)
+def _cpus_used(starts: Sequence[JobUsage], trained: Sequence[Mapping[str, float]]) -> float | None:
+    """Return CPUs that were in use on average; both sources miss processes, so the greater is nearer."""
+    of_slurm = _mean([(start.cpu_s, start.used_s) for start in starts if start.cpu_s])
+    of_trainer = _mean([(facts["cpu_s"], facts["seconds"]) for facts in trained if "cpu_s" in facts])
+    return max((mean for mean in (of_slurm, of_trainer) if mean is not None), default=None)
 
 
-def _divided(pairs: Sequence[tuple[float, float]]) -> float:
-    return sum(amount for amount, _ in pairs) / sum(seconds for _, seconds in pairs)
-
-
-def _mean(told: Sequence[Mapping[str, float]], name: str) -> float | None:
-    """The mean of a figure over the time of all starts that tell it."""
-    pairs = [(facts[name] * facts["seconds"], facts["seconds"]) for facts in told if name in facts]
-    return _divided(pairs) if pairs else None
+def _mean(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Return amounts over seconds, all together."""
+    return sum(amount for amount, _ in pairs) / sum(time for _, time in pairs) if pairs else None
 
 
 def _whole(value: float | None) -> int | None:
     return None if value is None else int(value)
 
 
-def _advice(found: Report, asked: Resources | None, *, killed: bool) -> Iterator[Advice]:
-    """What to ask for next time, as far as the figures carry that."""
-    if found.done and found.used_s and found.limit_s and not (asked and "array" in asked):
-        step = 300 if found.used_s < 3600 else 1800
-        needed = math.ceil(found.used_s * MARGIN / step) * step
-        yield Advice(
-            about=TIME,
-            option="--time",
-            value=str(Duration(needed)),
-            why="a quarter more than it took in all",
-        )
-    if found.done and found.memory_bytes and found.memory_mib and not killed:
-        yield from _memory(asked, found.memory_bytes / (1 << 20), found.memory_mib)
-    if found.cpus_used is not None and found.cpus and found.waiting is not None:
-        yield from _cpus(found, asked, found.cpus_used, found.cpus, found.waiting)
+def _advice(report: Report, asked: Resources | None, *, killed: bool) -> Iterator[Advice]:
+    """Yield what to ask for next time, where the figures suffice for that."""
+    if report.done and report.used_s and report.limit_s and not (asked and "array" in asked):
+        step = 300 if report.used_s < 3600 else 1800
+        needed = Duration(math.ceil(report.used_s * MARGIN / step) * step)
+        why = "a quarter more than it took in all"
+        yield Advice(about=TIME, option="--time", value=str(needed), why=why)
+    if report.done and report.memory_bytes and report.memory_mib and not killed:
+        yield from _memory(asked, report.memory_bytes / (1 << 20), report.memory_mib)
+    if report.cpus_used is not None and report.cpus and report.waiting is not None:
+        yield from _cpus(report, asked, report.cpus_used, report.cpus, report.waiting)
 
 
 def _memory(asked: Resources | None, used_mib: float, had_mib: int) -> Iterator[Advice]:
@@ -210,95 +193,86 @@ def _memory(asked: Resources | None, used_mib: float, had_mib: int) -> Iterator[
     needed = max(used_mib * MARGIN, used_mib + LITTLE_MIB) / max(parts, 1)
     whole = 1024 if parts == 1 else 256
     value = math.ceil(needed / whole) * whole
-    if value * parts >= had_mib:  # and pages that processes share may be counted for each of them
-        return
-    why = "a quarter more than the most that was in use, at least 1G more"
-    yield Advice(about=MEMORY, option=f"--{option}", value=str(Memory(value)), why=why)
+    if value * parts < had_mib:  # pages that processes share may be counted for each of them
+        why = "a quarter more than the most that was in use, at least 1G more"
+        yield Advice(about=MEMORY, option=f"--{option}", value=str(Memory(value)), why=why)
 
 
-def _cpus(found: Report, asked: Resources | None, used: float, had: int, waiting: float) -> Iterator[Advice]:
-    if waiting >= WAITS and used >= BUSY * had:
-        why = "it waited for data and the CPUs were busy: most likely more CPUs and --workers help"
-        yield Advice(about=CPUS, option="", value="", why=why)
-    elif waiting >= WAITS:
+def _cpus(report: Report, asked: Resources | None, used: float, had: int, waiting: float) -> Iterator[Advice]:
+    if waiting >= WAITS:
         why = "it waited for data and CPUs were free: most likely more --workers help, or faster storage"
+        if used >= BUSY * had:
+            why = "it waited for data and the CPUs were busy: most likely more CPUs and --workers help"
         yield Advice(about=CPUS, option="", value="", why=why)
     elif waiting < SELDOM and used < IDLE * had and asked and "exclusive" not in asked:
-        yield from _fewer_cpus(found, asked, used)
+        option, each, parts = "--cpus-per-task", asked.cpus_per_task or 1, asked.tasks_per_node * asked.nodes
+        if asked.cpus_per_gpu and report.gpus:
+            option, each, parts = "--cpus-per-gpu", asked.cpus_per_gpu, report.gpus
+        enough = math.ceil(max(used * CPU_MARGIN, report.processes or report.gpus or 1) / parts)
+        if enough < each:
+            least = "half more than were in use on average, at least one for each process"
+            why = f"{least}; it hardly waited for data"
+            yield Advice(about=CPUS, option=option, value=str(enough), why=why)
 
 
-def _fewer_cpus(found: Report, asked: Resources, used: float) -> Iterator[Advice]:
-    if asked.cpus_per_gpu and found.gpus:
-        option, had, parts = "--cpus-per-gpu", asked.cpus_per_gpu, found.gpus
-    else:
-        option, had, parts = "--cpus-per-task", asked.cpus_per_task or 1, asked.tasks_per_node * asked.nodes
-    enough = math.ceil(max(used * CPU_MARGIN, found.processes or found.gpus or 1) / parts)
-    if enough < had:
-        why = (
-            "half more than were in use on average, at least one for each process; it hardly waited for data"
-        )
-        yield Advice(about=CPUS, option=option, value=str(enough), why=why)
+def in_short(report: Report) -> str:
+    """Return what a run has used of what it had, in a line; "" if nothing is known."""
+    return ", ".join(
+        f"{name} {used}" + (f" of {had}" if had != UNKNOWN and name != GPUS else "")
+        for name, had, used, _ in _rows(report)
+        if name in (TIME, MEMORY, CPUS, GPUS) and used != UNKNOWN
+    )
 
 
-def in_short(found: Report) -> str:
-    """What a run has used of what it had, in a line; "" if nothing is known."""
-    rows = [row for row in _rows(found) if row.name in (TIME, MEMORY, CPUS, GPUS) and row.used != UNKNOWN]
-    of = (f" of {row.had}" if row.had != UNKNOWN and row.name != GPUS else "" for row in rows)
-    return ", ".join(f"{row.name} {row.used}{more}" for row, more in zip(rows, of, strict=True))
-
-
-def as_text(found: Report) -> str:
-    """A page: what it cost, a table, why it gives advice, and how to get what is not known."""
-    counts = [(found.jobs, "job"), (found.starts, "start")]
-    cost = [f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts if count]
-    hours = [(found.gpu_hours, "GPU-hours"), (found.cpu_hours, "CPU-hours")]
+def as_text(report: Report) -> str:
+    """Return a page: what it cost, a table, the reasons of advice, and how to get what is not known."""
+    cost = [counted(count, noun) for count, noun in ((report.jobs, "job"), (report.starts, "start")) if count]
+    hours = [(report.gpu_hours, "GPU-hours"), (report.cpu_hours, "CPU-hours")]
     cost += [f"{count:,.2f} {noun}" for count, noun in hours if count]
-    had = "ALLOCATED" if found.source == "sacct" else "ASKED FOR"
-    rows = [Row("", had, "USED", "NEXT TIME"), *_rows(found)]
+    had = "ALLOCATED" if report.source == "sacct" else "ASKED FOR"
     parts = [
-        [f"{found.name}: {found.state}; {', '.join(cost)}"],
-        [table(rows).removesuffix("\n")],
-        [f"{advice.about}: {advice.why}" for advice in found.advice],
-        [f"{UNKNOWN} {text}" for text in _missing(found)],
+        [f"{report.name}: {report.state}; {', '.join(cost)}"],
+        [table([("", had, "USED", "NEXT TIME"), *_rows(report)]).removesuffix("\n")],
+        [f"{advice.about}: {advice.why}" for advice in report.advice],
+        [f"{UNKNOWN} {text}" for text in _missing(report)],
     ]
     return visible("\n\n".join("\n".join(part) for part in parts if part)) + "\n"
 
 
-def as_json(found: Report) -> str:
-    """The same for programs; an incompatible change raises SCHEMA."""
-    return json.dumps({"schema": SCHEMA, **asdict(found)}, indent=2) + "\n"
+def as_json(report: Report) -> str:
+    """Return the same for programs; an incompatible change raises SCHEMA."""
+    return json.dumps({"schema": SCHEMA, **asdict(report)}, indent=2) + "\n"
 
 
-def _rows(found: Report) -> Iterator[Row]:
-    """The lines of the table."""
-    next_time = {one.about: f"{one.option} {one.value}" for one in found.advice if one.option}
-    busy = UNKNOWN if found.gpu_utilization is None else f"{found.gpu_utilization:.0f}% busy"
-    waits = UNKNOWN if found.waiting is None else f"{found.waiting:.0%} of the time"
-    figures = {
-        TIME: (_time(found.limit_s), _time(found.used_s)),
-        MEMORY: (_size(found.memory_mib, 20), _size(found.memory_bytes)),
-        CPUS: (_count(found.cpus, 0), _count(found.cpus_used, 1)),
-        GPUS: (_count(found.gpus, 0), busy),
-        "GPU memory": (_size(found.gpu_bytes), _size(found.gpu_reserved_bytes)),
-        "samples/s": (UNKNOWN, _count(found.samples_per_s, 0)),
-        "waiting for data": (UNKNOWN, waits),
-    }
-    for name, (had, used) in figures.items():
-        if name in (TIME, MEMORY, CPUS) or used != UNKNOWN or (name == GPUS and found.gpus):
-            yield Row(name, had, used, next_time.get(name, ""))
+def _rows(report: Report) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the lines of the table: name, what the run had, what it used, and what to ask for next time."""
+    next_time = {advice.about: f"{advice.option} {advice.value}" for advice in report.advice if advice.option}
+    busy = UNKNOWN if report.gpu_utilization is None else f"{report.gpu_utilization:.0f}% busy"
+    waits = UNKNOWN if report.waiting is None else f"{report.waiting:.0%} of the time"
+    for name, had, used in (
+        (TIME, _time(report.limit_s), _time(report.used_s)),
+        (MEMORY, _size(report.memory_mib, 20), _size(report.memory_bytes)),
+        (CPUS, _count(report.cpus, 0), _count(report.cpus_used, 1)),
+        (GPUS, _count(report.gpus, 0), busy),
+        ("GPU memory", _size(report.gpu_bytes), _size(report.gpu_reserved_bytes)),
+        ("samples/s", UNKNOWN, _count(report.samples_per_s, 0)),
+        ("waiting for data", UNKNOWN, waits),
+    ):
+        if name in (TIME, MEMORY, CPUS) or used != UNKNOWN or (name == GPUS and report.gpus):
+            yield name, had, used, next_time.get(name, "")
 
 
-def _missing(found: Report) -> Iterator[str]:
-    """How to get what is not known."""
-    if found.used_s is None:
+def _missing(report: Report) -> Iterator[str]:
+    """Yield how to get what is not known."""
+    if report.used_s is None:
         yield "time: sacct has it where Slurm keeps accounting"
-    if found.cpus_used is None or found.memory_bytes is None:
+    if report.cpus_used is None or report.memory_bytes is None:
         yield "CPUs and memory: sacct has them after the job, the bundled trainer after an epoch"
-    if found.gpus and found.gpu_utilization is None:
+    if report.gpus and report.gpu_utilization is None:
         yield (
-            "GPUs: the bundled trainer tells how busy they are where nvidia-ml-py is installed beside torch"
-            if found.processes
-            else f"GPUs: sbatchgen exec {found.name} -- nvidia-smi shows how busy they are while it runs"
+            "GPUs: the bundled trainer shows how busy they are where nvidia-ml-py is installed beside torch"
+            if report.processes
+            else f"GPUs: sbatchgen exec {report.name} -- nvidia-smi shows how busy they are while it runs"
         )
 
 
@@ -311,7 +285,7 @@ def _count(things: float | None, digits: int) -> str:
 
 
 def _size(amount: int | None, power: int = 0) -> str:
-    """An amount of 2**power bytes in the unit that people ask for memory in."""
+    """Return an amount of 2**power bytes in the unit that people ask for memory in."""
     if amount is None:
         return UNKNOWN
     mib = amount << power >> 20
