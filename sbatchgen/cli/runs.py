@@ -67,10 +67,10 @@ def find_run(index: Index, word: str) -> Run:
 
 def states_of(names: Sequence[str]) -> tuple[list[RunState], list[Problem]]:
     """Return the states of runs, and what Slurm could not say. Raises what `find_run` does."""
-    from sbatchgen.runs.status import look
+    from sbatchgen.runs.status import run_states
 
     index = open_index()
-    return look(index, os.environ, [find_run(index, name) for name in names])
+    return run_states(index, os.environ, [find_run(index, name) for name in names])
 
 
 def check_folder(run: Run) -> None:
@@ -116,16 +116,16 @@ def _scan(index: Index, folder: Path) -> None:
 
 def _show_status(index: Index, names: Sequence[str], *, every: bool, form: str) -> None:
     from sbatchgen.runs import log, record, screen
-    from sbatchgen.runs.status import look, problems_of
+    from sbatchgen.runs.status import problems_of, run_states
 
     since = 0.0 if every else time.time() - RECENT_S
     runs = [find_run(index, name) for name in names] or index.runs(since=since)
-    states, problems = look(index, os.environ, runs)
+    states, problems = run_states(index, os.environ, runs)
     if form == "json":
         put(screen.as_json(states, [problem.what for problem in problems]), nl=False)
     elif len(names) == 1:
         kept = record.records(states[0].run.folder)
-        logs = [str(path) for path in log.find(kept[-1])] if kept else []
+        logs = [str(path) for path in log.find_logs(kept[-1])] if kept else []
         put(screen.page(states[0], kept, logs), nl=False)
     elif states:
         put(screen.overview(states), nl=False)
@@ -195,7 +195,7 @@ class _Logs:
     def _paths(self) -> list[Path]:
         from sbatchgen.runs import log
 
-        return [path for record in self._records for path in log.find(record, self._task)]
+        return [path for record in self._records for path in log.find_logs(record, self._task)]
 
     def show(self) -> bool:
         """Print what is new; return whether there is a log."""
@@ -219,7 +219,7 @@ def follow_run(index: Index, name: str, *, lines: int | None = None, task: str =
     with _bar(run) as bar:
         while True:
             if time.monotonic() - asked >= POLL_S or not asked:
-                (state,), problems = status.look(index, os.environ, [run])
+                (state,), problems = status.run_states(index, os.environ, [run])
                 asked = time.monotonic()
                 logs.refresh()
                 now = screen.headline(state) if not problems else problems[0].what
@@ -232,7 +232,7 @@ def follow_run(index: Index, name: str, *, lines: int | None = None, task: str =
                 break
             time.sleep(LOG_POLL_S)
     _hint(state)
-    if used := reports.in_short(reports.look(state, os.environ)):
+    if used := reports.in_short(reports.make_report(state, os.environ)):
         note(f"note: used: {used}; more: sbatchgen report {run.name}")
     return 0 if state.last and state.last.state == "COMPLETED" else DocumentError.exit_status
 
@@ -248,7 +248,7 @@ def report(run: str, *, form: str) -> None:
     from sbatchgen.runs import report as reports
 
     (state,), problems = states_of([run])
-    made = reports.look(state, os.environ)
+    made = reports.make_report(state, os.environ)
     put(reports.as_json(made) if form == "json" else reports.as_text(made), nl=False)
     for problem in [*(problem.what for problem in problems), *made.problems]:
         note(f"note: {problem}")
@@ -326,7 +326,7 @@ def _with_task(state: RunState, job: str, task: str) -> str:
     from sbatchgen.runs import record
     from sbatchgen.runs.points import numbers
 
-    kept = record.read(record.path(state.run.folder, job)) if task.isdecimal() else None
+    kept = record.read_record(state.run.folder, job) if task.isdecimal() else None
     if not task or not kept:
         return f"{job}_{task}" if task else job
     known = len(task) < 9 and int(task) in numbers(kept, kept.array)
@@ -343,7 +343,7 @@ def _cancel(state: RunState, job: str, cluster: str) -> None:
     if job.partition("_")[0].isdecimal():
         command.answer(["scancel", *command.of_cluster(cluster), job], os.environ)
         return
-    kept = record.read(record.path(state.run.folder, job))  # without Slurm
+    kept = record.read_record(state.run.folder, job)  # without Slurm
     if kept is None or kept.process is None:
         raise DocumentError.of(f"the process of run {name} is not known: {state.jobs[-1].says}")
     if process.is_alive(kept.process) is None:

@@ -167,7 +167,7 @@ def _refuse_several(submissions: Sequence[Submission], *, follow: bool) -> None:
 def _dependency(submission: Submission, index: Index | None, after: tuple[str, ...]) -> str:
     """The dependency of a job that waits until the trainings of runs are complete."""
     from sbatchgen.cli.runs import find_run
-    from sbatchgen.runs.status import look
+    from sbatchgen.runs.status import run_states
     from sbatchgen.submit import chain
 
     if submission.local:
@@ -175,7 +175,7 @@ def _dependency(submission: Submission, index: Index | None, after: tuple[str, .
     if "dependency" in submission.asked:
         what = "--after and --dependency exclude each other"
         raise CommandLineError.of(what, at=submission.asked["dependency"].at, fix="leave one out")
-    states = look(index, os.environ, [find_run(index, name) for name in after])[0] if index else []
+    states = run_states(index, os.environ, [find_run(index, name) for name in after])[0] if index else []
     waits = [chain.completion(state) for state in states] or [""] * len(after)
     for name, wait in zip(after, waits, strict=True):
         if not wait:

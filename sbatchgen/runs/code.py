@@ -11,7 +11,7 @@ from sbatchgen.runs.record import Code
 GIT_TIMEOUT_S = 20.0
 
 
-def look(folder: Path) -> Code:
+def describe(folder: Path) -> Code:
     """Return what git says of the code in a folder; only the folder itself if git does not know it."""
     root, commit = git(folder, "rev-parse", "--show-toplevel"), git(folder, "rev-parse", "--verify", "HEAD")
     if not root or not commit:

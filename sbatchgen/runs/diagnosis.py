@@ -17,12 +17,10 @@ from sbatchgen.runs import process
 from sbatchgen.runs.events import STATUS
 from sbatchgen.runs.failure import Failure, failures, look_bad
 from sbatchgen.runs.index import LOST, Run, RunJob
-from sbatchgen.runs.log import end as end_of
-from sbatchgen.runs.log import find
+from sbatchgen.runs.log import find_logs, last_lines
 from sbatchgen.runs.points import FAILED, numbers
 from sbatchgen.runs.progress import Progress, read_progress
-from sbatchgen.runs.record import Record, read, records
-from sbatchgen.runs.record import path as record_path
+from sbatchgen.runs.record import Record, read_record, records
 from sbatchgen.runs.screen import headline
 from sbatchgen.runs.scripts import parsed
 from sbatchgen.runs.status import RunState, before, is_local
@@ -101,7 +99,7 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
     if job is None:
         return Diagnosis(run=run, failed=False, says=says)
     rows, problems = _rows(job, environment)
-    kept = read(record_path(state.run.folder, job.id))
+    kept = read_record(state.run.folder, job.id)
     in_turn = bool(kept and kept.one_training)
     row = _row(rows, task, first, in_turn=in_turn)
     task = task or (row.task if row else "")
@@ -218,12 +216,12 @@ def _how(job: RunJob, row: SlurmJob | None, folder: Path) -> str:
 
 def _log(kept: Record | None, task: str) -> tuple[str, list[tuple[int, str]]]:
     """Return the newest log of a job, and the lines of its last start."""
-    paths = find(replace(kept, log=kept.errors or kept.log), task) if kept else []
+    paths = find_logs(replace(kept, log=kept.errors or kept.log), task) if kept else []
     if not paths:
         return "", []
     lines = deque[tuple[int, str]](maxlen=LINES)
     with contextlib.suppress(OSError):
-        for number, line in end_of(paths[-1]):
+        for number, line in last_lines(paths[-1]):
             if START.match(line):
                 lines.clear()
             lines.append((number, line))

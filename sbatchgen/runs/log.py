@@ -21,7 +21,7 @@ COUNTED = 1 << 30  # of a larger log the lines are not counted
 _PATTERN = re.compile(r"%(\d{0,2})([%AJNabjnstux])")
 
 
-def find(record: Record, task: str = "") -> list[Path]:
+def find_logs(record: Record, task: str = "") -> list[Path]:
     """Return the logs of a job so far, the oldest first; of an array those of all tasks, or of one.
 
     The task of a sweep is the number of its point.
@@ -57,7 +57,7 @@ def _user() -> str:
         return "*"
 
 
-def end(path: Path) -> Iterator[tuple[int, str]]:
+def last_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the lines at the end of a log that hold something, each with its number from 1.
 
     The number is 0 if the log is too large to count its lines.

@@ -77,7 +77,9 @@ def read_sweep(run_dir: Path) -> Sweep | None:
     return read_points(file) if os.access(file, os.R_OK) else None
 
 
-def look(sweep: Sweep, run_dir: Path, records: Iterable[Record], rows: Iterable[SlurmJob]) -> SweepState:
+def sweep_state(
+    sweep: Sweep, run_dir: Path, records: Iterable[Record], rows: Iterable[SlurmJob]
+) -> SweepState:
     """Return the state of a sweep, from its run folder, its submissions, and what squeue says of them."""
     records = list(records)
     live = dict(_live(records, rows))

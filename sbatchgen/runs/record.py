@@ -31,7 +31,7 @@ _NOT_IN_NAMES = re.compile(r"[^\w.+-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Value:
+class PlanValue:
     """A value of a plan, and where it was set, as `explain` shows them."""
 
     name: str
@@ -126,7 +126,7 @@ class Record:
     first: int = 0
     profile: str = ""
     version: str = __version__
-    values: tuple[Value, ...] = ()
+    values: tuple[PlanValue, ...] = ()
     code: Code | None = None
     process: Process | None = None
 
@@ -190,8 +190,13 @@ def submitting(run_dir: Path) -> Record | None:
     return _read(run_dir / SUBMITTING)
 
 
-def read(file: Path) -> Record | None:
-    """Return the record in the file of a job, if it is a record; the file's name says which job."""
+def read_record(run_dir: Path, job: str) -> Record | None:
+    """Return the record of a job, if there is one."""
+    return _of_job(path(run_dir, job))
+
+
+def _of_job(file: Path) -> Record | None:
+    """Return the record in the file of a job, whose name says which job."""
     name = _FILE.fullmatch(file.name)
     record = _read(file) if name else None
     return dataclasses.replace(record, job=name[1]) if name and record else None
@@ -215,7 +220,7 @@ def records(run_dir: Path) -> list[Record]:
     """Return the records of a run folder, the oldest first; nothing if the folder can't be read."""
     kept: list[Record] = []
     with contextlib.suppress(OSError):
-        kept = [record for record in map(read, run_dir.glob("job-*.json")) if record]
+        kept = [record for record in map(_of_job, run_dir.glob("job-*.json")) if record]
     return sorted(kept, key=lambda record: (record.submitted, record.job))
 
 

@@ -93,12 +93,12 @@ class Report:
     problems: tuple[str, ...] = ()
 
 
-def look(state: RunState, environment: Mapping[str, str]) -> Report:
+def make_report(state: RunState, environment: Mapping[str, str]) -> Report:
     """Return what a run has cost so far."""
-    usage_ = usage.look(state, environment)
-    report = _put_together(state, usage_)
+    known = usage.run_usage(state, environment)
+    report = _put_together(state, known)
     killed = any(job.state == "OUT_OF_MEMORY" for job in state.jobs)
-    return replace(report, advice=tuple(_advice(report, usage_.asked, killed=killed)))
+    return replace(report, advice=tuple(_advice(report, known.asked, killed=killed)))
 
 
 def _put_together(state: RunState, known: RunUsage) -> Report:

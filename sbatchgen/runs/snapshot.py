@@ -54,7 +54,7 @@ class Snapshot:
         """The job's working folder."""
         return self.place / self.inside
 
-    def take(self) -> None:
+    def copy(self) -> None:
         """Copy the files; after an error nothing is there.
 
         Raises:
@@ -80,7 +80,7 @@ class Snapshot:
             shutil.rmtree(new, ignore_errors=True)
 
 
-def find(folder: Path, place: Path, named: Sequence[str], package: Path | None) -> Snapshot:
+def find_code(folder: Path, place: Path, named: Sequence[str], package: Path | None) -> Snapshot:
     """Return the snapshot of the code in a folder; nothing is copied.
 
     Args:
@@ -103,7 +103,7 @@ def find(folder: Path, place: Path, named: Sequence[str], package: Path | None) 
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # known to git, and deleted
             sources[name] = _status(root / name)
     size = _bounded(root, sources)
-    about = replace(code.look(folder), snapshot=str(place), files=len(sources), size=size)
+    about = replace(code.describe(folder), snapshot=str(place), files=len(sources), size=size)
     return Snapshot(
         place=place, root=root, inside=inside.removesuffix("/"), sources=sources, package=package, code=about
     )

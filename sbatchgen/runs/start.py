@@ -81,7 +81,9 @@ def error(plan: Plan, key: str, what: str, fix: str) -> Finding:
     return Finding("error", Problem(what, str(plan.origin(key)), fix))
 
 
-def look(plan: Plan, run_dir: Path, code: Path, resume: str) -> tuple[Start | None, list[Finding]]:
+def inspect_run_folder(
+    plan: Plan, run_dir: Path, code: Path, resume: str
+) -> tuple[Start | None, list[Finding]]:
     """Return what the bundled trainer would do, and why that is useless or impossible.
 
     Args:

@@ -56,7 +56,7 @@ class RunState:
         return next(iter([*live, *started[-1:], *self.jobs[-1:]]), None)
 
 
-def look(
+def run_states(
     index: Index, environment: Mapping[str, str], runs: Sequence[Run]
 ) -> tuple[list[RunState], list[Problem]]:
     """Return the states of runs, and why they may be out of date; the index keeps what was seen.
@@ -82,7 +82,7 @@ def look(
         return states, [*problems, *error.problems]
     if sweep:
         queued = [row for several in rows.values() for row in several]
-        found = points.look(sweep, runs[0].folder, record.records(runs[0].folder), queued)
+        found = points.sweep_state(sweep, runs[0].folder, record.records(runs[0].folder), queued)
         states = [replace(states[0], sweep=found)]
     return states, problems
 
@@ -174,7 +174,7 @@ def _of_rows(job: RunJob, rows: Sequence[SlurmJob], folder: Path) -> RunJob:
     live = [state for state in counts if not state.ended]
     likely = [*live, *(state for state in counts if state.name != "COMPLETED"), *counts]
     first = next((state for state in live if state.name == "RUNNING"), likely[0])
-    kept = None if live else record.read(record.path(folder, job.id))
+    kept = None if live else record.read_record(folder, job.id)
     if kept and kept.one_training:
         ran = [row for row in rows if not _never_started(row)]
         first = max(ran or rows, key=lambda row: row.start.timestamp() if row.start else 0).state
@@ -205,7 +205,7 @@ def _never_came(job: RunJob) -> RunJob:
 
 def _of_process(job: RunJob, run_dir: Path) -> RunJob:
     """Return a run without Slurm by its process and the exit status that it has left."""
-    kept = record.read(record.path(run_dir, job.id))
+    kept = record.read_record(run_dir, job.id)
     status = process.exit_status(run_dir, job.id)
     if status is not None:
         return job._replace(

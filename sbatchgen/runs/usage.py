@@ -63,7 +63,7 @@ class TrainingStart:
     is_element: bool = False
 
 
-def look(state: RunState, environment: Mapping[str, str]) -> RunUsage:
+def run_usage(state: RunState, environment: Mapping[str, str]) -> RunUsage:
     """Return all that is known of a run."""
     trained: list[TrainingStart] = []
     known: dict[tuple[str, str], list[JobUsage]] = {}

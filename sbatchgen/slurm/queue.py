@@ -114,7 +114,7 @@ def queue(
     return sorted(found, key=lambda job: job.job)
 
 
-def find(key: str, environment: Mapping[str, str], *, cluster: str = "") -> SlurmJob | None:
+def find_job(key: str, environment: Mapping[str, str], *, cluster: str = "") -> SlurmJob | None:
     """Return the job of a submission of ours, by its key (submission.py); raise SlurmError like `queue`."""
     return next((job for job in queue(environment, cluster=cluster) if key_of(job.command) == key), None)
 

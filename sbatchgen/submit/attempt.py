@@ -16,7 +16,7 @@ from datetime import datetime
 from sbatchgen.errors import SbatchgenError, SlurmError
 from sbatchgen.slurm import command, values
 from sbatchgen.slurm.config import config
-from sbatchgen.slurm.queue import find
+from sbatchgen.slurm.queue import find_job
 from sbatchgen.slurm.submission import key_of
 
 SUBMIT_TIMEOUT_S = 180.0  # sbatch itself tries again for two minutes while the job queue is full
@@ -136,7 +136,7 @@ def _search(
                 environment, clusters
             )  # before squeue is asked: that one then answers for this start
             for cluster in clusters.split(","):
-                if job := find(key, environment, cluster=cluster):
+                if job := find_job(key, environment, cluster=cluster):
                     return Accepted(str(job.job), cluster, "")
             if before and boot and boot != before and boot.timestamp() > started:
                 return None

@@ -22,7 +22,7 @@ from sbatchgen.runs import record as records
 from sbatchgen.runs.index import Index
 from sbatchgen.runs.record import Record, run_name
 from sbatchgen.slurm import command
-from sbatchgen.slurm.queue import find
+from sbatchgen.slurm.queue import find_job
 from sbatchgen.slurm.refusal import Answer, OptionSource, Refusal, refusals, understand
 from sbatchgen.slurm.submission import folder_name, new_key
 from sbatchgen.submit.attempt import ELSEWHERE, Accepted, LostError, Note, ask
@@ -76,7 +76,7 @@ def reserved(
     make_log_folders(submission, note)
     folder.make(run_dir)
     about = submission.about
-    about = replace(about, code=about.code or code.look(Path(about.folder)))
+    about = replace(about, code=about.code or code.describe(Path(about.folder)))
     with folder.only_owner_writes(), folder.locked(run_dir, note) as lock:
         if pending := records.submitting(run_dir):
             _settle(run_dir, pending, environment)
@@ -88,7 +88,7 @@ def reserved(
 def _settle(run_dir: Path, pending: Record, environment: Mapping[str, str]) -> None:
     """Give the job of a command that was killed its record, if Slurm has accepted the job."""
     for cluster in pending.cluster.split(","):
-        if job := find(pending.key, environment, cluster=cluster):
+        if job := find_job(pending.key, environment, cluster=cluster):
             records.keep(run_dir, replace(pending, job=str(job.job), cluster=cluster))
             return
     records.drop(run_dir)
@@ -169,7 +169,7 @@ def _copied(submission: Submission) -> Iterator[None]:
     if snapshot is None or snapshot.place.exists():
         yield
         return
-    snapshot.take()
+    snapshot.copy()
     try:
         yield
     except (LostError, KeyboardInterrupt):  # there may be a job

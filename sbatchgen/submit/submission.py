@@ -28,8 +28,8 @@ from sbatchgen.review import review
 from sbatchgen.rules.judge import check
 from sbatchgen.runs import record, scripts, start
 from sbatchgen.runs.folder import refusal
-from sbatchgen.runs.record import Code, Record, Value
-from sbatchgen.runs.snapshot import Snapshot, find, missing
+from sbatchgen.runs.record import Code, PlanValue, Record
+from sbatchgen.runs.snapshot import Snapshot, find_code, missing
 from sbatchgen.sbatch.options import Option
 from sbatchgen.sbatch.reader import Script, read
 from sbatchgen.slurm.refusal import OptionSource, asked_by, asked_in
@@ -173,7 +173,7 @@ def _snapshot(
     package = bundled("code") if launch.uses_code(plan) and not plan.profile.paths.code else None
     chdir = plan.options.chdir
     working = folder / chdir.filled(environment) if chdir and not chdir.unset(environment) else folder
-    found = find(working, run_dir / f"code-{secrets.token_hex(4)}", named, package)
+    found = find_code(working, run_dir / f"code-{secrets.token_hex(4)}", named, package)
     try:
         Text.parse(str(found.folder))
     except ValueError as error:
@@ -197,7 +197,7 @@ def _about(request: Request, folder: Path) -> Record:
     """The record of a job, as far as it is known before the job is submitted."""
     plan = request.plan
     values = (
-        Value(name=one.name, value=one.said.value, by=one.said.by, at=one.said.at)
+        PlanValue(name=one.name, value=one.said.value, by=one.said.by, at=one.said.at)
         for one in explanations(request)
     )
     return Record(
@@ -248,7 +248,7 @@ def _start(
     ):
         return None, []
     package = folder / code.filled(environment) if code else bundled("code")
-    return start.look(plan, run_dir, package, ShellPath(plan.resume).filled(environment))
+    return start.inspect_run_folder(plan, run_dir, package, ShellPath(plan.resume).filled(environment))
 
 
 def _is_known(run_dir: ShellPath) -> bool:

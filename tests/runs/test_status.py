@@ -348,8 +348,8 @@ def test_ten_thousand_runs_are_one_question(
         return queue(environment, cluster=cluster)
 
     monkeypatch.setattr(status, "queue", ask)
-    states, problems = status.look(index, os.environ, index.runs())
-    status.look(index, os.environ, index.runs()[100:])
+    states, problems = status.run_states(index, os.environ, index.runs())
+    status.run_states(index, os.environ, index.runs()[100:])
     assert (len(asked), problems) == (1, [])
     assert [one.last.state for one in states if one.last] == ["RUNNING"] * 100 + [""] * 200
 
