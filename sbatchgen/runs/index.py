@@ -103,8 +103,7 @@ class Index:
         self._jobs: dict[str, RunJob] = {}
         with self._as_document_error():
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            damaged = self._load()
-        if damaged:
+        if self._load():
             with self._changing(BUSY_S):
                 pass  # it is repaired before it is changed
 
@@ -150,7 +149,7 @@ class Index:
 
     def runs(self, *, since: float = 0.0) -> list[Run]:
         """Return the runs, the oldest first; only those with a job that is live, or was seen since a time."""
-        self._reload()
+        self._load()
         recent = {
             job.run
             for job in self._jobs.values()
@@ -161,12 +160,12 @@ class Index:
 
     def jobs(self, run: str | None = None) -> list[RunJob]:
         """Return the jobs of a run or of all, the oldest first."""
-        self._reload()
+        self._load()
         return sorted(self._of(run), key=lambda job: job.submitted)
 
     def find(self, text: str, folder: Path) -> list[Run]:
         """Return the runs that match a name, the id of a job, or a folder, relative to `folder`."""
-        self._reload()
+        self._load()
         if text in self._runs:
             return [self._runs[text]]
         id_ = text.partition("_")[0]
@@ -212,16 +211,11 @@ class Index:
         names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
         return next(free for free in names if free not in self._runs)
 
-    def _reload(self) -> None:
-        with self._as_document_error():
-            self._load()
-
     def _load(self) -> bytes:
         """Read the file if it has changed; return what it holds if a part of that is damaged."""
-        try:
+        data = b""
+        with self._as_document_error(), contextlib.suppress(FileNotFoundError):
             data = files.read_own(self.file, MAX_BYTES)
-        except FileNotFoundError:
-            data = b""
         if data == self._data:
             return b""
         self._runs, self._jobs = {}, {}

@@ -1,14 +1,17 @@
-"""The settings of a live cluster: `scontrol show config`."""
+"""The settings of a live cluster, `scontrol show config`, and how other records of scontrol are read."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import field, fields
+from typing import Any, TypeVar
 
 from sbatchgen.errors import SlurmError
 from sbatchgen.slurm.command import answer, of_cluster
 from sbatchgen.slurm.values import limit, text
 
+Record = TypeVar("Record")
 _LINE = re.compile(r"^(\w+)\s*= (.*?)\s*$", re.MULTILINE)
 
 
@@ -33,3 +36,14 @@ def array_limits(settings: Mapping[str, str]) -> dict[str, int]:
         "max_array_tasks": tasks[1] if tasks else "",
     }
     return {key: most for key, value in limits.items() if (most := limit(value)) is not None}
+
+
+def printed(key: str, read: Callable[[str], Any] = str) -> Any:
+    """Return a field of a dataclass: the key that scontrol prints, and what reads its value."""
+    return field(metadata={"key": key, "read": read})
+
+
+def record_of(kind: type[Record], values: Mapping[str, str]) -> Record:
+    """Return a record of such fields from what scontrol printed."""
+    known = {each.name: each.metadata for each in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: about["read"](values[about["key"]]) for name, about in known.items()})
