@@ -85,7 +85,7 @@ def _check_alone(job_options: dict[str, Any]) -> None:
 
 def _show(partition: str | None, form: str, *, by_node: bool) -> None:
     from sbatchgen.review import gpus as screen
-    from sbatchgen.slurm.gpus import counts, gpu_nodes
+    from sbatchgen.slurm.gpu_nodes import counts, gpu_nodes
     from sbatchgen.slurm.node import nodes
 
     all_nodes = nodes(os.environ)
@@ -118,7 +118,7 @@ def _show_room(job: str, args: tuple[str, ...], job_options: dict[str, Any], for
 
 def _rooms(plan: Plan) -> list[Availability]:
     from sbatchgen.slurm.config import config
-    from sbatchgen.slurm.gpus import gpu_nodes
+    from sbatchgen.slurm.gpu_nodes import gpu_nodes
     from sbatchgen.slurm.node import nodes
     from sbatchgen.slurm.partition import partitions
     from sbatchgen.slurm.room import rooms

@@ -115,24 +115,27 @@ def _scan(index: Index, folder: Path) -> None:
 
 
 def _show_status(index: Index, names: Sequence[str], *, every: bool, form: str) -> None:
-    from sbatchgen.runs import log, record, screen
+    from sbatchgen.runs import job_log, overview, record
     from sbatchgen.runs.status import problems_of, run_states
 
     since = 0.0 if every else time.time() - RECENT_S
     runs = [find_run(index, name) for name in names] or index.runs(since=since)
     states, problems = run_states(index, os.environ, runs)
     if form == "json":
-        put(screen.as_json(states, [problem.what for problem in problems]), nl=False)
+        put(overview.as_json(states, [problem.what for problem in problems]), nl=False)
     elif len(names) == 1:
         kept = record.records(states[0].run.folder)
-        logs = [str(path) for path in log.find_logs(kept[-1])] if kept else []
-        put(screen.page(states[0], kept, logs), nl=False)
+        logs = [str(path) for path in job_log.find_logs(kept[-1])] if kept else []
+        put(overview.page(states[0], kept, logs), nl=False)
     elif states:
-        put(screen.overview(states), nl=False)
+        put(overview.overview(states), nl=False)
     else:
         note("note: no runs yet" if every else "note: no runs of the last week; --all shows older ones")
     for problem in problems:
-        say(Problem(f"{problem.what}; states are those of {screen.seen(states)}", fix=problem.fix), "warning")
+        say(
+            Problem(f"{problem.what}; states are those of {overview.seen(states)}", fix=problem.fix),
+            "warning",
+        )
     if form != "json":
         for problem in problems_of(states):
             say(problem, "warning")
@@ -178,7 +181,7 @@ class _Logs:
     """The logs of a run, which grow in number too; of those that exist at the start the newest is shown."""
 
     def __init__(self, run: Run, lines: int | None, task: str) -> None:
-        from sbatchgen.runs.log import Tail
+        from sbatchgen.runs.job_log import Tail
 
         self._run, self._task = run, task
         self.refresh()
@@ -193,13 +196,13 @@ class _Logs:
         self._records = records(self._run.folder)
 
     def _paths(self) -> list[Path]:
-        from sbatchgen.runs import log
+        from sbatchgen.runs import job_log
 
-        return [path for record in self._records for path in log.find_logs(record, self._task)]
+        return [path for record in self._records for path in job_log.find_logs(record, self._task)]
 
     def show(self) -> bool:
         """Print what is new; return whether there is a log."""
-        from sbatchgen.runs.log import Tail
+        from sbatchgen.runs.job_log import Tail
 
         for path in self._paths():
             self._tails.setdefault(path, Tail(path))
@@ -211,8 +214,7 @@ class _Logs:
 
 def follow_run(index: Index, name: str, *, lines: int | None = None, task: str = "") -> int:
     """Show the log of a run until its jobs have ended; return 0 if the last one completed, else 3."""
-    from sbatchgen.runs import report as reports
-    from sbatchgen.runs import screen, status
+    from sbatchgen.runs import cost, overview, status
 
     run = find_run(index, name)
     logs, shown, asked = _Logs(run, lines, task), "", 0.0
@@ -222,7 +224,7 @@ def follow_run(index: Index, name: str, *, lines: int | None = None, task: str =
                 (state,), problems = status.run_states(index, os.environ, [run])
                 asked = time.monotonic()
                 logs.refresh()
-                now = screen.headline(state) if not problems else problems[0].what
+                now = overview.headline(state) if not problems else problems[0].what
                 if now != shown and (state.last is None or state.last.state != "RUNNING"):
                     note(f"note: {now}")
                 shown = now
@@ -232,7 +234,7 @@ def follow_run(index: Index, name: str, *, lines: int | None = None, task: str =
                 break
             time.sleep(LOG_POLL_S)
     _hint(state)
-    if used := reports.in_short(reports.make_report(state, os.environ)):
+    if used := cost.in_short(cost.make_report(state, os.environ)):
         note(f"note: used: {used}; more: sbatchgen report {run.name}")
     return 0 if state.last and state.last.state == "COMPLETED" else DocumentError.exit_status
 
@@ -245,11 +247,11 @@ def report(run: str, *, form: str) -> None:
 
     What it asked for, what it used, and what to ask for next time.
     """
-    from sbatchgen.runs import report as reports
+    from sbatchgen.runs import cost
 
     (state,), problems = states_of([run])
-    made = reports.make_report(state, os.environ)
-    put(reports.as_json(made) if form == "json" else reports.as_text(made), nl=False)
+    made = cost.make_report(state, os.environ)
+    put(cost.as_json(made) if form == "json" else cost.as_text(made), nl=False)
     for problem in [*(problem.what for problem in problems), *made.problems]:
         note(f"note: {problem}")
 
@@ -335,13 +337,13 @@ def _with_task(state: RunState, job: str, task: str) -> str:
 
 def _cancel(state: RunState, job: str, cluster: str) -> None:
     from sbatchgen.runs import process, record
-    from sbatchgen.slurm import command
+    from sbatchgen.slurm import client
 
     name = state.run.name
     if not job:
         raise SlurmError.of(f"the job of run {name} is not known", fix="squeue --me")
     if job.partition("_")[0].isdecimal():
-        command.answer(["scancel", *command.of_cluster(cluster), job], os.environ)
+        client.answer(["scancel", *client.of_cluster(cluster), job], os.environ)
         return
     kept = record.read_record(state.run.folder, job)  # without Slurm
     if kept is None or kept.process is None:
@@ -362,7 +364,7 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
     exit status is that of the command.
     """
     from sbatchgen.runs import status
-    from sbatchgen.slurm.command import run_here, submit_environment
+    from sbatchgen.slurm.client import run_here, submit_environment
     from sbatchgen.slurm.config import config
 
     if not command:

@@ -190,7 +190,7 @@ def _submit_to_slurm(
     submission: Submission, index: Index | None, dependency: str, *, keep_env: bool
 ) -> SubmittedRun:
     """Submit the job, or all jobs of a chain. If one is refused, those before it stay, and that is said."""
-    from sbatchgen.slurm.submission import new_key
+    from sbatchgen.slurm.submission_key import new_key
     from sbatchgen.submit import chain, sbatch
 
     done: list[SubmittedRun] = []

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from sbatchgen.plan.sweep import numbers_as_text
 from sbatchgen.quoting import counted, some
-from sbatchgen.slurm.gpus import Gpu, GpuCount, GpuNode, unavailable
+from sbatchgen.slurm.gpu_nodes import Gpu, GpuCount, GpuNode, unavailable
 from sbatchgen.slurm.room import Availability
 from sbatchgen.table import one_line, table
 

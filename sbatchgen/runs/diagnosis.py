@@ -17,17 +17,17 @@ from sbatchgen.runs import process
 from sbatchgen.runs.events import STATUS
 from sbatchgen.runs.failure import Failure, failures, look_bad
 from sbatchgen.runs.index import LOST, Run, RunJob
-from sbatchgen.runs.log import find_logs, last_lines
+from sbatchgen.runs.job_log import find_logs, last_lines
+from sbatchgen.runs.overview import headline
 from sbatchgen.runs.points import FAILED, numbers
 from sbatchgen.runs.progress import Progress, read_progress
 from sbatchgen.runs.record import Record, read_record, records
-from sbatchgen.runs.screen import headline
 from sbatchgen.runs.scripts import parsed
 from sbatchgen.runs.status import RunState, before, is_local
 from sbatchgen.slurm.accounting import accounting
 from sbatchgen.slurm.queue import SlurmJob, queue
 from sbatchgen.slurm.reason import reason
-from sbatchgen.slurm.submission import key_of
+from sbatchgen.slurm.submission_key import key_of
 from sbatchgen.table import one_line
 
 SCHEMA = 1

@@ -23,7 +23,7 @@ from sbatchgen.plan.sweep import Sweep
 from sbatchgen.render import launch
 from sbatchgen.runs import record
 from sbatchgen.slurm.queue import queue
-from sbatchgen.slurm.submission import key_of
+from sbatchgen.slurm.submission_key import key_of
 from sbatchgen.units import ShellPath
 
 LOOK_TIMEOUT_S = 30

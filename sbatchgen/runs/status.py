@@ -20,7 +20,7 @@ from sbatchgen.slurm.accounting import accounting
 from sbatchgen.slurm.queue import SlurmJob, queue
 from sbatchgen.slurm.reason import reason
 from sbatchgen.slurm.state import State, state
-from sbatchgen.slurm.submission import key_of
+from sbatchgen.slurm.submission_key import key_of
 
 SUBMITS_S = 900.0  # a submission takes no longer, unless its command was killed
 # slurmctld saves its jobs some seconds after it has accepted them.

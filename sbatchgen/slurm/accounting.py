@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sbatchgen.slurm.command import of_cluster, query
+from sbatchgen.slurm.client import of_cluster, query
 from sbatchgen.slurm.queue import SlurmJob, as_job, rows, separator
-from sbatchgen.slurm.submission import folder_name
+from sbatchgen.slurm.submission_key import folder_name
 from sbatchgen.slurm.values import count, limit, pairs, seconds
 from sbatchgen.units import Memory
 

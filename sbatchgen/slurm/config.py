@@ -8,7 +8,7 @@ from dataclasses import field, fields
 from typing import Any, TypeVar
 
 from sbatchgen.errors import SlurmError
-from sbatchgen.slurm.command import answer, of_cluster
+from sbatchgen.slurm.client import answer, of_cluster
 from sbatchgen.slurm.values import limit, text
 
 Record = TypeVar("Record")

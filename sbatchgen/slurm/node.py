@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from sbatchgen.slurm.command import answer
+from sbatchgen.slurm.client import answer
 from sbatchgen.slurm.config import printed, record_of
 from sbatchgen.slurm.gres import NodeGres, node_gres
 from sbatchgen.slurm.values import count, names, pairs

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from sbatchgen.slurm.command import answer
+from sbatchgen.slurm.client import answer
 from sbatchgen.slurm.config import printed, record_of
 from sbatchgen.slurm.values import count, limit, names, pairs, seconds, text
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sbatchgen.slurm.command import of_cluster, query
+from sbatchgen.slurm.client import of_cluster, query
 from sbatchgen.slurm.state import State, state
-from sbatchgen.slurm.submission import key_of
+from sbatchgen.slurm.submission_key import key_of
 from sbatchgen.slurm.values import count, exit_status, seconds, text, time
 
 # Fields of squeue --Format in all releases since 20.11.
@@ -115,7 +115,7 @@ def queue(
 
 
 def find_job(key: str, environment: Mapping[str, str], *, cluster: str = "") -> SlurmJob | None:
-    """Return the job of a submission of ours, by its key (submission.py); raise SlurmError like `queue`."""
+    """Return the job of a submission, by its key (submission_key.py); raise SlurmError like `queue`."""
     return next((job for job in queue(environment, cluster=cluster) if key_of(job.command) == key), None)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sbatchgen.plan.resources import Resources
 from sbatchgen.quoting import counted
 from sbatchgen.sbatch.hostlist import hosts
-from sbatchgen.slurm.gpus import Gpu, GpuNode, unavailable
+from sbatchgen.slurm.gpu_nodes import Gpu, GpuNode, unavailable
 from sbatchgen.slurm.node import SlurmNode
 from sbatchgen.slurm.partition import SlurmPartition
 from sbatchgen.slurm.values import limit

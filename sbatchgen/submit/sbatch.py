@@ -21,10 +21,10 @@ from sbatchgen.runs import index as run_index
 from sbatchgen.runs import record as records
 from sbatchgen.runs.index import Index
 from sbatchgen.runs.record import Record, run_name
-from sbatchgen.slurm import command
+from sbatchgen.slurm import client
 from sbatchgen.slurm.queue import find_job
 from sbatchgen.slurm.refusal import Answer, OptionSource, Refusal, refusals, understand
-from sbatchgen.slurm.submission import folder_name, new_key
+from sbatchgen.slurm.submission_key import folder_name, new_key
 from sbatchgen.submit.attempt import ELSEWHERE, Accepted, LostError, Note, ask
 from sbatchgen.submit.submission import Submission
 
@@ -123,7 +123,7 @@ def submit(
         SlurmError: Slurm refused, or can't be asked.
         OSError: The run folder can't be written.
     """
-    env, leaks = (dict(environment), []) if keep_env else command.submit_environment(environment)
+    env, leaks = (dict(environment), []) if keep_env else client.submit_environment(environment)
     if leaks:
         note(f"note: removed from the environment of sbatch, would change the job: {', '.join(leaks)}")
     run_dir = submission.run_dir
@@ -218,7 +218,7 @@ def _entered(index: Index | None, key: str, run_dir: Path, note: Note) -> Iterat
         raise
 
 
-def refusal(asked: Mapping[str, OptionSource], answer: command.Output) -> SbatchgenError:
+def refusal(asked: Mapping[str, OptionSource], answer: client.Output) -> SbatchgenError:
     """The error for an answer of sbatch that refuses a job with these options."""
     if answer.status is None:
         return SlurmError.of(answer.failure, fix="try again later")
@@ -231,11 +231,11 @@ def ask_slurm(
     script: bytes, name: str, asked: Mapping[str, OptionSource], environment: Mapping[str, str]
 ) -> Answer:
     """What the live Slurm says of a script: `sbatch --test-only`, which uses up a job id."""
-    env, _ = command.submit_environment(environment)
+    env, _ = client.submit_environment(environment)
     try:
         with _private(script, name, new_key()) as file:
             words = ["sbatch", "--test-only", str(file)]
-            answer = command.run(words, env, timeout=TEST_TIMEOUT_S, elsewhere=ELSEWHERE)
+            answer = client.run(words, env, timeout=TEST_TIMEOUT_S, elsewhere=ELSEWHERE)
         if answer.status is None:
             raise SlurmError.of(answer.failure, fix="try again later")
     except SlurmError as error:

@@ -17,7 +17,7 @@ from sbatchgen.plan.sweep import parts
 from sbatchgen.review.review import of_script
 from sbatchgen.runs.record import Record
 from sbatchgen.sbatch.array import indices
-from sbatchgen.slurm.command import Output
+from sbatchgen.slurm.client import Output
 from sbatchgen.submit import sbatch
 from sbatchgen.submit.attempt import Accepted
 from sbatchgen.submit.sbatch import SubmittedRun, TooManyJobsError

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.slurm.gpus import GpuNode, counts, gpu_nodes, of_node, unavailable
+from sbatchgen.slurm.gpu_nodes import GpuNode, counts, gpu_nodes, of_node, unavailable
 from sbatchgen.slurm.node import nodes_in
 from tests.cluster.slurm import Cluster
 from tests.conftest import FIXTURES, Command

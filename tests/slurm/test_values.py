@@ -14,9 +14,9 @@ from sbatchgen.discover import profile
 from sbatchgen.discover.cluster import LiveCluster
 from sbatchgen.errors import SbatchgenError
 from sbatchgen.sbatch.array import indices
-from sbatchgen.slurm import accounting, accounts, command, queue
+from sbatchgen.slurm import accounting, accounts, client, queue
 from sbatchgen.slurm.config import array_limits, settings_in
-from sbatchgen.slurm.gpus import counts, gpu_nodes
+from sbatchgen.slurm.gpu_nodes import counts, gpu_nodes
 from sbatchgen.slurm.gres import node_gres
 from sbatchgen.slurm.node import nodes_in
 from sbatchgen.slurm.partition import partitions_in
@@ -117,15 +117,15 @@ class Answers:
     def spoilt_row(self, row: Sequence[str]) -> list[str]:
         return [self.spoilt(value) if self.drawn.random() < 0.3 else value for value in row]
 
-    def __call__(self, arguments: Sequence[str], _: Mapping[str, str]) -> command.Output:
+    def __call__(self, arguments: Sequence[str], _: Mapping[str, str]) -> client.Output:
         """As query: rows of squeue, sacct and sacctmgr, and records of jobs."""
         if arguments[0] == "scontrol":
-            return command.Output("scontrol", 0, self.spoilt(RECORD), "", 30)
+            return client.Output("scontrol", 0, self.spoilt(RECORD), "", 30)
         if arguments[0] == "sacctmgr":
             said = self.drawn.choice(
                 [*json.loads((FIXTURES / "sacctmgr.json").read_text())["22.05"].values()]
             )
-            return command.Output("sacctmgr", 0, self.spoilt(said), "", 30)
+            return client.Output("sacctmgr", 0, self.spoilt(said), "", 30)
         if arguments[0] == "squeue":
             between = arguments[-1].rpartition(":")[2]
             table: list[Sequence[str]] = [OF_GPUS if "MCSLabel" in arguments[-1] else QUEUED]
@@ -138,7 +138,7 @@ class Answers:
                 for row in recorded["runs"]
             ]
         lines = ("".join(value + between for value in self.spoilt_row(row)) for row in table)
-        return command.Output(arguments[0], 0, "".join(f"{line}\n" for line in lines), "", 30)
+        return client.Output(arguments[0], 0, "".join(f"{line}\n" for line in lines), "", 30)
 
 
 def read_all(answers: Answers) -> Iterator[object]:
@@ -165,7 +165,7 @@ def test_answers_with_nonsense_are_read_or_refused(monkeypatch: pytest.MonkeyPat
     raised = []
     for seed in range(ANSWERS // 7):
         answers = Answers(seed)
-        for module in (queue, accounting, command):
+        for module in (queue, accounting, client):
             monkeypatch.setattr(module, "query", answers)
         reading = read_all(answers)
         try:

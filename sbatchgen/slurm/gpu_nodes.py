@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sbatchgen.sbatch.hostlist import hosts
-from sbatchgen.slurm.command import answer
+from sbatchgen.slurm.client import answer
 from sbatchgen.slurm.gres import NodeGres, node_gres
 from sbatchgen.slurm.node import SlurmNode
 from sbatchgen.slurm.queue import rows, separator

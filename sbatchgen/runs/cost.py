@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, replace
 from sbatchgen.plan.resources import Resources
 from sbatchgen.quoting import counted, visible
 from sbatchgen.runs import usage
+from sbatchgen.runs.overview import duration
 from sbatchgen.runs.points import DONE
-from sbatchgen.runs.screen import duration
 from sbatchgen.runs.status import RunState, words
 from sbatchgen.runs.usage import RunUsage
 from sbatchgen.slurm.accounting import JobUsage
