@@ -33,7 +33,7 @@ WAITS, SELDOM = 0.15, 0.05  # shares of the time that go into waiting for data
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """What to ask for next time; `option` and `value` are "" where that is no number."""
+    """Advice on what to ask for next time; `option` and `value` are "" for advice without a number."""
 
     about: str
     option: str
@@ -43,7 +43,7 @@ class Advice:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a run has cost; None for what is not known.
+    """The cost of a run; None for what is not known.
 
     Attributes:
         name, state: Of the run.

@@ -43,7 +43,7 @@ START = re.compile(r"Job \d+ on \S+, restart \d+ of at most \d+")
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """How a run ended, and why.
+    """The end of a run, and its likely causes.
 
     Attributes:
         run: Its name.
@@ -68,7 +68,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, kw_only=True)
 class _End:
-    """How a job, or a task of one, has ended ("FAILED 1:0" or ""), and its newest log, if any."""
+    """The end of a job, or of a task: how it ended ("FAILED 1:0" or ""), and its newest log, if any."""
 
     run: Run
     job: RunJob

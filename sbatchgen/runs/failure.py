@@ -1,6 +1,6 @@
 """Why a run failed: how its job ended, and lines of its log -> causes in plain words, and what to do.
 
-What failures.yaml does not know is no cause: nothing is guessed.
+What failures.yaml does not know is not a cause: nothing is guessed.
 """
 
 import functools

@@ -15,7 +15,7 @@ _STATES = ("running", "preempted", "done", "failed")
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a training is; None or "" for what the folder does not say.
+    """The progress of a training; None or "" for what the folder does not say.
 
     Attributes:
         state: "running", "preempted" (it has saved and ended, with more to do), "done" or "failed".

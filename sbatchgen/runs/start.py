@@ -34,7 +34,7 @@ AFRESH = "start from nothing: --resume off"
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """What the job will do when it starts; the attributes are those of training/runfolder.py.
+    """The start of a job as the trainer predicts it; the attributes are those of training/runfolder.py.
 
     Attributes:
         state: "new", "afresh", "resume", "done", "changed", "missing", "used" or "evaluate".

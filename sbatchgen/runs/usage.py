@@ -28,7 +28,7 @@ _WHILE_TRAINING = ("train", "epoch", "resources", "save", "preempted", "done")
 
 @dataclass(frozen=True, kw_only=True)
 class RunUsage:
-    """What the jobs of a run had and used.
+    """The resources that the jobs of a run had and used.
 
     Attributes:
         starts: Each start of each job, the oldest first; at least one, whose time may not be known.
@@ -47,7 +47,7 @@ class RunUsage:
 
 @dataclass(kw_only=True)
 class TrainingStart:
-    """What a training has written of one of its starts.
+    """A start of a training, from its events.
 
     Attributes:
         job: The id of its job; "" without Slurm.

@@ -49,7 +49,7 @@ _UNREACHABLE = re.compile(r"accounting storage is disabled|Problem talking to th
 
 @dataclass(frozen=True, kw_only=True)
 class JobUsage:
-    """What a job had and used from one start to its end; None for what is not known.
+    """The resources that a job had and used from one start to its end; None for what is not known.
 
     Attributes:
         job: Its id, or that of the whole array.
@@ -104,7 +104,7 @@ def accounting(
 def usage(
     jobs: Mapping[str, str], since: datetime, environment: Mapping[str, str], *, cluster: str = ""
 ) -> list[JobUsage] | None:
-    """What every run of these jobs had and used, without those that never ran; see `accounting`.
+    """Return what every run of these jobs had and used, without those that never ran; see `accounting`.
 
     Raises:
         SlurmError: See `accounting`.
@@ -130,7 +130,7 @@ def _rows(
     fields: Mapping[str, str],
     more: Sequence[str],
 ) -> list[dict[str, str]] | None:
-    """What sacct prints of these fields; None if there is no database, or it does not answer."""
+    """Return what sacct prints of these fields; None without a database, or if it does not answer."""
     if not jobs:
         return []
     between = separator()
@@ -189,6 +189,6 @@ def _usage(run: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> JobUsa
 
 
 def _step_bytes(step: Mapping[str, str]) -> int:
-    """The memory of a step on a node: that of its largest task, as often as tasks may be there."""
+    """Return the memory of a step on a node: that of its largest task, as often as tasks may be there."""
     tasks = -(-count(step["tasks"]) // max(count(step["nodes"]), 1))
     return count(step["memory"]) * max(tasks, 1)

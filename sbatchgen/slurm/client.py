@@ -32,7 +32,7 @@ class PrivateDataError(SlurmError):
 
 @dataclass(frozen=True)
 class Output:
-    """What a command of Slurm printed.
+    """The output of a command of Slurm.
 
     Attributes:
         program: Its name.
@@ -49,7 +49,7 @@ class Output:
 
     @property
     def failure(self) -> str:
-        """How it failed, or ""."""
+        """The way in which it failed, or ""."""
         if self.status is None:
             return f"{self.program} did not end within {self.timeout:g} s"
         return f"{self.program} ended with exit status {self.status}" if self.status else ""

@@ -68,7 +68,7 @@ class Gpu:
 
     @property
     def shards_free(self) -> int:
-        """How many shards jobs are known to be able to take."""
+        """The number of shards that jobs are known to be able to take."""
         return 0 if self.taken or self.shards_used is None else max(0, self.shards - self.shards_used)
 
 

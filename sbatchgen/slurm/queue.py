@@ -54,7 +54,7 @@ class SlurmJob:
         used_s: How long it has run.
         limit_s: Its time limit; None if it has none, or it is not known.
         nodes: How many.
-        node_list: Which: "n[1-4]"; "" if none are allocated.
+        node_list: Which: "n[1-4]"; "" before nodes are allocated.
         exit_code, signal: How its script ended; 0 and 0 before that.
         restarts: How often it was requeued; known to squeue only.
         command: The path of its script; "" if it came from stdin. What is not UTF-8 in it is replaced. Known

@@ -17,7 +17,7 @@ Kind = Literal["starts", "never", "person", "ended"]
 
 @dataclass(frozen=True, kw_only=True)
 class Reason:
-    """Why a job waits, or how it ended.
+    """A reason why a job waits, or how it ended.
 
     Attributes:
         name: Slurm's own words; in reasons.yaml a pattern of them.

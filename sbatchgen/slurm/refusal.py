@@ -30,7 +30,7 @@ class OptionSource:
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """Why Slurm refuses a job.
+    """A refusal of a job by Slurm.
 
     Attributes:
         says: Slurm's own words.

@@ -24,7 +24,7 @@ _FEATURES = re.compile(r"[^&|,*\[\]()]+(?:[&,][^&|,*\[\]()]+)*|[^&|,*\[\]()]+(?:
 
 @dataclass(frozen=True, kw_only=True)
 class Availability:
-    """Where a job could start now.
+    """The nodes of a partition on which a job could start now.
 
     Attributes:
         partition: In which partition.
@@ -48,7 +48,7 @@ class Availability:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeDemand:
-    """What a job needs of each of its nodes, in a partition."""
+    """The demand of a job on each of its nodes, in a partition."""
 
     job: Resources
     partition: SlurmPartition
@@ -127,7 +127,7 @@ def _room(demand: NodeDemand, nodes: Sequence[SlurmNode], gpus: Mapping[str, Gpu
 
 
 def _lacks(demand: NodeDemand, node: SlurmNode, gpus: Sequence[Gpu]) -> Iterator[str]:
-    """What a node lacks, the gravest first."""
+    """Yield what a node lacks, the gravest first."""
     job, state = demand.job, demand.partition.state
     if state != "up":
         yield f"the partition is {state}"
@@ -158,7 +158,7 @@ def _lacks_gres(demand: NodeDemand, node: SlurmNode, gpus: Sequence[Gpu]) -> Ite
 
 
 def _lacks_cpus(demand: NodeDemand, node: SlurmNode) -> Iterator[str]:
-    """CPUs, which are given in whole cores, and memory."""
+    """Yield CPUs, which are given in whole cores, and memory that a node lacks."""
     tasks, threads = demand.job.tasks_per_node, node.threads_per_core or 1
     cpus = -(-demand.job.cpus_on_node // tasks // threads) * threads * tasks
     if node.cpus_usable - node.cpus_used < cpus:
@@ -190,7 +190,7 @@ def _has_features(text: str, node: SlurmNode) -> bool:
 
 
 def _not_seen(job: Resources) -> Iterator[str]:
-    """The options that may hold a job back and are not looked at."""
+    """Yield the options that may hold a job back and are not checked."""
     for option in ("licenses", "switches", "tmp", "begin", "dependency"):
         if option in job:
             yield f"--{option}"
