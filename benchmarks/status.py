@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from sbatchgen.runs.index import Index, place  # noqa: E402
+from sbatchgen.runs.index import Index, Run, RunJob, place  # noqa: E402
 from tests.slurm import fakes  # noqa: E402
 
 STATUS = [str(Path(sys.prefix, "bin", "sbatchgen")), "status"]
@@ -32,11 +32,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=10_000)
     parser.add_argument("--live", type=int, default=200)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="status-") as folder:
         home = Path(folder)
         environment = {"HOME": folder, "PATH": f"{home / 'bin'}:{os.defpath}"}
-        _know(home, environment, asked.runs, asked.live)
+        _know(home, environment, options.runs, options.live)
         questions_file = home / "asked"
         for title, arguments in (("status", []), ("status --all", ["--all"])):
             best, lines, questions = min(_ask(environment, arguments, questions_file) for _ in range(ROUNDS))
@@ -54,18 +54,17 @@ def main() -> int:
 
 def _know(home: Path, environment: dict[str, str], runs: int, live: int) -> None:
     """Enter runs into the index, of which the last ones are live."""
-    rows = []
-    index = Index(place(environment))
+    rows, found = [], []
     for number in range(runs):
-        run = home / "runs" / str(number)
-        run.mkdir(parents=True)
-        index.begin(f"{number:x}", run, f"run-{number}", shared=False)
-        index.accepted(f"{number:x}", str(number + 1))
+        run = Run(f"run-{number}", home / "runs" / str(number), shared=True, created=time.time())
+        run.folder.mkdir(parents=True)
+        job = RunJob(f"{number:x}", run.name, str(number + 1), "", run.created, seen=run.created)
+        ended = number < runs - live
+        found.append((run, [job._replace(state="COMPLETED" if ended else "", ended=ended)]))
         if number >= runs - live:
             command = f"/tmp/sbatchgen-{number:x}-x/job.slurm"  # noqa: S108 - where submit has them
             rows.append({"JobArrayID": str(number + 1), "State": "RUNNING", "Command": command})
-    ended = [job._replace(state="COMPLETED", ended=True) for job in index.jobs()[: runs - live]]
-    index.seen(ended)
+    Index(place(environment)).add(found)
     (home / "bin").mkdir()
     fakes.squeue(home / "bin", rows)
     program = home / "bin" / "squeue"

@@ -40,15 +40,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--points", type=int, default=5000)
     parser.add_argument("--array-size", type=int, default=1001)
-    asked = parser.parse_args()
-    every, bad = range(asked.points), range(7, asked.points, 100)
+    options = parser.parse_args()
+    every, bad = range(options.points), range(7, options.points, 100)
     visible = [Path(sys.base_prefix), Path(sys.prefix), ROOT]
-    with Cluster(visible=visible, settings=f"MaxArraySize={asked.array_size}\n") as cluster:
+    with Cluster(visible=visible, settings=f"MaxArraySize={options.array_size}\n") as cluster:
         cluster.put("work/testing.yaml", PROFILE)
         cluster.put("work/t.py", TRAINER)
         cluster.put("work/p.csv", "".join(f"{line}\n" for line in ("point", *every)))
-        submitted = _submit(cluster, "sweep", "cpu", "--profile", "./testing.yaml", "--file", "p.csv", *FLAGS)
-        print(f"{asked.points:,} points submitted in {submitted[0]} arrays in {submitted[1]:.1f} s")
+        arrays, seconds = _submit(
+            cluster, "sweep", "cpu", "--profile", "./testing.yaml", "--file", "p.csv", *FLAGS
+        )
+        print(f"{options.points:,} points submitted in {arrays} arrays in {seconds:.1f} s")
         good = _judge("all points", cluster, every, failed=bad)
         cluster.put("work/mend", "")
         _submit(cluster, "resubmit", "cpu", "--failed")
@@ -56,7 +58,7 @@ def main() -> int:
 
 
 def _submit(cluster: Cluster, *arguments: str) -> tuple[int, float]:
-    """How many arrays were submitted, and how many seconds that took."""
+    """Submit a sweep; return how many arrays it has, and how many seconds that took."""
     began = time.monotonic()
     done = cluster.run([SBATCHGEN, *arguments, "--yes"], cwd=cluster.home / "work", check=True)
     return len(done.stdout.split()), time.monotonic() - began
@@ -76,14 +78,11 @@ def _judge(title: str, cluster: Cluster, expected: range, *, failed: Any) -> boo
         f"{title}: {len(expected):,}; {sum(ran.values()):,} starts of {len(ran):,} points in {seconds:.0f} s"
     )
     print(f"  status: {', '.join(f'{count:,} {state}' for state, count in states.items())}")
-    right = ran == Counter(expected) and {
-        point["number"] for point in points if point["state"] == "failed"
-    } == {*failed}
+    bad = {point["number"] for point in points if point["state"] == "failed"}
+    right = ran == Counter(expected) and bad == {*failed}
     if not right:
-        missing, more = (
-            sorted({*expected} - {*ran}),
-            sorted(point for point in ran if ran[point] > 1 or point not in expected),
-        )
+        missing = sorted({*expected} - {*ran})
+        more = sorted(point for point in ran if ran[point] > 1 or point not in expected)
         print(f"  wrong: not run {numbers_as_text(missing)}; too often {numbers_as_text(more)}")
     return right
 

@@ -18,7 +18,7 @@ import pytest
 from sbatchgen import files
 from sbatchgen.lint import fix
 from sbatchgen.review import review
-from sbatchgen.runs import scripts
+from sbatchgen.runs import record, scripts
 from sbatchgen.runs.index import Index, place
 from sbatchgen.runs.record import Record, records
 from sbatchgen.submit import sbatch
@@ -280,7 +280,9 @@ def test_what_is_kept_is_read_only_where_it_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "job-8.slurm").symlink_to("nothing")
     (tmp_path / "job-7.slurm").symlink_to("/dev/zero")
     scripts.keep(tmp_path, "3", b"#!/bin/bash\n")
-    os.utime(tmp_path / "job-3.slurm", (1, 1))
+    for job in "3789":
+        about = Record(shared=False, name="x", job=job, submitted=float(job), folder="/")
+        record.keep(tmp_path, about)
     last = scripts.last(tmp_path)
     assert last is not None
     assert (last.job, last.script) == ("3", "#!/bin/bash\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,9 +14,8 @@ from sbatchgen.errors import CommandLineError, FitError, did_you_mean
 from sbatchgen.quoting import visible
 
 if TYPE_CHECKING:
-    from sbatchgen.plan.request import Request
-    from sbatchgen.slurm.node import SlurmNode
-    from sbatchgen.slurm.room import Room
+    from sbatchgen.plan.plan import Plan
+    from sbatchgen.slurm.room import Availability
 
 WATCH_S, SHORTEST_S = 30, 5  # between two questions to Slurm; its manual pages ask not to hurry
 
@@ -25,7 +25,7 @@ class GpusCommand(JobCommand):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Its own options, and those of every job."""
-        return [one for one in super().get_params(ctx) if not isinstance(one, click.Argument)]
+        return [param for param in super().get_params(ctx) if not isinstance(param, click.Argument)]
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's own shape
         """Without JOB."""
@@ -57,7 +57,7 @@ def gpus(
     *,
     by_node: bool,
     as_json: bool,
-    **given: Any,
+    **job_options: Any,
 ) -> None:
     """Show which GPUs and shards are free.
 
@@ -66,43 +66,35 @@ def gpus(
     """
     asked = "json" if as_json else form
     if of_job is None:
-        _check_alone(given)
+        _check_alone(job_options)
 
-    def show() -> None:
-        if of_job is None:
-            _show(given["partition"], asked, by_node=by_node)
-        else:
-            _show_room(of_job, args, given, asked)
-
+    if of_job is None:
+        show = partial(_show, job_options["partition"], asked, by_node=by_node)
+    else:
+        show = partial(_show_room, of_job, args, job_options, asked)
     show() if watch is None else redraw(show, watch)
 
 
-def _check_alone(given: dict[str, Any]) -> None:
+def _check_alone(job_options: dict[str, Any]) -> None:
     """Refuse options of a job without a job."""
-    others = [name for name, value in given.items() if value not in (None, ()) and name != "partition"]
+    others = [name for name, value in job_options.items() if value not in (None, ()) and name != "partition"]
     if others:
         flag = others[0].replace("_", "-")
-        raise CommandLineError.of(f"--{flag} is about a job, and none is named", fix="name one: --for ddp")
-
-
-def _nodes() -> list[SlurmNode]:
-    from sbatchgen.slurm.node import nodes
-
-    return nodes(os.environ)
+        raise CommandLineError.of(f"--{flag} is about a job, and no job is named", fix="name one: --for ddp")
 
 
 def _show(partition: str | None, form: str, *, by_node: bool) -> None:
     from sbatchgen.review import gpus as screen
-    from sbatchgen.slurm.gpus import counts, gpu_nodes
+    from sbatchgen.slurm.gpu_nodes import counts, gpu_nodes
+    from sbatchgen.slurm.node import nodes
 
-    nodes = _nodes()
-    known = {name for node in nodes for name in node.partitions}
+    all_nodes = nodes(os.environ)
+    known = {name for node in all_nodes for name in node.partitions}
     if partition is not None and partition not in known:
         what = f"no node is in a partition '{partition}'"
         raise CommandLineError.of(what, at="--partition", fix=did_you_mean(partition, known))
-    having = gpu_nodes(
-        (node for node in nodes if partition is None or partition in node.partitions), os.environ
-    )
+    chosen = [node for node in all_nodes if partition is None or partition in node.partitions]
+    having = gpu_nodes(chosen, os.environ)
     if form == "json":
         put(screen.as_json(counts(having), having), nl=False)
     else:
@@ -110,35 +102,32 @@ def _show(partition: str | None, form: str, *, by_node: bool) -> None:
         put(visible(text), nl=False)
 
 
-def _show_room(job: str, args: tuple[str, ...], given: dict[str, Any], form: str) -> None:
+def _show_room(job: str, args: tuple[str, ...], job_options: dict[str, Any], form: str) -> None:
     from sbatchgen.review import gpus as screen
     from sbatchgen.rules.judge import check
 
-    request = request_of(job, args, given)
-    plan = request.plan
+    plan = request_of(job, args, job_options).plan
     if not plan.slurm:
         what = f"profile '{plan.profile.name}' is not of a cluster with Slurm"
         raise CommandLineError.of(what, at=str(plan.origin("profile")), fix="name one: --profile NAME")
     report(check(plan))
-    rooms = _rooms(request)
-    if form == "json":
-        put(screen.room_as_json(rooms), nl=False)
-    else:
-        put(visible(screen.room_as_text(rooms)), nl=False)
+    rooms = _rooms(plan)
+    text = screen.room_as_json(rooms) if form == "json" else visible(screen.room_as_text(rooms))
+    put(text, nl=False)
 
 
-def _rooms(request: Request) -> list[Room]:
+def _rooms(plan: Plan) -> list[Availability]:
     from sbatchgen.slurm.config import config
-    from sbatchgen.slurm.gpus import gpu_nodes
+    from sbatchgen.slurm.gpu_nodes import gpu_nodes
+    from sbatchgen.slurm.node import nodes
     from sbatchgen.slurm.partition import partitions
     from sbatchgen.slurm.room import rooms
 
-    asked = request.plan.resources
-    nodes, here_are = _nodes(), partitions(os.environ)
-    found = rooms(asked, nodes, gpu_nodes(nodes, os.environ), here_are, config(os.environ))
-    if not found:
-        known = ", ".join(one.name for one in here_are)
+    asked = plan.resources
+    all_nodes, known = nodes(os.environ), partitions(os.environ)
+    availabilities = rooms(asked, all_nodes, gpu_nodes(all_nodes, os.environ), known, config(os.environ))
+    if not availabilities:
         name = f"partition '{','.join(asked.partitions)}'" if "partition" in asked else "default partition"
-        what = f"this cluster has no {name}"
-        raise FitError.of(what, at=str(request.plan.origin("options.partition")), fix=f"known: {known}")
-    return found
+        fix = f"known: {', '.join(partition.name for partition in known)}"
+        raise FitError.of(f"this cluster has no {name}", at=str(plan.origin("options.partition")), fix=fix)
+    return availabilities

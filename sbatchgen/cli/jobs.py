@@ -28,14 +28,8 @@ class JobCommand(click.Command):
         from sbatchgen.inputs.flags import completed, parameters
 
         own = super().get_params(ctx)
-        every = click.Option(
-            ["--help-all"],
-            is_flag=True,
-            is_eager=True,
-            expose_value=False,
-            callback=_help_all,
-            help="Show all options.",
-        )
+        flag = {"is_flag": True, "is_eager": True, "expose_value": False}
+        every = click.Option(["--help-all"], callback=_help_all, help="Show all options.", **flag)
         count = -1 if self.several else 1
         job = click.Argument(
             ["job"], metavar=self._job, nargs=count, required=True, shell_complete=completed("jobs")
@@ -55,10 +49,10 @@ class JobCommand(click.Command):
         from sbatchgen.inputs.flags import GROUPS, JobOption
 
         shown: dict[str, list[tuple[str, str]]] = {group: [] for group in ("Options", *GROUPS)}
-        for one in self.get_params(ctx):
-            of_job = one if isinstance(one, JobOption) else None
+        for option in self.get_params(ctx):
+            of_job = option if isinstance(option, JobOption) else None
             is_shown = of_job is None or of_job.common or ctx.meta.get(_ALL)
-            if is_shown and isinstance(one, click.Option) and (record := one.get_help_record(ctx)):
+            if is_shown and isinstance(option, click.Option) and (record := option.get_help_record(ctx)):
                 shown[of_job.group if of_job else "Options"].append(record)
         for group, records in shown.items():
             with formatter.section(group):
@@ -81,51 +75,47 @@ def _help_all(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # n
         ctx.exit()
 
 
-def request_of(job: str, args: tuple[str, ...], given: dict[str, Any]) -> Request:
-    """The request of a command line; of a job that names no partition, in one that it fits."""
+def request_of(job: str, args: tuple[str, ...], job_options: dict[str, Any]) -> Request:
+    """Return the request of a command line; of a job that names no partition, in one that it fits."""
     from sbatchgen.plan.request import read_request
     from sbatchgen.rules.judge import check
 
-    return read_request(job, args, given, environment=os.environ, folder=here(), check=check)
+    return read_request(job, args, job_options, environment=os.environ, folder=here(), check=check)
 
 
 @click.command(cls=JobCommand)
 @click.option(
-    "--write",
-    metavar="FILE",
-    type=click.Path(dir_okay=False),
-    help="Write to FILE instead of stdout.",
+    "--write", metavar="FILE", type=click.Path(dir_okay=False), help="Write to FILE instead of stdout."
 )
 @click.pass_obj
-def render(args: tuple[str, ...], /, job: str, write: str | None, **given: Any) -> None:
+def render(args: tuple[str, ...], /, job: str, write: str | None, **job_options: Any) -> None:
     """Print the script.
 
     Findings go to stderr. Needs neither Slurm nor a network.
     """
+    from sbatchgen import files
     from sbatchgen.render.render import render_request
     from sbatchgen.rules.judge import check
 
-    request = request_of(job, args, given)
+    request = request_of(job, args, job_options)
     report(check(request.plan))
     script = render_request(request).encode()
     if write is None:
         put(script, nl=False)  # bytes, as `submit` would send them
-        return
-    from sbatchgen.files import write as write_file
-
-    write_file(Path(write), script)
+    else:
+        files.write(Path(write), script)
 
 
 @click.command(cls=JobCommand)
 @click.option("--test-only", is_flag=True, help="Ask Slurm too (sbatch --test-only); uses up a job id.")
 @FORMAT
 @click.pass_obj
-def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **given: Any) -> None:
+def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **job_options: Any) -> None:
     """Show resources, cost, findings and the script. Submits nothing."""
     from sbatchgen.submit.rendered import of_job
     from sbatchgen.submit.sbatch import ask_slurm
 
-    request = request_of(job, args, given)
+    request = request_of(job, args, job_options)
     submission = of_job(request, os.environ, here(), review_only=True)
     shown = submission.review
     failure = failure_of(shown.findings)
@@ -133,7 +123,7 @@ def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **
         if not request.plan.slurm:
             name = request.plan.profile.name
             raise CommandLineError.of(
-                f"--test-only asks Slurm, but profile '{name}' has none", fix="leave it out"
+                f"--test-only asks Slurm, but profile '{name}' has no Slurm", fix="leave it out"
             )
         if failure is None:
             answer = ask_slurm(submission.script, submission.name, submission.asked, os.environ)
@@ -148,7 +138,7 @@ def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **
 @click.option("--lines", is_flag=True, help="Show the template and block of each line of the script.")
 @FORMAT
 @click.pass_obj
-def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **given: Any) -> None:
+def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **job_options: Any) -> None:
     """Show where every value comes from.
 
     Each option with its value, the place where it was set, and the values that it overrode.
@@ -159,10 +149,10 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **giv
     from sbatchgen.review import screen
     from sbatchgen.rules.judge import check
 
-    request = request_of(job, args, given)
-    found = check(request.plan)
+    request = request_of(job, args, job_options)
+    findings = check(request.plan)
     values = explanations(request)
-    traced = lines and not failure_of(found)
+    traced = lines and not failure_of(findings)
     script = render_request(request) if traced else None
     places = trace_request(request, script) if script is not None else []
     if form == "json":
@@ -172,4 +162,4 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **giv
     else:
         text = screen.explanation(values)
     put(visible(text), nl=False)
-    report(found)
+    report(findings)

@@ -1,4 +1,4 @@
-"""status, logs, report, diagnose, cancel, exec, plot: what becomes of a job after it was submitted."""
+"""status, logs, report, diagnose, cancel, exec, plot: a job after it was submitted."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ from sbatchgen.cli.output import (
     put_log,
     redraw,
     say,
-)
+)  # fmt: skip
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, SlurmError
 from sbatchgen.quoting import counted, visible
 
 if TYPE_CHECKING:
     from sbatchgen.runs.index import Index, Run
-    from sbatchgen.runs.log import Tail
     from sbatchgen.runs.status import RunState
 
 RECENT_S = 7 * 86400.0  # status shows runs that ended since then
@@ -37,6 +36,11 @@ POLL_S = 10.0  # between two questions to Slurm; its manual pages ask not to hur
 LOG_POLL_S = 0.5
 
 RUN = click.argument("run", metavar="RUN", shell_complete=completed_runs)
+RUNS = click.argument("names", metavar="RUN...", nargs=-1, required=True, shell_complete=completed_runs)
+
+
+def _task(help_: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return click.option("--task", metavar="N", default="", help=help_)
 
 
 def open_index() -> Index:
@@ -46,43 +50,31 @@ def open_index() -> Index:
     return index.open_index(os.environ, note)
 
 
-def find_run(index: Index, told: str) -> Run:
-    """The run that a word means.
-
-    Raises:
-        CommandLineError: There is none, or there are several.
-    """
+def find_run(index: Index, word: str) -> Run:
+    """Return the run that a word means; raises CommandLineError if there is not exactly one."""
     from sbatchgen.errors import did_you_mean
 
-    found = index.find(told, here())
-    if len(found) == 1:
-        return found[0]
-    names = [run.name for run in (found or index.runs())]
-    if found:
-        raise CommandLineError.of(
-            f"'{told}' may be one of several runs", fix=f"name one: {', '.join(names[-20:])}"
-        )
+    runs = index.find(word, here())
+    if len(runs) == 1:
+        return runs[0]
+    names = [run.name for run in (runs or index.runs())]
+    if runs:
+        raise CommandLineError.of(f"'{word}' is ambiguous", fix=f"name one run: {', '.join(names[-20:])}")
     fix = "sbatchgen status --all lists your runs; --scan FOLDER enters those of a folder"
-    near = did_you_mean(told, names[-1000:]) if names else ""
-    raise CommandLineError.of(f"there is no run '{told}'", fix=near if near.startswith("did") else fix)
+    near = did_you_mean(word, names[-1000:]) if names else ""
+    raise CommandLineError.of(f"there is no run '{word}'", fix=near if near.startswith("did") else fix)
 
 
-def state_of(name: str) -> tuple[RunState, list[Problem]]:
-    """The state of the run that a word means, and what Slurm could not tell. Raises what `find_run` does."""
-    from sbatchgen.runs.status import look
+def states_of(names: Sequence[str]) -> tuple[list[RunState], list[Problem]]:
+    """Return the states of runs, and what Slurm could not say. Raises what `find_run` does."""
+    from sbatchgen.runs.status import run_states
 
     index = open_index()
-    (state,), problems = look(index, os.environ, [find_run(index, name)])
-    return state, problems
+    return run_states(index, os.environ, [find_run(index, name) for name in names])
 
 
 def check_folder(run: Run) -> None:
-    """Refuse a run whose folder is gone or can't be read.
-
-    Raises:
-        DocumentError: It is gone.
-        OSError: It can't be read.
-    """
+    """Raise DocumentError if the folder of a run is gone, OSError if it can't be read."""
     try:
         os.scandir(run.folder).close()
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -94,12 +86,7 @@ def check_folder(run: Run) -> None:
 @click.argument("names", metavar="[RUN]...", nargs=-1, shell_complete=completed_runs)
 @click.option("--all", "every", is_flag=True, help="Also runs that ended more than a week ago.")
 @click.option("--watch", is_flag=True, help=f"Show it again every {POLL_S:g} seconds.")
-@click.option(
-    "--scan",
-    metavar="FOLDER",
-    type=click.Path(),
-    help="First add the runs found in this folder.",
-)
+@click.option("--scan", metavar="FOLDER", type=click.Path(), help="First add the runs found in this folder.")
 @FORMAT
 def status(names: tuple[str, ...], *, every: bool, watch: bool, scan: str | None, form: str) -> None:
     """Show the state of runs, why they wait, and their progress.
@@ -121,36 +108,34 @@ def _scan(index: Index, folder: Path) -> None:
 
     if not folder.is_dir():
         raise CommandLineError.of(f"there is no folder {folder}", at="--scan")
-    count = skipped = 0
-    for found in scan(folder.absolute()):
-        if found:
-            index.add(*found)
-            count += 1
-        else:
-            skipped += 1
+    found = [*scan(folder.absolute())]
+    runs, skipped = index.add(run for run in found if run), found.count(None)
     others = f"; skipped: {counted(skipped, 'record')} of other users" if skipped else ""
-    note(f"note: {counted(count, 'run')} found in {folder}{others}")
+    note(f"note: {counted(len(runs), 'run')} found in {folder}{others}")
 
 
 def _show_status(index: Index, names: Sequence[str], *, every: bool, form: str) -> None:
-    from sbatchgen.runs import log, record, screen
-    from sbatchgen.runs.status import look, problems_of
+    from sbatchgen.runs import job_log, overview, record
+    from sbatchgen.runs.status import problems_of, run_states
 
     since = 0.0 if every else time.time() - RECENT_S
     runs = [find_run(index, name) for name in names] or index.runs(since=since)
-    states, problems = look(index, os.environ, runs)
+    states, problems = run_states(index, os.environ, runs)
     if form == "json":
-        put(screen.as_json(states, [problem.what for problem in problems]), nl=False)
+        put(overview.as_json(states, [problem.what for problem in problems]), nl=False)
     elif len(names) == 1:
         kept = record.records(states[0].run.folder)
-        logs = [str(path) for path in log.find(kept[-1])] if kept else []
-        put(screen.page(states[0], kept, logs), nl=False)
+        logs = [str(path) for path in job_log.find_logs(kept[-1])] if kept else []
+        put(overview.page(states[0], kept, logs), nl=False)
     elif states:
-        put(screen.table(states), nl=False)
+        put(overview.overview(states), nl=False)
     else:
         note("note: no runs yet" if every else "note: no runs of the last week; --all shows older ones")
     for problem in problems:
-        say(Problem(f"{problem.what}; states are those of {screen.seen(states)}", fix=problem.fix), "warning")
+        say(
+            Problem(f"{problem.what}; states are those of {overview.seen(states)}", fix=problem.fix),
+            "warning",
+        )
     if form != "json":
         for problem in problems_of(states):
             say(problem, "warning")
@@ -158,20 +143,17 @@ def _show_status(index: Index, names: Sequence[str], *, every: bool, form: str) 
             _hint(states[0])
 
 
-def _hint(one: RunState) -> None:
+def _hint(state: RunState) -> None:
     from sbatchgen.runs.diagnosis import is_failed
 
-    if is_failed(one) and not (one.last and one.last.state == "CANCELLED"):
-        note(f"note: sbatchgen diagnose {one.run.name} says why it failed")
+    if is_failed(state) and not (state.last and state.last.state == "CANCELLED"):
+        note(f"note: sbatchgen diagnose {state.run.name} says why it failed")
 
 
 @click.command()
 @RUN
 @click.option(
-    "--follow",
-    "-f",
-    is_flag=True,
-    help="Show new lines until the run ends. Ctrl-C leaves the job alone.",
+    "--follow", "-f", is_flag=True, help="Show new lines until the run ends. Ctrl-C leaves the job alone."
 )
 @click.option(
     "--lines",
@@ -180,78 +162,80 @@ def _hint(one: RunState) -> None:
     default=None,
     help="Start with the last N lines. [default: all; 20 with -f]",
 )
-@click.option("--task", metavar="N", default="", help="Task of an array or a sweep.")
+@_task("Task of an array or a sweep.")
 def logs(run: str, *, follow: bool, lines: int | None, task: str) -> None:
     """Show the log of a run.
 
     All jobs and requeues of the run count as one log.
     """
     index = open_index()
-    found = find_run(index, run)
+    chosen = find_run(index, run)
     if follow:
-        follow_run(index, found.name, lines=20 if lines is None else lines, task=task)
-        return
-    if not _Logs(found, lines, task).show():
-        check_folder(found)
-        raise DocumentError.of(f"run {found.name} has no log so far", fix=f"sbatchgen status {found.name}")
+        follow_run(index, chosen.name, lines=20 if lines is None else lines, task=task)
+    elif not _Logs(chosen, lines, task).show():
+        check_folder(chosen)
+        raise DocumentError.of(f"run {chosen.name} has no log so far", fix=f"sbatchgen status {chosen.name}")
 
 
 class _Logs:
-    """The logs of a run, which grow in number too."""
+    """The logs of a run, which grow in number too; of those that exist at the start the newest is shown."""
 
     def __init__(self, run: Run, lines: int | None, task: str) -> None:
-        self._run, self._lines, self._task = run, lines, task
-        self._tails: dict[Path, Tail] = {}
+        from sbatchgen.runs.job_log import Tail
+
+        self._run, self._task = run, task
         self.refresh()
+        paths = self._paths()
+        self._tails = {path: Tail(path, last=0) for path in paths[:-1]}
+        self._tails |= {path: Tail(path, last=lines) for path in paths[-1:]}
 
     def refresh(self) -> None:
-        """Look for new jobs of the run."""
+        """Read which jobs the run has now."""
         from sbatchgen.runs.record import records
 
         self._records = records(self._run.folder)
 
-    def show(self) -> bool:
-        """Print what is new; whether there is a log. Of those that were there only the newest is shown."""
-        from sbatchgen.runs import log
+    def _paths(self) -> list[Path]:
+        from sbatchgen.runs import job_log
 
-        paths = [path for one in self._records for path in log.find(one, self._task)]
-        first = not self._tails
-        for path in paths[-1:] if first else paths:
-            self._tails.setdefault(path, log.Tail(path, last=self._lines if first else None))
-        if first:
-            for path in paths[:-1]:
-                self._tails[path] = log.Tail(path, last=0)
+        return [path for record in self._records for path in job_log.find_logs(record, self._task)]
+
+    def show(self) -> bool:
+        """Print what is new; return whether there is a log."""
+        from sbatchgen.runs.job_log import Tail
+
+        for path in self._paths():
+            self._tails.setdefault(path, Tail(path))
         for tail in self._tails.values():
             for piece in tail.more():
                 put_log(piece)
-        return bool(paths)
+        return bool(self._tails)
 
 
 def follow_run(index: Index, name: str, *, lines: int | None = None, task: str = "") -> int:
-    """Show how a run goes on until its jobs have ended; 0 if the last one completed, else 3."""
-    from sbatchgen.runs import report as reports
-    from sbatchgen.runs import screen, status
+    """Show the log of a run until its jobs have ended; return 0 if the last one completed, else 3."""
+    from sbatchgen.runs import cost, overview, status
 
     run = find_run(index, name)
-    logs, said, asked = _Logs(run, lines, task), "", 0.0
+    logs, shown, asked = _Logs(run, lines, task), "", 0.0
     with _bar(run) as bar:
         while True:
             if time.monotonic() - asked >= POLL_S or not asked:
-                (state,), problems = status.look(index, os.environ, [run])
+                (state,), problems = status.run_states(index, os.environ, [run])
                 asked = time.monotonic()
                 logs.refresh()
-                now = screen.headline(state) if not problems else problems[0].what
-                if now != said and (state.last is None or state.last.state != "RUNNING"):
+                now = overview.headline(state) if not problems else problems[0].what
+                if now != shown and (state.last is None or state.last.state != "RUNNING"):
                     note(f"note: {now}")
-                said = now
+                shown = now
             logs.show()
             bar()
             if all(job.ended for job in state.jobs):
                 break
             time.sleep(LOG_POLL_S)
     _hint(state)
-    if told := reports.in_short(reports.look(state, os.environ)):
-        note(f"note: used: {told}; more: sbatchgen report {run.name}")
+    if used := cost.in_short(cost.make_report(state, os.environ)):
+        note(f"note: used: {used}; more: sbatchgen report {run.name}")
     return 0 if state.last and state.last.state == "COMPLETED" else DocumentError.exit_status
 
 
@@ -263,18 +247,18 @@ def report(run: str, *, form: str) -> None:
 
     What it asked for, what it used, and what to ask for next time.
     """
-    from sbatchgen.runs import report as reports
+    from sbatchgen.runs import cost
 
-    state, problems = state_of(run)
-    found = reports.look(state, os.environ)
-    put(reports.as_json(found) if form == "json" else reports.as_text(found), nl=False)
-    for problem in [*(problem.what for problem in problems), *found.problems]:
+    (state,), problems = states_of([run])
+    made = cost.make_report(state, os.environ)
+    put(cost.as_json(made) if form == "json" else cost.as_text(made), nl=False)
+    for problem in [*(problem.what for problem in problems), *made.problems]:
         note(f"note: {problem}")
 
 
 @contextlib.contextmanager
 def _bar(run: Run) -> Iterator[Callable[[], None]]:
-    """A progress bar on stderr, if that is a terminal."""
+    """Show a progress bar on stderr, if that is a terminal."""
     from sbatchgen.runs.progress import read_progress
 
     if not is_screen(sys.stderr):
@@ -284,27 +268,20 @@ def _bar(run: Run) -> Iterator[Callable[[], None]]:
     from rich.markup import escape
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as shown:
+    with Progress(console=Console(stderr=True), transient=True) as bars:
         name = escape(visible(run.name))
-        task = shown.add_task(name, total=None)
+        bar = bars.add_task(name, total=None)
 
         def update() -> None:
             if known := read_progress(run.folder):
-                shown.update(
-                    task, completed=known.step or 0, total=known.steps, description=known.says or name
-                )
+                bars.update(bar, completed=known.step or 0, total=known.steps, description=known.says or name)
 
         yield update
 
 
 @click.command()
 @RUN
-@click.option(
-    "--task",
-    metavar="N",
-    default="",
-    help="Task of an array or a sweep. [default: the first that failed]",
-)
+@_task("Task of an array or a sweep. [default: the first that failed]")
 @FORMAT
 def diagnose(run: str, *, task: str, form: str) -> None:
     """Say why a run failed, and what to do about it.
@@ -313,70 +290,68 @@ def diagnose(run: str, *, task: str, form: str) -> None:
     """
     from sbatchgen.runs import diagnosis
 
-    state, problems = state_of(run)
-    found = diagnosis.diagnose(state, os.environ, task)
-    put(diagnosis.as_json(found) if form == "json" else diagnosis.as_text(found), nl=False)
-    for problem in dict.fromkeys([*problems, *found.problems]):
+    (state,), problems = states_of([run])
+    made = diagnosis.diagnose(state, os.environ, task)
+    put(diagnosis.as_json(made) if form == "json" else diagnosis.as_text(made), nl=False)
+    for problem in dict.fromkeys([*problems, *made.problems]):
         say(problem, "warning")
 
 
 @click.command()
-@click.argument("names", metavar="RUN...", nargs=-1, required=True, shell_complete=completed_runs)
-@click.option("--task", metavar="N", default="", help="Only this task of an array or a sweep.")
+@RUNS
+@_task("Only this task of an array or a sweep.")
 def cancel(names: tuple[str, ...], *, task: str) -> None:
     """Cancel the jobs of runs that wait or run.
 
     The trainer of a running job saves a checkpoint first: sbatchgen resume continues from there.
     """
-    from sbatchgen.runs.status import look
-
-    index, began = open_index(), time.time()
-    states, problems = look(index, os.environ, [find_run(index, name) for name in names])
-    if any(job.id and not job.ended and job.seen < began for one in states for job in one.jobs):
+    began = time.time()
+    states, problems = states_of(names)
+    if any(job.id and not job.ended and job.seen < began for state in states for job in state.jobs):
         raise SlurmError(problems)  # Slurm may have given the id to another job
-    for one in states:
-        live = [job for job in reversed(one.jobs) if not job.ended]  # none starts when the first ends
+    for state in states:
+        name = state.run.name
+        live = [job for job in reversed(state.jobs) if not job.ended]  # no job starts when the first ends
         if not live:
-            note(f"note: run {one.run.name} has ended already")
-        chosen = [(id_, job.cluster) for job in live if (id_ := _with_task(one, job.id, task))]
+            note(f"note: run {name} has ended already")
+        chosen = [(id_, job.cluster) for job in live if (id_ := _with_task(state, job.id, task))]
         if live and not chosen:
-            what = f"no job of run {one.run.name} that waits or runs has a task {task}"
-            raise CommandLineError.of(what, at="--task", fix=f"sbatchgen status {one.run.name}")
+            what = f"no job of run {name} that waits or runs has a task {task}"
+            raise CommandLineError.of(what, at="--task", fix=f"sbatchgen status {name}")
         for id_, cluster in chosen:
-            _cancel(one, id_, cluster)
-            note(f"note: cancelled job {id_} of run {one.run.name}")
+            _cancel(state, id_, cluster)
+            note(f"note: cancelled job {id_} of run {name}")
 
 
-def _with_task(one: RunState, job: str, task: str) -> str:
-    """The id of a job, or of a task of it; "" if there is none: scancel would say nothing of that."""
+def _with_task(state: RunState, job: str, task: str) -> str:
+    """Return the id of a job, or of a task of it; "" without such a task, which scancel ignores silently."""
     from sbatchgen.runs import record
     from sbatchgen.runs.points import numbers
 
-    kept = record.read(record.path(one.run.folder, job)) if task.isdecimal() else None
+    kept = record.read_record(state.run.folder, job) if task.isdecimal() else None
     if not task or not kept:
         return f"{job}_{task}" if task else job
-    found = len(task) < 9 and int(task) in numbers(kept, kept.array)
-    return f"{job}_{int(task) - kept.first}" if found else ""
+    known = len(task) < 9 and int(task) in numbers(kept, kept.array)
+    return f"{job}_{int(task) - kept.first}" if known else ""
 
 
-def _cancel(one: RunState, job: str, cluster: str) -> None:
+def _cancel(state: RunState, job: str, cluster: str) -> None:
     from sbatchgen.runs import process, record
-    from sbatchgen.slurm import command
+    from sbatchgen.slurm import client
 
+    name = state.run.name
     if not job:
-        raise SlurmError.of(f"the job of run {one.run.name} is not known", fix="squeue --me")
-    if not job.partition("_")[0].isdecimal():  # without Slurm
-        kept = record.read(record.path(one.run.folder, job))
-        if kept is None or kept.process is None:
-            raise DocumentError.of(f"the process of run {one.run.name} is not known: {one.jobs[-1].says}")
-        if process.is_alive(kept.process) is None:
-            what = f"run {one.run.name} is on {kept.process.host}, not here"
-            raise DocumentError.of(what, fix=f"on that machine: sbatchgen cancel {one.run.name}")
-        process.stop(kept.process)
+        raise SlurmError.of(f"the job of run {name} is not known", fix="squeue --me")
+    if job.partition("_")[0].isdecimal():
+        client.answer(["scancel", *client.of_cluster(cluster), job], os.environ)
         return
-    answer = command.query(["scancel", *command.of_cluster(cluster), job], os.environ)
-    if answer.failure:
-        raise answer.error
+    kept = record.read_record(state.run.folder, job)  # without Slurm
+    if kept is None or kept.process is None:
+        raise DocumentError.of(f"the process of run {name} is not known: {state.jobs[-1].says}")
+    if process.is_alive(kept.process) is None:
+        what = f"run {name} is on {kept.process.host}, not here"
+        raise DocumentError.of(what, fix=f"on that machine: sbatchgen cancel {name}")
+    process.stop(kept.process)
 
 
 @click.command("exec", options_metavar="")
@@ -389,18 +364,18 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
     exit status is that of the command.
     """
     from sbatchgen.runs import status
-    from sbatchgen.slurm.command import run_here, submit_environment
+    from sbatchgen.slurm.client import run_here, submit_environment
     from sbatchgen.slurm.config import config
 
     if not command:
         raise CommandLineError.of(
             "no command", fix="write it after --, as in: sbatchgen exec RUN -- nvidia-smi"
         )
-    state, problems = state_of(run)
+    (state,), problems = states_of([run])
     if problems:
         raise SlurmError(problems)
-    name = state.run.name
-    job, rows = state.last, [row for row in state.now if row.state.name == "RUNNING"]
+    name, job = state.run.name, state.last
+    rows = [row for row in state.now if row.state.name == "RUNNING"]
     if job and status.is_local(job):
         sys.exit(run_here(command, os.environ))
     if not rows:
@@ -415,13 +390,7 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
 
 
 @click.command()
-@click.argument(
-    "names",
-    metavar="RUN...",
-    nargs=-1,
-    required=True,
-    shell_complete=completed_runs,
-)
+@RUNS
 @click.option(
     "--output",
     metavar="FILE",
@@ -435,9 +404,5 @@ def plot(names: tuple[str, ...], output: Path | None) -> None:
     """
     from sbatchgen.runs import plot as drawing
 
-    folders = [Path(name) if Path(name).is_dir() else _folder_of(name) for name in names]
+    folders = [Path(name) if Path(name).is_dir() else find_run(open_index(), name).folder for name in names]
     print_bytes(os.fsencode(drawing.plot(folders, output)) + b"\n")
-
-
-def _folder_of(name: str) -> Path:
-    return find_run(open_index(), name).folder

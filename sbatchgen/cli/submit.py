@@ -18,6 +18,7 @@ from sbatchgen.errors import CommandLineError, DocumentError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from sbatchgen.review.review import Review
     from sbatchgen.runs.index import Index, Run
     from sbatchgen.runs.record import Record
     from sbatchgen.submit.sbatch import SubmittedRun
@@ -34,9 +35,12 @@ SNAPSHOT_FILE = click.option(
 )
 
 
+DRY_RUN = click.option("--dry-run", is_flag=True, help="Review only.")
+
+
 @click.command(cls=JobsCommand)
 @YES
-@click.option("--dry-run", is_flag=True, help="Review only.")
+@DRY_RUN
 @click.option("--follow", is_flag=True, help="Wait for the job and show its log. Ctrl-C leaves it alone.")
 @click.option("--after", metavar="RUN", multiple=True, help="Start only when this run has completed.")
 @SNAPSHOT
@@ -101,13 +105,9 @@ def submit_reviewed(
 
     if len(submissions) > 1:
         _refuse_several(submissions, follow=follow)
-    for one in submissions:
-        show_review(one.review, sys.stderr)
-    if failure := failure_of([finding for one in submissions for finding in one.review.findings]):
-        sys.exit(failure.exit_status)
-    if dry_run:
+    reviews = [submission.review for submission in submissions]
+    if not agreed(reviews, "; ".join(map(in_short, reviews)), yes=yes, dry_run=dry_run):
         return
-    ask("; ".join(in_short(one.review) for one in submissions), yes=yes)
     index = sbatch.open_index(os.environ, note)
     dependencies = [_dependency(one, index, after) if after else "" for one in submissions]
     if submissions[0].local:
@@ -119,6 +119,17 @@ def submit_reviewed(
         from sbatchgen.cli.runs import follow_run
 
         sys.exit(follow_run(index, done.record.run))
+
+
+def agreed(reviews: Sequence[Review], what: str, *, yes: bool, dry_run: bool) -> bool:
+    """Show reviews, exit if one has errors, and ask whether to submit; return False if that is not wanted."""
+    for review in reviews:
+        show_review(review, sys.stderr)
+    if failure := failure_of([finding for review in reviews for finding in review.findings]):
+        sys.exit(failure.exit_status)
+    if not dry_run:
+        ask(what, yes=yes)
+    return not dry_run
 
 
 @contextlib.contextmanager
@@ -157,7 +168,7 @@ def _refuse_several(submissions: Sequence[Submission], *, follow: bool) -> None:
 def _dependency(submission: Submission, index: Index | None, after: tuple[str, ...]) -> str:
     """The dependency of a job that waits until the trainings of runs are complete."""
     from sbatchgen.cli.runs import find_run
-    from sbatchgen.runs.status import look
+    from sbatchgen.runs.status import run_states
     from sbatchgen.submit import chain
 
     if submission.local:
@@ -165,7 +176,7 @@ def _dependency(submission: Submission, index: Index | None, after: tuple[str, .
     if "dependency" in submission.asked:
         what = "--after and --dependency exclude each other"
         raise CommandLineError.of(what, at=submission.asked["dependency"].at, fix="leave one out")
-    states = look(index, os.environ, [find_run(index, name) for name in after])[0] if index else []
+    states = run_states(index, os.environ, [find_run(index, name) for name in after])[0] if index else []
     waits = [chain.completion(state) for state in states] or [""] * len(after)
     for name, wait in zip(after, waits, strict=True):
         if not wait:
@@ -180,7 +191,7 @@ def _submit_to_slurm(
     submission: Submission, index: Index | None, dependency: str, *, keep_env: bool
 ) -> SubmittedRun:
     """Submit the job, or all jobs of a chain. If one is refused, those before it stay, and that is said."""
-    from sbatchgen.slurm.submission import new_key
+    from sbatchgen.slurm.submission_key import new_key
     from sbatchgen.submit import chain, sbatch
 
     done: list[SubmittedRun] = []

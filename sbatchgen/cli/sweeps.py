@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -13,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sbatchgen.cli.jobs import JobCommand, request_of
-from sbatchgen.cli.output import YES, ask, completed_runs, failure_of, here, note, put, say, show_review
-from sbatchgen.cli.submit import SNAPSHOT, SNAPSHOT_FILE, last_record, snapshot_of
+from sbatchgen.cli.output import YES, completed_runs, here, note, put, say
+from sbatchgen.cli.submit import DRY_RUN, SNAPSHOT, SNAPSHOT_FILE, agreed, last_record, snapshot_of
 from sbatchgen.errors import CommandLineError, SlurmError
 
 if TYPE_CHECKING:
@@ -37,9 +36,7 @@ Choice = Callable[["Sweep"], Iterable[int]]
     multiple=True,
     help="A flag of the trainer and its values, as lr=0.1,0.01.",
 )
-@click.option(
-    "--file", "file", metavar="CSV", help="A file of points: flags in the first line, then a point a line."
-)
+@click.option("--file", metavar="CSV", help="A file of points: flags in the first line, then a point a line.")
 @click.option(
     "--random",
     "most",
@@ -52,46 +49,48 @@ Choice = Callable[["Sweep"], Iterable[int]]
 @SNAPSHOT
 @SNAPSHOT_FILE
 @YES
-@click.option("--dry-run", is_flag=True, help="Review only.")
+@DRY_RUN
 @click.pass_obj
-def sweep(args: tuple[str, ...], /, job: str, **given: Any) -> None:
+def sweep(args: tuple[str, ...], /, job: str, **job_options: Any) -> None:
     """Train a job with many values of its arguments.
 
     Each combination of the values is a point: an element of an array, with a run folder of its own, as in:
     sbatchgen sweep single --param lr=0.1,0.01 --param batch-size=64,128
     """
-    run_sweep(args, job, given)
+    run_sweep(args, job, job_options)
 
 
-def run_sweep(args: tuple[str, ...], job: str, given: dict[str, Any], choice: Choice | None = None) -> None:
+def run_sweep(
+    args: tuple[str, ...], job: str, job_options: dict[str, Any], choice: Choice | None = None
+) -> None:
     """Review a sweep, ask, and submit its arrays; of its points those that are chosen."""
     from sbatchgen.plan.request import with_sweep
     from sbatchgen.plan.sweep import parts
 
     options = {
-        name: given.pop(name) for name in ("params", "file", "most", "seed", "throttle", "yes", "dry_run")
+        name: job_options.pop(name)
+        for name in ("params", "file", "most", "seed", "throttle", "yes", "dry_run")
     }
-    options["snapshot"] = snapshot_of(given)
+    options["snapshot"] = snapshot_of(job_options)
     points = _points(options)
     chosen = list(choice(points) if choice else range(len(points.points)))
     if not chosen:
         note("note: no point to submit: all are done, or in the queue")
         return
-    if given.get("array"):
-        raise CommandLineError.of(
-            "a sweep makes its own array", at="--array", fix="leave it out; see --throttle"
-        )
-    given["array"] = "0"  # until its length is known
-    request = request_of(job, args, given)
-    several = parts(chosen, _most_tasks(request.plan))
-    carried = len(several) > 1 or several[0].first > 0
+    if job_options.get("array"):
+        what = "a sweep makes its own array"
+        raise CommandLineError.of(what, at="--array", fix="leave it out; see --throttle")
+    job_options["array"] = "0"  # until its length is known
+    request = request_of(job, args, job_options)
+    arrays = parts(chosen, _most_tasks(request.plan))
+    carried = len(arrays) > 1 or arrays[0].first > 0
     points = dataclasses.replace(points, chosen=len(chosen), carried=carried)
-    request = with_sweep(request, points, several[0].text(options["throttle"]), _words(options))
-    _submit(request, points, several, options, new=choice is None)
+    request = with_sweep(request, points, arrays[0].text(options["throttle"]), _words(options))
+    _submit(request, points, arrays, options, new=choice is None)
 
 
 def _points(options: dict[str, Any]) -> Sweep:
-    """The points that the options of a sweep give."""
+    """Return the points that the options of a sweep give."""
     from sbatchgen.plan.sweep import grid, read_points
 
     params, file, most = options["params"], options["file"], options["most"]
@@ -102,20 +101,20 @@ def _points(options: dict[str, Any]) -> Sweep:
 
 
 def _most_tasks(plan: Plan) -> int:
-    """How many elements an array may have: as the live cluster says, else the profile."""
+    """Return how many elements an array may have: as the live cluster says, else the profile."""
     from sbatchgen.rules.placement import MAX_ARRAY_SIZE
     from sbatchgen.slurm.config import array_limits, config
 
     if not plan.slurm:
-        what = f"a sweep is an array of Slurm, and profile '{plan.profile.name}' has none"
+        what = f"a sweep needs Slurm job arrays; profile '{plan.profile.name}' has no Slurm"
         raise CommandLineError.of(what, fix="name a profile of a cluster: --profile NAME")
     limits = plan.profile.limits
-    known = [one for one in (limits.max_array_size, limits.max_array_tasks) if one]
+    known = [limit for limit in (limits.max_array_size, limits.max_array_tasks) if limit]
     return min(array_limits(config(os.environ)).values() or known, default=MAX_ARRAY_SIZE)
 
 
 def _words(options: dict[str, Any]) -> list[str]:
-    """The options that gave the points."""
+    """Return the options that gave the points."""
     words = [word for text in options["params"] for word in ("--param", text)]
     words += ["--file", options["file"]] if options["file"] else []
     words += ["--random", str(options["most"]), "--seed", str(options["seed"])] if options["most"] else []
@@ -124,7 +123,7 @@ def _words(options: dict[str, Any]) -> list[str]:
 
 
 def _submit(
-    request: Request, points: Sweep, several: list[SweepArray], options: dict[str, Any], *, new: bool
+    request: Request, points: Sweep, arrays: list[SweepArray], options: dict[str, Any], *, new: bool
 ) -> None:
     from sbatchgen.review.review import folded
     from sbatchgen.review.screen import in_short
@@ -132,28 +131,20 @@ def _submit(
     from sbatchgen.submit.rendered import of_job
 
     submission = of_job(request, os.environ, here(), ask_squeue=new, snapshot=options["snapshot"])
-    show_review(folded(submission.review), sys.stderr)
-    if failure := failure_of(submission.review.findings):
-        sys.exit(failure.exit_status)
-    if options["dry_run"]:
+    several = f" in {len(arrays)} arrays" if len(arrays) > 1 else ""
+    what = f"{in_short(submission.review)}: {points.chosen:,} points{several}"
+    if not agreed([folded(submission.review)], what, yes=options["yes"], dry_run=options["dry_run"]):
         return
-    arrays = f" in {len(several)} arrays" if len(several) > 1 else ""
-    ask(f"{in_short(submission.review)}: {points.chosen:,} points{arrays}", yes=options["yes"])
     index = sbatch.open_index(os.environ, note)
     with sbatch.reserved(submission, os.environ, note) as (reserved, lock):
-        _send_all(
-            reserved, points, several, options["throttle"], partial(sbatch.submit, index=index, lock=lock)
-        )
+        submit = partial(sbatch.submit, keep_env=False, note=note, index=index, lock=lock)
+        _send_all(reserved, points, arrays, options["throttle"], submit)
 
 
 def _send_all(
-    submission: Submission,
-    points: Sweep,
-    several: list[SweepArray],
-    throttle: int | None,
-    submit: Submit,
+    submission: Submission, points: Sweep, arrays: list[SweepArray], throttle: int | None, submit: Submit
 ) -> None:
-    """Submit the arrays of a sweep, and say which points are left."""
+    """Submit the arrays of a sweep, and report which points are left."""
     from sbatchgen.plan.sweep import numbers_as_text
     from sbatchgen.runs.points import POINTS
     from sbatchgen.submit import sweep as sending
@@ -162,15 +153,15 @@ def _send_all(
     assert run_dir  # noqa: S101 - a job of Slurm has one
     made = sending.keep_points(points, run_dir)
 
-    def send(one: Submission, options: tuple[str, ...], arguments: tuple[str, ...]) -> SubmittedRun:
-        done = submit(one, os.environ, keep_env=False, note=note, options=options, arguments=arguments)
+    def send(array: Submission, options: tuple[str, ...], arguments: tuple[str, ...]) -> SubmittedRun:
+        done = submit(array, os.environ, options=options, arguments=arguments)
         put(done.record.job)
         if done.accepted.says:
             note(done.accepted.says)
         return done
 
     try:
-        done = sending.submit(submission, several, throttle, send)
+        done = sending.submit(submission, arrays, throttle, send)
     except BaseException:
         if made:
             (run_dir / POINTS).unlink(missing_ok=True)
@@ -178,7 +169,7 @@ def _send_all(
     name = done.runs[0].record.run
     note(done.runs[0].hint(f"status {name}, cancel, resubmit"))
     if done.why:
-        rest = [part.first + one for part in done.rest for one in part.indices]
+        rest = [array.first + index for array in done.rest for index in array.indices]
         for problem in done.why.problems:
             say(problem, "error")
         what = f"{len(rest):,} points are not submitted: {numbers_as_text(rest)}"
@@ -200,38 +191,35 @@ def resubmit(
     Points that wait or run are left alone. Options change the job, as in: sbatchgen resubmit lr --failed
     --time 8:00:00. The bundled trainer continues from its last good checkpoint.
     """
-    from sbatchgen.cli.runs import state_of
+    from sbatchgen.cli.runs import states_of
     from sbatchgen.runs import points
     from sbatchgen.sbatch.array import indices
 
-    asked = {one for several in indices(only) or () for one in several}
-    if only and not asked:
+    named = {number for numbers in indices(only) or () for number in numbers}
+    if only and not named:
         raise CommandLineError.of(f"'{only}' is not a list of points", at="--points", fix="write 3,17-19")
-    state, problems = state_of(run)
+    (state,), problems = states_of([run])
+    name, before = state.run.name, state.sweep
     if problems:
         raise SlurmError(problems)
-    if state.sweep is None:
-        what = f"run {state.run.name} is not a sweep"
-        raise CommandLineError.of(what, fix=f"sbatchgen resume {state.run.name}")
+    if before is None:
+        raise CommandLineError.of(f"run {name} is not a sweep", fix=f"sbatchgen resume {name}")
     chosen = [
-        one.number
-        for one in state.sweep.points
-        if not one.live
-        and (one.number in asked if only else one.state != points.DONE)
-        and (not failed or one.state in (points.FAILED, points.STOPPED))
+        point.number
+        for point in before.points
+        if not point.live
+        and (point.number in named if only else point.state != points.DONE)
+        and (not failed or point.state in (points.FAILED, points.STOPPED))
     ]
-    before = state.sweep
     last = last_record(state.run)
 
     def choice(now: Sweep) -> list[int]:
-        if (now.names, now.points) != (before.names, tuple(one.values for one in before.points)):
-            what = f"the points of run {state.run.name} have changed since"
+        if (now.names, now.points) != (before.names, tuple(point.values for point in before.points)):
+            what = f"the points of run {name} have changed since"
             raise CommandLineError.of(what, fix="submit another sweep: --job-name NAME")
         return chosen
 
-    words, old_args = last.typed
-    agreed = ("--yes",) if yes else ()
-    given = (*words, *options, *agreed)
-    trainer_args = (*old_args, *args)
-    with sweep.make_context("sweep", [*given], obj=trainer_args) as context:
+    words, trainer_args = last.typed[0], (*last.typed[1], *args)
+    given = [*words, *options, *(["--yes"] if yes else [])]
+    with sweep.make_context("sweep", given, obj=trainer_args) as context:
         run_sweep(trainer_args, context.params.pop("job"), context.params, choice)

@@ -12,7 +12,7 @@ from typing import TypeVar
 from sbatchgen.errors import SlurmError
 from sbatchgen.inputs.profile import Qos
 from sbatchgen.slurm.accounts import Account, accounts, qos
-from sbatchgen.slurm.command import PrivateDataError, answer
+from sbatchgen.slurm.client import PrivateDataError, answer
 from sbatchgen.slurm.config import config
 from sbatchgen.slurm.node import SlurmNode, nodes
 from sbatchgen.slurm.partition import SlurmPartition, partitions

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from sbatchgen.slurm.gpus import of_node
+from sbatchgen.slurm.gpu_nodes import of_node
 from sbatchgen.slurm.node import SlurmNode
 from sbatchgen.slurm.partition import SlurmPartition
 

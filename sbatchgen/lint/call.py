@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from sbatchgen import table as tables
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, did_you_mean
 from sbatchgen.files import write
 from sbatchgen.inputs.search import Places
@@ -84,10 +85,9 @@ def explanation(names: Sequence[str]) -> str:
 
 
 def table() -> str:
-    """Return every rule with its severity and its title, and whether it is off by default."""
-    return "".join(
-        f"{rule.id}  {rule.severity:<7}  {rule.title}{' (pedantic)' * rule.pedantic}\n"
-        for rule in rules().values()
+    """Every rule: its id, its severity and its title; of those that are off by default, that they are."""
+    return tables.table(
+        (rule.id, rule.severity, rule.title + " (pedantic)" * rule.pedantic) for rule in rules().values()
     )
 
 

@@ -8,9 +8,9 @@ from dataclasses import asdict
 
 from sbatchgen.plan.sweep import numbers_as_text
 from sbatchgen.quoting import counted, some
-from sbatchgen.runs.screen import columns, one_line
-from sbatchgen.slurm.gpus import Gpu, GpuCount, GpuNode, unavailable
-from sbatchgen.slurm.room import Room
+from sbatchgen.slurm.gpu_nodes import Gpu, GpuCount, GpuNode, unavailable
+from sbatchgen.slurm.room import Availability
+from sbatchgen.table import one_line, table
 
 SCHEMA = 1
 MOST_NAMES = 8  # of nodes in a line
@@ -26,7 +26,7 @@ def as_table(counts: Sequence[GpuCount], nodes: Sequence[GpuNode]) -> str:
     heading = ("TYPE", "GPUS", "IN USE", "FREE", "UNAVAILABLE", *of_shards, "PARTITIONS")
     rows = [heading, *(_row(one, shards=shards) for one in counts)]
     closed = "".join(f"{line}\n" for line in _closed(nodes))
-    return columns(rows) + (f"\nUnavailable\n{closed}" if closed else "")
+    return table(rows) + (f"\nUnavailable\n{closed}" if closed else "")
 
 
 def _row(one: GpuCount, *, shards: bool) -> tuple[str, ...]:
@@ -54,7 +54,7 @@ def by_node(nodes: Sequence[GpuNode]) -> str:
     heading = ("NODE", "STATE", "GPUS", "IN USE", "FREE", "FREE SHARDS BY GPU")
     shards = any(gpu.shards for one in nodes for gpu in one.gpus)
     rows = [heading, *map(_node, nodes)]
-    return columns(rows if shards else [row[:-1] for row in rows])
+    return table(rows if shards else [row[:-1] for row in rows])
 
 
 def _node(one: GpuNode) -> tuple[str, ...]:
@@ -83,19 +83,19 @@ def _shards(gpu: Gpu) -> str:
     return "not known" if gpu.shards_used is None else str(gpu.shards_free)
 
 
-def room_as_text(rooms: Sequence[Room]) -> str:
+def room_as_text(rooms: Sequence[Availability]) -> str:
     """Whether the job would start now, and where; or what is lacking, in a line for each partition."""
     lines = [line for one in rooms for line in _room(one)]
     return "".join(f"{one_line(line)}\n" for line in (*lines, NOTE))
 
 
-def room_as_json(rooms: Sequence[Room]) -> str:
+def room_as_json(rooms: Sequence[Availability]) -> str:
     """`partitions`: the room in each, with `starts`."""
     partitions = [asdict(one) | {"starts": one.starts} for one in rooms]
     return f"{json.dumps({'schema': SCHEMA, 'partitions': partitions}, indent=2)}\n"
 
 
-def _room(one: Room) -> Iterator[str]:
+def _room(one: Availability) -> Iterator[str]:
     where = f"partition {one.partition}"
     nodes = counted(one.wanted, "node")
     if one.starts:

@@ -14,6 +14,7 @@ from sbatchgen.quoting import counted
 from sbatchgen.render.trace import TemplateLine
 from sbatchgen.review.review import SCHEMA, Allocation, Amount, Cluster, Cost, JobSummary, Review, lines_of
 from sbatchgen.slurm.refusal import UNCHECKED, Answer
+from sbatchgen.table import table
 from sbatchgen.units import Duration, Memory
 
 
@@ -193,21 +194,13 @@ def _answer(answer: Answer) -> Iterator[str]:
         yield from _where(refusal.problem.at, refusal.fix)
 
 
-def table(lines: list[tuple[str, str]]) -> str:
-    """Two columns."""
-    width = max((len(name) for name, _ in lines), default=0)
-    return "".join(f"{name:<{width}}  {text}\n" for name, text in lines)
-
-
 def _indented(text: str) -> str:
     return "".join(f"  {line}\n" if line else "\n" for line in text.splitlines())
 
 
 def explanation(settings: Iterable[Explanation]) -> str:
     """Every option: its value, where it was set, and what it overrode."""
-    lines = [(one.name, one.said.value, one.said.at + _over(one)) for one in settings]
-    first, second = (max(len(line[column]) for line in lines) for column in (0, 1))
-    return "".join(f"{name:<{first}}  {value:<{min(second, 40)}}  {where}\n" for name, value, where in lines)
+    return table(((one.name, one.said.value, one.said.at + _over(one)) for one in settings), widest=40)
 
 
 def _over(setting: Explanation) -> str:
@@ -217,12 +210,10 @@ def _over(setting: Explanation) -> str:
 
 def blame(script: str, places: Sequence[TemplateLine], folder: Path) -> str:
     """Each line of the script after its number, its place in a template, and the block there."""
-    where = [(f"{short(str(one.file), folder)}:{one.line}", one.block) for one in places]
-    first, second = (max(len(one[column]) for one in where) for column in (0, 1))
-    lines = enumerate(zip(lines_of(script), where, strict=True), 1)
-    return "".join(
-        f"{number:>4}  {at:<{first}}  {block:<{second}}  {line}".rstrip() + "\n"
-        for number, (line, (at, block)) in lines
+    lines = enumerate(zip(lines_of(script), places, strict=True), 1)
+    return table(
+        (f"{number:>4}", f"{short(str(place.file), folder)}:{place.line}", place.block, line)
+        for number, (line, place) in lines
     )
 
 

@@ -11,8 +11,8 @@ from sbatchgen.runs.record import Code
 GIT_TIMEOUT_S = 20.0
 
 
-def look(folder: Path) -> Code:
-    """What git says of the code in a folder; only the folder itself if git does not know it."""
+def describe(folder: Path) -> Code:
+    """Return what git says of the code in a folder; only the folder itself if git does not know it."""
     root, commit = git(folder, "rev-parse", "--show-toplevel"), git(folder, "rev-parse", "--verify", "HEAD")
     if not root or not commit:
         return Code(folder=str(folder))
@@ -21,7 +21,7 @@ def look(folder: Path) -> Code:
 
 
 def git(folder: Path, *arguments: str) -> str | None:
-    """What git prints, without the last line break; None if it fails."""
+    """Return what git prints, without the last line break; None if it fails."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         done = subprocess.run(

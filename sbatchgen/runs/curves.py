@@ -1,4 +1,4 @@
-"""The curves of a run by its steps: loss, accuracy, speed, stops and restarts, as its folder tells them.
+"""The curves of a run by its steps: loss, accuracy, speed, stops and restarts, from its folder.
 
 The training package writes events.jsonl, one JSON object per line, config.json and status.json; your own
 trainer may write the same. Others may write to the folder: only regular files are read, lines that are too
@@ -45,7 +45,7 @@ class History:
 
 
 def read_history(folder: Path) -> History:
-    """The history of the run in a folder.
+    """Return the history of the run in a folder.
 
     Raises:
         DocumentError: There is no such folder, or nothing was measured.
@@ -82,7 +82,7 @@ def _add(history: History, event: Mapping[str, Any]) -> None:
 
 
 def _go_back(history: History, step: int) -> None:
-    """A start from `step`: later steps will be repeated."""
+    """Forget the steps after `step`, from which a start resumes: they will be repeated."""
     for points in history.curves.values():
         while points and points[-1][0] > step:
             points.pop()

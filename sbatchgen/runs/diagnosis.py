@@ -1,4 +1,4 @@
-"""Why a run failed: what Slurm, its log and its run folder say of it, brought together."""
+"""Why a run failed: what Slurm, its log and its run folder say of it."""
 
 from __future__ import annotations
 
@@ -17,20 +17,18 @@ from sbatchgen.runs import process
 from sbatchgen.runs.events import STATUS
 from sbatchgen.runs.failure import Failure, failures, look_bad
 from sbatchgen.runs.index import LOST, Run, RunJob
-from sbatchgen.runs.log import end as end_of
-from sbatchgen.runs.log import find
+from sbatchgen.runs.job_log import find_logs, last_lines
+from sbatchgen.runs.overview import headline
 from sbatchgen.runs.points import FAILED, numbers
 from sbatchgen.runs.progress import Progress, read_progress
-from sbatchgen.runs.record import Record, read, records
-from sbatchgen.runs.record import path as record_path
-from sbatchgen.runs.screen import headline, one_line
+from sbatchgen.runs.record import Record, read_record, records
 from sbatchgen.runs.scripts import parsed
 from sbatchgen.runs.status import RunState, before, is_local
-from sbatchgen.slurm.accounting import JobInAccounting, accounting
-from sbatchgen.slurm.queue import queue
+from sbatchgen.slurm.accounting import accounting
+from sbatchgen.slurm.queue import SlurmJob, queue
 from sbatchgen.slurm.reason import reason
-from sbatchgen.slurm.slurm_job import SlurmJob
-from sbatchgen.slurm.submission import key_of
+from sbatchgen.slurm.submission_key import key_of
+from sbatchgen.table import one_line
 
 SCHEMA = 1
 _NO_FAILURE = ("COMPLETED", "REVOKED", LOST)
@@ -38,24 +36,24 @@ MOST = 3  # causes that people are shown
 LINES = 20_000  # of a log that are read, from its end
 SHOWN = 300  # characters of a line of the log
 _EXIT_STATUS = re.compile(r"FAILED [1-9]\d*:0")
-SETUP_ENDS = "set +eu "  # what a script of sbatchgen says behind a setup that sets options of bash
+SETUP_ENDS = "set +eu "  # what a script of sbatchgen says after a setup that sets options of bash
 # What a script of sbatchgen prints at each start of its job; the log is appended.
 START = re.compile(r"Job \d+ on \S+, restart \d+ of at most \d+")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """What can be said of how a run ended.
+    """The end of a run, and its likely causes.
 
     Attributes:
         run: Its name.
         failed: Whether it has failed.
         says: What its newest job does, or how it ended.
         fix: What to do if it waits.
-        log: The log that was read, or the script or status.json if that alone tells something; or "".
+        log: The log that was read, or the script or status.json if only that says something; or "".
         causes: What most likely happened, the likeliest first.
-        lines: If nothing is known: the last lines of the log that look like an error, with their numbers.
-        problems: Why something could not be looked at.
+        lines: Without a known cause: the last lines of the log that look like an error, with their numbers.
+        problems: Why something could not be read.
     """
 
     run: str
@@ -70,15 +68,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, kw_only=True)
 class _End:
-    """How a job, or a task of one, has ended, and what it has left.
-
-    Attributes:
-        run, job: Whose it is.
-        how: State, exit code and signal, "FAILED 1:0"; "" if nobody knows.
-        folder: Where its training writes.
-        training: What that tells.
-        log, lines: The newest log, "" if there is none, and the lines of its last start.
-    """
+    """The end of a job, or of a task: how it ended ("FAILED 1:0" or ""), and its newest log, if any."""
 
     run: Run
     job: RunJob
@@ -89,54 +79,51 @@ class _End:
     lines: Sequence[tuple[int, str]]
 
 
-def is_failed(one: RunState) -> bool:
-    """Whether its newest job, a point of its sweep, or its training has failed, as far as that is known."""
-    if one.sweep:
-        return FAILED in one.sweep.counts
-    job = one.last
-    if job is None or not job.ended:
-        return False
-    return (bool(job.state) and job.state not in _NO_FAILURE) or _says_failed(one.progress, job)
+def is_failed(state: RunState) -> bool:
+    """Whether its newest job, a point of its sweep, or its training is known to have failed."""
+    if state.sweep:
+        return FAILED in state.sweep.counts
+    job = state.last
+    return job is not None and job.ended and _failed(job.state, job, state.progress)
 
 
-def diagnose(one: RunState, environment: Mapping[str, str], task: str = "") -> Diagnosis:
-    """What most likely happened to a run; of an array or a sweep to one task, or to the first that failed."""
-    run, says = one.run.name, headline(one)
-    if one.sweep:
-        bad = [str(number) for number in one.sweep.counts.get(FAILED, ())]
+def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") -> Diagnosis:
+    """Say what happened to a run; of an array or a sweep to one task, or to the first that failed."""
+    run, says = state.run.name, headline(state)
+    if state.sweep:
+        bad = [str(number) for number in state.sweep.counts.get(FAILED, ())]
         task = task or next(iter(bad), "")
         if task not in bad:
             return Diagnosis(run=run, failed=False, says=f"point {task} has not failed" if task else says)
-    job, first = _job_of(one, task)
+    job, first = _job_of(state, task)
     if job is None:
         return Diagnosis(run=run, failed=False, says=says)
     rows, problems = _rows(job, environment)
-    kept = read(record_path(one.run.folder, job.id))
+    kept = read_record(state.run.folder, job.id)
     in_turn = bool(kept and kept.one_training)
     row = _row(rows, task, first, in_turn=in_turn)
     task = task or (row.task if row else "")
-    folder = one.run.folder / task if task.isdecimal() and not in_turn else one.run.folder
+    folder = state.run.folder / task if task.isdecimal() and not in_turn else state.run.folder
     log, lines = _log(kept, task)
-    how, training = _how(job, row, one.run.folder), read_progress(folder)
-    end = _End(run=one.run, job=job, how=how, folder=folder, training=training, log=log, lines=lines)
+    how, training = _how(job, row, state.run.folder), read_progress(folder)
+    end = _End(run=state.run, job=job, how=how, folder=folder, training=training, log=log, lines=lines)
     name, ended = (row.state.name, row.state.ended) if row else (job.state, job.ended)
-    failed = ended and ((bool(name) and name not in _NO_FAILURE) or _says_failed(training, job))
+    failed = ended and _failed(name, job, training)
     causes: Sequence[Failure] = ()
-    if failed or (ended and not name):  # Slurm has forgotten it: the log alone may tell
+    if failed or (ended and not name):  # Slurm has forgotten it: the log alone may say why
         log, causes = _causes(end)
         failed = failed or bool(causes)
     if task:
-        says = (
-            f"{'point' if one.sweep else 'task'} {task} of job {job.id} {row.state.words if row else 'ended'}"
-        )
+        what = "point" if state.sweep else "task"
+        says = f"{what} {task} of job {job.id} {row.state.words if row else 'ended'}"
     if failed and name in _NO_FAILURE:
         says += ", but its training failed"
-    waits = one.now[0] if one.now and one.now[0].state.name == "PENDING" and not failed else None
+    waits = [row for row in state.now[:1] if row.state.name == "PENDING" and not failed]
     return Diagnosis(
         run=run,
         failed=failed,
-        says=_with_who(says + _status(row), row),
-        fix=reason(waits.reason, waits.id).fix if waits else "",
+        says=_with_details(says, row),
+        fix=reason(waits[0].reason, waits[0].id).fix if waits else "",
         log=log,
         causes=causes,
         lines=look_bad(lines) if failed and not causes else (),
@@ -144,18 +131,18 @@ def diagnose(one: RunState, environment: Mapping[str, str], task: str = "") -> D
     )
 
 
-def _job_of(one: RunState, task: str) -> tuple[RunJob | None, int]:
-    """The newest job with a task, and the point that has its index 0; without a task the newest of all."""
-    if task.isdecimal() and one.sweep:
-        jobs = {job.id: job for job in one.jobs}
-        for kept in reversed(records(one.run.folder)):
+def _job_of(state: RunState, task: str) -> tuple[RunJob | None, int]:
+    """Return the newest job, or the newest with a task, and the point that has its index 0."""
+    if task.isdecimal() and state.sweep:
+        jobs = {job.id: job for job in state.jobs}
+        for kept in reversed(records(state.run.folder)):
             if kept.job in jobs and int(task) in numbers(kept, kept.array):
                 return jobs[kept.job], kept.first
-    return one.last, 0
+    return state.last, 0
 
 
 def _row(rows: Sequence[SlurmJob], task: str, first: int, *, in_turn: bool) -> SlurmJob | None:
-    """What Slurm says of a task; without one, of the first that failed, or of a chain the last that ran."""
+    """Return a task's row; without a task, that of the first that failed, or of a chain the last that ran."""
     if task.isdecimal():
         return next((row for row in rows if row.task == str(int(task) - first)), None)
     if in_turn and (ran := [row for row in rows if row.node_list or row.used_s]):
@@ -164,31 +151,35 @@ def _row(rows: Sequence[SlurmJob], task: str, first: int, *, in_turn: bool) -> S
     return next(bad, rows[-1] if rows else None)
 
 
+def _failed(name: str, job: RunJob, training: Progress | None) -> bool:
+    """Whether a job that has ended in a state has failed, or its training says that it has."""
+    return (bool(name) and name not in _NO_FAILURE) or _says_failed(training, job)
+
+
 def _says_failed(training: Progress | None, job: RunJob) -> bool:
-    """Whether the training of a job says that it failed."""
     return bool(training and training.state == "failed" and (training.time or 0) >= job.submitted)
 
 
 def _causes(end: _End) -> tuple[str, Sequence[Failure]]:
-    """The causes that can be seen, and the file whose lines tell them."""
-    if found := failures(end.how, end.lines, end.run.name):
-        return end.log, found
+    """Return the file whose lines show the causes, and the causes."""
+    if causes := failures(end.how, end.lines, end.run.name):
+        return end.log, causes
     if end.training and _says_failed(end.training, end.job):
         return str(end.folder / STATUS), _in_words(end.training.reason, end.run.name)
     script = parsed(end.run.folder, end.job.id) if end.log and not end.lines else None
-    if script and _EXIT_STATUS.fullmatch(end.how) and (found := _in_setup(script)):
-        return script.file, found
+    if script and _EXIT_STATUS.fullmatch(end.how) and (causes := _in_setup(script)):
+        return script.file, causes
     return end.log, ()
 
 
 def _in_words(why: str, run: str) -> list[Failure]:
-    """The cause in what the trainer has left as its reason."""
+    """Return the cause in what the trainer has left as its reason."""
     own = Failure(cause="own-words", rank="own", means=why, fix="", says=why)
     return failures("", [(0, why)], run) or ([own] if why else [])
 
 
 def _in_setup(script: JobScript) -> list[Failure]:
-    """The `set -e` of a profile's setup, which can end a script before it has printed anything."""
+    """Find the `set -e` of a profile's setup, which can end a script before it has printed anything."""
     means = "a command in the profile's setup failed: its `set -e` ends the script without a message"
     fix = "run the lines above that one on a node; with `set -x` in setup the log shows each command"
     return [
@@ -201,24 +192,22 @@ def _in_setup(script: JobScript) -> list[Failure]:
 
 
 def _rows(job: RunJob, environment: Mapping[str, str]) -> tuple[list[SlurmJob], list[Problem]]:
-    """What Slurm says of a job that has ended; none if it has forgotten it."""
-    if is_local(job) or not job.id:
-        return [], []
+    """Return what Slurm says of a job that has ended; nothing if it has forgotten it."""
     known: list[SlurmJob] = []
+    if is_local(job) or not job.id:
+        return known, []
     try:
         rows = queue(environment, [job.id], cluster=job.cluster)
-        known += (row for row in rows if key_of(row.command) == job.key)
-        if not known or job.state == "CANCELLED":  # sacct alone tells who it was
-            known = [
-                *(accounting({job.id: job.key}, before([job]), environment, cluster=job.cluster) or known)
-            ]
+        known = [row for row in rows if key_of(row.command) == job.key]
+        if not known or job.state == "CANCELLED":  # sacct alone says who it was
+            known = accounting({job.id: job.key}, before([job]), environment, cluster=job.cluster) or known
     except SlurmError as error:
         return known, [*error.problems]
     return known, []
 
 
 def _how(job: RunJob, row: SlurmJob | None, folder: Path) -> str:
-    """How it ended, for `failures`."""
+    """Return how it ended, for `failures`."""
     if row:
         return f"{row.state.name} {row.exit_code}:{row.signal}"
     status = process.exit_status(folder, job.id) if is_local(job) else None
@@ -226,69 +215,65 @@ def _how(job: RunJob, row: SlurmJob | None, folder: Path) -> str:
 
 
 def _log(kept: Record | None, task: str) -> tuple[str, list[tuple[int, str]]]:
-    """The newest log of a job, and the lines of its last start."""
-    paths = find(replace(kept, log=kept.errors or kept.log), task) if kept else []
+    """Return the newest log of a job, and the lines of its last start."""
+    paths = find_logs(replace(kept, log=kept.errors or kept.log), task) if kept else []
     if not paths:
         return "", []
     lines = deque[tuple[int, str]](maxlen=LINES)
     with contextlib.suppress(OSError):
-        for number, line in end_of(paths[-1]):
+        for number, line in last_lines(paths[-1]):
             if START.match(line):
                 lines.clear()
             lines.append((number, line))
     return str(paths[-1]), [*lines]
 
 
-def _status(row: SlurmJob | None) -> str:
-    if row is None or row.state.name != "FAILED" or not row.task:
-        return ""
-    return f", signal {row.signal}" if row.signal else f", exit status {row.exit_code}"
+def _with_details(says: str, row: SlurmJob | None) -> str:
+    """Add who cancelled a job, and how a task failed."""
+    if row and row.state.name == "FAILED" and row.task:
+        says += f", signal {row.signal}" if row.signal else f", exit status {row.exit_code}"
+    if row and row.cancelled_by is not None:
+        who = f"the user with the id {row.cancelled_by}"
+        with contextlib.suppress(KeyError):
+            who = pwd.getpwuid(row.cancelled_by).pw_name
+        says = says.replace(row.state.words, f"{row.state.words} by {who}", 1)
+    return says
 
 
-def _with_who(says: str, row: SlurmJob | None) -> str:
-    """The same with the user who cancelled it."""
-    if not isinstance(row, JobInAccounting) or row.cancelled_by is None:
-        return says
-    who = f"the user with the id {row.cancelled_by}"
-    with contextlib.suppress(KeyError):
-        who = pwd.getpwuid(row.cancelled_by).pw_name
-    return says.replace(row.state.words, f"{row.state.words} by {who}", 1)
-
-
-def as_text(one: Diagnosis) -> str:
-    """A diagnosis as people read it."""
-    lines = [f"{one.run}: {one.says}"]
-    if not one.failed:
-        return "\n".join(map(one_line, [*lines, *([f"  fix: {one.fix}"] if one.fix else [])])) + "\n"
-    shown = _telling(one.causes)
-    for place, cause in enumerate(shown):
-        lines.append(f"{'or' if place else 'most likely'}: {cause.means}")
-        if cause.says:
-            lines.append(f"  at:  {_place(one.log, cause.line)}: {cause.says[:SHOWN]}")
-        if cause.fix:
-            lines.append(f"  fix: {cause.fix}")
+def as_text(diagnosis: Diagnosis) -> str:
+    """Return a diagnosis as people read it."""
+    run, log = diagnosis.run, diagnosis.log
+    lines = [f"{run}: {diagnosis.says}"]
+    if not diagnosis.failed:
+        lines += [f"  fix: {diagnosis.fix}"] if diagnosis.fix else []
+        return "".join(f"{one_line(line)}\n" for line in lines)
+    shown = _shown(diagnosis.causes)
+    for number, cause in enumerate(shown):
+        lines.append(f"{'or' if number else 'most likely'}: {cause.means}")
+        lines += [f"  at:  {_place(log, cause.line)}: {cause.says[:SHOWN]}"] if cause.says else []
+        lines += [f"  fix: {cause.fix}"] if cause.fix else []
     if not shown:
-        lines.append("no known cause" + ("; of its log:" if one.lines else ""))
-        lines += [f"  {_place(one.log, number)}: {text[:SHOWN]}" for number, text in one.lines]
-        more = f"sbatchgen logs {one.run}" if one.log else f"sbatchgen status {one.run}"
-        lines.append(f"  fix: {more} shows more")
-    return "\n".join(map(one_line, lines)) + "\n"
+        lines.append("no known cause" + ("; of its log:" if diagnosis.lines else ""))
+        lines += [f"  {_place(log, number)}: {text[:SHOWN]}" for number, text in diagnosis.lines]
+        lines.append(f"  fix: sbatchgen {'logs' if log else 'status'} {run} shows more")
+    return "".join(f"{one_line(line)}\n" for line in lines)
 
 
-def _telling(causes: Sequence[Failure]) -> list[Failure]:
-    """Those that people are shown: what follows from others only where nothing but a limit is known."""
-    found = [one for one in causes if one.rank != "effect"]
-    if all(one.rank == "limit" for one in found):
-        found += [one for one in causes if one.rank == "effect"][:1]
-    return found[:MOST]
+def _shown(causes: Sequence[Failure]) -> list[Failure]:
+    """Return the causes to show: what follows from others only where no more than a limit is known."""
+    shown = [cause for cause in causes if cause.rank != "effect"]
+    if all(cause.rank == "limit" for cause in shown):
+        shown += [cause for cause in causes if cause.rank == "effect"][:1]
+    return shown[:MOST]
 
 
 def _place(path: str, line: int) -> str:
     return f"{path}:{line}" if line else path
 
 
-def as_json(one: Diagnosis) -> str:
-    """The same for programs; an incompatible change raises SCHEMA."""
-    found = asdict(one) | {"problems": [problem.what for problem in one.problems]}
-    found["lines"] = [{"line": number, "says": text} for number, text in one.lines]
-    return json.dumps({"schema": SCHEMA, **found}, indent=2) + "\n"
+def as_json(diagnosis: Diagnosis) -> str:
+    """Return the same for programs; an incompatible change raises SCHEMA."""
+    problems = [problem.what for problem in diagnosis.problems]
+    lines = [{"line": number, "says": text} for number, text in diagnosis.lines]
+    fields = asdict(diagnosis) | {"lines": lines, "problems": problems}
+    return json.dumps({"schema": SCHEMA, **fields}, indent=2) + "\n"

@@ -23,7 +23,7 @@ MAX_VALUE = 1e100  # more is an overflow
 
 
 def events(folder: Path) -> Iterator[dict[str, Any]]:
-    """The events; incomplete lines, as the last one of a running job, are skipped."""
+    """Return the events; incomplete lines, as the last one of a running job, are skipped."""
     path = folder / EVENTS
     try:
         data = files.read_of_run(path, MAX_BYTES + 1)
@@ -41,17 +41,8 @@ def events(folder: Path) -> Iterator[dict[str, Any]]:
     return (event for event in map(_parsed, io.BytesIO(data)) if isinstance(event.get("event"), str))
 
 
-def first_events(folder: Path) -> list[dict[str, Any]]:
-    """The events at the start of the file, in their order; none if it can't be read."""
-    return _some(folder)
-
-
-def last_events(folder: Path) -> list[dict[str, Any]]:
-    """The events at the end of the file, in their order; none if it can't be read."""
-    return _some(folder, from_end=True)
-
-
-def _some(folder: Path, *, from_end: bool = False) -> list[dict[str, Any]]:
+def some_events(folder: Path, *, from_end: bool = False) -> list[dict[str, Any]]:
+    """Return the events at the start or the end of the file, in their order; nothing if it can't be read."""
     try:
         data = files.read_of_run(folder / EVENTS, MAX_LINE, from_end=from_end)
     except OSError:
@@ -60,7 +51,7 @@ def _some(folder: Path, *, from_end: bool = False) -> list[dict[str, Any]]:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The object of JSON in a small file; an empty one if there is none."""
+    """Return the JSON object in a small file; an empty one without it."""
     try:
         return _parsed(files.read_of_run(path, MAX_LINE))
     except OSError:
@@ -68,7 +59,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def _parsed(text: bytes) -> dict[str, Any]:
-    """The object in a text; an empty one if it is something else, too long or nested too deep."""
+    """Return the object in a text; an empty one if it is something else, too long or nested too deep."""
     try:
         value = json.loads(text) if len(text) <= MAX_LINE else None
     except (ValueError, RecursionError):
@@ -77,10 +68,10 @@ def _parsed(text: bytes) -> dict[str, Any]:
 
 
 def count(value: Any) -> int | None:
-    """A number of things in an event; None if it is none."""
+    """Return a number of things in an event; None if it is something else."""
     return value if type(value) is int and 0 <= value < 1 << 53 else None
 
 
 def number(value: Any) -> float | None:
-    """A number in an event; None if it is none, or not finite."""
+    """Return a number in an event; None if it is something else, or not finite."""
     return float(value) if type(value) in (int, float) and -MAX_VALUE < value < MAX_VALUE else None

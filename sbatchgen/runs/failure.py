@@ -1,6 +1,6 @@
 """Why a run failed: how its job ended, and lines of its log -> causes in plain words, and what to do.
 
-What failures.yaml does not know is no cause: nothing is guessed.
+What failures.yaml does not know is not a cause: nothing is guessed.
 """
 
 import functools
@@ -13,13 +13,13 @@ from typing import Literal
 from sbatchgen.errors import told
 from sbatchgen.inputs.document import read
 
-# In the order in which causes are told: see failures.yaml. "own" are words of the script or the trainer.
+# In the order in which causes are shown: see failures.yaml. "own" are words of the script or the trainer.
 Rank = Literal["outside", "cause", "own", "limit", "effect"]
 RANKS: tuple[Rank, ...] = ("outside", "cause", "own", "limit", "effect")
 LONGEST = 1000  # characters of a line that are read
 PIECES = 1000  # of a line over which a progress bar has written itself
 
-# What stands before a message: numbers of srun --label and torchrun's prefixes, times, levels, NCCL's place.
+# What comes before a message: numbers of srun --label and torchrun's prefixes, times, levels, NCCL's place.
 _BEFORE = re.compile(
     r"\A(?:\s+|\[[^\]]{1,80}\]:?|\d{1,6}: |\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*|(?:ERROR|CRITICAL):"
     r"|[\w.-]{1,64}:\d+:\d+(?= \[\d+\])|[\w./-]{1,64}:\d+ (?=NCCL))*"
@@ -58,12 +58,12 @@ class Failure:
     """A cause of which something was seen.
 
     Attributes:
-        cause: Its name in failures.yaml; "own-words" of an error that the script or the trainer tells.
-        rank: How it stands to others.
+        cause: Its name in failures.yaml; "own-words" of an error of the script or the trainer.
+        rank: Its relation to others.
         means: What it is, in plain words.
         fix: What to do.
-        ended: How the job ended, if that tells it: "TIMEOUT 0:15".
-        line: The first line of the log that tells it, from 1; 0 if none does, or lines are not counted.
+        ended: How the job ended, if that shows it: "TIMEOUT 0:15".
+        line: The first line of the log that shows it, from 1; 0 without one, or if lines are not counted.
         says: That line.
     """
 
@@ -84,7 +84,7 @@ def causes() -> tuple[FailureText, ...]:
 
 @functools.cache
 def _texts() -> tuple[re.Pattern[str], tuple[tuple[re.Pattern[str], FailureText], ...]]:
-    """One pattern for all texts of logs, which most lines do not match, and the patterns one by one."""
+    """Return one pattern for all texts of logs, which most lines do not match, and each pattern."""
     each = [(text, known) for known in causes() for text in known.log]
     return re.compile("|".join(f"(?:{text})" for text, _ in each)), tuple(
         (re.compile(text), known) for text, known in each
@@ -92,32 +92,32 @@ def _texts() -> tuple[re.Pattern[str], tuple[tuple[re.Pattern[str], FailureText]
 
 
 def failures(ended: str, log: Iterable[tuple[int, str]], run: str) -> list[Failure]:
-    """The causes that can be seen, the likeliest first.
+    """Return the causes that can be seen, the likeliest first.
 
-    A cause is told once, by its first line. What Slurm alone decides, as a time limit, is read from the log
-    only where Slurm's own answer is missing: a log may hold earlier starts of the job.
+    A cause is returned once, with its first line. What Slurm alone decides, as a time limit, is read from the
+    log only where Slurm's own answer is missing: a log may hold earlier starts of the job.
 
     Args:
-        ended: State, exit code and signal of the job, "FAILED 1:0"; "" if Slurm does not tell.
+        ended: State, exit code and signal of the job, "FAILED 1:0"; "" if Slurm does not say.
         log: The lines of the log, each with its number.
         run: The name of the run, for the commands to type.
     """
-    found: dict[str, Failure] = {}
+    by_cause: dict[str, Failure] = {}
     for known in causes():
         if known.ended and (match := re.fullmatch(known.ended, ended)):
-            found[known.cause] = _failure(known, match, run, ended=ended)
+            by_cause[known.cause] = _failure(known, match, run, ended=ended)
     for number, line in log:
-        for one in _told(number, line, run):
-            seen = found.get(one.cause)
-            if seen is None and not (ended and one.rank in ("outside", "limit")):
-                found[one.cause] = one
+        for failure in _in_line(number, line, run):
+            seen = by_cause.get(failure.cause)
+            if seen is None and not (ended and failure.rank in ("outside", "limit")):
+                by_cause[failure.cause] = failure
             elif seen and not seen.says:
-                found[one.cause] = replace(one, ended=seen.ended)
-    return sorted(found.values(), key=lambda one: RANKS.index(one.rank))  # of one rank, in time
+                by_cause[failure.cause] = replace(failure, ended=seen.ended)
+    return sorted(by_cause.values(), key=lambda failure: RANKS.index(failure.rank))  # of one rank, in time
 
 
-def _told(number: int, line: str, run: str) -> Iterator[Failure]:
-    """The causes that a line of the log tells; a progress bar may have written over itself in it."""
+def _in_line(number: int, line: str, run: str) -> Iterator[Failure]:
+    """Yield the causes in a line of the log; a progress bar may have written over itself in it."""
     any_text, texts = _texts()
     for piece in pieces(line):
         own = told(piece)
@@ -144,7 +144,7 @@ def _failure(
 
 
 def pieces(line: str) -> Iterator[str]:
-    """The messages in a line, without what stands before them."""
+    """Yield the messages in a line, without what comes before them."""
     for part in line.rsplit("\r", PIECES):
         piece = _STEPD.sub(r"\1slurmstepd: ", part[:LONGEST])
         if message := _BEFORE.sub("", piece, count=1).rstrip():
@@ -152,13 +152,13 @@ def pieces(line: str) -> Iterator[str]:
 
 
 def look_bad(log: Sequence[tuple[int, str]], most: int = 5) -> list[tuple[int, str]]:
-    """The last lines of a log that look like an error, or the last ones at all; each text once."""
-    found: dict[str, int] = {}
+    """Return the last lines of a log that look like an error, or the last ones at all; each text once."""
+    texts: dict[str, int] = {}
     for wanted in (_LOOKS_BAD.match, bool):
         for number, line in reversed(log):
             for piece in pieces(line):
-                if len(found) < most and wanted(piece):
-                    found.setdefault(piece, number)
-        if found:
+                if len(texts) < most and wanted(piece):
+                    texts.setdefault(piece, number)
+        if texts:
             break
-    return [(number, piece) for piece, number in reversed(found.items())]
+    return [(number, piece) for piece, number in reversed(texts.items())]

@@ -1,21 +1,20 @@
 """The index of a user's runs: their names, folders and jobs.
 
-A file in XDG_STATE_HOME with lines of JSON and their checksums; the last line about a run or a job counts. It
-is a cache: all but the states is in the run folders too, and `add` enters it again from there. No job needs
-it. Several commands may use it at the same time.
+A file in XDG_STATE_HOME with a line of JSON and its checksum for each run and each job. It is a cache: all
+but the states is in the run folders too, and `add` enters it again from there. No job needs it. Several
+commands may use it at the same time: one of them writes, and the file is replaced, never changed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import json
 import os
 import re
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,7 +57,7 @@ class RunJob(NamedTuple):
         id: As sbatch prints it; "" if sbatch did not say.
         cluster: Its cluster, if sbatch named it; "" else.
         submitted: Seconds since 1970.
-        state: SUBMITTING, LOST, or a state of Slurm by its long name; "" if nobody knows.
+        state: SUBMITTING, LOST, or a state of Slurm by its long name; "" if it is not known.
         ended: Whether that is its last state.
         says: More about the state, for people.
         seen: When the state was seen, in seconds since 1970.
@@ -92,19 +91,21 @@ def open_index(environment: Mapping[str, str], note: Callable[[str], None]) -> I
 
 
 class Index:
-    """The runs and jobs of the file, which is read anew where other commands have added lines.
+    """The runs and jobs of the file, which is read again where other commands have replaced it.
 
     `repaired` says what was done about a damaged file; a file that can't be used is a DocumentError.
     """
 
     def __init__(self, file: Path) -> None:
         self.file, self.repaired = file, ""
-        self._clear()
+        self._data: bytes | None = None
+        self._runs: dict[str, Run] = {}
+        self._jobs: dict[str, RunJob] = {}
         with self._as_document_error():
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._load()
-            if self._damaged:
-                self._rebuild()
+        if self._load():
+            with self._changing(BUSY_S):
+                pass  # it is repaired before it is changed
 
     def begin(self, key: str, folder: Path, name: str, *, shared: bool) -> Run:
         """Enter a submission before sbatch is asked; return its run, with a number if the name is taken.
@@ -112,35 +113,17 @@ class Index:
         The submissions into one folder are one run, unless other runs have their folders in it (`shared`).
         """
         now = time.time()
-        with self._writing() as lines:
+        with self._changing():
             run = None if shared else self._of_folder(folder)
-            if run is None:
-                run = Run(self._free(name), folder, shared, now)
-                lines.append(_line(run))
-            lines.append(_line(RunJob(key, run.name, "", "", now, SUBMITTING, seen=now)))
+            run = run or Run(self._free(name), folder, shared, now)
+            self._runs[run.name] = run
+            self._jobs[key] = RunJob(key, run.name, "", "", now, SUBMITTING, seen=now)
         return run
 
-    def add(self, run: Run, jobs: Iterable[RunJob]) -> Run:
-        """Enter a run that was found in its folder; known jobs stay as they are.
-
-        Returns:
-            The run as the index names it.
-        """
-        with self._writing() as lines:
-            jobs = list(jobs)
-            known = None if run.shared else self._of_folder(run.folder)
-            if known is None:
-                names = (self._jobs[job.key].run for job in jobs if job.key in self._jobs)
-                known = self._runs.get(next(names, ""))
-            if known is None:
-                known = run._replace(name=self._free(run.name))
-                lines.append(_line(known))
-            elif known.folder != run.folder and not known.folder.exists():  # it was moved
-                known = known._replace(folder=run.folder)
-                lines.append(_line(known))  # where it was, nobody could tell how its jobs ended
-                lines += [_line(job._replace(ended=False)) for job in self._of(known.name) if not job.state]
-            lines += [_line(job._replace(run=known.name)) for job in jobs if job.key not in self._jobs]
-        return known
+    def add(self, runs: Iterable[tuple[Run, list[RunJob]]]) -> list[Run]:
+        """Enter runs that were runs in folders, but for jobs already known; return them as named here."""
+        with self._changing():
+            return [self._add(run, jobs) for run, jobs in runs]
 
     def accepted(self, key: str, job: str, cluster: str = "") -> None:
         """Enter the id of a submission that was accepted."""
@@ -150,49 +133,39 @@ class Index:
         """Enter that sbatch's answer was lost."""
         self._change(key, state=LOST)
 
-    def _change(self, key: str, **facts: Any) -> None:
-        with self._writing() as lines:
-            if job := self._jobs.get(key):  # the run once more: one damaged line then loses nothing
-                lines += [_line(self._runs[job.run]), _line(job._replace(**facts))]
-
     def refused(self, key: str) -> None:
-        """Take a submission out that was refused; and its run, if it has no other."""
-        with self._writing() as lines:
-            lines.append(_sealed(["gone", key]))
+        """Remove a submission that was refused, and its run if it has no other."""
+        with self._changing():
+            job = self._jobs.pop(key, None)
+            if job and not self._of(job.run):
+                del self._runs[job.run]
 
     def seen(self, jobs: Iterable[RunJob]) -> None:
         """Enter states that were just seen."""
         news = [job for job in jobs if self._is_news(job)]
         if news:
-            with self._writing(BUSY_S) as lines:
-                lines += [_line(job) for job in news if job.key in self._jobs]
-
-    def _is_news(self, job: RunJob) -> bool:
-        old = self._jobs.get(job.key)
-        return old is not None and (old._replace(seen=job.seen) != job or old.seen + SEEN_S < job.seen)
+            with self._changing(BUSY_S):
+                self._jobs |= {job.key: job for job in news if job.key in self._jobs}
 
     def runs(self, *, since: float = 0.0) -> list[Run]:
         """Return the runs, the oldest first; only those with a job that is live, or was seen since a time."""
-        with self._as_document_error():
-            self._load()
+        self._load()
         recent = {
             job.run
             for job in self._jobs.values()
             if not job.ended or job.seen > since or job.submitted > since
         }
-        found = [run for run in self._runs.values() if not since or run.name in recent]
-        return sorted(found, key=lambda run: run.created)
+        chosen = [run for run in self._runs.values() if not since or run.name in recent]
+        return sorted(chosen, key=lambda run: run.created)
 
     def jobs(self, run: str | None = None) -> list[RunJob]:
         """Return the jobs of a run or of all, the oldest first."""
-        with self._as_document_error():
-            self._load()
+        self._load()
         return sorted(self._of(run), key=lambda job: job.submitted)
 
     def find(self, text: str, folder: Path) -> list[Run]:
         """Return the runs that match a name, the id of a job, or a folder, relative to `folder`."""
-        with self._as_document_error():
-            self._load()
+        self._load()
         if text in self._runs:
             return [self._runs[text]]
         id_ = text.partition("_")[0]
@@ -202,97 +175,94 @@ class Index:
             run for run in self._runs.values() if run.folder == path
         ]
 
+    def _add(self, run: Run, jobs: list[RunJob]) -> Run:
+        known = None if run.shared else self._of_folder(run.folder)
+        if known is None:
+            names = (self._jobs[job.key].run for job in jobs if job.key in self._jobs)
+            known = self._runs.get(next(names, ""))
+        if known is None:
+            known = run._replace(name=self._free(run.name))
+        elif known.folder != run.folder and not known.folder.exists():  # it was moved
+            known = known._replace(folder=run.folder)  # where it was, how its jobs ended could not be seen
+            self._jobs |= {
+                job.key: job._replace(ended=False) for job in self._of(known.name) if not job.state
+            }
+        self._runs[known.name] = known
+        self._jobs = {job.key: job._replace(run=known.name) for job in jobs} | self._jobs
+        return known
+
+    def _change(self, key: str, **facts: Any) -> None:
+        with self._changing():
+            if job := self._jobs.get(key):
+                self._jobs[key] = job._replace(**facts)
+
+    def _is_news(self, job: RunJob) -> bool:
+        old = self._jobs.get(job.key)
+        return old is not None and (old._replace(seen=job.seen) != job or old.seen + SEEN_S < job.seen)
+
     def _of(self, run: str | None) -> list[RunJob]:
         return [job for job in self._jobs.values() if run is None or job.run == run]
 
     def _of_folder(self, folder: Path) -> Run | None:
         return next((run for run in self._runs.values() if run.folder == folder and not run.shared), None)
 
-    def _all(self) -> list[str]:
-        """Return the lines of a file that holds nothing else."""
-        return [*map(_line, self._runs.values()), *map(_line, self._jobs.values())]
-
     def _free(self, name: str) -> str:
         """Return the name, with the lowest number from 2 that makes it new if it is taken."""
         names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-        return next(one for one in names if one not in self._runs)
+        return next(free for free in names if free not in self._runs)
 
-    def _clear(self) -> None:
-        self._runs: dict[str, Run] = {}
-        self._jobs: dict[str, RunJob] = {}
-        self._at = self._inode = self._lines = 0  # of the file: the bytes and lines that were read
-        self._damaged = False
+    def _load(self) -> bytes:
+        """Read the file if it has changed; return what it holds if a part of that is damaged."""
+        data = b""
+        with self._as_document_error(), contextlib.suppress(FileNotFoundError):
+            data = files.read_own(self.file, MAX_BYTES)
+        if data == self._data:
+            return b""
+        self._runs, self._jobs = {}, {}
+        *lines, rest = data.split(b"\n")
+        damaged = bool(rest)
+        for line in lines:
+            checksum, _, text = line.partition(b" ")
+            if checksum != b"%08x" % zlib.crc32(text):
+                damaged = True
+                continue
+            kind, *facts = json.loads(text)
+            if kind == "run":
+                name, folder, *others = facts
+                self._runs[name] = Run(name, Path(folder), *others)
+            elif kind == "job" and facts[1] in self._runs:  # the line of its run may be damaged
+                self._jobs[facts[0]] = RunJob(*facts)
+        self._data = None if damaged else data
+        return data if damaged else b""
 
-    def _load(self) -> None:
-        """Read the lines that other commands have added."""
-        try:
-            with files.regular(self.file, os.O_NOFOLLOW) as file:
-                status = os.fstat(file.fileno())
-                _refuse_of_others(status)
-                if status.st_ino != self._inode or status.st_size < self._at:
-                    self._clear()
-                self._inode = status.st_ino
-                file.seek(self._at)
-                data = file.read(MAX_BYTES)
-        except FileNotFoundError:
-            self._clear()
-            return
-        data = data[: data.rfind(b"\n") + 1]  # another command writes the rest
-        self._at += len(data)
-        for line in data.splitlines():
-            self._lines += 1
-            try:
-                self._take(*_facts(line))
-            except (ValueError, TypeError, RecursionError):
-                self._damaged = True
-
-    def _take(self, kind: str, *values: Any) -> None:
-        """Take the facts of a line; raises ValueError or TypeError for a damaged line."""
-        if kind == "run":
-            name, folder, *rest = values
-            self._runs[name] = Run(name, Path(folder), *rest)
-        elif kind == "job" and (job := RunJob(*values)).run in self._runs:  # the run's line may be damaged
-            self._jobs[job.key] = job
-        elif kind == "gone" and (gone := self._jobs.pop(values[0], None)) and not self._of(gone.run):
-            del self._runs[gone.run]
-
-    def _rebuild(self) -> None:
-        """Set a damaged file aside, and enter the runs again whose folders it names."""
+    def _repair(self, data: bytes) -> None:
+        """Set damaged data aside, and enter the runs again whose folders it names."""
         aside = self.file.with_name(f"{self.file.name}.broken")
-        data, kept = files.read(self.file, MAX_BYTES), self._all()
-        self.file.replace(aside)
-        with self._writing() as lines:
-            lines.extend(kept)
-        for folder in sorted(_folders(data)):
-            for run, jobs in _runs_in(folder):
-                self.add(run, jobs)
+        files.put(aside, data, mode=files.PRIVATE)
+        for run, jobs in itertools.chain.from_iterable(map(_runs_in, sorted(_folders(data)))):
+            self._add(run, jobs)
         what = f"the index of runs was damaged: it is now {aside}. The runs that it names were entered again"
         self.repaired = f"{what}\n  fix: if a run is missing: sbatchgen status --scan FOLDER"
 
     @contextlib.contextmanager
-    def _writing(self, wait_s: float = WRITE_S) -> Iterator[list[str]]:
-        """Collect lines while no other command writes, and add them to the file."""
-        with self._as_document_error(), contextlib.ExitStack() as opened:
-            while True:
-                flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-                file = opened.enter_context(os.fdopen(os.open(self.file, flags, files.PRIVATE), "r+b", 0))
-                files.lock(file.fileno(), wait_s)
-                with contextlib.suppress(FileNotFoundError):  # another command may have replaced it
-                    if os.fstat(file.fileno()).st_ino == self.file.stat().st_ino:
-                        break
-            self._load()
-            lines: list[str] = []
-            yield lines
-            file.truncate(self._at)  # a command that was killed leaves a part of a line
-            data, written = "".join(lines).encode(), 0
-            with contextlib.suppress(OSError):
-                written = file.write(data) or 0
-            if written < len(data):
-                file.truncate(self._at)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            self._load()
-            if self._lines > 1000 + 4 * (len(self._runs) + len(self._jobs)):
-                files.put(self.file, "".join(self._all()).encode(), mode=files.PRIVATE)
+    def _changing(self, wait_s: float = WRITE_S) -> Iterator[None]:
+        """Let no other command write, and replace the file by what is known afterwards."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        with self._as_document_error():
+            descriptor = os.open(self.file.with_suffix(".lock"), flags, files.PRIVATE)
+            try:
+                files.lock(descriptor, wait_s)
+                if damaged := self._load():
+                    self._repair(damaged)
+                self._data = None  # after an error the file is read again
+                yield
+                facts = 2 * [["run", *run] for run in self._runs.values()]  # one damaged line loses nothing
+                facts += [["job", *job] for job in self._jobs.values()]
+                data = "".join(map(_line, facts)).encode()
+                files.put(self.file, data, mode=files.PRIVATE)
+                self._data = data
+            finally:
+                os.close(descriptor)
 
     @contextlib.contextmanager
     def _as_document_error(self) -> Iterator[None]:
@@ -308,37 +278,20 @@ class Index:
             raise DocumentError.of(what, fix=fix) from error
 
 
-def _refuse_of_others(status: os.stat_result) -> None:
-    if os.geteuid() not in (0, status.st_uid):
-        raise PermissionError(errno.EPERM, "it belongs to another user")
-
-
-def _line(fact: Run | RunJob) -> str:
-    return _sealed(["run" if isinstance(fact, Run) else "job", *fact])
-
-
-def _sealed(facts: Sequence[Any]) -> str:
+def _line(facts: list[Any]) -> str:
     """Return a line with these facts and their checksum."""
     text = json.dumps(facts, default=os.fspath)
     return f"{zlib.crc32(text.encode()):08x} {text}\n"
 
 
-def _facts(line: bytes) -> Any:
-    """Return the facts of a line; raises ValueError if its checksum is wrong."""
-    checksum, _, text = line.partition(b" ")
-    if checksum != b"%08x" % zlib.crc32(text):
-        raise ValueError(line)
-    return json.loads(text)
-
-
 def _folders(data: bytes) -> set[Path]:
     """Return the folders that a damaged file names, also in the damaged lines."""
-    found = set()
+    folders = set()
     for match in _FOLDER.findall(data):
         with contextlib.suppress(ValueError, OSError):
             path = Path(json.loads(match))
-            found |= {path} if path.is_dir() else set()
-    return found
+            folders |= {path} if path.is_dir() else set()
+    return folders
 
 
 def scan(folder: Path, most_deep: int = 6) -> Iterator[tuple[Run, list[RunJob]] | None]:
@@ -362,10 +315,10 @@ def scan(folder: Path, most_deep: int = 6) -> Iterator[tuple[Run, list[RunJob]] 
 
 def _runs_in(folder: Path) -> Iterator[tuple[Run, list[RunJob]]]:
     """Yield the runs that have their records in a folder."""
-    found: dict[str, list[Record]] = {}
+    by_name: dict[str, list[Record]] = {}
     for record in records.records(folder):
-        found.setdefault(record.run or records.run_name(record.name), []).append(record)
-    for name, several in found.items():
+        by_name.setdefault(record.run or records.run_name(record.name), []).append(record)
+    for name, several in by_name.items():
         run = Run(name=name, folder=folder, shared=several[0].shared, created=several[0].submitted)
         yield run, [_as_job(record) for record in several]
 

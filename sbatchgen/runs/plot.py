@@ -31,6 +31,9 @@ LOG_FROM = 50  # a loss that falls by more than this factor has a logarithmic sc
 MOST_RESTARTS = 200  # that are drawn, the last ones
 MOST_LETTERS = 60  # of a name or a setting
 ENDS = {"stopped": "8", "failed": "X"}
+TRAINING: dict[str, Any] = {"linewidth": 1.3, "markersize": 2}
+VALIDATION: dict[str, Any] = {"linewidth": 1, "linestyle": (0, (4, 2)), "markersize": 4.5}
+RESTART: dict[str, Any] = {"linewidth": 0.9, "linestyle": ":"}
 STYLE: dict[Any, Any] = {
     "figure.dpi": 150,
     "font.size": 9,
@@ -46,7 +49,7 @@ STYLE: dict[Any, Any] = {
 
 
 def plot(folders: Sequence[Path], output: Path | None) -> Path:
-    """Plot the runs in these folders; gives the path of the picture.
+    """Plot the runs in these folders; return the path of the picture.
 
     Without `output`, a .png or .svg file, it is plot.png in the run folder; for several runs, in the current
     folder.
@@ -86,24 +89,36 @@ def _drawn(histories: Sequence[History], suffix: str) -> bytes:
         mpl.rcdefaults()
         mpl.rcParams.update(STYLE)
         figure = Figure(figsize=(7.5, 7.5 + 0.2 * len(histories)), layout="constrained")
-        _fill(figure, histories)
+        runs = [*zip(histories, cycle(COLORS), cycle(SHAPES), strict=False)]
+        _panels(figure, runs)
+        _legend(figure, runs)
         data = io.BytesIO()
         figure.savefig(data, format=suffix[1:], metadata=FORMATS[suffix])
     return data.getvalue()
 
 
-def _fill(figure: Figure, histories: Sequence[History]) -> None:
+def _panels(figure: Figure, runs: Sequence[tuple[History, str, str]]) -> None:
     from matplotlib.ticker import MaxNLocator
 
     panels: Sequence[Axes] = figure.subplots(len(PANELS), 1, sharex=True)
     for (name, label), axes in zip(PANELS, panels, strict=True):
-        for history, color, shape in zip(histories, cycle(COLORS), cycle(SHAPES), strict=False):
-            _curves(axes, history, name, color, shape)
+        for history, color, shape in runs:
+            for kind, style in (
+                ("train", {"marker": ".", **TRAINING}),
+                ("epoch", {"marker": shape, **VALIDATION}),
+            ):
+                if points := history.curves.get(f"{kind} {name}"):
+                    steps, values = zip(*points, strict=True)
+                    shown = [100 * value for value in values] if name == "accuracy" else values
+                    axes.plot(steps, shown, color=color, **style)
         axes.set_ylabel(label)
         axes.margins(x=0.02)
     figure.align_ylabels(list(panels))
     losses = [
-        value for one in histories for kind in CURVES for _, value in one.curves.get(f"{kind} loss", ())
+        value
+        for history, *_ in runs
+        for kind in CURVES
+        for _, value in history.curves.get(f"{kind} loss", ())
     ]
     if losses and 0 < LOG_FROM * min(losses) < max(losses):
         panels[0].set_yscale("log")
@@ -112,78 +127,59 @@ def _fill(figure: Figure, histories: Sequence[History]) -> None:
     panels[-1].set_xlabel("Step")
     panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 2.5, 5, 10]))
     for axes in panels:
-        for history, color in zip(histories, cycle(COLORS), strict=False):
+        for history, color, _ in runs:
             _marks(axes, history, color)
-    _legend(figure, histories)
-
-
-def _curves(axes: Axes, history: History, name: str, color: str, shape: str) -> None:
-    """Training as a line, validation as points with a dashed line."""
-    factor = 100 if name == "accuracy" else 1
-    for kind, style in (
-        ("train", {"linewidth": 1.3, "marker": ".", "markersize": 2}),
-        ("epoch", {"linewidth": 1, "linestyle": (0, (4, 2)), "marker": shape, "markersize": 4.5}),
-    ):
-        points = history.curves.get(f"{kind} {name}", [])
-        steps, values = [step for step, _ in points], [factor * value for _, value in points]
-        if points:
-            look: dict[str, Any] = style
-            axes.plot(steps, values, color=color, **look)
 
 
 def _marks(axes: Axes, history: History, color: str) -> None:
-    """Restarts as dotted vertical lines; an early end as a mark at the bottom."""
+    """Draw restarts as dotted vertical lines, and an early end as a mark at the bottom."""
     for step in history.restarts[-MOST_RESTARTS:]:
-        axes.axvline(step, color=color, linewidth=0.9, linestyle=":", alpha=0.8, zorder=1)
-    if history.end in ENDS:
+        axes.axvline(step, color=color, alpha=0.8, zorder=1, **RESTART)
+    if marker := ENDS.get(history.end):
         look: dict[str, Any] = {"markersize": 8, "markeredgecolor": "white", "zorder": 5, "linestyle": ""}
-        where = axes.get_xaxis_transform()
-        axes.plot([history.last], [0.04], marker=ENDS[history.end], color=color, transform=where, **look)
+        place = axes.get_xaxis_transform()
+        axes.plot([history.last], [0.04], marker=marker, color=color, transform=place, **look)
 
 
-def _legend(figure: Figure, histories: Sequence[History]) -> None:
-    """The colours of the runs below the panels, the kinds of lines above them."""
+def _legend(figure: Figure, runs: Sequence[tuple[History, str, str]]) -> None:
+    """Show the colours of the runs below the panels, the kinds of lines above them."""
     from matplotlib.lines import Line2D
 
-    grey = "#555555"
-    dashed: dict[str, Any] = {"linewidth": 1, "linestyle": (0, (4, 2)), "marker": "o", "markersize": 4}
-    entries = [
-        Line2D([], [], color=grey, linewidth=1.3, label="training"),
-        Line2D([], [], color=grey, label="validation", **dashed),
+    histories = [history for history, *_ in runs]
+    kinds: list[tuple[str, dict[str, Any]]] = [
+        ("training", TRAINING),
+        ("validation", {"marker": "o", **VALIDATION}),
     ]
-    if any(history.restarts for history in histories):
-        entries.append(Line2D([], [], color=grey, linewidth=0.9, linestyle=":", label="restart"))
-    entries += [
-        Line2D([], [], color=grey, linestyle="", marker=marker, markersize=7, label=end)
+    kinds += [("restart", RESTART)] if any(history.restarts for history in histories) else []
+    ends = {history.end for history in histories}
+    kinds += [
+        (end, {"marker": marker, "markersize": 7, "linestyle": ""})
         for end, marker in ENDS.items()
-        if any(history.end == end for history in histories)
+        if end in ends
     ]
-    if len(histories) > 1:
-        runs = [
+    entries = [Line2D([], [], color="#555555", label=label, **look) for label, look in kinds]
+    if len(runs) > 1:
+        names = [
             Line2D([], [], color=color, linewidth=1.5, marker=shape, markersize=4.5, label=label)
-            for label, color, shape in zip(_labels(histories), cycle(COLORS), cycle(SHAPES), strict=False)
+            for label, (_, color, shape) in zip(_labels(histories), runs, strict=True)
         ]
-        named = figure.legend(
-            handles=runs, loc="outside lower center", ncols=1 if len(runs) > 3 else len(runs)
-        )
-        for text in named.get_texts():
+        columns = 1 if len(runs) > 3 else len(runs)
+        for text in figure.legend(handles=names, loc="outside lower center", ncols=columns).get_texts():
             text.set_parse_math(False)  # a folder's name may have a $
-    kinds = figure.legend(
-        handles=entries, loc="outside upper center", ncols=len(entries), title=_title(histories)
-    )
-    kinds.get_title().set(fontsize=10, parse_math=False)
+    title = _title(histories)
+    above = figure.legend(handles=entries, loc="outside upper center", ncols=len(entries), title=title)
+    above.get_title().set(fontsize=10, parse_math=False)
 
 
 def _title(histories: Sequence[History]) -> str:
-    """For one run its name and settings; for several the settings that they share."""
+    """Return the name and the settings of one run, or the settings that several share."""
     facts = _facts(histories[0], [name for name in SETTINGS if name != "seed" and _shared(histories, name)])
-    if len(histories) == 1:
-        return ": ".join(part for part in (_name(histories[0]), facts) if part)
-    return facts
+    names = [_name(history) for history in histories if len(histories) == 1]
+    return ": ".join(filter(None, [*names, facts]))
 
 
 def _labels(histories: Sequence[History]) -> list[str]:
-    """A name for each run, with the settings in which they differ."""
+    """Return a name for each run, with the settings in which they differ."""
     differ = [name for name in SETTINGS if not _shared(histories, name)]
     names = [_name(history) for history in histories]
     if len(set(names)) < len(names):
@@ -202,15 +198,14 @@ def _name(history: History) -> str:
 
 
 def _short(value: object) -> str:
-    """A name or a setting, which others may have chosen, safe to draw."""
+    """Return a name or a setting, which others may have chosen, safe to draw."""
     return visible(str(value)).replace("\n", " ")[:MOST_LETTERS]
 
 
 def _facts(history: History, names: Sequence[str]) -> str:
-    """Settings of config.json in words."""
-    words = {"global_batch_size": "batch", "lr": "lr", "seed": "seed"}
-    found = {name: _short(history.config[name]) for name in names if name in history.config}
-    said = [f"{words.get(name, '')} {value}".strip() for name, value in found.items() if name != "processes"]
-    if "processes" in found:
-        said.append(f"{found['processes']} process{'es' * (found['processes'] != '1')}")
-    return ", ".join(said)
+    """Return settings of config.json in words."""
+    words = {"global_batch_size": "batch ", "lr": "lr ", "seed": "seed "}
+    known = {name: _short(history.config[name]) for name in names if name in history.config}
+    processes = known.pop("processes", None)
+    facts = [words.get(name, "") + value for name, value in known.items()]
+    return ", ".join(facts + ([f"{processes} process{'es' * (processes != '1')}"] if processes else []))

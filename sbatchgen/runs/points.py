@@ -1,9 +1,9 @@
-"""The points of a sweep: which there are, as its run folder tells, and how each is."""
+"""The points of a sweep: which its run folder has, and the state of each."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from sbatchgen.plan.sweep import Sweep, read_points
 from sbatchgen.runs.progress import Progress, read_progress
 from sbatchgen.runs.record import MOST_TASKS, Record
 from sbatchgen.sbatch.array import indices
-from sbatchgen.slurm.queue import JobInQueue
+from sbatchgen.slurm.queue import SlurmJob
 
 POINTS = "points.csv"  # of the run folder
 EXIT = "exit"  # of a point's folder: the exit status of its last start, once that has ended
@@ -20,7 +20,7 @@ DONE, FAILED, STOPPED, NEW = "done", "failed", "stopped", "not submitted"
 _STOPPED = "75"  # the script's status where the training was stopped with more to do
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Point:
     """A point as it is now.
 
@@ -30,7 +30,7 @@ class Point:
         state: DONE, FAILED, STOPPED or NEW; or a state of Slurm in plain words.
         says: More about it, as "exit status 1".
         live: Whether it waits or runs.
-        progress: How far its training is, if it tells.
+        progress: How far its training is, if it says.
     """
 
     number: int
@@ -51,22 +51,24 @@ class SweepState:
     @property
     def counts(self) -> dict[str, list[int]]:
         """The numbers of the points in each state."""
-        found: dict[str, list[int]] = {}
-        for one in self.points:
-            found.setdefault(one.state, []).append(one.number)
-        return found
+        counts: dict[str, list[int]] = {}
+        for point in self.points:
+            counts.setdefault(point.state, []).append(point.number)
+        return counts
 
     @property
     def best(self) -> list[Point]:
-        """The points with a result, the best first: by the best accuracy, or the loss where there is none."""
-        trained = [(one.progress, one) for one in self.points if one.progress]
-        results = [(-said.best, one) for said, one in trained if said.best is not None]
-        results = results or [(said.loss, one) for said, one in trained if said.loss is not None]
-        return [one for _, one in sorted(results, key=lambda pair: pair[0])]
+        """The points with a result, the best first: by the best accuracy, or by the loss."""
+        trained = [(point.progress, point) for point in self.points if point.progress]
+        results = [(-progress.best, point) for progress, point in trained if progress.best is not None]
+        results = results or [
+            (progress.loss, point) for progress, point in trained if progress.loss is not None
+        ]
+        return [point for _, point in sorted(results, key=lambda pair: pair[0])]
 
 
 def read_sweep(run_dir: Path) -> Sweep | None:
-    """The sweep that a run folder is of; None if it is not of one.
+    """Return the sweep of a run folder; None if it is not of one.
 
     Raises:
         DocumentError: Its points can't be read.
@@ -75,40 +77,26 @@ def read_sweep(run_dir: Path) -> Sweep | None:
     return read_points(file) if os.access(file, os.R_OK) else None
 
 
-def look(sweep: Sweep, run_dir: Path, records: Iterable[Record], rows: Iterable[JobInQueue]) -> SweepState:
-    """A sweep as it is now.
-
-    Args:
-        sweep: The sweep.
-        run_dir: Its run folder.
-        records: Its submissions.
-        rows: What squeue says of them.
-    """
+def sweep_state(
+    sweep: Sweep, run_dir: Path, records: Iterable[Record], rows: Iterable[SlurmJob]
+) -> SweepState:
+    """Return the state of a sweep, from its run folder, its submissions, and what squeue says of them."""
     records = list(records)
     live = dict(_live(records, rows))
     most = len(sweep.points)
     submitted = {number for record in records for number in numbers(record, record.array, most)}
-    found = []
+    points = []
     for number, values in enumerate(sweep.points):
         folder = run_dir / str(number)
-        state, says = live.get(number, ""), ""
-        if not state:
-            state, says = _ended(folder) if number in submitted else (NEW, "")
-        found.append(
-            Point(
-                number=number,
-                values=values,
-                state=state,
-                says=says,
-                live=number in live,
-                progress=read_progress(folder),
-            )
-        )
-    return SweepState(sweep.names, tuple(found))
+        state, says = live.get(number, NEW), ""
+        if number in submitted and number not in live:
+            state, says = _ended(folder)
+        points.append(Point(number, values, state, says, number in live, read_progress(folder)))
+    return SweepState(sweep.names, tuple(points))
 
 
-def _live(records: Iterable[Record], rows: Iterable[JobInQueue]) -> Iterable[tuple[int, str]]:
-    """The points that wait or run, and their states in plain words."""
+def _live(records: Iterable[Record], rows: Iterable[SlurmJob]) -> Iterator[tuple[int, str]]:
+    """Yield the points that wait or run, and their states in plain words."""
     by_job = {record.job: record for record in records}
     for row in rows:
         record = by_job.get(str(row.job))
@@ -124,7 +112,7 @@ def numbers(record: Record, array: str, most: int = MOST_TASKS) -> Iterable[int]
 
 
 def _ended(folder: Path) -> tuple[str, str]:
-    """How a point has ended that neither waits nor runs."""
+    """Return how a point has ended that neither waits nor runs."""
     try:
         status = files.read_of_run(folder / EXIT, 16).decode("ascii", "replace").strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""A run without Slurm: a process that goes on without its terminal, and what is left of it."""
+"""A run without Slurm: a process that outlives its terminal, and what it leaves."""
 
 from __future__ import annotations
 
@@ -22,14 +22,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 def start(
     script: Path, status: Path, output: IO[bytes], environment: Mapping[str, str]
 ) -> tuple[Process, subprocess.Popen[bytes]]:
-    """Start a script in a session of its own.
-
-    Args:
-        script: What bash runs.
-        status: The file for its exit status.
-        output: Its stdout and stderr.
-        environment: Its environment.
-    """
+    """Start a script in a session of its own; `status` is the file for its exit status."""
     leader = subprocess.Popen(
         ["bash", "-c", _LEADER, "sbatchgen", str(script), str(status)],
         env=dict(environment),
@@ -42,7 +35,7 @@ def start(
 
 
 def is_alive(process: Process) -> bool | None:
-    """Whether a run goes on; None if it is on another machine, or on this one before it was started again."""
+    """Whether the process is alive; None if it is on another machine."""
     if process.host != platform.node():
         return None
     if process.boot != _boot():
@@ -51,12 +44,12 @@ def is_alive(process: Process) -> bool | None:
 
 
 def status_file(run_dir: Path, job: str) -> Path:
-    """The file in which the script's exit status is left."""
+    """Return the file in which the script leaves its exit status."""
     return run_dir / f"job-{job}.exit"
 
 
 def exit_status(run_dir: Path, job: str) -> int | None:
-    """What the script has left as its exit status; None if it has left none: it was killed, or still runs."""
+    """Return the exit status that the script has left; None if it was killed, or still runs."""
     try:
         return int(files.read_own(status_file(run_dir, job), 16))
     except (OSError, ValueError):
@@ -79,7 +72,7 @@ def stop(process: Process) -> None:
 
 
 def _born(pid: int) -> int | None:
-    """When a process was started, in ticks, 0 without /proc; None if there is none, or it has ended."""
+    """Return when a process was started, in ticks, 0 without /proc; None if it has ended."""
     if not Path("/proc/self/stat").exists():
         try:
             os.kill(pid, 0)
@@ -94,7 +87,7 @@ def _born(pid: int) -> int | None:
 
 
 def _boot() -> str:
-    """What tells this start of the machine from others."""
+    """Return what distinguishes this start of the machine from others."""
     try:
         return _BOOT.read_text().strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""How far a training is, as its run folder tells."""
+"""How far a training is, as its run folder says."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sbatchgen.runs.events import CONFIG, STATUS, count, first_events, last_events, number, read_object
+from sbatchgen.runs.events import CONFIG, STATUS, count, number, read_object, some_events
 
 _STATES = ("running", "preempted", "done", "failed")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a training is; None or "" for what the folder does not tell.
+    """The progress of a training; None or "" for what the folder does not say.
 
     Attributes:
         state: "running", "preempted" (it has saved and ended, with more to do), "done" or "failed".
@@ -45,43 +45,40 @@ class Progress:
     @property
     def says(self) -> str:
         """In short: "epoch 3 of 10, loss 0.1234, accuracy 97.5%"."""
-        epoch = (
-            ""
-            if self.epoch is None
-            else f"epoch {self.epoch}" + (f" of {self.epochs}" if self.epochs else "")
-        )
-        step = ""
+        parts = []
+        if self.epoch is not None:
+            parts.append(f"epoch {self.epoch}" + (f" of {self.epochs}" if self.epochs else ""))
         if self.step and self.state == "running":
-            step = f"step {self.step}" + (f" of {self.steps}" if self.steps else "")
-        loss = "" if self.loss is None else f"loss {self.loss:.4g}"
-        accuracy = "" if self.accuracy is None else f"accuracy {self.accuracy:.1%}"
-        return ", ".join(filter(None, (epoch, step, loss, accuracy)))
+            parts.append(f"step {self.step}" + (f" of {self.steps}" if self.steps else ""))
+        if self.loss is not None:
+            parts.append(f"loss {self.loss:.4g}")
+        if self.accuracy is not None:
+            parts.append(f"accuracy {self.accuracy:.1%}")
+        return ", ".join(parts)
 
 
 def read_progress(run_dir: Path) -> Progress | None:
-    """How far the training in a run folder is; None if none has written there."""
+    """Return how far the training in a run folder is; None if no training has written there."""
     status = read_object(run_dir / STATUS)
     if status.get("state") not in _STATES:
         return None
-    found: dict[str, Any] = {}
-    last = last_events(run_dir)
-    for event in last:
-        if event["event"] == "epoch":
-            found = {**found, **event, "best": _most(found.get("best"), number(event.get("accuracy")))}
-        elif event["event"] == "train":
-            found["samples_per_s"] = event.get("samples_per_s")
-    epochs = count(read_object(run_dir / CONFIG).get("epochs"))
+    last = some_events(run_dir, from_end=True)
+    ended = [event for event in last if event["event"] == "epoch"]
+    newest = {name: value for event in ended for name, value in event.items()}
+    accuracies = [value for event in ended if (value := number(event.get("accuracy"))) is not None]
+    trained = [event for event in last if event["event"] == "train" or "samples_per_s" in event]
     steps = [step for event in last if (step := count(event.get("step"))) is not None]
+    epochs = count(read_object(run_dir / CONFIG).get("epochs"))
     return Progress(
         state=str(status["state"]),
         step=steps[-1] if steps else count(status.get("step")),  # status.json is written less often
         steps=_steps(run_dir, epochs),
-        epoch=count(found.get("epoch")) or count(status.get("epoch")),
+        epoch=count(newest.get("epoch")) or count(status.get("epoch")),
         epochs=epochs,
-        loss=number(found.get("loss")),
-        accuracy=number(found.get("accuracy")),
-        best=number(found.get("best")),
-        samples_per_s=number(found.get("samples_per_s")),
+        loss=number(newest.get("loss")),
+        accuracy=number(newest.get("accuracy")),
+        best=max(accuracies, default=None),
+        samples_per_s=number(trained[-1].get("samples_per_s")) if trained else None,
         checkpoint=_text(status, "checkpoint"),
         reason=_text(status, "reason"),
         time=number(status.get("time")),
@@ -89,16 +86,12 @@ def read_progress(run_dir: Path) -> Progress | None:
 
 
 def _steps(run_dir: Path, epochs: int | None) -> int | None:
-    """How many steps the whole training has."""
-    for event in first_events(run_dir):
+    """Return how many steps the whole training has."""
+    for event in some_events(run_dir):
         if event["event"] == "start":
             samples, batch = count(event.get("train_samples")), count(event.get("global_batch_size"))
             return epochs * math.ceil(samples / batch) if epochs and samples and batch else None
     return None
-
-
-def _most(one: float | None, other: float | None) -> float | None:
-    return max((value for value in (one, other) if value is not None), default=None)
 
 
 def _text(status: Mapping[str, Any], name: str) -> str:

@@ -31,8 +31,8 @@ _NOT_IN_NAMES = re.compile(r"[^\w.+-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Value:
-    """A value of a plan, and who said it, as `explain` shows them."""
+class PlanValue:
+    """A value of a plan, and where it was set, as `explain` shows them."""
 
     name: str
     value: str
@@ -73,7 +73,7 @@ class Process:
 
     Attributes:
         pid: The process, which leads its group.
-        born: When it was started, in ticks since the machine was: tells it from a later one of this number.
+        born: When it was started, in ticks since the machine was: distinguishes it from a later process.
         host: The machine.
         boot: The machine's start, as Linux names it.
     """
@@ -94,14 +94,14 @@ class Record:
         shared: Whether other runs have their folders in the run's.
         name: The job's name.
         job: Its id; of a run without Slurm, the time of its start.
-        cluster: The cluster that sbatch told, or "".
+        cluster: The cluster that sbatch named, or "".
         submitted: Seconds since 1970.
         folder: Where it was submitted from.
         command: What renders its script again; empty for a finished script.
         script: The file of a finished script, or "".
         log: Where its log is, with Slurm's patterns such as %j.
         errors: Where its stderr is, if not in the log.
-        array: The elements of an array, as sbatch was told.
+        array: The elements of an array, as in --array.
         first: The point of a sweep that index 0 of the array has.
         profile: The profile's name, or "".
         version: The version of sbatchgen.
@@ -126,20 +126,20 @@ class Record:
     first: int = 0
     profile: str = ""
     version: str = __version__
-    values: tuple[Value, ...] = ()
+    values: tuple[PlanValue, ...] = ()
     code: Code | None = None
     process: Process | None = None
 
     @property
     def typed(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The words of its command behind `sbatchgen render`, and what follows `--`, for the trainer."""
+        """The words of its command after `sbatchgen render`, and what follows `--`, for the trainer."""
         words = self.command[2:]
         cut = words.index("--") if "--" in words else len(words)
         return words[:cut], words[cut + 1 :]
 
     @property
     def one_training(self) -> bool:
-        """Whether it is an array, and no sweep, whose tasks go on with one training, one after the other."""
+        """Whether it is an array (not a sweep) whose tasks continue one training, one after the other."""
         return self.command[1:2] == ("render",) and one_at_a_time(self.array)
 
 
@@ -190,11 +190,16 @@ def submitting(run_dir: Path) -> Record | None:
     return _read(run_dir / SUBMITTING)
 
 
-def read(file: Path) -> Record | None:
-    """Return the record in the file of a job, if it is a record; the file's name says which job."""
+def read_record(run_dir: Path, job: str) -> Record | None:
+    """Return the record of a job, if there is one."""
+    return _of_job(path(run_dir, job))
+
+
+def _of_job(file: Path) -> Record | None:
+    """Return the record in the file of a job, whose name says which job."""
     name = _FILE.fullmatch(file.name)
-    found = _read(file) if name else None
-    return dataclasses.replace(found, job=name[1]) if name and found else None
+    record = _read(file) if name else None
+    return dataclasses.replace(record, job=name[1]) if name and record else None
 
 
 def _read(file: Path) -> Record | None:
@@ -202,40 +207,40 @@ def _read(file: Path) -> Record | None:
         data = json.loads(files.read_own(file, MAX_BYTES))
         if data.pop("format") != FORMAT:
             return None
-        found: Record = _typed(data, Record)
+        record: Record = _typed(data, Record)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    words = (found.key, found.cluster, found.process.host if found.process else "")
-    tasks = sum(map(len, indices(found.array) or ()))
-    sane = 0 <= found.submitted < LATEST and tasks <= MOST_TASKS and 0 <= found.first <= MOST_TASKS
-    return found if sane and all(map(is_utf8, words)) and found.run in ("", run_name(found.run)) else None
+    words = (record.key, record.cluster, record.process.host if record.process else "")
+    tasks = sum(map(len, indices(record.array) or ()))
+    sane = 0 <= record.submitted < LATEST and tasks <= MOST_TASKS and 0 <= record.first <= MOST_TASKS
+    return record if sane and all(map(is_utf8, words)) and record.run in ("", run_name(record.run)) else None
 
 
 def records(run_dir: Path) -> list[Record]:
-    """Return the records of a run folder, the oldest first; none if the folder can't be read."""
-    found = []
+    """Return the records of a run folder, the oldest first; nothing if the folder can't be read."""
+    kept: list[Record] = []
     with contextlib.suppress(OSError):
-        found = [one for file in run_dir.glob("job-*.json") if (one := read(file))]
-    return sorted(found, key=lambda record: (record.submitted, record.job))
+        kept = [record for record in map(_of_job, run_dir.glob("job-*.json")) if record]
+    return sorted(kept, key=lambda record: (record.submitted, record.job))
 
 
 def _typed(value: Any, kind: Any) -> Any:
-    """A value of JSON as a value of a type.
+    """Return a value of JSON as a value of a type.
 
     Raises:
-        TypeError, ValueError: It is not one.
+        TypeError, ValueError: It is not item.
     """
     if dataclasses.is_dataclass(kind):
         hints = get_type_hints(kind)
         if not isinstance(value, Mapping):
             raise TypeError(kind)
-        known = {name: _typed(one, hints[name]) for name, one in value.items() if name in hints}
+        known = {name: _typed(item, hints[name]) for name, item in value.items() if name in hints}
         return kind(**known)  # type: ignore[operator]
     origin, inner = get_origin(kind), get_args(kind)
     if origin is tuple:
         if not isinstance(value, list):
             raise TypeError(kind)
-        return tuple(_typed(one, inner[0]) for one in value)
+        return tuple(_typed(item, inner[0]) for item in value)
     if origin in (Union, types.UnionType):
         return None if value is None else _typed(value, inner[0])
     if kind is float and type(value) is int and abs(value) < LATEST:

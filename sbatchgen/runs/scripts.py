@@ -1,8 +1,8 @@
 """The scripts that were submitted in a run folder, each in a file named after its job.
 
-`job.slurm` is the newest one, which may have been refused. `job-4711.slurm` is what job 4711 runs; its time
-is that of the submission. Files are replaced, never changed: bash reads a script while it runs it. Only their
-user reads them: they hold the values of variables.
+`job.slurm` is the newest one, which may have been refused. `job-4711.slurm` is what job 4711 runs. Files
+are replaced, never changed: bash reads a script while it runs it. Only their user reads them: they hold the
+values of variables.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from sbatchgen import files
 from sbatchgen.job.script import JobScript
+from sbatchgen.runs.record import records
 
 MAX_BYTES = 4 << 20  # slurmctld takes no larger script by default
 _PROVENANCE = re.compile(r"^# (?:Rendered by )?sbatchgen \d.*$", re.MULTILINE)
@@ -38,12 +39,12 @@ class Submitted:
 
 
 def path(run_dir: Path, job: str) -> Path:
-    """The file with the script of a job."""
+    """Return the file with the script of a job."""
     return run_dir / f"job-{job}.slurm"
 
 
 def keep(run_dir: Path, job: str, script: bytes) -> Path:
-    """Keep the script of a job, and give its file.
+    """Keep the script of a job, and return its file.
 
     Raises:
         OSError: It can't be written.
@@ -54,7 +55,7 @@ def keep(run_dir: Path, job: str, script: bytes) -> Path:
 
 
 def parsed(run_dir: Path, job: str) -> JobScript | None:
-    """The script of a job, for what it asks and says; None if it can't be read."""
+    """Return the script of a job, for what it asks and says; None if it can't be read."""
     file = path(run_dir, job)
     try:
         text = files.read_own(file, MAX_BYTES).decode("utf-8", "surrogateescape")
@@ -64,29 +65,18 @@ def parsed(run_dir: Path, job: str) -> JobScript | None:
 
 
 def last(run_dir: Path) -> Submitted | None:
-    """The newest script that was submitted in a run folder, if there is one that can be read."""
-    for time, file in sorted(_kept(run_dir), reverse=True):
-        try:
+    """Return the newest script that was submitted in a run folder and can be read."""
+    for record in reversed(records(run_dir)):
+        file = path(run_dir, record.job)
+        with contextlib.suppress(OSError):
             script = files.read_own(file, MAX_BYTES).decode("utf-8", "replace")
-            when = datetime.fromtimestamp(time, timezone.utc).astimezone()
-        except (OSError, ValueError, OverflowError):  # the latter two: the year is out of range
-            continue
-        return Submitted(file.stem.removeprefix("job-"), when.strftime("%Y-%m-%d %H:%M"), file, script)
+            when = datetime.fromtimestamp(record.submitted, timezone.utc).astimezone()
+            return Submitted(record.job, when.strftime("%Y-%m-%d %H:%M"), file, script)
     return None
 
 
-def _kept(run_dir: Path) -> list[tuple[float, Path]]:
-    """The scripts of a run folder with their times; none if it can't be read."""
-    found = []
-    with contextlib.suppress(OSError):
-        for file in run_dir.glob("job-*.slurm"):
-            with contextlib.suppress(OSError):
-                found.append((file.lstat().st_mtime, file))
-    return found
-
-
 def difference(before: Submitted, script: str) -> str:
-    """How a script differs from one that was submitted, as a unified diff; "" if it does not.
+    """Return how a script differs from one that was submitted, as a unified diff; "" if it does not.
 
     The comment that says how the script was rendered does not count.
     """

@@ -1,4 +1,4 @@
-"""A copy of the code in the run folder, for a job that waits while people go on editing.
+"""A copy of the code in the run folder, for a job that waits while people continue to edit.
 
 It holds the files that git knows, as they are in the working tree, and those that are named.
 """
@@ -11,7 +11,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sbatchgen import files
@@ -37,7 +37,7 @@ class Snapshot:
         place: The folder that will hold them.
         root: Where git has its root.
         inside: The job's working folder in it, "" for the root.
-        found: The files by their names in the root, with what they are.
+        sources: The files by their names in the root, with what they are.
         package: The folder of the training package if that is copied too.
         code: What git says of them.
     """
@@ -45,7 +45,7 @@ class Snapshot:
     place: Path
     root: Path
     inside: str
-    found: Mapping[str, os.stat_result]
+    sources: Mapping[str, os.stat_result]
     package: Path | None
     code: Code
 
@@ -54,16 +54,16 @@ class Snapshot:
         """The job's working folder."""
         return self.place / self.inside
 
-    def take(self) -> None:
+    def copy(self) -> None:
         """Copy the files; after an error nothing is there.
 
         Raises:
-            DocumentError: A file can't be copied, or has changed since it was found.
+            DocumentError: A file can't be copied, or has changed since it was sources.
         """
         new = self.place.with_name(f".sbatchgen-{secrets.token_hex(8)}")
         try:
             new.mkdir()
-            for name, status in self.found.items():
+            for name, status in self.sources.items():
                 _copy(self.root / name, new / name, status, self)
             (new / self.inside).mkdir(parents=True, exist_ok=True)
             if self.package:
@@ -80,8 +80,8 @@ class Snapshot:
             shutil.rmtree(new, ignore_errors=True)
 
 
-def find(folder: Path, place: Path, named: Sequence[str], package: Path | None) -> Snapshot:
-    """The snapshot of the code in a folder; nothing is copied.
+def find_code(folder: Path, place: Path, named: Sequence[str], package: Path | None) -> Snapshot:
+    """Return the snapshot of the code in a folder; nothing is copied.
 
     Args:
         folder: The job's working folder.
@@ -92,66 +92,60 @@ def find(folder: Path, place: Path, named: Sequence[str], package: Path | None) 
     Raises:
         DocumentError: git does not know the folder, or there is too much in it.
     """
-    top, inside = (
-        code.git(folder, "rev-parse", "--show-toplevel"),
-        code.git(folder, "rev-parse", "--show-prefix"),
-    )
+    top = code.git(folder, "rev-parse", "--show-toplevel")
+    inside = code.git(folder, "rev-parse", "--show-prefix")
     listed = code.git(Path(top), "ls-files", "-z", "--recurse-submodules") if top else None
     if not top or inside is None or listed is None:
         fix = f"see what git says: git -C {word(str(folder))} status; or submit without --snapshot"
         raise DocumentError.of(f"--snapshot copies what git knows, and git does not know {folder}", fix=fix)
-    root, found = Path(top), {}
+    root, sources = Path(top), {}
     for name in [*filter(None, listed.split("\0")), *_named(root, named)]:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # known to git, and deleted
-            found[name] = _status(root / name)
-    size = _bounded(root, found)
-    said = code.look(folder)
-    about = Code(
-        folder=top, commit=said.commit, dirty=said.dirty, snapshot=str(place), files=len(found), size=size
-    )
+            sources[name] = _status(root / name)
+    size = _bounded(root, sources)
+    about = replace(code.describe(folder), snapshot=str(place), files=len(sources), size=size)
     return Snapshot(
-        place=place, root=root, inside=inside.removesuffix("/"), found=found, package=package, code=about
+        place=place, root=root, inside=inside.removesuffix("/"), sources=sources, package=package, code=about
     )
 
 
 def missing(plan: Plan, snapshot: Snapshot) -> Iterator[Finding]:
-    """An error if the trainer is a file of the repository that the job would not run from the snapshot."""
+    """Yield an error if the trainer is a file of the repository, but not of the snapshot."""
     if not plan.trainer or not launch.trainer_is_file(plan.trainer):
         return
     working = snapshot.root / snapshot.inside
     path = working / plan.trainer
-    names = {os.path.relpath(one, snapshot.root) for one in (path, os.path.realpath(path))}
+    names = {os.path.relpath(file, snapshot.root) for file in (path, os.path.realpath(path))}
     if plan.trainer.startswith("/") and not any(name.startswith("../") for name in names):
         fix = f"--trainer {word(os.path.relpath(path, working))}"
         yield error(plan, "trainer", f"the job would run {path} as it is then, not the snapshot's", fix)
-    elif not plan.trainer.startswith("/") and path.exists() and not names & snapshot.found.keys():
+    elif not plan.trainer.startswith("/") and path.exists() and not names & snapshot.sources.keys():
         name = word(plan.trainer)
         fix = f"git add {name}; or --snapshot-file {name}"
         yield error(plan, "trainer", f"git does not know {path}: it is not in the snapshot", fix)
 
 
 def _named(root: Path, named: Sequence[str]) -> Iterator[str]:
-    """The files and folders that the user named, as names in the root."""
-    for one in named:
-        path = Path(one)
+    """Yield the files and folders that the user named, as names in the root."""
+    for path in map(Path, named):
         name = os.path.relpath(path.parent.resolve() / path.name, root)
         if name.startswith("..") or not os.path.lexists(path):
-            what = f"there is no {one}" if not os.path.lexists(path) else f"{one} is not in {root}"
+            what = f"there is no {path}" if not os.path.lexists(path) else f"{path} is not in {root}"
             raise DocumentError.of(what, at="--snapshot-file", fix="name a file or folder of the repository")
         yield from _below(root / name) if path.is_dir() and not path.is_symlink() else [name]
 
 
 def _below(folder: Path) -> Iterator[str]:
-    """The files in a folder and below it, as names in its parent."""
+    """Yield the files in a folder and below it, as names in its parent."""
     for at, folders, names in os.walk(folder):
-        folders[:] = sorted(one for one in folders if one not in ("__pycache__", ".git"))
-        links = [one for one in folders if (Path(at) / one).is_symlink()]
+        folders[:] = sorted({*folders} - {"__pycache__", ".git"})
+        links = [name for name in folders if (Path(at) / name).is_symlink()]
         for name in sorted([*names, *links]):
             yield os.path.relpath(Path(at) / name, folder.parent)
 
 
 def _status(path: Path) -> os.stat_result:
-    """What a file is."""
+    """Return the status of a file or a link; raise DocumentError for anything else."""
     status = path.lstat()
     if not stat.S_ISREG(status.st_mode) and not stat.S_ISLNK(status.st_mode):
         if stat.S_ISDIR(status.st_mode):
@@ -162,13 +156,13 @@ def _status(path: Path) -> os.stat_result:
     return status
 
 
-def _bounded(root: Path, found: Mapping[str, os.stat_result]) -> int:
-    """The size of the files."""
-    size = sum(status.st_size for status in found.values())
-    if size > MAX_BYTES or len(found) > MAX_FILES:
-        largest = sorted(found, key=lambda name: -found[name].st_size)[:3]
-        told = ", ".join(f"{name} ({found[name].st_size >> 20} MiB)" for name in largest)
-        what = f"{len(found)} files of {size >> 20} MiB are known to git in {root}, the largest: {told}"
+def _bounded(root: Path, sources: Mapping[str, os.stat_result]) -> int:
+    """Return the size of the files; raise DocumentError if that is too much."""
+    size = sum(status.st_size for status in sources.values())
+    if size > MAX_BYTES or len(sources) > MAX_FILES:
+        largest = sorted(sources, key=lambda name: -sources[name].st_size)[:3]
+        names = ", ".join(f"{name} ({sources[name].st_size >> 20} MiB)" for name in largest)
+        what = f"{len(sources)} files of {size >> 20} MiB are known to git in {root}, the largest: {names}"
         fix = f"a snapshot holds {MAX_FILES} files of {MAX_BYTES >> 20} MiB: keep data out of git"
         raise DocumentError.of(what, fix=f"{fix}, or submit without --snapshot")
     return size
@@ -191,9 +185,13 @@ def _copy(source: Path, to: Path, status: os.stat_result, snapshot: Snapshot) ->
 
 
 def _target(link: Path, snapshot: Snapshot) -> str:
-    """Where a link leads: to the copy of what is copied, otherwise to the same file as now."""
+    """Return where a link leads: to the copy of what is copied, otherwise to the same file as now."""
     target = os.path.normpath(link.parent / link.readlink())
     name = os.path.relpath(target, snapshot.root)
-    if name == "." or name in snapshot.found or any(one.startswith(f"{name}/") for one in snapshot.found):
+    if (
+        name == "."
+        or name in snapshot.sources
+        or any(source.startswith(f"{name}/") for source in snapshot.sources)
+    ):
         return os.path.relpath(target, link.parent)
     return target

@@ -1,4 +1,4 @@
-"""What a job will find in its run folder, as far as that can be seen from here.
+"""What a job will find in its run folder, if that can be seen from here.
 
 The training package answers that itself, without torch: `python3 training --look`.
 """
@@ -23,7 +23,7 @@ from sbatchgen.plan.sweep import Sweep
 from sbatchgen.render import launch
 from sbatchgen.runs import record
 from sbatchgen.slurm.queue import queue
-from sbatchgen.slurm.submission import key_of
+from sbatchgen.slurm.submission_key import key_of
 from sbatchgen.units import ShellPath
 
 LOOK_TIMEOUT_S = 30
@@ -34,7 +34,7 @@ AFRESH = "start from nothing: --resume off"
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """What the job will do when it starts; the attributes are those of training/runfolder.py.
+    """The start of a job as the trainer predicts it; the attributes are those of training/runfolder.py.
 
     Attributes:
         state: "new", "afresh", "resume", "done", "changed", "missing", "used" or "evaluate".
@@ -61,11 +61,11 @@ class Start:
         """In short."""
         by = f", saved by job {self.job}" if self.job else ""
         if self.state == "resume" and self.step is None:
-            return f"goes on from {self.checkpoint}"
+            return f"continues from {self.checkpoint}"
         if self.state == "resume":
             steps = f"step {self.step}" + (f" of {self.steps}" if self.steps else "")
             epochs = "" if self.epoch is None else f" ({self.epoch} of {self.epochs} epochs done)"
-            return f"goes on from {steps}{epochs}{by}"
+            return f"continues from {steps}{epochs}{by}"
         return {
             "new": "new",
             "afresh": "starts from nothing; the checkpoints there are set aside",
@@ -77,12 +77,14 @@ class Start:
 
 
 def error(plan: Plan, key: str, what: str, fix: str) -> Finding:
-    """What is wrong with a key of a job, where it was written, and a fix."""
+    """Return what is wrong with a key of a job, with where it was written."""
     return Finding("error", Problem(what, str(plan.origin(key)), fix))
 
 
-def look(plan: Plan, run_dir: Path, code: Path, resume: str) -> tuple[Start | None, list[Finding]]:
-    """What the bundled trainer would do, and why that is useless or impossible.
+def inspect_run_folder(
+    plan: Plan, run_dir: Path, code: Path, resume: str
+) -> tuple[Start | None, list[Finding]]:
+    """Return what the bundled trainer would do, and why that is useless or impossible.
 
     Args:
         plan: The job.
@@ -109,9 +111,9 @@ def look(plan: Plan, run_dir: Path, code: Path, resume: str) -> tuple[Start | No
 
 
 def _refused_values(plan: Plan, sweep: Sweep, package: Path, flags: Sequence[str]) -> Iterator[Finding]:
-    """Values of a sweep that the trainer refuses, each asked for once, with the others of its point."""
+    """Yield values of a sweep that the trainer refuses, each asked for once, with the others of its point."""
     asked: set[tuple[str, str]] = set()
-    said: set[str] = set()  # an unknown flag is told once, a value each time
+    refused: set[str] = set()  # an unknown flag is reported once, a value each time
     for point in sweep.points:
         new = {*zip(sweep.names, point, strict=True)} - asked
         if not new or len(asked) >= MOST_VALUES:
@@ -121,19 +123,21 @@ def _refused_values(plan: Plan, sweep: Sweep, package: Path, flags: Sequence[str
         if not isinstance(answer, Problem):
             continue
         what = re.sub(r"^(unrecognized arguments: [^ =;]+)=[^;]*", r"\1", answer.what)
-        if what not in said:
-            said.add(what)
+        if what not in refused:
+            refused.add(what)
             yield _refused(package, answer._replace(what=what))
 
 
-def _refused(package: Path, said: Problem, at: str = "") -> Finding:
+def _refused(package: Path, problem: Problem, at: str = "") -> Finding:
     its_help = f"see its flags: python3 {quoting.word(str(package))} --help"
-    fix = said.fix.replace("python -m training --help", its_help)
-    return Finding("error", Problem(f"the trainer refuses its arguments: {said.what}", at or said.at, fix))
+    fix = problem.fix.replace("python -m training --help", its_help)
+    return Finding(
+        "error", Problem(f"the trainer refuses its arguments: {problem.what}", at or problem.at, fix)
+    )
 
 
 def _asked(package: Path, args: Sequence[str], processes: int) -> dict[str, Any] | Problem | None:
-    """The package's answer, or its error; None if it gives neither."""
+    """Return the package's answer, or its error; None if it gives neither."""
     try:
         done = subprocess.run(
             [sys.executable, "-I", "-S", str(package), "--look", *args],
@@ -155,7 +159,7 @@ def _asked(package: Path, args: Sequence[str], processes: int) -> dict[str, Any]
 
 
 def _findings(plan: Plan, run_dir: Path, start: Start) -> Iterator[Finding]:
-    """The starts that can't end well."""
+    """Yield an error for a start that can't end well."""
     folder, by = str(run_dir), f", trained by job {start.job}" if start.job else ""
     if start.state == "done":
         what = f"nothing left to do in {folder}: {start.epoch} of {start.epochs} epochs are done{by}"
@@ -181,7 +185,7 @@ def _is_seen(run_dir: Path, checkpoint: str) -> bool:
 
 
 def unset(plan: Plan, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """The variables that the job takes from here, and that are not set here."""
+    """Yield an error for each variable that the job takes from here and that is not set here."""
     for name in plan.inherited:
         if name not in environment:
             what = f"{name} is not set here: the job takes its value from this shell"
@@ -189,7 +193,7 @@ def unset(plan: Plan, environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def files_there(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """The files that the job needs and that are missing; `folder` is the folder of submission.
+    """Yield a finding for each missing file that the job needs; `folder` is the folder of submission.
 
     A file whose folder is not here either may exist on the nodes. Without sbatch here, the job will be
     submitted elsewhere, and a missing file is a warning.
@@ -222,35 +226,34 @@ def _missing(plan: Plan, folder: Path, environment: Mapping[str, str]) -> Iterat
 
 
 def _trainer_there(plan: Plan, trainer: str, chdir: Path) -> Iterator[Finding]:
-    """An error if the trainer's file is missing; an absolute path may be one of the image."""
+    """Yield an error if the trainer's file is missing; an absolute path may be one of the image."""
     path = chdir / trainer
     if path.exists() or (trainer.startswith("/") and (plan.runtime.is_container or not path.parent.is_dir())):
         return
-    siblings = [one.name for one in path.parent.glob("*.py")]
+    siblings = [file.name for file in path.parent.glob("*.py")]
     fix = did_you_mean(path.name, siblings) if siblings else "name a file, relative to this folder"
     yield error(plan, "trainer", f"there is no trainer {path}", fix)
 
 
 def _here(path: ShellPath, folder: Path, environment: Mapping[str, str]) -> Path | None:
-    """The path with its variables filled in; None if one is not known here."""
+    """Return the path with its variables filled in; None if one is not known here."""
     return None if path.unset(environment) else folder / path.filled(environment)
 
 
 def queued(run_dir: Path, environment: Mapping[str, str], *, at: str = "") -> Problem | None:
     """Return the problem of a run folder whose job still waits or runs; `at` is where it was named."""
-    known = {one.job: one for one in record.records(run_dir)[-100:] if one.key and one.process is None}
+    known = [kept for kept in record.records(run_dir)[-100:] if kept.key and kept.process is None]
+    keys = {kept.job: kept.key for kept in known}
+    live = {}
     try:
-        found = [
-            row
-            for cluster in {one.cluster for one in known.values()}
-            for row in queue(
-                environment, [job for job, of in known.items() if of.cluster == cluster], cluster=cluster
-            )
-            if (kept := known.get(str(row.job))) and key_of(row.command) == kept.key
-        ]
+        for cluster in {kept.cluster for kept in known}:
+            jobs = [kept.job for kept in known if kept.cluster == cluster]
+            for row in queue(environment, jobs, cluster=cluster):
+                ours = key_of(row.command) == keys.get(str(row.job))
+                if ours and not row.state.ended and row.state.name != "COMPLETING":
+                    live[row.job] = row.state
     except SlurmError:  # what submits will say why Slurm does not answer
         return None
-    live = {row.job: row.state for row in found if not row.state.ended and row.state.name != "COMPLETING"}
     if not live:
         return None
     job = max(live)

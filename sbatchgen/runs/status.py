@@ -17,11 +17,10 @@ from sbatchgen.runs.points import SweepState
 from sbatchgen.runs.progress import Progress, read_progress
 from sbatchgen.sbatch.array import indices
 from sbatchgen.slurm.accounting import accounting
-from sbatchgen.slurm.queue import JobInQueue, queue
+from sbatchgen.slurm.queue import SlurmJob, queue
 from sbatchgen.slurm.reason import reason
-from sbatchgen.slurm.slurm_job import SlurmJob
 from sbatchgen.slurm.state import State, state
-from sbatchgen.slurm.submission import key_of
+from sbatchgen.slurm.submission_key import key_of
 
 SUBMITS_S = 900.0  # a submission takes no longer, unless its command was killed
 # slurmctld saves its jobs some seconds after it has accepted them.
@@ -45,7 +44,7 @@ class RunState:
 
     run: Run
     jobs: Sequence[RunJob]
-    now: Sequence[JobInQueue] = ()
+    now: Sequence[SlurmJob] = ()
     progress: Progress | None = None
     sweep: SweepState | None = None
 
@@ -57,10 +56,10 @@ class RunState:
         return next(iter([*live, *started[-1:], *self.jobs[-1:]]), None)
 
 
-def look(
+def run_states(
     index: Index, environment: Mapping[str, str], runs: Sequence[Run]
 ) -> tuple[list[RunState], list[Problem]]:
-    """The states of runs; the index keeps what was seen. Problems are reasons why that may be out of date.
+    """Return the states of runs, and why they may be out of date; the index keeps what was seen.
 
     squeue is asked once, whatever the number of runs, and not at all where all jobs have ended.
     """
@@ -69,28 +68,27 @@ def look(
         if job.run in jobs:
             jobs[job.run].append(job)
     live = [job for several in jobs.values() for job in several if not job.ended]
-    folders = {run.name: run.folder for run in runs}
-    seen, rows, problems = _seen(live, folders, environment)
+    seen, rows, problems = _see(live, {run.name: run.folder for run in runs}, environment)
     with contextlib.suppress(DocumentError):  # as on a full disk: it is seen again the next time
         index.seen(seen.values())
     states = []
     for run in runs:
         of_run = [seen.get(job.key, job) for job in jobs[run.name]]
-        one = RunState(run=run, jobs=of_run, progress=read_progress(run.folder))
-        states.append(replace(one, now=rows.get(one.last.key, ()) if one.last else ()))
+        state = RunState(run=run, jobs=of_run, progress=read_progress(run.folder))
+        states.append(replace(state, now=rows.get(state.last.key, ()) if state.last else ()))
     try:
         sweep = points.read_sweep(runs[0].folder) if len(runs) == 1 else None
     except SbatchgenError as error:
         return states, [*problems, *error.problems]
     if sweep:
         queued = [row for several in rows.values() for row in several]
-        found = points.look(sweep, runs[0].folder, record.records(runs[0].folder), queued)
+        found = points.sweep_state(sweep, runs[0].folder, record.records(runs[0].folder), queued)
         states = [replace(states[0], sweep=found)]
     return states, problems
 
 
 def before(jobs: Iterable[RunJob]) -> datetime:
-    """A time before all of the jobs were submitted, by any clock of the cluster: sacct needs one."""
+    """Return a time before all of the jobs were submitted, by any clock of the cluster: sacct needs one."""
     return datetime.fromtimestamp(min(job.submitted for job in jobs) - _CLOCKS_S, timezone.utc)
 
 
@@ -99,55 +97,67 @@ def is_local(job: RunJob) -> bool:
     return bool(job.id) and not job.id.isdecimal()
 
 
-def _seen(
+def _see(
     live: Sequence[RunJob], folders: Mapping[str, Path], environment: Mapping[str, str]
-) -> tuple[dict[str, RunJob], dict[str, list[JobInQueue]], list[Problem]]:
-    """The jobs as they are now, and squeue's rows of each, by its key; what went wrong."""
-    now = time.time()
-    seen = {job.key: _of_process(job, folders[job.run], now) for job in live if is_local(job)}
-    of_slurm = [job for job in live if not is_local(job)]
-    rows: dict[str, list[JobInQueue]] = {}
+) -> tuple[dict[str, RunJob], dict[str, list[SlurmJob]], list[Problem]]:
+    """Return the jobs as they are now and squeue's rows of each, by its key; and what went wrong."""
+    found = [_of_process(job, folders[job.run]) for job in live if is_local(job)]
+    rows: dict[str, list[SlurmJob]] = {}
     problems: list[Problem] = []
+    of_slurm = [job for job in live if not is_local(job)]
     for cluster in sorted({job.cluster for job in of_slurm}):
-        theirs = [job for job in of_slurm if job.cluster == cluster]
         try:
-            for job, its_rows in _on_cluster(theirs, cluster, folders, environment):
-                seen[job.key] = job
+            jobs = [job for job in of_slurm if job.cluster == cluster]
+            for job, its_rows in _on_cluster(jobs, cluster, folders, environment):
+                found.append(job)
                 rows[job.key] = its_rows
         except SlurmError as error:
             problems += error.problems
-    return seen, rows, problems
+    now = time.time()
+    return {job.key: job._replace(seen=now) for job in found}, rows, problems
 
 
 def _on_cluster(
     jobs: Sequence[RunJob], cluster: str, folders: Mapping[str, Path], environment: Mapping[str, str]
-) -> Iterator[tuple[RunJob, list[JobInQueue]]]:
-    """Each job of a cluster as it is now, with squeue's rows of it; one that may still come is left out."""
-    now, answer = time.time(), queue(environment, cluster=cluster)
-    by_id: dict[str, list[JobInQueue]] = {}
-    by_key: dict[str, str] = {}
-    for row in answer:
-        by_id.setdefault(str(row.job), []).append(row)
-        if key := key_of(row.command):
-            by_key[key] = str(row.job)
+) -> Iterator[tuple[RunJob, list[SlurmJob]]]:
+    """Yield each job of a cluster as it is now, with squeue's rows of it, but for one that may still come."""
+    by_key: dict[str, list[SlurmJob]] = {}
+    ids = set()
+    for row in queue(environment, cluster=cluster):
+        by_key.setdefault(key_of(row.command), []).append(row)
+        ids.add(str(row.job))
     gone = []
     for job in jobs:
-        id_ = by_key.get(job.key, "") or job.id
-        rows = by_id.get(id_, [])
-        if rows and key_of(rows[0].command) != job.key:
-            yield job._replace(state=LOST, ended=True, says=_FORGOTTEN, seen=now), []
-        elif rows:
-            yield _of_rows(job._replace(id=id_), rows, now, folders[job.run]), rows
-        elif id_:
+        if rows := by_key.get(job.key):
+            yield _of_rows(job._replace(id=str(rows[0].job)), rows, folders[job.run]), rows
+        elif job.id in ids:
+            yield job._replace(state=LOST, ended=True, says=_FORGOTTEN), []
+        elif job.id:
             gone.append(job)
-        elif job.state == LOST or now - job.submitted > SUBMITS_S:
-            yield _never_came(job, now), []
-    for job in _from_accounting(gone, cluster, folders, environment, now):
-        yield job, []
+        elif job.state == LOST or time.time() - job.submitted > SUBMITS_S:
+            yield _never_came(job), []
+    if gone:
+        yield from ((job, []) for job in _from_accounting(gone, cluster, folders, environment))
 
 
-def _of_rows(job: RunJob, rows: Sequence[SlurmJob], now: float, folder: Path) -> RunJob:
-    """A job by its rows: one, or several of an array."""
+def _from_accounting(
+    gone: Sequence[RunJob], cluster: str, folders: Mapping[str, Path], environment: Mapping[str, str]
+) -> Iterator[RunJob]:
+    """Yield the last states of jobs that squeue no longer knows."""
+    keys = {job.id: job.key for job in gone}
+    by_id: dict[str, list[SlurmJob]] = {}
+    for row in accounting(keys, before(gone), environment, cluster=cluster) or ():
+        by_id.setdefault(str(row.job), []).append(row)
+    for job in gone:
+        rows = by_id.get(job.id, [])
+        if rows and all(row.state.ended for row in rows):
+            yield _of_rows(job, rows, folders[job.run])
+        else:
+            yield job._replace(state="", ended=True, says="no longer in the queue")
+
+
+def _of_rows(job: RunJob, rows: Sequence[SlurmJob], folder: Path) -> RunJob:
+    """Return a job by its rows: one, or several of an array."""
     if len(rows) == 1:
         (row,) = rows
         says = ""
@@ -156,21 +166,24 @@ def _of_rows(job: RunJob, rows: Sequence[SlurmJob], now: float, folder: Path) ->
         elif _never_started(row):
             says = NEVER_STARTED
         elif row.state.name == "FAILED" and (row.exit_code or row.signal):
-            says = f"signal {row.signal}" if row.signal else _STATUSES.get(row.exit_code, "")
-            says = says or f"exit status {row.exit_code}"
-        return job._replace(state=row.state.name, ended=row.state.ended, says=says, seen=now)
+            says = f"signal {row.signal}" if row.signal else _exit_status(row.exit_code)
+        return job._replace(state=row.state.name, ended=row.state.ended, says=says)
     counts = Counter[State]()
     for row in rows:
         counts[row.state] += _tasks(row.task)
-    going = [one for one in counts if not one.ended]
-    likely = [*going, *(one for one in counts if one.name != "COMPLETED"), *counts]
-    first = next((one for one in going if one.name == "RUNNING"), likely[0])
-    kept = None if going else record.read(record.path(folder, job.id))
+    live = [state for state in counts if not state.ended]
+    likely = [*live, *(state for state in counts if state.name != "COMPLETED"), *counts]
+    first = next((state for state in live if state.name == "RUNNING"), likely[0])
+    kept = None if live else record.read_record(folder, job.id)
     if kept and kept.one_training:
         ran = [row for row in rows if not _never_started(row)]
         first = max(ran or rows, key=lambda row: row.start.timestamp() if row.start else 0).state
-    says = ", ".join(f"{count} {one.words}" for one, count in counts.most_common())
-    return job._replace(state=first.name, ended=not going, says=says, seen=now)
+    says = ", ".join(f"{count} {state.words}" for state, count in counts.most_common())
+    return job._replace(state=first.name, ended=not live, says=says)
+
+
+def _exit_status(status: int) -> str:
+    return _STATUSES.get(status, f"exit status {status}")
 
 
 def _never_started(row: SlurmJob) -> bool:
@@ -179,82 +192,51 @@ def _never_started(row: SlurmJob) -> bool:
 
 
 def _tasks(task: str) -> int:
-    """How many tasks of an array a row is for: one, or all that wait."""
+    """Return how many tasks of an array a row is for: one, or all that wait."""
     ranges = indices(task) if task.startswith("[") else None
     return sum(map(len, ranges)) if ranges else 1
 
 
-def _from_accounting(
-    gone: Sequence[RunJob],
-    cluster: str,
-    folders: Mapping[str, Path],
-    environment: Mapping[str, str],
-    now: float,
-) -> Iterator[RunJob]:
-    """The last states of jobs that squeue no longer knows."""
-    if not gone:
-        return
-    by_id: dict[str, list[SlurmJob]] = {}
-    for row in (
-        accounting({job.id: job.key for job in gone}, before(gone), environment, cluster=cluster) or ()
-    ):
-        by_id.setdefault(str(row.job), []).append(row)
-    for job in gone:
-        rows = by_id.get(job.id, [])
-        if rows and all(row.state.ended for row in rows):
-            yield _of_rows(job, rows, now, folders[job.run])
-        else:
-            yield job._replace(state="", ended=True, says="no longer in the queue", seen=now)
-
-
-def _never_came(job: RunJob, now: float) -> RunJob:
+def _never_came(job: RunJob) -> RunJob:
     says = "sbatch's answer was lost, and there is no such job in the queue"
-    return job._replace(
-        state=LOST, ended=job.state == LOST and now - job.submitted > SUBMITS_S, says=says, seen=now
-    )
+    ended = job.state == LOST and time.time() - job.submitted > SUBMITS_S
+    return job._replace(state=LOST, ended=ended, says=says)
 
 
-def _of_process(job: RunJob, run_dir: Path, now: float) -> RunJob:
-    """A run without Slurm: whether its process is there, and the exit status that it has left."""
-    kept = record.read(record.path(run_dir, job.id))
+def _of_process(job: RunJob, run_dir: Path) -> RunJob:
+    """Return a run without Slurm by its process and the exit status that it has left."""
+    kept = record.read_record(run_dir, job.id)
     status = process.exit_status(run_dir, job.id)
     if status is not None:
-        name, says = (
-            ("COMPLETED", "") if status == 0 else ("FAILED", _STATUSES.get(status, f"exit status {status}"))
+        return job._replace(
+            state="FAILED" if status else "COMPLETED", ended=True, says=_exit_status(status) if status else ""
         )
-        return job._replace(state=name, ended=True, says=says, seen=now)
-    if kept is None and not run_dir.exists():
-        return job._replace(state="", ended=True, says="its run folder is gone", seen=now)
     if kept is None:
-        return job._replace(state="", says="its record can't be read", seen=now)
+        gone = not run_dir.exists()
+        says = "its run folder is gone" if gone else "its record can't be read"
+        return job._replace(state="" if gone else job.state, ended=gone, says=says)
     alive = process.is_alive(kept.process) if kept.process else False
     if alive is None and kept.process:
-        return job._replace(state="RUNNING", says=f"on {kept.process.host}, as it was last seen", seen=now)
+        return job._replace(state="RUNNING", says=f"on {kept.process.host}, as it was last seen")
     if alive:
-        return job._replace(state="RUNNING", says="", seen=now)
-    return job._replace(state="FAILED", ended=True, says="killed", seen=now)
+        return job._replace(state="RUNNING", says="")
+    return job._replace(state="FAILED", ended=True, says="killed")
 
 
 def words(job: RunJob) -> str:
-    """The state of a job in plain words."""
+    """Return the state of a job in plain words."""
     if job.state in (SUBMITTING, LOST):
         return "being submitted" if job.state == SUBMITTING else "not known"
     return state(job.state).words if job.state else ("submitted" if not job.ended else "ended")
 
 
-def problems_of(states: Iterable[RunState]) -> list[Problem]:
-    """What a person must do for runs that do not start by themselves."""
-    found = []
-    for one in states:
-        if one.last and one.last.state == LOST and one.last.says:
-            fix = f"sbatchgen resume {one.run.name}"
-            found.append(Problem(f"{one.run.name}: {one.last.says}", fix=fix))
-        for row in one.now[:1]:
-            if row.state.name != "PENDING":
-                continue
+def problems_of(states: Iterable[RunState]) -> Iterator[Problem]:
+    """Yield what a person must do for runs that do not start by themselves."""
+    for run_state in states:
+        name, last = run_state.run.name, run_state.last
+        if last and last.state == LOST and last.says:
+            yield Problem(f"{name}: {last.says}", fix=f"sbatchgen resume {name}")
+        for row in run_state.now[:1]:
             why = reason(row.reason, row.id)
-            if why.kind in ("never", "person"):
-                found.append(
-                    Problem(f"{one.run.name}: {why.means}", at=f"job {row.id}, {why.name}", fix=why.fix)
-                )
-    return found
+            if row.state.name == "PENDING" and why.kind in ("never", "person"):
+                yield Problem(f"{name}: {why.means}", f"job {row.id}, {why.name}", why.fix)

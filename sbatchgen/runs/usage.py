@@ -1,9 +1,10 @@
-"""What the jobs of a run had and used, as Slurm's database, the run folder and the training tell."""
+"""What the jobs of a run had and used, from Slurm's database, the run folder and the training."""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,30 +22,24 @@ from sbatchgen.slurm.accounting import JobUsage
 
 MOST = 1 << 60  # of a value of an event: more is damage
 _NOT_STARTED = (SUBMITTING, LOST, "PENDING", "CANCELLED")  # a job that left nothing then had no time to
-_WHILE_TRAINING = (
-    "train",
-    "epoch",
-    "resources",
-    "save",
-    "preempted",
-    "done",
-)  # others may come before a start
+# Others may come before a start.
+_WHILE_TRAINING = ("train", "epoch", "resources", "save", "preempted", "done")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunUsage:
-    """What the jobs of a run had and used.
+    """The resources that the jobs of a run had and used.
 
     Attributes:
         starts: Each start of each job, the oldest first; at least one, whose time may not be known.
-        told: What the training tells of its starts: their newest events "resources".
+        trained: The newest events "resources" of the training's starts.
         asked: What the script of the newest job asks for, if it is there.
-        source: What tells of the starts: "sacct", or "script" with the run folder.
+        source: What the starts are from: "sacct", or "script" with the run folder.
         problems: Why something is not known.
     """
 
     starts: Sequence[JobUsage]
-    told: Sequence[Mapping[str, float]]
+    trained: Sequence[Mapping[str, float]]
     asked: Resources | None
     source: str
     problems: Sequence[str]
@@ -52,7 +47,7 @@ class RunUsage:
 
 @dataclass(kw_only=True)
 class TrainingStart:
-    """What a training tells of one of its starts; None for what it does not tell.
+    """A start of a training, from its events.
 
     Attributes:
         job: The id of its job; "" without Slurm.
@@ -68,106 +63,107 @@ class TrainingStart:
     is_element: bool = False
 
 
-def look(one: RunState, environment: Mapping[str, str]) -> RunUsage:
-    """All that is known of a run."""
+def run_usage(state: RunState, environment: Mapping[str, str]) -> RunUsage:
+    """Return all that is known of a run."""
     trained: list[TrainingStart] = []
     known: dict[tuple[str, str], list[JobUsage]] = {}
     problems: list[str] = []
     try:
-        trained = _starts(one.run.folder)
-        for folder in _further_folders(one):
-            trained += [replace(start, is_element=not one.run.shared) for start in _starts(folder)]
+        trained = _starts(state.run.folder)
+        for folder in _further_folders(state):
+            trained += _starts(folder, is_element=not state.run.shared)
     except DocumentError as error:
         problems += [problem.what for problem in error.problems]
     try:
-        known = _accounted(one.jobs, environment)
+        known = _accounted(state.jobs, environment)
     except SlurmError as error:
         problems += [problem.what for problem in error.problems]
     starts: list[JobUsage] = []
     asked, had = None, JobUsage()
-    for job, after in zip(one.jobs, [*one.jobs[1:], None], strict=False):
-        script = None if is_local(job) else scripts.parsed(one.run.folder, job.id)
+    for job, after in zip(state.jobs, [*state.jobs[1:], None], strict=False):
+        script = None if is_local(job) else scripts.parsed(state.run.folder, job.id)
         asked = script.resources if script else None
         had = _had(asked)
         if rows := known.get((job.cluster, job.id)):  # where Slurm does not count GPUs, those of the script
             starts += [row if row.gpus is not None else replace(row, gpus=had.gpus) for row in rows]
-        elif times := _times(one, job, after, trained):
+        elif times := _times(state, job, after, trained):
             starts += [replace(had, job=job.id, used_s=math.ceil(seconds)) for seconds in times]
         elif not known and job.state not in _NOT_STARTED:
             starts.append(replace(had, job=job.id))
     return RunUsage(
         starts=starts or [had],
-        told=[start.used for start in trained if start.used],
+        trained=[start.used for start in trained if start.used],
         asked=asked,
         source="sacct" if known else "script",
         problems=problems,
     )
 
 
-def _further_folders(one: RunState) -> Iterator[Path]:
-    """The folders in that of a run: of the elements of an array, or of its jobs among those of others."""
-    jobs = {job.id for job in one.jobs}
+def _further_folders(state: RunState) -> Iterator[Path]:
+    """Yield the folders in that of a run: of an array's elements, or of its jobs among those of others."""
+    jobs = {job.id for job in state.jobs}
     with contextlib.suppress(OSError):
-        for folder in one.run.folder.iterdir():
-            if folder.name in jobs if one.run.shared else folder.name.isdecimal():
+        for folder in state.run.folder.iterdir():
+            if folder.name in jobs if state.run.shared else folder.name.isdecimal():
                 yield folder
 
 
-def _starts(folder: Path) -> list[TrainingStart]:
-    """What the training tells of its starts, the oldest first; nothing if it writes no events."""
-    found: list[TrainingStart] = []
-    try:
-        (folder / EVENTS).lstat()
-    except OSError:
+def _starts(folder: Path, *, is_element: bool = False) -> list[TrainingStart]:
+    """Return what the training has written of its starts, the oldest first; nothing without events."""
+    starts: list[TrainingStart] = []
+    if not os.path.lexists(folder / EVENTS):
         return []
     for event in events(folder):
         when = _amount(event.get("time"))
         if when is None:
             continue
         if event["event"] == "start":
-            found.append(TrainingStart(job=str(event.get("job", "")), began=when, last=when))
-        elif found and event["event"] in _WHILE_TRAINING:
-            found[-1].last = max(found[-1].last, when)
+            job = str(event.get("job", ""))
+            starts.append(TrainingStart(job=job, began=when, last=when, is_element=is_element))
+        elif starts and event["event"] in _WHILE_TRAINING:
+            starts[-1].last = max(starts[-1].last, when)
             if event["event"] == "resources" and _amount(event.get("seconds")):
                 amounts = ((name, _amount(value)) for name, value in event.items())
-                found[-1].used = {name: value for name, value in amounts if value is not None}
-    return found
+                starts[-1].used = {name: value for name, value in amounts if value is not None}
+    return starts
 
 
 def _accounted(
     jobs: Sequence[RunJob], environment: Mapping[str, str]
 ) -> dict[tuple[str, str], list[JobUsage]]:
-    """What sacct says of the jobs, by their clusters and ids; nothing without a database."""
-    found: dict[tuple[str, str], list[JobUsage]] = {}
+    """Return what sacct says of the jobs, by their clusters and ids; nothing without a database."""
+    known: dict[tuple[str, str], list[JobUsage]] = {}
     of_slurm = [job for job in jobs if job.id and not is_local(job)]
     for cluster in dict.fromkeys(job.cluster for job in of_slurm):
-        theirs = [job for job in of_slurm if job.cluster == cluster]
-        keys = {job.id: job.key for job in theirs}
-        for start in accounting.usage(keys, before(theirs), environment, cluster=cluster) or ():
-            found.setdefault((cluster, start.job), []).append(start)
-    return found
+        there = [job for job in of_slurm if job.cluster == cluster]
+        keys = {job.id: job.key for job in there}
+        for start in accounting.usage(keys, before(there), environment, cluster=cluster) or ():
+            known.setdefault((cluster, start.job), []).append(start)
+    return known
 
 
-def _times(one: RunState, job: RunJob, after: RunJob | None, trained: Sequence[TrainingStart]) -> list[float]:
-    """How long each start of a job ran, as far as the run folder and squeue tell; none if it has not."""
+def _times(
+    state: RunState, job: RunJob, after: RunJob | None, trained: Sequence[TrainingStart]
+) -> list[float]:
+    """Return how long each start of a job ran, from the run folder and squeue."""
     until = after.submitted if after else math.inf
     meanwhile = [start for start in trained if job.submitted <= start.began < until]
     if not is_local(job):
         starts = [start for start in trained if start.job == job.id and not start.is_element]
         starts += [start for start in meanwhile if start.is_element]
         used = [start.last - start.began for start in starts]
-        if job is one.jobs[-1] and len(one.now) == 1 and one.now[0].used_s:
-            used = [*used[:-1], max(*used[-1:], one.now[0].used_s, 0)]  # squeue counts from the newest start
+        if job is state.jobs[-1] and len(state.now) == 1 and state.now[0].used_s:
+            used = [*used[:-1], max(*used[-1:], state.now[0].used_s, 0)]  # squeue: since the newest start
         return used
     if not job.ended:
         return [max(time.time() - job.submitted, 0)]
     with contextlib.suppress(OSError):
-        return [max(process.status_file(one.run.folder, job.id).stat().st_mtime - job.submitted, 0)]
+        return [max(process.status_file(state.run.folder, job.id).stat().st_mtime - job.submitted, 0)]
     return [start.last - start.began for start in meanwhile]  # it was killed
 
 
 def _had(asked: Resources | None) -> JobUsage:
-    """What a script asks for, as if it were given."""
+    """Return what a script asks for, as if it had been allocated."""
     if asked is None:
         return JobUsage()
     return JobUsage(
@@ -180,6 +176,6 @@ def _had(asked: Resources | None) -> JobUsage:
 
 
 def _amount(value: Any) -> float | None:
-    """An amount of an event; None if that can't be one."""
-    found = number(value)
-    return found if found is not None and 0 <= found < MOST else None
+    """Return an amount of an event; None if that can't be one."""
+    amount = number(value)
+    return amount if amount is not None and 0 <= amount < MOST else None

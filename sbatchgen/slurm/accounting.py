@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sbatchgen.slurm import slurm_job
-from sbatchgen.slurm.command import of_cluster, query
-from sbatchgen.slurm.slurm_job import SlurmJob
-from sbatchgen.slurm.submission import folder_name
+from sbatchgen.slurm.client import of_cluster, query
+from sbatchgen.slurm.queue import SlurmJob, as_job, rows, separator
+from sbatchgen.slurm.submission_key import folder_name
 from sbatchgen.slurm.values import count, limit, pairs, seconds
 from sbatchgen.units import Memory
 
@@ -49,19 +48,8 @@ _UNREACHABLE = re.compile(r"accounting storage is disabled|Problem talking to th
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobInAccounting(SlurmJob):
-    """A job as sacct knows it; `reason` is why it waited last, also after it has started and ended.
-
-    Attributes:
-        cancelled_by: The id of the user who cancelled it; None if nobody did.
-    """
-
-    cancelled_by: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class JobUsage:
-    """What a job had and used from one start to its end; None for what is not known.
+    """The resources that a job had and used from one start to its end; None for what is not known.
 
     Attributes:
         job: Its id, or that of the whole array.
@@ -85,7 +73,7 @@ class JobUsage:
 
 def accounting(
     jobs: Mapping[str, str], since: datetime, environment: Mapping[str, str], *, cluster: str = ""
-) -> list[JobInAccounting] | None:
+) -> list[SlurmJob] | None:
     """Return these jobs of the user; None if there is no database, or it does not answer.
 
     Args:
@@ -97,25 +85,37 @@ def accounting(
     Raises:
         SlurmError: sacct can't be started, or fails in another way.
     """
-    rows = _rows(jobs, since, environment, _FIELDS, [*of_cluster(cluster), "--allocations"])
-    return None if rows is None else [_job(row) for row in rows]
+    printed = _rows(jobs, since, environment, _FIELDS, [*of_cluster(cluster), "--allocations"])
+    return (
+        None
+        if printed is None
+        else [
+            as_job(
+                row,
+                used_s=count(row["used"]),
+                limit_s=_limit_s(row),
+                cancelled_by=limit(row["state"].partition(" by ")[2]),
+            )
+            for row in printed
+        ]
+    )
 
 
 def usage(
     jobs: Mapping[str, str], since: datetime, environment: Mapping[str, str], *, cluster: str = ""
 ) -> list[JobUsage] | None:
-    """What every run of these jobs had and used, without those that never ran; see `accounting`.
+    """Return what every run of these jobs had and used, without those that never ran; see `accounting`.
 
     Raises:
         SlurmError: See `accounting`.
     """
     more = [*of_cluster(cluster), "--duplicates", "--noconvert"]
-    rows = _rows(jobs, since, environment, _USAGE_FIELDS, more)
-    if rows is None:
+    printed = _rows(jobs, since, environment, _USAGE_FIELDS, more)
+    if printed is None:
         return None
-    # Each run with its steps, which sacct prints behind it.
+    # Each run with its steps, which sacct prints after it.
     runs: list[tuple[dict[str, str], list[dict[str, str]]]] = []
-    for row in rows:
+    for row in printed:
         if "." not in row["id"]:
             runs.append((row, []))
         elif runs:
@@ -130,14 +130,19 @@ def _rows(
     fields: Mapping[str, str],
     more: Sequence[str],
 ) -> list[dict[str, str]] | None:
-    """What sacct prints of these fields; None if there is no database, or it does not answer."""
+    """Return what sacct prints of these fields; None without a database, or if it does not answer."""
     if not jobs:
         return []
-    between = slurm_job.separator()
+    between = separator()
     arguments = [f"--jobs={','.join(jobs)}", f"--user={os.geteuid()}", *more]
     arguments += [f"--starttime={since.astimezone():%Y-%m-%dT%H:%M:%S}"]
-    printed = ["--noheader", "--parsable", f"--delimiter={between}", f"--format={','.join(fields.values())}"]
-    answer = query(["sacct", *arguments, *printed], environment)
+    arguments += [
+        "--noheader",
+        "--parsable",
+        f"--delimiter={between}",
+        f"--format={','.join(fields.values())}",
+    ]
+    answer = query(["sacct", *arguments], environment)
     if answer.status and _LATER.search(answer.err):
         known = {name: field for name, field in fields.items() if name != "submitted"}
         return _rows(jobs, since, environment, known, more)
@@ -145,23 +150,13 @@ def _rows(
         return None
     if answer.failure:
         raise answer.error
-    found, ours = [], False
-    for row in slurm_job.rows(answer.out, between, [*fields]):
+    ours, kept = False, []
+    for row in rows(answer.out, between, [*fields]):
         if "." not in row["id"]:  # its steps follow it
             key, submitted = jobs.get(re.split(r"[_+]", row["id"])[0]), row.get("submitted", "")
             ours = not submitted or (key is not None and folder_name(key) in submitted)
-        found += [row] if ours else []
-    return found
-
-
-def _job(row: Mapping[str, str]) -> JobInAccounting:
-    by = row["state"].partition(" by ")[2]
-    return JobInAccounting(
-        **slurm_job.common(row),
-        used_s=count(row["used"]),
-        limit_s=_limit_s(row),
-        cancelled_by=limit(by),
-    )
+        kept += [row] if ours else []
+    return kept
 
 
 def _limit_s(row: Mapping[str, str]) -> int | None:
@@ -194,6 +189,6 @@ def _usage(run: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> JobUsa
 
 
 def _step_bytes(step: Mapping[str, str]) -> int:
-    """The memory of a step on a node: that of its largest task, as often as tasks may be there."""
+    """Return the memory of a step on a node: that of its largest task, as often as tasks may be there."""
     tasks = -(-count(step["tasks"]) // max(count(step["nodes"]), 1))
     return count(step["memory"]) * max(tasks, 1)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from sbatchgen.errors import SlurmError
 from sbatchgen.inputs.profile import Qos
-from sbatchgen.slurm.command import answer
+from sbatchgen.slurm.client import answer
 from sbatchgen.slurm.values import limit, names, pairs, seconds
 from sbatchgen.units import Duration
 
@@ -32,13 +32,13 @@ class Account:
 
 
 def qos(environment: Mapping[str, str]) -> dict[str, Qos] | None:
-    """All of them by name; None if there is no database, or it does not answer."""
+    """Return all of them by name; None if there is no database, or it does not answer."""
     rows = _rows(["qos"], _QOS, environment)
     return None if rows is None else {row["name"]: _qos(row) for row in rows}
 
 
 def accounts(user: str, cluster: str, environment: Mapping[str, str]) -> list[Account] | None:
-    """The accounts of a user on a cluster, of those in the database; None if none answers."""
+    """Return the accounts of a user on a cluster, as in the database; None if it does not answer."""
     rows = _rows(["assoc", "where", f"user={user}", f"cluster={cluster}"], _ACCOUNTS, environment)
     if rows is None:
         return None
@@ -70,8 +70,8 @@ def _qos(row: Mapping[str, str]) -> Qos:
     flags, most = row["flags"].split(","), seconds(row["maxwall"])
 
     def least(name: str) -> int | None:
-        limits = (limit(one[name]) for one in tres)
-        return min((one for one in limits if one is not None), default=None)
+        limits = (limit(values[name]) for values in tres)
+        return min((most for most in limits if most is not None), default=None)
 
     return Qos(
         time_max=None if most is None else Duration(most),

@@ -1,19 +1,22 @@
-"""The settings of a live cluster: `scontrol show config`."""
+"""The settings of a live cluster, `scontrol show config`, and how other records of scontrol are read."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import field, fields
+from typing import Any, TypeVar
 
 from sbatchgen.errors import SlurmError
-from sbatchgen.slurm.command import answer, of_cluster
+from sbatchgen.slurm.client import answer, of_cluster
 from sbatchgen.slurm.values import limit, text
 
+Record = TypeVar("Record")
 _LINE = re.compile(r"^(\w+)\s*= (.*?)\s*$", re.MULTILINE)
 
 
 def config(environment: Mapping[str, str], cluster: str = "") -> dict[str, str]:
-    """Names and values; none if the controller does not answer."""
+    """Return names and values; nothing if the controller does not answer."""
     try:
         return settings_in(answer(["scontrol", *of_cluster(cluster), "show", "config"], environment))
     except SlurmError:
@@ -21,12 +24,26 @@ def config(environment: Mapping[str, str], cluster: str = "") -> dict[str, str]:
 
 
 def settings_in(printed: str) -> dict[str, str]:
-    """Names and values in what scontrol printed; "" for one that is not set."""
+    """Return names and values in what scontrol printed; "" for one that is not set."""
     return {name: text(value) for name, value in _LINE.findall(printed)}
 
 
 def array_limits(settings: Mapping[str, str]) -> dict[str, int]:
-    """How many elements an array may have, by the keys of profiles."""
+    """Return how many elements an array may have, by the keys of profiles."""
     tasks = re.search(r"\bmax_array_tasks=([0-9]+)", settings.get("SchedulerParameters", ""))
-    told = {"max_array_size": settings.get("MaxArraySize", ""), "max_array_tasks": tasks[1] if tasks else ""}
-    return {key: most for key, value in told.items() if (most := limit(value)) is not None}
+    limits = {
+        "max_array_size": settings.get("MaxArraySize", ""),
+        "max_array_tasks": tasks[1] if tasks else "",
+    }
+    return {key: most for key, value in limits.items() if (most := limit(value)) is not None}
+
+
+def printed(key: str, read: Callable[[str], Any] = str) -> Any:
+    """Return a field of a dataclass: the key that scontrol prints, and what reads its value."""
+    return field(metadata={"key": key, "read": read})
+
+
+def record_of(kind: type[Record], values: Mapping[str, str]) -> Record:
+    """Return a record of such fields from what scontrol printed."""
+    known = {each.name: each.metadata for each in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: about["read"](values[about["key"]]) for name, about in known.items()})

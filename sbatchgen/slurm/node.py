@@ -11,14 +11,26 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from sbatchgen.slurm.command import answer
+from sbatchgen.slurm.client import answer
+from sbatchgen.slurm.config import printed, record_of
 from sbatchgen.slurm.gres import NodeGres, node_gres
 from sbatchgen.slurm.values import count, names, pairs
 
 _START = re.compile(r"NodeName=\S+ +(?:Arch|CpuBind|CoresPerSocket)=")
-# Free text that stands behind all that is read here, the reason first; it may hold anything.
+# Free text that follows all that is read here, the reason first; it may hold anything.
 _FREE_TEXT = re.compile(r" (?:Reason|Comment|Extra|InstanceId|InstanceType|ReservationName|Topology)=")
 _WHO_AND_WHEN = re.compile(r" \[\S*@[0-9T:-]+\]")
+
+
+def _base_state(printed: str) -> str:
+    return printed.partition("+")[0].rstrip("*~#!%$@^-")
+
+
+@functools.lru_cache(maxsize=1024)
+def _flags(printed: str) -> frozenset[str]:
+    """Return the flags in "DOWN*+DRAIN"; the star is for a node that does not answer."""
+    flags = {flag.rstrip("*") for flag in printed.split("+")[1:]}
+    return frozenset(flags | {"NOT_RESPONDING"} if "*" in printed else flags)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,36 +51,32 @@ class SlurmNode:
         features: What --constraint may name.
     """
 
-    name: str
-    partitions: tuple[str, ...]
-    state: str
-    flags: frozenset[str]
-    reason: str
-    cpus: int
-    cpus_usable: int
-    cpus_used: int
-    sockets: int
-    cores_per_socket: int
-    threads_per_core: int
-    memory: int
-    memory_reserved: int
-    memory_used: int
-    gres: tuple[NodeGres, ...]
-    gres_used: tuple[NodeGres, ...]
-    features: tuple[str, ...]
+    name: str = printed("NodeName")
+    partitions: tuple[str, ...] = printed("Partitions", names)
+    state: str = printed("State", _base_state)
+    flags: frozenset[str] = printed("State", _flags)
+    reason: str = printed("Reason")
+    cpus: int = printed("CPUTot", count)
+    cpus_usable: int = printed("CPUEfctv", count)
+    cpus_used: int = printed("CPUAlloc", count)
+    sockets: int = printed("Sockets", count)
+    cores_per_socket: int = printed("CoresPerSocket", count)
+    threads_per_core: int = printed("ThreadsPerCore", count)
+    memory: int = printed("RealMemory", count)
+    memory_reserved: int = printed("MemSpecLimit", count)
+    memory_used: int = printed("AllocMem", count)
+    gres: tuple[NodeGres, ...] = printed("Gres", node_gres)
+    gres_used: tuple[NodeGres, ...] = printed("GresUsed", node_gres)
+    features: tuple[str, ...] = printed("AvailableFeatures", names)
 
 
 def nodes(environment: Mapping[str, str]) -> list[SlurmNode]:
-    """All nodes that the controller shows to this user.
-
-    Raises:
-        SlurmError: scontrol can't be started, does not end in time, or fails.
-    """
+    """Return all nodes that the controller shows to this user; raise SlurmError without an answer."""
     return list(nodes_in(answer(["scontrol", "-a", "-o", "-d", "show", "node"], environment)))
 
 
 def nodes_in(printed: str) -> Iterator[SlurmNode]:
-    """The nodes in what scontrol printed, one a line; what stands between is passed over."""
+    """Yield the nodes in what scontrol printed, one a line; other lines are skipped."""
     return (_node(line) for line in printed.split("\n") if _START.match(line))
 
 
@@ -77,40 +85,13 @@ def _node(line: str) -> SlurmNode:
     known += rest[max(rest.find(" RealMemory="), 0) :] if rest else ""
     free = _FREE_TEXT.search(known)
     values = pairs((known[: free.start()] if free else known).split())
-    state, flags = _state(values["State"])
-    cpus = count(values["CPUTot"])
-    return SlurmNode(
-        name=values["NodeName"],
-        partitions=names(values["Partitions"]),
-        state=state,
-        flags=flags,
-        reason=_reason(known[free.end() :]) if free and free[0] == " Reason=" else "",
-        cpus=cpus,
-        cpus_usable=count(values["CPUEfctv"]) or cpus,  # since 22.05
-        cpus_used=count(values["CPUAlloc"]),
-        sockets=count(values["Sockets"]),
-        cores_per_socket=count(values["CoresPerSocket"]),
-        threads_per_core=count(values["ThreadsPerCore"]),
-        memory=count(values["RealMemory"]),
-        memory_reserved=count(values["MemSpecLimit"]),
-        memory_used=count(values["AllocMem"]),
-        gres=node_gres(values["Gres"]),
-        gres_used=node_gres(values["GresUsed"]),
-        features=names(values["AvailableFeatures"]),
-    )
-
-
-@functools.lru_cache(maxsize=1024)
-def _state(printed: str) -> tuple[str, frozenset[str]]:
-    """The state and its flags in "DOWN*+DRAIN"; the star is for a node that does not answer."""
-    base, *flags = printed.split("+")
-    state = base.rstrip("*~#!%$@^-")
-    return state, frozenset(flag.rstrip("*") for flag in flags) | (
-        {"NOT_RESPONDING"} if "*" in printed else set()
-    )
+    values["Reason"] = _reason(known[free.end() :]) if free and free[0] == " Reason=" else ""
+    if not count(values["CPUEfctv"]):  # since 22.05
+        values["CPUEfctv"] = values["CPUTot"]
+    return record_of(SlurmNode, values)
 
 
 def _reason(free_text: str) -> str:
-    """The reason, on one line, without who gave it and when; other free text may follow it."""
+    """Return the reason, on one line, without who gave it and when; other free text may follow it."""
     (reason, *_) = _FREE_TEXT.split(free_text, maxsplit=1)
     return " ".join(_WHO_AND_WHEN.sub("", reason, count=1).split())

@@ -6,10 +6,27 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from sbatchgen.slurm.command import answer
+from sbatchgen.slurm.client import answer
+from sbatchgen.slurm.config import printed, record_of
 from sbatchgen.slurm.values import count, limit, names, pairs, seconds, text
 
 _BETWEEN = re.compile(r" +(?=[A-Z][A-Za-z]*=)")  # groups may have blanks in their names
+
+
+def _is_yes(printed: str) -> bool:
+    return printed == "YES"
+
+
+def _is_exclusive(printed: str) -> bool:
+    return "EXCLUSIVE" in printed or printed.startswith("NODE ")
+
+
+def _least(printed: str) -> int | None:
+    return limit(printed) or None
+
+
+def _allowed(printed: str) -> tuple[str, ...]:
+    return () if printed == "ALL" else names(printed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,86 +52,49 @@ class SlurmPartition:
         grace_s: How long a job lasts once it is preempted.
     """
 
-    name: str
-    state: str
-    default: bool
-    hidden: bool
-    node_list: str
-    nodes: int
-    cpus: int
-    time_max_s: int | None
-    time_default_s: int | None
-    nodes_max: int | None
-    nodes_min: int | None
-    accounts: tuple[str, ...]
-    qos: tuple[str, ...]
-    groups: tuple[str, ...]
-    accounts_denied: tuple[str, ...]
-    qos_denied: tuple[str, ...]
-    own_qos: str
-    cpus_per_gpu: int | None
-    mem_per_gpu: int | None
-    mem_per_cpu: int | None
-    mem_per_node: int | None
-    mem_per_cpu_max: int | None
-    mem_per_node_max: int | None
-    cpus_per_node_max: int | None
-    exclusive: bool
-    reservation_only: bool
-    root_only: bool
-    preempt: str
-    grace_s: int
+    name: str = printed("PartitionName")
+    state: str = printed("State", str.lower)
+    default: bool = printed("Default", _is_yes)
+    hidden: bool = printed("Hidden", _is_yes)
+    node_list: str = printed("Nodes", text)
+    nodes: int = printed("TotalNodes", count)
+    cpus: int = printed("TotalCPUs", count)
+    time_max_s: int | None = printed("MaxTime", seconds)
+    time_default_s: int | None = printed("DefaultTime", seconds)
+    nodes_max: int | None = printed("MaxNodes", limit)
+    nodes_min: int | None = printed("MinNodes", _least)
+    accounts: tuple[str, ...] = printed("AllowAccounts", _allowed)
+    qos: tuple[str, ...] = printed("AllowQos", _allowed)
+    groups: tuple[str, ...] = printed("AllowGroups", _allowed)
+    accounts_denied: tuple[str, ...] = printed("DenyAccounts", names)
+    qos_denied: tuple[str, ...] = printed("DenyQos", names)
+    own_qos: str = printed("QoS", text)
+    cpus_per_gpu: int | None = printed("DefCpuPerGPU", limit)
+    mem_per_gpu: int | None = printed("DefMemPerGPU", limit)
+    mem_per_cpu: int | None = printed("DefMemPerCPU", limit)
+    mem_per_node: int | None = printed("DefMemPerNode", limit)
+    mem_per_cpu_max: int | None = printed("MaxMemPerCPU", limit)
+    mem_per_node_max: int | None = printed("MaxMemPerNode", limit)
+    cpus_per_node_max: int | None = printed("MaxCPUsPerNode", limit)
+    exclusive: bool = printed("Exclusive", _is_exclusive)
+    reservation_only: bool = printed("ReqResv", _is_yes)
+    root_only: bool = printed("RootOnly", _is_yes)
+    preempt: str = printed("PreemptMode")
+    grace_s: int = printed("GraceTime", count)
 
 
 def partitions(environment: Mapping[str, str]) -> list[SlurmPartition]:
-    """All partitions that the controller shows to this user, hidden ones too.
-
-    Raises:
-        SlurmError: scontrol can't be started, does not end in time, or fails.
-    """
+    """Return all partitions that this user may see, hidden ones too; raise SlurmError without an answer."""
     return list(partitions_in(answer(["scontrol", "-a", "-o", "show", "partition"], environment)))
 
 
 def partitions_in(printed: str) -> Iterator[SlurmPartition]:
-    """The partitions in what scontrol printed, one a line."""
+    """Yield the partitions in what scontrol printed, one a line."""
     return (_partition(line) for line in printed.split("\n") if line.startswith("PartitionName="))
 
 
 def _partition(line: str) -> SlurmPartition:
     values = pairs(_BETWEEN.split(line.strip()))
-    given = pairs(values["JobDefaults"].split(","))
-    return SlurmPartition(
-        name=values["PartitionName"],
-        state=values["State"].lower(),
-        default=values["Default"] == "YES",
-        hidden=values["Hidden"] == "YES",
-        node_list=text(values["Nodes"]),
-        nodes=count(values["TotalNodes"]),
-        cpus=count(values["TotalCPUs"]),
-        time_max_s=seconds(values["MaxTime"]),
-        time_default_s=seconds(values["DefaultTime"]),
-        nodes_max=limit(values["MaxNodes"]),
-        nodes_min=limit(values["MinNodes"]) or None,
-        accounts=_allowed(values["AllowAccounts"]),
-        qos=_allowed(values["AllowQos"]),
-        groups=_allowed(values["AllowGroups"]),
-        accounts_denied=names(values["DenyAccounts"]),
-        qos_denied=names(values["DenyQos"]),
-        own_qos=text(values["QoS"]),
-        cpus_per_gpu=limit(given["DefCpuPerGPU"]),
-        mem_per_gpu=limit(given["DefMemPerGPU"]),
-        mem_per_cpu=limit(values["DefMemPerCPU"]),
-        mem_per_node=limit(values["DefMemPerNode"]),
-        mem_per_cpu_max=limit(values["MaxMemPerCPU"]),
-        mem_per_node_max=limit(values["MaxMemPerNode"]),
-        cpus_per_node_max=limit(values["MaxCPUsPerNode"]),
-        exclusive="EXCLUSIVE" in values["OverSubscribe"] or values["Exclusive"] == "NODE",
-        reservation_only=values["ReqResv"] == "YES",
-        root_only=values["RootOnly"] == "YES",
-        preempt=values["PreemptMode"],
-        grace_s=count(values["GraceTime"]),
-    )
-
-
-def _allowed(printed: str) -> tuple[str, ...]:
-    return () if printed == "ALL" else names(printed)
+    values |= pairs(values["JobDefaults"].split(","))
+    values["Exclusive"] += f" {values['OverSubscribe']}"
+    return record_of(SlurmPartition, values)

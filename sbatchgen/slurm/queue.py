@@ -7,14 +7,16 @@ for older ones.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
-from sbatchgen.slurm import slurm_job
-from sbatchgen.slurm.command import of_cluster, query
-from sbatchgen.slurm.slurm_job import SlurmJob
-from sbatchgen.slurm.submission import key_of
-from sbatchgen.slurm.values import count, seconds, text
+from sbatchgen.slurm.client import of_cluster, query
+from sbatchgen.slurm.state import State, state
+from sbatchgen.slurm.submission_key import key_of
+from sbatchgen.slurm.values import count, exit_status, seconds, text, time
 
 # Fields of squeue --Format in all releases since 20.11.
 _FIELDS = {
@@ -34,23 +36,54 @@ _FIELDS = {
 _NONE_KNOWN = re.compile(r"^slurm_load_jobs error: Invalid job id specified$", re.MULTILINE)
 
 
+_ID = re.compile(r"([0-9]+)(?:_(.+)|\+[0-9]+)?")
+
+
 @dataclass(frozen=True, kw_only=True)
-class JobInQueue(SlurmJob):
-    """A job as squeue knows it; `start` and `end` are what Slurm expects of one that waits or runs.
+class SlurmJob:
+    """A job, a task of an array, or all tasks of an array that still wait, as squeue or sacct knows it.
 
     Attributes:
-        restarts: How often it was requeued.
-        command: The path of its script; "" if it came from stdin. What is not UTF-8 in it is replaced.
+        id: As Slurm's commands take and print it: "4711", "4711_3", "4711_[5-9%2]", "4711+0".
+        job: The id of the job, or of the whole array.
+        task: The task: "3", "[5-9%2]" for those that wait, or "" if the job is not an array.
+        state: Its state.
+        reason: Why it waits, or how it ended, as reason.py explains it; "None" without one. To sacct: why it
+            waited last, also after it has started and ended.
+        start, end: When, in local time; of a job that waits or runs, what Slurm expects. None if not known.
+        used_s: How long it has run.
+        limit_s: Its time limit; None if it has none, or it is not known.
+        nodes: How many.
+        node_list: Which: "n[1-4]"; "" before nodes are allocated.
+        exit_code, signal: How its script ended; 0 and 0 before that.
+        restarts: How often it was requeued; known to squeue only.
+        command: The path of its script; "" if it came from stdin. What is not UTF-8 in it is replaced. Known
+            to squeue only.
+        cancelled_by: The id of the user who cancelled it; known to sacct only.
     """
 
-    restarts: int
-    command: str
+    id: str
+    job: int
+    task: str
+    state: State
+    reason: str
+    start: datetime | None
+    end: datetime | None
+    used_s: int
+    limit_s: int | None
+    nodes: int
+    node_list: str
+    exit_code: int
+    signal: int
+    restarts: int = 0
+    command: str = ""
+    cancelled_by: int | None = None
 
 
 def queue(
     environment: Mapping[str, str], jobs: Iterable[int | str] | None = None, *, cluster: str = ""
-) -> list[JobInQueue]:
-    """These jobs, or all of the user, the newest last; those that the controller does not know are left out.
+) -> list[SlurmJob]:
+    """Return these jobs that the controller knows, or all of the user, the newest last.
 
     They are of the cluster, or of that of this machine.
 
@@ -61,7 +94,7 @@ def queue(
     if ids == "":
         return []
     whose = "--me" if ids is None else f"--jobs={ids}"
-    between = slurm_job.separator()
+    between = separator()
     fields = ",".join(f"{field}:{between}" for field in _FIELDS.values())
     arguments = [
         "squeue",
@@ -77,22 +110,55 @@ def queue(
         return []
     if answer.failure:
         raise answer.error
-    found = (_job(row) for row in slurm_job.rows(answer.out, between, [*_FIELDS]))
-    return sorted(found, key=lambda one: one.job)
+    found = (_job(row) for row in rows(answer.out, between, [*_FIELDS]))
+    return sorted(found, key=lambda job: job.job)
 
 
-def find(key: str, environment: Mapping[str, str], *, cluster: str = "") -> JobInQueue | None:
-    """The job of a submission of ours, by its key (submission.py).
+def find_job(key: str, environment: Mapping[str, str], *, cluster: str = "") -> SlurmJob | None:
+    """Return the job of a submission, by its key (submission_key.py); raise SlurmError like `queue`."""
+    return next((job for job in queue(environment, cluster=cluster) if key_of(job.command) == key), None)
 
-    Raises:
-        SlurmError: See `queue`.
+
+def separator() -> str:
+    """Return what to print between values: it can't be guessed, and put into the path of a script."""
+    return f"\x1f{secrets.token_hex(8)}\x1f"
+
+
+def rows(printed: str, between: str, names: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Yield the rows of a table in which the separator follows each value, and a line break each row.
+
+    Line breaks in values are kept: the path of a script may hold some. The first value, an id, holds none,
+    and what comes before it is of a site's own wrapper.
     """
-    return next((one for one in queue(environment, cluster=cluster) if key_of(one.command) == key), None)
+    values = printed.split(between)
+    for first in range(0, len(values) - len(names), len(names)):
+        row = values[first : first + len(names)]
+        yield dict(zip(names, [row[0].rpartition("\n")[2], *row[1:]], strict=True))
 
 
-def _job(row: Mapping[str, str]) -> JobInQueue:
-    return JobInQueue(
-        **slurm_job.common(row),
+def as_job(row: Mapping[str, str], **further: Any) -> SlurmJob:
+    """Return a job from a row of squeue or sacct, with the attributes that each prints in its own way."""
+    number = _ID.fullmatch(row["id"])
+    exit_code, signal = exit_status(row["exit_status"])
+    return SlurmJob(
+        id=row["id"],
+        job=count(number[1]) if number else 0,
+        task=(number[2] or "") if number else "",
+        state=state(row["state"]),
+        reason=row["reason"],
+        start=time(row["start"]),
+        end=time(row["end"]),
+        nodes=count(row["nodes"]),
+        node_list=text(row["node_list"]),
+        exit_code=exit_code,
+        signal=signal,
+        **further,
+    )
+
+
+def _job(row: Mapping[str, str]) -> SlurmJob:
+    return as_job(
+        row,
         used_s=seconds(row["used"]) or 0,
         limit_s=seconds(row["limit"]),
         restarts=count(row["restarts"]),

@@ -6,7 +6,7 @@ A text that reasons.yaml does not know is passed on as it is.
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -17,10 +17,10 @@ Kind = Literal["starts", "never", "person", "ended"]
 
 @dataclass(frozen=True, kw_only=True)
 class Reason:
-    """Why a job waits, or how it ended.
+    """A reason why a job waits, or how it ended.
 
     Attributes:
-        name: Slurm's own words.
+        name: Slurm's own words; in reasons.yaml a pattern of them.
         kind: "starts" by itself, "never" as it is, a "person" must act, it has "ended"; None if not known.
         means: The same in plain words.
         fix: What to do.
@@ -33,31 +33,21 @@ class Reason:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReasonText:
-    """A reason, or a pattern of reasons, as reasons.yaml explains it."""
-
-    text: str
-    kind: Kind
-    means: str
-    fix: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class ReasonTexts:
     """All of reasons.yaml."""
 
     things: Mapping[str, str]
-    texts: tuple[ReasonText, ...]
+    texts: tuple[Reason, ...]
 
 
 @functools.cache
-def _table() -> tuple[Mapping[str, str], tuple[tuple[re.Pattern[str], ReasonText], ...]]:
+def _table() -> tuple[Mapping[str, str], tuple[tuple[re.Pattern[str], Reason], ...]]:
     known = read(Path(__file__).with_name("reasons.yaml"), ReasonTexts).value
-    return known.things, tuple((re.compile(one.text), one) for one in known.texts)
+    return known.things, tuple((re.compile(entry.name), entry) for entry in known.texts)
 
 
 def reason(text: str, job: str) -> Reason:
-    """What the Reason of a job that waits, or did not complete, means; its id is for the commands to type."""
+    """Explain the Reason of a job that waits, or did not complete; its id is for the commands to type."""
     name = text.strip()
     if name.startswith("(") and name.endswith(")"):
         name = name[1:-1]
@@ -65,10 +55,6 @@ def reason(text: str, job: str) -> Reason:
     for pattern, known in texts:
         if match := pattern.fullmatch(name):
             words = [things.get(word, word) for word in match.groups("")]
-            return Reason(
-                name=name,
-                kind=known.kind,
-                means=known.means.format(*words),
-                fix=known.fix.format(*words, job=job),
-            )
+            fix = known.fix.format(*words, job=job)
+            return replace(known, name=name, means=known.means.format(*words), fix=fix)
     return Reason(name=name, means=name)

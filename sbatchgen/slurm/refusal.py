@@ -1,4 +1,4 @@
-"""What Slurm says when it refuses a job -> what that means, the options at fault, and what to do.
+"""What Slurm says when it refuses a job, and what that means: the options at fault, and what to do.
 
 A site's own plugin may say anything: a text that refusals.yaml does not know is passed on as it is.
 """
@@ -16,7 +16,7 @@ from sbatchgen.sbatch.reader import Script
 
 
 @dataclass(frozen=True)
-class Asked:
+class OptionSource:
     """An option of the job, its value, and where it was written."""
 
     option: str
@@ -30,7 +30,7 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """Why Slurm refuses a job.
+    """A refusal of a job by Slurm.
 
     Attributes:
         says: Slurm's own words.
@@ -41,7 +41,7 @@ class Refusal:
 
     says: str
     means: str = ""
-    options: tuple[Asked, ...] = ()
+    options: tuple[OptionSource, ...] = ()
     fix: str = ""
 
     @property
@@ -94,7 +94,7 @@ class RefusalTexts:
 @functools.cache
 def texts() -> tuple[tuple[re.Pattern[str], RefusalText], ...]:
     """The texts that are known, each as a pattern; the first that matches counts."""
-    return tuple((re.compile(one.text), one) for one in _table().texts)
+    return tuple((re.compile(known.text), known) for known in _table().texts)
 
 
 @functools.cache
@@ -103,7 +103,7 @@ def _table() -> RefusalTexts:
 
 
 def options_of(known: RefusalText) -> list[str]:
-    """The options that may be at fault, by long name, with groups spelled out."""
+    """Return the options that may be at fault, by long name, with groups spelled out."""
     names = known.options
     for group, members in [*_table().groups.items()][::-1]:  # a group may hold those before it
         names = names.replace(group, members)
@@ -130,51 +130,51 @@ _STARTS = re.compile(
 )
 
 
-def asked_by(plan: Plan) -> dict[str, Asked]:
-    """The options of a plan by their long names."""
+def asked_by(plan: Plan) -> dict[str, OptionSource]:
+    """Return the options of a plan by their long names."""
     job = plan.resources
-    return {name: Asked(name, value, job.place(name).text) for name, value in job.options.items()}
+    return {name: OptionSource(name, value, job.place(name).text) for name, value in job.options.items()}
 
 
-def asked_in(script: Script, file: str) -> dict[str, Asked]:
-    """The options of a script by their long names, also those that sbatch does not know."""
-    found: dict[str, Asked] = {}
+def asked_in(script: Script, file: str) -> dict[str, OptionSource]:
+    """Return the options of a script by their long names, also those that sbatch does not know."""
+    options: dict[str, OptionSource] = {}
     for word in (word for directive in script.directives for word in directive.words):
         name, _, value = word.text.removeprefix("--").partition("=")
         if word.text.startswith("--"):
-            found[name] = Asked(name, value, f"{file}:{word.line}")
+            options[name] = OptionSource(name, value, f"{file}:{word.line}")
     for component in script.components:
         for option in (*component.given, *component.options.values()):
-            found[option.name] = Asked(option.name, option.value or "", f"{file}:{option.line}")
-    return found
+            options[option.name] = OptionSource(option.name, option.value or "", f"{file}:{option.line}")
+    return options
 
 
-def explain(said: str, asked: Mapping[str, Asked]) -> list[Refusal]:
-    """What sbatch wrote to stderr means for a job with these options, by long name."""
-    found = [one for line in said.splitlines() if (one := _explained(line, asked))]
-    special = [refusal for refusal, general in found if not general and refusal.means]
-    telling = [refusal for refusal, general in found if not (general and special)]
-    once = {refusal.means or refusal.says: refusal for refusal in reversed(telling)}
+def explain(stderr: str, asked: Mapping[str, OptionSource]) -> list[Refusal]:
+    """Return what stderr of sbatch means for a job with these options, by long name."""
+    lines = [explained for line in stderr.splitlines() if (explained := _explained(line, asked))]
+    special = any(refusal.means for refusal, general in lines if not general)
+    shown = [refusal for refusal, general in lines if not (general and special)]
+    once = {refusal.means or refusal.says: refusal for refusal in reversed(shown)}
     return list(reversed(once.values()))
 
 
-def refusals(returncode: int, said: str, asked: Mapping[str, Asked]) -> list[Refusal]:
-    """Like `explain`, but never empty: at least the exit status of sbatch."""
-    return explain(said, asked) or [Refusal(says=f"sbatch ended with exit status {returncode}")]
+def refusals(returncode: int, stderr: str, asked: Mapping[str, OptionSource]) -> list[Refusal]:
+    """Explain like `explain`, but never return nothing: at least the exit status of sbatch."""
+    return explain(stderr, asked) or [Refusal(says=f"sbatch ended with exit status {returncode}")]
 
 
-def understand(returncode: int, said: str, asked: Mapping[str, Asked]) -> Answer:
-    """The answer of `sbatch --test-only`, by its exit status and what it wrote to stderr."""
-    starts = _STARTS.search(said)
+def understand(returncode: int, stderr: str, asked: Mapping[str, OptionSource]) -> Answer:
+    """Return the answer of `sbatch --test-only`, by its exit status and what it wrote to stderr."""
+    starts = _STARTS.search(stderr)
     if returncode == 0:
         start, nodes = (starts["start"], starts["nodes"]) if starts else ("", "")
-        warnings = tuple(line for line in said.splitlines() if line.strip() and not _STARTS.search(line))
-        return Answer(accepted=True, says=said.strip(), warnings=warnings, start=start, nodes=nodes)
-    return Answer(accepted=False, says=said.strip(), refusals=tuple(refusals(returncode, said, asked)))
+        warnings = tuple(line for line in stderr.splitlines() if line.strip() and not _STARTS.search(line))
+        return Answer(accepted=True, says=stderr.strip(), warnings=warnings, start=start, nodes=nodes)
+    return Answer(accepted=False, says=stderr.strip(), refusals=tuple(refusals(returncode, stderr, asked)))
 
 
-def _explained(line: str, asked: Mapping[str, Asked]) -> tuple[Refusal, bool] | None:
-    """What a line means, and whether its text is a general one; None if it says nothing of a refusal."""
+def _explained(line: str, asked: Mapping[str, OptionSource]) -> tuple[Refusal, bool] | None:
+    """Return what a line means, and whether its text is a general one; None if it is not about a refusal."""
     text = line[match.end() :] if (match := _SPEAKER.match(line)) else line
     if not text.strip() or _CHATTER.match(line):
         return None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sbatchgen.plan.resources import Resources
 from sbatchgen.quoting import counted
 from sbatchgen.sbatch.hostlist import hosts
-from sbatchgen.slurm.gpus import Gpu, GpuNode, unavailable
+from sbatchgen.slurm.gpu_nodes import Gpu, GpuNode, unavailable
 from sbatchgen.slurm.node import SlurmNode
 from sbatchgen.slurm.partition import SlurmPartition
 from sbatchgen.slurm.values import limit
@@ -23,12 +23,12 @@ _FEATURES = re.compile(r"[^&|,*\[\]()]+(?:[&,][^&|,*\[\]()]+)*|[^&|,*\[\]()]+(?:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Room:
-    """Where a job could start now.
+class Availability:
+    """The nodes of a partition on which a job could start now.
 
     Attributes:
         partition: In which partition.
-        wanted: How many nodes it needs.
+        wanted: How many nodes it demand.
         nodes: The nodes with room for it.
         lacking: What other nodes of the partition lack, and which.
         not_seen: Its options that may hold it back and were not looked at.
@@ -47,8 +47,8 @@ class Room:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Needs:
-    """What a job needs of each of its nodes, in a partition."""
+class NodeDemand:
+    """The demand of a job on each of its nodes, in a partition."""
 
     job: Resources
     partition: SlurmPartition
@@ -68,33 +68,28 @@ def rooms(
     gpus: Sequence[GpuNode],
     partitions: Sequence[SlurmPartition],
     settings: Mapping[str, str],
-) -> list[Room]:
-    """The room in each partition that the job may run in; none for those that the cluster does not have.
+) -> list[Availability]:
+    """Return the room in each partition of the cluster that the job may run in.
 
-    Args:
-        job: What it asks for.
-        nodes: All nodes.
-        gpus: Those with GPUs.
-        partitions: All partitions.
-        settings: Those of the cluster, see config.py.
+    `nodes` and `partitions` are all of the cluster, `gpus` the nodes with GPUs; for `settings` see config.py.
     """
     # a profile may leave its default partition out of scripts, and call it what it likes: `omit`
-    names = job.partitions if "partition" in job else [one.name for one in partitions if one.default]
-    by_name = {one.node.name: one for one in gpus}
+    names = job.partitions if "partition" in job else [each.name for each in partitions if each.default]
+    by_name = {gpu_node.node.name: gpu_node for gpu_node in gpus}
     return [
-        _room(_needs(job, one, settings), [node for node in nodes if one.name in node.partitions], by_name)
-        for one in partitions
-        if one.name in names
+        _room(_demand(job, each, settings), [node for node in nodes if each.name in node.partitions], by_name)
+        for each in partitions
+        if each.name in names
     ]
 
 
-def _needs(job: Resources, partition: SlurmPartition, settings: Mapping[str, str]) -> Needs:
+def _demand(job: Resources, partition: SlurmPartition, settings: Mapping[str, str]) -> NodeDemand:
     parameters = settings.get("SelectTypeParameters", "").upper()
     shared_out = "MEMORY" in parameters or "SelectTypeParameters" not in settings
     memory = _memory(job, partition, settings) if shared_out else 0
     several = "MULTIPLE_SHARING_GRES_PJ" in parameters
-    named = tuple(hosts(job.options.get("nodelist", "")))  # SB140 tells what is no list
-    return Needs(job=job, partition=partition, memory=memory, several_gpus=several, named=named)
+    named = tuple(hosts(job.options.get("nodelist", "")))  # SB140 reports what is not a list
+    return NodeDemand(job=job, partition=partition, memory=memory, several_gpus=several, named=named)
 
 
 def _memory(job: Resources, partition: SlurmPartition, settings: Mapping[str, str]) -> int | None:
@@ -109,8 +104,8 @@ def _memory(job: Resources, partition: SlurmPartition, settings: Mapping[str, st
     return each * job.cpus_on_node if each else node
 
 
-def _room(needs: Needs, nodes: Sequence[SlurmNode], gpus: Mapping[str, GpuNode]) -> Room:
-    job, named = needs.job, needs.named
+def _room(demand: NodeDemand, nodes: Sequence[SlurmNode], gpus: Mapping[str, GpuNode]) -> Availability:
+    job, named = demand.job, demand.named
     wanted = max(job.nodes, len(named))
     excluded = {*hosts(job.options.get("exclude", ""))}
     free: list[str] = []
@@ -118,13 +113,12 @@ def _room(needs: Needs, nodes: Sequence[SlurmNode], gpus: Mapping[str, GpuNode])
     for node in nodes:
         if node.name in excluded or (len(named) == wanted and node.name not in named):
             continue
-        found = gpus.get(node.name)
-        lack = next(_lacks(needs, node, found.gpus if found else ()), "")
+        lack = next(_lacks(demand, node, gpus[node.name].gpus if node.name in gpus else ()), "")
         (lacking.setdefault(lack, []) if lack else free).append(node.name)
     if not set(named) <= set(free):  # it needs each of them
         free = [name for name in free if name in named]
-    return Room(
-        partition=needs.partition.name,
+    return Availability(
+        partition=demand.partition.name,
         wanted=wanted,
         nodes=tuple(free),
         lacking={what: tuple(names) for what, names in lacking.items()},
@@ -132,9 +126,9 @@ def _room(needs: Needs, nodes: Sequence[SlurmNode], gpus: Mapping[str, GpuNode])
     )
 
 
-def _lacks(needs: Needs, node: SlurmNode, gpus: Sequence[Gpu]) -> Iterator[str]:
-    """What a node lacks, the gravest first."""
-    job, state = needs.job, needs.partition.state
+def _lacks(demand: NodeDemand, node: SlurmNode, gpus: Sequence[Gpu]) -> Iterator[str]:
+    """Yield what a node lacks, the gravest first."""
+    job, state = demand.job, demand.partition.state
     if state != "up":
         yield f"the partition is {state}"
     closed = unavailable(node)
@@ -142,46 +136,48 @@ def _lacks(needs: Needs, node: SlurmNode, gpus: Sequence[Gpu]) -> Iterator[str]:
         yield closed
     if not _has_features(job.options.get("constraint", ""), node):
         yield f"not --constraint={job.options['constraint']}"
-    if needs.alone and node.cpus_used:
+    if demand.alone and node.cpus_used:
         yield "used by other jobs"
-    yield from _lacks_gres(needs, node, gpus)
-    yield from _lacks_cpus(needs, node)
+    yield from _lacks_gres(demand, node, gpus)
+    yield from _lacks_cpus(demand, node)
 
 
-def _lacks_gres(needs: Needs, node: SlurmNode, gpus: Sequence[Gpu]) -> Iterator[str]:
-    job = needs.job
+def _lacks_gres(demand: NodeDemand, node: SlurmNode, gpus: Sequence[Gpu]) -> Iterator[str]:
+    job = demand.job
     for kind, count in job.gpus_on_node:
         if sum(gpu.free and kind in ("", gpu.type) for gpu in gpus) < count:
             yield f"fewer than {counted(count, 'free GPU')}" + f" of type {kind}" * bool(kind)
     for name, kind, count in job.gres:
         if name == "shard" and count:
             spare = [gpu.shards_free for gpu in gpus if kind in ("", gpu.type)]
-            if (sum(spare) if needs.several_gpus else max(spare, default=0)) < count:
-                where = "" if needs.several_gpus else " on one GPU"
+            if (sum(spare) if demand.several_gpus else max(spare, default=0)) < count:
+                where = "" if demand.several_gpus else " on one GPU"
                 yield f"fewer than {counted(count, 'free shard')}{where}"
         elif name != "gpu" and _spare(node, name, kind) < count:
             yield f"fewer than {count} free {name}"
 
 
-def _lacks_cpus(needs: Needs, node: SlurmNode) -> Iterator[str]:
-    """CPUs, which are given in whole cores, and memory."""
-    tasks, threads = needs.job.tasks_per_node, node.threads_per_core or 1
-    cpus = -(-needs.job.cpus_on_node // tasks // threads) * threads * tasks
+def _lacks_cpus(demand: NodeDemand, node: SlurmNode) -> Iterator[str]:
+    """Yield CPUs, which are given in whole cores, and memory that a node lacks."""
+    tasks, threads = demand.job.tasks_per_node, node.threads_per_core or 1
+    cpus = -(-demand.job.cpus_on_node // tasks // threads) * threads * tasks
     if node.cpus_usable - node.cpus_used < cpus:
         yield f"fewer than {counted(cpus, 'free CPU')}"
     memory = node.memory - node.memory_reserved
-    wanted = memory if needs.memory is None else needs.memory
+    wanted = memory if demand.memory is None else demand.memory
     if memory - node.memory_used < wanted:
         yield f"less than {Memory(wanted)} of free memory"
 
 
 def _spare(node: SlurmNode, name: str, kind: str) -> int:
-    """How much of another generic resource is free; any amount where nobody counts."""
-    here = [one for one in node.gres if one.name == name and kind in ("", one.type)]
-    if any(not one.consumed for one in here):
+    """Return how much of another generic resource is free; any amount where Slurm does not count it."""
+    here, used = (
+        [gres for gres in several if gres.name == name and kind in ("", gres.type)]
+        for several in (node.gres, node.gres_used)
+    )
+    if any(not gres.consumed for gres in here):
         return 1 << 62
-    used = [one for one in node.gres_used if one.name == name and kind in ("", one.type)]
-    return sum(one.count for one in here) - sum(one.count for one in used)
+    return sum(gres.count for gres in here) - sum(gres.count for gres in used)
 
 
 def _has_features(text: str, node: SlurmNode) -> bool:
@@ -194,7 +190,7 @@ def _has_features(text: str, node: SlurmNode) -> bool:
 
 
 def _not_seen(job: Resources) -> Iterator[str]:
-    """The options that may hold a job back and are not looked at."""
+    """Yield the options that may hold a job back and are not checked."""
     for option in ("licenses", "switches", "tmp", "begin", "dependency"):
         if option in job:
             yield f"--{option}"

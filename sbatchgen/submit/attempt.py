@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sbatchgen.errors import SbatchgenError, SlurmError
-from sbatchgen.slurm import command, values
+from sbatchgen.slurm import client, values
 from sbatchgen.slurm.config import config
-from sbatchgen.slurm.queue import find
-from sbatchgen.slurm.submission import key_of
+from sbatchgen.slurm.queue import find_job
+from sbatchgen.slurm.submission_key import key_of
 
 SUBMIT_TIMEOUT_S = 180.0  # sbatch itself tries again for two minutes while the job queue is full
 RETRY_S = 120.0  # how long to try again while the controller is down
@@ -56,7 +56,7 @@ class Accepted:
 def ask(
     sbatch: tuple[str, ...],
     environment: Mapping[str, str],
-    refused: Callable[[command.Output], SbatchgenError],
+    refused: Callable[[client.Output], SbatchgenError],
     note: Note,
     *,
     arguments: tuple[str, ...] = (),
@@ -66,7 +66,7 @@ def ask(
     """Run sbatch, until it is certain that there is one job of the script, or none.
 
     Args:
-        sbatch: The command; its last word is the script, in a folder of its own: see `slurm.submission`.
+        sbatch: The command; its last word is the script, in a folder of its own: see `slurm.submission_key`.
         environment: What sbatch sees.
         refused: The error for an answer of sbatch that refuses the job.
         note: Tells the user why this takes long.
@@ -81,7 +81,7 @@ def ask(
     until, pause = time.monotonic() + RETRY_S, 1.0
     while True:
         before, started = _boot_time(environment, clusters), time.time()
-        answer = command.run(
+        answer = client.run(
             (*sbatch, *arguments), environment, timeout=SUBMIT_TIMEOUT_S, elsewhere=ELSEWHERE, keep_open=lock
         )
         if accepted := _accepted(answer):
@@ -100,7 +100,7 @@ def ask(
         pause = min(LONGEST_PAUSE_S, 2 * pause)
 
 
-def _accepted(answer: command.Output) -> Accepted | None:
+def _accepted(answer: client.Output) -> Accepted | None:
     """The job's id. sbatch waits for the job where the script says --wait, and ends with its exit status."""
     match = _ACCEPTED.search(answer.out)
     if not match:
@@ -109,7 +109,7 @@ def _accepted(answer: command.Output) -> Accepted | None:
     return Accepted(match[1], match[2] or "", says)
 
 
-def _is_lost(answer: command.Output) -> bool:
+def _is_lost(answer: client.Output) -> bool:
     """Whether the request may have been read; so it may where sbatch was killed, or says nothing."""
     if _LOST.search(answer.err):
         return True
@@ -117,7 +117,7 @@ def _is_lost(answer: command.Output) -> bool:
 
 
 def _search(
-    answer: command.Output,
+    answer: client.Output,
     key: str,
     environment: Mapping[str, str],
     before: datetime | None,
@@ -136,7 +136,7 @@ def _search(
                 environment, clusters
             )  # before squeue is asked: that one then answers for this start
             for cluster in clusters.split(","):
-                if job := find(key, environment, cluster=cluster):
+                if job := find_job(key, environment, cluster=cluster):
                     return Accepted(str(job.job), cluster, "")
             if before and boot and boot != before and boot.timestamp() > started:
                 return None

@@ -39,7 +39,7 @@ def completion(run: RunState) -> str:
         return ""
     found, sweeps = [], False
     for job in filter(lambda one: one.id, jobs):
-        kept = record.read(record.path(run.run.folder, job.id))
+        kept = record.read_record(run.run.folder, job.id)
         tasks = indices(kept.array) if kept and kept.one_training else None
         found += [f"{job.id}_{task}" for one in tasks for task in one] if tasks else [job.id]
         sweeps |= kept is not None and kept.command[1:2] == ("sweep",)

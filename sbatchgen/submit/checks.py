@@ -59,7 +59,7 @@ def _start(
     ):
         return None, []
     package = folder / code.filled(environment) if code else bundled("code")
-    return start.look(plan, run_dir, package, ShellPath(plan.resume).filled(environment))
+    return start.inspect_run_folder(plan, run_dir, package, ShellPath(plan.resume).filled(environment))
 
 
 def has_known_name(run_dir: ShellPath) -> bool:

@@ -13,10 +13,10 @@ from sbatchgen import files
 from sbatchgen.runs import process, scripts
 from sbatchgen.runs import record as records
 from sbatchgen.runs.index import Index
-from sbatchgen.runs.log import Tail
+from sbatchgen.runs.job_log import Tail
 from sbatchgen.runs.record import Record
-from sbatchgen.slurm.command import status_in_shell, submit_environment
-from sbatchgen.slurm.submission import new_key
+from sbatchgen.slurm.client import status_in_shell, submit_environment
+from sbatchgen.slurm.submission_key import new_key
 from sbatchgen.submit.attempt import Note
 from sbatchgen.submit.sbatch import begin, noted, reserved
 from sbatchgen.submit.submission import Submission

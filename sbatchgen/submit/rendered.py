@@ -22,8 +22,8 @@ from sbatchgen.render.trace import trace_request
 from sbatchgen.review import review
 from sbatchgen.rules.judge import check
 from sbatchgen.runs import record, scripts, start
-from sbatchgen.runs.record import Code, Record, Value
-from sbatchgen.runs.snapshot import Snapshot, find
+from sbatchgen.runs.record import Code, PlanValue, Record
+from sbatchgen.runs.snapshot import Snapshot, find_code
 from sbatchgen.sbatch.reader import read
 from sbatchgen.slurm.refusal import asked_by
 from sbatchgen.submit.checks import check_here, has_known_name
@@ -153,7 +153,7 @@ def _snapshot(
     package = bundled("code") if launch.uses_code(plan) and not plan.profile.paths.code else None
     chdir = plan.options.chdir
     working = folder / chdir.filled(environment) if chdir and not chdir.unset(environment) else folder
-    found = find(working, run_dir / f"code-{secrets.token_hex(4)}", named, package)
+    found = find_code(working, run_dir / f"code-{secrets.token_hex(4)}", named, package)
     try:
         Text.parse(str(found.folder))
     except ValueError as error:
@@ -177,7 +177,7 @@ def _about(request: Request, folder: Path) -> Record:
     """The record of a job, as far as it is known before the job is submitted."""
     plan = request.plan
     values = (
-        Value(name=one.name, value=one.said.value, by=one.said.by, at=one.said.at)
+        PlanValue(name=one.name, value=one.said.value, by=one.said.by, at=one.said.at)
         for one in explanations(request)
     )
     return Record(

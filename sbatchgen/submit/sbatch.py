@@ -21,10 +21,10 @@ from sbatchgen.runs import index as run_index
 from sbatchgen.runs import record as records
 from sbatchgen.runs.index import Index
 from sbatchgen.runs.record import Record, run_name
-from sbatchgen.slurm import command
-from sbatchgen.slurm.queue import find
-from sbatchgen.slurm.refusal import Answer, Asked, Refusal, refusals, understand
-from sbatchgen.slurm.submission import folder_name, new_key
+from sbatchgen.slurm import client
+from sbatchgen.slurm.queue import find_job
+from sbatchgen.slurm.refusal import Answer, OptionSource, Refusal, refusals, understand
+from sbatchgen.slurm.submission_key import folder_name, new_key
 from sbatchgen.submit.attempt import ELSEWHERE, Accepted, LostError, Note, ask
 from sbatchgen.submit.submission import Submission
 
@@ -76,7 +76,7 @@ def reserved(
     make_log_folders(submission, note)
     folder.make(run_dir)
     about = submission.about
-    about = replace(about, code=about.code or code.look(Path(about.folder)))
+    about = replace(about, code=about.code or code.describe(Path(about.folder)))
     with folder.only_owner_writes(), folder.locked(run_dir, note) as lock:
         if pending := records.submitting(run_dir):
             _settle(run_dir, pending, environment)
@@ -88,7 +88,7 @@ def reserved(
 def _settle(run_dir: Path, pending: Record, environment: Mapping[str, str]) -> None:
     """Give the job of a command that was killed its record, if Slurm has accepted the job."""
     for cluster in pending.cluster.split(","):
-        if job := find(pending.key, environment, cluster=cluster):
+        if job := find_job(pending.key, environment, cluster=cluster):
             records.keep(run_dir, replace(pending, job=str(job.job), cluster=cluster))
             return
     records.drop(run_dir)
@@ -123,7 +123,7 @@ def submit(
         SlurmError: Slurm refused, or can't be asked.
         OSError: The run folder can't be written.
     """
-    env, leaks = (dict(environment), []) if keep_env else command.submit_environment(environment)
+    env, leaks = (dict(environment), []) if keep_env else client.submit_environment(environment)
     if leaks:
         note(f"note: removed from the environment of sbatch, would change the job: {', '.join(leaks)}")
     run_dir = submission.run_dir
@@ -169,7 +169,7 @@ def _copied(submission: Submission) -> Iterator[None]:
     if snapshot is None or snapshot.place.exists():
         yield
         return
-    snapshot.take()
+    snapshot.copy()
     try:
         yield
     except (LostError, KeyboardInterrupt):  # there may be a job
@@ -218,7 +218,7 @@ def _entered(index: Index | None, key: str, run_dir: Path, note: Note) -> Iterat
         raise
 
 
-def refusal(asked: Mapping[str, Asked], answer: command.Output) -> SbatchgenError:
+def refusal(asked: Mapping[str, OptionSource], answer: client.Output) -> SbatchgenError:
     """The error for an answer of sbatch that refuses a job with these options."""
     if answer.status is None:
         return SlurmError.of(answer.failure, fix="try again later")
@@ -227,13 +227,15 @@ def refusal(asked: Mapping[str, Asked], answer: command.Output) -> SbatchgenErro
     return kind(one.problem for one in refusals(answer.status, answer.err or answer.out, asked))
 
 
-def ask_slurm(script: bytes, name: str, asked: Mapping[str, Asked], environment: Mapping[str, str]) -> Answer:
+def ask_slurm(
+    script: bytes, name: str, asked: Mapping[str, OptionSource], environment: Mapping[str, str]
+) -> Answer:
     """What the live Slurm says of a script: `sbatch --test-only`, which uses up a job id."""
-    env, _ = command.submit_environment(environment)
+    env, _ = client.submit_environment(environment)
     try:
         with _private(script, name, new_key()) as file:
             words = ["sbatch", "--test-only", str(file)]
-            answer = command.run(words, env, timeout=TEST_TIMEOUT_S, elsewhere=ELSEWHERE)
+            answer = client.run(words, env, timeout=TEST_TIMEOUT_S, elsewhere=ELSEWHERE)
         if answer.status is None:
             raise SlurmError.of(answer.failure, fix="try again later")
     except SlurmError as error:

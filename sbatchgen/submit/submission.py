@@ -11,7 +11,7 @@ from sbatchgen.review.review import Review
 from sbatchgen.runs.record import Record
 from sbatchgen.runs.snapshot import Snapshot
 from sbatchgen.sbatch.reader import Script
-from sbatchgen.slurm.refusal import Asked
+from sbatchgen.slurm.refusal import OptionSource
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Submission:
 
     script: bytes
     name: str
-    asked: Mapping[str, Asked]
+    asked: Mapping[str, OptionSource]
     log_folders: tuple[Path, ...]
     run_dir: Path | None
     local: bool

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from sbatchgen import table as tables
 from sbatchgen.errors import Problem, SbatchgenError
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.document import read
@@ -181,19 +182,13 @@ def _errors(found: Sequence[Finding]) -> tuple[Problem, ...]:
 
 def table(tried: Sequence[Trial]) -> str:
     """What was tried, a line for each profile, runtime and partition, and for each job of the pack."""
-    wide = {mode: max(len(mode), 7) for mode in MODES}
     rows: dict[tuple[str, str, str], dict[str, str]] = {}
-    lines = [
-        f"{'profile':<16} {'runtime':<10} {'partition':<12} {' '.join(f'{m:<{wide[m]}}' for m in MODES)}"
-    ]
     others = []
     for one in tried:
         shown = "-" if one.outcome == "unfit" else one.outcome
         if one.job in MODES:
             rows.setdefault((one.profile, one.runtime, one.partition), {})[one.job] = shown
         elif one.job != ITSELF or one.outcome != "ok":
-            others.append(f"{one.profile:<16} {one.job}: {shown}")
-    for (profile, runtime, partition), modes in rows.items():
-        cells = " ".join(f"{modes.get(mode, ''):<{wide[mode]}}" for mode in MODES)
-        lines.append(f"{profile:<16} {runtime:<10} {partition:<12} {cells}")
-    return "".join(f"{line.rstrip()}\n" for line in [*lines, *others])
+            others.append((one.profile, f"{one.job}: {shown}"))
+    lines = [(*place, *(modes.get(mode, "") for mode in MODES)) for place, modes in rows.items()]
+    return tables.table([("profile", "runtime", "partition", *MODES), *lines]) + tables.table(others)

@@ -139,15 +139,15 @@ def test_packages_are_looked_for_only_where_a_name_is_found_nowhere_else() -> No
 
 def test_a_pack_is_tried_as_a_folder_and_installed(package: Path, installed: Path, command: Command) -> None:
     table = """\
-profile          runtime    partition    cpu     single  dataparallel ddp
-example          conda      gpu          ok      ok      ok           ok
-example          conda      cpu          ok      -       -            -
-example          venv       gpu          ok      ok      ok           ok
-example          venv       cpu          ok      -       -            -
+profile  runtime  partition  cpu  single  dataparallel  ddp
+example  conda    gpu        ok   ok      ok            ok
+example  conda    cpu        ok   -       -             -
+example  venv     gpu        ok   ok      ok            ok
+example  venv     cpu        ok   -       -             -
 """
     for name, jobs in ((str(package / "example_site"), package / "example_site"), ("example", installed)):
         result = command("profile", "test", name, "--set", "options.account=abc")
-        assert result.out == table + f"example          {jobs}/jobs/train.yaml: ok\n"
+        assert result.out == table + f"example  {jobs}/jobs/train.yaml: ok\n"
         assert result.status == 0, result.err
 
 
@@ -161,9 +161,9 @@ def test_a_problem_of_a_pack_is_reported_once(package: Path, folder: Path, comma
         (folder / "pack" / kind / name).write_text(text)
     result = command("profile", "test", "pack")
     assert result.status == 3
-    assert "a                venv       gpu          error   error   error        error\n" in result.out
-    assert "b                profile: error\n" in result.out
-    assert f"a                {folder}/pack/jobs/wrong.yaml: error\n" in result.out
+    assert "a        venv     gpu        error  error   error         error\n" in result.out
+    assert "b  profile: error\n" in result.out
+    assert f"a  {folder}/pack/jobs/wrong.yaml: error\n" in result.out
     assert result.err.count("no template 'none.sh.j2'") == 1
     assert "more: " in result.err
     assert "'many' is not a whole number" in result.err
@@ -193,11 +193,11 @@ def test_a_real_slurm_accepts_the_jobs_of_a_pack(
     (pack / "profiles/example.yaml").write_text(PROFILE.replace("template: site.sh.j2\n", ""))
     result = command("profile", "test", "pack", "--live")
     assert result.status == 0, result.err
-    assert "example          conda      gpu          ok      ok      ok           ok\n" in result.out
+    assert "example  conda    gpu        ok   ok      ok            ok\n" in result.out
 
     moved = PROFILE.replace("template: site.sh.j2\n", "").replace("  gpu:", "  gone:")
     (pack / "profiles/example.yaml").write_text(moved.replace("partition: gpu", "partition: gone"))
     result = command("profile", "test", "pack", "--live")
     assert result.status == 5
-    assert "example          conda      gone         refused refused refused      refused\n" in result.out
+    assert "example  conda    gone       refused  refused  refused       refused\n" in result.out
     assert "partition" in result.err

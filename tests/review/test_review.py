@@ -21,7 +21,7 @@ from sbatchgen.quoting import visible
 from sbatchgen.review.review import Review, elements, of_plan, of_script
 from sbatchgen.review.screen import as_text, rows
 from sbatchgen.rules.judge import check
-from sbatchgen.runs import scripts
+from sbatchgen.runs import record, scripts
 from sbatchgen.units import Duration, Memory, Text
 from tests.cluster.slurm import Cluster
 from tests.conftest import REPOSITORY, Command
@@ -295,10 +295,11 @@ def test_a_dumb_terminal_gets_plain_text(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_script_is_kept_under_its_jobs_name_and_compared(tmp_path: Path) -> None:
     assert scripts.last(tmp_path) is None
     assert scripts.last(tmp_path / "nothing") is None
-    scripts.keep(tmp_path, "7", b"#!/bin/bash\n# sbatchgen 0.0.9 (abc): sbatchgen render x\necho 1\n")
-    os.utime(tmp_path / "job-7.slurm", (1_000_000, 1_000_000))
-    scripts.keep(tmp_path, "12", b"#!/bin/bash\n# sbatchgen 0.0.9 (abc): sbatchgen render x\necho 2\n")
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["job-12.slurm", "job-7.slurm"]
+    for job, submitted, says in (("7", 5.0, b"echo 1"), ("12", 6.0, b"echo 2")):
+        text = b"#!/bin/bash\n# sbatchgen 0.0.9 (abc): sbatchgen render x\n" + says + b"\n"
+        assert scripts.keep(tmp_path, job, text).name == f"job-{job}.slurm"
+        about = record.Record(shared=False, name="x", job=job, submitted=submitted, folder="/")
+        record.keep(tmp_path, about)
     newest = scripts.last(tmp_path)
     assert newest is not None
     assert (newest.job, newest.file.name) == ("12", "job-12.slurm")
@@ -366,7 +367,7 @@ def test_slurm_is_asked_only_where_there_is_one_and_the_job_is_sound(
     monkeypatch.setenv("PATH", str(folder))
     result = command("review", "ddp", "--test-only")
     assert result.status == 2
-    assert "profile 'local' has none" in result.err
+    assert "profile 'local' has no Slurm" in result.err
     result = command("review", "ddp", "--profile", "torchrun", "--test-only")
     assert result.status == 5
     assert "there is no sbatch here" in result.out

@@ -213,7 +213,7 @@ def test_without_an_answer_of_slurm_the_log_is_read(folder: Path, programs: Path
     assert command("status").status == 0
     fakes.failing(programs, "squeue", "slurm_load_jobs error: Unable to contact slurm controller")
     shown = command("diagnose", "ddp")
-    assert "most likely: somebody has cancelled it\n" in shown.out
+    assert "most likely: it was cancelled\n" in shown.out
     assert "warning: Slurm's controller does not answer" in shown.err
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.runs import log
-from sbatchgen.runs.log import Tail, find
+from sbatchgen.runs import job_log
+from sbatchgen.runs.job_log import Tail, find_logs
 from sbatchgen.runs.record import Record
 
 
@@ -30,7 +30,7 @@ def record(pattern: str, **more: str) -> Record:
 def test_the_names_that_slurm_gives(tmp_path: Path, pattern: str, files: list[str], found: list[str]) -> None:
     for name in files:
         (tmp_path / name).touch()
-    assert sorted(path.name for path in find(record(f"{tmp_path}/{pattern}"))) == sorted(found)
+    assert sorted(path.name for path in find_logs(record(f"{tmp_path}/{pattern}"))) == sorted(found)
 
 
 def test_the_logs_of_an_array(tmp_path: Path) -> None:
@@ -38,10 +38,10 @@ def test_the_logs_of_an_array(tmp_path: Path) -> None:
         (tmp_path / f"x-4711_{task}.out").touch()
         (tmp_path / f"y-{4711 + task}.out").touch()
     array = record(f"{tmp_path}/x-%A_%a.out", array="1-10")
-    assert len(find(array)) == 3
-    assert [path.name for path in find(array, "2")] == ["x-4711_2.out"]
-    assert len(find(record(f"{tmp_path}/y-%j.out", array="1-10"))) == 3  # each task has an id of its own
-    assert find(record("")) == []
+    assert len(find_logs(array)) == 3
+    assert [path.name for path in find_logs(array, "2")] == ["x-4711_2.out"]
+    assert len(find_logs(record(f"{tmp_path}/y-%j.out", array="1-10"))) == 3  # each task has an id of its own
+    assert find_logs(record("")) == []
 
 
 def test_a_log_is_read_as_it_grows(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_log_is_read_as_it_grows(tmp_path: Path) -> None:
     "text", [b"", b"\n", b"a", b"a\n", b"a\nb", b"a\nb\n", b"\n\n\n", b"a\n\nb\n\n", b"1\n2\n3\n4\n5\n"]
 )
 def test_the_last_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, piece: int) -> None:
-    monkeypatch.setattr(log, "PIECE", piece)
+    monkeypatch.setattr(job_log, "PIECE", piece)
     path = tmp_path / "log"
     path.write_bytes(text)
     for lines in range(7):
@@ -80,9 +80,9 @@ def test_the_last_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: b
 def test_a_big_log_is_read_from_its_end_with_true_line_numbers(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"x" * 99 + b"\n" + b"a line of forty characters in all, yes\n" * 200_000 + b"last\n")
-    lines = [*log.end(path)]
+    lines = [*job_log.last_lines(path)]
     assert lines[-1] == (200_002, "last")
     assert len(lines) < 60_000
     with path.open("r+b") as file:
         file.truncate(4 << 30)  # of zeros, which take no place
-    assert {number for number, _ in log.end(path)} == {0}
+    assert {number for number, _ in job_log.last_lines(path)} == {0}

@@ -18,7 +18,7 @@ import pytest
 
 from sbatchgen.runs import record
 from sbatchgen.runs.index import Index, place
-from sbatchgen.runs.record import Code, Process, Record, Value
+from sbatchgen.runs.record import Code, PlanValue, Process, Record
 from tests.conftest import Command
 from tests.slurm import fakes
 
@@ -47,7 +47,7 @@ def evil(run_dir: Path, **change: object) -> Record:
     made = Record(
         key="c0ffee", run="evil", shared=False, name=EVIL, job="4711", cluster=EVIL, submitted=1.0, folder=BYTES,
         command=(EVIL, BYTES, EVIL), script=BYTES, log=f"{run_dir}/{BYTES}-%j.out", array=BYTES, profile=EVIL,
-        values=(Value(name=EVIL, value=EVIL, by=EVIL, at=EVIL),),
+        values=(PlanValue(name=EVIL, value=EVIL, by=EVIL, at=EVIL),),
         code=Code(folder=EVIL, commit=EVIL, snapshot=EVIL), process=Process(pid=1, born=1, host=EVIL, boot=EVIL),
     )  # fmt: skip
     return replace(made, **change)  # type: ignore[arg-type]
@@ -112,9 +112,9 @@ def test_times_that_no_clock_shows_are_no_records(folder: Path, submitted: str) 
     text = json.dumps({"format": 1, **asdict(evil(folder))})
     file = folder / "job-1.json"
     file.write_text(text)
-    assert record.read(file)
+    assert record.read_record(folder, "1")
     file.write_text(text.replace('"submitted": 1.0', f'"submitted": {submitted}'))
-    assert record.read(file) is None
+    assert record.read_record(folder, "1") is None
 
 
 def on_terminal(*arguments: str) -> bytes:

@@ -15,7 +15,17 @@ import pytest
 from sbatchgen.runs import code
 from sbatchgen.runs.index import scan
 from sbatchgen.runs.progress import Progress, read_progress
-from sbatchgen.runs.record import Code, Process, Record, Value, begin, keep, read, records, submitting
+from sbatchgen.runs.record import (
+    Code,
+    PlanValue,
+    Process,
+    Record,
+    begin,
+    keep,
+    read_record,
+    records,
+    submitting,
+)
 
 WHOLE = Record(
     key="ab12",
@@ -31,7 +41,7 @@ WHOLE = Record(
     array="1-9%2",
     profile="msu",
     version="0.1.0",
-    values=(Value(name="--time", value="1:00:00", by="job", at="job.yaml:3"),),
+    values=(PlanValue(name="--time", value="1:00:00", by="job", at="job.yaml:3"),),
     code=Code(folder="/home/ann/work", commit="c0ffee", dirty=True),
     process=Process(pid=7, born=9, host="vm", boot="x"),
 )
@@ -43,7 +53,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     keep(tmp_path, WHOLE)
     assert [file.name for file in tmp_path.iterdir()] == ["job-4711.json"]
     assert stat.S_IMODE((tmp_path / "job-4711.json").stat().st_mode) == 0o600
-    assert read(tmp_path / "job-4711.json") == WHOLE
+    assert read_record(tmp_path, "4711") == WHOLE
     least = Record(
         key="0c", run="r", shared=False, name="r", job="1", submitted=1.0, folder="/", version="0.1.0"
     )
@@ -64,16 +74,16 @@ def test_what_is_not_a_record_is_none(tmp_path: Path, change: dict[str, Any]) ->
     file = tmp_path / "job-4711.json"
     data = json.loads(file.read_text())
     file.write_text(json.dumps({**data, "later": "unknown"}))
-    assert read(file) == WHOLE  # a later version may add to it
+    assert read_record(tmp_path, "4711") == WHOLE  # a later version may add to it
     file.write_text(json.dumps({**data, **change}))
-    assert read(file) is None
+    assert read_record(tmp_path, "4711") is None
 
 
 @pytest.mark.parametrize("text", ["", "[]", "null", "[" * 10_000, "{", "\udc00", '"x"', "{}"])
 def test_other_files_are_none(tmp_path: Path, text: str) -> None:
     file = tmp_path / "job-1.json"
     file.write_bytes(text.encode("utf-8", "surrogatepass"))
-    assert read(file) is None
+    assert read_record(tmp_path, "1") is None
     os.mkfifo(tmp_path / "job-2.json")
     (tmp_path / "job-3.json").mkdir()
     (tmp_path / "job-4.json").symlink_to("job-4.json")
@@ -94,8 +104,8 @@ def test_runs_are_found_in_folders(tmp_path: Path) -> None:
 
 
 def test_what_git_says_of_the_code(tmp_path: Path) -> None:
-    assert code.look(tmp_path) == Code(folder=str(tmp_path))
-    assert code.look(tmp_path / "nothing") == Code(folder=str(tmp_path / "nothing"))
+    assert code.describe(tmp_path) == Code(folder=str(tmp_path))
+    assert code.describe(tmp_path / "nothing") == Code(folder=str(tmp_path / "nothing"))
 
     def git(*arguments: str) -> str:
         author = ("-c", "user.name=a", "-c", "user.email=a@b")
@@ -105,16 +115,16 @@ def test_what_git_says_of_the_code(tmp_path: Path) -> None:
         return done.stdout.strip()
 
     git("init", "--quiet")
-    assert code.look(tmp_path) == Code(folder=str(tmp_path))  # no commit yet
+    assert code.describe(tmp_path) == Code(folder=str(tmp_path))  # no commit yet
     (tmp_path / "train.py").write_text("1\n")
     git("add", "train.py")
     git("commit", "--quiet", "--message", "1")
     (tmp_path / "new.txt").write_text("not of git\n")
     (tmp_path / "below").mkdir()
     clean = Code(folder=str(tmp_path), commit=git("rev-parse", "HEAD"))
-    assert code.look(tmp_path / "below") == clean
+    assert code.describe(tmp_path / "below") == clean
     (tmp_path / "train.py").write_text("2\n")
-    assert code.look(tmp_path) == replace(clean, dirty=True)
+    assert code.describe(tmp_path) == replace(clean, dirty=True)
 
 
 def write(folder: Path, status: dict[str, Any], *events: dict[str, Any] | str) -> None:

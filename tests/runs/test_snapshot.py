@@ -45,8 +45,8 @@ def repository(folder: Path) -> Path:
 
 def taken(root: Path, *named: str, inside: str = "work") -> Snapshot:
     (root.parent / "run").mkdir(exist_ok=True)
-    found = snapshot.find(root / inside, root.parent / "run/code-1", named, None)
-    found.take()
+    found = snapshot.find_code(root / inside, root.parent / "run/code-1", named, None)
+    found.copy()
     return found
 
 
@@ -102,7 +102,7 @@ def test_modes_are_those_of_the_files_and_no_wider_than_the_umask(
     (repository.parent / "run").mkdir(mode=0o755)
     before = os.umask(umask)
     try:
-        snapshot.find(repository / "work", repository.parent / "run/code-1", (), package).take()
+        snapshot.find_code(repository / "work", repository.parent / "run/code-1", (), package).copy()
     finally:
         os.umask(before)
     place = repository.parent / "run/code-1"
@@ -152,10 +152,10 @@ def test_submodules_are_copied_and_other_repositories_are_told(repository: Path)
 
 def test_what_changes_after_the_review_is_not_submitted(repository: Path) -> None:
     (repository.parent / "run").mkdir()
-    found = snapshot.find(repository, repository.parent / "run/code-1", (), None)
+    found = snapshot.find_code(repository, repository.parent / "run/code-1", (), None)
     put(repository / "run.sh", "#!/bin/sh\nother\n")
     with pytest.raises(DocumentError, match="was changed after the review"):
-        found.take()
+        found.copy()
     assert list((repository.parent / "run").iterdir()) == []
 
 

@@ -18,7 +18,7 @@ from sbatchgen.runs import status
 from sbatchgen.runs.index import Index, RunJob, place
 from sbatchgen.runs.record import Record, keep
 from sbatchgen.runs.status import RunState
-from sbatchgen.slurm.queue import JobInQueue, queue
+from sbatchgen.slurm.queue import SlurmJob, queue
 from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster
 from tests.conftest import Command
@@ -343,13 +343,13 @@ def test_ten_thousand_runs_are_one_question(
         index.accepted(key, str(number))
     asked: list[int] = []
 
-    def ask(environment: Mapping[str, str], *, cluster: str) -> list[JobInQueue]:
+    def ask(environment: Mapping[str, str], *, cluster: str) -> list[SlurmJob]:
         asked.append(1)
         return queue(environment, cluster=cluster)
 
     monkeypatch.setattr(status, "queue", ask)
-    states, problems = status.look(index, os.environ, index.runs())
-    status.look(index, os.environ, index.runs()[100:])
+    states, problems = status.run_states(index, os.environ, index.runs())
+    status.run_states(index, os.environ, index.runs()[100:])
     assert (len(asked), problems) == (1, [])
     assert [one.last.state for one in states if one.last] == ["RUNNING"] * 100 + [""] * 200
 

@@ -17,7 +17,7 @@ from sbatchgen.plan.sweep import parts
 from sbatchgen.review.review import of_script
 from sbatchgen.runs.record import Record
 from sbatchgen.sbatch.array import indices
-from sbatchgen.slurm.command import Output
+from sbatchgen.slurm.client import Output
 from sbatchgen.submit import sbatch
 from sbatchgen.submit.attempt import Accepted
 from sbatchgen.submit.sbatch import SubmittedRun, TooManyJobsError
@@ -158,7 +158,7 @@ def test_the_table_of_a_sweep_starts_with_the_best_point(site: Site) -> None:
         (("--param", "value=1", "--file", "p.csv"), "give the points by --param"),
         ((), "give the points by --param"),
         (("--param", "value=1", "--array", "0-3"), "a sweep makes its own array"),
-        (("--param", "value=1", "--profile", "local"), "profile 'local' has none"),
+        (("--param", "value=1", "--profile", "local"), "profile 'local' has no Slurm"),
         (("--file", "missing.csv"), "can't read missing.csv"),
     ],
 )

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.errors import SlurmError
-from sbatchgen.slurm import command
-from sbatchgen.slurm.accounting import JobInAccounting, JobUsage, accounting, usage
+from sbatchgen.slurm import client
+from sbatchgen.slurm.accounting import JobUsage, accounting, usage
+from sbatchgen.slurm.queue import SlurmJob
 from tests.cluster.slurm import Cluster
 from tests.conftest import FIXTURES
 from tests.slurm import fakes
@@ -39,7 +40,7 @@ def keys(jobs: Iterable[object]) -> dict[str, str]:
     return dict.fromkeys(map(str, jobs), "0a")
 
 
-def told(environment: dict[str, str]) -> list[JobInAccounting]:
+def told(environment: dict[str, str]) -> list[SlurmJob]:
     found = accounting(keys(range(1, 16)), SINCE, environment)
     assert found is not None
     return found
@@ -135,7 +136,7 @@ def test_a_job_of_another_submission_with_the_same_id_does_not_count(
 
 
 def test_a_database_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "QUERY_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(client, "QUERY_TIMEOUT_S", 0.5)
     (tmp_path / "sacct").write_text("#!/bin/sh\nexec sleep 500\n")
     (tmp_path / "sacct").chmod(0o755)
     assert accounting(keys([1]), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) is None

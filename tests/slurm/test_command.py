@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.errors import SlurmError
-from sbatchgen.slurm import command
-from sbatchgen.slurm.command import Output, query, query_environment, status_in_shell, submit_environment
+from sbatchgen.slurm import client
+from sbatchgen.slurm.client import Output, query, query_environment, status_in_shell, submit_environment
 
 
 def program(folder: Path, text: str) -> dict[str, str]:
@@ -49,13 +49,13 @@ def test_an_answer_is_text_whatever_its_bytes(tmp_path: Path) -> None:
     answer = query(
         ["squeue", "-h"], program(tmp_path, r"printf 'a\377b'; printf '\351' >&2; cat; echo $1; exit 3")
     )
-    assert answer == Output("squeue", 3, "a\ufffdb-h\n", "\ufffd", command.QUERY_TIMEOUT_S)
+    assert answer == Output("squeue", 3, "a\ufffdb-h\n", "\ufffd", client.QUERY_TIMEOUT_S)
     assert answer.failure == "squeue ended with exit status 3"
     assert not answer.unreachable
 
 
 def test_a_command_that_does_not_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "QUERY_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(client, "QUERY_TIMEOUT_S", 0.5)
     begun = time.monotonic()
     answer = query(["squeue"], program(tmp_path, "echo first; exec sleep 500"))
     assert time.monotonic() - begun < 400

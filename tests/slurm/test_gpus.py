@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.slurm.gpus import GpuNode, counts, gpu_nodes, of_node, unavailable
+from sbatchgen.slurm.gpu_nodes import GpuNode, counts, gpu_nodes, of_node, unavailable
 from sbatchgen.slurm.node import nodes_in
 from tests.cluster.slurm import Cluster
 from tests.conftest import FIXTURES, Command
@@ -221,7 +221,7 @@ def test_what_makes_no_sense_is_refused(says: Path, command: Command) -> None:
     scontrol(says, f"echo '{LINE.format(gres='(null)', used='', state='IDLE', rest='')}'")
     assert command("gpus").out == command("gpus", "--by-node").out == "no node has GPUs\n"
     for arguments, words in (
-        (("--nodes", "2"), "--nodes is about a job, and none is named"),
+        (("--nodes", "2"), "--nodes is about a job, and no job is named"),
         (("--partition", "gpo"), "did you mean 'gpu'?"),
         (("--for", "single"), "profile 'local' is not of a cluster with Slurm"),
         (("--watch", "1"), "--watch"),

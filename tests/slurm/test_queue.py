@@ -11,8 +11,8 @@ import pytest
 
 from sbatchgen.errors import SlurmError
 from sbatchgen.slurm import values
-from sbatchgen.slurm.queue import JobInQueue, find, queue
-from sbatchgen.slurm.submission import folder_name
+from sbatchgen.slurm.queue import SlurmJob, find_job, queue
+from sbatchgen.slurm.submission_key import folder_name
 from tests.cluster.controller import Controller
 from tests.cluster.slurm import Cluster
 from tests.slurm import fakes
@@ -53,7 +53,7 @@ def submit(controller: Controller, *options: str) -> int:
     return int(controller.run(["sbatch", "--parsable", *options]))
 
 
-def only(environment: dict[str, str], job: int | str) -> JobInQueue:
+def only(environment: dict[str, str], job: int | str) -> SlurmJob:
     (one,) = queue(environment, [job])
     return one
 
@@ -85,11 +85,11 @@ def test_a_path_that_looks_like_something_else(controller: Controller, environme
     job = submit(controller, *asked, str(script))
     other = submit(controller, *asked, "--wrap=true")
     assert [one.job for one in queue(environment, [job, other])] == [job, other]
-    one = find("c0ffee", environment)
+    one = find_job("c0ffee", environment)
     assert one
     assert (one.job, one.state.name) == (job, "PENDING")
     assert one.command == str(script).replace("\udcff", "\ufffd")
-    assert find("c0ff", environment) is None
+    assert find_job("c0ff", environment) is None
 
 
 def test_an_array_that_waits_is_one_record_with_all_its_tasks(
@@ -160,7 +160,7 @@ def test_a_job_that_runs_and_is_requeued(cluster: Cluster, running: dict[str, st
     cluster.run(["scontrol", "requeue", str(job)], check=True)
     cluster.until(lambda: only(running, job).restarts == 1, "a requeued job")
     cluster.until(lambda: only(running, job).state.name == "RUNNING", "a second run")
-    known = find("c0ffee", running)
+    known = find_job("c0ffee", running)
     assert known
     assert known.job == job
     cluster.run(["scontrol", "requeuehold", str(job)], check=True)

@@ -10,7 +10,7 @@ import pytest
 
 from sbatchgen.sbatch.reader import read
 from sbatchgen.slurm.refusal import (
-    Asked,
+    OptionSource,
     Refusal,
     asked_by,
     asked_in,
@@ -152,7 +152,7 @@ def test_an_option_is_shown_with_the_place_where_it_was_written() -> None:
         "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified",
         asked,
     )
-    assert refusal.options == (Asked("account", "abc", "--account"),)
+    assert refusal.options == (OptionSource("account", "abc", "--account"),)
     assert refusal.problem.at == "--account=abc (--account)"
     assert "Slurm said: Invalid account" in refusal.problem.what
 

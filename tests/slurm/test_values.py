@@ -14,13 +14,12 @@ from sbatchgen.discover import facts
 from sbatchgen.discover.cluster import LiveCluster
 from sbatchgen.errors import SbatchgenError
 from sbatchgen.sbatch.array import indices
-from sbatchgen.slurm import accounting, accounts, command, queue
+from sbatchgen.slurm import accounting, accounts, client, queue
 from sbatchgen.slurm.config import array_limits, settings_in
-from sbatchgen.slurm.gpus import counts, gpu_nodes
+from sbatchgen.slurm.gpu_nodes import counts, gpu_nodes
 from sbatchgen.slurm.gres import node_gres
 from sbatchgen.slurm.node import nodes_in
 from sbatchgen.slurm.partition import partitions_in
-from sbatchgen.slurm.slurm_job import common
 from sbatchgen.slurm.values import count, exit_status, limit, seconds, time
 from tests.conftest import FIXTURES
 
@@ -88,7 +87,9 @@ def test_a_number_of_more_digits_than_slurm_has_is_a_missing_one() -> None:
     assert (exit_status(HUGE), exit_status(f"{HUGE}:9")) == ((0, 0), (0, 9))
     assert (count("9" * 18), seconds("2982616-04:14:00")) == (10**18 - 1, 257698037640)
     row = dict.fromkeys(("state", "reason", "start", "end", "node_list"), "N/A")
-    assert common({**row, "id": HUGE, "nodes": "1", "exit_status": "0:0"})["job"] == 0
+    assert (
+        queue.as_job({**row, "id": HUGE, "nodes": "1", "exit_status": "0:0"}, used_s=0, limit_s=None).job == 0
+    )
     assert time("0001-01-01T00:00:00") is None
     (gpus,) = node_gres(f"gpu:4(IDX:0-{HUGE},3)")
     assert gpus.indexes == (3,)
@@ -116,15 +117,15 @@ class Answers:
     def spoilt_row(self, row: Sequence[str]) -> list[str]:
         return [self.spoilt(value) if self.drawn.random() < 0.3 else value for value in row]
 
-    def __call__(self, arguments: Sequence[str], _: Mapping[str, str]) -> command.Output:
+    def __call__(self, arguments: Sequence[str], _: Mapping[str, str]) -> client.Output:
         """As query: rows of squeue, sacct and sacctmgr, and records of jobs."""
         if arguments[0] == "scontrol":
-            return command.Output("scontrol", 0, self.spoilt(RECORD), "", 30)
+            return client.Output("scontrol", 0, self.spoilt(RECORD), "", 30)
         if arguments[0] == "sacctmgr":
             said = self.drawn.choice(
                 [*json.loads((FIXTURES / "sacctmgr.json").read_text())["22.05"].values()]
             )
-            return command.Output("sacctmgr", 0, self.spoilt(said), "", 30)
+            return client.Output("sacctmgr", 0, self.spoilt(said), "", 30)
         if arguments[0] == "squeue":
             between = arguments[-1].rpartition(":")[2]
             table: list[Sequence[str]] = [OF_GPUS if "MCSLabel" in arguments[-1] else QUEUED]
@@ -137,7 +138,7 @@ class Answers:
                 for row in recorded["runs"]
             ]
         lines = ("".join(value + between for value in self.spoilt_row(row)) for row in table)
-        return command.Output(arguments[0], 0, "".join(f"{line}\n" for line in lines), "", 30)
+        return client.Output(arguments[0], 0, "".join(f"{line}\n" for line in lines), "", 30)
 
 
 def read_all(answers: Answers) -> Iterator[object]:
@@ -164,7 +165,7 @@ def test_answers_with_nonsense_are_read_or_refused(monkeypatch: pytest.MonkeyPat
     raised = []
     for seed in range(ANSWERS // 7):
         answers = Answers(seed)
-        for module in (queue, accounting, command):
+        for module in (queue, accounting, client):
             monkeypatch.setattr(module, "query", answers)
         reading = read_all(answers)
         try:

@@ -8,9 +8,9 @@ import glob
 import io
 import os
 import re
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from sbatchgen import files
 from sbatchgen.runs.record import Record
@@ -21,8 +21,8 @@ COUNTED = 1 << 30  # of a larger log the lines are not counted
 _PATTERN = re.compile(r"%(\d{0,2})([%AJNabjnstux])")
 
 
-def find(record: Record, task: str = "") -> list[Path]:
-    """The logs that a job has written so far, the oldest first; of an array those of all tasks, or of one.
+def find_logs(record: Record, task: str = "") -> list[Path]:
+    """Return the logs of a job so far, the oldest first; of an array those of all tasks, or of one.
 
     The task of a sweep is the number of its point.
     """
@@ -37,7 +37,7 @@ def find(record: Record, task: str = "") -> list[Path]:
 
 
 def _filled(record: Record, task: str, match: re.Match[str]) -> str:
-    """A pattern of the log's name for `glob`: what only the running job knows matches anything."""
+    """Return a pattern of the log's name for `glob`: what only the running job knows matches anything."""
     width, letter = int(match[1] or 0), match[2]
     if letter == "%":
         return "%"
@@ -57,8 +57,8 @@ def _user() -> str:
         return "*"
 
 
-def end(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines at the end of a log that hold something, each with its number from 1.
+def last_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines at the end of a log that hold something, each with its number from 1.
 
     The number is 0 if the log is too large to count its lines.
 
@@ -66,13 +66,11 @@ def end(path: Path) -> Iterator[tuple[int, str]]:
         OSError: It can't be read.
     """
     with files.regular(path) as file:
-        at = max(0, os.fstat(file.fileno()).st_size - END)
+        start = max(0, os.fstat(file.fileno()).st_size - END)
         number = 0
-        if at <= COUNTED:
-            number = 1
-            for start in range(0, at, PIECE):
-                number += file.read(min(PIECE, at - start)).count(b"\n")
-        file.seek(at)
+        if start <= COUNTED:
+            number = 1 + sum(file.read(min(PIECE, start - at)).count(b"\n") for at in range(0, start, PIECE))
+        file.seek(start)
         for line in io.BytesIO(file.read(END)):
             if not line.isspace():
                 yield number, line.decode("utf-8", "replace").rstrip("\n")
@@ -80,7 +78,7 @@ def end(path: Path) -> Iterator[tuple[int, str]]:
 
 
 class Tail:
-    """A file that grows, read from a place on; it need not be there yet."""
+    """A file that grows, read onwards from a place; it may not exist yet."""
 
     def __init__(self, path: Path, *, last: int | None = None) -> None:
         """Start at the first byte, or with the `last` lines."""
@@ -90,10 +88,11 @@ class Tail:
         if last is not None:
             with contextlib.suppress(OSError), files.regular(path) as file:
                 self._inode = os.fstat(file.fileno()).st_ino
-                self._at = _start_of_last(file, last)
+                lengths = deque(map(len, file), maxlen=last)
+                self._at = file.tell() - sum(lengths)
 
     def more(self) -> Iterator[bytes]:
-        """What was written since; from the start again if the file was replaced or cut."""
+        """Yield what was written since; from the start again if the file was replaced or cut."""
         try:
             with files.regular(self.path) as file:
                 now = os.fstat(file.fileno())
@@ -105,21 +104,3 @@ class Tail:
                     yield piece
         except OSError:
             return
-
-
-def _start_of_last(file: BinaryIO, lines: int) -> int:
-    """The place in a file where its last lines start."""
-    end = at = file.seek(0, os.SEEK_END)
-    missing = lines
-    while at > 0 and missing:
-        size = min(PIECE, at)
-        at -= size
-        file.seek(at)
-        piece = file.read(size)
-        breaks = [place for place, byte in enumerate(piece) if byte == 10]  # newlines
-        if at + size == end and breaks[-1:] == [size - 1]:
-            breaks.pop()  # the last line's own end
-        if len(breaks) >= missing:
-            return at + breaks[-missing] + 1
-        missing -= len(breaks)
-    return at if lines else end

@@ -15,11 +15,11 @@ def new_key() -> str:
 
 
 def folder_name(key: str) -> str:
-    """The start of the folder's name."""
+    """Return the start of the folder's name."""
     return f"{FOLDER}{key}-"
 
 
 def key_of(command: str) -> str:
-    """The key of the submission that has this Command; "" if it was not submitted by sbatchgen."""
+    """Return the key of the submission that has this Command; "" if it was not submitted by sbatchgen."""
     match = _KEY.search(command)
     return match[1] if match else ""

@@ -32,7 +32,7 @@ class PrivateDataError(SlurmError):
 
 @dataclass(frozen=True)
 class Output:
-    """What a command of Slurm printed.
+    """The output of a command of Slurm.
 
     Attributes:
         program: Its name.
@@ -49,7 +49,7 @@ class Output:
 
     @property
     def failure(self) -> str:
-        """How it failed, or ""."""
+        """The way in which it failed, or ""."""
         if self.status is None:
             return f"{self.program} did not end within {self.timeout:g} s"
         return f"{self.program} ended with exit status {self.status}" if self.status else ""
@@ -62,23 +62,23 @@ class Output:
     @property
     def error(self) -> SbatchgenError:
         """The failure of a query, as users see it."""
-        said = " ".join(self.err.split())
-        if _NO_CLUSTER in said:
+        message = " ".join(self.err.split())
+        if _NO_CLUSTER in message:
             what = f"{self.program} finds no slurm.conf: {_NO_CLUSTER}"
             return SlurmError.of(what, fix="use a login node of the cluster")
         if self.unreachable:
             last = self.err.strip().rpartition("\n")[2] or self.failure
             fix = "try again later; scontrol ping shows whether the controller is up"
             return SlurmError.of(f"Slurm's controller does not answer: {last}", fix=fix)
-        what = f"{self.failure}: {said}" if said else self.failure
-        if _PRIVATE.search(said):
+        what = f"{self.failure}: {message}" if message else self.failure
+        if _PRIVATE.search(message):
             fix = "slurm.conf hides it from users (PrivateData): ask an administrator"
             return PrivateDataError.of(what, fix=fix)
         return SlurmError.of(what)
 
 
 def of_cluster(cluster: str) -> list[str]:
-    """The option of Slurm's commands that names the cluster; none for that of this machine."""
+    """Return the option of Slurm's commands that names a cluster; nothing for that of this machine."""
     return [f"--clusters={cluster}"] if cluster else []
 
 
@@ -92,15 +92,15 @@ def query(arguments: Sequence[str], environment: Mapping[str, str]) -> Output:
 
 
 def answer(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
-    """What a query prints.
+    """Return what a query prints.
 
     Raises:
         SlurmError: The command can't be started, does not end in time, or fails.
     """
-    said = query(arguments, environment)
-    if said.failure:
-        raise said.error
-    return said.out
+    output = query(arguments, environment)
+    if output.failure:
+        raise output.error
+    return output.out
 
 
 def run(
@@ -138,11 +138,7 @@ def run(
 
 
 def run_here(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a command on this terminal; its exit status.
-
-    Raises:
-        SlurmError: It can't be started.
-    """
+    """Run a command on this terminal and return its exit status; raise SlurmError if it can't be started."""
     try:
         return status_in_shell(subprocess.run(arguments, env=environment, check=False).returncode)
     except OSError as error:
@@ -150,7 +146,7 @@ def run_here(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def submit_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """The environment without what would change the job; and the names left out.
+    """Return the environment without what would change the job, and the names left out.
 
     SBATCH_* and SLURM_* beat the script. PYXIS_CONTAINER_* act like options of each step and of the script
     itself (args.c of pyxis): with an image, the script runs in it, where srun is not.
@@ -160,7 +156,7 @@ def submit_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], 
 
 
 def query_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what changes the format of an answer, or whom it is about."""
+    """Return the environment without what changes the format of an answer, or whom it is about."""
     clean = {
         name: value
         for name, value in environment.items()
@@ -170,20 +166,20 @@ def query_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def status_in_shell(returncode: int) -> int:
-    """The exit status as a shell has it, where a process may also be ended by a signal."""
+    """Return the exit status as a shell has it, where a process may also be ended by a signal."""
     return returncode if returncode >= 0 else 128 - returncode
 
 
-def _text(said: bytes | None) -> str:
-    """Output as text; a plugin of the site, or a user's job, may hold any bytes."""
-    return (said or b"").decode("utf-8", "replace")
+def _text(output: bytes | None) -> str:
+    """Return output as text; that of a site's plugin, or of a user's job, may hold any bytes."""
+    return (output or b"").decode("utf-8", "replace")
 
 
 def _cannot_start(
     program: str, error: OSError, environment: Mapping[str, str], elsewhere: str
 ) -> SbatchgenError:
-    """Why a command can't be started."""
-    found = shutil.which(program, mode=os.F_OK, path=environment.get("PATH"))
-    if found is None:
+    """Return why a command can't be started."""
+    path = shutil.which(program, mode=os.F_OK, path=environment.get("PATH"))
+    if path is None:
         return SlurmError.of(f"there is no {program} here", fix=elsewhere)
-    return SlurmError.of(f"can't start {found}: {error.strerror}", fix=f"look at it: ls -lL {word(found)}")
+    return SlurmError.of(f"can't start {path}: {error.strerror}", fix=f"look at it: ls -lL {word(path)}")

@@ -1,8 +1,8 @@
 """The GPUs of a live cluster: which are taken, which are shared by shards, which are free.
 
 A GPU is taken whole, or shared: one of which shards are in use can't be taken whole, and one that is taken
-has no shards to give (gres.html of Slurm). How many shards of a GPU are in use is said of nodes since 23.11;
-before, it is said of jobs alone. While a job ends on a node, its GPUs count as given back (22.05), but no
+has no shards to give (gres.html of Slurm). How many shards of a GPU are in use Slurm says of nodes since
+23.11, before of jobs alone. While a job ends on a node, its GPUs count as given back (22.05), but no
 other job starts there.
 """
 
@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sbatchgen.sbatch.hostlist import hosts
-from sbatchgen.slurm.command import answer
+from sbatchgen.slurm.client import answer
 from sbatchgen.slurm.gres import NodeGres, node_gres
 from sbatchgen.slurm.node import SlurmNode
-from sbatchgen.slurm.slurm_job import rows, separator
+from sbatchgen.slurm.queue import rows, separator
 from sbatchgen.slurm.state import state
 
 _IN_WORDS = {
@@ -68,7 +68,7 @@ class Gpu:
 
     @property
     def shards_free(self) -> int:
-        """How many shards jobs may take, as far as that is known."""
+        """The number of shards that jobs are known to be able to take."""
         return 0 if self.taken or self.shards_used is None else max(0, self.shards - self.shards_used)
 
 
@@ -117,91 +117,94 @@ class GpuCount:
 
 
 def unavailable(node: SlurmNode) -> str:
-    """Why a node takes no jobs, in a word or two; "" if it does."""
+    """Return why a node takes no jobs, in a word or two; "" if it does."""
     if node.state not in _TAKES_JOBS:
         return node.state.lower()
     return next((words for flag, words in _IN_WORDS.items() if flag in node.flags), "")
 
 
 def gpu_nodes(nodes: Iterable[SlurmNode], environment: Mapping[str, str]) -> list[GpuNode]:
-    """The nodes that have GPUs.
+    """Return the nodes that have GPUs.
 
     Raises:
-        SlurmError: squeue or scontrol, asked for the jobs where nodes don't tell their shards, fails.
+        SlurmError: squeue or scontrol, asked for the jobs where nodes don't show their shards, fails.
     """
-    having = [node for node in nodes if any(one.name == "gpu" and one.count for one in node.gres)]
-    silent = any(one.name == "shard" and not one.per_gpu for node in having for one in node.gres_used)
+    having = [node for node in nodes if any(gres.count for gres in _named("gpu", node.gres))]
+    silent = any(not gres.per_gpu for node in having for gres in _named("shard", node.gres_used))
     of_jobs = _shards_of_jobs(environment) if silent else {}
     return [of_node(node, of_jobs) for node in having]
 
 
 def of_node(node: SlurmNode, of_jobs: ShardsOfJobs) -> GpuNode:
     """A node with its GPUs."""
-    used = [one for one in node.gres_used if one.name == "gpu" and one.count]
-    types = _types([one for one in node.gres if one.name == "gpu"], used)
+    used = [gres for gres in _named("gpu", node.gres_used) if gres.count]
+    types = _types(_named("gpu", node.gres), used)
     taken = _taken(types, used)
     shards, shards_used = [0] * len(types), dict[int, int | None]()
-    for one in (one for one in node.gres if one.name == "shard"):
-        having, left = _of_type(types, one.type), one.count
+    for gres in _named("shard", node.gres):
+        having, left = _of_type(types, gres.type), gres.count
         for before, index in enumerate(having):  # as _distribute_count of gres_c_s.c does it
             shards[index] = left // (len(having) - before)
             left -= shards[index]
-    for one in (one for one in node.gres_used if one.name == "shard"):
-        having = _of_type(types, one.type)
-        where = range(len(types)) if len(one.per_gpu) >= len(types) else having
-        for index, (count, whole) in zip(where, one.per_gpu, strict=False):
+    for gres in _named("shard", node.gres_used):
+        having = _of_type(types, gres.type)
+        where = range(len(types)) if len(gres.per_gpu) >= len(types) else having
+        for index, (count, whole) in zip(where, gres.per_gpu, strict=False):
             shards[index] = max(shards[index], whole)
             if count is None:
                 taken.add(index)
             elif count:
                 shards_used[index] = count
-        if not one.per_gpu:  # its numbers lack GPUs of which only some of the shards were given back
-            shards_used |= {index: None for index in one.indexes if index < len(types)}
-            told = {index: of_jobs.get((node.name, index)) for index in having}
-            shards_used |= {index: count for index, count in told.items() if count is not None}
+        if not gres.per_gpu:  # its numbers lack GPUs of which only some of the shards were given back
+            shards_used |= {index: None for index in gres.indexes if index < len(types)}
+            shards_used |= {
+                index: of_jobs[place] for index in having if (place := (node.name, index)) in of_jobs
+            }
     gpus = (
         Gpu(index, kind, index in taken, shards[index], shards_used.get(index, 0))
         for index, kind in enumerate(types)
     )
-    return GpuNode(node, tuple(gpus), all(len(one.indexes) == one.count for one in used))
+    return GpuNode(node, tuple(gpus), all(len(gres.indexes) == gres.count for gres in used))
+
+
+def _named(name: str, several: Iterable[NodeGres]) -> list[NodeGres]:
+    return [gres for gres in several if gres.name == name]
 
 
 def _types(configured: Sequence[NodeGres], used: Sequence[NodeGres]) -> list[str]:
-    """The type of each GPU: that of which it is in use, else in the order of the node's configuration."""
+    """Return the type of each GPU: that of which it is in use, else in the order of the configuration."""
     left = Counter[str]()
-    for one in configured:
-        left[one.type] += min(one.count, MOST)
+    for gres in configured:
+        left[gres.type] += min(gres.count, MOST)
     known: dict[int, str] = {}
     total = left.total()
-    for one in used:
-        for index in one.indexes:
-            if index < total and left[one.type] > 0 and index not in known:
-                known[index] = one.type
-                left[one.type] -= 1
+    for kind, index in ((gres.type, index) for gres in used for index in gres.indexes):
+        if index < total and left[kind] > 0 and index not in known:
+            known[index] = kind
+            left[kind] -= 1
     rest = left.elements()
     return [known[index] if index in known else next(rest) for index in range(total)]
 
 
 def _taken(types: Sequence[str], used: Sequence[NodeGres]) -> set[int]:
-    """The GPUs that jobs have whole; any of the type, where Slurm says only how many."""
-    taken = {index for one in used for index in one.indexes if index < len(types)}
-    for one in used:
-        others = [index for index in _of_type(types, one.type) if index not in taken]
-        taken.update(others[: max(0, one.count - len(one.indexes))])
+    """Return the GPUs that jobs have whole; any of the type, where Slurm says only how many."""
+    taken = {index for gres in used for index in gres.indexes if index < len(types)}
+    for gres in used:
+        others = [index for index in _of_type(types, gres.type) if index not in taken]
+        taken.update(others[: max(0, gres.count - len(gres.indexes))])
     return taken
 
 
 def _of_type(types: Sequence[str], kind: str) -> list[int]:
-    """The GPUs of a type; all, if none has it or none is named."""
-    having = [index for index, one in enumerate(types) if one == kind]
-    return having or [*range(len(types))]
+    """Return the GPUs of a type; all, if no GPU has it or no type is named."""
+    return [index for index, type_ in enumerate(types) if type_ == kind] or [*range(len(types))]
 
 
 def _shards_of_jobs(environment: Mapping[str, str]) -> ShardsOfJobs:
-    """Shards in use on each GPU, as Slurm says of the jobs that this user may see.
+    """Return shards in use on each GPU, from the jobs that this user may see.
 
-    Only scontrol says on which GPU, among texts that users choose, line breaks included: squeue tells these
-    texts apart. Of a node with a job whose record is not certain, nothing is known.
+    Only scontrol says on which GPU, among texts that users choose, line breaks included: squeue prints these
+    texts one by one. Of a node with a job whose record is not certain, nothing is known.
     """
     between = separator()
     asked = ["squeue", "--all", "--noheader", "--states=all"]
@@ -210,20 +213,20 @@ def _shards_of_jobs(environment: Mapping[str, str]) -> ShardsOfJobs:
     records: dict[str, list[int]] = {}
     for start in _RECORD.finditer(printed):
         records.setdefault(start[1], []).append(start.end())
-    found, unknown = Counter[tuple[str, int]](), set[str]()
+    in_use, unknown = Counter[tuple[str, int]](), set[str]()
     for row in rows(jobs, between, _OF_JOB):
-        said = _before_texts(row, printed, records.get(row["JobID"], ()))
-        running = _STATE.search(said)
+        job = _before_texts(row, printed, records.get(row["JobID"], ()))
+        running = _STATE.search(job)
         if running is None and not state(row["State"]).ended:
             unknown.update(hosts(row["NodeList"]))
-        for nodes, gres in _ON_NODES.findall(said) if running and not state(running[1]).ended else ():
-            for one in (one for one in node_gres(gres) if one.name == "shard" and len(one.indexes) == 1):
-                found.update({(name, one.indexes[0]): one.count for name in hosts(nodes)})
-    return {place: count for place, count in found.items() if place[0] not in unknown}
+        for nodes, gres in _ON_NODES.findall(job) if running and not state(running[1]).ended else ():
+            for shards in (shards for shards in _named("shard", node_gres(gres)) if len(shards.indexes) == 1):
+                in_use.update({(name, shards.indexes[0]): shards.count for name in hosts(nodes)})
+    return {place: count for place, count in in_use.items() if place[0] not in unknown}
 
 
 def _before_texts(row: Mapping[str, str], printed: str, records: Sequence[int]) -> str:
-    """What scontrol says of a job between its name and other texts of its user; "" if that is not certain."""
+    """Return what scontrol prints between the name of a job and other texts of its user; "" if uncertain."""
     name = f"{row['Name']} UserId="
     labels = "".join(row[key] for key in _LABELS)
     if len(records) != 1 or "=" in labels or not printed.startswith(name, records[0]):
@@ -233,12 +236,12 @@ def _before_texts(row: Mapping[str, str], printed: str, records: Sequence[int]) 
 
 
 def counts(nodes: Iterable[GpuNode]) -> list[GpuCount]:
-    """GPUs by type and partitions, in the order of the nodes."""
+    """Return GPUs by type and partitions, in the order of the nodes."""
     groups: dict[tuple[str, tuple[str, ...]], list[tuple[Gpu, bool]]] = {}
-    for one in nodes:
-        closed = bool(unavailable(one.node))
-        for gpu in one.gpus:
-            groups.setdefault((gpu.type, one.node.partitions), []).append((gpu, closed))
+    for gpu_node in nodes:
+        closed = bool(unavailable(gpu_node.node))
+        for gpu in gpu_node.gpus:
+            groups.setdefault((gpu.type, gpu_node.node.partitions), []).append((gpu, closed))
     return [_count(kind, partitions, gpus) for (kind, partitions), gpus in groups.items()]
 
 

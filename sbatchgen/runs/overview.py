@@ -1,0 +1,162 @@
+"""Runs as people and programs read them: a table, a page for one run, JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime, timezone
+from typing import Any
+
+from sbatchgen.plan.sweep import numbers_as_text
+from sbatchgen.runs.index import RunJob
+from sbatchgen.runs.points import FAILED, NEW, STOPPED, Point, SweepState
+from sbatchgen.runs.record import Record
+from sbatchgen.runs.status import RunState, words
+from sbatchgen.slurm.queue import SlurmJob
+from sbatchgen.slurm.reason import reason
+from sbatchgen.table import one_line, table
+
+SCHEMA = 1
+HEADINGS = ("RUN", "JOB", "STATE", "TRAINING")
+MOST_POINTS = 20  # of a sweep, on the page of its run
+
+
+def overview(states: Sequence[RunState]) -> str:
+    """Return a line for each run, the newest last."""
+    return table([HEADINGS, *map(_row, states)])
+
+
+def _row(state: RunState) -> tuple[str, ...]:
+    job = state.last
+    of_job = (job.id, _state(job, state.now)) if job else ("", "")
+    return tuple(map(one_line, (state.run.name, *of_job, state.progress.says if state.progress else "")))
+
+
+def _state(job: RunJob, now: Sequence[SlurmJob]) -> str:
+    """Return what a job does, for how long, where; or why it waits."""
+    text = words(job)
+    if len(now) != 1 or now[0].state.ended:
+        return text if not job.says else f"{text}: {job.says}"
+    (row,) = now
+    again = f", restart {row.restarts}" if row.restarts else ""
+    if row.state.name == "PENDING":
+        start = f"; expected {_clock(row.start)}" if row.start else ""
+        return f"{text}{again}: {job.says}{start}"
+    of = f" of {duration(row.limit_s)}" if row.limit_s is not None else ""
+    return f"{text} {duration(row.used_s)}{of} on {row.node_list or '?'}{again}"
+
+
+def headline(state: RunState) -> str:
+    """Return what its last job does, in a line."""
+    job = state.last
+    return one_line(f"job {job.id} {_state(job, state.now)}") if job else "no job yet"
+
+
+def page(state: RunState, records: Sequence[Record], logs: Sequence[str]) -> str:
+    """Return everything about one run."""
+    progress = state.progress
+    facts = [("folder", str(state.run.folder))]
+    for job in state.jobs:
+        says = _state(job, state.now if job is state.last else ())
+        facts.append((f"job {job.id or '?'}", f"{says}; submitted {_local(job.submitted):%Y-%m-%d %H:%M}"))
+    if progress:
+        facts.append(("training", progress.says or progress.state))
+        facts += [
+            (name, fact)
+            for name, fact in (("", progress.reason), ("checkpoint", progress.checkpoint))
+            if fact
+        ]
+    facts += [("log", logs[-1])] if logs else []
+    if records and (code := records[-1].code):
+        commit = f" at {code.at}" if code.commit else ""
+        facts.append(("code", f"{code.snapshot or code.folder}{commit}"))
+    lines = table((f"  {one_line(name)}", one_line(text)) for name, text in facts)
+    sweep = f"\n{_points(state.sweep)}" if state.sweep else ""
+    return f"{one_line(state.run.name)}\n{lines}{sweep}"
+
+
+def _points(sweep: SweepState) -> str:
+    """Return how many points are in which state, and the points, the best first."""
+    counts = (
+        f"{len(numbers):,} {state}" + (f" ({_some(numbers)})" if state in (FAILED, STOPPED, NEW) else "")
+        for state, numbers in sweep.counts.items()
+    )
+    best = sweep.best
+    known = {point.number for point in best}
+    others = [point for point in sweep.points if point.number not in known]
+    rows = [("POINT", *sweep.names, "STATE", "TRAINING")]
+    for point in [*best, *others][:MOST_POINTS]:
+        says = f"{point.state}: {point.says}" if point.says else point.state
+        training = point.progress.says if point.progress else ""
+        mark = "  best" if point in best[:1] else ""
+        rows.append(tuple(map(one_line, (str(point.number), *point.values, says, training + mark))))
+    more = len(sweep.points) - len(rows) + 1
+    rest = f"and {more:,} more: --format json shows all\n" if more else ""
+    return f"{len(sweep.points):,} points: {', '.join(counts)}\n\n{table(rows)}{rest}"
+
+
+def _some(numbers: Sequence[int]) -> str:
+    """Return numbers, as 0-9,12; not all where they are many."""
+    text = numbers_as_text(numbers)
+    return text if len(text) <= 60 else text[:60].rpartition(",")[0] + ",..."
+
+
+def as_json(states: Sequence[RunState], problems: Sequence[str]) -> str:
+    """Return the same for programs; an incompatible change raises SCHEMA."""
+    fields = {"schema": SCHEMA, "time": time.time(), "problems": list(problems)}
+    return json.dumps(fields | {"runs": list(map(_object, states))}, indent=2) + "\n"
+
+
+def _object(state: RunState) -> dict[str, Any]:
+    return {
+        "name": state.run.name,
+        "folder": str(state.run.folder),
+        "jobs": [{name: getattr(job, name) for name in RunJob._fields[2:]} for job in state.jobs],
+        "queue": list(map(_queued, state.now)),
+        "training": asdict(state.progress) if state.progress else None,
+        "points": [_point(state.sweep, point) for point in state.sweep.points] if state.sweep else None,
+    }
+
+
+def _point(sweep: SweepState, point: Point) -> dict[str, Any]:
+    fields = asdict(point)
+    values = dict(zip(sweep.names, point.values, strict=True))
+    return {**fields, "values": values, "training": fields.pop("progress")}
+
+
+def _queued(row: SlurmJob) -> dict[str, Any]:
+    why = reason(row.reason, row.id)
+    return {
+        "id": row.id,
+        "state": row.state.name,
+        "reason": row.reason,
+        "kind": why.kind,
+        "means": why.means,
+        "start": row.start.isoformat() if row.start else None,
+        "end": row.end.isoformat() if row.end else None,
+        **{name: getattr(row, name) for name in ("used_s", "limit_s", "nodes", "node_list", "restarts")},
+    }
+
+
+def duration(seconds: int) -> str:
+    """Return H:MM:SS, with days in front as Slurm prints them."""
+    days, rest = divmod(seconds, 86400)
+    return f"{f'{days}-' if days else ''}{rest // 3600}:{rest // 60 % 60:02}:{rest % 60:02}"
+
+
+def seen(states: Sequence[RunState]) -> str:
+    """Return when the states of jobs that had not ended were seen, of the one that was seen first."""
+    times = [job.seen for state in states for job in state.jobs if not job.ended]
+    return _clock(_local(min(times))) if times else "now"
+
+
+def _local(seconds: float) -> datetime:
+    """Return a time in seconds since 1970 as the user's clock shows it."""
+    return datetime.fromtimestamp(seconds, timezone.utc).astimezone()
+
+
+def _clock(moment: datetime) -> str:
+    today = moment.date() == datetime.now(moment.tzinfo).date()
+    return f"{moment:%H:%M}" if today else f"{moment:%Y-%m-%d %H:%M}"

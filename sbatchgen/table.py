@@ -1,0 +1,23 @@
+"""Tables of plain text, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sbatchgen.quoting import visible
+
+
+def table(rows: Iterable[Sequence[str]], *, widest: int | None = None) -> str:
+    """Return rows as lines with aligned columns; longer cells than `widest` push the rest of their row."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*(row[:-1] for row in rows), strict=True)]
+    padded = [width if widest is None else min(width, widest) for width in widths] + [0]
+    return "".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, padded, strict=True)).rstrip() + "\n"
+        for row in rows
+    )
+
+
+def one_line(text: str) -> str:
+    """Return text for a cell: line breaks, tabs and other control characters are escaped."""
+    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
