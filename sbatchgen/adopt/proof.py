@@ -12,7 +12,7 @@ from sbatchgen.finding import Finding
 from sbatchgen.job.launches import Launch
 from sbatchgen.job.script import JobScript
 from sbatchgen.plan.plan import Plan
-from sbatchgen.sbatch.grammar import mebibytes, minutes
+from sbatchgen.sbatch.values import mebibytes, minutes
 
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu", "tmp")
 

@@ -15,7 +15,7 @@ from sbatchgen.lint import suppression
 from sbatchgen.plan.plan import Plan
 from sbatchgen.rules import judge
 from sbatchgen.rules.rule import Rule
-from sbatchgen.sbatch.releases import RELEASES
+from sbatchgen.units import RELEASES
 
 _LONGEST = 200  # characters of what an exception says
 

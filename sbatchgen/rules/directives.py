@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 
 from sbatchgen.bash.tools import SHELLS
+from sbatchgen.errors import nearest
 from sbatchgen.finding import Edit
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
@@ -91,7 +92,7 @@ def _lookalike(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at(line.line), what, fix, None if none or _is_slip(script, line) else "info")
     for number, text in _header(script):
         match = _MISSPELT.match(text)
-        if match and match[1].upper() not in _NO_DIRECTIVES and _is_near(match[1].upper()):
+        if match and match[1].upper() not in _NO_DIRECTIVES and nearest(match[1].upper(), ("SBATCH",), 0.8):
             what = f"#{match[1]} is a comment to Slurm"
             yield Hit(script.at(number, match.start(1), match.end(1) + 1), what, "write #SBATCH")
 
@@ -206,14 +207,6 @@ def _header(script: JobScript) -> Iterator[tuple[int, str]]:
         if line.strip() and not line.lstrip().startswith("#"):
             return
         yield number, line
-
-
-def _is_near(word: str) -> bool:
-    """Whether a word is SBATCH with two letters swapped, or one too many, too few or wrong."""
-    import difflib
-
-    same = sorted(word) == sorted("SBATCH")
-    return same or difflib.SequenceMatcher(None, word, "SBATCH").ratio() >= 0.8
 
 
 def _plain_name(char: str) -> str:

@@ -15,9 +15,10 @@ from sbatchgen.job.known_options import PYXIS_NAMES, RENAMED, SRUN_ONLY, release
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.values import refused
+from sbatchgen.sbatch.getopt import MAIL_TYPES_REPLACE, Option, Stop
 from sbatchgen.sbatch.header import READ
-from sbatchgen.sbatch.options import MAIL_TYPES_REPLACE, Option, Stop
-from sbatchgen.sbatch.releases import RELEASES, HasArgument
+from sbatchgen.sbatch.option_table import HasArgument
+from sbatchgen.units import RELEASES
 
 RULES: Rules[JobScript] = Rules()
 
@@ -261,10 +262,8 @@ def _combination(script: JobScript) -> Iterator[Hit]:
     shared = any(name in ("shard", "mps") for name, _, _ in resources.gres) and (
         resources.gpu_count or resources.gpu_option != "gres"
     )
-    alone = len(sbatch.components) == 1 and "mutually exclusive" in said.text
-    if told or shared or alone:
-        return  # SB131
-    if "cpus-per-gpu" in script.options and not resources.gpu_option and "any GPU" in said.text:
+    of_pairs = any(words in said.text for words in ("mutually exclusive", "any GPU"))
+    if told or shared or (of_pairs and len(sbatch.components) == 1):
         return  # SB131
     if any(refusal(script, use) for use in uses(script)):
         return

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from sbatchgen.sbatch.grammar import BLANKS, RefusedError
-from sbatchgen.sbatch.releases import line_of
+from sbatchgen.sbatch.option_table import line_of
+from sbatchgen.sbatch.values import BLANKS, RefusedError
 
 _BLANKS = re.compile(f"[{BLANKS}]*")
 _COMMAND = re.compile(r"^[ \t\v\f\r]*[^# \t\n\v\f\r]", re.MULTILINE)

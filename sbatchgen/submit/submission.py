@@ -30,7 +30,7 @@ from sbatchgen.runs import record, scripts, start
 from sbatchgen.runs.folder import refusal
 from sbatchgen.runs.record import Code, Record, Value
 from sbatchgen.runs.snapshot import Snapshot, find, missing
-from sbatchgen.sbatch.options import Option
+from sbatchgen.sbatch.getopt import Option
 from sbatchgen.sbatch.reader import Script, read
 from sbatchgen.slurm.refusal import Asked, asked_by, asked_in
 from sbatchgen.units import ShellPath, Text

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sbatchgen.sbatch.grammar import fold
 from sbatchgen.sbatch.header import Token
-from sbatchgen.sbatch.releases import ALIASES, HasArgument, Spec
+from sbatchgen.sbatch.option_table import ALIASES, HasArgument, Spec
+from sbatchgen.sbatch.values import fold
 
 MAIL_TYPES_REPLACE = "25.05"  # until then, the events of several --mail-type add up
 
