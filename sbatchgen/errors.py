@@ -27,7 +27,7 @@ class Problem(NamedTuple):
 
 
 def told(text: str) -> Problem | None:
-    """The problem in an error of the trainer or a job script: "error: WHAT; at: PLACE; fix: WHAT TO TYPE"."""
+    """Return the problem in a line of the trainer or a job script: "error: WHAT; at: PLACE; fix: FIX"."""
     import re
 
     match = re.fullmatch(r"error: (.+?)(?:; at: (.+?))?(?:; fix: (.+))?", text, re.DOTALL)

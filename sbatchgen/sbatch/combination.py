@@ -74,7 +74,7 @@ def _requests(options: Mapping[str, str], slurm: str) -> Requests:
 
 
 def _node_counts(options: Mapping[str, str], slurm: str) -> tuple[int, int]:
-    """Return the least and the most nodes, as far as --nodes alone decides them."""
+    """Return the least and the most nodes, where --nodes alone decides them."""
     if "nodes" not in options or "nodelist" in options:
         return 0, _UNLIMITED
     low, high = node_range(options["nodes"], slurm=slurm)

@@ -106,7 +106,7 @@ class Difference(NamedTuple):
         request: What was asked.
         said: Why slurmctld refused it; "" where lint alone does.
         rules: The rules of lint that have an error.
-        reason: Why they differ; "" if nobody knows.
+        reason: Why they differ; "" where that is not known.
     """
 
     kind: str
@@ -117,7 +117,7 @@ class Difference(NamedTuple):
 
 
 def differences(answers: Answers) -> Iterator[Difference]:
-    """Where lint says something else. What it tells without a profile, it tells with one too."""
+    """Yield where lint says something else. What it reports without a profile, it reports with one too."""
     with mock.patch("time.time", return_value=float(answers.now)):
         for request, said in zip(answers.requests, answers.said, strict=True):
             blind = errors(request, answers.slurm, None) if said else ()
@@ -128,11 +128,10 @@ def differences(answers: Answers) -> Iterator[Difference]:
             if bool(informed) != bool(said):
                 yield Difference(INFORMED, request, said, informed, why)
             if bool(blind) != bool(said):
-                told = bool(said and informed)
-                yield Difference(BLIND, request, said, blind, TOLD if told else why)
+                yield Difference(BLIND, request, said, blind, OF_CLUSTER if said and informed else why)
 
 
-TOLD = "what the cluster has: told with its profile"
+OF_CLUSTER = "what the cluster has: reported with its profile"
 
 
 @cache
@@ -141,7 +140,7 @@ def _profile(slurm: str) -> Profile:
 
 
 def errors(request: Request, slurm: str, profile: Profile | None) -> tuple[str, ...]:
-    """The rules with an error that says: Slurm refuses this."""
+    """Return the rules with an error that says: Slurm refuses this."""
     subject = JobScript(
         file="job.sh",
         text=request.script,
@@ -154,7 +153,7 @@ def errors(request: Request, slurm: str, profile: Profile | None) -> tuple[str, 
 
 
 def reason_of(request: Request, said: str) -> str:
-    """Why slurmctld refuses what lint takes; "" if none of the reasons holds, and where it takes what lint refuses."""
+    """Return why slurmctld refuses what lint takes; "" without a reason, and where it takes what lint refuses."""
     for words, pattern, reason in REASONS:
         if said and words in said and re.search(pattern, request.shown):
             return reason

@@ -180,7 +180,7 @@ def _is_read(option: Option) -> bool:
 
 
 def printed(option: Option, others: Mapping[str, Option], slurm: str) -> str:
-    """An option as sbatch prints it, as far as rules ask for its value; else ""."""
+    """An option as sbatch prints it, where rules ask for its value; else ""."""
     name, value = option.name, option.value or ""
     if name in _MINUTES:
         return _shown_minutes(minutes(value) or INFINITE)
