@@ -21,7 +21,7 @@ _UNLIMITED = 2**32
 # With these, other counts follow from the rest, or another cluster has other resources.
 _NOT_CHECKED = (
     *("clusters", "gpus-per-socket", "ntasks-per-gpu", "ntasks-per-tres", "tres-per-task"),
-    *("extra-node-info", "sockets-per-node", "cores-per-socket", "threads-per-core", "distribution"),
+    *("extra-node-info", "sockets-per-node", "cores-per-socket", "threads-per-core"),
 )
 _PER = {"gpus": "job", "gpus-per-node": "node", "gpus-per-task": "task"}
 Requests = dict[tuple[str, str], dict[str, int]]  # how much by name and type, then by job, node and task

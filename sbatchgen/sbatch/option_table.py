@@ -70,18 +70,19 @@ class Options(Protocol):
 
 _MEMORY = "--mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive."
 _PER_GPU = "is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU"
+_OPTIONS_ARE = "options are mutually exclusive"
 _LAST = "the last one counts"
 RIVALS = (
     Rivals("mem", "mem-per-cpu", "20.11", "", _MEMORY),
     Rivals("mem", "mem-per-gpu", "20.11", "", _MEMORY),
     Rivals("mem-per-cpu", "mem-per-gpu", "20.11", "", _MEMORY),
     Rivals("cpus-per-gpu", "cpus-per-task", "21.08", "", "mutually exclusive"),
-    Rivals("exclusive", "oversubscribe", "23.02", _LAST, "options are mutually exclusive"),
+    Rivals("exclusive", "oversubscribe", "23.02", _LAST, f"--exclusive and --oversubscribe {_OPTIONS_ARE}"),
     Rivals("ntasks-per-gpu", "gpus-per-task", "20.11", "", f"--gpus-per-task {_PER_GPU}"),
     Rivals("ntasks-per-gpu", "tres-per-task", "23.02", "", f"--tres-per-task {_PER_GPU}"),
     Rivals("ntasks-per-gpu", "gpus-per-socket", "20.11", "", f"--gpus-per-socket {_PER_GPU}"),
     Rivals("ntasks-per-gpu", "ntasks-per-node", "20.11", "", f"--ntasks-per-node {_PER_GPU}"),
-    Rivals("core-spec", "thread-spec", "21.08", _LAST, "options are mutually exclusive"),
+    Rivals("core-spec", "thread-spec", "21.08", _LAST, f"-S/--core-spec and --thred-spec {_OPTIONS_ARE}"),
     Rivals("bb", "bbf", "20.11", "", "Cannot specify both --burst-buffer and --bbf"),
 )
 

@@ -133,7 +133,7 @@ def minutes(text: str) -> int | None:
 
 def mebibytes(text: str) -> int | None:
     """Return the MiB of a memory size; None for an invalid one."""
-    return units.mebibytes(text.lstrip(BLANKS).removeprefix("+"))
+    return units.mebibytes(re.sub(r"^\s*(?:\+|-(?=0+(?![0-9])))?", "", text))
 
 
 def node_range(text: str, *, slurm: str) -> tuple[int, int]:

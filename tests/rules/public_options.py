@@ -122,7 +122,9 @@ def counted(scripts: Iterable[Path]) -> str:
     for name, value in sorted(pair for header in headers.values() for pair in header):
         values.setdefault(name, Counter())[value] += 1
     rows = [[often, names] for names, often in sorted(together.items(), key=lambda item: (-item[1], item[0]))]
-    return json.dumps({"together": rows, "values": values}, indent=0) + "\n"
+    sets = ",\n".join(json.dumps(row) for row in rows)
+    counts = ",\n".join(f"{json.dumps(name)}: {json.dumps(often)}" for name, often in values.items())
+    return f'{{"together": [\n{sets}\n],\n"values": {{\n{counts}\n}}}}\n'
 
 
 def _plain(name: str, value: str) -> str | None:

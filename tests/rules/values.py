@@ -174,10 +174,6 @@ REASONS = (
         "--test-only alone refuses more nodes than the named ones: submitted, it is taken",
     ),
     (_NO_NODES, "--exclude=", "how many nodes are left without the excluded ones"),
-    (_NO_NODES, "--gpus=.*--nodes=.*--ntasks=", "a number of nodes that follows from GPUs and tasks"),
-    ("generic resource", '--gpus-per-task="0"', "no GPUs for each task, and memory for each GPU"),
-    ("--propagate=", "--propagate=", "rare values that lint does not check"),
-    ("TRES", "--gpus-per-task=", "GPUs of a task, which lint does not check"),
-    ("generic resource", "--gpus-per-task=", "GPUs of a task, which lint does not check"),
-    (_NO_NODES, "--gpus-per-task=", "GPUs of a task, which lint does not check"),
+    ("generic resource", '--gpus-per-(task|node)="0?"', "no GPUs, and memory for each GPU"),
+    ("", "--gpus-per-task=|--ntasks-per-gpu=|--gpus=.*--nodes=.*--ntasks=", "GPUs of tasks"),
 )

@@ -340,7 +340,8 @@ def test_releases_differ() -> None:
     for release in ("22.05", "23.11", "26.05"):
         assert directive("--gres=gpu:1,shard:1", slurm=release).refusal
         assert directive("--gres=gpu:a100:2", slurm=release).refusal is None
-    assert said(directive("--exclusive -s", slurm="23.02")) == "options are mutually exclusive"
+    exclusive = "--exclusive and --oversubscribe options are mutually exclusive"
+    assert said(directive("--exclusive -s", slurm="23.02")) == exclusive
     with pytest.raises(ValueError, match=r"Slurm 1\.2 is not known"):
         read("#!/bin/sh\n", slurm="1.2")
 
