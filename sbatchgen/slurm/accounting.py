@@ -13,9 +13,9 @@ from datetime import datetime
 
 from sbatchgen.slurm import slurm_job
 from sbatchgen.slurm.command import of_cluster, query
+from sbatchgen.slurm.printed import count, limit, pairs, seconds
 from sbatchgen.slurm.slurm_job import SlurmJob
 from sbatchgen.slurm.submission import folder_name
-from sbatchgen.slurm.values import count, limit, pairs, seconds
 from sbatchgen.units import Memory
 
 # Fields of sacct --format in all releases since 20.11, but for SubmitLine.

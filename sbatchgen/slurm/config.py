@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from sbatchgen.errors import SlurmError
 from sbatchgen.slurm.command import answer, of_cluster
-from sbatchgen.slurm.values import limit, text
+from sbatchgen.slurm.printed import limit, text
 
 _LINE = re.compile(r"^(\w+)\s*= (.*?)\s*$", re.MULTILINE)
 

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from sbatchgen.sbatch.gres import amount
-from sbatchgen.slurm.values import count, limit, text
+from sbatchgen.slurm.printed import count, limit, text
 
 _ITEM = re.compile(r"(?:\([^()]*\)|[^,(])+")  # a comma in parentheses does not part
 _DETAIL = re.compile(r"\(([^()]*)\)$")

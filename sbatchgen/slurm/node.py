@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from sbatchgen.slurm.command import answer
 from sbatchgen.slurm.gres import NodeGres, node_gres
-from sbatchgen.slurm.values import count, names, pairs
+from sbatchgen.slurm.printed import count, names, pairs
 
 _START = re.compile(r"NodeName=\S+ +(?:Arch|CpuBind|CoresPerSocket)=")
 # Free text that stands behind all that is read here, the reason first; it may hold anything.

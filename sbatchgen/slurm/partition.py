@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from sbatchgen.slurm.command import answer
-from sbatchgen.slurm.values import count, limit, names, pairs, seconds, text
+from sbatchgen.slurm.printed import count, limit, names, pairs, seconds, text
 
 _BETWEEN = re.compile(r" +(?=[A-Z][A-Za-z]*=)")  # groups may have blanks in their names
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from sbatchgen.slurm import slurm_job
 from sbatchgen.slurm.command import of_cluster, query
+from sbatchgen.slurm.printed import count, seconds, text
 from sbatchgen.slurm.slurm_job import SlurmJob
 from sbatchgen.slurm.submission import key_of
-from sbatchgen.slurm.values import count, seconds, text
 
 # Fields of squeue --Format in all releases since 20.11.
 _FIELDS = {

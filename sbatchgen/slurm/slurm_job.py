@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from sbatchgen.slurm.printed import count, exit_status, text, time
 from sbatchgen.slurm.state import State, state
-from sbatchgen.slurm.values import count, exit_status, text, time
 
 _ID = re.compile(r"([0-9]+)(?:_(.+)|\+[0-9]+)?")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.errors import SlurmError
-from sbatchgen.slurm import values
+from sbatchgen.slurm import printed as values
 from sbatchgen.slurm.queue import JobInQueue, find, queue
 from sbatchgen.slurm.submission import folder_name
 from tests.cluster.controller import Controller

@@ -20,8 +20,8 @@ from sbatchgen.slurm.gpus import counts, gpu_nodes
 from sbatchgen.slurm.gres import node_gres
 from sbatchgen.slurm.node import nodes_in
 from sbatchgen.slurm.partition import partitions_in
+from sbatchgen.slurm.printed import count, exit_status, limit, seconds, time
 from sbatchgen.slurm.slurm_job import common
-from sbatchgen.slurm.values import count, exit_status, limit, seconds, time
 from tests.conftest import FIXTURES
 
 ANSWERS = int(os.environ.get("ANSWERS", "500"))
