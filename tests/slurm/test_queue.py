@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.errors import SlurmError
-from sbatchgen.slurm import printed as values
+from sbatchgen.slurm import printed as printed_values
 from sbatchgen.slurm.queue import JobInQueue, find, queue
 from sbatchgen.slurm.submission import folder_name
 from tests.cluster.controller import Controller
@@ -247,7 +247,7 @@ def test_a_wrapper_that_talks_and_values_that_are_new(tmp_path: Path) -> None:
     [("0:00", 0), ("1:30", 90), ("2:00:00", 7200), ("1-00:00:01", 86401), ("UNLIMITED", None), ("", None)],
 )
 def test_durations(printed: str, seconds: int | None) -> None:
-    assert values.seconds(printed) == seconds
+    assert printed_values.seconds(printed) == seconds
 
 
 @pytest.mark.parametrize(
@@ -255,4 +255,4 @@ def test_durations(printed: str, seconds: int | None) -> None:
     [("3:0", (3, 0)), ("0:9", (0, 9)), ("768", (3, 0)), ("9", (0, 9)), ("4021", (0, 53)), ("N/A", (0, 0))],
 )
 def test_exit_statuses_of_both_releases(printed: str, status: tuple[int, int]) -> None:
-    assert values.exit_status(printed) == status
+    assert printed_values.exit_status(printed) == status
