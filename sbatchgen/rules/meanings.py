@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from sbatchgen.job.script import JobScript
+from sbatchgen.rules.option_values import BAD_VALUE, EXAMPLES
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.rules.values import BAD_VALUE, EXAMPLES
 from sbatchgen.rules.words import broken_values, is_on_next_line, refusal, uses
 from sbatchgen.sbatch.option_table import hint_rivals
 from sbatchgen.sbatch.values import MAIL_EVENTS

@@ -13,8 +13,8 @@ from sbatchgen.inputs.options import NAMES
 from sbatchgen.inputs.profile import Partition, Qos
 from sbatchgen.job.job import Job, PlannedJob
 from sbatchgen.quoting import counted, some
+from sbatchgen.rules.option_values import time_limit
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.rules.values import time_limit
 
 RULES: Rules[Job] = Rules()
 

@@ -13,8 +13,8 @@ from sbatchgen.finding import Edit, Severity
 from sbatchgen.job.job import OLD_SLURM
 from sbatchgen.job.known_options import PYXIS_NAMES, RENAMED, SRUN_ONLY, releases, table
 from sbatchgen.job.script import JobScript
+from sbatchgen.rules.option_values import refused
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.rules.values import refused
 from sbatchgen.sbatch.getopt import MAIL_TYPES_REPLACE, Option, Stop
 from sbatchgen.sbatch.header import READ
 from sbatchgen.sbatch.option_table import HasArgument
