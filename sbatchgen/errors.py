@@ -26,7 +26,7 @@ class Problem(NamedTuple):
     fix: str = ""
 
 
-def told(text: str) -> Problem | None:
+def parse_error_line(text: str) -> Problem | None:
     """Return the problem in a line of the trainer or a job script: "error: WHAT; at: PLACE; fix: FIX"."""
     import re
 
