@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint
+from sbatchgen.rules.option_values import VALUE_CHECKS
 from sbatchgen.sbatch.combination import INVALID, MIXED
 from sbatchgen.sbatch.header import Kind
-from sbatchgen.sbatch.option_table import HasArgument, Spec, specs, variables
+from sbatchgen.sbatch.option_table import RIVALS, HasArgument, Spec, specs, value_kinds, variables
 from sbatchgen.sbatch.reader import Script, read
 from sbatchgen.sbatch.values import INFINITE, mebibytes, minutes
 from sbatchgen.units import RELEASES
@@ -368,6 +369,14 @@ def test_tables(release: str) -> None:
     assert len(shorts) == len(set(shorts)) == 34
     names = {option for _, option in variables(release)} - {"req-switch", "wait4switch", "power"}
     assert names <= set(table)
+
+
+def test_rivals_and_kinds_are_of_options_that_there_are() -> None:
+    known = {name for release in RELEASES for name in specs(release)}
+    assert {name for pair in RIVALS for name in (pair.first, pair.second)} <= known
+    assert {pair.since for pair in RIVALS} <= set(RELEASES)
+    assert set(value_kinds()) <= known
+    assert set(VALUE_CHECKS) <= set(value_kinds().values())
 
 
 @given(st.text(max_size=200))
