@@ -124,7 +124,8 @@ def _faults_of_tasks(
     if whole and tasks not in (None, whole // task):
         differ = "number of requested tasks differ from -n/--ntasks."
         yield f"{_FAILED}. Based on --gpus and {each_task} {differ}"
-    if not whole and tasks is None:
+    implied = slurm < "23.02" and "ntasks-per-node" in options
+    if not (whole or implied) and tasks is None:
         either = "" if slurm < "23.02" else " or --tres-per-task"
         yield f"{_FAILED}. {each_task}{either} used without either --gpus or -n/--ntasks is not allowed."
     if node % task:

@@ -171,6 +171,7 @@ TAKEN = (
     "--gpus=a100:2 --cpus-per-gpu=4 --mem-per-gpu=2G",
     "--gres=gpu:a100:1,shard:1 --cpus-per-gpu=2",
     "--gpus=4 -N1-8",
+    "--gpus-per-task=1 --ntasks-per-node=4",  # later ones refuse it
     "--cpus-per-gpu=2",  # later ones refuse it
 )
 
