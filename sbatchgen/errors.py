@@ -26,8 +26,8 @@ class Problem(NamedTuple):
     fix: str = ""
 
 
-def told(text: str) -> Problem | None:
-    """The problem in an error of the trainer or a job script: "error: WHAT; at: PLACE; fix: WHAT TO TYPE"."""
+def parse_error_line(text: str) -> Problem | None:
+    """Return the problem in a line of the trainer or a job script: "error: WHAT; at: PLACE; fix: FIX"."""
     import re
 
     match = re.fullmatch(r"error: (.+?)(?:; at: (.+?))?(?:; fix: (.+))?", text, re.DOTALL)
@@ -94,15 +94,19 @@ def of_file(error: OSError) -> Problem | None:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A fix that names the nearest known word, or lists all of them."""
-    return _nearest(word, tuple(sorted(known)))
+    """Return a fix that names the nearest known word, or lists all of them."""
+    names = sorted(known)
+    near = nearest(word, names)
+    return f"did you mean '{near}'?" if near else f"known: {', '.join(names)}" if names else ""
+
+
+def nearest(word: str, known: Iterable[str], likeness: float = 0.6) -> str:
+    """Return the known word that is most like a word; "" where none is alike enough, from 0 to 1."""
+    return _nearest(word, tuple(known), likeness)
 
 
 @lru_cache(maxsize=256)  # a script may hold the same mistake a thousand times
-def _nearest(word: str, names: tuple[str, ...]) -> str:
+def _nearest(word: str, known: tuple[str, ...], likeness: float) -> str:
     import difflib  # only on the way to an error: keeps `render` fast
 
-    near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
-    if near:
-        return f"did you mean '{near[0]}'?"
-    return f"known: {', '.join(names)}" if names else ""
+    return next(iter(difflib.get_close_matches(word, known, n=1, cutoff=likeness)), "")

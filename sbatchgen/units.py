@@ -8,9 +8,24 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-_CLOCK = re.compile(r"(?:(?P<days>\d+)-)?(?P<hours>\d+):(?P<minutes>\d+):(?P<seconds>\d+)")
-_DAYS = re.compile(r"(?P<days>\d+)-(?P<hours>\d+)(?::(?P<minutes>\d+))?")
-_MEMORY = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
+RELEASES = (
+    "20.11",
+    "21.08",
+    "22.05",
+    "23.02",
+    "23.11",
+    "24.05",
+    "24.11",
+    "25.05",
+    "25.11",
+    "26.05",
+)  # of Slurm
+GRES = re.compile(
+    r"(?P<name>[A-Z_][\w.-]*)(?:[:=](?P<type>\w[\w.-]*))??(?:[:=](?P<count>[0-9]+)(?P<unit>[KMGTP]?))?",
+    re.IGNORECASE | re.ASCII,
+)
+_TIME = re.compile("(?:([0-9]+)-)?([0-9]+)(?::([0-9]+))?(?::([0-9]+))?")
+_MEMORY = re.compile("([0-9]+)(?:([KMGT])B?)?", re.IGNORECASE)
 _KIB = {"K": 1, "M": 1024, "G": 1024**2, "T": 1024**3}
 COUNT_MAX = 2**31 - 1  # Slurm keeps counts and seconds in C's int
 _MEMORY_MAX = 1 << 40  # MiB
@@ -25,16 +40,33 @@ def whole_number(text: str) -> int:
     """
     if re.fullmatch("-?[0-9]+", text) is None:
         raise ValueError(f"'{text}' is not a whole number")
-    value = _number(text.removeprefix("-"))
+    value = number(text.removeprefix("-"))
     if value > COUNT_MAX:
         raise ValueError(f"'{text}' is out of range: counts go up to {COUNT_MAX}")
     return -value if text.startswith("-") else value
 
 
-def _number(digits: str) -> int:
-    """The number; for very many digits, one that is above every limit."""
+def number(digits: str) -> int:
+    """Return the number, 0 for no digits; for very many digits, one that is above every limit."""
     digits = digits.lstrip("0")
     return int(digits or "0") if len(digits) < 20 else 10**20
+
+
+def seconds(text: str) -> int | None:
+    """Return the seconds of a time: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S; None for what Slurm refuses."""
+    match = _TIME.fullmatch(text)
+    if match is None:
+        return None
+    first, second, third = (number(part or "") for part in match.groups()[1:])
+    if match[1] is not None:
+        return 86400 * number(match[1]) + 3600 * first + 60 * second + third
+    return 60 * first + second if match[4] is None else 3600 * first + 60 * second + third
+
+
+def mebibytes(text: str) -> int | None:
+    """Return the MiB of a memory size as Slurm reads it, rounded up; None for what is not a size."""
+    match = _MEMORY.fullmatch(text)
+    return -(-number(match[1]) * _KIB[(match[2] or "M").upper()] // 1024) if match else None
 
 
 def is_utf8(text: str) -> bool:
@@ -74,28 +106,20 @@ class Duration(int):
     @classmethod
     def parse(cls, text: str) -> Duration:
         """Minutes, H:M:S and the forms with days. MM:SS is refused: most people mean hours."""
-        if text.isdecimal() and text.isascii():
-            return cls._checked(60 * _number(text), text)
-        match = _CLOCK.fullmatch(text) or _DAYS.fullmatch(text)
-        if match is None:
-            if re.fullmatch(r"\d+:\d+", text):
-                left, right = text.split(":")
-                raise ValueError(
-                    f"time '{text}' is ambiguous: Slurm reads {left} minutes {right} seconds; "
-                    f"write {text}:00 or 00:{text}"
-                )
+        if re.fullmatch("[0-9]+:[0-9]+", text):
+            left, right = text.split(":")
+            raise ValueError(
+                f"time '{text}' is ambiguous: Slurm reads {left} minutes {right} seconds; "
+                f"write {text}:00 or 00:{text}"
+            )
+        total = seconds(text)
+        if total is None:
             raise ValueError(f"'{text}' is not a time; write HH:MM:SS or D-HH:MM:SS")
-        parts = {name: _number(value) for name, value in match.groupdict().items() if value}
-        if parts.get("minutes", 0) > 59 or parts.get("seconds", 0) > 59:
+        if any(number(field) > 59 for field in text.split(":")[1:]):
             raise ValueError(f"'{text}' has more than 59 minutes or seconds in its field")
-        seconds = 86400 * parts.get("days", 0) + 3600 * parts["hours"]
-        return cls._checked(seconds + 60 * parts.get("minutes", 0) + parts.get("seconds", 0), text)
-
-    @classmethod
-    def _checked(cls, seconds: int, text: str) -> Duration:
-        if seconds > COUNT_MAX:
+        if total > COUNT_MAX:
             raise ValueError(f"time '{text}' is longer than {COUNT_MAX // 86400} days, Slurm's maximum")
-        return cls(seconds)
+        return cls(total)
 
     def __str__(self) -> str:
         days, rest = divmod(int(self), 86400)
@@ -108,10 +132,9 @@ class Memory(int):
     @classmethod
     def parse(cls, text: str) -> Memory:
         """An integer with K, M, G or T (binary; MiB without a unit). 0 is the whole node."""
-        match = _MEMORY.fullmatch(text)
-        if match is None:
+        mib = mebibytes(text)
+        if mib is None:
             raise ValueError(f"'{text}' is not a memory size; write an integer with K, M, G or T, as 64G")
-        mib = -(-_number(match[1]) * _KIB[(match[2] or "M").upper()] // 1024)
         if mib > _MEMORY_MAX:
             raise ValueError(f"'{text}' is more than the maximum of {cls(_MEMORY_MAX)}")
         return cls(mib)
@@ -160,13 +183,11 @@ class Release(Text):
 
     __slots__ = ()
 
-    KNOWN = ("20.11", "21.08", "22.05", "23.02", "23.11", "24.05", "24.11", "25.05", "25.11", "26.05")
-
     @classmethod
     def parse(cls, text: str) -> Release:
         """One of those that are known here."""
-        if re.fullmatch(r"[0-9]{2}\.[0-9]{2}(?:\.[0-9]+)?", text) is None or text[:5] not in cls.KNOWN:
-            raise ValueError(f"'{text}' is not a release of Slurm that is known here: {', '.join(cls.KNOWN)}")
+        if re.fullmatch(r"[0-9]{2}\.[0-9]{2}(?:\.[0-9]+)?", text) is None or text[:5] not in RELEASES:
+            raise ValueError(f"'{text}' is not a release of Slurm that is known here: {', '.join(RELEASES)}")
         return cls(text)
 
 
@@ -261,7 +282,7 @@ class EnvName(Text):
 
 
 class Resume(Text):
-    """`auto` (go on from the newest checkpoint, if any), `off`, or a checkpoint."""
+    """`auto` (resume from the newest checkpoint, if any), `off`, or a checkpoint."""
 
     __slots__ = ()
 
@@ -281,9 +302,9 @@ class Gres(Text):
     @classmethod
     def parse(cls, text: str) -> Gres:
         """Refuses what sbatch refuses, and the prefix `gres:`, which releases of Slurm read differently."""
-        item = r"[A-Za-z_][\w.-]*(?::[A-Za-z_0-9][\w.-]*)?(?::\d+[KMGTPkmgtp]?)?"
-        if re.fullmatch(rf"{item}(?:,{item})*", text) is None or text.startswith("gres:"):
+        items = [GRES.fullmatch(item) for item in text.split(",")]
+        if "=" in text or text.startswith("gres:") or not all(items):
             raise ValueError(f"'{text}' is not a gres request; write gpu:4, gpu:a100:4 or shard:16")
-        if re.search(":0*[1-9][0-9]{9,}[KMGTP]?(?:,|$)", text, re.IGNORECASE):
+        if any(item and len((item["count"] or "").lstrip("0")) > 9 for item in items):
             raise ValueError(f"'{text}' has a count of more than nine digits")
         return cls(text)

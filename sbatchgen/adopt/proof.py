@@ -10,7 +10,7 @@ from sbatchgen.adopt.slurm_options import options_of
 from sbatchgen.finding import Finding
 from sbatchgen.job.script import JobScript
 from sbatchgen.plan.plan import Plan
-from sbatchgen.sbatch.grammar import mebibytes, minutes
+from sbatchgen.sbatch.values import mebibytes, minutes
 
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu", "tmp")
 

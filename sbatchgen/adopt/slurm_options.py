@@ -13,9 +13,9 @@ from sbatchgen.inputs.flags import key_type
 from sbatchgen.inputs.options import GPU_OPTIONS, NAMES
 from sbatchgen.job.job import OLD_SLURM
 from sbatchgen.job.script import JobScript
-from sbatchgen.sbatch.grammar import INFINITE, minutes
+from sbatchgen.sbatch.getopt import Option
 from sbatchgen.sbatch.header import FOREIGN, READ, Kind
-from sbatchgen.sbatch.options import Option
+from sbatchgen.sbatch.values import INFINITE, minutes
 from sbatchgen.units import Duration
 
 _IGNORED = {

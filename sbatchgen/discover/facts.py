@@ -14,7 +14,7 @@ from sbatchgen.inputs.profile import Qos
 from sbatchgen.slurm.config import array_limits
 from sbatchgen.slurm.node import SlurmNode
 from sbatchgen.slurm.partition import SlurmPartition
-from sbatchgen.slurm.values import count
+from sbatchgen.slurm.printed import count
 from sbatchgen.units import Duration, Memory, Release
 
 _MOST_FEATURES = 100

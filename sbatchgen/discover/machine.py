@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from sbatchgen.slurm.values import count
+from sbatchgen.slurm.printed import count
 
 _CONDA_ROOTS = ("/opt/conda", "/opt/miniconda3", "/opt/miniforge3", "/opt/anaconda3", "/usr/local/miniconda3")
 _INFINIBAND = "32"  # ARPHRD_INFINIBAND of Linux

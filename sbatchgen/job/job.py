@@ -10,7 +10,7 @@ from sbatchgen.finding import Place
 from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.resources import Resources
-from sbatchgen.sbatch.gres import NEWEST
+from sbatchgen.sbatch.option_table import NEWEST
 from sbatchgen.units import Text
 
 DEFAULT_SLURM = NEWEST  # for scripts and profiles that name none

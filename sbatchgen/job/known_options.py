@@ -9,7 +9,9 @@ from collections.abc import Iterable
 from functools import cache
 from itertools import chain
 
-from sbatchgen.sbatch.releases import RELEASES, HasArgument, Spec, specs
+from sbatchgen.errors import nearest
+from sbatchgen.sbatch.option_table import HasArgument, Spec, specs
+from sbatchgen.units import RELEASES
 
 _OF_SRUN = """
 accel-bind bcast bcast-exclude compress cpu-bind disable-status epilog exact external-launcher het-group
@@ -39,7 +41,7 @@ _PYXIS_NEGATED = ("entrypoint", "mount-home", "remap-root")
 
 
 def _plugin(name: str, argument: HasArgument) -> Spec:
-    return Spec(name=name, short="", argument=argument, early=False, per_component=False)
+    return Spec(name=name, argument=argument)
 
 
 PYXIS = (
@@ -77,28 +79,9 @@ def known_plugins() -> tuple[Spec, ...]:
 
 
 def is_near(name: str, slurm: str) -> bool:
-    """Whether a name is one of sbatch's own options with a slip or two of the keyboard."""
-    plain = name.replace("_", "-").replace("-", "")
-    if len(plain) < 5:
-        return False
-    known = {one.replace("-", "") for one in specs(slurm)}
-    return plain in known or any(distance(plain, one) <= 1 + (len(plain) > 7) for one in known)
-
-
-def distance(one: str, other: str) -> int:
-    """How many letters are to be put in, left out, replaced or swapped with the next; 3 for more than 2."""
-    if abs(len(one) - len(other)) > 2:
-        return 3
-    rows = [list(range(len(other) + 1))]
-    for i, letter in enumerate(one, start=1):
-        row = [i]
-        for j, against in enumerate(other, start=1):
-            best = min(rows[-1][j] + 1, row[-1] + 1, rows[-1][j - 1] + (letter != against))
-            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == against:
-                best = min(best, rows[-2][j - 2] + 1)
-            row.append(best)
-        rows.append(row)
-    return min(rows[-1][-1], 3)
+    """Return whether a name is one of sbatch's own options with a slip or two of the keyboard."""
+    plain = name.replace("_", "").replace("-", "")
+    return len(plain) >= 5 and bool(nearest(plain, (known.replace("-", "") for known in specs(slurm)), 0.8))
 
 
 def table(slurm: str, plugins: Iterable[Spec] = ()) -> dict[str, Spec]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from sbatchgen.finding import Place
-from sbatchgen.plan.resources import UNLIMITED, Amounts, Resources
-from sbatchgen.sbatch import gres, tres_per_task
-from sbatchgen.sbatch.grammar import INFINITE, RefusedError, integer, mebibytes, minutes, node_range
-from sbatchgen.sbatch.options import Option
+from sbatchgen.plan.resources import UNLIMITED, Resources
+from sbatchgen.sbatch import gres
+from sbatchgen.sbatch.getopt import Option
+from sbatchgen.sbatch.values import INFINITE, RefusedError, count, mebibytes, minutes, node_range
 
 
 def resources(
@@ -42,7 +42,7 @@ def resources(
         cpus_per_gpu=_count("cpus-per-gpu", text, slurm),
         gpus=gres.requested_gpus(text.get("gpus"), slurm=slurm),
         gpus_per_node=gres.requested_gpus(text.get("gpus-per-node"), slurm=slurm),
-        gpus_per_task=_gpus_per_task(text.get("gpus-per-task"), slurm),
+        gpus_per_task=gres.requested_gpus(text.get("gpus-per-task"), slurm=slurm),
         gres=gres.requested(text.get("gres", ""), slurm=slurm),
         mem=_memory("mem", text),
         mem_per_cpu=_memory("mem-per-cpu", text),
@@ -55,19 +55,13 @@ def resources(
 
 def _count(name: str, text: Mapping[str, str], slurm: str) -> int | None:
     try:
-        return integer(f"--{name}", text[name], positive=True, slurm=slurm) if name in text else None
+        return count(name, text[name], slurm=slurm) if name in text else None
     except RefusedError:
         return None
 
 
 def _memory(name: str, text: Mapping[str, str]) -> int | None:
     return mebibytes(text[name]) if name in text else None
-
-
-def _gpus_per_task(text: str | None, slurm: str) -> Amounts | None:
-    if text is not None and slurm >= "24.05":  # sbatch reads these on its own
-        return tuple((kind or "", count) for kind, count in tres_per_task.per_task(text) if count > 0)
-    return gres.requested_gpus(text, slurm=slurm)
 
 
 def _nodes(text: str | None, slurm: str) -> tuple[int | None, int | None]:
@@ -79,8 +73,5 @@ def _nodes(text: str | None, slurm: str) -> tuple[int | None, int | None]:
 
 def _time(text: str | None) -> int | None:
     """Seconds, in whole minutes as Slurm counts them; UNLIMITED for no limit."""
-    found = None if text is None else minutes(text)
-    if found is None:
-        return None
-    # Slurm takes a negative time for a very long one
-    return UNLIMITED if found in (0, INFINITE) else 60 * (found % 2**32)
+    limit = None if text is None else minutes(text)
+    return None if limit is None else UNLIMITED if limit in (0, INFINITE) else 60 * limit

@@ -13,10 +13,10 @@ from sbatchgen.job.job import Job
 from sbatchgen.job.known_options import PYXIS, RENAMED, is_near, known_plugins, of_plugins, table
 from sbatchgen.job.resources import resources
 from sbatchgen.plan.resources import Resources
+from sbatchgen.sbatch.getopt import Option, Stop, counting, scan
 from sbatchgen.sbatch.header import READ, Token
-from sbatchgen.sbatch.options import Option, Stop, counting, scan
+from sbatchgen.sbatch.option_table import Spec, line_of
 from sbatchgen.sbatch.reader import Script, read
-from sbatchgen.sbatch.releases import Spec, line_of
 
 if TYPE_CHECKING:
     from sbatchgen.bash import Assignment, Body, Command, Word

@@ -15,7 +15,7 @@ from sbatchgen.lint import suppression
 from sbatchgen.plan.plan import Plan
 from sbatchgen.rules import judge
 from sbatchgen.rules.rule import Rule
-from sbatchgen.sbatch.releases import RELEASES
+from sbatchgen.units import RELEASES
 
 LONG = 1 << 17  # characters of a script that is not read for other releases as well
 _LONGEST = 200  # characters of an exception's message

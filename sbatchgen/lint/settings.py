@@ -18,7 +18,8 @@ from sbatchgen.lint.linter import lint, rules
 from sbatchgen.lint.source import Source
 from sbatchgen.lint.suppression import is_known
 from sbatchgen.rules.retired import RETIRED
-from sbatchgen.sbatch.releases import RELEASES, line_of
+from sbatchgen.sbatch.option_table import line_of
+from sbatchgen.units import RELEASES
 
 if TYPE_CHECKING:
     from sbatchgen.inputs.document import Document

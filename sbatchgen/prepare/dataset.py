@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from sbatchgen import files
-from sbatchgen.errors import DocumentError, told
+from sbatchgen.errors import DocumentError, parse_error_line
 from sbatchgen.inputs.search import bundled
 
 # Public copies of http://yann.lecun.com/exdb/mnist, and the MD5 of each file, as torchvision lists them.
@@ -43,7 +43,7 @@ def draw_mnist(folder: Path, drawing: Mapping[str, int]) -> str:
     said, wrong = (text.decode("utf-8", "replace").strip() for text in (done.stdout, done.stderr))
     if done.returncode:
         last = wrong.rpartition("\n")[2]
-        problem = told(last)
+        problem = parse_error_line(last)
         why = (problem.what if problem else last) or f"exit status {done.returncode}"
         why = re.sub(r"^\[Errno \d+\] ", "", why)
         raise DocumentError.of(f"no digits were written to {folder}: {why}", fix="name another folder: --to")

@@ -1,6 +1,6 @@
-"""Which lines of a script sbatch reads as directives: SB101 to SB106, and others up to SB136.
+"""Lines of a script that sbatch reads as directives, or passes over: SB101 to SB106, and others up to SB136.
 
-Exact: the reader does as sbatch does.
+They are exact: the reader reads as sbatch does.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 
 from sbatchgen.bash.tools import SHELLS
+from sbatchgen.errors import nearest
 from sbatchgen.finding import Edit
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
@@ -81,17 +82,18 @@ def _late(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB105", "warning", "a comment that looks like a directive")
 def _lookalike(script: JobScript) -> Iterator[Hit]:
-    none = not any(line.kind in READ for line in script.sbatch.directives)
+    has_directives = any(line.kind in READ for line in script.sbatch.directives)
     header = {number for number, _ in _header(script)}
     for line in script.sbatch.directives:
         is_one = line.kind is Kind.LOOKALIKE and line.line in header
         if is_one and _OPTION_FOLLOWS.search(line.text) and not _USAGE.match(line.text):
             what = "this looks like a directive, but is a comment to Slurm"
             fix = "start the line with #SBATCH"
-            yield Hit(script.at(line.line), what, fix, None if none or _is_slip(script, line) else "info")
+            is_meant = not has_directives or _is_slip(script, line)
+            yield Hit(script.at(line.line), what, fix, None if is_meant else "info")
     for number, text in _header(script):
         match = _MISSPELT.match(text)
-        if match and match[1].upper() not in _NO_DIRECTIVES and _is_near(match[1].upper()):
+        if match and match[1].upper() not in _NO_DIRECTIVES and nearest(match[1].upper(), ("SBATCH",), 0.8):
             what = f"#{match[1]} is a comment to Slurm"
             yield Hit(script.at(number, match.start(1), match.end(1) + 1), what, "write #SBATCH")
 
@@ -174,8 +176,7 @@ def _template(script: JobScript) -> Iterator[Hit]:
     from sbatchgen.rules.safety import UNFILLED
 
     lines = script.placeholders
-    told = (number for number in lines if not UNFILLED.search(script.lines[number - 1]))
-    first = next(told, None)
+    first = next((number for number in lines if not UNFILLED.search(script.lines[number - 1])), None)
     if first is not None:
         match = lines[first]
         many = f"{len(lines)} such lines are" if len(lines) > 1 else "1 such line is"
@@ -185,9 +186,9 @@ def _template(script: JobScript) -> Iterator[Hit]:
 
 
 def _is_slip(script: JobScript, line: Directive) -> bool:
-    """Whether a line was meant as a directive: # and word stand together, and no other line gives the option.
+    """Whether a line was meant as a directive: no blank follows its #, and no other line gives the option.
 
-    With a blank between them it is mostly switched off on purpose.
+    With a blank it is mostly switched off on purpose.
     """
     match = _SLIP.match(line.text)
     option = re.search(r"-{1,2}([A-Za-z][\w-]*)", line.text)
@@ -201,19 +202,11 @@ def _is_slip(script: JobScript, line: Directive) -> bool:
 
 
 def _header(script: JobScript) -> Iterator[tuple[int, str]]:
-    """The comments before the first command, with their numbers."""
+    """Yield the comments before the first command, with their numbers."""
     for number, line in enumerate(script.lines[1:], start=2):
         if line.strip() and not line.lstrip().startswith("#"):
             return
         yield number, line
-
-
-def _is_near(word: str) -> bool:
-    """Whether a word is SBATCH with two letters swapped, or one too many, too few or wrong."""
-    import difflib
-
-    same = sorted(word) == sorted("SBATCH")
-    return same or difflib.SequenceMatcher(None, word, "SBATCH").ratio() >= 0.8
 
 
 def _plain_name(char: str) -> str:

@@ -14,7 +14,7 @@ from sbatchgen.rules.rule import Rule
 
 # The modules of rules, by what they judge. Only those that are needed are loaded.
 PLANS = ("plans",)
-JOBS = ("placement", "resources", "options", "values")  # plans and scripts
+JOBS = ("placement", "demands", "logs", "option_values")  # plans and scripts
 _SCRIPTS_WORDS = """
 directives words meanings processes rendezvous steps environment software names containers survival safety
 secret submit_environment syntax

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 
 from sbatchgen.job.script import JobScript
+from sbatchgen.rules.option_values import BAD_VALUE
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.rules.values import BAD_VALUE
 from sbatchgen.rules.words import broken_values, refusal, uses
-from sbatchgen.sbatch.combination import hint_rivals
-from sbatchgen.sbatch.grammar import MAIL_EVENTS
+from sbatchgen.sbatch.option_table import hint_rivals
+from sbatchgen.sbatch.values import MAIL_EVENTS
 
 RULES: Rules[JobScript] = Rules()
 
@@ -26,9 +26,10 @@ def _bad_value(script: JobScript) -> Iterator[Hit]:
         return
     broken = [option for option, _ in broken_values(script)]
     for use in uses(script):
-        reason = refusal(script, use)
-        if reason and use not in broken and not re.match(r"-\w=", use.word.text):  # SB112, SB111
-            yield Hit(script.at_use(use), *reason)
+        ignored = use.name == "hint" and hint_rivals(script.options, script.release)  # SB137
+        refused = None if ignored else refusal(script, use)
+        if refused and use not in broken and not re.match(r"-\w=", use.word.text):  # SB112, SB111
+            yield Hit(script.at_use(use), *refused)
 
 
 @RULES.add("SB127", "warning", "a time limit that is read as minutes")
@@ -66,7 +67,7 @@ def _mail(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB137", "warning", "a hint that is ignored")
 def _hint(script: JobScript) -> Iterator[Hit]:
-    rivals = [name for name in hint_rivals(script.release) if name in script.options]
+    rivals = hint_rivals(script.options, script.release)
     if "hint" in script.options and rivals:
         what = f"sbatch ignores --hint together with --{rivals[0]}, and says so only with -v"
         yield Hit("hint", what, "keep one of them")

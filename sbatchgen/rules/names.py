@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import islice
 
-from sbatchgen.job.known_options import distance
+from sbatchgen.errors import nearest
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
 
@@ -101,10 +101,9 @@ def _meant(name: str) -> str:
             if rest == "_":  # glued to what follows
                 return f"${{{name[:end]}}}{rest}"
             break
-    near = [known for known in OF_SLURM if distance(name, known) <= 1 + (len(name) > 12)]
-    swapped = [known for known in OF_SLURM if sorted(known.split("_")) == sorted(name.split("_"))]
-    likely = sorted(swapped) or sorted(near, key=lambda known: (distance(name, known), known))
-    return f"${likely[0]}" if likely else ""
+    swapped = sorted(known for known in OF_SLURM if sorted(known.split("_")) == sorted(name.split("_")))
+    near = swapped[0] if swapped else nearest(name, sorted(OF_SLURM), 0.87)
+    return f"${near}" if near else ""
 
 
 @RULES.add("SB423", "warning", "a variable that is set but not exported")

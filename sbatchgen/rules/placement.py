@@ -13,8 +13,8 @@ from sbatchgen.inputs.options import NAMES
 from sbatchgen.inputs.profile import Partition, Qos
 from sbatchgen.job.job import Job, PlannedJob
 from sbatchgen.quoting import counted, some
+from sbatchgen.rules.option_values import time_limit
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.rules.values import time_limit
 
 RULES: Rules[Job] = Rules()
 
@@ -121,7 +121,9 @@ def _time_given(job: Job) -> Iterator[Hit]:
 
 @RULES.add("SB206", "error", "too many or too few nodes for the partition", about_fit=True)
 def _nodes_within_limit(job: Job) -> Iterator[Hit]:
-    nodes = job.resources.nodes
+    nodes = min(
+        job.resources.nodes, job.resources.ntasks or job.resources.nodes
+    )  # Slurm takes no more than tasks
     for name, partition in job.partitions.items():
         limit, doubt = _limit(job, partition, "nodes_max")
         if limit is not None and nodes > limit:
@@ -188,7 +190,7 @@ def _within_qos(job: Job) -> Iterator[Hit]:
 def _features_known(job: Job) -> Iterator[Hit]:
     known = {feature for partition in job.partitions.values() for feature in partition.features}
     for option in ("constraint", "prefer") if known else ():
-        for feature in _features(job.option(option), job.slurm):
+        for feature in _features(job.option(option)):
             if feature not in known:
                 names = " or ".join(f"'{name}'" for name in job.partitions)
                 what = f"no node of partition {names} has the feature '{feature}': Slurm refuses the job"
@@ -200,12 +202,11 @@ def _nodes_known(job: Job) -> Iterator[Hit]:
     lists = {name: text for name in ("nodelist", "exclude") if (text := job.option(name))}
     if not lists or not all(partition.nodes for partition in job.partitions.values()) or not job.partitions:
         return
-    known = {
-        host for partition in job.partitions.values() for host in _hosts(str(partition.nodes), job.slurm)
-    }
+    from sbatchgen.sbatch.hostlist import hosts  # only jobs that name nodes need it
+
+    known = {host for partition in job.partitions.values() for host in hosts(str(partition.nodes))}
     for option, text in lists.items():
-        hosts = _hosts(text, job.slurm, passed_on=option == "nodelist")
-        strange = [host for host in hosts if host not in known]
+        strange = [host for host in hosts(text) if host not in known]
         if strange:
             names = " or ".join(f"'{name}'" for name in job.partitions)
             what = f"partition {names} has no node {some(strange, 3)}"
@@ -257,39 +258,31 @@ def _array_throttled(job: Job) -> Iterator[Hit]:
 @RULES.add("SB234", "error", "a licence that the cluster does not have", about_fit=True)
 def _licenses_known(job: Job) -> Iterator[Hit]:
     known = job.profile.licenses
-    for name in _licenses(job.option("licenses"), job.slurm) if known else ():
+    for name in _licenses(job.option("licenses")) if known else ():
         if name not in known:
             what = f"cluster '{job.profile.name}' has no licence '{name}': Slurm refuses the job"
             yield Hit("licenses", what, did_you_mean(name, known))
 
 
-def _features(text: str, slurm: str) -> tuple[str, ...]:
-    """The names in a list of features; none if it is malformed (SB140)."""
+def _features(text: str) -> tuple[str, ...]:
+    """Return the names in a list of features; no names for a malformed one (SB140)."""
     if not text:
         return ()
     from sbatchgen.sbatch.features import names  # only jobs that name features need it
 
     try:
-        return tuple(dict.fromkeys(names(text, slurm=slurm)))
+        return tuple(dict.fromkeys(names(text)))
     except ValueError:
         return ()
 
 
-def _licenses(text: str, slurm: str) -> tuple[str, ...]:
-    """The names in a list of licences; none if it is malformed (SB140)."""
+def _licenses(text: str) -> tuple[str, ...]:
+    """Return the names in a list of licences; no names for a malformed one (SB140)."""
     if not text:
         return ()
     from sbatchgen.sbatch.licenses import counts  # only jobs that name licences need it
 
     try:
-        licenses = counts(text, slurm=slurm)
+        return tuple(name for name, count in counts(text).items() if count)
     except ValueError:
         return ()
-    return tuple(name for name, count in licenses.items() if count or slurm < "26.05")
-
-
-def _hosts(text: str, slurm: str, *, passed_on: bool = False) -> list[str]:
-    """The names in a list of hosts; none if it is malformed (SB140) or the name of a file."""
-    from sbatchgen.sbatch.hostlist import hosts_of  # only jobs that name nodes need it
-
-    return hosts_of(text, slurm=slurm, passed=passed_on) or []

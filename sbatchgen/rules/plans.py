@@ -12,8 +12,8 @@ from sbatchgen.inputs.layers import Level
 from sbatchgen.inputs.options import GPU_OPTIONS, LONG_NAMES, NAMES, POSITIVE
 from sbatchgen.job.job import PlannedJob
 from sbatchgen.quoting import counted, directive
+from sbatchgen.rules.option_values import BAD_VALUE, refused
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.rules.values import BAD_VALUE, refused
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.runtimes.base import NoFacts
 from sbatchgen.units import ShellPath
@@ -199,12 +199,12 @@ def _signal_handled(job: PlannedJob) -> Iterator[Hit]:
     if signal and given and plan.options.time and plan.restartable:
         from signal import SIGUSR1
 
-        from sbatchgen.sbatch.grammar import signal as read
+        from sbatchgen.sbatch.values import read_signal
 
-        found = read(signal, slurm=job.slurm)
-        if found and ("B" not in found[0] or found[1] != SIGUSR1):
+        setting = read_signal(signal)
+        if setting and ("B" not in setting.flags or setting.number != SIGUSR1):
             what = f"the script waits for USR1 to the batch shell, not for '{signal}'"
-            yield Hit(job.at("options.signal"), what, f"set it to B:USR1@{found[2]}")
+            yield Hit(job.at("options.signal"), what, f"set it to B:USR1@{setting.seconds}")
 
 
 @RULES.add("SB026", "warning", "restarts without requeue")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.sbatch.releases import HasArgument, specs, variables
+from sbatchgen.sbatch.option_table import HasArgument, specs, variables
 
 RULES: Rules[JobScript] = Rules()
 

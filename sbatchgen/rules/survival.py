@@ -16,7 +16,7 @@ from sbatchgen.finding import Edit
 from sbatchgen.job.launches import Launch
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.sbatch.grammar import signal as read_signal
+from sbatchgen.sbatch.values import read_signal
 
 RULES: Rules[JobScript] = Rules()
 
@@ -30,8 +30,8 @@ _AFTER_OK = re.compile(r"(?:^|[,?=])(?:afterok|aftercorr)\b")
 
 def _signal(script: JobScript, *, batch: bool) -> str | None:
     """The name of --signal's signal, if it is for the batch shell, or if it is for the steps; else None."""
-    parsed = read_signal(script.option("signal").partition("@")[0], slurm=script.slurm)
-    return _name(str(parsed[1])) if parsed and ("B" in parsed[0]) == batch else None
+    setting = read_signal(script.option("signal").partition("@")[0])
+    return _name(str(setting.number)) if setting and ("B" in setting.flags) == batch else None
 
 
 def _name(signal: str) -> str:

@@ -14,10 +14,11 @@ from sbatchgen.job.job import OLD_SLURM
 from sbatchgen.job.known_options import PYXIS_NAMES, RENAMED, SRUN_ONLY, releases, table
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import some
+from sbatchgen.rules.option_values import refused
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.rules.values import refused
-from sbatchgen.sbatch.options import MAIL_TYPES_REPLACE, Option, Stop
-from sbatchgen.sbatch.releases import RELEASES, HasArgument
+from sbatchgen.sbatch.getopt import MAIL_TYPES_REPLACE, Option, Stop
+from sbatchgen.sbatch.option_table import HasArgument
+from sbatchgen.units import RELEASES
 
 RULES: Rules[JobScript] = Rules()
 

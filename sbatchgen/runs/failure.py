@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from sbatchgen.errors import told
+from sbatchgen.errors import parse_error_line
 from sbatchgen.inputs.document import read
 
 # In the order in which causes are shown: see failures.yaml. "own" are words of the script or the trainer.
@@ -120,7 +120,7 @@ def _in_line(number: int, line: str, run: str) -> Iterator[Failure]:
     """Yield the causes in a line of the log; a progress bar may have written over itself in it."""
     any_text, texts = _texts()
     for piece in pieces(line):
-        own = told(piece)
+        own = parse_error_line(piece)
         inner = _INNER.search(own.what) if own else None
         text = inner[1] if inner else "" if own else piece
         if any_text.match(text):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sbatchgen import quoting
-from sbatchgen.errors import Problem, SlurmError, did_you_mean, told
+from sbatchgen.errors import Problem, SlurmError, did_you_mean, parse_error_line
 from sbatchgen.finding import Finding
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.sweep import Sweep
@@ -150,7 +150,7 @@ def _asked(package: Path, args: Sequence[str], processes: int) -> dict[str, Any]
     except (OSError, subprocess.TimeoutExpired, ValueError):
         return None
     if done.returncode:
-        return told(done.stderr.decode("utf-8", "replace").strip())
+        return parse_error_line(done.stderr.decode("utf-8", "replace").strip())
     try:
         answer = json.loads(done.stdout)
     except ValueError:  # --help among the arguments

@@ -1,4 +1,4 @@
-"""What sbatch reads in a script, and why it refuses it, without an sbatch: `read` of `reader`.
+"""Read what sbatch reads in a script, and say why it refuses it, without an sbatch: `read` of `reader`.
 
-Of the rest of sbatchgen it needs nothing, and it needs no other library.
+Of the rest of sbatchgen it needs only `units`, and no other library.
 """

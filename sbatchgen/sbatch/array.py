@@ -1,38 +1,36 @@
-"""The indices of --array, as slurmctld reads them.
-
-Source: slurm_parse_array_tok of slurmctld, the same from 20.11 to 26.05; tests/cluster/test_judges.py asks
-slurmctld 22.05.8.
-"""
+"""The indices of --array, as slurmctld reads them: the same from 20.11 to 26.05."""
 
 from __future__ import annotations
 
-from sbatchgen.sbatch.grammar import leading_number
+import re
+
+from sbatchgen.units import number
 
 _LARGEST = 10**18  # about what a long holds
+# 3, 1-9 or 1-9:2%4, in which a bracket may surround each number, and no number is 0.
+_NUMBER = r"\s*([+-]?[0-9]*)\]?"
+_ITEM = re.compile(rf"\[?{_NUMBER}(?:-{_NUMBER}(?::{_NUMBER})?)?(?:%.*)?", re.DOTALL)
 
 
 def indices(text: str) -> tuple[range, ...] | None:
-    """The indices, one range an item; no range for an empty text. None: slurmctld refuses it.
+    """Return the indices, one range an item; no range for an empty text. None: slurmctld refuses it.
 
-    MaxArraySize is not judged.
+    MaxArraySize is not checked.
     """
-    found = [_indices(item) for item in text.split(",") if item]
-    return None if None in found else tuple(one for one in found if one is not None)
+    ranges = [_indices(item) for item in text.split(",") if item]
+    return None if None in ranges else tuple(indexes for indexes in ranges if indexes is not None)
 
 
 def _indices(item: str) -> range | None:
-    """The indices of an item, as 3, 1-9 or 1-9:2%4; a bracket may stand at each number."""
-    first, rest = _number(item.removeprefix("["))
-    last, step = first, 1
-    if rest.startswith("-"):
-        last, rest = _number(rest[1:])
-        if rest.startswith(":"):
-            step, rest = _number(rest[1:])
-    wrong = first < 0 or last < first or step <= 0 or (rest and not rest.startswith("%"))
-    return None if wrong else range(first, last + 1, step)
+    match = _ITEM.fullmatch(item)
+    if match is None:
+        return None
+    first = _number(match[1])
+    last = first if match[2] is None else _number(match[2])
+    step = 1 if match[3] is None else _number(match[3])
+    return range(first, last + 1, step) if 0 <= first <= last and step > 0 else None
 
 
-def _number(text: str) -> tuple[int, str]:
-    """The number that a text starts with, 0 if there is none, and what follows it and its bracket."""
-    value, rest = leading_number(text)
-    return max(-_LARGEST, min(value or 0, _LARGEST)), rest.removeprefix("]")
+def _number(text: str) -> int:
+    value = min(number(text.lstrip("+-")), _LARGEST)
+    return -value if text.startswith("-") else value

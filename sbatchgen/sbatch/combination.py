@@ -1,207 +1,135 @@
-"""The options together: which ones sbatch refuses side by side, and the counts that follow from them.
+"""The options together: which ones sbatch refuses side by side, and counts of GPUs that do not match.
 
-Source: the checks of sbatch and those it shares with salloc and srun: 22.05, with what came later by release.
+Of GPUs and other generic resources it checks what people get wrong: a resource with a type and without,
+shards beside GPUs, and counts for the job, its nodes and its tasks. Source: Slurm's gres_job_state_validate,
+22.05 to 26.05.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 
-from sbatchgen.sbatch import hostlist, tres_per_task
-from sbatchgen.sbatch.fields import Fields
-from sbatchgen.sbatch.grammar import NO_VAL, RefusedError, fold, wrapped
+from sbatchgen.sbatch import gres
+from sbatchgen.sbatch.option_table import rivals
+from sbatchgen.sbatch.values import RefusedError, count, node_range
 
-_ZEROS = re.compile(r"(?<!\d)0+(?=\d+$)")  # before the number that a host's name ends with
-_PER_GPU_RIVALS = ("gpus-per-task", "gpus-per-socket", "ntasks-per-node")
+INVALID = "Invalid generic resource (gres) specification"
+MIXED = "Invalid GRES specification (with and without type identification)"
+_FAILED = "Failed to validate job spec"
+_UNLIMITED = 2**32
+# With these, other counts follow from the rest, or another cluster has other resources.
+_NOT_CHECKED = (
+    *("clusters", "gpus-per-socket", "ntasks-per-gpu", "ntasks-per-tres", "tres-per-task"),
+    *("extra-node-info", "sockets-per-node", "cores-per-socket", "threads-per-core"),
+)
+_PER = {"gpus": "job", "gpus-per-node": "node", "gpus-per-task": "task"}
+Requests = dict[tuple[str, str], dict[str, int]]  # how much by name and type, then by job, node and task
 
 
-def settle(job: Fields) -> None:
-    """Set what options imply, and check them against each other.
+def check_options(options: Mapping[str, str], *, slurm: str) -> None:
+    """Refuse options that do not go together.
 
     Raises:
         RefusedError: sbatch refuses the job.
     """
-    _shared_checks(job)
-    if "bb" in job.options and "bbf" in job.options:
-        raise RefusedError("Cannot specify both --burst-buffer and --bbf")
-    _hint(job)
-    _nodelist(job)
-    _implied_tasks(job)
-    if job["cpus_set"] and job["mincpus"] < job["cpus-per-task"]:
-        job["mincpus"] = job["cpus-per-task"]
-    _check_counts(job)
-    _planes(job)
-    _nodes_and_tasks(job)
-    _arbitrary(job)
-    per_core, threads = job["ntasks-per-core"], job["threads-per-core"]
-    if job.slurm >= "23.02" and per_core != NO_VAL and threads < per_core:
-        text = f"--ntasks-per-core ({per_core}) can not be bigger than --threads-per-core ({threads})"
-        raise RefusedError(text)
-
-
-def _shared_checks(job: Fields) -> None:
-    """The checks that sbatch shares with salloc and srun."""
-    if job.slurm >= "26.05" and "gpus-per-node" in job.options and "gres/gpu" in (job["gres"] or ""):
+    for pair in rivals(options):
+        if slurm >= pair.since:
+            raise RefusedError(pair.words)
+    if slurm >= "26.05" and "gpus-per-node" in options and "gpu" in options.get("gres", ""):
         raise RefusedError("--gpus-per-node and --gres=gpu are mutually exclusive.")
-    _tasks_per_gpu(job)
-    if len(job.given("core-spec", "thread-spec")) > 1 and job.slurm >= "21.08":
-        raise RefusedError("-S/--core-spec and --thred-spec options are mutually exclusive")
-    if len(job.given("mem", "mem-per-cpu", "mem-per-gpu")) > 1:
-        raise RefusedError("--mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive.")
-    if job.slurm >= "23.02" and len(job.given("exclusive", "oversubscribe")) > 1:
-        raise RefusedError("--exclusive and --oversubscribe options are mutually exclusive")
-    if job.slurm >= "23.02":
-        tres_per_task.settle(job)
-    if job.slurm >= "23.11":
-        tres_per_task.check_cpus(job)
-        if job["dist"][0] == "arbitrary" and job["nodes_set"]:
-            raise RefusedError("--nodes is incompatible with --distribution=arbitrary")
-    if job.slurm >= "26.05":
-        _segment(job)
+    if not any(name in options for name in _NOT_CHECKED):
+        _check_resources(options, slurm)
 
 
-def _tasks_per_gpu(job: Fields) -> None:
-    given = job.given("ntasks-per-gpu", "ntasks-per-tres")
-    if not given:
-        return
-    per_gpu, per_tres = job["ntasks-per-gpu"], job["ntasks-per-tres"]
-    if len(given) > 1 and per_gpu != per_tres:
-        raise RefusedError(
-            f"Inconsistent values set to --ntasks-per-gpu={per_gpu} and --ntasks-per-tres={per_tres} "
-        )
-    if job.given("tres-per-task"):
-        raise RefusedError(
-            "--tres-per-task is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU"
-        )
-    for option in _PER_GPU_RIVALS:
-        if option in job.options:
-            text = f"--{option} is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU"
-            raise RefusedError(text)
+def _check_resources(options: Mapping[str, str], slurm: str) -> None:
+    """Refuse generic resources that do not go together."""
+    requests = _requests(options, slurm)
+    names = {name for name, _ in requests}
+    for option, since in (("mem-per-gpu", ""), ("cpus-per-gpu", "23.02")):
+        if options.get(option, "0").strip("0") and slurm >= since and "gpu" not in names:
+            raise RefusedError("did not request any GPU.")
+    if {name for name, kind in requests if kind} & {name for name, kind in requests if not kind}:
+        raise RefusedError(MIXED)
+    if "cpus-per-gpu" in options:
+        return  # sbatch forgets what is wrong with GPUs that have a type
+    if "gpu" in names and names & {"mps", "shard"}:
+        raise RefusedError(INVALID)
+    for (name, _), counts in requests.items():
+        for fault in _faults(name, counts, options, slurm):
+            raise RefusedError(fault)
 
 
-def _segment(job: Fields) -> None:
-    size = job["segment"]
-    nodes = job["max_nodes"] if job["listed_nodes"] and job["max_nodes"] else job["min_nodes"]
-    if size and job["nodes_set"] and nodes > size and nodes % size:
-        fit = f"--segment={size} does not fit the job size ({nodes})"
-        raise RefusedError(f"{fit}: node count must be evenly divisible by segment size")
+def _requests(options: Mapping[str, str], slurm: str) -> Requests:
+    """Return the generic resources that the options ask for."""
+    requests: Requests = {}
+    for option, per in _PER.items():
+        if option == "gpus-per-task" and not re.search("(?:^|[:=])[0-9]{1,6}$", options.get(option, "")):
+            continue  # later releases take anything, and no number for 0
+        for kind, amount in gres.requested_gpus(options.get(option), slurm=slurm) or ():
+            requests.setdefault(("gpu", kind), {})[per] = amount
+    for name, kind, amount in gres.requested(options.get("gres", ""), slurm=slurm):
+        requests.setdefault((name, kind), {})["node"] = amount
+    return requests
 
 
-def hint_rivals(slurm: str) -> tuple[str, ...]:
-    """The options that --hint gives way to."""
-    more = ("cores-per-socket", "sockets-per-node") if slurm >= "25.11" else ()
-    return ("ntasks-per-core", "threads-per-core", "extra-node-info", *more)
+def _node_counts(options: Mapping[str, str], slurm: str) -> tuple[int, int]:
+    """Return the least and the most nodes, where --nodes alone decides them."""
+    if "nodes" not in options or "nodelist" in options:
+        return 0, _UNLIMITED
+    low, high = node_range(options["nodes"], slurm=slurm)
+    if "ntasks" in options:  # of more nodes than tasks, Slurm takes fewer
+        low = min(low, count("ntasks", options["ntasks"], slurm=slurm))
+    return low, high or _UNLIMITED
 
 
-def _hint(job: Fields) -> None:
-    """The hint gives way to options for the same thing."""
-    if job["hint"] is None:
-        return
-    if job.given(*hint_rivals(job.slurm)):
-        job.reset("hint")
-        return
-    for item in re.sub(",(?![0-9])", ";", job["hint"]).split(";"):
-        _follow_hint(job, item)
+def _tasks(options: Mapping[str, str], slurm: str) -> int | None:
+    """Return the number of tasks that --gpus-per-task is for; None where the options do not decide it."""
+    if "ntasks" in options:
+        return count("ntasks", options["ntasks"], slurm=slurm)
+    low, high = _node_counts(options, slurm)
+    if low != high or ("cpus-per-task" in options and "ntasks-per-node" not in options):
+        return None
+    return low * count("ntasks-per-node", options.get("ntasks-per-node", "1"), slurm=slurm)
 
 
-def _follow_hint(job: Fields, item: str) -> None:
-    name = fold(item)
-    if name == "help":
-        raise RefusedError
-    if name not in ("compute_bound", "memory_bound", "multithread", "nomultithread"):
-        raise RefusedError(f'unrecognized --hint argument "{item}", see --hint=help')
-    job["threads-per-core"] = NO_VAL if name == "multithread" else 1
-    if name == "compute_bound":
-        job["sockets-per-node"] = job["cores-per-socket"] = NO_VAL
-    elif name == "memory_bound":
-        job["cores-per-socket"] = 1
-    elif name == "multithread":
-        job["ntasks-per-core"] = 0xFFFF
+def _faults(name: str, counts: Mapping[str, int], options: Mapping[str, str], slurm: str) -> Iterator[str]:
+    """Yield what is wrong with the counts of a resource."""
+    whole, node, task = (counts.get(per, 0) for per in ("job", "node", "task"))
+    low, high = _node_counts(options, slurm)
+    flag, each_node = f"--{name}s", f"--gres={name}/--{name}s-per-node"
+    if whole and max(node, task) > whole:
+        yield f"Failed to ensure {flag} >= {each_node} >= {flag}-per-socket"
+    if node and whole % node:
+        yield f"{_FAILED}, {flag} is not multiple of {each_node}"
+    if node and whole and not low <= whole // node <= high:
+        wanted = f"Based on --{name} and {each_node} required nodes ({whole // node})"
+        yield f"{_FAILED}. {wanted} doesn't fall between min_nodes ({low}) and max_nodes ({high}) boundaries."
+    if 0 < whole < low:
+        yield f"{_FAILED}, {flag} < -N"
+    if task:
+        yield from _faults_of_tasks(whole, node, task, options, slurm)
 
 
-def _nodelist(job: Fields) -> None:
-    """Set the least number of nodes from --nodelist; before 23.02 the list raised that of --nodes."""
-    text = job["nodelist"]
-    if text is None or "/" in text:  # a file, which only sbatch itself can read
-        return
-    if job.slurm < "23.02" or not (job["nodes_set"] or _is_function(job)):
-        # Slurm takes some numbers for equal that are padded differently: x8 and x08
-        count = len({_ZEROS.sub("", host) for host in hostlist.expanded(text, slurm=job.slurm)})
-        job["min_nodes"] = max(count, job["min_nodes"]) if job["nodes_set"] else count
-        job["nodes_set"] = True
-
-
-def _is_function(job: Fields) -> bool:
-    """Whether slurmctld must be asked for the hosts."""
-    return job.slurm >= "24.11" and "{" in (job["nodelist"] or "")
-
-
-def _implied_tasks(job: Fields) -> None:
-    per_node = wrapped(job["ntasks-per-node"])
-    if job.slurm >= "23.02" or job["ntasks_set"] or per_node <= 0:
-        return
-    if job["max_nodes"] in (0, job["min_nodes"]):
-        job["ntasks"], job["ntasks_set"] = wrapped(job["min_nodes"] * per_node), True
-
-
-def _check_counts(job: Fields) -> None:
-    low, high = job["min_nodes"], job["max_nodes"]
-    if job["ntasks"] < 0:
-        raise RefusedError(f"invalid number of tasks (-n {job['ntasks']})")
-    if job["cpus_set"] and job["cpus-per-task"] <= 0:
-        raise RefusedError(f"invalid number of cpus per task (-c {job['cpus-per-task']})")
-    if low < 0 or high < 0 or (high and low > high):
-        raise RefusedError(f"invalid number of nodes (-N {low}-{high})")
-
-
-def _planes(job: Fields) -> None:
-    base, size = job["dist"]
-    low, tasks = job["min_nodes"], job["ntasks"]
-    if base == "plane" and (low <= 0 or tasks // size < low) and (low - 1) * size >= tasks:
-        raise RefusedError("Too few processes for the requested {plane,node} distribution")
-
-
-def _nodes_and_tasks(job: Fields) -> None:
-    low, high = job["min_nodes"], job["max_nodes"]
-    alone = job.slurm < "23.02" or job["ntasks-per-node"] == NO_VAL
-    extra = "extra-node-info" in job.options
-    if (job["nodes_set"] or extra) and high in (0, low) and not job["ntasks_set"] and alone:
-        tasks = max(low, 1)
-        for option in ("sockets-per-node", "cores-per-socket", "threads-per-core"):
-            if job[option] != NO_VAL:
-                tasks = wrapped(tasks * job[option])
-                job["ntasks_set"] = True
-        job["ntasks"] = tasks
-    elif job["nodes_set"] and job["ntasks_set"]:
-        tasks = job["ntasks"]
-        if tasks < high:
-            job["max_nodes"] = tasks
-        if tasks < low:
-            job["min_nodes"] = job["max_nodes"] = tasks
-
-
-def _arbitrary(job: Fields) -> None:
-    if job["dist"][0] != "arbitrary" or (job["ntasks_set"] and job["nodes_set"]) or _is_function(job):
-        return
-    text = job["nodelist"] or ""
-    hosts = [] if "/" in text else hostlist.expanded(text, slurm=job.slurm)
-    named = len(set(hosts) if job.slurm < "23.02" else hosts)
-    if not job["ntasks_set"]:
-        job["ntasks"], job["ntasks_set"] = named, True
-    if not job["nodes_set"]:
-        job["nodes_set"] = True
-        job["min_nodes"] = job["max_nodes"] = named
-
-
-def check_nodelist(job: Fields) -> None:
-    """Check the list of nodes, as sbatch does once the options are settled.
-
-    Raises:
-        RefusedError: sbatch refuses the job.
-    """
-    text = job["nodelist"]
-    if text is not None and "/" not in text and job.slurm >= "23.02" and not _is_function(job):
-        hostlist.expanded(text, slurm=job.slurm)
-    if job["dist"][0] == "arbitrary" and not text:
-        needed = "With Arbitrary distribution you need to specify a nodelist or hostfile with the -w option"
-        raise RefusedError(needed)
+def _faults_of_tasks(
+    whole: int, node: int, task: int, options: Mapping[str, str], slurm: str
+) -> Iterator[str]:
+    """Yield what is wrong with the GPUs of each task."""
+    tasks = _tasks(options, slurm)
+    each_node, each_task = "--gres=gpu/--gpus-per-node", "--gpus-per-task"
+    if node and task > node:
+        yield f"Failed to ensure --gpus >= {each_task}"
+    if whole % task:
+        yield f"{_FAILED}, --gpus not multiple of {each_task}"
+    if whole and tasks not in (None, whole // task):
+        differ = "number of requested tasks differ from -n/--ntasks."
+        yield f"{_FAILED}. Based on --gpus and {each_task} {differ}"
+    implied = slurm < "23.02" and "ntasks-per-node" in options
+    if not (whole or implied) and tasks is None:
+        either = "" if slurm < "23.02" else " or --tres-per-task"
+        yield f"{_FAILED}. {each_task}{either} used without either --gpus or -n/--ntasks is not allowed."
+    if node % task:
+        yield f"{_FAILED}, {each_node} not multiple of {each_task}."
+    if node and options.get("ntasks-per-node") not in (None, str(node // task)):
+        differ = "requested number of tasks per node differ from --ntasks-per-node."
+        yield f"{_FAILED}. Based on {each_node} and {each_task} {differ}"

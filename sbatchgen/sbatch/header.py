@@ -1,6 +1,6 @@
 """The header of an sbatch script: whether sbatch accepts the file, its directives, and their words.
 
-What is read here is not shell: sbatch has a quoting of its own. Source: Slurm's sbatch, releases 20.11 to
+The words are not shell: sbatch has its own quoting. Source: Slurm's sbatch, releases 20.11 to
 26.05, and the behaviour of sbatch 22.05.8.
 """
 
@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from sbatchgen.sbatch.grammar import BLANKS, RefusedError
-from sbatchgen.sbatch.releases import line_of
+from sbatchgen.sbatch.option_table import line_of
+from sbatchgen.sbatch.values import BLANKS, RefusedError
 
 _BLANKS = re.compile(f"[{BLANKS}]*")
 _COMMAND = re.compile(r"^[ \t\v\f\r]*[^# \t\n\v\f\r]", re.MULTILINE)
@@ -31,7 +31,7 @@ _FOREIGN_LINES = 100  # sbatch looks for #PBS and #BSUB until it saw more lines 
 
 
 class Kind(Enum):
-    """What a line that looks like a directive is to sbatch."""
+    """The meaning for sbatch of a line that looks like a directive."""
 
     SBATCH = "directive"
     SLURM = "directive with an old name"  # read, with a complaint
@@ -54,8 +54,8 @@ class Token:
 
     Attributes:
         text: The argument.
-        line: The line it stands in.
-        offsets: Where in the text each run of characters starts that stand together in the line.
+        line: Its line.
+        offsets: Where in the text each run of characters that are together in the line starts.
         columns: Where in the line each of these runs starts.
         end: The column after the word.
     """
@@ -68,22 +68,22 @@ class Token:
 
     @property
     def column(self) -> int:
-        """Where it starts."""
+        """Return the column in which it starts."""
         return self.columns[0]
 
     def span(self, start: int) -> tuple[int, int]:
-        """The columns of what follows the first `start` characters, the end exclusive."""
+        """Return the columns of what follows the first `start` characters, the end exclusive."""
         run = bisect_right(self.offsets, start) - 1
         return min(self.columns[run] + start - self.offsets[run], self.end), self.end
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Message:
-    """What sbatch says where it refuses a script.
+    """A message of sbatch that refuses a script.
 
     Attributes:
-        text: What it says; "" where it only prints a help text.
-        line: The line it is about; 0 if it is about no single one.
+        text: Its text; "" where sbatch only prints a help text.
+        line: The line that it is about; 0 for no single one.
         column: Where in the line.
     """
 
@@ -97,14 +97,14 @@ class Directive:
     """A line of the script that sbatch reads as a directive, or that looks like one.
 
     Attributes:
-        kind: What it is to sbatch.
+        kind: Its meaning for sbatch.
         text: The line.
         line: Its number.
-        column: Where the # stands.
-        component: The component of a heterogeneous job it belongs to, from 0; -1 where sbatch reads nothing,
-            and for #PBS and #BSUB, which count in each.
-        words: Its arguments; none where sbatch reads nothing.
-        fault: What ends the reading in this line, such as an open quote.
+        column: The column of the #.
+        component: Its component of a heterogeneous job, from 0; -1 where sbatch reads nothing, and for #PBS
+            and #BSUB, which count in each.
+        words: Its arguments; empty where sbatch reads nothing.
+        fault: The error that ends the reading in this line, such as an open quote.
         deprecated: It holds the old name of `hetjob`.
     """
 
@@ -119,10 +119,10 @@ class Directive:
 
 
 def check_file(script: bytes) -> None:
-    """Refuse a file that sbatch does not take for a script.
+    """Refuse a file that is not a script for sbatch.
 
     Raises:
-        RefusedError: It does not.
+        RefusedError: It is not one.
     """
     if not script:
         raise RefusedError("Batch script is empty!", 1, 1)
@@ -137,7 +137,7 @@ def check_file(script: bytes) -> None:
 
 
 def directives(text: str, *, slurm: str) -> Iterator[Directive]:
-    """The directives of a script, and the lines that look like some, in order."""
+    """Yield the directives of a script, and the lines that look like one, in order."""
     command = _COMMAND.search(text)
     end = command.start() if command else len(text)
     spaces = line_of(slurm) >= "24.05"  # whether `\ ` is a space within a word: before, it ended the word
@@ -205,9 +205,9 @@ def _read(line: str, number: int, component: int, kind: Kind, *, spaces: bool) -
 
 
 def _word(line: str, start: int, number: int, *, spaces: bool) -> tuple[Token | None, int, str]:
-    """The word at `start`, where it ends, and the quote that is left open.
+    """Return the word at `start`, where it ends, and the quote that is left open.
 
-    None where there is no word: at the end, at a comment, and for quotes with nothing in them.
+    There is no word at the end, at a comment, and in empty quotes.
     """
     if plain := _PLAIN.match(line, start):
         word = Token(text=plain[0], line=number, columns=(start + 1,), end=plain.end() + 1)
@@ -237,8 +237,8 @@ def _quoted_word(line: str, start: int, number: int, *, spaces: bool) -> tuple[T
             if not run or (not quote and run in BLANKS and not (spaces and run == " ")):
                 break
         else:
-            found = _RUNS[quote].match(line, at)
-            run = found[0] if found else ""
+            match = _RUNS[quote].match(line, at)
+            run = match[0] if match else ""
         runs.append(run)
         offsets.append(length)
         columns.append(at + 1)

@@ -1,7 +1,6 @@
-"""Lists of hosts, such as x[1-3,07],y.
+"""Lists of hosts, such as x[1-3,07],y, on a cluster of one dimension.
 
-Source: Slurm's hostlist, 22.05 to 26.05, and the behaviour of sbatch 22.05.8 and 26.05.5; a cluster of one
-dimension.
+Source: Slurm's hostlist, 22.05 to 26.05, and the behaviour of sbatch 22.05.8 and 26.05.5.
 """
 
 from __future__ import annotations
@@ -11,99 +10,55 @@ import re
 from collections.abc import Iterator
 from itertools import product
 
-from sbatchgen.sbatch.grammar import RefusedError, leading_number
-from sbatchgen.sbatch.gres import NEWEST
+from sbatchgen.units import number
 
 _MOST = 64 * 1024  # hosts of a list
-_Numbers = list[tuple[range, int]]  # what stands in brackets: numbers, and how many digits each has at least
+_ITEM = re.compile(r"(?:[^\[, \t]|\[[^\]]*\]?)+")  # a comma or a blank in brackets does not part
+_Numbers = list[tuple[range, int]]  # the contents of brackets: numbers, and how many digits each has at least
+_RANGE = re.compile(r"\s*\+?([0-9]+)(?:-\s*\+?([0-9]+))?-?")
 
 
-def expanded(text: str, *, slurm: str) -> list[str]:
-    """The names of the hosts in a list; none if there are more than 65,536.
+def expanded(text: str) -> list[str]:
+    """Return the names of the hosts in a list; no names for more than 65,536.
 
     Raises:
-        RefusedError: It is not a list of hosts.
+        ValueError: It is not a list of hosts; the text says why.
     """
-    parts = [_part(item, slurm) for item in items(text)]
+    parts = [_part(item) for item in _ITEM.findall(text)]
     count = sum(math.prod(sum(len(run) for run, _ in each) for each in brackets) for _, brackets in parts)
     return [name for part in parts for name in _names(*part)] if count <= _MOST else []
 
 
 def hosts(text: str) -> list[str]:
-    """The names, as the current release reads them; none where it is not a list."""
-    return hosts_of(text, slurm=NEWEST) or []
-
-
-def passed_on(text: str, *, slurm: str) -> list[str]:
-    """The hosts of --nodelist as slurmctld finds them: sbatch has written the list anew before.
-
-    Raises:
-        RefusedError: sbatch or slurmctld refuses the list.
-    """
-    return expanded(",".join(expanded(text, slurm=slurm)), slurm=slurm)
-
-
-def hosts_of(text: str, *, slurm: str, passed: bool = False) -> list[str] | None:
-    """The hosts of an option, `passed` on to slurmctld if wanted; none of a file, None if it is no list."""
+    """Return the names; no names for a file, for a function of slurmctld, and for what is not a list."""
     try:
-        return [] if "/" in text else (passed_on if passed else expanded)(text, slurm=slurm)
-    except RefusedError:
-        return None
+        return [] if {"/", "{"} & {*text} else expanded(text)
+    except ValueError:
+        return []
 
 
-def items(text: str) -> Iterator[str]:
-    """The parts of a list; a comma or a blank in brackets does not part."""
-    start = at = 0
-    last = text.rfind("]")
-    for separator in re.finditer(r"[\[, \t]|\Z", text):
-        if separator.start() < at:
-            continue
-        at = separator.start()
-        if separator[0] == "[" and at < last:
-            at = text.find("]", at)
-        elif separator[0] != "[":
-            if text[start:at]:
-                yield text[start:at]
-            start = at + 1
-
-
-def _part(item: str, slurm: str) -> tuple[list[str], list[_Numbers]]:
-    """The texts around the brackets of a part, and what stands in the brackets, both from the end."""
-    head, bracket, rest = item.rpartition("[")
-    inner, close, tail = rest.partition("]")
-    if not bracket:
-        return [item], []
-    if not close and slurm < "23.02":
-        return [f"{head}]" if head else inner], []
-    if not close or (tail and slurm < "23.11"):
-        raise RefusedError("Invalid node list specified" if slurm >= "24.05" else "memory allocation failure")
-    texts: list[str] = []
-    brackets: list[_Numbers] = []
-    before = head
-    while bracket and close:
-        before = head
-        texts.append(tail)
-        brackets.append([_range(text) for text in inner.split(",")])
-        head, bracket, rest = before.rpartition("[")
-        inner, close, tail = rest.partition("]")
-    return [*texts, before], brackets
+def _part(item: str) -> tuple[list[str], list[_Numbers]]:
+    """Return the texts around the brackets of an item, and the numbers in the brackets."""
+    pieces = re.split(r"\[([^\]]*)\]", item.replace("[[", "[").replace("]]", "]"))
+    texts = pieces[::2]
+    if any("[" in text or "]" in text for text in texts):
+        raise ValueError("a bracket is not closed, or not opened")
+    return texts, [[_range(text) for text in inner.split(",")] for inner in pieces[1::2]]
 
 
 def _names(texts: list[str], brackets: list[_Numbers]) -> Iterator[str]:
-    first, *others = reversed(texts)
-    numbers = ([f"{number:0{width}}" for run, width in each for number in run] for each in reversed(brackets))
+    first, *others = texts
+    numbers = ([f"{number:0{width}}" for run, width in each for number in run] for each in brackets)
     for chosen in product(*numbers):
         yield first + "".join(number + text for number, text in zip(chosen, others, strict=True))
 
 
 def _range(text: str) -> tuple[range, int]:
-    low_text, dash, high_text = text.partition("-")
-    low, low_rest = leading_number(low_text)
-    high, high_rest = leading_number(high_text)
-    if not (dash and high_text):
-        high, high_rest = low, low_rest
-    if "x" in text or low is None or high is None or high_rest or low > high or high_text[:1] == "-":
-        raise RefusedError(f"Invalid range: `{text}'")
-    if high - low + 1 > _MOST:
-        raise RefusedError(f"Too many hosts in range `{text}'")
-    return range(low, high + 1), len(low_text)
+    match = _RANGE.fullmatch(text)
+    low = number(match[1]) if match else 0
+    high = number(match[2]) if match and match[2] else low
+    if match is None or low > high:
+        raise ValueError(f"'{text}' is not a range of hosts")
+    if high - low >= _MOST:
+        raise ValueError(f"'{text}' is more than {_MOST} hosts")
+    return range(low, high + 1), len(match[1])

@@ -1,4 +1,4 @@
-"""What sbatch reads in a script: directives, options, and why it refuses it, without an sbatch.
+"""Read a script as sbatch does: its directives, its options, and why it refuses them, without an sbatch.
 
     script = read(text, slurm="22.05")
     script.options["time"].value        # "1:30:00"
@@ -6,10 +6,10 @@
 
 It judges as sbatch itself does before it asks slurmctld; it holds no rules. Not read are files that an
 option names (--nodefile, --bbf, --export-file, a --nodelist with a slash), users (--uid, --gid), other
-clusters (--clusters), and SBATCH_ variables; options of a site's plugins are given by the caller. The options
+clusters (--clusters), and SBATCH_ variables; options of a site's plugins come from the caller. The options
 that sbatch translates from #PBS and #BSUB lines are not known here: the options of such a script are not
-compared with each other. What slurm.conf decides is not judged. Checked against sbatch 22.05.8 and 26.05.5 by
-benchmarks/agreement.py; what came between them stands at the release whose source has it first.
+compared with each other. What slurm.conf decides is not judged, and rare values are let pass. What came
+between 22.05 and 26.05 counts from the release whose source has it first.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sbatchgen.sbatch import combination, gres_checks
-from sbatchgen.sbatch.fields import Fields
-from sbatchgen.sbatch.grammar import RefusedError
+from sbatchgen.sbatch.combination import check_options
+from sbatchgen.sbatch.getopt import Option, Stop, counting, scan
 from sbatchgen.sbatch.header import FOREIGN, READ, Directive, Message, Token, check_file, directives
-from sbatchgen.sbatch.options import Option, Stop, counting, scan
-from sbatchgen.sbatch.releases import HasArgument, Spec, line_of, specs
-from sbatchgen.sbatch.values import put
+from sbatchgen.sbatch.option_table import Spec, hint_rivals, line_of, specs
+from sbatchgen.sbatch.values import RefusedError, check_value
 
 MAX_COMPONENTS = 128  # of a heterogeneous job that are read; Slurm has no larger ones
 
@@ -34,18 +32,16 @@ class Component:
 
     Attributes:
         options: The options that count, by long name.
-        given: Every use of an option that sbatch got to, in order.
-        settled: Whether sbatch got as far as to settle them; else it ended in this component.
+        given: Every use of an option that sbatch reached, in order.
     """
 
-    options: Mapping[str, Option]
+    options: dict[str, Option]
     given: list[Option] = field(default_factory=list)
-    settled: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Script:
-    """What sbatch makes of a script.
+    """A script as sbatch reads it.
 
     Attributes:
         directives: The lines that are directives, and those that look like some.
@@ -61,7 +57,7 @@ class Script:
 
     @property
     def options(self) -> Mapping[str, Option]:
-        """The options that count in the first component."""
+        """Return the options that count in the first component."""
         return self.components[0].options if self.components else {}
 
 
@@ -77,44 +73,63 @@ def read(text: str | bytes, *, slurm: str = "22.05", plugin_options: Iterable[Sp
         ValueError: The release is not known here.
     """
     script = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
-    found = tuple(directives(script.decode("utf-8", "surrogateescape"), slurm=slurm))
+    lines = tuple(directives(script.decode("utf-8", "surrogateescape"), slurm=slurm))
     table = specs(slurm) | {spec.name: spec for spec in plugin_options}
     components: list[Component] = []
-    refusal, has_foreign, job = None, False, Fields(slurm=line_of(slurm))
+    refusal, has_foreign, release = None, False, line_of(slurm)
     try:
         check_file(script)
-        for lines in _by_component(found):
-            job = job.of_next(table)
-            component = Component(options=job.options)
+        for part in _by_component(lines):
+            before = components[-1].options if components else {}
+            carried = {name: use for name, use in before.items() if not use.spec.per_component}
+            component = Component(options=carried)
             components.append(component)
-            for option in _options(lines, table):
-                component.given.append(option)
-                if not option.spec.early:
-                    _put(job, option)
-            has_foreign |= "ignore-pbs" not in job.options and any(line.kind in FOREIGN for line in found)
+            _read_options(component, part, table, release)
+            has_foreign |= "ignore-pbs" not in carried and any(line.kind in FOREIGN for line in lines)
             if not has_foreign:
-                combination.settle(job)
-                component.settled = True
-                combination.check_nodelist(job)
-                gres_checks.verify(job)
+                check_options({name: use.value or "" for name, use in carried.items()}, slurm=release)
     except RefusedError as error:
         refusal = Message(text=error.text, line=error.line, column=error.column)
-    return Script(directives=found, components=tuple(components), refusal=refusal, has_foreign=has_foreign)
+    return Script(directives=lines, components=tuple(components), refusal=refusal, has_foreign=has_foreign)
 
 
-def _by_component(found: Iterable[Directive]) -> list[list[Directive]]:
-    """The directives that sbatch reads, by component."""
-    lines: list[list[Directive]] = [[]]
-    for line in found:
+def _read_options(
+    component: Component, lines: Sequence[Directive], table: Mapping[str, Spec], slurm: str
+) -> None:
+    """Read the options of a component, and check their values."""
+    for option in _options(lines, table):
+        component.given.append(option)
+        if option.spec.early:
+            continue
+        if option.name != "hint":
+            _check(option, slurm)
+        component.options[option.name] = counting(component.options.get(option.name), option, slurm)
+    hint = component.options.get("hint")
+    if hint and not hint_rivals(component.options, slurm):
+        _check(hint, slurm)
+
+
+def _check(option: Option, slurm: str) -> None:
+    try:
+        if option.value is not None:
+            check_value(option.name, option.value, slurm=slurm)
+    except RefusedError as error:
+        raise RefusedError(error.text, option.line, option.column) from error
+
+
+def _by_component(lines: Iterable[Directive]) -> list[list[Directive]]:
+    """Return the directives that sbatch reads, by component."""
+    parts: list[list[Directive]] = [[]]
+    for line in lines:
         if line.kind in READ:
-            if line.component == len(lines):
-                lines.append([])
-            lines[line.component].append(line)
-    return lines[:MAX_COMPONENTS]
+            if line.component == len(parts):
+                parts.append([])
+            parts[line.component].append(line)
+    return parts[:MAX_COMPONENTS]
 
 
 def _options(lines: Sequence[Directive], table: Mapping[str, Spec]) -> Iterator[Option]:
-    """The options of a component; what ends sbatch is raised."""
+    """Yield the options of a component; raise what ends sbatch."""
     words: list[Token] = []
     for line in lines:
         words += line.words
@@ -125,14 +140,3 @@ def _options(lines: Sequence[Directive], table: Mapping[str, Spec]) -> Iterator[
             text = item.complaint or f"Invalid directive found in batch script: {item.word.text}"
             raise RefusedError(text, item.word.line, item.word.column)
         yield item
-
-
-def _put(job: Fields, option: Option) -> None:
-    value = option.value
-    if option.spec.argument is HasArgument.OPTIONAL:
-        value = value or None
-    try:
-        put(job, option.name, value)
-    except RefusedError as error:
-        raise RefusedError(error.text, option.line, option.column) from error
-    job.options[option.name] = counting(job.options.get(option.name), option, job.slurm)

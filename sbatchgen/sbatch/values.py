@@ -1,253 +1,183 @@
-"""The value of an option: whether sbatch takes it, and what its later checks need of it.
+"""The values that sbatch itself reads, where people mistype them: times, sizes, counts, signals, words.
 
-Values that few scripts have are not checked: those of --acctg-freq, --cpu-freq, --get-user-env, --gpu-freq,
---mem-bind, --mem-update, --power and --propagate.
-Source: Slurm's table of options, 20.11 to 26.05, and the behaviour of sbatch 22.05.8 and 26.05.5.
+What is refused here is refused by every sbatch; rare forms are let pass. Source: sbatch(1), Slurm 22.05 to
+26.05, and the behaviour of sbatch 22.05.8 and 26.05.5.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from sbatchgen.sbatch import binding, grammar, gres
-from sbatchgen.sbatch.fields import Fields
-from sbatchgen.sbatch.grammar import NO_VAL, NO_VAL64, RefusedError, fold, leading_number
-from sbatchgen.sbatch.moment import is_moment
-
-Setter = Callable[[Fields, str], None]
-_BINDINGS = ("disable-binding", "enforce-binding")
-_SHARING = ("one-task-per-sharing", "multiple-tasks-per-sharing")
-_NICE_LIMIT = 2**31 - 3
-_EXCLUSIVE = ("", "exclusive", "oversubscribe", "user", "mcs")
-
-
-def put(job: Fields, option: str, value: str | None) -> None:
-    """Set the fields of an option; its value is None where it is given without one.
-
-    Raises:
-        RefusedError: sbatch refuses the value.
-    """
-    if option in _COUNTS:
-        job[option] = _integer(job, option, value or "")
-    elif option in _NEED_NO_VALUE and value is None:
-        job[option] = ""
-    elif setter := _SETTERS.get(option):
-        setter(job, value or "")
-    else:
-        job[option] = "set" if value is None else value
-
-
-def _integer(job: Fields, option: str, value: str, *, positive: bool = True) -> int:
-    return grammar.integer(f"--{option}", value, positive=positive, slurm=job.slurm)
-
-
-def _wrong(option: str) -> RefusedError:
-    return RefusedError(f"Invalid --{option} specification")
-
-
-def _checked(option: str, is_right: Callable[[str], bool]) -> Setter:
-    """A setter that refuses wrong values and needs no more of them."""
-
-    def check(_: Fields, value: str) -> None:
-        if not is_right(value):
-            raise _wrong(option)
-
-    return check
-
-
-def _counted(option: str, *, positive: bool = False) -> Setter:
-    """A setter that refuses what is not a count."""
-
-    def check(job: Fields, value: str) -> None:
-        _integer(job, option, value, positive=positive)
-
-    return check
-
-
-def _moment(option: str) -> Setter:
-    def check(job: Fields, value: str) -> None:
-        if not is_moment(value, slurm=job.slurm):
-            raise _wrong(option)
-
-    return check
-
-
-def _autocomplete(_: Fields, __: str) -> None:
-    raise RefusedError
-
-
-def _cpus_per_task(job: Fields, value: str) -> None:
-    job["cpus-per-task"] = _integer(job, "cpus-per-task", value)
-    job["cpus_set"] = True
-
-
-def _exclusive(job: Fields, value: str) -> None:
-    later = ("topo",) * (job.slurm >= "24.05") + ("allocation",) * (job.slurm >= "26.05")
-    if fold(value) not in _EXCLUSIVE + later:
-        raise _wrong("exclusive")
-
-
-def _extra_node_info(job: Fields, value: str) -> None:
-    names = ("sockets-per-node", "cores-per-socket", "threads-per-core")
-    for name, count in zip(names, grammar.socket_counts(value), strict=True):
-        job[name] = count
-
-
-def _gpu_bind(job: Fields, value: str) -> None:
-    if not binding.is_gpu_binding(value, slurm=job.slurm):
-        text = value if job.slurm >= "23.11" else f"gpu:{value}"
-        raise RefusedError(f"Invalid --gpu-bind argument: {text}")
-
-
-def _gres(job: Fields, value: str) -> None:
-    if fold(value) in ("help", "list"):
-        raise RefusedError
-    job["gres"] = value if fold(value) == "none" else gres.with_prefix(value, slurm=job.slurm)
-
-
-def _gres_flags(job: Fields, value: str) -> None:
-    if job.slurm < "23.11":
-        if fold(value) not in _BINDINGS:
-            raise _wrong("gres-flags")
-        return
-    flags = job["gres-flags"] & {_SHARING[1]}
-    for item in filter(None, value.split(",")):
-        if fold(item) == "allow-task-sharing":
-            raise RefusedError("--gres-flags=allow-task-sharing is only used with srun.")
-        if fold(item) not in _BINDINGS + _SHARING:
-            raise RefusedError(f"Invalid --gres-flags specification: {item}")
-        flags |= {fold(item)}
-    for rivals in (_BINDINGS, _SHARING):
-        if flags >= {*rivals}:
-            text = f"Invalid --gres-flags combo: {rivals[0]} and {rivals[1]} are mutually exclusive."
-            raise RefusedError(text)
-    job["gres-flags"] = frozenset(flags)
-
-
-def _mem_per_gpu(job: Fields, value: str) -> None:
-    job["mem-per-gpu"] = size = grammar.mebibytes(value)
-    if size is None or size == NO_VAL64:
-        raise _wrong("mem-per-gpu")
-
-
-def _is_memory(value: str) -> bool:
-    return grammar.mebibytes(value) not in (None, NO_VAL64)
-
-
-def _nice(_: Fields, value: str) -> None:
-    if abs(leading_number(value)[0] or 0) > _NICE_LIMIT:
-        raise RefusedError(f"Invalid --nice value, out of range (+/- {_NICE_LIMIT})")
-
-
-def _requeue(job: Fields, value: str) -> None:
-    if value and fold(value) != "expedite" and job.slurm >= "26.05":
-        raise _wrong("requeue")
-
-
-def _nodefile(job: Fields, _: str) -> None:
-    job.values.pop("nodelist", None)
-
-
-def _nodes(job: Fields, value: str) -> None:
-    job["min_nodes"], job["max_nodes"] = grammar.node_range(value, slurm=job.slurm)
-    job["listed_nodes"] = job.slurm >= "23.02" and ("," in value or ":" in value)
-    job["nodes_set"] = True
-
-
-def _ntasks(job: Fields, value: str) -> None:
-    job["ntasks"] = _integer(job, "ntasks", value)
-    job["ntasks_set"] = True
-
-
-def _priority(_: Fields, value: str) -> None:
-    number = leading_number(value)[0] or 0
-    if number < 0:
-        raise RefusedError("Priority must be >= 0")
-    if number >= NO_VAL and fold(value) != "top":
-        raise RefusedError(f"Priority must be < {NO_VAL}")
-
-
-def _profile(_: Fields, value: str) -> None:
-    if not any(name in fold(value) for name in ("none", "all", "energy", "lustre", "network", "task")):
-        raise RefusedError(f"invalid --profile={value} option")
-
-
-def _resv_ports(job: Fields, value: str) -> None:
-    grammar.integer("--resv-port", value, positive=False, slurm=job.slurm)
-
-
-def _segment(job: Fields, value: str) -> None:
-    job["segment"] = size = grammar.short_integer(value)
-    if size is None:
-        raise _wrong("segment")
-
-
-def _signal(job: Fields, value: str) -> None:
-    if grammar.signal(value, slurm=job.slurm) is None:
-        raise _wrong("signal")
-
-
-def _switches(job: Fields, value: str) -> None:
-    _integer(job, "switches", value.partition("@")[0])
-
-
-def _wait_all_nodes(job: Fields, value: str) -> None:
-    if _integer(job, "wait-all-nodes", value, positive=False) % 2**16 > 1:
-        raise _wrong("wait-all-nodes")
-
-
-_COUNTS = frozenset(
+import re
+import signal as signals
+from typing import NamedTuple
+
+from sbatchgen import units
+from sbatchgen.sbatch.option_table import value_kinds
+
+BLANKS = " \t\n\v\f\r"
+INFINITE = 0xFFFFFFFF  # minutes of no time limit
+MAIL_EVENTS = frozenset(
     (
-        "cores-per-socket",
-        "cpus-per-gpu",
-        "mincpus",
-        "ntasks-per-core",
-        "ntasks-per-gpu",
-        "ntasks-per-node",
-        "ntasks-per-socket",
-        "ntasks-per-tres",
-        "sockets-per-node",
-        "threads-per-core",
+        *("NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "INVALID_DEPEND", "STAGE_OUT", "ARRAY_TASKS"),
+        *("TIME_LIMIT", "TIME_LIMIT_50", "TIME_LIMIT_80", "TIME_LIMIT_90"),
     )
 )
-_NEED_NO_VALUE = frozenset(("nice", "no-kill", "oom-kill-step", "requeue", "resv-ports"))
-_SETTERS: dict[str, Setter] = {
-    "autocomplete": _autocomplete,
-    "begin": _moment("begin"),
-    "core-spec": _counted("core-spec"),
-    "cpus-per-task": _cpus_per_task,
-    "deadline": _moment("deadline"),
-    "delay-boot": _checked("delay-boot", lambda value: grammar.seconds(value) is not None),
-    "distribution": lambda job, value: job.values.update(dist=binding.distribution(value)),
-    "exclusive": _exclusive,
-    "extra-node-info": _extra_node_info,
-    "gpu-bind": _gpu_bind,
-    "gres": _gres,
-    "gres-flags": _gres_flags,
-    "kill-on-invalid-dep": _checked("kill-on-invalid-dep", lambda value: fold(value) in ("yes", "no")),
-    "mail-type": _checked("mail-type", grammar.are_mail_events),
-    "mem": _checked("mem", _is_memory),
-    "mem-per-cpu": _checked("mem-per-cpu", _is_memory),
-    "mem-per-gpu": _mem_per_gpu,
-    "nice": _nice,
-    "no-kill": _checked("no-kill", lambda value: fold(value) in ("set", "off", "no")),
-    "nodefile": _nodefile,
-    "nodes": _nodes,
-    "ntasks": _ntasks,
-    "oom-kill-step": _checked("oom-kill-step", lambda value: grammar.short_integer(value) in (0, 1)),
-    "open-mode": _checked("open-mode", lambda value: fold(value[:1]) in ("a", "t")),
-    "priority": _priority,
-    "profile": _profile,
-    "req-switch": _switches,
-    "requeue": _requeue,
-    "resv-ports": _resv_ports,
-    "segment": _segment,
-    "signal": _signal,
-    "switches": _switches,
-    "thread-spec": _counted("thread-spec", positive=True),
-    "time": _checked("time", lambda value: grammar.minutes(value) is not None),
-    "time-min": _checked("time-min", lambda value: grammar.minutes(value) is not None),
-    "tmp": _checked("tmp", _is_memory),
-    "verbose": _counted("verbose"),
-    "wait-all-nodes": _wait_all_nodes,
+_SIGNAL = re.compile(r"(R?B?R?):?\s*[+-]?(?:SIG)?(\w+)\s*(@\s*\+?([0-9]*))?", re.IGNORECASE | re.ASCII)
+_SIGNAL_NAMES = "HUP INT QUIT ABRT KILL ALRM TERM USR1 USR2 URG CONT STOP TSTP TTIN TTOU XCPU CHLD PIPE"
+_SIGNALS = frozenset(_SIGNAL_NAMES.split())
+_NODES = re.compile(r"\s*\+?([0-9]*)([km]*)\s*(?:(-)\s*\+?([0-9]*)([km]*))?\s*", re.IGNORECASE)
+_PATTERNS = {
+    "distribution": r"(plane|(no)?pack).*|arbitrary|hostfile|:*(block|cyclic|\*)[:*a-z]*(,(no)?pack)?",
+    "exclusive": "|exclusive|oversubscribe|user|mcs|topo|allocation",
+    "hint": "((compute_bound|memory_bound|(no)?multithread)([,;]|$))+",
+    "open-mode": "[at].*",
+    "yes-no": "yes|no",
+    "zero-one": r"|\s*\+?0*[01]",
 }
+# A point in time, piece by piece.
+_MOMENT = re.compile(
+    r"""
+    midnight | noon | fika | teatime | elevenses | today | tomorrow | uts[0-9]+
+    | now [ \t]*\Z
+    | now [ \t]* [+-] \s* [0-9] [0-9\s]* (?: (?:second|minute|hour|day|week)s? | \Z)
+    | (?: [01]?[0-9] | 2[0-3] ) :[0-5][0-9] (?: :[0-5][0-9] )? (?!:) \s* (?: [ap]m )?
+    | [0-9]{4} - (?: 1[0-2] | 0?[1-9] ) - (?: 3[01] | [12][0-9] | 0?[1-9] ) (?![0-9])
+    | [ \t\-T]
+    | (?: 1[0-2] | 0?[1-9] ) [./]? (?: 3[01] | [12][0-9] | 0?[1-9] ) (?: [./]?[0-9]{2} )? (?![0-9:])
+    """,
+    re.IGNORECASE | re.ASCII | re.VERBOSE,
+)
+
+
+class RefusedError(Exception):
+    """sbatch ends here, refusing the job.
+
+    Attributes:
+        text: The most telling part of its message; "" where it only prints a help text.
+        line: The line that it is about; 0 for no single one.
+        column: Where in the line.
+    """
+
+    def __init__(self, text: str = "", line: int = 0, column: int = 0) -> None:
+        super().__init__(text)
+        self.text = text
+        self.line = line
+        self.column = column
+
+
+class Signal(NamedTuple):
+    """A value of --signal: its flags (of "R" and "B"), the number, and the seconds before the time limit."""
+
+    flags: str
+    number: int
+    seconds: int
+
+
+def check_value(option: str, text: str, *, slurm: str) -> None:
+    """Refuse a value that sbatch does not take.
+
+    Raises:
+        RefusedError: It does not take it.
+    """
+    kind = value_kinds().get(option, "")
+    if kind in ("count", "switches"):
+        count(option, text.partition("@")[0] if kind == "switches" else text, slurm=slurm)
+    elif kind == "nodes":
+        node_range(text, slurm=slurm)
+    elif kind == "gres" and fold(text) in ("help", "list"):
+        raise RefusedError
+    elif not _is_taken(kind, text):
+        message = (
+            f'unrecognized --hint argument "{text}"'
+            if kind == "hint"
+            else f"Invalid --{option} specification"
+        )
+        raise RefusedError(message)
+
+
+def _is_taken(kind: str, text: str) -> bool:
+    if pattern := _PATTERNS.get(kind):
+        return re.fullmatch(pattern, text, re.IGNORECASE | re.ASCII | re.DOTALL) is not None
+    if kind == "mail":
+        return not MAIL_EVENTS.isdisjoint(fold(text).upper().split(","))
+    readers = {"time": minutes, "memory": mebibytes, "signal": read_signal}
+    return readers[kind](text) is not None if kind in readers else kind != "moment" or _is_moment(text)
+
+
+def fold(text: str) -> str:
+    """Return the text with the 26 capitals of ASCII made small, all that C's strcasecmp knows."""
+    return text.lower() if text.isascii() else re.sub("[A-Z]+", lambda match: match[0].lower(), text)
+
+
+def count(option: str, text: str, *, slurm: str) -> int:
+    """Return a count, such as that of --ntasks.
+
+    Raises:
+        RefusedError: sbatch refuses it.
+    """
+    match = re.fullmatch(r"\s*\+?([0-9]+)", text)
+    value = units.number(match[1]) if match else 0
+    if not value:
+        raise RefusedError(f'Invalid numeric value "{text}" for --{option}.')
+    if value >= units.COUNT_MAX and slurm >= "23.02":
+        raise RefusedError(f"Numeric argument ({value}) {'too large' if slurm >= '23.11' else 'to big'}")
+    return value
+
+
+def minutes(text: str) -> int | None:
+    """Return the minutes of a time limit, rounded up; INFINITE for no limit, None for an invalid time."""
+    if fold(text) in ("infinite", "unlimited") or re.fullmatch("-[0-9]+", text):
+        return INFINITE  # Slurm takes a negative time for a very long one
+    seconds = units.seconds(f"{text}0" if re.fullmatch("[0-9]+-", text) else text)
+    return None if seconds is None else -(-seconds // 60)
+
+
+def mebibytes(text: str) -> int | None:
+    """Return the MiB of a memory size; None for an invalid one."""
+    return units.mebibytes(re.sub(r"^\s*(?:\+|-(?=0+(?![0-9])))?", "", text))
+
+
+def node_range(text: str, *, slurm: str) -> tuple[int, int]:
+    """Return the least and the most nodes; since 23.02 also of a list, such as 2,4,8 or 1-15:4.
+
+    Raises:
+        RefusedError: sbatch refuses it.
+    """
+    if slurm >= "23.02" and re.fullmatch("[0-9,:-]*[0-9]+[,:][0-9,:-]*", text):
+        sizes = [units.number(size) for size in re.findall("[0-9]+", text.partition(":")[0])]
+        return min(sizes), max(sizes)
+    match = _NODES.fullmatch(text)
+    if match is None or not (match[1] or match[3]) or (match[2] and not match[1]):
+        raise RefusedError(f'"{text}" is not a valid node count')
+    low = _nodes(match[1], match[2]) if match[1] else 1
+    if not match[3]:
+        return low, low
+    high = _nodes(match[4], match[5]) if match[4] else -1
+    if high and high < low:
+        raise RefusedError(f"Maximum node count {high} is less than minimum node count {low}")
+    return low, high
+
+
+def _nodes(digits: str, letters: str) -> int:
+    factors = {"k": 1024, "m": 1024**2}
+    return units.number(digits) * (factors[letters[0].lower()] if letters else 1)
+
+
+def read_signal(text: str) -> Signal | None:
+    """Read a value of --signal; None for an invalid one."""
+    match = _SIGNAL.fullmatch(text.strip(BLANKS))
+    if match is None:
+        return None
+    name = match[2].upper()
+    number = (
+        units.number(name) if name.isdecimal() else signals.Signals[f"SIG{name}"] if name in _SIGNALS else 0
+    )
+    lead = units.number(match[4]) if match[3] else 60
+    return Signal(match[1].upper(), int(number), lead) if number and lead <= 0xFFFF else None
+
+
+def _is_moment(text: str) -> bool:
+    """Whether --begin or --deadline takes the text for a point in time."""
+    at = 0
+    while at < len(text) and (match := _MOMENT.match(text, at)):
+        at = match.end()
+    return at == len(text) and text.strip(" \t-T") != ""

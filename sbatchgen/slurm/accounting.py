@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sbatchgen.slurm.client import of_cluster, query
+from sbatchgen.slurm.printed import count, limit, pairs, seconds
 from sbatchgen.slurm.queue import SlurmJob, as_job, rows, separator
 from sbatchgen.slurm.submission_key import folder_name
-from sbatchgen.slurm.values import count, limit, pairs, seconds
 from sbatchgen.units import Memory
 
 # Fields of sacct --format in all releases since 20.11, but for SubmitLine.

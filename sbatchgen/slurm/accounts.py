@@ -9,7 +9,7 @@ from typing import Literal
 from sbatchgen.errors import SlurmError
 from sbatchgen.inputs.profile import Qos
 from sbatchgen.slurm.client import answer
-from sbatchgen.slurm.values import limit, names, pairs, seconds
+from sbatchgen.slurm.printed import limit, names, pairs, seconds
 from sbatchgen.units import Duration
 
 _QOS = ("name", "maxwall", "maxtres", "maxtrespu", "maxtrespa", "grptres", "flags")

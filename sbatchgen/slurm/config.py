@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from sbatchgen.errors import SlurmError
 from sbatchgen.slurm.client import answer, of_cluster
-from sbatchgen.slurm.values import limit, text
+from sbatchgen.slurm.printed import limit, text
 
 Record = TypeVar("Record")
 _LINE = re.compile(r"^(\w+)\s*= (.*?)\s*$", re.MULTILINE)

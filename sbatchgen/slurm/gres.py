@@ -9,8 +9,8 @@ import functools
 import re
 from dataclasses import dataclass
 
-from sbatchgen.sbatch.gres import number
-from sbatchgen.slurm.values import count, limit, text
+from sbatchgen.sbatch.gres import amount
+from sbatchgen.slurm.printed import count, limit, text
 
 _ITEM = re.compile(r"(?:\([^()]*\)|[^,(])+")  # a comma in parentheses does not part
 _DETAIL = re.compile(r"\(([^()]*)\)$")
@@ -47,9 +47,9 @@ def node_gres(printed: str) -> tuple[NodeGres, ...]:
 
 def _item(item: str) -> NodeGres:
     detail = _DETAIL.search(item)
-    said = detail[1] if detail else ""
+    inner = detail[1] if detail else ""
     name, *rest = (item[: detail.start()] if detail else item).split(":")
-    count = number(rest[-1]) if rest else None
+    count = amount(rest[-1]) if rest else None
     if count is not None:
         rest.pop()
     consumed = "no_consume" not in rest
@@ -59,8 +59,8 @@ def _item(item: str) -> NodeGres:
         type=kind,
         count=1 if count is None else count,  # `gpu:a100` alone is one, in slurm.conf as in a request
         consumed=consumed,
-        indexes=_indexes(said.removeprefix("IDX:")) if said.startswith("IDX:") else (),
-        per_gpu=_per_gpu(said) if _PER_GPU.fullmatch(said) else (),
+        indexes=_indexes(inner.removeprefix("IDX:")) if inner.startswith("IDX:") else (),
+        per_gpu=_per_gpu(inner) if _PER_GPU.fullmatch(inner) else (),
     )
 
 

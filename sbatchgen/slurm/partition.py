@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sbatchgen.slurm.client import answer
 from sbatchgen.slurm.config import printed, record_of
-from sbatchgen.slurm.values import count, limit, names, pairs, seconds, text
+from sbatchgen.slurm.printed import count, limit, names, pairs, seconds, text
 
 _BETWEEN = re.compile(r" +(?=[A-Z][A-Za-z]*=)")  # groups may have blanks in their names
 

@@ -14,9 +14,9 @@ from datetime import datetime
 from typing import Any
 
 from sbatchgen.slurm.client import of_cluster, query
+from sbatchgen.slurm.printed import count, exit_status, seconds, text, time
 from sbatchgen.slurm.state import State, state
 from sbatchgen.slurm.submission_key import key_of
-from sbatchgen.slurm.values import count, exit_status, seconds, text, time
 
 # Fields of squeue --Format in all releases since 20.11.
 _FIELDS = {

@@ -16,7 +16,7 @@ from sbatchgen.sbatch.hostlist import hosts
 from sbatchgen.slurm.gpu_nodes import Gpu, GpuNode, unavailable
 from sbatchgen.slurm.node import SlurmNode
 from sbatchgen.slurm.partition import SlurmPartition
-from sbatchgen.slurm.values import limit
+from sbatchgen.slurm.printed import limit
 from sbatchgen.units import Memory
 
 _FEATURES = re.compile(r"[^&|,*\[\]()]+(?:[&,][^&|,*\[\]()]+)*|[^&|,*\[\]()]+(?:\|[^&|,*\[\]()]+)*")

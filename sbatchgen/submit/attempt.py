@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sbatchgen.errors import SbatchgenError, SlurmError
-from sbatchgen.slurm import client, values
+from sbatchgen.slurm import client, printed
 from sbatchgen.slurm.config import config
 from sbatchgen.slurm.queue import find_job
 from sbatchgen.slurm.submission_key import key_of
@@ -156,4 +156,4 @@ def _boot_time(environment: Mapping[str, str], clusters: str) -> datetime | None
     """When the controller was started; None if it does not answer, or is one of several."""
     if "," in clusters:
         return None
-    return values.time(config(environment, clusters).get("BOOT_TIME", ""))
+    return printed.time(config(environment, clusters).get("BOOT_TIME", ""))

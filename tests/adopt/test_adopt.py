@@ -20,9 +20,9 @@ from sbatchgen.adopt import account
 from sbatchgen.errors import DocumentError
 from sbatchgen.job.launches import Launch
 from sbatchgen.job.script import JobScript
-from sbatchgen.sbatch.grammar import minutes
 from sbatchgen.sbatch.header import READ
 from sbatchgen.sbatch.reader import read
+from sbatchgen.sbatch.values import minutes
 from tests.adopt.adopted import adopted
 from tests.cluster.slurm import Cluster
 from tests.conftest import FIXTURES, Command

@@ -22,7 +22,7 @@ from sbatchgen.inputs.options import SbatchOptions
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.lint.linter import rules
 from sbatchgen.rules.page import FOLDER as RULE_PAGES
-from sbatchgen.units import Count, Duration, Memory, Port, Release, Resume, ShellPath
+from sbatchgen.units import RELEASES, Count, Duration, Memory, Port, Release, Resume, ShellPath
 from tests.conftest import REPOSITORY, Command, commands_of
 from training.config import Config
 
@@ -176,7 +176,7 @@ def _how_values_are_written() -> Iterator[str]:
                 "path",
                 "may hold `${USER}`, `${HOME}`, `${SCRATCH}`, `${WORK}`, `${TMPDIR}`, `${SLURM_...}`: the job expands them",
             ),
-            ("release", ", ".join(f"`{release}`" for release in Release.KNOWN)),
+            ("release", ", ".join(f"`{one}`" for one in RELEASES)),
             ("text", "one line"),
         ],
     )

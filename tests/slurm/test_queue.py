@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.errors import SlurmError
-from sbatchgen.slurm import values
+from sbatchgen.slurm import printed
 from sbatchgen.slurm.queue import SlurmJob, find_job, queue
 from sbatchgen.slurm.submission_key import folder_name
 from tests.cluster.controller import Controller
@@ -243,16 +243,16 @@ def test_a_wrapper_that_talks_and_values_that_are_new(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("printed", "seconds"),
+    ("text", "expected"),
     [("0:00", 0), ("1:30", 90), ("2:00:00", 7200), ("1-00:00:01", 86401), ("UNLIMITED", None), ("", None)],
 )
-def test_durations(printed: str, seconds: int | None) -> None:
-    assert values.seconds(printed) == seconds
+def test_durations(text: str, expected: int | None) -> None:
+    assert printed.seconds(text) == expected
 
 
 @pytest.mark.parametrize(
-    ("printed", "status"),
+    ("text", "status"),
     [("3:0", (3, 0)), ("0:9", (0, 9)), ("768", (3, 0)), ("9", (0, 9)), ("4021", (0, 53)), ("N/A", (0, 0))],
 )
-def test_exit_statuses_of_both_releases(printed: str, status: tuple[int, int]) -> None:
-    assert values.exit_status(printed) == status
+def test_exit_statuses_of_both_releases(text: str, status: tuple[int, int]) -> None:
+    assert printed.exit_status(text) == status

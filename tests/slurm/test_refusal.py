@@ -210,7 +210,7 @@ def test_the_texts_of_a_real_sbatch_are_known() -> None:
 
 
 def test_a_refusal_names_options_that_there_are() -> None:
-    from sbatchgen.sbatch.releases import specs
+    from sbatchgen.sbatch.option_table import specs
 
     known = {*specs("22.05"), *specs("26.05")}
     for _, known_text in texts():

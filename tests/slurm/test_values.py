@@ -20,7 +20,7 @@ from sbatchgen.slurm.gpu_nodes import counts, gpu_nodes
 from sbatchgen.slurm.gres import node_gres
 from sbatchgen.slurm.node import nodes_in
 from sbatchgen.slurm.partition import partitions_in
-from sbatchgen.slurm.values import count, exit_status, limit, seconds, time
+from sbatchgen.slurm.printed import count, exit_status, limit, seconds, time
 from tests.conftest import FIXTURES
 
 ANSWERS = int(os.environ.get("ANSWERS", "500"))

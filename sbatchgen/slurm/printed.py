@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import datetime
 
-_DURATION = re.compile(r"(?:(?:(\d{1,9})-)?(\d{1,9}):)?(\d{1,9}):(\d{1,9})", re.ASCII)
+from sbatchgen import units
+
 _DIGITS = (
     18  # Slurm's largest numbers are NO_VAL64 and its like, for "none"; Python reads 4,300 digits at most
 )
@@ -50,12 +50,9 @@ def time(printed: str) -> datetime | None:
 
 
 def seconds(printed: str) -> int | None:
-    """A duration, D-HH:MM:SS or MM:SS; None for "UNLIMITED", "NOT_SET" and the like."""
-    match = _DURATION.fullmatch(printed)
-    if match is None:
-        return None
-    days, hours, minutes, rest = (int(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + rest
+    """Return the seconds of a duration, D-HH:MM:SS or MM:SS; None for "UNLIMITED", "NOT_SET" and the like."""
+    duration = units.seconds(printed) if ":" in printed else None
+    return None if duration is None or duration >= 10**_DIGITS else duration
 
 
 def exit_status(printed: str) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Words -> options, as the C library's getopt_long reads them for sbatch: it stops at the first other word.
+"""Read words as options, as the C library's getopt_long does for sbatch: it stops at the first other word.
 
 Source: glibc's getopt_long(3), with the option string "+" and the table of Slurm's release.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sbatchgen.sbatch.grammar import fold
 from sbatchgen.sbatch.header import Token
-from sbatchgen.sbatch.releases import ALIASES, HasArgument, Spec
+from sbatchgen.sbatch.option_table import ALIASES, HasArgument, Spec
+from sbatchgen.sbatch.values import fold
 
 MAIL_TYPES_REPLACE = "25.05"  # until then, the events of several --mail-type add up
 
@@ -20,10 +20,10 @@ class Option:
     """An option where it is given.
 
     Attributes:
-        spec: Which one.
+        spec: Its row in the table of options.
         word: The word that names it, such as -t10 or --part=gpu.
         value: Its argument, or None.
-        value_word: The word that the argument stands in; word itself if it is glued to the option.
+        value_word: The word that holds the argument; the same word where it is glued to the option.
         value_start: Where in value_word's text it starts.
     """
 
@@ -35,36 +35,37 @@ class Option:
 
     @property
     def name(self) -> str:
-        """The long name, also where it is shortened or a letter."""
+        """Return the long name, also of a shortened name or a letter."""
         return ALIASES.get(self.spec.name, self.spec.name)
 
     @property
     def line(self) -> int:
-        """The line of the option."""
+        """Return the line of the option."""
         return self.word.line
 
     @property
     def column(self) -> int:
-        """Where the option starts."""
+        """Return the column in which the option starts."""
         return self.word.column
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stop:
-    """Why getopt went no further: its complaint, or the word that is not an option."""
+    """The end of the reading: the complaint of getopt, or the word that is not an option."""
 
     word: Token
     complaint: str = ""
 
 
 def counting(before: Option | None, use: Option, slurm: str) -> Option:
-    """What counts of an option that is given again: the last one, or the events of both --mail-type.
+    """Return the use that counts of an option given again: the last one, or the events of both --mail-type.
 
-    NONE asks for no event, whatever stands beside it. Source: arg_set_mail_type of slurm_opt.c.
+    NONE asks for no event, even in a list. Source: arg_set_mail_type of slurm_opt.c.
     """
     if before is None or use.name != "mail-type" or slurm >= MAIL_TYPES_REPLACE:
         return use
-    events = [one.value for one in (before, use) if one.value and "none" not in fold(one.value).split(",")]
+    values = [option.value for option in (before, use) if option.value]
+    events = [value for value in values if "none" not in fold(value).split(",")]
     return replace(use, value=",".join(dict.fromkeys(",".join(events).split(",")))) if events else use
 
 
@@ -74,7 +75,7 @@ def scan(
     shorts: Mapping[str, Spec] | None = None,
     start: int = 0,
 ) -> Iterator[Option | Stop]:
-    """The options in these words; a Stop is the last, where there is one.
+    """Yield the options in these words, and at the end a Stop where getopt stops.
 
     Args:
         words: The words.
@@ -96,13 +97,13 @@ def scan(
             yield Stop(word=word)
             return
         following = words[at] if at < len(words) else None
-        found = (
+        items = (
             [_long(word, following, table)]
             if word.text.startswith("--")
             else list(_cluster(word, following, shorts))
         )
-        yield from found
-        last = found[-1]
+        yield from items
+        last = items[-1]
         if isinstance(last, Stop):
             return
         at += last.value_word is not None and last.value_word is following
@@ -138,7 +139,7 @@ def _without_value(spec: Spec, word: Token, following: Token | None) -> Option |
 
 
 def _cluster(word: Token, following: Token | None, shorts: Mapping[str, Spec]) -> Iterator[Option | Stop]:
-    """The options of a word like -HO or -n4."""
+    """Yield the options of a word like -HO or -n4."""
     for at in range(1, len(word.text)):
         letter = word.text[at]
         spec = shorts.get(letter)

@@ -1,4 +1,4 @@
-"""What options say about logs and signals, in a plan or a script: SB117, SB604, SB606, SB701 to SB711."""
+"""Logs and signals in the options of a plan or a script: SB117, SB604, SB606, SB701 to SB711."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def _requeue_keeps_log(job: Job) -> Iterator[Hit]:
 def _log_folder_exists(job: Job) -> Iterator[Hit]:
     if job.makes_log_folders or _slurm_makes_folders(job):
         return
-    told = set()
+    reported = set()
     for name in LOGS:
         folder = job.option(name).rpartition("/")[0]
-        if not folder or folder.strip("./") == "" or folder in told or _is_there(job, folder):
+        if not folder or folder.strip("./") == "" or folder in reported or _is_there(job, folder):
             continue
         if job.is_script and (folder.startswith("/") or _SHELL.search(folder)):
             continue  # a folder of the cluster, not of this machine; SB117
-        told.add(folder)
+        reported.add(folder)
         what = (
             f"Slurm before {MAKES_FOLDERS} does not create the log folder '{folder}': if it is missing, the "
         )
@@ -87,7 +87,7 @@ def _log_folder_exists(job: Job) -> Iterator[Hit]:
 
 @RULES.add("SB702", "warning", "a log file that every job overwrites")
 def _log_varies(job: Job) -> Iterator[Hit]:
-    told = False
+    reported = False
     for name in LOGS:
         path = job.option(name)
         kept = job.option("open-mode").startswith("a")
@@ -97,9 +97,9 @@ def _log_varies(job: Job) -> Iterator[Hit]:
                 what, severity = f"{name} '{path}' is the same for all tasks of the array: {does}", None
             else:
                 what, severity = f"{name} '{path}' is the same for every job: {does}", _in_script(job)
-            if not (told and job.is_script):
+            if not (reported and job.is_script):
                 yield Hit(name, what, "add %j to it", severity)
-            told = True
+            reported = True
 
 
 @RULES.add("SB703", "warning", "one log file for all array tasks")
@@ -179,7 +179,7 @@ def _slurm_makes_folders(job: Job) -> bool:
 
 
 def _in_script(job: Job) -> Severity | None:
-    """What is meant in many scripts of others, and would be a mistake in a plan, is worth knowing there."""
+    """Return a milder severity for what is meant in many scripts, and would be a mistake in a plan."""
     return "info" if job.is_script else None
 
 

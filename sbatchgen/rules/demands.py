@@ -14,40 +14,29 @@ from sbatchgen.job.job import Job, PlannedJob
 from sbatchgen.plan.resources import Amounts
 from sbatchgen.quoting import counted
 from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.sbatch.gres import requested
+from sbatchgen.sbatch.option_table import Rivals, rivals
 from sbatchgen.units import Memory
 
 RULES: Rules[Job] = Rules()
 
 GENEROUS = 1.5  # times the GPUs' share of a node
 
-# Options which exclude each other: since which release sbatch refuses them, and what older ones do.
-EXCLUSIVE = (
-    ("mem", "mem-per-cpu", "20.11", ""),
-    ("mem", "mem-per-gpu", "20.11", ""),
-    ("mem-per-cpu", "mem-per-gpu", "20.11", ""),
-    ("cpus-per-gpu", "cpus-per-task", "21.08", ""),
-    ("exclusive", "oversubscribe", "23.02", "the last one counts"),
-    ("ntasks-per-gpu", "gpus-per-task", "20.11", ""),
-    ("ntasks-per-gpu", "tres-per-task", "23.02", ""),
-    ("ntasks-per-gpu", "gpus-per-socket", "20.11", ""),
-    ("ntasks-per-gpu", "ntasks-per-node", "20.11", ""),
-    ("core-spec", "thread-spec", "21.08", "the last one counts"),
-    ("bb", "bbf", "20.11", ""),
-)
-
 
 @RULES.add("SB131", "error", "options that exclude each other")
 def _exclusive_options(job: Job) -> Iterator[Hit]:
     resources = job.resources
-    pairs = [pair for pair in EXCLUSIVE if pair[0] in resources and pair[1] in resources]
+    pairs = [*rivals(resources)]
     if "gpus-per-node" in resources and any(_is_gpu(name, job.slurm) for name, _, _ in resources.gres):
-        pairs.append(("gpus-per-node", "gres", "26.05", "--gres counts and --gpus-per-node is ignored"))
-    for one, other, since, before in pairs:
+        pairs.append(
+            Rivals("gpus-per-node", "gres", "26.05", "--gres counts and --gpus-per-node is ignored", "")
+        )
+    for first, second, since, before, _ in pairs:
         refused = job.slurm >= since
-        what = f"--{one} and --{other} exclude each other: Slurm refuses the job"
+        what = f"--{first} and --{second} exclude each other: Slurm refuses the job"
         what += f" since {since}" if before or not refused else ""
         what += f"; in {job.slurm} {before}" if before and not refused else ""
-        yield Hit(other, what, "keep one of them", "warning" if job.is_script and not refused else None)
+        yield Hit(second, what, "keep one of them", "warning" if job.is_script and not refused else None)
     if "gpus-per-socket" in resources and "sockets-per-node" not in resources:
         what = "--gpus-per-socket needs --sockets-per-node: Slurm refuses the job"
         yield Hit("gpus-per-socket", what, "add --sockets-per-node=N, or use --gpus-per-node")
@@ -142,16 +131,9 @@ def _gres_known(job: Job) -> Iterator[Hit]:
 
 
 def _gres_of_tasks(job: Job) -> list[str]:
-    """The names of generic resources in --tres-per-task; none if sbatch can't parse it."""
-    text = job.resources.options.get("tres-per-task")
-    if not text:
-        return []
-    from sbatchgen.sbatch import gres  # few jobs have it
-
-    try:
-        return [item.name for item in gres.items(text, slurm=job.slurm) if item.name]
-    except gres.BadItemError:
-        return []
+    """Return the names of generic resources in --tres-per-task."""
+    items = (item for item in job.option("tres-per-task").split(",") if item.startswith("gres"))
+    return [name for name, _, _ in requested(",".join(items), slurm=job.slurm)]
 
 
 @RULES.add("SB211", "error", "shards together with whole GPUs")

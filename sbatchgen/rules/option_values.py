@@ -1,0 +1,167 @@
+"""Values that sbatch refuses, or passes on and slurmctld refuses, whatever the cluster has: SB140 and SB141.
+
+What only the cluster decides, such as whether a node or a licence exists, is left to the rules about its
+profile. Each verdict is compared with a real slurmctld by benchmarks/values.py. Sources: slurmctld 22.05 to
+26.05, as named in the readers of `sbatch`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from sbatchgen.finding import Severity
+from sbatchgen.job.job import Job
+from sbatchgen.plan.resources import UNLIMITED
+from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.sbatch.option_table import value_kinds
+from sbatchgen.units import Duration
+
+RULES: Rules[Job] = Rules()
+
+BAD_VALUE: tuple[str, Severity, str] = ("SB126", "error", "a value that sbatch refuses")
+EXAMPLES = {
+    "begin": "--begin=2026-01-31T20:00",
+    "cpus-per-task": "--cpus-per-task=8",
+    "gpus": "--gpus=8, or --gpus=a100:8",
+    "gpus-per-node": "--gpus-per-node=4, or --gpus-per-node=a100:4",
+    "gres": "--gres=gpu:4, or --gres=gpu:a100:4",
+    "mem": "--mem=64G",
+    "mem-per-cpu": "--mem-per-cpu=4G",
+    "mem-per-gpu": "--mem-per-gpu=64G",
+    "nodes": "--nodes=2",
+    "signal": "--signal=B:USR1@300",
+    "time": "--time=24:00:00",
+    "mail-type": "--mail-type=END,FAIL",
+}
+LARGEST_ARRAY = 4000001  # the largest MaxArraySize that slurm.conf may have: slurm.conf(5)
+_FIX = {
+    "array": "write --array=0-9%2, or 1,3,5",
+    "dependency": "write --dependency=afterok:123, afterany:123:124 or singleton",
+    "features": 'write --{}=a, "a&b", "a|b" or "[a*2&b*4]"',
+    "gpus": "write --{0}=4, or --{0}=a100:4",
+    "gres": "write --gres=gpu:4, or --gres=gpu:a100:4",
+    "hosts": "write --{}=n1,n[3-5]",
+    "licenses": "write --licenses=NAME:2,OTHER",
+    "tres": "write --tres-per-task=cpu=4,gres/gpu=1",
+}
+_TRES = ("bb", "billing", "cpu", "energy", "fs", "gres", "ic", "license", "mem", "node", "pages", "vmem")
+
+
+def refused(name: str, value: str, slurm: str) -> tuple[str, str] | None:
+    """Return what sbatch says of an option with this value, and a fix; None where it accepts it (SB126)."""
+    from sbatchgen.sbatch.values import RefusedError, check_value
+
+    try:
+        check_value(name, value, slurm=slurm)
+    except RefusedError as error:
+        if not error.text:
+            return None
+        example = EXAMPLES.get(name)
+        return (
+            f"'{value}' is not a value for --{name}: sbatch says \"{error.text}\"",
+            f"write it as in {example}" if example else "see sbatch(1)",
+        )
+    return None
+
+
+@RULES.add("SB140", "error", "a value that slurmctld refuses")
+def _refused_value(job: Job) -> Iterator[Hit]:
+    for option, text in job.resources.options.items():
+        kind = value_kinds().get(option, "")
+        try:
+            if check := VALUE_CHECKS.get(kind):
+                check(text, job)
+        except ValueError as error:
+            yield Hit(option, f"Slurm refuses --{option}={text[:80]}: {error}", _FIX[kind].format(option))
+
+
+@RULES.add("SB141", "error", "times that contradict each other")
+def _contradicting_times(job: Job) -> Iterator[Hit]:
+    most, least = job.resources.time, job.resources.time_min
+    if most is not None and least is not None and least > most:
+        what = (
+            f"--time-min {time_limit(least)} is longer than --time {time_limit(most)}: Slurm refuses the job"
+        )
+        yield Hit("time-min", what, f"set --time-min {time_limit(most)} or less")
+
+
+def time_limit(seconds: int) -> str:
+    """Return a time limit as Slurm shows it."""
+    return "UNLIMITED" if seconds >= UNLIMITED else str(Duration(seconds))
+
+
+def _array(text: str, _: Job) -> None:
+    from sbatchgen.sbatch.array import indices
+
+    ranges = indices(text)
+    if ranges is None:
+        raise ValueError("not a list of indices")
+    if any(indexes[-1] >= LARGEST_ARRAY or indexes.step >= LARGEST_ARRAY for indexes in ranges):
+        raise ValueError(f"no cluster has indices of {LARGEST_ARRAY} or more")
+
+
+def _dependency(text: str, _: Job) -> None:
+    from sbatchgen.sbatch.dependency import check
+
+    check(text)
+
+
+def _features(text: str, _: Job) -> None:
+    from sbatchgen.sbatch.features import names
+
+    names(text)
+
+
+def _licenses(text: str, _: Job) -> None:
+    from sbatchgen.sbatch.licenses import counts
+
+    counts(text)
+
+
+def _hosts(text: str, job: Job) -> None:
+    from sbatchgen.sbatch.hostlist import expanded, hosts
+
+    if not hosts(text) and "/" not in text and "{" not in text:  # a file, or a function of slurmctld
+        expanded(text)
+    if text == job.resources.options.get("exclude"):
+        asked = hosts(job.option("nodelist"))
+        sizes = (job.resources.ntasks, job.resources.nodes_min)
+        fewer = any(size is not None and size < len(asked) for size in sizes)  # Slurm may leave some out
+        if both := set() if fewer else {*hosts(text)} & {*asked}:
+            raise ValueError(f"{', '.join(sorted(both)[:3])} is in --nodelist too")
+
+
+def _gres(text: str, job: Job) -> None:
+    from sbatchgen.sbatch.gres import items
+
+    if job.is_script:  # a plan holds only words and counts
+        for _ in items(text, slurm=job.slurm):
+            pass
+
+
+def _gpus(text: str, job: Job) -> None:
+    from sbatchgen.sbatch.gres import of_gpus
+
+    _gres(of_gpus(text), job)
+
+
+def _tres_per_task(text: str, job: Job) -> None:
+    for item in filter(None, text.split(",") if job.slurm >= "24.05" else ()):
+        kind = re.split("[/:=]", item, maxsplit=1)[0]
+        if kind not in _TRES:
+            hint = ": write gres/gpu" if kind == "gpu" else ""
+            raise ValueError(f"'{kind}' is not a kind of resource{hint}")
+
+
+# By the kind of value of sbatch.option_table; a kind that sbatch itself refuses is not one of them.
+VALUE_CHECKS: dict[str, Callable[[str, Job], None]] = {
+    "array": _array,
+    "dependency": _dependency,
+    "features": _features,
+    "gpus": _gpus,
+    "gres": _gres,
+    "hosts": _hosts,
+    "licenses": _licenses,
+    "tres": _tres_per_task,
+}
