@@ -96,5 +96,5 @@ def counted(count: int, noun: str) -> str:
 
 
 def some(names: Sequence[str], most: int) -> str:
-    """The first names, and how many there are besides."""
+    """Return the first names, and how many more there are."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -12,7 +12,7 @@ from sbatchgen.job.launches import HELPERS
 
 if TYPE_CHECKING:
     from sbatchgen.bash import Assignment, Body, Command
-    from sbatchgen.bash.command import VariableUse
+    from sbatchgen.bash.statement import VariableUse
 
 _Part = TypeVar("_Part", "Command", "Assignment", "VariableUse")
 
@@ -162,12 +162,14 @@ def _is_harmless(command: Command) -> bool:
 
 def blocks(body: Body) -> list[Block]:
     """Return the blocks of a script up to its end, in order; no blocks if it can't be read as bash."""
-    tree = body.source.tree
-    spans: list[tuple[int, int]] = []
-    for node in tree.root_node.children if tree else ():
-        if node.type in ("comment", "\n", ";") or node.start_byte >= body.end:
+    blocks: list[Block] = []
+    for node in body.source.nodes[0].children:
+        if node.kind == "comment" or node.start >= body.end:
             continue
-        joins = spans and (node.type == "&" or node.start_byte < spans[-1][1])
-        spans.append((spans.pop()[0] if joins else node.start_byte, node.end_byte))
-    line = body.source.position
-    return [Block(body, line(at)[0], line(max(at, end - 1))[0], at, end) for at, end in spans]
+        start, end = node.start, node.end
+        if blocks and (node.kind == "&" or start < blocks[-1].end):
+            start = blocks.pop().start
+        first = body.source.position(start)[0]
+        last = body.source.position(max(start, end - 1))[0]
+        blocks.append(Block(body, first, last, start, end))
+    return blocks

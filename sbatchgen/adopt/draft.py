@@ -9,7 +9,7 @@ from typing import Any
 from sbatchgen.adopt.remarks import RANK, Outcome, Remark
 from sbatchgen.bash import Word
 from sbatchgen.bash.body import Body
-from sbatchgen.bash.launch import Tool, ToolOption
+from sbatchgen.bash.chain import Tool, ToolOption
 from sbatchgen.bash.word import LITERAL, Piece
 from sbatchgen.job.launches import slurm_number
 from sbatchgen.job.script import JobScript

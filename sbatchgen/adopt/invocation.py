@@ -11,8 +11,8 @@ from sbatchgen.adopt import container, shape, trainer
 from sbatchgen.adopt.draft import Draft, is_variable
 from sbatchgen.bash import Word
 from sbatchgen.bash.body import string_body
-from sbatchgen.bash.command import Command
-from sbatchgen.bash.launch import Tool
+from sbatchgen.bash.chain import Tool
+from sbatchgen.bash.statement import Command
 from sbatchgen.bash.tools import SHELLS
 from sbatchgen.job.launches import LAUNCHERS, MPI, Launch
 from sbatchgen.runtimes import RUNTIMES

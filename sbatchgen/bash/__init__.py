@@ -4,7 +4,7 @@ It holds no rules. It needs nothing of the rest of sbatchgen, and parses with tr
 """
 
 from sbatchgen.bash.body import Body, read
-from sbatchgen.bash.command import Assignment, Command
+from sbatchgen.bash.statement import Assignment, Command
 from sbatchgen.bash.word import Word
 
 __all__ = ["Assignment", "Body", "Command", "Word", "read"]

@@ -1,8 +1,8 @@
-"""The body of a script: its commands, where they stand, what they set and what they use.
+"""The body of a script: its commands, what surrounds them, what they set and what they use.
 
     body = read(text)
     [command.name for command in body.commands]     # "srun", "cd", ...
-    body.value(word)                                # with variables whose value the script tells
+    body.value(word)                                # with variables whose values the script says
 
 Nothing is run and no file is read: what a `source`d file sets is not known.
 """
@@ -13,10 +13,10 @@ import re
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
 
-from sbatchgen.bash.command import Assignment, Command, Context, ShellOption, VariableUse
+from sbatchgen.bash.statement import Assignment, Command, Context, ShellOption, VariableUse
 from sbatchgen.bash.text import Fault, ShellText
 from sbatchgen.bash.tools import SHELLS
-from sbatchgen.bash.values import Values
+from sbatchgen.bash.variables import Variables
 from sbatchgen.bash.walk import Walk, walk
 from sbatchgen.bash.word import Word, expansion
 
@@ -24,7 +24,7 @@ TOP = Context()
 
 
 class Body:
-    """The body of a script, as far as bash's grammar tells it.
+    """The body of a script.
 
     Attributes:
         language: The shell or the interpreter of the first line: "bash", "sh", "python3" and so on.
@@ -51,34 +51,34 @@ class Body:
         """Where the script ends for sure, in characters from 0: after an exit or exec, or with its text."""
         return min(self._walk.end, len(self.source.text))
 
-    @property
+    @cached_property
     def commands(self) -> tuple[Command, ...]:
         """All commands in the order of the text, also in functions, loops and substitutions."""
-        return self._walk.commands
+        return tuple(self._walk.commands)
 
     @cached_property
     def comments(self) -> tuple[tuple[int, str], ...]:
         """The line and the text of each comment, with its #; directives are comments to bash."""
         text = self.source.text
         return tuple(
-            (self.source.position(start)[0], text[start:end].rstrip())
-            for start, end, kind in self.source.nodes
-            if kind == "comment"
+            (self.source.position(node.start)[0], text[node.start : node.end].rstrip())
+            for node in self.source.nodes
+            if node.kind == "comment"
         )
 
     @cached_property
     def last(self) -> Command | None:
-        """The command whose status is the script's, as far as the text tells."""
+        """The command whose status is the script's, if the text says which."""
         return next((command for command in reversed(self.commands) if command.last), None)
 
     @cached_property
-    def _values(self) -> Values:
-        return Values(self._walk, lambda: self.uses)
+    def _variables(self) -> Variables:
+        return Variables(self._walk, self.uses)
 
     @property
     def sets(self) -> tuple[Assignment, ...]:
         """Each time that a variable gets or loses a value, in the order of the text."""
-        return self._values.sets
+        return self._variables.sets
 
     @cached_property
     def uses(self) -> tuple[VariableUse, ...]:
@@ -96,7 +96,7 @@ class Body:
         return tuple(_settings(self))
 
     def option_at(self, name: str, line: int) -> bool:
-        """Whether an option such as "pipefail" is on at the start of a line, as far as the text tells.
+        """Return whether an option such as "pipefail" is on at the start of a line.
 
         What functions, subshells and branches set is left out.
         """
@@ -107,39 +107,39 @@ class Body:
         return on
 
     def value(self, word: Word) -> str | None:
-        """The string that a word is, with the variables whose value the script tells; else None."""
+        """Return the string that a word is, with the values of variables if they are known; else None."""
         literal = word.value
-        return self._values.value(word) if literal is None else literal
+        return self.followed(word).value if literal is None else literal
 
     def expand(self, word: Word) -> tuple[Word, ...]:
-        """The words that a word becomes: "${array[@]}" and $COMMAND are followed to where they are set.
+        """Return the words that a word becomes: "${array[@]}" and $COMMAND become what they hold.
 
         What can't be followed stays as it is.
         """
-        return self._values.expand(word)
+        return self._variables.expand(word)
 
     def followed(self, word: Word) -> Word:
-        """The word with what variables hold in their place, where the script tells it."""
-        return self._values.followed(word)
+        """Return the word with the values of variables, if they are known."""
+        return self._variables.followed(word)
 
     def text_of(self, word: Word) -> str:
-        """The string that a word is, in which expansions that can't be followed stay as they are written."""
-        return self._values.text_of(word)
+        """Return the string that a word is; expansions that can't be followed stay as they are written."""
+        return "".join(piece.text for piece in self.followed(word).pieces)
 
 
-def _up_to_exit(found: Walk) -> Walk:
-    """What a script can run: nothing behind an exit or an exec that it always comes to."""
-    for command in found.commands:
+def _up_to_exit(walked: Walk) -> Walk:
+    """Drop what follows an unconditional exit or exec."""
+    for command in walked.commands:
         leaves = command.name == "exit" or (command.name == "exec" and len(command.words) > 1)
         if leaves and command.context.top and not command.background and command.pipe is None:
             end = command.end
             command.last = True
-            return found._replace(
-                commands=tuple(one for one in found.commands if one.at < end),
-                standing=tuple(one for one in found.standing if one[0] < end),
-                end=end,
-            )
-    return found
+            walked.commands = [each for each in walked.commands if each.at < end]
+            walked.assignments = [each for each in walked.assignments if each.at < end]
+            walked.loops = [each for each in walked.loops if each[0].start < end]
+            walked.end = end
+            break
+    return walked
 
 
 def read(text: str) -> Body:
@@ -162,14 +162,14 @@ def read_string(
     Args:
         text: The string.
         origin: The line and the column of its first character.
-        fixed: Whether every position is the origin's, because the string's own can't be told.
-        context: Where the commands in it stand.
+        fixed: Whether every position is the origin's, because its own is not known.
+        context: What surrounds the commands in it.
     """
     return Body(ShellText(text, origin, fixed=fixed), "bash", context or TOP, "")
 
 
 def _language(text: str) -> tuple[str, str]:
-    """The interpreter of the first line and its flags; bash where there is none."""
+    """The interpreter of the first line and its flags; bash without a first line."""
     if not text.startswith("#!"):
         return "bash", ""
     words = text[2 : text.find("\n") if "\n" in text else None].split()
@@ -181,29 +181,23 @@ def _language(text: str) -> tuple[str, str]:
 
 
 _ARITHMETIC = re.compile(r"\$\{[^}]*\}|\$\w+|\b0[xX]\w+|([A-Za-z_]\w*)")
-_NAMED = re.compile(r"\$(?:[A-Za-z_]\w*|[\d@*#?!$-])")
+_NAMED = re.compile(r"\$([A-Za-z_]\w*|[\d@*#?!$-])")
 
 
 def _uses(source: ShellText) -> Iterator[VariableUse]:
     text = source.text
-    last = -1  # where the last expansion starts, whose own $ follows
-    for start, end, kind in source.nodes:
-        if kind in ("simple_expansion", "expansion"):
-            last = text.index("$", start)  # in a string, the grammar takes the blank before it as well
-            yield _use(source, text[last:end], last)
-        elif kind == "arithmetic_expansion" or (
-            kind == "compound_statement" and text.startswith("((", start)
-        ):
-            for match in _ARITHMETIC.finditer(text, start, end):
-                if match[1]:  # a name without a $
-                    yield VariableUse(match[1], "", match.start(), *source.position(match.start()))
-        elif kind == "$" and start > last and (found := _NAMED.match(text, start)):
-            yield _use(source, found[0], start)  # $B of $A/$B/$C
-
-
-def _use(source: ShellText, text: str, at: int) -> VariableUse:
-    piece = expansion(text, at, quoted=False)
-    return VariableUse(piece.name, piece.operator, at, *source.position(at))
+    for node in source.nodes:
+        if node.kind == "expansion":
+            piece = expansion(text[node.start : node.end], node.start, quoted=False)
+            yield VariableUse(piece.name, piece.operator, node.start, node.end, source)
+        elif node.kind in ("simple_expansion", "$"):  # $B of $A/$B/$C
+            if name := _NAMED.match(text, node.start):
+                yield VariableUse(name[1], "", *name.span(), source)
+        elif node.kind == "arithmetic_expansion" or text.startswith("((", node.start):
+            counted = node.kind in ("arithmetic_expansion", "compound_statement")
+            for name in _ARITHMETIC.finditer(text, node.start, node.end) if counted else ():
+                if name[1]:  # without a $
+                    yield VariableUse(name[1], "", *name.span(), source)
 
 
 def _traps(body: Body) -> Iterator[tuple[Command, Body]]:
@@ -220,7 +214,7 @@ def _traps(body: Body) -> Iterator[tuple[Command, Body]]:
 def string_body(body: Body, word: Word, *, context: Context | None = None) -> Body:
     """The body that a string is, such as a trap's or bash -c's, with the variables that can be followed.
 
-    Positions are those in the script where the string stands there as it is; else the word's own.
+    Positions are those in the script if it holds the string as it is; else the word's own.
     """
     text = body.text_of(word)
     at = word.at + 1

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from sbatchgen.bash.grammar import names
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Syntax:
@@ -22,7 +24,7 @@ class Syntax:
         optional: Those of `values` whose value only follows an =.
         single: Whether long options may have one dash, as in mpirun -np 2.
         underscores: Whether _ and - in a name are the same.
-        operands: How many words stand between the options and the command, such as an image.
+        operands: How many words are between the options and the command, such as an image.
         counts: How many values an option takes, where that is not one.
     """
 
@@ -35,16 +37,12 @@ class Syntax:
     counts: dict[str, int] = field(default_factory=dict)
 
 
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
 def _letters(text: str) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in text.split())
 
 
 SRUN = Syntax(
-    values=_names(
+    values=names(
         "accel-bind account acctg-freq bb bbf bcast bcast-exclude no-kill begin chdir "
         "cluster-constraint clusters comment compress constraint container container-env "
         "container-id container-image container-mounts container-name container-save "
@@ -60,7 +58,7 @@ SRUN = Syntax(
         "task-epilog task-prolog thread-spec threads threads-per-core time time-min tmp tree-width "
         "tres-bind tres-per-job tres-per-node tres-per-socket tres-per-task uid wait wckey"
     ),
-    optional=_names(
+    optional=names(
         "bcast compress exclusive immediate kill-on-bad-exit no-kill nice propagate resv-ports send-libs"
     ),
     shorts=_letters(
@@ -74,7 +72,7 @@ SRUN = Syntax(
 )
 
 TORCHRUN = Syntax(
-    values=_names(
+    values=names(
         "duplicate-stderr-filters duplicate-stdout-filters event-log-handler local-addr "
         "local-ranks-filter log-dir log-line-prefix-template logs-specs master-addr master-port "
         "max-restarts monitor-interval nnodes node-rank nproc-per-node numa-binding rdzv-backend "
@@ -86,7 +84,7 @@ TORCHRUN = Syntax(
 )
 
 ACCELERATE = Syntax(
-    values=_names(
+    values=names(
         "config-file num-processes num-machines mixed-precision num-cpu-threads-per-process dynamo-backend "
         "dynamo-mode gpu-ids machine-rank main-process-ip main-process-port max-restarts monitor-interval "
         "rdzv-backend rdzv-conf role tee log-dir same-network-x tpu-name deepspeed-config-file zero-stage "
@@ -105,7 +103,7 @@ ACCELERATE = Syntax(
 )
 
 DEEPSPEED = Syntax(
-    values=_names(
+    values=names(
         "hostfile include exclude num-nodes num-gpus master-port master-addr node-rank launcher "
         "launcher-args min-elastic-nodes max-elastic-nodes autotuning bind-core-list ssh-port "
         "venv-script"
@@ -115,7 +113,7 @@ DEEPSPEED = Syntax(
 )
 
 MPIRUN = Syntax(
-    values=_names(
+    values=names(
         "n np N npernode npersocket host hosts H hostfile machinefile f x wdir wd map-by rank-by "
         "bind-to path prefix output-filename report-events tune am timeout rf rankfile "
         "cpus-per-proc cpus-per-rank ppn perhost iface env genv genvlist launcher bootstrap "
@@ -126,7 +124,7 @@ MPIRUN = Syntax(
 )
 
 APPTAINER = Syntax(
-    values=_names(
+    values=names(
         "add-caps apply-cgroups app bind blkio-weight blkio-weight-device cpu-shares cpus "
         "cpuset-cpus cpuset-mems cwd dns drop-caps env env-file fusemount home hostname memory "
         "memory-reservation memory-swap mount netns-path network network-args overlay pem-path "
@@ -139,9 +137,9 @@ APPTAINER = Syntax(
     operands=1,
 )
 
-PYTHON = Syntax(values=_names("W X c m check-hash-based-pycs"), single=True)
+PYTHON = Syntax(values=names("W X c m check-hash-based-pycs"), single=True)
 ENV = Syntax(
-    values=_names("unset chdir argv0 split-string"),
+    values=names("unset chdir argv0 split-string"),
     shorts=_letters("u=unset C=chdir i=ignore-environment 0=null v=debug a=argv0 S=split-string"),
 )
 
@@ -157,41 +155,37 @@ SYNTAX: dict[str, Syntax] = {
     ),
     "python": PYTHON,
     "env": ENV,
-    "exec": Syntax(values=_names("argv0"), shorts=_letters("a=argv0 c=empty l=login")),
+    "exec": Syntax(values=names("argv0"), shorts=_letters("a=argv0 c=empty l=login")),
     "command": Syntax(shorts=_letters("p=path v=describe V=describe")),
-    "builtin": Syntax(),
-    "coproc": Syntax(),
     "time": Syntax(
-        values=_names("format output"), shorts=_letters("f=format o=output a=append p=portability v=verbose")
+        values=names("format output"), shorts=_letters("f=format o=output a=append p=portability v=verbose")
     ),
     "timeout": Syntax(
-        values=_names("kill-after signal"),
+        values=names("kill-after signal"),
         shorts=_letters("k=kill-after s=signal f=foreground p=preserve-status v=verbose"),
         operands=1,
     ),
     "nohup": Syntax(),
-    "setsid": Syntax(shorts=_letters("c=ctty f=fork w=wait")),
-    "stdbuf": Syntax(values=_names("input output error"), shorts=_letters("i=input o=output e=error")),
-    "nice": Syntax(values=_names("adjustment"), shorts=_letters("n=adjustment")),
-    "ionice": Syntax(values=_names("class classdata"), shorts=_letters("c=class n=classdata t=ignore")),
+    "stdbuf": Syntax(values=names("input output error"), shorts=_letters("i=input o=output e=error")),
+    "nice": Syntax(values=names("adjustment"), shorts=_letters("n=adjustment")),
     "numactl": Syntax(
-        values=_names(
+        values=names(
             "interleave preferred membind cpunodebind physcpubind weighted-interleave preferred-many"
         ),
         shorts=_letters("i=interleave p=preferred m=membind N=cpunodebind C=physcpubind l=localalloc"),
     ),
     "taskset": Syntax(shorts=_letters("a=all-tasks c=cpu-list p=pid"), operands=1),
-    "conda run": Syntax(values=_names("name prefix cwd"), shorts=_letters("n=name p=prefix v=verbose")),
+    "conda run": Syntax(values=names("name prefix cwd"), shorts=_letters("n=name p=prefix v=verbose")),
     "uv run": Syntax(
-        values=_names("with python project extra group directory env-file"), shorts=_letters("p=python")
+        values=names("with python project extra group directory env-file"), shorts=_letters("p=python")
     ),
     "nsys profile": Syntax(
-        values=_names(
+        values=names(
             "output trace sample capture-range cuda-memory-usage delay duration force-overwrite stats"
         ),
         shorts=_letters("o=output t=trace s=sample c=capture-range y=delay d=duration f=force-overwrite"),
     ),
-    "sh": Syntax(values=_names("rcfile init-file o O"), shorts=_letters("c=command l=login")),
+    "sh": Syntax(values=names("rcfile init-file o O"), shorts=_letters("c=command l=login")),
 }
 SHELLS = frozenset(("bash", "sh", "dash", "ksh", "zsh", "ash", "rbash", "mksh"))
 TORCH_MODULES = frozenset(("torch.distributed.run", "torch.distributed.launch"))

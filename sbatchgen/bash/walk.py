@@ -1,75 +1,69 @@
-"""From the tree to the commands: one pass over the nodes that matter."""
+"""The commands of a syntax tree, each with what surrounds it: one pass over the tree."""
 
 from __future__ import annotations
 
 import re
 import sys
-from dataclasses import replace
-from functools import lru_cache
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
-from sbatchgen.bash.command import ASSIGNED, Command, Context, Pipe
+from sbatchgen.bash.grammar import Node
+from sbatchgen.bash.statement import REDIRECTS, Assignment, Command, Context, Pipe, assignment
 from sbatchgen.bash.text import ShellText
+from sbatchgen.bash.word import ASSIGNED
 
 
-class Walk(NamedTuple):
+@dataclass
+class Walk:
     """What a pass over the tree finds, in the order of the text.
 
     Attributes:
-        commands: The commands.
-        standing: Where assignments and loops stand that are no part of a command, and what they stand in.
-        timeless: Where functions and loops start and end: in them the order of the text is not that of time.
-        function_spans: Those of them that are functions.
         source: The text.
+        commands: The commands.
+        assignments: The assignments that are not part of a command.
+        loops: The loops, and what surrounds each.
+        functions: The functions.
         end: Where the script ends, if that is before its text does.
     """
 
-    commands: tuple[Command, ...]
-    standing: tuple[tuple[int, Context], ...]
-    timeless: tuple[tuple[int, int], ...]
-    function_spans: frozenset[tuple[int, int]]
     source: ShellText
+    commands: list[Command] = field(default_factory=list)
+    assignments: list[Assignment] = field(default_factory=list)
+    loops: list[tuple[Node, Context]] = field(default_factory=list)
+    functions: list[Node] = field(default_factory=list)
     end: int = sys.maxsize
 
 
-def walk(source: ShellText, context: Context) -> Walk:
-    """The commands of a text that stands in a context."""
-    return _Walker(source, context).run()
+class _Place(NamedTuple):
+    """Where a node is: the node around it, what surrounds it, its pipeline and its place in that."""
 
-
-class _Frame:
-    """A node that the walk is in."""
-
-    __slots__ = ("context", "end", "kind", "pipe", "stage")
-
-    def __init__(self, kind: str, end: int, context: Context, pipe: Pipe | None, stage: int) -> None:
-        self.kind = kind
-        self.end = end
-        self.context = context
-        self.pipe = pipe
-        self.stage = stage
+    parent: str
+    context: Context
+    pipe: Pipe | None = None
+    stage: int = 0
 
 
 _BACKGROUND = re.compile(r"[ \t]*&(?![&>])")
-_TESTS = frozenset(("test_command", "compound_statement"))
+_FUNCTION = re.compile(r"(?:function[ \t]+)?([^\s()]+)")
 _SIMPLE = frozenset(("command", "declaration_command", "unset_command", "test_command"))
-_PARTS_OF_COMMANDS = frozenset(("command", "declaration_command"))
 _LOOPS = frozenset(("while_statement", "for_statement", "c_style_for_statement"))
 _COMPOUND = _LOOPS | {"compound_statement", "if_statement", "case_statement"}
+_WRAPPERS = frozenset(("redirected_statement", "list", "pipeline", "negated_command"))
+_STATEMENTS = _SIMPLE | _COMPOUND | _WRAPPERS | {"subshell"}
+_HOLDERS = frozenset(("command", "declaration_command", "c_style_for_statement"))  # of assignments
+_SUBSTITUTIONS = frozenset(("command_substitution", "process_substitution"))
+_NOTED = _STATEMENTS | _SUBSTITUTIONS | {"function_definition"}
+_IN_FOR = {"loop": True, "branch": True, "condition": False}
+_IN_SUBSTITUTION = {"substitution": True, "condition": False, "background": False}
 _CHANGES: dict[str, dict[str, Any]] = {
-    "command": {},
-    "declaration_command": {},
-    "unset_command": {},
-    "test_command": {},
-    "compound_statement": {},
-    "pipeline": {},
-    "redirected_statement": {},
     "subshell": {"subshell": True},
-    "command_substitution": {"substitution": True, "condition": False, "background": False},
-    "process_substitution": {"substitution": True, "condition": False, "background": False},
+    "command_substitution": _IN_SUBSTITUTION,
+    "process_substitution": _IN_SUBSTITUTION,
     "while_statement": {"loop": True, "branch": True, "condition": True},
-    "for_statement": {"loop": True, "branch": True, "condition": False},
-    "c_style_for_statement": {"loop": True, "branch": True, "condition": False},
+    "for_statement": _IN_FOR,
+    "c_style_for_statement": _IN_FOR,
     "do_group": {"condition": False},
     "if_statement": {"condition": True},
     "elif_clause": {"branch": True, "condition": True},
@@ -77,122 +71,117 @@ _CHANGES: dict[str, dict[str, Any]] = {
     "negated_command": {"condition": True},
     "list": {"condition": True},
 }
-_ALL: dict[str, dict[str, Any]] = _CHANGES | {
-    "background": {"background": True},
-    "then": {"branch": True, "condition": False},
-    "right": {"branch": True},
-}
-_PASSED = frozenset(
-    ("string", "simple_expansion", "expansion", "arithmetic_expansion", "comment", "heredoc_body", "$")
-)
+
+
+def walk(source: ShellText, context: Context) -> Walk:
+    """Return the commands of a text and what surrounds them."""
+    walker = _Walker(source)
+    stack = [(source.nodes[0], _Place("", context))]
+    while stack:
+        stack += [*walker.enter(*stack.pop())][::-1]
+    for command in reversed(walker.walk.commands):
+        if not (command.context.function or command.context.substitution):
+            command.last = True
+            break
+    return walker.walk
 
 
 class _Walker:
-    """One pass over the nodes that matter, each before those in it."""
+    """One pass over the nodes, each before those in it."""
 
-    def __init__(self, source: ShellText, context: Context) -> None:
-        self.source = source
-        self.context = context
-        self.commands: list[Command] = []
-        self.standing: list[tuple[int, Context]] = []
-        self.timeless: list[tuple[int, int]] = []
-        self.function_spans: list[tuple[int, int]] = []
+    def __init__(self, source: ShellText) -> None:
+        self.walk = Walk(source)
+        self.redirections: dict[Node, list[Node]] = {}
 
-    def run(self) -> Walk:
-        source = self.source
-        text = source.text
-        stack = [_Frame("program", len(text) + 1, self.context, None, 0)]
-        for start, end, kind in source.nodes:
-            if kind in _PASSED:
-                continue
-            while stack[-1].end <= start and len(stack) > 1:
-                stack.pop()
-            frame = stack[-1]
-            if kind == "variable_assignment":
-                if frame.kind not in _PARTS_OF_COMMANDS:
-                    self.standing.append((start, frame.context))
-            elif kind in _CHANGES:
-                stack.append(self.enter(kind, start, end, frame))
-            elif kind == "heredoc_redirect":
-                stack.append(_Frame(kind, end, frame.context, frame.pipe, frame.stage))
-            elif kind == "function_definition":
-                stack.append(self.define(start, end, frame))
-            else:
-                self.token(kind, frame, stack[-2] if len(stack) > 1 else frame)
-        self.mark_last()
-        return Walk(
-            tuple(self.commands),
-            tuple(self.standing),
-            tuple(self.timeless),
-            frozenset(self.function_spans),
-            self.source,
+    def enter(self, node: Node, place: _Place) -> Iterator[tuple[Node, _Place]]:  # noqa: C901 (by kind)
+        """Note what a node is, and yield those in it with their places."""
+        source, context = self.walk.source, place.context
+        if node.kind == "variable_assignment" and place.parent not in _HOLDERS:
+            if ASSIGNED.match(source.text, node.start):
+                self.walk.assignments.append(assignment(source, node, node.end, context))
+            else:  # --name=value is a command
+                node = Node("command", node.start, node.end, [node])
+        if node.kind in _STATEMENTS and _BACKGROUND.match(source.text, node.end):
+            context = context._replace(background=True)
+        if node.kind in _COMPOUND and (place.parent == "pipeline" or context.background):
+            context = context._replace(subshell=True)
+        rest = self.cut(node) if node.kind == "command" else None
+        inner = self.note(node, place._replace(context=context))
+        inner = inner._replace(
+            parent=node.kind, context=inner.context._replace(**_CHANGES.get(node.kind, {}))
         )
+        for child in node.children:
+            if child.children or child.kind in _SIMPLE:
+                yield child, inner
+            if child.kind == "then":
+                inner = inner._replace(context=inner.context._replace(branch=True, condition=False))
+            elif child.kind in ("&&", "||") and node.kind in ("list", "heredoc_redirect"):
+                inner = inner._replace(context=context._replace(branch=True))
+            elif child.kind in ("|", "|&") and node.kind == "pipeline":
+                inner = inner._replace(stage=inner.stage + 1)
+        if rest:
+            yield rest, place
 
-    def mark_last(self) -> None:
-        for command in reversed(self.commands):
-            if not (command.context.function or command.context.substitution):
-                command.last = True
-                return
+    def note(self, node: Node, place: _Place) -> _Place:
+        """Note what a node is, and return where those in it are."""
+        if node.kind not in _NOTED:
+            return place
+        walk, text = self.walk, self.walk.source.text
+        match node.kind:
+            case kind if kind in _SUBSTITUTIONS:
+                return _Place("", place.context)
+            case "pipeline":
+                return self.pipeline(place)
+            case "function_definition":
+                walk.functions.append(node)
+                name = _FUNCTION.match(text, node.start)
+                return _Place("", Context(function=name[1] if name else "", trap=place.context.trap))
+            case "redirected_statement":
+                self.redirect(node)
+            case kind if kind in _LOOPS:
+                walk.loops.append((node, place.context))
+            case kind if kind in _SIMPLE:
+                self.add(node, place)
+            case "compound_statement" if text.startswith("((", node.start):
+                self.add(node, place)
+        return place
 
-    def enter(self, kind: str, start: int, end: int, frame: _Frame) -> _Frame:
-        context, pipe, stage = frame.context, frame.pipe, frame.stage
-        text = self.source.text
-        if _BACKGROUND.match(text, end):
-            context = _changed(context, "background")
-        if kind in _COMPOUND and (frame.kind == "pipeline" or context.background):
-            context = _changed(context, "subshell")
-        if kind in _LOOPS:
-            self.timeless.append((start, end))
-            self.standing.append((start, context))
-        if changes := _CHANGES[kind]:
-            context = _changed(context, kind)
-            if "substitution" in changes:
-                pipe, stage = None, 0
-        elif kind == "pipeline":
-            pipe, stage = self.pipeline(frame)
-        elif kind in _SIMPLE or (kind == "compound_statement" and text.startswith("((", start)):
-            command = Command(self.source, start, end, context, pipe=pipe, stage=stage, test=kind in _TESTS)
-            if kind == "command" and ASSIGNED.match(text, start) and not command.words:
-                # What the grammar takes for a command's assignments stands on a line of its own.
-                self.standing += [(assignment.at, context) for assignment in command.prefix]
-                return _Frame("program", end, context, pipe, stage)
-            self.commands.append(command)
-            if pipe:
-                pipe.add(command)
-        return _Frame(kind, end, context, pipe, stage)
+    def add(self, node: Node, place: _Place) -> None:
+        """Add a command, or the assignments that the grammar takes for those of a command."""
+        nodes = (*node.children, *self.redirections.get(node, ()))
+        command = Command(self.walk.source, node, nodes, place.context, place.pipe, place.stage)
+        if node.kind == "command" and command.prefix and not command.words:
+            self.walk.assignments.extend(replace(each, prefix=False) for each in command.prefix)
+            return
+        self.walk.commands.append(command)
+        if command.pipe:
+            command.pipe.add(command)
 
-    def pipeline(self, frame: _Frame) -> tuple[Pipe, int]:
+    def cut(self, node: Node) -> Node | None:
+        """Cut off what the grammar takes for the command of assignments, but is on the next line."""
+        for index, (left, right) in enumerate(pairwise(node.children), start=1):
+            gap = self.walk.source.text[left.end : right.start]
+            if right.kind == "command_name" and "\n" in gap.replace("\\\n", ""):
+                rest = Node("command", right.start, node.end, node.children[index:])
+                node.end, node.children = left.end, node.children[:index]
+                return rest
+        return None
+
+    def pipeline(self, place: _Place) -> _Place:
         """A new pipeline; after a here-document's delimiter, the command before it is the first of it."""
-        if frame.kind != "heredoc_redirect" or not self.commands:
-            return Pipe(), 0
-        first = self.commands[-1]
+        if place.parent != "heredoc_redirect" or not self.walk.commands:
+            return place._replace(pipe=Pipe(), stage=0)
+        first = self.walk.commands[-1]
         if first.pipe is None:
             first.pipe = Pipe()
             first.pipe.add(first)
-        return first.pipe, first.stage
+        return place._replace(pipe=first.pipe, stage=first.stage)
 
-    def define(self, start: int, end: int, frame: _Frame) -> _Frame:
-        source = self.source
-        self.timeless.append((start, end))
-        self.function_spans.append((start, end))
-        match = _FUNCTION.match(source.text, start)
-        name = match[1] if match else ""
-        context = Context(function=name, trap=frame.context.trap)
-        return _Frame("function_definition", end, context, None, 0)
-
-    def token(self, kind: str, frame: _Frame, outer: _Frame) -> None:
-        if frame.kind == "pipeline":
-            frame.stage += kind[0] == "|"
-        elif kind == "then":
-            frame.context = _changed(frame.context, "then")
-        elif frame.kind in ("list", "heredoc_redirect") and kind in ("&&", "||"):
-            frame.context = _changed(outer.context, "right")
-
-
-@lru_cache(maxsize=4096)
-def _changed(context: Context, kind: str) -> Context:
-    """The context with a kind's changes; the same one each time."""
-    return replace(context, **_ALL[kind])
-
-
-_FUNCTION = re.compile(r"(?:function[ \t]+)?([^\s()]+)")
+    def redirect(self, node: Node) -> None:
+        """Note redirections for the command before them: to the grammar, those of its whole pipeline."""
+        redirections = [child for child in node.children if child.kind in REDIRECTS]
+        last: Node | None = node
+        while last and last.kind in _WRAPPERS:
+            last = next((child for child in reversed(last.children) if child.kind not in REDIRECTS), None)
+        if last:
+            self.redirections.setdefault(last, []).extend(redirections)

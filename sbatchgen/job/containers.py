@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from sbatchgen.bash import Command, Word
-from sbatchgen.bash.launch import Tool
+from sbatchgen.bash.chain import Tool
 from sbatchgen.finding import Place
 from sbatchgen.job.known_options import PYXIS_NAMES
 from sbatchgen.job.launches import CONTAINERS, LAUNCHERS, Launch

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from sbatchgen.bash.body import Body, string_body
-from sbatchgen.bash.launch import Tool, ToolOption, chain
+from sbatchgen.bash.chain import Tool, ToolOption, chain
 from sbatchgen.bash.tools import SHELLS
 from sbatchgen.plan.resources import Amounts, Resources
 
@@ -27,7 +27,7 @@ LAUNCHERS = frozenset(("torchrun", "accelerate launch", "deepspeed"))
 MPI = frozenset(("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"))
 CONTAINERS = frozenset(("apptainer exec", "apptainer run", "singularity exec", "singularity run"))
 _STARTERS = """
-srun accelerate apptainer singularity python env exec command time timeout nohup setsid stdbuf nice ionice
+srun accelerate apptainer singularity python env exec command time timeout nohup stdbuf nice
 numactl taskset conda uv nsys eval
 """
 STARTERS = LAUNCHERS | MPI | SHELLS | frozenset(_STARTERS.split())

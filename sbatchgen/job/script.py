@@ -20,8 +20,8 @@ from sbatchgen.sbatch.reader import Script, read
 
 if TYPE_CHECKING:
     from sbatchgen.bash import Assignment, Body, Command, Word
-    from sbatchgen.bash.command import VariableUse
-    from sbatchgen.bash.launch import ToolOption
+    from sbatchgen.bash.chain import ToolOption
+    from sbatchgen.bash.statement import VariableUse
     from sbatchgen.job.containers import Container
     from sbatchgen.job.launches import Launch
 

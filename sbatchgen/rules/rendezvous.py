@@ -16,7 +16,7 @@ from sbatchgen.rules.rule import Hit, Rules
 
 if TYPE_CHECKING:
     from sbatchgen.bash import Assignment
-    from sbatchgen.bash.launch import Tool, ToolOption
+    from sbatchgen.bash.chain import Tool, ToolOption
 
 RULES: Rules[JobScript] = Rules()
 

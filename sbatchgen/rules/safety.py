@@ -6,7 +6,6 @@ Source: bash(1).
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -253,8 +252,4 @@ def _starts_command(script: JobScript, number: int, ends: set[int]) -> bool:
 
 def _is_command(script: JobScript, at: int) -> bool:
     """Whether a command starts at an offset; to the grammar --name=value is an assignment."""
-    nodes = script.body.source.nodes
-    index = bisect_left(nodes, (at,))
-    return (
-        index < len(nodes) and nodes[index][0] == at and nodes[index][2] in ("command", "variable_assignment")
-    )
+    return any(command.at == at for command in script.body.commands)

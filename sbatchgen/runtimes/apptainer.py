@@ -21,7 +21,7 @@ from sbatchgen.runtimes.base import (
 from sbatchgen.units import ShellPath, Text
 
 if TYPE_CHECKING:
-    from sbatchgen.bash.launch import Tool
+    from sbatchgen.bash.chain import Tool
 
 _URI = re.compile(r"[a-z][a-z0-9+.-]*://")
 _STARTS = tuple(f"{program} {verb}" for program in ("apptainer", "singularity") for verb in ("exec", "run"))

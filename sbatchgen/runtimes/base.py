@@ -14,7 +14,7 @@ from sbatchgen.units import ShellPath
 if TYPE_CHECKING:
     from sbatchgen.bash import Command, Word
     from sbatchgen.bash.body import Body
-    from sbatchgen.bash.launch import Tool, ToolOption
+    from sbatchgen.bash.chain import Tool, ToolOption
 
 # Seconds that srun waits for the other tasks once a task has ended. NCCL itself finds a rank that hangs in
 # 10 minutes.

@@ -22,7 +22,7 @@ from sbatchgen.runtimes.base import (
 from sbatchgen.units import ShellPath, Text
 
 if TYPE_CHECKING:
-    from sbatchgen.bash.launch import Tool
+    from sbatchgen.bash.chain import Tool
 
 NVIDIA = "NVIDIA_VISIBLE_DEVICES"  # by which Enroot's hook gives GPUs to a container
 _URI = re.compile(r"[a-z][a-z0-9+.-]*://")

@@ -20,7 +20,7 @@ from sbatchgen.runtimes.base import (
 from sbatchgen.units import ShellPath, Text
 
 if TYPE_CHECKING:
-    from sbatchgen.bash.launch import Tool
+    from sbatchgen.bash.chain import Tool
 
 # A container gets no variable of the host by itself. Ranks read Slurm's, and CUDA reads the GPUs of the job.
 _FROM_HOST = ("'SLURM_*'", "'SBATCHGEN_*'", "CUDA_VISIBLE_DEVICES")

@@ -25,7 +25,7 @@ from sbatchgen.runtimes.base import (
 from sbatchgen.units import ShellPath
 
 if TYPE_CHECKING:
-    from sbatchgen.bash.launch import Tool
+    from sbatchgen.bash.chain import Tool
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from sbatchgen.bash import Body, Command, read
-from sbatchgen.bash.launch import Tool, chain
-from sbatchgen.bash.text import SECONDS_MAX
+from sbatchgen.bash.chain import Tool, chain
+from sbatchgen.bash.grammar import SECONDS_MAX
 from tests.conftest import GOLDEN
 
 SCRIPTS = sorted(GOLDEN.glob("*.sh"))
@@ -39,7 +39,7 @@ COMMANDS = [
     ("if a; then b; elif c; then d; else e; fi", "a b c d e"),
     ("while a; do b; done; until c; do d; done", "a b c d"),
     ("for x in 1 2; do a; done; for ((i=0;i<2;i++)); do b; done", "a b"),
-    ("case $x in (a|b) c ;; d) e ;;& *) f ;& esac; g", "c e f g"),
+    ("case $x in (a|b) c ;; d) e ;;& *) f ;; esac; g", "c e f g"),
     ("f() { a; }; function g { b; }; h() (c)", "a b c"),
     ("(a; b); { c; }", "a b c"),
     ('x=$(a "$(b `c`)"); d <(e) > >(f)', "a b c d e f"),
@@ -47,6 +47,9 @@ COMMANDS = [
     ('A="" B=0\nif [[ x ]]; then y; fi', "[[ y"),
     ("A=1 B=2 # comment\nif a; then b; fi", "a b"),
     ("A='x y' B=$(c d)\nwhile a; do b; done", "c a b"),
+    ("if a; then A=1 B=2\nelif b; then c; fi", "a b c"),
+    ("A=/b/<c>/d\nmodule load e", "module"),
+    ("A=$b/$c/$d\ne", "e"),
     ("[ a = b ] && [[ c == d ]] || ((1 + 2))", "[ [[ (("),
     ("export A=1; unset B; local c; declare -a d", "export unset local declare"),
     ("cat <<EOF | grep x && y\nsrun no\nEOF\nz", "cat grep y z"),
@@ -60,7 +63,6 @@ COMMANDS = [
     ('$X a; "$Y" b; ${Z[@]} c', "  "),
     ("coproc a b; time c", "coproc time"),
     ("a\r\nif b; then\r\n  c\r\nfi\r\n", "a b c"),
-    ('[[ $x =~ \\"$1\\":\\ \\"?([^\\",}]+) ]] && a', "[[ a"),
     ("[[ $x =~ ^(a|b)+$ && $y =~ 'c d' ]]; e", "[[ e"),
     ("[[ ( -f a || ! -d b ) && $c < d ]]; e", "[[ e"),
     ("exec 3<> file; a", "exec a"),
@@ -91,8 +93,11 @@ WORDS = [
     ("a {b,c}d $'e\\'f'", ["a", "{b,c}d", "$'e\\'f'"]),
     ("a [b]* ?", ["a", "[b]*", "?"]),
     ("a &>b", ["a"]),
-    ('[ -n "$x" ]', ["[", "-n", '"$x"', "]"]),
-    ("[[ a && (b || c) ]]", ["[[", "a", "&&", "(", "b", "||", "c", ")", "]]"]),
+    ("a - <<E\nb\nE", ["a", "-"]),
+    ("a == $b/$c/$d ==", ["a", "==", "$b/$c/$d", "=="]),
+    ("a 'b'\\ c", ["a", "'b'\\ c"]),
+    ('[ -n "$x" ]', ["[", "-n", '"$x"']),
+    ("[[ a && (b || c) ]]", ["[[", "a", "b", "c"]),
 ]
 
 

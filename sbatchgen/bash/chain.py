@@ -3,8 +3,8 @@
     chain(command, body)    # for srun -n2 apptainer exec --nv x.sif torchrun --nnodes=2 train.py --lr 1:
     # srun {"ntasks": "2"}, apptainer exec {"nv": ""}, torchrun {"nnodes": "2"}, train.py
 
-Arrays and variables are followed where the text tells what they hold; bash -c 'STRING' is read as a script,
-and the chain goes on with the command that it ends in.
+Arrays and variables are followed if the text says what they hold; bash -c 'STRING' is read as a script,
+and the chain continues with the command that it ends in.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from sbatchgen.bash.body import Body, string_body
-from sbatchgen.bash.command import ASSIGNED, Command
+from sbatchgen.bash.statement import Command
 from sbatchgen.bash.tools import MODULES, SHELLS, SYNTAX, Syntax
-from sbatchgen.bash.word import Piece, Word
+from sbatchgen.bash.word import ASSIGNED, Word
 
 DEPTH_MAX = 8  # of shells that shells start
 TOOLS_MAX = 50
@@ -30,9 +30,9 @@ class ToolOption:
 
     Attributes:
         name: Its long name without dashes, with - for _ where the tool takes both; or its letter.
-        value: Its value; None where it is not told by the text, "" where it has none.
+        value: Its value; None if the text does not say it, "" without one.
         word: The word that names it.
-        value_word: The word that the value stands in; the same word where it is glued to the name.
+        value_word: The word that holds the value; the same word if it is glued to the name.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Tool:
         given: Its own options, in order.
         operands: The words between its options and what it starts, such as an image.
         rest: The words of what it starts; of the last tool, its arguments.
-        body: The script that rest stands in; of bash -c, that of the string.
+        body: The script that holds `rest`; of bash -c, that of the string.
         module: Whether what it starts is a module, as of python -m and torchrun -m.
     """
 
@@ -75,14 +75,10 @@ class Tool:
     @cached_property
     def options(self) -> dict[str, str | list[str | None] | None]:
         """The options by name: the value, or the list of those of an option that is given several times."""
-        found: dict[str, str | list[str | None] | None] = {}
+        values: dict[str, list[str | None]] = {}
         for option in self.given:
-            if option.name not in found:
-                found[option.name] = option.value
-            else:
-                before = found[option.name]
-                found[option.name] = [*(before if isinstance(before, list) else [before]), option.value]
-        return found
+            values.setdefault(option.name, []).append(option.value)
+        return {name: found if len(found) > 1 else found[0] for name, found in values.items()}
 
     def option(self, name: str) -> ToolOption | None:
         """The last use of an option, which is the one that counts."""
@@ -123,7 +119,7 @@ def _chain(words: Sequence[Word], body: Body, passed: Sequence[Word], depth: int
 
 def _launcher(tool: Tool) -> Sequence[Word]:
     """The words of the launcher that a Python starts, a module or a file of the training package; or none."""
-    name = (_value(tool.rest[:1], tool.body) or tool.rest[0].text.strip('"')) if tool.rest else ""
+    name = (tool.body.value(tool.rest[0]) or tool.rest[0].text.strip('"')) if tool.rest else ""
     if name.endswith("/training/torchrun.py") or (tool.module and name in MODULES):
         return tool.rest
     texts = [word.text for word in tool.rest]
@@ -134,7 +130,7 @@ def _launcher(tool: Tool) -> Sequence[Word]:
 
 def _program(tool: Tool) -> Tool:
     """The trainer that a launcher starts."""
-    name = _value(tool.rest[:1], tool.body) or tool.rest[0].text
+    name = tool.body.value(tool.rest[0]) or tool.rest[0].text
     return Tool(name=name, words=tool.rest, rest=tool.rest[1:], body=tool.body, module=tool.module)
 
 
@@ -156,56 +152,51 @@ LAUNCHERS = frozenset(
 
 
 def _with_parameters(words: Sequence[Word], passed: Sequence[Word]) -> Iterator[Word]:
-    """The words, with those that bash -c is given for "$@" and $1."""
+    """The words, with those that bash -c gets for "$@" and $1."""
     for word in words:
-        piece = word.pieces[0] if len(word.pieces) == 1 else None
-        if piece and piece.kind == "variable" and piece.name in ("@", "*") and not piece.operator and passed:
+        piece = word.only_piece
+        name = piece.name if piece and not piece.operator else ""
+        if name in ("@", "*") and passed:
             yield from passed[1:]
-        elif piece and piece.kind == "variable" and piece.name.isdigit() and int(piece.name) < len(passed):
-            yield passed[int(piece.name)]
+        elif name.isdigit() and int(name) < len(passed):
+            yield passed[int(name)]
         else:
             yield word
 
 
-def _value(words: Sequence[Word], body: Body) -> str | None:
-    return body.value(words[0]) if words else None
-
-
 def _tool(words: tuple[Word, ...], body: Body) -> Tool:
     """The tool that words start, its options, and what is left for what it starts."""
-    path = _value(words[:1], body)
+    path = body.value(words[0])
     name = (body.text_of(words[0]) if path is None else path).rpartition("/")[2]  # of ~/venv/bin/python, too
     if name.startswith("python") and name.removeprefix("python").replace(".", "").isdigit():
         name = "python"
-    name = "torchrun" if name == "torchrun.py" else MODULES.get(name, name)
-    at = 1
-    if name not in SYNTAX and len(words) > 1:
+    name, at = "torchrun" if name == "torchrun.py" else MODULES.get(name, name), 1
+    if name not in SYNTAX:
         name, at = _subcommand(name, words, body)
     syntax = SYNTAX.get("sh" if name in SHELLS else name)
     if syntax is None:
-        return Tool(
-            name=words[0].text if path is None else name or words[0].text,
-            words=words,
-            rest=words[1:],
-            body=body,
-        )
+        name = words[0].text if path is None else name or words[0].text
+        return Tool(name=name, words=words, rest=words[1:], body=body)
     given, at = _options(words, at, syntax, body)
-    module = any(option.name in ("m", "module") for option in given)
-    if name == "python":
-        return _python(words, given, at, body)
-    if name == "sh" or name in SHELLS:
-        return _shell_tool(name, words, given, at, body)
-    if name == "numactl" and at < len(words) and words[at].text == "--":
-        at += 1
-    operands = words[at : at + syntax.operands]
+    operands, rest = words[at : at + syntax.operands], words[at + syntax.operands :]
+    if name == "python" and given and given[-1].name == "m" and (module := given[-1].own_word(body)):
+        rest = (module, *rest)
+    if (
+        name in SHELLS
+        and rest
+        and (command := next((each for each in given if each.name == "command"), None))
+    ):
+        given.remove(command)  # the string of -c is the first word that is not an option
+        given.append(replace(command, value=body.value(rest[0]), value_word=rest[0]))
+        rest = rest[1:]
     return Tool(
         name=name,
         words=words,
         given=tuple(given),
         operands=operands,
-        rest=words[at + syntax.operands :],
+        rest=rest,
         body=body,
-        module=module,
+        module=any(option.name in ("m", "module") for option in given),
     )
 
 
@@ -213,120 +204,71 @@ def _subcommand(name: str, words: tuple[Word, ...], body: Body) -> tuple[str, in
     """The name with the verb after it, such as apptainer exec, and where its options start."""
     for at in range(1, min(len(words), 6)):
         value = body.value(words[at])
-        if value is None or f"{name} {value}" in SYNTAX:
-            return (f"{name} {value}", at + 1) if value is not None else (name, 1)
-        if not value.startswith("-"):
+        if f"{name} {value}" in SYNTAX:
+            return f"{name} {value}", at + 1
+        if value is None or not value.startswith("-"):
             break
     return name, 1
-
-
-def _python(words: tuple[Word, ...], given: list[ToolOption], at: int, body: Body) -> Tool:
-    """Python's -m and -c take the rest of the words."""
-    for index, option in enumerate(given):
-        if option.name in ("m", "c"):
-            start = words.index(option.word)
-            target = option.value_word or option.word
-            rest = words[words.index(target) :] if target is not option.word else words[start:]
-            if target is option.word:  # -mNAME
-                text = option.value or ""
-                named = Word(
-                    (Piece("text", text, quoted=False, at=target.at),), target.at, target.end, target.source
-                )
-                rest = (named, *words[start + 1 :])
-            return Tool(
-                name="python",
-                words=words,
-                given=tuple(given[: index + 1]),
-                rest=rest if option.name == "m" else rest[1:],
-                body=body,
-                module=option.name == "m",
-            )
-    return Tool(name="python", words=words, given=tuple(given), rest=words[at:], body=body)
-
-
-def _shell_tool(name: str, words: tuple[Word, ...], given: list[ToolOption], at: int, body: Body) -> Tool:
-    """A shell; the string of -c is the first word that is not an option."""
-    if any(option.name == "command" for option in given) and at < len(words):
-        command = next(option for option in given if option.name == "command")
-        made = ToolOption(
-            name="command", value=body.value(words[at]), word=command.word, value_word=words[at]
-        )
-        given = [option for option in given if option is not command] + [made]
-        at += 1
-    return Tool(name=name, words=words, given=tuple(given), rest=words[at:], body=body)
 
 
 def _options(words: tuple[Word, ...], at: int, syntax: Syntax, body: Body) -> tuple[list[ToolOption], int]:
     """The options from a word on, and where the first word is that is not an option."""
     given: list[ToolOption] = []
     while at < len(words):
-        word = words[at]
-        text = body.text_of(word)
+        text = body.text_of(words[at])
         if text == "--":
             return given, at + 1
+        if text[:1] == "+" and syntax is SYNTAX["sh"]:
+            at += 1
+            continue
         if len(text) < 2 or not text.startswith("-"):
-            if text[:1] == "+" and syntax is SYNTAX["sh"]:
-                at += 1
-                continue
             return given, at
-        at += 1
-        if text.startswith("--") or syntax.single:
-            found, at = _long(words, at, syntax, body)
-            given.append(found)
-        else:
-            found_all, at = _cluster(words, at, syntax, body)
-            given += found_all
-        if given and syntax is SYNTAX["python"] and given[-1].name in ("m", "c"):
+        read = _long if text.startswith("--") or syntax.single else _cluster
+        options, at = read(text, words, at + 1, syntax, body)
+        given += options
+        if syntax is SYNTAX["python"] and given[-1].name in ("m", "c"):  # which take the rest
             break
     return given, at
 
 
-def _long(words: tuple[Word, ...], at: int, syntax: Syntax, body: Body) -> tuple[ToolOption, int]:
+def _long(
+    text: str, words: tuple[Word, ...], at: int, syntax: Syntax, body: Body
+) -> tuple[list[ToolOption], int]:
     """The option that a word with its long name is, and where the next word is; `at` is after it."""
-    word = words[at - 1]
-    text, is_known = body.text_of(word), body.value(word) is not None
     name, equals, value = text.lstrip("-").partition("=")
     name = name.replace("_", "-") if syntax.underscores else name
-    name = syntax.shorts.get(name, name) if len(name) == 1 else name
-    if (
-        syntax.single
-        and not text.startswith("--")
-        and name not in syntax.values
-        and name[:1] in syntax.values
-    ):
-        name, value, equals = name[0], text[2:], "="  # -W, -X and -m of python glued to their values
-    if equals:
-        return ToolOption(
-            name=name, value=value if is_known else _partly(value), word=word, value_word=word
-        ), at
-    if name not in syntax.values or name in syntax.optional or at >= len(words):
-        return ToolOption(name=name, value="", word=word), at
-    count = syntax.counts.get(name, 1)
-    return ToolOption(name=name, value=body.value(words[at]), word=word, value_word=words[at]), at + count
+    name = syntax.shorts.get(name, name)
+    is_glued = syntax.single and not text.startswith("--") and name not in syntax.values
+    if is_glued and name[:1] in syntax.values:  # -W, -X and -m of python
+        name, value, equals = name[0], text[2:], "="
+    option, at = _option(name, words, at, syntax, body, glued=value if equals else None)
+    return [option], at
 
 
-def _partly(value: str) -> str | None:
-    """A value after an = in a word that is not told in whole; it is told if it has no expansion."""
-    return None if "$" in value or "`" in value else value
-
-
-def _cluster(words: tuple[Word, ...], at: int, syntax: Syntax, body: Body) -> tuple[list[ToolOption], int]:
+def _cluster(
+    text: str, words: tuple[Word, ...], at: int, syntax: Syntax, body: Body
+) -> tuple[list[ToolOption], int]:
     """The options of a word of letters, and where the next word is; `at` is after it."""
-    word = words[at - 1]
-    text = body.text_of(word)
     given: list[ToolOption] = []
     for index, letter in enumerate(text[1:], 2):
         name = syntax.shorts.get(letter, letter)
-        if name not in syntax.values:
-            given.append(ToolOption(name=name, value="", word=word))
-            continue
-        glued = text[index:]
-        if glued:
-            given.append(ToolOption(name=name, value=_partly(glued), word=word, value_word=word))
-        elif name in syntax.optional or at >= len(words):
-            given.append(ToolOption(name=name, value="", word=word))
-        else:
-            given.append(ToolOption(name=name, value=body.value(words[at]), word=word, value_word=words[at]))
-            at += 1
-        return given, at
+        is_last = name in syntax.values  # what follows is its value
+        option, at = _option(name, words, at, syntax, body, glued=(is_last and text[index:]) or None)
+        given.append(option)
+        if is_last:
+            break
     return given, at
+
+
+def _option(
+    name: str, words: tuple[Word, ...], at: int, syntax: Syntax, body: Body, *, glued: str | None
+) -> tuple[ToolOption, int]:
+    """An option with its value, glued to it or in the next words, and where the next word is."""
+    word = words[at - 1]
+    if glued is not None:
+        is_known = body.value(word) is not None or not ("$" in glued or "`" in glued)
+        return ToolOption(name=name, value=glued if is_known else None, word=word, value_word=word), at
+    if name not in syntax.values or name in syntax.optional or at >= len(words):
+        return ToolOption(name=name, value="", word=word), at
+    value = ToolOption(name=name, value=body.value(words[at]), word=word, value_word=words[at])
+    return value, at + syntax.counts.get(name, 1)

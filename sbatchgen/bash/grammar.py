@@ -1,0 +1,183 @@
+"""The grammar of bash: the syntax tree of a text, in plain nodes. No other module imports tree-sitter."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import tree_sitter
+
+# Slurm's own limit, max_script_size of SchedulerParameters in slurm.conf(5), is 4 MiB.
+SIZE_MAX = 4 << 20
+# What is not bash can take the parser's time squared. Seconds of its own, on a busy machine too.
+SECONDS_MAX = 1.0
+# Of an unfinished pipeline the parser makes what it can without a look at the time: 16,000 of these take 7 s.
+PIPES_MAX = 4_000
+
+
+def names(text: str) -> frozenset[str]:
+    """Return the words of a text as a set."""
+    return frozenset(text.split())
+
+
+# The tokens without a name of their own that are nodes here.
+_TOKENS = names("then && || | |& & $ == =~ unset export declare local readonly typeset")
+EXPANSIONS = names(
+    "simple_expansion expansion command_substitution process_substitution arithmetic_expansion"
+)
+
+
+class Node:
+    """A node of the syntax tree.
+
+    Attributes:
+        kind: Its name in the grammar, such as "command" or "&&"; "ERROR" where the text is not bash.
+        start: Where it starts, in characters from 0.
+        end: Where it ends.
+        children: The nodes in it, in order.
+    """
+
+    __slots__ = ("children", "end", "kind", "start")
+
+    def __init__(self, kind: str, start: int, end: int, children: Iterable[Node] = ()) -> None:
+        self.kind = kind
+        self.start = start
+        self.end = end
+        self.children = [*children]
+
+
+class Tree(NamedTuple):
+    """The syntax tree of a text.
+
+    Attributes:
+        nodes: Each node before those in it; the first is the whole text.
+        faults: What is not bash, and where it starts.
+    """
+
+    nodes: list[Node]
+    faults: list[tuple[str, int]]
+
+
+def parse(text: str) -> Tree | None:
+    """Return the syntax tree; None if the text is too long or takes too much time."""
+    if len(text) > SIZE_MAX or text.count("|") > PIPES_MAX:
+        return None
+    end = time.thread_time() + SECONDS_MAX
+    data, parser = _prepared(text), _parser()
+    try:
+        tree = parser.parse(
+            lambda at, _: data[at : at + 65536], progress_callback=lambda *_: time.thread_time() > end
+        )
+    except ValueError:  # stopped by the callback
+        parser.reset()
+        return None
+    return _plain(tree, text)
+
+
+def unfolded(nodes: Iterable[Node], kinds: frozenset[str]) -> Iterator[Node]:
+    """Yield the nodes, each one of these kinds followed by those in it."""
+    stack = [*nodes][::-1]
+    while stack:
+        node = stack.pop()
+        yield node
+        if node.kind in kinds:
+            stack += node.children[::-1]
+
+
+def _plain(tree: tree_sitter.Tree, text: str) -> Tree:  # noqa: C901 (a walk with a cursor)
+    kinds = _kinds()
+    nodes: list[Node] = []
+    faults: list[tuple[str, int]] = []
+    parents: list[Node] = []
+    cursor = tree.walk()
+    while True:
+        source: tree_sitter.Node = cursor.node  # type: ignore[assignment] # a cursor is always at one
+        start, end, kind = source.start_byte, source.end_byte, kinds.get(source.kind_id, "")
+        if start == end and source.is_missing:
+            faults.append((f"{source.type} is missing", start))
+        elif kind:
+            if kind == "ERROR":
+                faults.append(("not understood as bash", start))
+            elif kind in EXPANSIONS:
+                while text[start] in " \t\n\\":  # in a string, the blanks before it are part of it
+                    start += 1
+            node = Node(kind, start, end)
+            nodes.append(node)
+            if parents:
+                parents[-1].children.append(node)
+            if kind != "simple_expansion" and cursor.goto_first_child():
+                parents.append(node)
+                continue
+        while not cursor.goto_next_sibling():
+            if not cursor.goto_parent():
+                return Tree(nodes, faults)
+            parents.pop()
+
+
+@cache
+def _language() -> tree_sitter.Language:
+    import tree_sitter_bash
+    from tree_sitter import Language
+
+    return Language(tree_sitter_bash.language())
+
+
+@cache
+def _parser() -> tree_sitter.Parser:
+    from tree_sitter import Parser
+
+    return Parser(_language())
+
+
+@cache
+def _kinds() -> dict[int, str]:
+    """The names of the nodes, by the grammar's numbers; a number can change with the grammar."""
+    language = _language()
+    names = {number: language.node_kind_for_id(number) or "" for number in range(language.node_kind_count)}
+    return {0xFFFF: "ERROR"} | {
+        number: name
+        for number, name in names.items()
+        if name in _TOKENS or (language.node_kind_is_named(number) and language.node_kind_is_visible(number))
+    }
+
+
+# What the grammar (tree-sitter-bash 0.25) misreads is written for it in other characters, as many as there
+# were, so that a place in the tree is a place in the text.
+
+_VALUE = (
+    rb"""(?:[^\s;&|<>()"'`$\\]|"(?:[^"\\`$]|\\.|\$\w|\$\{[^}]*\})*"|'[^']*'"""
+    rb"""|\$\w|\$\{[^}]*\}|\$\([^()]*\))*"""
+)
+_SET = rb"[A-Za-z_]\w*\+?=" + _VALUE
+# Assignments without a command: the grammar looks for their command on the next line.
+_ASSIGNMENTS = re.compile(
+    rb"((?:^|[;{(]|\b(?:then|else|do)[ \t])[ \t]*)("
+    + _SET
+    + rb"(?:[ \t]+"
+    + _SET
+    + rb")+)(?=[ \t]*(?:[#;][^\n]*)?$)",
+    re.MULTILINE,
+)
+_NEXT = re.compile(rb"""("[^"]*"|'[^']*'|\$\([^()]*\)|\$\{[^}]*\})|[ \t](?=[A-Za-z_]\w*\+?=)""")
+_CONTINUED = re.compile(rb"\\(?=\n[ \t]*(?:\n|\Z))")  # by an empty line
+# Escaped blanks and backslashes, which the grammar can leave out; in $'\\' it takes \' for a quote.
+_BACKSLASHES = re.compile(rb"\\([\\ \t])|\\.", re.DOTALL)
+_STDIN = re.compile(rb"(?<=[ \t])-(?=[ \t]+(?:<<|\d[<>]))")  # which it leaves out
+
+
+def _prepared(text: str) -> bytes:
+    """The text as the grammar reads it right: a byte for each character."""
+    data = text.encode("ascii", "replace").replace(b"\0", b"?").replace(b"<>", b"> ")
+    data = _ASSIGNMENTS.sub(_parted, data)
+    data = _BACKSLASHES.sub(lambda match: b".." if match[1] else match[0], data)
+    data = _STDIN.sub(b".", data)
+    return _CONTINUED.sub(b" ", data)
+
+
+def _parted(match: re.Match[bytes]) -> bytes:
+    """Assignments with a semicolon after each, in place of a blank."""
+    return match[1] + _NEXT.sub(lambda part: part[1] or b";", match[2])
