@@ -143,7 +143,7 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **job
 
     Each option with its value, the place where it was set, and the values that it overrode.
     """
-    from sbatchgen.plan.origins import explanations
+    from sbatchgen.plan.origins import settings
     from sbatchgen.render.render import render_request
     from sbatchgen.render.trace import trace_request
     from sbatchgen.review import screen
@@ -151,7 +151,7 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **job
 
     request = request_of(job, args, job_options)
     findings = check(request.plan)
-    values = explanations(request)
+    values = settings(request)
     traced = lines and not failure_of(findings)
     script = render_request(request) if traced else None
     places = trace_request(request, script) if script is not None else []

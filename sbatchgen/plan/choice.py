@@ -17,47 +17,47 @@ Check = Callable[[Plan], Sequence[Finding]]
 
 
 def chosen(resolve: Resolve, check: Check) -> Plan:
-    """The plan in the first partition where the job can run, in the profile's order after its default one.
+    """Return the plan in the first partition where the job can run, starting with the default partition.
 
-    Where it can't run in any, it is that of the default one: `passed_over` then has all of them.
+    Where it can't run in any, return the plan in the default partition: `passed_over` then has all of them.
     """
     default = resolve("")
-    wrong = [one for one in check(default) if one.why_not] if default.slurm else []
+    wrong = [finding for finding in check(default) if finding.why_not] if default.slurm else []
     if not wrong:
         return default
     passed_over: dict[str, str] = {}
     if default.partition_name:
-        passed_over[default.partition_name] = _said(one.why_not for one in wrong)
+        passed_over[default.partition_name] = _joined(finding.why_not for finding in wrong)
     names = [str(name) for name in default.profile.partitions if name not in passed_over]
     for name in names:
         plan = resolve(name)
-        why_not = _said((*_closed(plan), *(one.why_not for one in check(plan))))
+        why_not = _joined((*_closed(plan), *(finding.why_not for finding in check(plan))))
         if not why_not:
             later = dict.fromkeys(names[names.index(name) + 1 :], LATER)
             return replace(plan, passed_over=passed_over | later)
         passed_over[name] = why_not
-    refused = any(one.severity == "error" for one in wrong)
+    refused = any(finding.severity == "error" for finding in wrong)
     return replace(default, passed_over=passed_over) if refused else default
 
 
 def only_for(option: str, allowed: Sequence[str]) -> str:
-    """Why a partition is not for jobs of other accounts or QOS."""
+    """Return why a partition is not for jobs of other accounts or QOS."""
     return f"only for {option} {' or '.join(allowed)}"
 
 
 def in_short(plan: Plan) -> str:
-    """Which partitions did not fit, and why, in a line."""
-    told = [f"{name}: {why}" for name, why in plan.passed_over.items() if why != LATER]
-    more = [f"and {len(told) - _SHOWN} more"] if len(told) > _SHOWN else []
-    return "; ".join((FIRST, *told[:_SHOWN], *more))
+    """Return which partitions did not fit, and why, in a line."""
+    reasons = [f"{name}: {why}" for name, why in plan.passed_over.items() if why != LATER]
+    more = [f"and {len(reasons) - _SHOWN} more"] if len(reasons) > _SHOWN else []
+    return "; ".join((FIRST, *reasons[:_SHOWN], *more))
 
 
 def _closed(plan: Plan) -> Iterator[str]:
-    """Why nobody knows that the job may use the partition: it names none of its accounts or QOS."""
+    """Yield why it is not known that the job may use the partition: it names no account or QOS of it."""
     for option, allowed in (("account", plan.partition.accounts), ("qos", plan.partition.qos)):
         if allowed and not getattr(plan.options, option):
             yield only_for(option, allowed)
 
 
-def _said(reasons: Iterator[str] | Sequence[str]) -> str:
+def _joined(reasons: Iterator[str] | Sequence[str]) -> str:
     return ", ".join(dict.fromkeys(reason for reason in reasons if reason))

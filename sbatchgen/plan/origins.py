@@ -1,8 +1,8 @@
-"""Where the values of a plan are from: all of them, for `explain`, and the unexpected ones, for `review`."""
+"""Where the values of a plan are from: all, for `explain`, and the unexpected values, for `review`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -29,57 +29,48 @@ DERIVED = ("options.time", "options.nodes", *(f"options.{name}" for name in GPU_
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
-    """A value, and who said it.
+class Setting:
+    """A value of a plan, and where it was set.
 
     Attributes:
+        name: An option or a key.
         value: The value, as text.
         by: "default", "profile", "partition", "project" (sbatchgen.yaml), "job" or "command line".
         at: `file:line`, a flag, or the rule that the value follows from.
+        overrode: The values that it overrode, the highest first.
     """
 
+    name: str
     value: str
     by: str
     at: str
+    overrode: tuple[Setting, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Explanation:
-    """An option or a key, its value, and the values that it overrode, the highest first."""
-
-    name: str
-    said: Said
-    overrode: tuple[Said, ...] = ()
-
-
-def explanations(request: Request) -> Iterator[Explanation]:
-    """Every value of a plan."""
+def settings(request: Request) -> Iterator[Setting]:
+    """Yield every value of a plan."""
     plan = request.plan
-    file = Said(value=str(plan.profile.name), by="profile", at=str(request.profile_file))
-    yield Explanation(name="profile", said=file)
+    yield Setting(name="profile", value=str(plan.profile.name), by="profile", at=str(request.profile_file))
     keys = [f"options.{name}" for name in LONG_NAMES]
-    keys += [one.name for one in fields(JobSpec) if one.name not in _NOT_SHOWN]
+    keys += [field.name for field in fields(JobSpec) if field.name not in _NOT_SHOWN]
     keys += [f"env.{name}" for name in plan.env] + [f"extra_options.{name}" for name in plan.extra_options]
     for key in keys:
         value = _value(plan, key)
         if value is not None:
-            others = tuple(_said(other, by) for other, by in plan.overridden.get(key, ()))
-            yield Explanation(name=_name(key), said=_said(value, plan.origin(key)), overrode=others)
+            yield _setting(key, value, plan.origin(key), plan.overridden.get(key, ()))
     if plan.passed_over and not plan.fits_nowhere:
         yield _partition(plan, FIRST)
     for name, why_not in plan.passed_over.items():
-        said = Said(value="passed over", by="default", at=why_not)
-        yield Explanation(name=f"partition {name}", said=said)
+        yield Setting(name=f"partition {name}", value="passed over", by="default", at=why_not)
     if plan.trainer is None:
         folder = str(plan.code or bundled("code"))
-        said = Said(value=folder, by="default", at="the folder that holds `training`")
-        yield Explanation(name="code", said=said)
+        yield Setting(name="code", value=folder, by="default", at="the folder that holds `training`")
 
 
-def surprises(plan: Plan, profile_by: Origin) -> Iterator[Explanation]:
-    """What a user may not expect: see MATTER; values of sbatchgen.yaml; written values that do not count."""
+def surprises(plan: Plan, profile_by: Origin) -> Iterator[Setting]:
+    """Yield what a user may not expect: see MATTER; values of sbatchgen.yaml; values without effect."""
     if profile_by.level < Level.JOB:
-        yield Explanation(name="profile", said=_said(plan.profile.name, profile_by))
+        yield _setting("profile", plan.profile.name, profile_by)
     if plan.passed_over and not plan.fits_nowhere:
         yield _partition(plan, in_short(plan))
     options = (f"options.{name}" for name in MATTER)
@@ -89,19 +80,19 @@ def surprises(plan: Plan, profile_by: Origin) -> Iterator[Explanation]:
             continue
         if key.startswith("options.") and not plan.slurm:
             continue
-        overrode = tuple(
-            _said(other, by)
+        overrode = [
+            (other, by)
             for other, by in plan.overridden.get(key, ())
             if _text(other) != _text(value) and _was_meant(key, by, instead=origin)
-        )
+        ]
         if overrode or _untyped(key, origin, _text(value)):
-            yield Explanation(name=_name(key), said=_said(value, origin), overrode=overrode)
+            yield _setting(key, value, origin, overrode)
 
 
-def _partition(plan: Plan, why: str) -> Explanation:
-    """The partition that was chosen, be it in the script or left to the cluster."""
+def _partition(plan: Plan, why: str) -> Setting:
+    """Return the partition that was chosen, whether the script names it or leaves it to the cluster."""
     left = "" if plan.options.partition else "; the script leaves it to the cluster"
-    return Explanation(name="partition", said=Said(value=plan.partition_name, by="default", at=why + left))
+    return Setting(name="partition", value=plan.partition_name, by="default", at=why + left)
 
 
 def _untyped(key: str, origin: Origin, value: str) -> bool:
@@ -120,11 +111,22 @@ def _was_meant(key: str, by: Origin, *, instead: Origin) -> bool:
     return by.level >= Level.PROJECT or instead.level in (Level.PARTITION, Level.PROJECT)
 
 
-def _name(key: str) -> str:
+def _setting(key: str, value: Any, origin: Origin, overrode: Iterable[tuple[Any, Origin]] = ()) -> Setting:
     head, dot, rest = key.partition(".")
-    if head in ("options", "extra_options") and dot:
-        return f"--{LONG_NAMES.get(rest, rest)}"
-    return f"env {rest}" if dot else head
+    name = (
+        f"--{LONG_NAMES.get(rest, rest)}"
+        if head.endswith("options") and dot
+        else f"env {rest}"
+        if dot
+        else head
+    )
+    return Setting(
+        name=name,
+        value=_text(value),
+        by=origin.level.name.lower().replace("_", " "),
+        at=str(origin) or origin.where,
+        overrode=tuple(_setting(key, other, by) for other, by in overrode),
+    )
 
 
 def _value(plan: Plan, key: str) -> Any:
@@ -136,11 +138,6 @@ def _value(plan: Plan, key: str) -> Any:
     if not isinstance(holder, dict):
         return getattr(holder, rest, None)
     return _INHERITED if head == "env" and holder.get(rest, "") is None else holder.get(rest)
-
-
-def _said(value: Any, origin: Origin) -> Said:
-    by = origin.level.name.lower().replace("_", " ")
-    return Said(value=_text(value), by=by, at=str(origin) or origin.where)
 
 
 def _text(value: Any) -> str:

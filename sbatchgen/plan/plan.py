@@ -34,7 +34,7 @@ class Plan:
 
     `software` has the values of the runtimes' job keys that are set.
     `gpus_per_node` is what the job gets, also where the cluster hands GPUs out without being asked.
-    `passed_over` has the partitions that were not chosen, and why not, where nobody has named one.
+    `passed_over` has the partitions that were not chosen, and why not, if the user has named no partition.
     """
 
     profile: Profile
@@ -83,7 +83,7 @@ class Plan:
 
     @property
     def fits_nowhere(self) -> bool:
-        """Whether nobody has named a partition, and the job can run in none."""
+        """Whether the user has named no partition, and the job can't run in any."""
         return bool(self.passed_over) and self.partition_name in ("", *self.passed_over)
 
     @property
@@ -114,13 +114,13 @@ class Plan:
 
     @property
     def consecutive(self) -> bool:
-        """Whether jobs go on with one training, one after the other: of a chain, or an array's tasks."""
+        """Whether jobs continue one training, one after the other: of a chain, or an array's tasks."""
         several = self.chain > 1 or one_at_a_time(self.options.array or "")
         return self.slurm and self.stoppable and several and not self.sweep
 
     @property
     def restartable(self) -> bool:
-        """Whether the training goes on after a job that was stopped: requeued, or in the next one."""
+        """Whether the training continues after a job that was stopped: requeued, or in the next job."""
         return self.slurm and self.stoppable and (self.max_restarts > 0 or self.consecutive)
 
     def origin(self, key: str) -> Origin:
@@ -159,13 +159,13 @@ class Plan:
 
     def _directives(self) -> list[tuple[str, str, str]]:
         """Long name, text and key of each option that is set."""
-        found = []
+        directives = []
         for name, value in vars(self.options).items():
             long, key = LONG_NAMES[name], f"options.{name}"
             if name == "requeue" and value is False:
-                found.append(("no-requeue", "", key))
+                directives.append(("no-requeue", "", key))
             elif value is not None and value is not False:
-                found.append((long, "" if value is True else str(value), key))
+                directives.append((long, "" if value is True else str(value), key))
         for name, text in self.extra_options.items():
-            found.append((name, "" if text == "true" else str(text), f"extra_options.{name}"))
-        return found
+            directives.append((name, "" if text == "true" else str(text), f"extra_options.{name}"))
+        return directives

@@ -59,7 +59,7 @@ def read_request(
         given: Values of `parameters`, None or empty where a flag was not given.
         environment: For SBATCHGEN_PROFILE and the search paths.
         folder: The current folder.
-        check: The rules, by which a partition is chosen if none is named.
+        check: The rules, by which a partition is chosen if the job names no partition.
 
     Raises:
         SbatchgenError: The command line or a file is wrong.
@@ -73,7 +73,7 @@ def read_request(
     name, profile_by = _profile_name(given, environment, layers)
     profile_file = places.profile(name)
     profile = read(profile_file, Profile)
-    modes = [one.values["mode"] for one in layers if "mode" in one.values]
+    modes = [each.values["mode"] for each in layers if "mode" in each.values]
     mode = job if job in MODES else modes[-1] if modes else None
     if mode is None:
         fix = f"add a line like 'mode: ddp' (one of {', '.join(MODES)})"
@@ -126,10 +126,10 @@ def _profile_name(
         return str(named), Origin(Level.COMMAND_LINE, "--profile")
     if named := environment.get("SBATCHGEN_PROFILE"):
         return named, Origin(Level.PROJECT, "SBATCHGEN_PROFILE")
-    for one in reversed(layers):
-        if named := one.values.get("profile"):
-            where = one.places["profile"]
-            return beside(Path(where.rpartition(":")[0]), named), Origin(one.level, where)
+    for each in reversed(layers):
+        if named := each.values.get("profile"):
+            where = each.places["profile"]
+            return beside(Path(where.rpartition(":")[0]), named), Origin(each.level, where)
     return "local", Origin(Level.DEFAULT, "no profile is set")
 
 
@@ -141,8 +141,8 @@ def _rerun(job: str, profile: str, args: tuple[str, ...], given: Mapping[str, An
         if isinstance(value, bool):
             words.append(parameter.opts[0] if value else parameter.secondary_opts[0])
         elif value is not None:
-            for one in value if isinstance(value, tuple) else (value,):
-                words += [parameter.opts[0], one]
+            for text in value if isinstance(value, tuple) else (value,):
+                words += [parameter.opts[0], text]
     if args:
         words += ["--", *args]
     for word in words:

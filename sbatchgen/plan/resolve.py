@@ -39,14 +39,14 @@ def resolve(
         layers: sbatchgen.yaml, job and command line, the lowest first.
         mode_name: The name of the job's mode, which the profile's defaults depend on.
         name: The job's name unless a layer sets one.
-        chosen: The partition to run in, where nobody has named one and the default one won't do.
+        chosen: The partition to run in, if the user has named no partition and the default one won't do.
     """
     cluster, mode = profile.value, MODES[mode_name]
     partition_name = chosen or _partition_name(cluster, layers, mode)
     partition = _partition(cluster, partition_name)
     values = _Values()
-    for one in [*_profile_layers(profile, partition_name, partition, mode), *layers]:
-        values.lay(one)
+    for layer in [*_profile_layers(profile, partition_name, partition, mode), *layers]:
+        values.lay(layer)
     if chosen:
         values.set("options.partition", Text(chosen), Origin(Level.DEFAULT, FIRST))
     _join_args(values, layers)
@@ -94,13 +94,13 @@ class _Values:
         return self.values.get(key, default)
 
     def grouped(self) -> dict[str, dict[str, Any]]:
-        """The values with a dot in their key, by what stands before it and after it."""
-        found: dict[str, dict[str, Any]] = {"options": {}, "extra_options": {}, "env": {}}
+        """Return the values with a dot in their key, by what is before it and after it."""
+        groups: dict[str, dict[str, Any]] = {"options": {}, "extra_options": {}, "env": {}}
         for key, value in self.values.items():
             head, dot, rest = key.partition(".")
             if dot:
-                found[head][rest] = value
-        return found
+                groups[head][rest] = value
+        return groups
 
 
 def _partition(profile: Profile, name: str) -> Partition:
@@ -109,7 +109,7 @@ def _partition(profile: Profile, name: str) -> Partition:
 
 def named_partition(layers: Sequence[Layer]) -> str:
     """The partition that a job names; "" if it names none."""
-    given = [one.values["options.partition"] for one in layers if "options.partition" in one.values]
+    given = [each.values["options.partition"] for each in layers if "options.partition" in each.values]
     return str(given[-1] if given else "")
 
 
@@ -154,7 +154,7 @@ def _partition_layer(options: SbatchOptions, places: Mapping[str, str], written:
 
 def _join_args(values: _Values, layers: Sequence[Layer]) -> None:
     """Trainer arguments of the command line come after those of the job, where they win."""
-    given = [one for one in layers if "args" in one.values]
+    given = [each for each in layers if "args" in each.values]
     if len(given) > 1 and given[-1].level is Level.COMMAND_LINE:
         values.values["args"] = (*given[-2].values["args"], *given[-1].values["args"])
 
@@ -271,7 +271,7 @@ def _derive_cpus(values: _Values, partition: Partition, gpus: int, shards: int, 
 
 
 def _nodes(values: _Values, partition: Partition, gpus: int, shards: int) -> list[NodeFacts]:
-    """The kinds of nodes that the job may get; all if none has what it asks for."""
+    """Return the kinds of nodes that the job may get; all if no kind has what it asks for."""
     typed = [(kind, n) for name, kind, n in requested(values.get("options.gres") or "") if name == "gpu"]
     asked = typed or requested_gpus(values.get("options.gpus_per_node")) or (("", gpus),)
     having = partition.kinds(asked)
@@ -301,7 +301,7 @@ def _derive_limits(values: _Values, profile: Profile, partition: Partition, gpus
     restart = values.get("resume") != "off" and (values.get("max_restarts") > 0 or consecutive)
     values.derive("options.open_mode", Text("append") if restart else None, "--requeue")
     if restart and consecutive:
-        values.derive("options.requeue", False, "the next job goes on")
+        values.derive("options.requeue", False, "the next job continues")
     values.derive("options.requeue", restart, "resume and max_restarts")
     if restart and profile.scheduler == "slurm":
         saves = not values.get("requeue_on_timeout")

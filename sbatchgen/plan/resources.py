@@ -113,7 +113,7 @@ class Resources:
 
     @property
     def gpu_option(self) -> str:
-        """The option that asks for GPUs; "" if none does."""
+        """The option that asks for GPUs; "" if no option does."""
         asked = ("gres", "gpus-per-node", "gpus-per-task", "gpus", "gpus-per-socket")
         return next((name for name in asked if name in self.options), "")
 

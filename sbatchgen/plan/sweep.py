@@ -123,11 +123,11 @@ def _value(text: str, at: str) -> str:
 
 def _combination(number: int, values: Sequence[Sequence[str]]) -> tuple[str, ...]:
     """A combination by its number, without making all of them."""
-    found = []
+    chosen = []
     for several in reversed(values):
         number, place = divmod(number, len(several))
-        found.append(several[place])
-    return tuple(reversed(found))
+        chosen.append(several[place])
+    return tuple(reversed(chosen))
 
 
 def _check_count(count: int, at: str, fix: str) -> None:
@@ -156,15 +156,15 @@ def read_points(path: Path) -> Sweep:
 def parse_points(text: str, file: str) -> Sweep:
     """The points in the text of such a file. Raises what `read_points` does."""
     rows = csv.reader(io.StringIO(text, newline=""), strict=True)
-    found: list[tuple[int, list[str]]] = []
+    rows_read: list[tuple[int, list[str]]] = []
     try:
-        found = [(rows.line_num, [cell.strip() for cell in row]) for row in rows if any(row)]
+        rows_read = [(rows.line_num, [cell.strip() for cell in row]) for row in rows if any(row)]
     except csv.Error as error:
         raise DocumentError.of(str(error), at=f"{file}:{rows.line_num}") from error
-    if len(found) < 2:
+    if len(rows_read) < 2:
         fix = "write the names of the parameters into the first line, and a point into each other"
         raise DocumentError.of("no points", at=file, fix=fix)
-    (first, names), *points = found
+    (first, names), *points = rows_read
     for name in names:
         if not _NAME.fullmatch(name) or names.count(name) > 1:
             what = f"'{name}' is not a name of a parameter" if names.count(name) == 1 else f"'{name}' twice"
@@ -191,19 +191,19 @@ def parts(points: Iterable[int], most: int) -> list[SweepArray]:
     by_first: dict[int, list[int]] = {}
     for point in points:
         by_first.setdefault(point // most * most, []).append(point % most)
-    found = [SweepArray(first, tuple(indices)) for first, indices in by_first.items()]
-    while long := next((one for one in found if len(one.text(None)) > MOST_OPTION), None):
-        place = found.index(long)
-        found[place : place + 1] = long.halves()
-    return found
+    arrays = [SweepArray(first, tuple(indices)) for first, indices in by_first.items()]
+    while long := next((array for array in arrays if len(array.text(None)) > MOST_OPTION), None):
+        place = arrays.index(long)
+        arrays[place : place + 1] = long.halves()
+    return arrays
 
 
 def numbers_as_text(numbers: Iterable[int]) -> str:
     """Ascending numbers, as 0-9,12."""
-    found: list[list[int]] = []
+    spans: list[list[int]] = []
     for number in numbers:
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
         else:
-            found.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
+            spans.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)

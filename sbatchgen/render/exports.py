@@ -19,7 +19,7 @@ def variables(plan: Plan) -> dict[str, str]:
 
 def names(plan: Plan) -> tuple[str, ...]:
     """The variables that a container must get, whatever its image sets."""
-    found = (
+    exported = (
         *(launch.MEETING if launch.meets(plan) else ()),
         *variables(plan),
         *plan.runtime.words(plan),
@@ -27,7 +27,7 @@ def names(plan: Plan) -> tuple[str, ...]:
         *launch.own_folders(plan),
     )
     own_way = ["PYTHONPATH"] if plan.runtime.is_container else []  # see `launch.command`
-    return tuple(name for name in found if name not in own_way)
+    return tuple(name for name in exported if name not in own_way)
 
 
 def lines(plan: Plan) -> Iterator[str]:

@@ -80,7 +80,7 @@ def own_folders(plan: Plan) -> tuple[str, ...]:
 
 
 def gives_resume(plan: Plan) -> bool:
-    """Whether your own trainer is told what to resume from."""
+    """Return whether the user's own trainer gets what to resume from."""
     return plan.resume not in ("auto", "off") or any("{resume}" in word for word in plan.args)
 
 
@@ -102,25 +102,25 @@ def mounts(plan: Plan, here: str) -> tuple[str, ...]:
     def covered(path: str) -> bool:
         return any(path == bind or path.startswith(f"{bind}/") for bind in bound)
 
-    found = ["$PWD"]
+    mounted = ["$PWD"]
     if not covered(plan.run_dir):
-        found.append("$RUN_DIR")
+        mounted.append("$RUN_DIR")
     if uses_data(plan) and not covered(plan.data):
-        found.append("$DATA_DIR")
+        mounted.append("$DATA_DIR")
     if uses_code(plan):
-        found.append("$CODE_DIR")
+        mounted.append("$CODE_DIR")
     if plan.trainer and plan.trainer.startswith("/"):
-        found.append(quoting.inside_quotes(plan.trainer.rpartition("/")[0]))
+        mounted.append(quoting.inside_quotes(plan.trainer.rpartition("/")[0]))
     resume = of_submission(plan.resume, plan)
     if resume.startswith(("/", "${")):
-        found.append(quoting.path(resume.rpartition("/")[0])[1:-1])
-    return (*found, *(quoting.path(absolute(bind, here))[1:-1] for bind in binds))
+        mounted.append(quoting.path(resume.rpartition("/")[0])[1:-1])
+    return (*mounted, *(quoting.path(absolute(bind, here))[1:-1] for bind in binds))
 
 
 def sources(mounted: Iterable[str]) -> str:
     """What of these mounts may be missing, as words of bash; the data folder is looked for by itself."""
     there = ("$RUN_DIR", "$DATA_DIR")
-    return " ".join(f'"{one.partition(":")[0]}"' for one in mounted if one not in there)
+    return " ".join(f'"{mount.partition(":")[0]}"' for mount in mounted if mount not in there)
 
 
 def _step(plan: Plan) -> Iterator[str]:
@@ -143,7 +143,7 @@ def _runtime(plan: Plan, exported: Sequence[str], mounted: Sequence[str]) -> Ite
     """What the runtime puts before the trainer, and what changes in a container."""
     contained = plan.runtime.is_container
     yield from plan.runtime.command(plan, exported, mounted)
-    # A trainer that starts its processes on one node meets nobody: these would be the image's own.
+    # A trainer that starts its processes on one node meets no other: these would be the image's own.
     alone = contained and plan.trainer and plan.launcher == "spawn" and not several_tasks(plan)
     changes = [f"-u {name}" for name in MEETING if alone and name not in plan.env]
     changes += plan.runtime.environment_changes(plan)  # srun may look for all but env on the node
@@ -265,10 +265,10 @@ def _argument(arg: str, plan: Plan) -> str:
 
 def _dataset(args: Sequence[str]) -> str:
     """The bundled trainer's --dataset; the last one counts, as argparse has it."""
-    found = "mnist"
+    dataset = "mnist"
     for place, arg in enumerate(args):
         if arg.startswith("--dataset="):
-            found = arg.partition("=")[2]
+            dataset = arg.partition("=")[2]
         elif arg == "--dataset" and place + 1 < len(args):
-            found = args[place + 1]
-    return found
+            dataset = args[place + 1]
+    return dataset

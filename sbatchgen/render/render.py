@@ -82,7 +82,7 @@ def finish(text: str, rerun: Sequence[str]) -> str:
 
 
 def rendered_by(script: str) -> str:
-    """The command in a script's second line that rendered it; "" if there is none."""
+    """The command in a script's second line that rendered it, or ""."""
     match = re.match(rf"#!.*\n# {_PROVENANCE} \S+ \([0-9a-f]{{12}}\): (.+)", script)
     return match[1] if match else ""
 
@@ -136,7 +136,7 @@ def environment_of(folders: tuple[Path, ...], cache: Path | None) -> jinja2.Envi
         auto_reload=False,  # a template does not change while a command runs
         undefined=jinja2.StrictUndefined,
         finalize=_refuse_none,
-        comment_start_string="{##",  # not {#, which stands in bash's ${#array[@]}
+        comment_start_string="{##",  # not {#, which is in bash's ${#array[@]}
         comment_end_string="##}",
         trim_blocks=True,
         lstrip_blocks=True,
@@ -208,7 +208,7 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
         "requeue_on_node_fail": plan.requeue_on_node_fail and plan.restartable and plan.nodes > 1,
         "asks_again": "again" in talk,
         "reads_exit": "exit" in talk,
-        "leftovers": talk if sweep is None else (*(one for one in talk if one != "exit"), "exit"),
+        "leftovers": talk if sweep is None else (*(name for name in talk if name != "exit"), "exit"),
         "job_id": element if array else "$SLURM_JOB_ID",
         "points": launch.points(plan),
         "points_carried": sweep is not None and sweep.carried,
@@ -230,7 +230,7 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
         "image": absolute(image, here) if is_file else image,
         "image_is_file": is_file,
         "mount_sources": launch.sources(mounted),
-        "mounted_text": "".join(one for one in mounted if one in launch.FOLDERS),
+        "mounted_text": "".join(path for path in mounted if path in launch.FOLDERS),
         "meets": launch.meets(plan),
         "port_base": plan.profile.network.port_base,
         "port_count": plan.profile.network.port_count,

@@ -156,5 +156,7 @@ def _placed(marked: str, made: Sequence[TemplateLine | str]) -> Iterator[tuple[T
 def _without_doubled_blanks(lines: list[tuple[TemplateLine, str]]) -> list[tuple[TemplateLine, str]]:
     """As `finish` leaves them: of several empty lines, the first."""
     return [
-        one for index, one in enumerate(lines) if one[1] != "\n" or not index or lines[index - 1][1] != "\n"
+        line
+        for index, line in enumerate(lines)
+        if line[1] != "\n" or not index or lines[index - 1][1] != "\n"
     ]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.layers import Origin
 from sbatchgen.inputs.profile import Partition
-from sbatchgen.plan.origins import Explanation, surprises
+from sbatchgen.plan.origins import Setting, surprises
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.resources import UNLIMITED, Resources
 from sbatchgen.render import launch
@@ -50,7 +50,7 @@ class Allocation:
         time_s: The time limit; None for that of the partition.
         share: The largest known fraction of a node that the job gets.
         jobs: Number of jobs: that of the array's elements, or of the chain's jobs, else 1.
-        consecutive: Whether they go on with one training, one after the other.
+        consecutive: Whether they continue one training, one after the other.
         restarts: How often each job may be restarted by its script.
     """
 
@@ -146,7 +146,7 @@ class Review:
     request: Allocation | None = None
     cost: Cost | None = None
     start: Start | None = None
-    surprises: tuple[Explanation, ...] = ()
+    surprises: tuple[Setting, ...] = ()
     findings: tuple[Finding, ...] = ()
     last: Change | None = None
     script: str | None = None
@@ -252,7 +252,7 @@ def _allocation(job: Resources, node: Partition, *, gpus: int) -> Allocation:
         memory_mib=memory,
         exclusive=alone,
         time_s=None if job.time is None or job.time >= UNLIMITED else int(job.time),
-        share=1.0 if alone else max((one for one in shares if one), default=None),
+        share=1.0 if alone else max(filter(None, shares), default=None),
         jobs=elements(job.options["array"]) if "array" in job else 1,
         consecutive=False,
         restarts=0,

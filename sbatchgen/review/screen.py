@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sbatchgen.finding import Finding
 from sbatchgen.inputs.search import short
-from sbatchgen.plan.origins import Explanation
+from sbatchgen.plan.origins import Setting
 from sbatchgen.quoting import counted
 from sbatchgen.render.trace import TemplateLine
 from sbatchgen.review.review import SCHEMA, Allocation, Amount, Cluster, Cost, JobSummary, Review, lines_of
@@ -21,7 +21,8 @@ from sbatchgen.units import Duration, Memory
 def as_json(review: Review) -> str:
     """The fields of Review, with a finding as severity, rule, what, at and fix."""
     findings = [
-        {"severity": one.severity, "rule": one.rule, **one.problem._asdict()} for one in review.findings
+        {"severity": finding.severity, "rule": finding.rule, **finding.problem._asdict()}
+        for finding in review.findings
     ]
     return f"{json.dumps(asdict(review) | {'findings': findings}, indent=2)}\n"
 
@@ -51,7 +52,9 @@ def script(review: Review) -> str:
 def sections(review: Review, folder: Path) -> Iterator[tuple[str, str]]:
     """The title and the text of each block between the table and the script."""
     if review.surprises:
-        lines = [(f"{one.name} {one.said.value}"[:60], origin(one, folder)) for one in review.surprises]
+        lines = [
+            (f"{setting.name} {setting.value}"[:60], origin(setting, folder)) for setting in review.surprises
+        ]
         yield "Not typed by you", table(lines)
     if review.findings:
         text = "\n".join(line for finding in review.findings for line in _finding(finding))
@@ -159,10 +162,10 @@ def _cost(cost: Cost, request: Allocation) -> str:
     return f"{text} at the time limit{more if request.restarts else ''}"
 
 
-def origin(setting: Explanation, folder: Path) -> str:
+def origin(setting: Setting, folder: Path) -> str:
     """Where a value was set, and what it overrode."""
     others = [f"over {other.value} of {short(other.at, folder)}" for other in setting.overrode]
-    return ", ".join([short(setting.said.at, folder), *others])
+    return ", ".join([short(setting.at, folder), *others])
 
 
 def _number(count: float) -> str:
@@ -198,14 +201,15 @@ def _indented(text: str) -> str:
     return "".join(f"  {line}\n" if line else "\n" for line in text.splitlines())
 
 
-def explanation(settings: Iterable[Explanation]) -> str:
+def explanation(settings: Iterable[Setting]) -> str:
     """Every option: its value, where it was set, and what it overrode."""
-    return table(((one.name, one.said.value, one.said.at + _over(one)) for one in settings), widest=40)
+    rows = ((setting.name, setting.value, setting.at + _over(setting)) for setting in settings)
+    return table(rows, widest=40)
 
 
-def _over(setting: Explanation) -> str:
-    said = [f"{other.at} said {other.value}" for other in setting.overrode]
-    return f"  ({'; '.join(said)})" if said else ""
+def _over(setting: Setting) -> str:
+    others = [f"{other.at} said {other.value}" for other in setting.overrode]
+    return f"  ({'; '.join(others)})" if others else ""
 
 
 def blame(script: str, places: Sequence[TemplateLine], folder: Path) -> str:
@@ -218,12 +222,12 @@ def blame(script: str, places: Sequence[TemplateLine], folder: Path) -> str:
 
 
 def explanation_as_json(
-    settings: Iterable[Explanation], script: str | None, places: Sequence[TemplateLine]
+    settings: Iterable[Setting], script: str | None, places: Sequence[TemplateLine]
 ) -> str:
-    """`schema`, `settings` (name, said, overrode) and, if asked for, `lines` (text, file, line, block)."""
+    """Return `schema`, `settings` (as Setting) and, if asked for, `lines` (text, file, line, block)."""
     lines = [
-        {"text": text, **asdict(one), "file": str(one.file)}
-        for text, one in zip(lines_of(script or ""), places, strict=True)
+        {"text": text, **asdict(place), "file": str(place.file)}
+        for text, place in zip(lines_of(script or ""), places, strict=True)
     ]
     fields = {"schema": SCHEMA, "settings": list(map(asdict, settings))}
     return f"{json.dumps(fields | ({'lines': lines} if script is not None else {}), indent=2)}\n"

@@ -125,7 +125,7 @@ class EnrootRuntime(ContainerRuntime):
     def tool(self, launch: ScriptLaunch) -> "Tool | None":
         """Return an srun with --container-image."""
         return next(
-            (one for one in launch.tools if one.name == "srun" and one.option("container-image")), None
+            (tool for tool in launch.tools if tool.name == "srun" and tool.option("container-image")), None
         )
 
     def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:

@@ -13,7 +13,7 @@ from sbatchgen.errors import CommandLineError, DocumentError, FitError
 from sbatchgen.inputs.layers import Level
 from sbatchgen.inputs.search import bundled
 from sbatchgen.lint.linter import lint_rendered
-from sbatchgen.plan.origins import explanations
+from sbatchgen.plan.origins import settings
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.request import Request, with_log, with_snapshot
 from sbatchgen.render import launch
@@ -176,10 +176,7 @@ def _code_of(plan: Plan, run_dir: Path | None) -> Code | None:
 def _about(request: Request, folder: Path) -> Record:
     """The record of a job, as far as it is known before the job is submitted."""
     plan = request.plan
-    values = (
-        PlanValue(name=one.name, value=one.said.value, by=one.said.by, at=one.said.at)
-        for one in explanations(request)
-    )
+    values = (PlanValue(name=one.name, value=one.value, by=one.by, at=one.at) for one in settings(request))
     return Record(
         shared="${SLURM_JOB_ID}" in plan.run_dir,
         name=plan.name,

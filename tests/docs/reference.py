@@ -269,11 +269,10 @@ def _defaults(command: Command) -> dict[str, str]:
     """What a job gets without any option: "--time" -> "0-01:00:00", as `explain` names it."""
     Path("bare.yaml").write_text(BARE)
     explained = json.loads(command("explain", "ddp", "--profile", "./bare.yaml", "--format", "json").out)
-    said = {setting["name"]: setting["said"] for setting in explained["settings"]}
     words = {"yes": "true", "no": "false"}
     return {
-        name: words.get(setting["value"], setting["value"])
-        for name, setting in said.items()
+        setting["name"]: words.get(setting["value"], setting["value"])
+        for setting in explained["settings"]
         if setting["by"] == "default"
     }
 

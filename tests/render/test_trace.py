@@ -126,7 +126,7 @@ def test_explain_as_json_holds_every_option_with_its_origin(folder: Path, comman
     data = json.loads(command("explain", "ddp", "--gpus-per-node", "4", "--format", "json").out)
     assert sorted(data) == ["schema", "settings"]
     (gpus,) = (one for one in data["settings"] if one["name"] == "--gpus-per-node")
-    assert gpus["said"] == {"value": "4", "by": "command line", "at": "--gpus-per-node"}
+    assert (gpus["value"], gpus["by"], gpus["at"]) == ("4", "command line", "--gpus-per-node")
     assert [(other["value"], other["by"]) for other in gpus["overrode"]] == [
         ("3", "project"),
         ("8", "partition"),
