@@ -77,7 +77,7 @@ class Partition(NodeFacts):
         self.threads_per_core = self.threads_per_core or min(threads, default=None)
         if not self.gpu_types:
             kinds = [item for shape in self.shapes for item in shape.gpu_types.items()]
-            self.gpu_types = {kind: max(n for one, n in kinds if one == kind) for kind, _ in kinds}
+            self.gpu_types = {kind: max(n for name, n in kinds if name == kind) for kind, _ in kinds}
 
     def kinds(self, gpus: Iterable[tuple[str, int]] = ()) -> list[NodeFacts]:
         """The kinds of nodes that may have so many GPUs of each type ("" for any)."""
@@ -114,7 +114,7 @@ class Partition(NodeFacts):
 def _most(values: Iterable[int | None]) -> int | None:
     """The largest; None if one of them is not known."""
     known = [*values]
-    return None if None in known else max((one for one in known if one is not None), default=None)
+    return None if None in known else max((value for value in known if value is not None), default=None)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -200,7 +200,7 @@ class Limits:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Profile:
-    """A cluster. `setup` lines are shell, run as they stand; everything else is data.
+    """A cluster. `setup` lines are shell, run as they are; everything else is data.
 
     `policies` sets the severity of rules on this cluster, as SB228: error.
     """

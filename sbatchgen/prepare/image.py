@@ -29,7 +29,7 @@ def prepare(tool: ImageTool, source: str, target: Path, *, force: bool, note: Ca
         source: A URI, or what to build the image of.
         target: The file to make.
         force: Whether to replace one that is there.
-        note: Told the command that is run.
+        note: Receives the command that is run.
 
     Raises:
         CommandLineError: There is no such source.
@@ -125,11 +125,11 @@ def _leave(number: int, _: FrameType | None) -> NoReturn:
 def _handled_by(function: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Have this function called for the signals that would end this process."""
     ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {one: known for one in ends if (known := signal.getsignal(one)) is not signal.SIG_IGN}
-    for one in before:
-        signal.signal(one, function)
+    before = {number: known for number in ends if (known := signal.getsignal(number)) is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, function)
     try:
         yield
     finally:
-        for one, known in before.items():
-            signal.signal(one, known)
+        for number, known in before.items():
+            signal.signal(number, known)
