@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,40 +56,31 @@ def submit(args: tuple[str, ...], /, job: tuple[str, ...], *, keep_sbatch_env: b
     JOB may also be a finished script. Exactly the bytes that were shown are submitted. Several jobs get the
     same options, and none is submitted if one has errors.
     """
+    from sbatchgen.submit.finished import is_script, of_script
+    from sbatchgen.submit.rendered import of_job
+
     how = {name: given.pop(name) for name in ("yes", "dry_run", "follow", "after")}
-    asked = {"snapshot": snapshot_of(given), "after": how["after"], "keep_env": keep_sbatch_env}
-    submissions = [_submission(one, args, given, **asked) for one in job]
+    snapshot, submissions = snapshot_of(given), []
+    for name in job:
+        if not is_script(name):
+            request = request_of(name, args, given)
+            submission = of_job(request, os.environ, here(), ask_squeue=not how["after"], snapshot=snapshot)
+        elif snapshot is not None:
+            what = f"{name} is a finished script: it can't run a snapshot"
+            raise CommandLineError.of(what, fix="leave --snapshot out")
+        else:
+            submission = of_script(Path(name), given, args, os.environ, here(), keep_env=keep_sbatch_env)
+        submissions.append(submission)
     submit_reviewed(*submissions, keep_env=keep_sbatch_env, **how)
 
 
 def snapshot_of(given: dict[str, Any]) -> tuple[str, ...] | None:
-    """The files of a snapshot besides those of git, taken from the options; None if none was asked for."""
+    """Return the files of a snapshot that git does not track; None without a snapshot option."""
     named, wanted = given.pop("snapshot_file"), given.pop("snapshot")
     if not wanted and not named:
         return None
     given["snapshot_dir"] = None  # of an earlier job that is resumed
     return tuple(named)
-
-
-def _submission(
-    job: str,
-    args: tuple[str, ...],
-    given: dict[str, Any],
-    *,
-    snapshot: tuple[str, ...] | None,
-    after: tuple[str, ...],
-    keep_env: bool,
-) -> Submission:
-    from sbatchgen.submit.finished import is_script, of_script
-    from sbatchgen.submit.rendered import of_job
-
-    if not is_script(job):
-        request = request_of(job, args, given)
-        return of_job(request, os.environ, here(), ask_squeue=not after, snapshot=snapshot)
-    if snapshot is not None:
-        what = f"{job} is a finished script: it can't run a snapshot"
-        raise CommandLineError.of(what, fix="leave --snapshot out")
-    return of_script(Path(job), given, args, os.environ, here(), keep_env=keep_env)
 
 
 def submit_reviewed(
@@ -109,11 +101,11 @@ def submit_reviewed(
     if not agreed(reviews, "; ".join(map(in_short, reviews)), yes=yes, dry_run=dry_run):
         return
     index = sbatch.open_index(os.environ, note)
-    dependencies = [_dependency(one, index, after) if after else "" for one in submissions]
+    dependencies = [_dependency(submission, index, after) if after else "" for submission in submissions]
     if submissions[0].local:
         sys.exit(local.run_locally(submissions[0], os.environ, index=index, note=note, show=put_log))
     for number, submission in enumerate(submissions):
-        with _telling_what_was_submitted(submissions, number):
+        with _reporting_the_others(submissions, number):
             done = _submit_to_slurm(submission, index, dependencies[number], keep_env=keep_env)
     if follow and index:
         from sbatchgen.cli.runs import follow_run
@@ -133,12 +125,12 @@ def agreed(reviews: Sequence[Review], what: str, *, yes: bool, dry_run: bool) ->
 
 
 @contextlib.contextmanager
-def _telling_what_was_submitted(submissions: Sequence[Submission], number: int) -> Iterator[None]:
-    """Where one of several jobs fails, tell what became of the others."""
+def _reporting_the_others(submissions: Sequence[Submission], number: int) -> Iterator[None]:
+    """If one of several jobs fails, report what became of the others."""
     try:
         yield
     except BaseException:
-        names = [one.about.name for one in submissions]
+        names = [submission.about.name for submission in submissions]
         for what, of in (
             ("submitted", names[:number]),
             ("stopped at", names[number : number + 1]),
@@ -153,20 +145,18 @@ def _refuse_several(submissions: Sequence[Submission], *, follow: bool) -> None:
     """Refuse several jobs that can't be submitted together."""
     if follow:
         raise CommandLineError.of("--follow is for one job", fix="sbatchgen logs RUN --follow")
-    if any(one.local for one in submissions):
-        raise CommandLineError.of(
-            "several jobs need Slurm, and this profile has none", fix="submit one by one"
-        )
-    folders = [one.run_dir for one in submissions if one.run_dir and not one.about.shared]
-    for folder in folders:
-        if folders.count(folder) > 1:
-            raise CommandLineError.of(
-                f"two of the jobs have the run folder {folder}", fix="name them differently"
-            )
+    if any(submission.local for submission in submissions):
+        what = "several jobs need Slurm, and this profile has none"
+        raise CommandLineError.of(what, fix="submit one by one")
+    folders = Counter(each.run_dir for each in submissions if each.run_dir and not each.about.shared)
+    for folder, jobs in folders.most_common(1):
+        if jobs > 1:
+            what = f"two of the jobs have the run folder {folder}"
+            raise CommandLineError.of(what, fix="name them differently")
 
 
 def _dependency(submission: Submission, index: Index | None, after: tuple[str, ...]) -> str:
-    """The dependency of a job that waits until the trainings of runs are complete."""
+    """Return the dependency of a job that waits until the trainings of runs are complete."""
     from sbatchgen.cli.runs import find_run
     from sbatchgen.runs.status import run_states
     from sbatchgen.submit import chain
@@ -182,7 +172,7 @@ def _dependency(submission: Submission, index: Index | None, after: tuple[str, .
         if not wait:
             raise CommandLineError.of(f"run {name} has no job of Slurm to wait for", fix="sbatchgen status")
         if "?" in wait and len(after) > 1:
-            what = f"run {name} goes on in several jobs: Slurm can't wait for it and for another run"
+            what = f"run {name} is a chain: --after can't combine it with other runs"
             raise CommandLineError.of(what, fix=f"--after {name} alone")
     return ",".join(waits)
 
@@ -190,7 +180,7 @@ def _dependency(submission: Submission, index: Index | None, after: tuple[str, .
 def _submit_to_slurm(
     submission: Submission, index: Index | None, dependency: str, *, keep_env: bool
 ) -> SubmittedRun:
-    """Submit the job, or all jobs of a chain. If one is refused, those before it stay, and that is said."""
+    """Submit the job, or all jobs of a chain. If one is refused, report those before it, which stay."""
     from sbatchgen.slurm.submission_key import new_key
     from sbatchgen.submit import chain, sbatch
 
@@ -199,13 +189,13 @@ def _submit_to_slurm(
     try:
         with sbatch.reserved(submission, os.environ, note) as (reserved, lock):
             while len(done) < submission.jobs:
-                before = [one.record.job for one in done]
+                before = [run.record.job for run in done]
                 options = chain.options(before, dependency or (given.value if given and before else ""))
-                one = sbatch.submit(
+                run = sbatch.submit(
                     reserved, os.environ, lock=lock, index=index, keep_env=keep_env, note=note,
                     key=f"{key}{len(done):02x}" if submission.jobs > 1 else key, options=options,
                 )  # fmt: skip
-                done.append(one)
+                done.append(run)
     finally:
         if done:
             _show_submitted(submission, done)
@@ -214,14 +204,14 @@ def _submit_to_slurm(
 
 def _show_submitted(submission: Submission, done: list[SubmittedRun]) -> None:
     """Print the ids of the jobs, and what sbatch said."""
-    jobs = [f"{one.record.job};{one.record.cluster}".removesuffix(";") for one in done]
+    jobs = [f"{run.record.job};{run.record.cluster}".removesuffix(";") for run in done]
     try:
         put("\n".join(jobs))
     except OSError:
         note(f"note: job {', '.join(jobs)} is submitted")
         raise
     finally:
-        for says in filter(None, (one.accepted.says for one in done)):
+        for says in filter(None, (run.accepted.says for run in done)):
             note(says)
         note(done[-1].hint("status, logs, cancel, resume"))
     if len(done) < submission.jobs:
@@ -244,27 +234,28 @@ def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes:
     """
     from sbatchgen.cli.runs import find_run, open_index
 
-    found = find_run(open_index(), run)
-    last = last_record(found)
+    resumed = find_run(open_index(), run)
+    last = last_record(resumed)
     if last.command[1:2] == ("sweep",):
-        what = f"run {found.name} is a sweep"
-        raise CommandLineError.of(what, fix=f"sbatchgen resubmit {found.name}")
-    agreed = ("--yes",) if yes else ()
+        what = f"run {resumed.name} is a sweep"
+        raise CommandLineError.of(what, fix=f"sbatchgen resubmit {resumed.name}")
     if last.command:
         words, old_args = last.typed
-        _submit((*words, "--resume", "auto", *options, *agreed), (*old_args, *args))
+        typed = [*words, "--resume", "auto", *options, *(["--yes"] if yes else [])]
+        with submit.make_context("submit", typed, obj=(*old_args, *args)) as context:
+            submit.invoke(context)
         return
     if options or args:
-        what = f"run {found.name} is of a finished script: options can't change it"
+        what = f"run {resumed.name} is of a finished script: options can't change it"
         raise CommandLineError.of(what, fix=f"edit and submit {last.script}")
-    _resume_script(found, last, yes=yes)
+    _resume_script(resumed, last, yes=yes)
 
 
 def last_record(run: Run) -> Record:
-    """The record of a run's newest job, in whose folder of submission the command goes on.
+    """Return the record of a run's newest job, and enter the folder where that was submitted.
 
     Raises:
-        DocumentError: There is none, or the folder is gone.
+        DocumentError: The run has no record, or the folder is gone.
     """
     from sbatchgen.cli.runs import check_folder
     from sbatchgen.runs.folder import refusal
@@ -272,7 +263,7 @@ def last_record(run: Run) -> Record:
 
     if problem := refusal(run.folder):
         raise DocumentError([problem])
-    kept = records(run.folder) or [one for one in (submitting(run.folder),) if one]
+    kept = records(run.folder) or [record for record in (submitting(run.folder),) if record]
     if not kept:
         check_folder(run)
         what = f"run {run.name} has no record in {run.folder}"
@@ -284,12 +275,6 @@ def last_record(run: Run) -> Record:
         what = f"the run was submitted from {last.folder}: {error.strerror}"
         raise DocumentError.of(what, fix="make that folder again, or submit the job from another") from error
     return last
-
-
-def _submit(words: tuple[str, ...], args: tuple[str, ...]) -> None:
-    """`sbatchgen submit` with these words, and arguments for the trainer."""
-    with submit.make_context("submit", [*words], obj=args) as context:
-        submit.invoke(context)
 
 
 def _resume_script(run: Run, last: Record, *, yes: bool) -> None:
@@ -307,7 +292,7 @@ def _resume_script(run: Run, last: Record, *, yes: bool) -> None:
     except OSError:
         same = False
     if not same:
-        what = f"{script} is not what job {last.job} ran"
+        what = f"{script} has changed since job {last.job} ran it"
         raise DocumentError.of(what, fix=f"submit that one, or {kept}, which is what it ran")
     submission = of_script(script, {}, (), os.environ, here())
     queued = partial(start.queued, run.folder, os.environ)

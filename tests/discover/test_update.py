@@ -255,8 +255,8 @@ def test_many_kinds_of_nodes() -> None:
     ]
     partition = "PartitionName=p State=UP Nodes=n TotalNodes=40"
     made = text(live(partition, "\n".join(lines)), {"PATH": ""}, name="x", today=TODAY)
-    (partition,) = decode(made, Profile, name="made").value.partitions.values()
-    assert [(shape.nodes, shape.cpus_per_node, shape.mem_per_node) for shape in partition.shapes] == [
+    (made_facts,) = decode(made, Profile, name="made").value.partitions.values()
+    assert [(shape.nodes, shape.cpus_per_node, shape.mem_per_node) for shape in made_facts.shapes] == [
         (20, 32, 64019),
         (20, 16, 64019),
     ]
