@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import sys
@@ -17,7 +16,7 @@ from sbatchgen.cli.output import YES, ask, completed_runs, failure_of, here, not
 from sbatchgen.errors import CommandLineError, DocumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from sbatchgen.review.review import Review
     from sbatchgen.runs.index import Index, Run
@@ -105,8 +104,12 @@ def submit_reviewed(
     if submissions[0].local:
         sys.exit(local.run_locally(submissions[0], os.environ, index=index, note=note, show=put_log))
     for number, submission in enumerate(submissions):
-        with _reporting_the_others(submissions, number):
+        try:
             done = _submit_to_slurm(submission, index, dependencies[number], keep_env=keep_env)
+        except BaseException:
+            if len(submissions) > 1:
+                _report_all([each.about.name for each in submissions], number)
+            raise
     if follow and index:
         from sbatchgen.cli.runs import follow_run
 
@@ -124,21 +127,12 @@ def agreed(reviews: Sequence[Review], what: str, *, yes: bool, dry_run: bool) ->
     return not dry_run
 
 
-@contextlib.contextmanager
-def _reporting_the_others(submissions: Sequence[Submission], number: int) -> Iterator[None]:
-    """If one of several jobs fails, report what became of the others."""
-    try:
-        yield
-    except BaseException:
-        names = [submission.about.name for submission in submissions]
-        for what, of in (
-            ("submitted", names[:number]),
-            ("stopped at", names[number : number + 1]),
-            ("not submitted", names[number + 1 :]),
-        ):
-            if of and names[1:]:
-                note(f"note: {what}: {', '.join(of)}")
-        raise
+def _report_all(names: Sequence[str], failed: int) -> None:
+    """Report what became of several jobs, one of which failed."""
+    before, after = names[:failed], names[failed + 1 :]
+    for what, jobs in (("submitted", before), ("stopped at", [names[failed]]), ("not submitted", after)):
+        if jobs:
+            note(f"note: {what}: {', '.join(jobs)}")
 
 
 def _refuse_several(submissions: Sequence[Submission], *, follow: bool) -> None:
