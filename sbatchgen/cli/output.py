@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -160,6 +159,8 @@ def is_screen(stream: TextIO) -> bool:
 def show_markdown(text: str) -> None:
     """Print Markdown, on a terminal in colour."""
     if is_screen(sys.stdout):
+        import shutil
+
         from sbatchgen.review import terminal
 
         columns = shutil.get_terminal_size().columns

@@ -153,7 +153,7 @@ def _dependency(submission: Submission, index: Index | None, after: tuple[str, .
     """Return the dependency of a job that waits until the trainings of runs are complete."""
     from sbatchgen.cli.runs import find_run
     from sbatchgen.runs.status import run_states
-    from sbatchgen.submit import chain
+    from sbatchgen.submit import dependencies
 
     if submission.local:
         raise CommandLineError.of("--after needs Slurm, and this profile has none")
@@ -161,7 +161,7 @@ def _dependency(submission: Submission, index: Index | None, after: tuple[str, .
         what = "--after and --dependency exclude each other"
         raise CommandLineError.of(what, at=submission.asked["dependency"].at, fix="leave one out")
     states = run_states(index, os.environ, [find_run(index, name) for name in after])[0] if index else []
-    waits = [chain.completion(state) for state in states] or [""] * len(after)
+    waits = [dependencies.completion(state) for state in states] or [""] * len(after)
     for name, wait in zip(after, waits, strict=True):
         if not wait:
             raise CommandLineError.of(f"run {name} has no job of Slurm to wait for", fix="sbatchgen status")
@@ -176,7 +176,7 @@ def _submit_to_slurm(
 ) -> SubmittedRun:
     """Submit the job, or all jobs of a chain. If one is refused, report those before it, which stay."""
     from sbatchgen.slurm.submission_key import new_key
-    from sbatchgen.submit import chain, sbatch
+    from sbatchgen.submit import dependencies, sbatch
 
     done: list[SubmittedRun] = []
     given, key = submission.asked.get("dependency"), new_key()
@@ -184,7 +184,9 @@ def _submit_to_slurm(
         with sbatch.reserved(submission, os.environ, note) as (reserved, lock):
             while len(done) < submission.jobs:
                 before = [run.record.job for run in done]
-                options = chain.options(before, dependency or (given.value if given and before else ""))
+                options = dependencies.options(
+                    before, dependency or (given.value if given and before else "")
+                )
                 run = sbatch.submit(
                     reserved, os.environ, lock=lock, index=index, keep_env=keep_env, note=note,
                     key=f"{key}{len(done):02x}" if submission.jobs > 1 else key, options=options,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sbatchgen.plan.sweep import Sweep, SweepArray
     from sbatchgen.submit.sbatch import SubmittedRun
     from sbatchgen.submit.submission import Submission
-    from sbatchgen.submit.sweep import SubmittedSweep
+    from sbatchgen.submit.sweep_arrays import SubmittedSweep
 
 # Chooses points of a sweep by their numbers.
 Choice = Callable[["Sweep"], Iterable[int]]
@@ -126,8 +126,7 @@ def _submit(
 ) -> None:
     from sbatchgen.review.review import folded
     from sbatchgen.review.screen import in_short
-    from sbatchgen.submit import sbatch
-    from sbatchgen.submit import sweep as arrays_of_sweep
+    from sbatchgen.submit import sbatch, sweep_arrays
     from sbatchgen.submit.rendered import of_job
 
     submission = of_job(request, os.environ, here(), ask_squeue=new, snapshot=options["snapshot"])
@@ -149,9 +148,9 @@ def _submit(
 
     with (
         sbatch.reserved(submission, os.environ, note) as (reserved, lock),
-        arrays_of_sweep.kept_points(points, reserved),
+        sweep_arrays.kept_points(points, reserved),
     ):
-        done = arrays_of_sweep.submit(reserved, arrays, options["throttle"], send)
+        done = sweep_arrays.submit(reserved, arrays, options["throttle"], send)
     _report(done)
 
 
