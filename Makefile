@@ -28,6 +28,8 @@ TRAINS = tests/jobs tests/training tests/docs/test_own.py tests/test_benchmark.p
 unexport PYTHONDONTWRITEBYTECODE # tests start Python thousands of times, which would compile all again
 # What `make check` reads for words that the project does not use; a folder joins once it has none of them.
 CLEAN = README.md CONTRIBUTING.md docs training benchmarks examples tests/docs tests/training tests/cluster
+CLEAN += tests/submit tests/prepare tests/inputs tests/adopt tests/discover tests/review tests/render tests/plan sbatchgen/prepare
+CLEAN += sbatchgen/inputs sbatchgen/submit sbatchgen/cli sbatchgen/adopt sbatchgen/discover
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 $(BIN)/python:

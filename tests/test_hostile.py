@@ -122,10 +122,10 @@ def test_a_variable_without_a_value_is_that_of_the_shell(folder: Path, command: 
     refused = started(A="a")
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr == "error: D is not set: export it where you submit\n"
-    said = command("explain", "job.yaml", "--env", "C=own", "--format", "json").out
+    explained = command("explain", "job.yaml", "--env", "C=own", "--format", "json").out
     values = {
-        setting["name"]: setting["said"]["value"]
-        for setting in json.loads(said)["settings"]
+        setting["name"]: setting["value"]
+        for setting in json.loads(explained)["settings"]
         if "env" in setting["name"]
     }
     assert values == {"env A": "(that of the shell that submits)", "env B": "", "env C": "own"}

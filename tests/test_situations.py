@@ -31,6 +31,7 @@ import pytest
 from sbatchgen.cli import output
 from sbatchgen.errors import DocumentError
 from sbatchgen.prepare import dataset
+from sbatchgen.review import terminal as screen
 from sbatchgen.runs import events as events_module
 from sbatchgen.runs.curves import read_history
 from tests.conftest import REPOSITORY, Command
@@ -505,9 +506,14 @@ def test_a_script_is_the_same_bytes_whatever_the_terminal_speaks(folder: Path) -
 @pytest.mark.parametrize("columns", ["0", "-5", "99999999999", "x", "\N{SUPERSCRIPT TWO}"])
 def test_a_terminal_without_a_width_has_80_columns(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
     monkeypatch.setenv("COLUMNS", columns)
+    widths: list[int] = []
     master, slave = pty.openpty()
     with os.fdopen(master), os.fdopen(slave, "w") as terminal:
-        assert output._columns(terminal) == 80
+        monkeypatch.setattr(sys, "__stdout__", terminal)
+        monkeypatch.setattr(output, "is_screen", lambda _: True)
+        monkeypatch.setattr(screen, "show_markdown", lambda *_, width: widths.append(width))
+        output.show_markdown("# A rule")
+    assert widths == [80]
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,10 @@ def adopt(text: str, *, file: str, user: Mapping[str, str], day: str, folder: Pa
     secrets = frozenset(finding.place.line for finding in findings if finding.rule == TELLS_SECRETS)
     draft = Draft(script=training.unchained(script), environment=user, secrets=secrets)
     _read(draft)
-    name = _name(file)
+    name = file.rpartition("/")[2]
+    name = name.rpartition(".")[0] or name
+    if not name or name.strip("<>-.") != name:
+        name = "job"
     return _rendered(draft, findings, name, day) if "mode" in draft.job else _adoption(draft, name)
 
 
@@ -135,7 +138,10 @@ def _read(draft: Draft) -> None:
     """Take over everything that has a place."""
     script = draft.script
     slurm_options.read(draft)
-    _read_first_line(draft)
+    for flag in script.body.flags.split():
+        draft.setup += _LOGIN if flag in ("-l", "--login") else [f"set {flag}"]
+    kept = f"{script.body.flags} of the first line, in setup"
+    draft.add((1,), *(("kept", kept) if draft.setup else ("understood", "bash")))
     _read_comments(draft)
     statements = blocks(script.body)
     chosen = training.find(draft, statements)
@@ -156,16 +162,6 @@ def _read(draft: Draft) -> None:
             training.read_after(draft, block)
 
 
-def _read_first_line(draft: Draft) -> None:
-    """Take over the options of the first line, as lines of setup."""
-    for flag in draft.script.body.flags.split():
-        draft.setup += _LOGIN if flag in ("-l", "--login") else [f"set {flag}"]
-    if draft.setup:
-        draft.add((1,), "kept", f"{draft.script.body.flags} of the first line, in setup")
-    else:
-        draft.add((1,), "understood", "bash")
-
-
 def _read_comments(draft: Draft) -> None:
     """Drop comments, and what follows the end of the script."""
     body, lines = draft.script.body, draft.script.lines
@@ -181,14 +177,8 @@ def _read_comments(draft: Draft) -> None:
             draft.add((number,), "dropped", "after the end of the script")
 
 
-def _name(file: str) -> str:
-    name = file.rpartition("/")[2]
-    stem = name.rpartition(".")[0] or name
-    return stem if stem.strip("<>-.") == stem and stem else "job"
-
-
 def _rendered(draft: Draft, findings: Sequence[Finding], name: str, day: str) -> Adoption:
-    """The files, the script that they render, and what differs."""
+    """Return the files, the script that they render, and what differs."""
     profile = documents.profile(draft, name, day)
     job = documents.job(draft, name)
     try:
@@ -223,7 +213,7 @@ def _note_exports(draft: Draft, plan: Plan) -> None:
 
 
 def _adoption(draft: Draft, name: str) -> Adoption:
-    """The account of a script, without files; a line that has no remark is lost."""
+    """Return the account of a script, without files; a line that has no remark is lost."""
     numbers = [number for number, text in enumerate(draft.script.lines, start=1) if text.strip()]
     for number in numbers:
         if number not in draft.outcomes:

@@ -7,7 +7,7 @@ PET_NAME.
 from __future__ import annotations
 
 from sbatchgen import quoting
-from sbatchgen.adopt import container, shape, trainer
+from sbatchgen.adopt import shape, trainer
 from sbatchgen.adopt.draft import Draft, is_variable
 from sbatchgen.bash import Word
 from sbatchgen.bash.body import string_body
@@ -54,7 +54,12 @@ def read(draft: Draft, launch: Launch) -> None:
     shape.read(draft, launch)
     if launch.step:
         _read_step(draft, launch.step)
-    container.read(draft, launch)
+    for name, runtime in RUNTIMES.items():
+        if tool := runtime.tool(launch):
+            keys = runtime.adopt(draft, launch, tool)
+            draft.profile |= {"runtime": name, "runtimes": {name: keys}}
+            draft.add(draft.lines, "understood", f"{name}: {' '.join(map(str, [*keys.values()][:1]))}")
+            break
     if launch.launcher and launch.launcher.name == "torchrun":
         _read_torchrun(draft, launch, launch.launcher)
     trainer.read(draft, launch)

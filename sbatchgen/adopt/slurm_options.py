@@ -41,8 +41,10 @@ def read(draft: Draft) -> None:
             draft.add((directive.line,), "dropped", _IGNORED[directive.kind])
         elif directive.kind in READ:
             _read_line(draft, directive.line, uses[directive.line], counts)
-    if "job_name" not in draft.options and "job-name" not in script.options:
-        _set_default_name(draft)
+    name = script.file.rpartition("/")[2]  # as sbatch names a job without --job-name
+    if "job_name" not in draft.options and "job-name" not in script.options and name != "<stdin>":
+        with contextlib.suppress(ValueError):
+            draft.options["job_name"] = _value("job_name", name)
     _ask_once(draft)
     form = next((key for key in GPU_OPTIONS if key in draft.options and key in _FORMS), None)
     if form:
@@ -128,11 +130,3 @@ def _value(key: str, text: str) -> Any:
         text = text.partition("-")[0]
     value = parse_scalar(text, key_type(f"options.{key}"))
     return value if isinstance(value, bool) or type(value) is int else str(value)
-
-
-def _set_default_name(draft: Draft) -> None:
-    """Name the job after the file, as sbatch does without --job-name."""
-    name = draft.script.file.rpartition("/")[2]
-    with contextlib.suppress(ValueError):
-        if name != "<stdin>":
-            draft.options["job_name"] = _value("job_name", name)

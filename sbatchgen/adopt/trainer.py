@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Sequence
 
 from sbatchgen import quoting
 from sbatchgen.adopt.draft import SUBMIT_DIR, Draft
-from sbatchgen.bash import Word
 from sbatchgen.job.launches import LAUNCHERS, Launch
 
 # Launchers that are programs of Python to a job, which start the processes of one node.
@@ -23,7 +21,11 @@ def read(draft: Draft, launch: Launch) -> None:
         if option.name not in ("m", "u"):
             draft.lose(f"-{option.name} of python")
     own_module = _MODULES.get(launch.launcher.name) if launch.launcher else None
-    words, body = _words(launch, own_module), launch.program.body
+    program, body = launch.program, launch.program.body
+    words = program.rest if program.name == "python" else program.words
+    if launch.launcher and own_module:  # the launcher is the trainer
+        words = launch.launcher.words
+        words = words[2 if words[0].text.endswith("accelerate") else 1 :]
     if not words:
         draft.lose("no trainer is started")
         return
@@ -36,7 +38,7 @@ def read(draft: Draft, launch: Launch) -> None:
     if own_module:
         draft.job["trainer"] = own_module
     elif (name := values.pop(0)) is not None:
-        is_module = launch.program.module or any(tool.module for tool in launch.tools)
+        is_module = program.module or any(tool.module for tool in launch.tools)
         draft.job["trainer"] = name if is_module else _file(draft, name)
     draft.job["args"] = [value for value in values if value is not None]
 
@@ -61,14 +63,6 @@ def _read_interpreter(draft: Draft, launch: Launch) -> None:
         draft.profile["runtime"] = "host"
         draft.step_setup.append(f"PATH={quoting.path(absolute)}:$PATH")
         draft.add(draft.lines, "understood", f"{absolute} comes first in PATH")
-
-
-def _words(launch: Launch, own_module: str | None) -> Sequence[Word]:
-    """Return the trainer and its arguments; only the arguments of a launcher that is the trainer."""
-    if launch.launcher and own_module:
-        words = launch.launcher.words
-        return words[2 if words[0].text.endswith("accelerate") else 1 :]
-    return launch.program.rest if launch.program.name == "python" else launch.program.words
 
 
 def _file(draft: Draft, name: str) -> str:

@@ -85,7 +85,12 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         status = error.exit_status
     except OSError as error:
         status = _report_os_error(error)
-    _leave(status)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:  # the interpreter would try again, and exit with a status of its own
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    sys.exit(status)
 
 
 def _run(argv: list[str]) -> int:
@@ -178,15 +183,6 @@ def _report_os_error(error: OSError) -> int:
         raise error
     say(problem, "error")
     return DocumentError.exit_status
-
-
-def _leave(status: int) -> NoReturn:
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:  # the interpreter would try again, and exit with a status of its own
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    sys.exit(status)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

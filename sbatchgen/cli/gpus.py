@@ -65,22 +65,14 @@ def gpus(
     render: whether there is room for the job now, as in: sbatchgen gpus --for ddp --nodes 2
     """
     asked = "json" if as_json else form
+    show = partial(_show_room, of_job or "", args, job_options, asked)
     if of_job is None:
-        _check_alone(job_options)
-
-    if of_job is None:
-        show = partial(_show, job_options["partition"], asked, by_node=by_node)
-    else:
-        show = partial(_show_room, of_job, args, job_options, asked)
+        partition = job_options.pop("partition")
+        if others := [name for name, value in job_options.items() if value not in (None, ())]:
+            what = f"--{others[0].replace('_', '-')} is about a job, and no job is named"
+            raise CommandLineError.of(what, fix="name one: --for ddp")
+        show = partial(_show, partition, asked, by_node=by_node)
     show() if watch is None else redraw(show, watch)
-
-
-def _check_alone(job_options: dict[str, Any]) -> None:
-    """Refuse options of a job without a job."""
-    others = [name for name, value in job_options.items() if value not in (None, ()) and name != "partition"]
-    if others:
-        flag = others[0].replace("_", "-")
-        raise CommandLineError.of(f"--{flag} is about a job, and no job is named", fix="name one: --for ddp")
 
 
 def _show(partition: str | None, form: str, *, by_node: bool) -> None:

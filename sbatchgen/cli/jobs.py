@@ -122,9 +122,8 @@ def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **
     if test_only:
         if not request.plan.slurm:
             name = request.plan.profile.name
-            raise CommandLineError.of(
-                f"--test-only asks Slurm, but profile '{name}' has no Slurm", fix="leave it out"
-            )
+            what = f"--test-only asks Slurm, but profile '{name}' has no Slurm"
+            raise CommandLineError.of(what, fix="leave it out")
         if failure is None:
             answer = ask_slurm(submission.script, submission.name, submission.asked, os.environ)
             shown = dataclasses.replace(shown, slurm=answer)

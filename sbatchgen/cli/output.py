@@ -136,9 +136,8 @@ def ask(what: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise CommandLineError.of(
-            "no terminal to ask", fix="add --yes to submit, or --dry-run to review only"
-        )
+        fix = "add --yes to submit, or --dry-run to review only"
+        raise CommandLineError.of("no terminal to ask", fix=fix)
     click.confirm(f"Submit {visible(what)}?", abort=True, err=True)
 
 
@@ -157,22 +156,15 @@ def is_screen(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
 
 
-def _columns(stream: TextIO) -> int:
-    """Return the width of a terminal: COLUMNS, or its own, or 80 if neither makes sense."""
-    widths = []
-    with contextlib.suppress(KeyError, ValueError):
-        widths.append(int(os.environ["COLUMNS"]))
-    with contextlib.suppress(OSError):
-        widths.append(os.get_terminal_size(stream.fileno()).columns)
-    return next((columns for columns in widths if 0 < columns <= MOST_COLUMNS), 80)
-
-
 def show_markdown(text: str) -> None:
     """Print Markdown, on a terminal in colour."""
     if is_screen(sys.stdout):
+        import shutil
+
         from sbatchgen.review import terminal
 
-        terminal.show_markdown(text, sys.stdout, width=_columns(sys.stdout))
+        columns = shutil.get_terminal_size().columns
+        terminal.show_markdown(text, sys.stdout, width=columns if 0 < columns <= MOST_COLUMNS else 80)
     else:
         put(text, nl=False)
 

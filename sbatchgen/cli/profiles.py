@@ -12,11 +12,7 @@ from sbatchgen.errors import CommandLineError, DocumentError, SbatchgenError
 from sbatchgen.quoting import some, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from sbatchgen.discover.cluster import LiveCluster
-    from sbatchgen.finding import Finding
 
 
 @click.group()
@@ -138,21 +134,24 @@ def profile_check(names: tuple[str, ...], *, live: bool) -> None:
 
     Renders every mode in every partition, and reports problems.
     """
+    from sbatchgen.discover import comparison
+    from sbatchgen.discover.cluster import ask
     from sbatchgen.finding import Finding
+    from sbatchgen.inputs.document import read
+    from sbatchgen.inputs.profile import Profile
     from sbatchgen.inputs.search import Places
     from sbatchgen.lint.profile_check import findings
 
-    cluster = None
-    if live:
-        from sbatchgen.discover.cluster import ask
-
-        cluster = ask(os.environ)
+    cluster = ask(os.environ) if live else None
     reported: list[Finding] = []
     places = Places(here(), os.environ)
     for name in names:
         try:
             file = places.profile(name)
-            of_profile = [*findings(file, places), *(_stale(file, cluster) if cluster else ())]
+            of_profile = findings(file, places)
+            if cluster:
+                stale = comparison.differences(read(file, Profile), cluster)
+                of_profile = [*of_profile, *comparison.findings(stale, str(file))]
         except DocumentError as error:
             of_profile = [Finding("error", problem) for problem in error.problems]
         reported += of_profile
@@ -186,23 +185,12 @@ def profile_test(names: tuple[str, ...], *, live: bool, settings: tuple[str, ...
     for job in tried:
         for problem in job.problems if job.outcome in ("error", "refused") else ():
             parts = (job.profile, job.job, job.runtime, job.partition)
-            by_problem.setdefault(problem, []).append(" ".join(part for part in parts if part))
-    problems = [
-        problem._replace(what=f"{some(where, 1)}: {problem.what}") for problem, where in by_problem.items()
-    ]
+            by_problem.setdefault(problem, []).append(" ".join(filter(None, parts)))
+    problems = [row._replace(what=f"{some(jobs, 1)}: {row.what}") for row, jobs in by_problem.items()]
     if any(job.outcome == "error" for job in tried):
         raise DocumentError(problems)
     if problems:
         raise SlurmError(problems)
-
-
-def _stale(file: Path, cluster: LiveCluster) -> Iterator[Finding]:
-    """Report values that are not those of the cluster."""
-    from sbatchgen.discover.comparison import differences, findings
-    from sbatchgen.inputs.document import read
-    from sbatchgen.inputs.profile import Profile
-
-    return findings(differences(read(file, Profile), cluster), str(file))
 
 
 @click.command("schema")

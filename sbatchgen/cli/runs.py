@@ -108,8 +108,8 @@ def _scan(index: Index, folder: Path) -> None:
 
     if not folder.is_dir():
         raise CommandLineError.of(f"there is no folder {folder}", at="--scan")
-    found = [*scan(folder.absolute())]
-    runs, skipped = index.add(run for run in found if run), found.count(None)
+    scanned = [*scan(folder.absolute())]
+    runs, skipped = index.add(run for run in scanned if run), scanned.count(None)
     others = f"; skipped: {counted(skipped, 'record')} of other users" if skipped else ""
     note(f"note: {counted(len(runs), 'run')} found in {folder}{others}")
 
@@ -132,10 +132,8 @@ def _show_status(index: Index, names: Sequence[str], *, every: bool, form: str) 
     else:
         note("note: no runs yet" if every else "note: no runs of the last week; --all shows older ones")
     for problem in problems:
-        say(
-            Problem(f"{problem.what}; states are those of {overview.seen(states)}", fix=problem.fix),
-            "warning",
-        )
+        what = f"{problem.what}; states are those of {overview.seen(states)}"
+        say(Problem(what, fix=problem.fix), "warning")
     if form != "json":
         for problem in problems_of(states):
             say(problem, "warning")

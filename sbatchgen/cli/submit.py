@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from sbatchgen.cli.output import YES, ask, completed_runs, failure_of, here, not
 from sbatchgen.errors import CommandLineError, DocumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from sbatchgen.review.review import Review
     from sbatchgen.runs.index import Index, Run
@@ -55,40 +55,31 @@ def submit(args: tuple[str, ...], /, job: tuple[str, ...], *, keep_sbatch_env: b
     JOB may also be a finished script. Exactly the bytes that were shown are submitted. Several jobs get the
     same options, and none is submitted if one has errors.
     """
+    from sbatchgen.submit.finished import is_script, of_script
+    from sbatchgen.submit.rendered import of_job
+
     how = {name: given.pop(name) for name in ("yes", "dry_run", "follow", "after")}
-    asked = {"snapshot": snapshot_of(given), "after": how["after"], "keep_env": keep_sbatch_env}
-    submissions = [_submission(one, args, given, **asked) for one in job]
+    snapshot, submissions = snapshot_of(given), []
+    for name in job:
+        if not is_script(name):
+            request = request_of(name, args, given)
+            submission = of_job(request, os.environ, here(), ask_squeue=not how["after"], snapshot=snapshot)
+        elif snapshot is not None:
+            what = f"{name} is a finished script: it can't run a snapshot"
+            raise CommandLineError.of(what, fix="leave --snapshot out")
+        else:
+            submission = of_script(Path(name), given, args, os.environ, here(), keep_env=keep_sbatch_env)
+        submissions.append(submission)
     submit_reviewed(*submissions, keep_env=keep_sbatch_env, **how)
 
 
 def snapshot_of(given: dict[str, Any]) -> tuple[str, ...] | None:
-    """The files of a snapshot besides those of git, taken from the options; None if none was asked for."""
+    """Return the files of a snapshot that git does not track; None without a snapshot option."""
     named, wanted = given.pop("snapshot_file"), given.pop("snapshot")
     if not wanted and not named:
         return None
     given["snapshot_dir"] = None  # of an earlier job that is resumed
     return tuple(named)
-
-
-def _submission(
-    job: str,
-    args: tuple[str, ...],
-    given: dict[str, Any],
-    *,
-    snapshot: tuple[str, ...] | None,
-    after: tuple[str, ...],
-    keep_env: bool,
-) -> Submission:
-    from sbatchgen.submit.finished import is_script, of_script
-    from sbatchgen.submit.rendered import of_job
-
-    if not is_script(job):
-        request = request_of(job, args, given)
-        return of_job(request, os.environ, here(), ask_squeue=not after, snapshot=snapshot)
-    if snapshot is not None:
-        what = f"{job} is a finished script: it can't run a snapshot"
-        raise CommandLineError.of(what, fix="leave --snapshot out")
-    return of_script(Path(job), given, args, os.environ, here(), keep_env=keep_env)
 
 
 def submit_reviewed(
@@ -109,12 +100,16 @@ def submit_reviewed(
     if not agreed(reviews, "; ".join(map(in_short, reviews)), yes=yes, dry_run=dry_run):
         return
     index = sbatch.open_index(os.environ, note)
-    dependencies = [_dependency(one, index, after) if after else "" for one in submissions]
+    dependencies = [_dependency(submission, index, after) if after else "" for submission in submissions]
     if submissions[0].local:
         sys.exit(local.run_locally(submissions[0], os.environ, index=index, note=note, show=put_log))
     for number, submission in enumerate(submissions):
-        with _telling_what_was_submitted(submissions, number):
+        try:
             done = _submit_to_slurm(submission, index, dependencies[number], keep_env=keep_env)
+        except BaseException:
+            if len(submissions) > 1:
+                _report_all([each.about.name for each in submissions], number)
+            raise
     if follow and index:
         from sbatchgen.cli.runs import follow_run
 
@@ -132,44 +127,33 @@ def agreed(reviews: Sequence[Review], what: str, *, yes: bool, dry_run: bool) ->
     return not dry_run
 
 
-@contextlib.contextmanager
-def _telling_what_was_submitted(submissions: Sequence[Submission], number: int) -> Iterator[None]:
-    """Where one of several jobs fails, tell what became of the others."""
-    try:
-        yield
-    except BaseException:
-        names = [one.about.name for one in submissions]
-        for what, of in (
-            ("submitted", names[:number]),
-            ("stopped at", names[number : number + 1]),
-            ("not submitted", names[number + 1 :]),
-        ):
-            if of and names[1:]:
-                note(f"note: {what}: {', '.join(of)}")
-        raise
+def _report_all(names: Sequence[str], failed: int) -> None:
+    """Report what became of several jobs, one of which failed."""
+    before, after = names[:failed], names[failed + 1 :]
+    for what, jobs in (("submitted", before), ("stopped at", [names[failed]]), ("not submitted", after)):
+        if jobs:
+            note(f"note: {what}: {', '.join(jobs)}")
 
 
 def _refuse_several(submissions: Sequence[Submission], *, follow: bool) -> None:
     """Refuse several jobs that can't be submitted together."""
     if follow:
         raise CommandLineError.of("--follow is for one job", fix="sbatchgen logs RUN --follow")
-    if any(one.local for one in submissions):
-        raise CommandLineError.of(
-            "several jobs need Slurm, and this profile has none", fix="submit one by one"
-        )
-    folders = [one.run_dir for one in submissions if one.run_dir and not one.about.shared]
-    for folder in folders:
-        if folders.count(folder) > 1:
-            raise CommandLineError.of(
-                f"two of the jobs have the run folder {folder}", fix="name them differently"
-            )
+    if any(submission.local for submission in submissions):
+        what = "several jobs need Slurm, and this profile has none"
+        raise CommandLineError.of(what, fix="submit one by one")
+    folders = Counter(each.run_dir for each in submissions if each.run_dir and not each.about.shared)
+    for folder, jobs in folders.most_common(1):
+        if jobs > 1:
+            what = f"two of the jobs have the run folder {folder}"
+            raise CommandLineError.of(what, fix="name them differently")
 
 
 def _dependency(submission: Submission, index: Index | None, after: tuple[str, ...]) -> str:
-    """The dependency of a job that waits until the trainings of runs are complete."""
+    """Return the dependency of a job that waits until the trainings of runs are complete."""
     from sbatchgen.cli.runs import find_run
     from sbatchgen.runs.status import run_states
-    from sbatchgen.submit import chain
+    from sbatchgen.submit import dependencies
 
     if submission.local:
         raise CommandLineError.of("--after needs Slurm, and this profile has none")
@@ -177,12 +161,12 @@ def _dependency(submission: Submission, index: Index | None, after: tuple[str, .
         what = "--after and --dependency exclude each other"
         raise CommandLineError.of(what, at=submission.asked["dependency"].at, fix="leave one out")
     states = run_states(index, os.environ, [find_run(index, name) for name in after])[0] if index else []
-    waits = [chain.completion(state) for state in states] or [""] * len(after)
+    waits = [dependencies.completion(state) for state in states] or [""] * len(after)
     for name, wait in zip(after, waits, strict=True):
         if not wait:
             raise CommandLineError.of(f"run {name} has no job of Slurm to wait for", fix="sbatchgen status")
         if "?" in wait and len(after) > 1:
-            what = f"run {name} goes on in several jobs: Slurm can't wait for it and for another run"
+            what = f"run {name} is a chain: --after can't combine it with other runs"
             raise CommandLineError.of(what, fix=f"--after {name} alone")
     return ",".join(waits)
 
@@ -190,22 +174,24 @@ def _dependency(submission: Submission, index: Index | None, after: tuple[str, .
 def _submit_to_slurm(
     submission: Submission, index: Index | None, dependency: str, *, keep_env: bool
 ) -> SubmittedRun:
-    """Submit the job, or all jobs of a chain. If one is refused, those before it stay, and that is said."""
+    """Submit the job, or all jobs of a chain. If one is refused, report those before it, which stay."""
     from sbatchgen.slurm.submission_key import new_key
-    from sbatchgen.submit import chain, sbatch
+    from sbatchgen.submit import dependencies, sbatch
 
     done: list[SubmittedRun] = []
     given, key = submission.asked.get("dependency"), new_key()
     try:
         with sbatch.reserved(submission, os.environ, note) as (reserved, lock):
             while len(done) < submission.jobs:
-                before = [one.record.job for one in done]
-                options = chain.options(before, dependency or (given.value if given and before else ""))
-                one = sbatch.submit(
+                before = [run.record.job for run in done]
+                options = dependencies.options(
+                    before, dependency or (given.value if given and before else "")
+                )
+                run = sbatch.submit(
                     reserved, os.environ, lock=lock, index=index, keep_env=keep_env, note=note,
                     key=f"{key}{len(done):02x}" if submission.jobs > 1 else key, options=options,
                 )  # fmt: skip
-                done.append(one)
+                done.append(run)
     finally:
         if done:
             _show_submitted(submission, done)
@@ -214,14 +200,14 @@ def _submit_to_slurm(
 
 def _show_submitted(submission: Submission, done: list[SubmittedRun]) -> None:
     """Print the ids of the jobs, and what sbatch said."""
-    jobs = [f"{one.record.job};{one.record.cluster}".removesuffix(";") for one in done]
+    jobs = [f"{run.record.job};{run.record.cluster}".removesuffix(";") for run in done]
     try:
         put("\n".join(jobs))
     except OSError:
         note(f"note: job {', '.join(jobs)} is submitted")
         raise
     finally:
-        for says in filter(None, (one.accepted.says for one in done)):
+        for says in filter(None, (run.accepted.says for run in done)):
             note(says)
         note(done[-1].hint("status, logs, cancel, resume"))
     if len(done) < submission.jobs:
@@ -244,27 +230,28 @@ def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes:
     """
     from sbatchgen.cli.runs import find_run, open_index
 
-    found = find_run(open_index(), run)
-    last = last_record(found)
+    resumed = find_run(open_index(), run)
+    last = last_record(resumed)
     if last.command[1:2] == ("sweep",):
-        what = f"run {found.name} is a sweep"
-        raise CommandLineError.of(what, fix=f"sbatchgen resubmit {found.name}")
-    agreed = ("--yes",) if yes else ()
+        what = f"run {resumed.name} is a sweep"
+        raise CommandLineError.of(what, fix=f"sbatchgen resubmit {resumed.name}")
     if last.command:
         words, old_args = last.typed
-        _submit((*words, "--resume", "auto", *options, *agreed), (*old_args, *args))
+        typed = [*words, "--resume", "auto", *options, *(["--yes"] if yes else [])]
+        with submit.make_context("submit", typed, obj=(*old_args, *args)) as context:
+            submit.invoke(context)
         return
     if options or args:
-        what = f"run {found.name} is of a finished script: options can't change it"
+        what = f"run {resumed.name} is of a finished script: options can't change it"
         raise CommandLineError.of(what, fix=f"edit and submit {last.script}")
-    _resume_script(found, last, yes=yes)
+    _resume_script(resumed, last, yes=yes)
 
 
 def last_record(run: Run) -> Record:
-    """The record of a run's newest job, in whose folder of submission the command goes on.
+    """Return the record of a run's newest job, and enter the folder where that was submitted.
 
     Raises:
-        DocumentError: There is none, or the folder is gone.
+        DocumentError: The run has no record, or the folder is gone.
     """
     from sbatchgen.cli.runs import check_folder
     from sbatchgen.runs.folder import refusal
@@ -272,7 +259,7 @@ def last_record(run: Run) -> Record:
 
     if problem := refusal(run.folder):
         raise DocumentError([problem])
-    kept = records(run.folder) or [one for one in (submitting(run.folder),) if one]
+    kept = records(run.folder) or [record for record in (submitting(run.folder),) if record]
     if not kept:
         check_folder(run)
         what = f"run {run.name} has no record in {run.folder}"
@@ -284,12 +271,6 @@ def last_record(run: Run) -> Record:
         what = f"the run was submitted from {last.folder}: {error.strerror}"
         raise DocumentError.of(what, fix="make that folder again, or submit the job from another") from error
     return last
-
-
-def _submit(words: tuple[str, ...], args: tuple[str, ...]) -> None:
-    """`sbatchgen submit` with these words, and arguments for the trainer."""
-    with submit.make_context("submit", [*words], obj=args) as context:
-        submit.invoke(context)
 
 
 def _resume_script(run: Run, last: Record, *, yes: bool) -> None:
@@ -307,7 +288,7 @@ def _resume_script(run: Run, last: Record, *, yes: bool) -> None:
     except OSError:
         same = False
     if not same:
-        what = f"{script} is not what job {last.job} ran"
+        what = f"{script} has changed since job {last.job} ran it"
         raise DocumentError.of(what, fix=f"submit that one, or {kept}, which is what it ran")
     submission = of_script(script, {}, (), os.environ, here())
     queued = partial(start.queued, run.folder, os.environ)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
     from sbatchgen.plan.sweep import Sweep, SweepArray
     from sbatchgen.submit.sbatch import SubmittedRun
     from sbatchgen.submit.submission import Submission
+    from sbatchgen.submit.sweep_arrays import SubmittedSweep
 
-Submit = Callable[..., "SubmittedRun"]  # `sbatch.submit` with the index and the lock
 # Chooses points of a sweep by their numbers.
 Choice = Callable[["Sweep"], Iterable[int]]
 
@@ -127,7 +126,7 @@ def _submit(
 ) -> None:
     from sbatchgen.review.review import folded
     from sbatchgen.review.screen import in_short
-    from sbatchgen.submit import sbatch
+    from sbatchgen.submit import sbatch, sweep_arrays
     from sbatchgen.submit.rendered import of_job
 
     submission = of_job(request, os.environ, here(), ask_squeue=new, snapshot=options["snapshot"])
@@ -136,36 +135,29 @@ def _submit(
     if not agreed([folded(submission.review)], what, yes=options["yes"], dry_run=options["dry_run"]):
         return
     index = sbatch.open_index(os.environ, note)
-    with sbatch.reserved(submission, os.environ, note) as (reserved, lock):
-        submit = partial(sbatch.submit, keep_env=False, note=note, index=index, lock=lock)
-        _send_all(reserved, points, arrays, options["throttle"], submit)
+
+    def send(array: Submission, words: tuple[str, ...], arguments: tuple[str, ...]) -> SubmittedRun:
+        run = sbatch.submit(
+            array, os.environ, lock=lock, index=index, keep_env=False, note=note,
+            options=words, arguments=arguments,
+        )  # fmt: skip
+        put(run.record.job)
+        if run.accepted.says:
+            note(run.accepted.says)
+        return run
+
+    with (
+        sbatch.reserved(submission, os.environ, note) as (reserved, lock),
+        sweep_arrays.kept_points(points, reserved),
+    ):
+        done = sweep_arrays.submit(reserved, arrays, options["throttle"], send)
+    _report(done)
 
 
-def _send_all(
-    submission: Submission, points: Sweep, arrays: list[SweepArray], throttle: int | None, submit: Submit
-) -> None:
-    """Submit the arrays of a sweep, and report which points are left."""
+def _report(done: SubmittedSweep) -> None:
+    """Report how to find a sweep again, and which points are left."""
     from sbatchgen.plan.sweep import numbers_as_text
-    from sbatchgen.runs.points import POINTS
-    from sbatchgen.submit import sweep as sending
 
-    run_dir = submission.run_dir
-    assert run_dir  # noqa: S101 - a job of Slurm has one
-    made = sending.keep_points(points, run_dir)
-
-    def send(array: Submission, options: tuple[str, ...], arguments: tuple[str, ...]) -> SubmittedRun:
-        done = submit(array, os.environ, options=options, arguments=arguments)
-        put(done.record.job)
-        if done.accepted.says:
-            note(done.accepted.says)
-        return done
-
-    try:
-        done = sending.submit(submission, arrays, throttle, send)
-    except BaseException:
-        if made:
-            (run_dir / POINTS).unlink(missing_ok=True)
-        raise
     name = done.runs[0].record.run
     note(done.runs[0].hint(f"status {name}, cancel, resubmit"))
     if done.why:

@@ -45,7 +45,7 @@ class LiveCluster:
     plugin_options: tuple[str, ...] | None
 
     def setting(self, name: str) -> str:
-        """A setting; "" if it is not set, or not known."""
+        """Return a setting; "" if it is not set, or not known."""
         return self.settings.get(name, "")
 
 
@@ -56,7 +56,11 @@ def ask(environment: Mapping[str, str]) -> LiveCluster:
         SlurmError: There is no Slurm, or its controller does not answer.
     """
     shown = _shown(partitions, environment)  # the first question: its error says that there is no Slurm
-    settings, user = config(environment), _user()
+    settings = config(environment)
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a user without a name
+        user = ""
     return LiveCluster(
         settings=settings,
         partitions=shown,
@@ -74,13 +78,6 @@ def _shown(read: Callable[[Mapping[str, str]], list[T]], environment: Mapping[st
         return read(environment)
     except PrivateDataError:
         return []
-
-
-def _user() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a user without a name
-        return ""
 
 
 def _plugin_options(environment: Mapping[str, str]) -> tuple[str, ...] | None:

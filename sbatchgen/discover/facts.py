@@ -10,7 +10,6 @@ from sbatchgen.discover.cluster import LiveCluster
 from sbatchgen.discover.entries import Entry, flow, is_clean, lines, listed, scalar
 from sbatchgen.discover.machine import conda_roots, fast_interfaces, modules, programs
 from sbatchgen.discover.shapes import Shape, shapes
-from sbatchgen.inputs.profile import Qos
 from sbatchgen.slurm.config import array_limits
 from sbatchgen.slurm.node import SlurmNode
 from sbatchgen.slurm.partition import SlurmPartition
@@ -48,12 +47,17 @@ def _comments(*above: str) -> Entry:
 
 
 def _keys(**values: object) -> Iterator[Entry]:
-    """Keys with their values, without those that are not set."""
+    """Yield keys with their values, without those that are not set."""
     return (Entry(key, str(value)) for key, value in values.items() if value)
 
 
 def _facts(cluster: LiveCluster) -> Iterator[Entry]:
-    yield from _release(cluster)
+    version = cluster.setting("SLURM_VERSION")
+    match = re.match(r"[0-9]{2}\.[0-9]{2}(?:\.[0-9]+)?", version)
+    try:
+        yield Entry("slurm", Release.parse(match[0] if match else ""))
+    except ValueError:
+        yield _comments(f"slurm: the release is not known here: {version or 'see sbatch --version'}")
     default = next((partition.name for partition in cluster.partitions if partition.default), "")
     if is_clean(default):
         yield Entry("default_partition", scalar(default))
@@ -69,15 +73,6 @@ def _facts(cluster: LiveCluster) -> Iterator[Entry]:
         yield _comments("plugin_options: not known; see the end of `sbatch --help`")
     if cluster.setting("SelectType").startswith(("select/cons_res", "select/linear")):
         yield Entry("gpu_request", "gres", ["--gpus-per-node needs select/cons_tres."])
-
-
-def _release(cluster: LiveCluster) -> Iterator[Entry]:
-    version = cluster.setting("SLURM_VERSION")
-    match = re.match(r"[0-9]{2}\.[0-9]{2}(?:\.[0-9]+)?", version)
-    try:
-        yield Entry("slurm", Release.parse(match[0] if match else ""))
-    except ValueError:
-        yield _comments(f"slurm: the release is not known here: {version or 'see sbatch --version'}")
 
 
 def _limits(cluster: LiveCluster) -> Iterator[Entry]:
@@ -160,7 +155,16 @@ def _partition(
         nodes_min=partition.nodes_min if (partition.nodes_min or 0) > 1 else None,
     )
     yield from _nodes(partition, nodes, cluster)
-    default, limit = _memory_per_cpu(partition, cluster)
+    default, limit = (
+        partition.mem_per_cpu,
+        partition.mem_per_cpu_max,
+    )  # else those of the cluster: slurm.conf(5)
+    if not default and not partition.mem_per_node:
+        default = count(cluster.setting("DefMemPerCPU"))
+    if not limit and not partition.mem_per_node_max:
+        limit = count(cluster.setting("MaxMemPerCPU"))
+    if default and limit and default > limit:
+        default = None
     yield from _keys(
         mem_per_cpu_default=default and Memory(default),
         mem_per_cpu_max=limit and Memory(limit),
@@ -173,18 +177,8 @@ def _partition(
     )
 
 
-def _memory_per_cpu(partition: SlurmPartition, cluster: LiveCluster) -> tuple[int | None, int | None]:
-    """The default and the limit; without those of a partition, those of the cluster count (slurm.conf(5))."""
-    default, limit = partition.mem_per_cpu, partition.mem_per_cpu_max
-    if not default and not partition.mem_per_node:
-        default = count(cluster.setting("DefMemPerCPU"))
-    if not limit and not partition.mem_per_node_max:
-        limit = count(cluster.setting("MaxMemPerCPU"))
-    return (None if default and limit and default > limit else default), limit
-
-
 def _nodes(partition: SlurmPartition, nodes: Sequence[SlurmNode], cluster: LiveCluster) -> Iterator[Entry]:
-    """What the nodes have, if all of them are known."""
+    """Yield what the nodes have, if all of them are known."""
     kinds, remark = shapes(nodes, partition, cluster.settings)
     unseen = max(partition.nodes - len(nodes), 0)
     if unseen or not kinds:
@@ -222,7 +216,7 @@ def _unknown(partition: SlurmPartition, unseen: int, kinds: Sequence[tuple[Shape
 
 
 def _seen(shape: Shape, number: int) -> str:
-    """So many nodes of a kind, as a mapping."""
+    """Return so many nodes of a kind, as a mapping."""
     return flow({"nodes": number, **{entry.key: entry.flow for entry in _shape(shape)}})
 
 
@@ -243,20 +237,18 @@ def _all_qos(cluster: LiveCluster) -> Iterator[Entry]:
     enforced = cluster.setting("AccountingStorageEnforce").split(",")
     named = {name: qos for name, qos in (cluster.qos or {}).items() if is_clean(name)}
     if named and "limits" in enforced:
-        yield Entry("qos", entries=[_qos(name, qos) for name, qos in named.items()])
+        rows = []
+        for name, qos in named.items():
+            limits = {key: str(limit) for key in _QOS_LIMITS if (limit := getattr(qos, key)) is not None}
+            overrides = qos.overrides and listed(qos.overrides)
+            keys = [*_keys(**limits, deny_on_limit=qos.deny_on_limit and "true", overrides=overrides)]
+            rows.append(Entry(name, "" if keys else "{}", entries=keys))
+        yield Entry("qos", entries=rows)
     elif named and "qos" in enforced:
         above = ["No limits of QOS are enforced."]
         yield Entry("qos", above=above, entries=[Entry(name, "{}") for name in named])
     elif named:
         yield _comments("QOS are not enforced (AccountingStorageEnforce).")
-
-
-def _qos(name: str, qos: Qos) -> Entry:
-    limits = {key: getattr(qos, key) for key in _QOS_LIMITS}
-    given = {key: str(limit) for key, limit in limits.items() if limit is not None}
-    overrides = qos.overrides and listed(qos.overrides)
-    entries = [*_keys(**given, deny_on_limit=qos.deny_on_limit and "true", overrides=overrides)]
-    return Entry(name, "" if entries else "{}", entries=entries)
 
 
 def _of_user(cluster: LiveCluster) -> Iterator[str]:

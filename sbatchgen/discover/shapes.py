@@ -43,8 +43,12 @@ def shapes(
     )
     remark = ""
     if len(kinds) > MOST_SHAPES:
-        kinds, before = _without_memory(kinds), len(kinds)
-        remark = MEMORY_DIFFERS if len(kinds) < before else ""
+        alike: dict[Shape, list[Shape]] = defaultdict(list)
+        for shape in kinds:
+            alike[replace(shape, memory=0)].append(shape)
+        remark = MEMORY_DIFFERS if len(alike) < len(kinds) else ""
+        groups = {max(group, key=lambda shape: shape.memory): group for group in alike.values()}
+        kinds = Counter({largest: sum(kinds[shape] for shape in group) for largest, group in groups.items()})
     order = sorted(kinds.items(), key=lambda kind: (-kind[0].gpus, -kind[1], -kind[0].cpus, -kind[0].memory))
     return order, remark
 
@@ -68,17 +72,4 @@ def _shape(node: SlurmNode, partition: SlurmPartition, *, memory: bool, cpus: bo
         types=tuple(sorted((kind, count) for kind, count in types.items() if kind and count)),
         untyped=types[""],
         shards=shards.pop() or None if len(shards) == 1 else None,
-    )
-
-
-def _without_memory(kinds: Counter[Shape]) -> Counter[Shape]:
-    """Join kinds that differ in memory alone, with the most memory that one of them has."""
-    alike: dict[Shape, list[Shape]] = defaultdict(list)
-    for shape in kinds:
-        alike[replace(shape, memory=0)].append(shape)
-    return Counter(
-        {
-            max(group, key=lambda shape: shape.memory): sum(kinds[shape] for shape in group)
-            for group in alike.values()
-        }
     )

@@ -197,23 +197,13 @@ def parse_scalar(text: str, kind: Any) -> Any:
     Raises:
         ValueError: With one sentence that says what is expected.
     """
+    if get_origin(kind) is Literal and text not in get_args(kind):
+        raise ValueError(cut(f"'{text}' is not one of {', '.join(get_args(kind))}"))
+    if kind is bool and text not in _BOOLS:
+        raise ValueError(cut(f"'{text}' is not true or false"))
+    if kind is bool:
+        return _BOOLS[text]
     try:
-        return _parsed(text, kind)
+        return kind.parse(text) if hasattr(kind, "parse") else whole_number(text) if kind is int else text
     except ValueError as error:
         raise ValueError(cut(str(error))) from error
-
-
-def _parsed(text: str, kind: Any) -> Any:
-    if hasattr(kind, "parse"):
-        return kind.parse(text)
-    if get_origin(kind) is Literal:
-        if text in get_args(kind):
-            return text
-        raise ValueError(f"'{text}' is not one of {', '.join(get_args(kind))}")
-    if kind is int:
-        return whole_number(text)
-    if kind is bool:
-        if text in _BOOLS:
-            return _BOOLS[text]
-        raise ValueError(f"'{text}' is not true or false")
-    return text

@@ -63,7 +63,14 @@ def compose(text: str, problems: Problems) -> yaml.Node:
         DocumentError: It is not YAML.
     """
     text = text.removeprefix("\ufeff")
-    _refuse_characters(text, problems)
+    if match := yaml.reader.Reader.NON_PRINTABLE.search(text):  # the parser reports it without a line
+        line = text.count("\n", 0, match.start()) + 1
+        column = match.start() - text.rfind("\n", 0, match.start())
+        what = f"not valid YAML: the control character U+{ord(match[0]):04X} in column {column}"
+        raise problems.end(line, what, "save it as UTF-8 text" if match[0] == "\0" else "remove it")
+    if "%" in text and (match := _DIRECTIVE.search(text)):
+        line = text.count("\n", 0, match.end()) + 1
+        raise problems.end(line, "a line starts with %: YAML directives are not supported", "remove the line")
     try:
         root: yaml.Node | None = _Composer(text, problems).get_single_node()
     except yaml.MarkedYAMLError as error:
@@ -74,18 +81,6 @@ def compose(text: str, problems: Problems) -> yaml.Node:
             fix = "remove the --- before it, or put it into a file of its own"
         raise problems.end(mark.line + 1 if mark else 1, what, fix) from error
     return compose("{}", problems) if root is None or is_nothing(root) else root
-
-
-def _refuse_characters(text: str, problems: Problems) -> None:
-    """Refuse what the parser reports without a line, or is too slow for."""
-    if match := yaml.reader.Reader.NON_PRINTABLE.search(text):
-        line = text.count("\n", 0, match.start()) + 1
-        column = match.start() - text.rfind("\n", 0, match.start())
-        what = f"not valid YAML: the control character U+{ord(match[0]):04X} in column {column}"
-        raise problems.end(line, what, "save it as UTF-8 text" if match[0] == "\0" else "remove it")
-    if "%" in text and (match := _DIRECTIVE.search(text)):
-        line = text.count("\n", 0, match.end()) + 1
-        raise problems.end(line, "a line starts with %: YAML directives are not supported", "remove the line")
 
 
 class _Composer(*_BASES):  # type: ignore[misc]

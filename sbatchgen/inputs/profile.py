@@ -67,20 +67,21 @@ class Partition(NodeFacts):
     options: SbatchOptions = described("Options of sbatch for its jobs.", make=SbatchOptions)
 
     def __post_init__(self) -> None:
-        """What is not given for all nodes is the most that one has, if it is known of each."""
+        """Fill in what is not given for all nodes: the most that one has, if it is known of each."""
         for name in ("cpus_per_node", "mem_per_node", "gpus_per_node"):
-            if getattr(self, name) is None:
-                setattr(self, name, _most(getattr(shape, name) for shape in self.shapes))
+            numbers = [getattr(shape, name) for shape in self.shapes]
+            if getattr(self, name) is None and None not in numbers:
+                setattr(self, name, max(numbers, default=None))
         shared = [shape.shards_per_gpu for shape in self.shapes if shape.shards_per_gpu]
         self.shards_per_gpu = self.shards_per_gpu or max(shared, default=None)
         threads = [shape.threads_per_core or Count(1) for shape in self.shapes]
         self.threads_per_core = self.threads_per_core or min(threads, default=None)
         if not self.gpu_types:
             kinds = [item for shape in self.shapes for item in shape.gpu_types.items()]
-            self.gpu_types = {kind: max(n for one, n in kinds if one == kind) for kind, _ in kinds}
+            self.gpu_types = {kind: max(n for name, n in kinds if name == kind) for kind, _ in kinds}
 
     def kinds(self, gpus: Iterable[tuple[str, int]] = ()) -> list[NodeFacts]:
-        """The kinds of nodes that may have so many GPUs of each type ("" for any)."""
+        """Return the kinds of nodes that may have so many GPUs of each type ("" for any)."""
         asked = [*gpus]
         wanted = sum(count for _, count in asked)
         return [
@@ -91,7 +92,7 @@ class Partition(NodeFacts):
         ]
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
-        """Values that contradict each other: the key, what is wrong, and a fix."""
+        """Yield values that contradict each other: the key, what is wrong, and a fix."""
         gpus, types = self.gpus_per_node, {} if self.shapes else self.gpu_types
         if gpus is not None and gpus < 0:
             yield "gpus_per_node", f"{gpus} GPUs on a node", "write 0 or more"
@@ -111,12 +112,6 @@ class Partition(NodeFacts):
             yield "options", f"time {time} is more than time_max {most}", f"write time: {most}, or less"
 
 
-def _most(values: Iterable[int | None]) -> int | None:
-    """The largest; None if one of them is not known."""
-    known = [*values]
-    return None if None in known else max((one for one in known if one is not None), default=None)
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
 class Network:
     """How processes on several nodes find each other."""
@@ -130,7 +125,7 @@ class Network:
     port_count: Count = described("How many ports jobs share.", make=lambda: Count(10000))
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
-        """Values that contradict each other: the key, what is wrong, and a fix."""
+        """Yield values that contradict each other: the key, what is wrong, and a fix."""
         most = Port.LAST - self.port_base + 1
         if self.port_count > most:
             what = f"{self.port_count} ports from {self.port_base} on end above the last port, {Port.LAST}"
@@ -200,7 +195,7 @@ class Limits:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Profile:
-    """A cluster. `setup` lines are shell, run as they stand; everything else is data.
+    """A cluster. `setup` lines are shell, run as they are; everything else is data.
 
     `policies` sets the severity of rules on this cluster, as SB228: error.
     """
@@ -249,7 +244,7 @@ class Profile:
         return getattr(self.runtimes, runtime.attribute, None)
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
-        """Values that contradict each other: the key, what is wrong, and a fix."""
+        """Yield values that contradict each other: the key, what is wrong, and a fix."""
         for key in ("required", "omit"):
             for name in getattr(self, key):
                 if name not in NAMES:

@@ -7,7 +7,7 @@ limits.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import Field, is_dataclass
+from dataclasses import is_dataclass
 from typing import Any, Literal, get_args, get_origin
 
 from sbatchgen.inputs.document import is_required, without_none
@@ -32,16 +32,16 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def _record(kind: Any, records: dict[str, Any]) -> dict[str, Any]:
-    keys = {name: _described(key, _of(key.type, records)) for name, key in keys_of(kind).items()}
+    keys: dict[str, Any] = {}
+    for name, key in keys_of(kind).items():
+        value = _of(key.type, records)  # draft 7 ignores keys next to a $ref
+        keys[name] = {
+            "description": key.metadata["help"],
+            **({"allOf": [value]} if "$ref" in value else value),
+        }
     required = [name for name, key in keys_of(kind).items() if is_required(key)]
     made = {"type": "object", "additionalProperties": False, "properties": keys}
     return made | ({"required": required} if required else {})
-
-
-def _described(key: Field[Any], made: dict[str, Any]) -> dict[str, Any]:
-    """Add the help; draft 7 ignores keys next to a $ref."""
-    text = {"description": key.metadata["help"]}
-    return text | ({"allOf": [made]} if "$ref" in made else made)
 
 
 def _of(kind: Any, records: dict[str, Any]) -> dict[str, Any]:

@@ -131,27 +131,22 @@ class Places:
 
     def _is_safe(self, file: Path, trust: Path, parts: Iterable[tuple[str, Path]]) -> bool:
         """Whether a file may be used: only the user can write its parts, or its folder is trusted."""
-        from sbatchgen.inputs.trust import doubt  # most people have no files of their own
+        from sbatchgen.inputs.trust import chmod_helps, doubt  # most people have no files of their own
+        from sbatchgen.quoting import word
 
         for subject, part in parts:
             if reason := doubt(part):
                 if self._trusts(trust):
                     return True
                 if file not in _left_out:
-                    name = file if file == trust else file.relative_to(trust)
-                    what, fix = f"ignored {name}: {subject} {reason}", self._fix(part, trust)
+                    before = f"${TRUST}:" if self.environment.get(TRUST) or _left_out else ""
+                    fix = f"to trust it, export {TRUST}={before}{word(str(trust.absolute()))}"
+                    if chmod_helps(part):
+                        fix = f"chmod go-w {word(str(part))}, or {fix}"
+                    what = f"ignored {file if file == trust else file.relative_to(trust)}: {subject} {reason}"
                     _left_out[file] = Problem(what, str(file.absolute()), fix)
                 return False
         return True
-
-    def _fix(self, part: Path, trust: Path) -> str:
-        """How to get a file used: deny others to write it, or trust its folder."""
-        from sbatchgen.inputs.trust import chmod_helps
-        from sbatchgen.quoting import word
-
-        before = f"${TRUST}:" if self.environment.get(TRUST) or _left_out else ""
-        fix = f"to trust it, export {TRUST}={before}{word(str(trust.absolute()))}"
-        return f"chmod go-w {word(str(part))}, or {fix}" if chmod_helps(part) else fix
 
     def _trusts(self, folder: Path) -> bool:
         """Whether SBATCHGEN_TRUST names this very folder, not one above it."""

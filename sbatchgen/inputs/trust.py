@@ -17,24 +17,18 @@ def doubt(path: Path) -> str:
     if status.st_uid not in (0, os.geteuid()):
         return f"belongs to another user ({user_name(status.st_uid)})"
     if stat.S_ISLNK(status.st_mode):
-        return _doubt_of_link(path)
+        target = Path(os.path.realpath(path))
+        ways = (
+            () if target.is_symlink() else (("into", target.parent), ("to", target))
+        )  # else a circle of links
+        doubts = ((f"is a link {how} {place}, which ", doubt(place)) for how, place in ways)
+        return next((link + reason for link, reason in doubts if reason), "")
     if status.st_mode & stat.S_IWOTH:
         return "can be written by everybody"
     is_shared = status.st_mode & stat.S_IWGRP
     if is_shared and not _is_private(status.st_gid):
         return f"can be written by the group {_group(status.st_gid)}"
     return "can be written by others in its access list (ACL)" if is_shared and _has_acl(path) else ""
-
-
-def _doubt_of_link(path: Path) -> str:
-    """The doubt about the target of a link, or about its folder."""
-    target = Path(os.path.realpath(path))
-    if target.is_symlink():  # a circle of links
-        return ""
-    for how, place in (("into", target.parent), ("to", target)):
-        if reason := doubt(place):
-            return f"is a link {how} {place}, which {reason}"
-    return ""
 
 
 def chmod_helps(path: Path) -> bool:

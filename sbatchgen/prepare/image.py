@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
 
 from sbatchgen.errors import DocumentError
 from sbatchgen.quoting import word, words
@@ -29,7 +28,7 @@ def prepare(tool: ImageTool, source: str, target: Path, *, force: bool, note: Ca
         source: A URI, or what to build the image of.
         target: The file to make.
         force: Whether to replace one that is there.
-        note: Told the command that is run.
+        note: Receives the command that is run.
 
     Raises:
         CommandLineError: There is no such source.
@@ -37,20 +36,12 @@ def prepare(tool: ImageTool, source: str, target: Path, *, force: bool, note: Ca
     """
     uri, program = tool.uri(source), tool.words[0]
     if not shutil.which(program):
-        again = (
-            "sbatchgen",
-            "image",
-            tool.verb,
-            source,
-            "--to",
-            str(target),
-            *(["--force"] if force else []),
-        )
+        again = ("sbatchgen", "image", tool.verb, source, "--to", str(target), *["--force"] * force)
         fix = f"load its module, or run it where jobs run: srun --cpus-per-task=8 --mem=16G {words(again)}"
         raise DocumentError.of(f"there is no {program} on this machine's PATH", fix=fix)
     if os.path.lexists(target) and not force:
         raise DocumentError.of(f"{target} is there already", fix="--force replaces it")
-    with _handled_by(_leave), _beside(target) as new:
+    with _handled_by(lambda number, _: sys.exit(128 + number)), _beside(target) as new:
         _run(tool, (*tool.words, str(new), uri), target, note)
         if not new.exists():
             raise DocumentError.of(f"{program} ended well, but made no image", at=str(target))
@@ -63,7 +54,7 @@ def prepare(tool: ImageTool, source: str, target: Path, *, force: bool, note: Ca
 
 @contextlib.contextmanager
 def _beside(target: Path) -> Iterator[Path]:
-    """A name for a new file on the same file system; what has it at the end is removed."""
+    """Yield a name for a new file on the same file system; what has it at the end is removed."""
     try:
         folder = Path(tempfile.mkdtemp(prefix=".sbatchgen-", dir=target.parent))
     except OSError as error:
@@ -98,12 +89,12 @@ def _run(tool: ImageTool, command: Sequence[str], target: Path, note: Callable[[
         fix = "most likely it ran out of memory: run it where jobs run, as srun --mem=16G sbatchgen image ..."
         raise DocumentError.of(f"{program} was killed", at=str(target), fix=fix)
     if status:
-        fix = _full(tool, target) or f"read what {program} says above"
+        fix = _full(tool, target) or f"see {program}'s output above"
         raise DocumentError.of(f"{program} ended with status {status}", at=str(target), fix=fix)
 
 
 def _full(tool: ImageTool, target: Path) -> str:
-    """A fix that names a folder with no room, among those that the program writes into."""
+    """Return a fix that names a folder with no room, among those that the program writes into."""
     scratch, cache = tool.scratch
     for folder, name in (
         (str(target.parent), "--to"),
@@ -117,19 +108,15 @@ def _full(tool: ImageTool, target: Path) -> str:
     return ""
 
 
-def _leave(number: int, _: FrameType | None) -> NoReturn:
-    sys.exit(128 + number)
-
-
 @contextlib.contextmanager
 def _handled_by(function: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Have this function called for the signals that would end this process."""
     ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {one: known for one in ends if (known := signal.getsignal(one)) is not signal.SIG_IGN}
-    for one in before:
-        signal.signal(one, function)
+    before = {number: known for number in ends if (known := signal.getsignal(number)) is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, function)
     try:
         yield
     finally:
-        for one, known in before.items():
-            signal.signal(one, known)
+        for number, known in before.items():
+            signal.signal(number, known)

@@ -41,7 +41,7 @@ Note = Callable[[str], None]
 
 
 class LostError(SlurmError):
-    """Nobody knows whether the job was submitted."""
+    """It is not known whether the job was submitted."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,13 @@ def ask(
     clusters: str = "",
     lock: int | None = None,
 ) -> Accepted:
-    """Run sbatch, until it is certain that there is one job of the script, or none.
+    """Run sbatch, retrying until it is known whether the job exists.
 
     Args:
         sbatch: The command; its last word is the script, in a folder of its own: see `slurm.submission_key`.
         environment: What sbatch sees.
         refused: The error for an answer of sbatch that refuses the job.
-        note: Tells the user why this takes long.
+        note: Prints why this takes long.
         arguments: Those of the script.
         clusters: Where it may be submitted to, as --clusters has it; "" for the cluster of this machine.
         lock: A descriptor of a lock that sbatch holds until it has ended.
@@ -101,7 +101,7 @@ def ask(
 
 
 def _accepted(answer: client.Output) -> Accepted | None:
-    """The job's id. sbatch waits for the job where the script says --wait, and ends with its exit status."""
+    """Return the job's id; with --wait, sbatch prints it and ends with the exit status of the job."""
     match = _ACCEPTED.search(answer.out)
     if not match:
         return None
@@ -125,16 +125,14 @@ def _search(
     *,
     clusters: str,
 ) -> Accepted | None:
-    """The job of a submission whose answer was lost; None if it is certain that there is none.
+    """The job of a submission whose answer was lost; None if it is certain that the job does not exist.
 
     It is certain once the controller has been started again: what the earlier one had not saved is gone.
     """
     until, pause = time.monotonic() + SEARCH_S, 0.5
     while True:
         try:
-            boot = _boot_time(
-                environment, clusters
-            )  # before squeue is asked: that one then answers for this start
+            boot = _boot_time(environment, clusters)  # first, so that squeue answers for this start
             for cluster in clusters.split(","):
                 if job := find_job(key, environment, cluster=cluster):
                     return Accepted(str(job.job), cluster, "")
@@ -146,7 +144,7 @@ def _search(
         if time.monotonic() > until:
             said = " ".join((answer.err or answer.out).split())
             what = f"{answer.failure or 'sbatch gave no job id'}: {said or 'it said nothing'}"
-            fix = "the job may be there, or still come: before you submit it again, see sbatchgen status"
+            fix = "the job may still appear in the queue: before you submit it again, see sbatchgen status"
             raise LostError.of(f"{what}; no such job is in the queue", fix=fix)
         time.sleep(pause)
         pause = min(LONGEST_PAUSE_S, 2 * pause)

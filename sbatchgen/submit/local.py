@@ -18,7 +18,7 @@ from sbatchgen.runs.record import Record
 from sbatchgen.slurm.client import status_in_shell, submit_environment
 from sbatchgen.slurm.submission_key import new_key
 from sbatchgen.submit.attempt import Note
-from sbatchgen.submit.sbatch import begin, noted, reserved
+from sbatchgen.submit.sbatch import IndexEntry, reserved
 from sbatchgen.submit.submission import Submission
 
 
@@ -30,7 +30,7 @@ def run_locally(
     note: Note,
     show: Callable[[bytes], None],
 ) -> int:
-    """Run the script and follow its log; the exit status of the script.
+    """Run the script and follow its log; return the exit status of the script.
 
     It runs in a session of its own: Ctrl-C ends the following, not the training.
     """
@@ -39,8 +39,14 @@ def run_locally(
     run_dir, log = Path(about.log).parent, Path(about.log.replace("%%", "%"))
     note(f"note: run {about.run}, process {leader.pid}, log {log}")
     try:
-        _follow(leader, Tail(log), show)
-    except (KeyboardInterrupt, OSError) as error:  # OSError: nobody reads what is printed here
+        ended, tail = False, Tail(log)
+        while not ended:
+            ended = leader.poll() is not None
+            for piece in tail.more():
+                show(piece)
+            if not ended:
+                time.sleep(0.1)
+    except (KeyboardInterrupt, OSError) as error:  # OSError: the reader of this output is gone
         note(f"note: still running; to stop it with a checkpoint: sbatchgen cancel {about.run}")
         if isinstance(error, OSError):
             raise
@@ -52,7 +58,7 @@ def run_locally(
 def _start(
     submission: Submission, environment: Mapping[str, str], index: Index | None, note: Note
 ) -> tuple[Record, subprocess.Popen[bytes]]:
-    """Start the script in the run folder; its record, and the process that leads its group."""
+    """Start the script in the run folder; return its record, and the process that leads its group."""
     run_dir = submission.run_dir
     assert run_dir  # noqa: S101 - `reserved` has made it
     files.put(run_dir / submission.name, submission.script, mode=files.PRIVATE)
@@ -63,11 +69,9 @@ def _start(
     env, _ = submit_environment(environment)
     with output:
         known, leader = process.start(script, process.status_file(run_dir, started), output, env)
-    index, name = begin(index, about, run_dir, note)
-    about = replace(about, run=name, process=known)
-    if index:
-        with noted(note):
-            index.accepted(about.key, started)
+    entry = IndexEntry(index, about, run_dir, note)
+    about = replace(about, run=entry.name, process=known)
+    entry.change(Index.accepted, started)
     try:
         records.keep(run_dir, about)
     except OSError as error:
@@ -76,7 +80,7 @@ def _start(
 
 
 def _new_log(run_dir: Path) -> tuple[IO[bytes], str]:
-    """A new log, and the time of the start that is in its name."""
+    """Open a new log; return it with the time of the start that is in its name."""
     started, count = time.strftime("%Y%m%d-%H%M%S"), 1
     while True:
         name = started if count == 1 else f"{started}-{count}"
@@ -84,14 +88,3 @@ def _new_log(run_dir: Path) -> tuple[IO[bytes], str]:
             return (run_dir / f"{run_dir.name}-{name}.out").open("xb"), name
         except FileExistsError:  # another start in the same second
             count += 1
-
-
-def _follow(leader: subprocess.Popen[bytes], log: Tail, show: Callable[[bytes], None]) -> None:
-    """Show a log until the process that writes it has ended."""
-    while True:
-        ended = leader.poll() is not None
-        for piece in log.more():
-            show(piece)
-        if ended:
-            return
-        time.sleep(0.1)

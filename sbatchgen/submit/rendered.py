@@ -98,8 +98,9 @@ def of_job(
 
 
 def _run_dir(plan: Plan, environment: Mapping[str, str], folder: Path, *, review_only: bool) -> Path | None:
-    """Return the run folder, as far as its name is known here. Raises what `of_job` does."""
-    known = _known_here(plan.run_dir)
+    """Return the run folder, or its parent that is known before the job runs. Raises what `of_job` does."""
+    before, variable, _ = plan.run_dir.partition("${SLURM_")
+    known = ShellPath(before.rpartition("/")[0] or ".") if variable else plan.run_dir
     unset = known.unset(environment)
     if plan.profile.scheduler != "env" and not unset:
         return folder / known.filled(environment)
@@ -112,17 +113,16 @@ def _run_dir(plan: Plan, environment: Mapping[str, str], folder: Path, *, review
     raise FitError.of(what, fix="render it, and give the script to the platform")
 
 
-def _known_here(run_dir: ShellPath) -> ShellPath:
-    """The run folder, or its parent that is known before the job runs."""
-    before, variable, _ = run_dir.partition("${SLURM_")
-    return ShellPath(before.rpartition("/")[0] or ".") if variable else run_dir
-
-
 def _with_folders(request: Request, run_dir: Path | None, snapshot: Snapshot | None) -> Request:
     """Return the request with its log in the run folder, and with its snapshot."""
     plan = request.plan
     if run_dir and plan.slurm and plan.origin("options.output").level is Level.DEFAULT:
-        request = with_log(request, f"{_in_directive(run_dir)}/{plan.options.output or '%x-%j.out'}")
+        try:
+            start_of_log = Text.parse(str(run_dir)).replace("%", "%%")
+        except ValueError as error:
+            fix = "submit from a folder with another name, or give --output"
+            raise DocumentError.of(f"the log can't be in the run folder: {error}", fix=fix) from error
+        request = with_log(request, f"{start_of_log}/{plan.options.output or '%x-%j.out'}")
     return with_snapshot(request, str(snapshot.folder)) if snapshot else request
 
 
@@ -135,48 +135,39 @@ def _script(request: Request, snapshot: Snapshot | None) -> str:
     return script
 
 
-def _in_directive(run_dir: Path) -> str:
-    """The run folder as the start of a log's name."""
-    try:
-        return Text.parse(str(run_dir)).replace("%", "%%")
-    except ValueError as error:
-        fix = "submit from a folder with another name, or give --output"
-        raise DocumentError.of(f"the log can't be in the run folder: {error}", fix=fix) from error
-
-
 def _snapshot(
     plan: Plan, environment: Mapping[str, str], folder: Path, run_dir: Path, named: Sequence[str]
 ) -> Snapshot:
-    """The copy of the code that a job is to run. Raises what `of_job` does."""
+    """Return the copy of the code that a job is to run. Raises what `of_job` does."""
     if not plan.slurm:
         raise CommandLineError.of("--snapshot needs Slurm: without it the job starts at once")
     package = bundled("code") if launch.uses_code(plan) and not plan.profile.paths.code else None
     chdir = plan.options.chdir
     working = folder / chdir.filled(environment) if chdir and not chdir.unset(environment) else folder
-    found = find_code(working, run_dir / f"code-{secrets.token_hex(4)}", named, package)
+    snapshot = find_code(working, run_dir / f"code-{secrets.token_hex(4)}", named, package)
     try:
-        Text.parse(str(found.folder))
+        Text.parse(str(snapshot.folder))
     except ValueError as error:
-        raise DocumentError.of(
-            f"a job can't run in the snapshot: {error}", fix="rename the folder"
-        ) from error
-    return found
+        what = f"a job can't run in the snapshot: {error}"
+        raise DocumentError.of(what, fix="rename the folder") from error
+    return snapshot
 
 
 def _code_of(plan: Plan, run_dir: Path | None) -> Code | None:
-    """The snapshot that a job runs again; None if it runs the files as they are."""
+    """Return the snapshot that a job runs again; None if it runs the files as they are."""
     if not plan.snapshot_dir or not plan.slurm:
         return None
     place = Path(plan.snapshot_dir)
-    known = [one.code for one in record.records(run_dir)] if run_dir else []
-    of_run = (one for one in known if one and one.snapshot and Path(one.snapshot) in (place, *place.parents))
+    known = [earlier.code for earlier in record.records(run_dir)] if run_dir else []
+    places = (place, *place.parents)
+    of_run = (code for code in known if code and code.snapshot and Path(code.snapshot) in places)
     return next(of_run, Code(folder=str(place), snapshot=str(place)))
 
 
 def _about(request: Request, folder: Path) -> Record:
-    """The record of a job, as far as it is known before the job is submitted."""
+    """Return what the record of a job holds before the job is submitted."""
     plan = request.plan
-    values = (PlanValue(name=one.name, value=one.value, by=one.by, at=one.at) for one in settings(request))
+    values = (PlanValue(name=row.name, value=row.value, by=row.by, at=row.at) for row in settings(request))
     return Record(
         shared="${SLURM_JOB_ID}" in plan.run_dir,
         name=plan.name,
@@ -191,7 +182,7 @@ def _about(request: Request, folder: Path) -> Record:
 
 
 def _own_lines(request: Request, script: str) -> list[int] | None:
-    """The lines with a value in them; None where a site's template can't be traced."""
+    """Return the lines with a value in them; None where a site's template can't be traced."""
     try:
         places = trace_request(request, script) if script else []
     except DocumentError:

@@ -8,7 +8,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -48,7 +48,7 @@ class SubmittedRun:
     listed: bool
 
     def hint(self, verbs: str) -> str:
-        """How to find the run again; the verbs are the commands for it."""
+        """Say how to find the run again; the verbs are the commands for it."""
         if self.listed:
             return f"note: run {self.record.run}; see sbatchgen {verbs}"
         return f"note: to enter the run into the index: sbatchgen status --scan {word(str(self.run_dir))}"
@@ -114,7 +114,7 @@ def submit(
         lock: Of the run folder: sbatch holds it until it has ended.
         index: The index of runs; None if it can't be used.
         keep_env: Whether sbatch sees SBATCH_* and SLURM_*.
-        note: Tells the user about it.
+        note: Prints a message to the user.
         key: Names the submission; made if it is missing.
         options: Options of sbatch that are not in the script, as of a dependency.
         arguments: Those of the script.
@@ -132,64 +132,47 @@ def submit(
     given = submission.asked.get("clusters")
     clusters = env.get("SBATCH_CLUSTERS") or (given.value if given else "")
     files.put(run_dir / submission.name, submission.script, mode=files.PRIVATE)
-    with _copied(submission):
-        index, name = begin(index, about, run_dir, note)
-        about = replace(about, run=name)
-        with (
-            _entered(index, about.key, run_dir, note),
-            _private(submission.script, submission.name, about.key) as script,
-        ):
+    copied = submission.snapshot if submission.snapshot and not submission.snapshot.place.exists() else None
+    if copied:
+        copied.copy()
+    entry = IndexEntry(index, about, run_dir, note)
+    about = replace(about, run=entry.name)
+    try:
+        with _private(submission.script, submission.name, about.key) as script:
             records.begin(run_dir, replace(about, cluster=clusters))
             asked = ("sbatch", "--parsable", *options, str(script))
             refused = partial(refusal, submission.asked)
             accepted = ask(asked, env, refused, note, arguments=arguments, clusters=clusters, lock=lock)
-    if index:
-        with noted(note):
-            index.accepted(about.key, accepted.job, accepted.cluster)
+    except (LostError, KeyboardInterrupt) as error:  # there may be a job
+        entry.change(Index.lost)
+        if isinstance(error, KeyboardInterrupt):
+            note("note: the job may have been submitted: sbatchgen status shows whether it is in the queue")
+        raise
+    except BaseException:
+        records.drop(run_dir)
+        entry.change(Index.refused)
+        if copied:
+            shutil.rmtree(copied.place, ignore_errors=True)
+        raise
+    entry.change(Index.accepted, accepted.job, accepted.cluster)
     about = replace(about, job=accepted.job, cluster=accepted.cluster)
     try:
         records.keep(run_dir, about)
         scripts.keep(run_dir, about.job, submission.script)
     except OSError as error:
         note(f"note: can't keep the script of job {about.job} in {run_dir}: {error.strerror}")
-    return SubmittedRun(accepted, about, run_dir, listed=index is not None)
+    return SubmittedRun(accepted, about, run_dir, listed=entry.index is not None)
 
 
 def open_index(environment: Mapping[str, str], note: Note) -> Index | None:
-    """Return the index of runs; None if it can't be used, which is no reason not to submit."""
-    with noted(note):
+    """Return the index of runs; None if it can't be used: the job is submitted without it."""
+    with _noted(note):
         return run_index.open_index(environment, note)
     return None
 
 
 @contextlib.contextmanager
-def _copied(submission: Submission) -> Iterator[None]:
-    """Take the snapshot, unless an earlier job has it, and remove it again if there will be no job."""
-    snapshot = submission.snapshot
-    if snapshot is None or snapshot.place.exists():
-        yield
-        return
-    snapshot.copy()
-    try:
-        yield
-    except (LostError, KeyboardInterrupt):  # there may be a job
-        raise
-    except BaseException:
-        shutil.rmtree(snapshot.place, ignore_errors=True)
-        raise
-
-
-def begin(index: Index | None, about: Record, run_dir: Path, note: Note) -> tuple[Index | None, str]:
-    """Enter a submission into the index, and give the run's name; the index is None if it can't be used."""
-    name = run_name(about.name)
-    if index:
-        with noted(note):
-            return index, index.begin(about.key, run_dir, name, shared=about.shared).name
-    return None, name
-
-
-@contextlib.contextmanager
-def noted(note: Note) -> Iterator[None]:
+def _noted(note: Note) -> Iterator[None]:
     """Turn an error of the index into a warning: the job is what matters."""
     try:
         yield
@@ -198,39 +181,37 @@ def noted(note: Note) -> Iterator[None]:
             note(f"warning: {problem.what}\n  fix: {problem.fix}")
 
 
-@contextlib.contextmanager
-def _entered(index: Index | None, key: str, run_dir: Path, note: Note) -> Iterator[None]:
-    """Keep the index and the run folder right, whatever becomes of a submission."""
-    try:
-        yield
-    except (LostError, KeyboardInterrupt) as error:
-        if index:
-            with noted(note):
-                index.lost(key)
-        if isinstance(error, KeyboardInterrupt):
-            note("note: the job may have been submitted: sbatchgen status shows whether it is in the queue")
-        raise
-    except BaseException:
-        records.drop(run_dir)
-        if index:
-            with noted(note):
-                index.refused(key)
-        raise
+class IndexEntry:
+    """A submission in the index, and the name of its run; `index` is None if it can't be used."""
+
+    def __init__(self, index: Index | None, about: Record, run_dir: Path, note: Note) -> None:
+        self.index: Index | None = None
+        self.name, self._key, self._note = run_name(about.name), about.key, note
+        with _noted(note):
+            if index:
+                self.name = index.begin(about.key, run_dir, self.name, shared=about.shared).name
+                self.index = index
+
+    def change(self, method: Callable[..., None], *values: str) -> None:
+        """Call a method of the index, as `Index.accepted`, for this submission."""
+        with _noted(self._note):
+            if self.index:
+                method(self.index, self._key, *values)
 
 
 def refusal(asked: Mapping[str, OptionSource], answer: client.Output) -> SbatchgenError:
-    """The error for an answer of sbatch that refuses a job with these options."""
+    """Return the error for an answer of sbatch that refuses a job with these options."""
     if answer.status is None:
         return SlurmError.of(answer.failure, fix="try again later")
     unnamed = _OVER_A_LIMIT.search(answer.err) and not _LIMIT.search(answer.err)
     kind = TooManyJobsError if unnamed or _TOO_MANY.search(answer.err) else SlurmError
-    return kind(one.problem for one in refusals(answer.status, answer.err or answer.out, asked))
+    return kind(row.problem for row in refusals(answer.status, answer.err or answer.out, asked))
 
 
 def ask_slurm(
     script: bytes, name: str, asked: Mapping[str, OptionSource], environment: Mapping[str, str]
 ) -> Answer:
-    """What the live Slurm says of a script: `sbatch --test-only`, which uses up a job id."""
+    """Ask the live Slurm about a script: `sbatch --test-only`, which uses up a job id."""
     env, _ = client.submit_environment(environment)
     try:
         with _private(script, name, new_key()) as file:
@@ -266,7 +247,7 @@ def make_log_folders(submission: Submission, note: Note) -> None:
 
 @contextlib.contextmanager
 def _private(script: bytes, name: str, key: str) -> Iterator[Path]:
-    """The script in a folder that only this user can enter, and that no other submission has.
+    """Write the script into a folder that only this user can enter, and that no other submission has.
 
     Others may write to the run folder, or submit from it at the same moment, and sbatch opens the script by
     its name. The name stays: a job without one is called after its script.

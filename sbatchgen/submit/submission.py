@@ -23,9 +23,9 @@ class Submission:
         name: The name of its file.
         asked: Its options by long name.
         log_folders: The folders of its logs.
-        run_dir: Its run folder, as far as its name is known; None for a finished script.
+        run_dir: Its run folder, or the part of its path that is known; None for a finished script.
         local: Whether bash runs it here.
-        jobs: How many jobs of it go on with one training, one after the other.
+        jobs: How many jobs of it continue one training, one after the other.
         review: What people see.
         about: What its record will say.
         snapshot: The copy of its code that is still to be made.

@@ -76,10 +76,10 @@ class Pack:
 
 
 def pack_of(name: str, environment: Mapping[str, str], folder: Path) -> Pack:
-    """A pack, by its folder or by the entry point of an installed package; or one profile, by name or file.
+    """Return a pack, by its folder or its installed package; or one profile, by name or file.
 
     Raises:
-        DocumentError: There is none.
+        DocumentError: There is no such pack or profile.
     """
     places = Places(folder, environment)
     root = folder / name if (folder / name / "profiles").is_dir() else places.sites.get(name)
@@ -99,7 +99,7 @@ def pack_of(name: str, environment: Mapping[str, str], folder: Path) -> Pack:
 
 
 def trials(pack: Pack, given: Mapping[str, Any], *, live: bool) -> Iterator[Trial]:
-    """What comes out of each job; each profile is judged itself before its jobs are.
+    """Try each job; each profile is judged itself before its jobs are.
 
     Args:
         pack: What is tried.
@@ -115,7 +115,12 @@ def trials(pack: Pack, given: Mapping[str, Any], *, live: bool) -> Iterator[Tria
             continue
         yield Trial(profile=name, job=ITSELF, outcome="error" if problems else "ok", problems=problems)
         made_up = profile_check.required(profile)
-        for runtime in _runtimes(profile):
+        runtimes = [
+            key
+            for key, value in RUNTIMES.items()
+            if key == profile.runtime or value.is_ready(profile.facts(value))
+        ]
+        for runtime in runtimes:
             for partition in (*map(str, profile.partitions),) or ("",):
                 for mode in MODES:
                     flags = {**made_up, **given, "profile": str(file), "runtime": runtime}
@@ -123,45 +128,29 @@ def trials(pack: Pack, given: Mapping[str, Any], *, live: bool) -> Iterator[Tria
                     trial = Trial(profile=name, job=mode, runtime=runtime, partition=partition)
                     yield _tried(trial, pack, flags, live=live)
         for job in pack.jobs:
-            if _is_for(job, name, alone=len(pack.profiles) == 1):
+            try:
+                named = read(job, JobSpec).value.profile
+            except SbatchgenError:  # it is tried with each profile, as is a job that names no profile
+                named = None
+            fits = named is None or named.rpartition("/")[2].removesuffix(".yaml") == name
+            if fits or len(pack.profiles) == 1:
                 flags = {**given, "profile": str(file)}
                 yield _tried(Trial(profile=name, job=str(job)), pack, flags, live=live)
 
 
-def _is_for(job: Path, profile: str, *, alone: bool) -> bool:
-    """Whether a job is of a profile; one that names none is tried with each, and so is a broken one."""
-    try:
-        named = read(job, JobSpec).value.profile
-    except SbatchgenError:
-        return True
-    return named is None or named.rpartition("/")[2].removesuffix(".yaml") == profile or alone
-
-
-def _runtimes(profile: Profile) -> Iterator[str]:
-    """The runtimes that a profile brings what they need for."""
-    for name, runtime in RUNTIMES.items():
-        if name == profile.runtime or runtime.is_ready(profile.facts(runtime)):
-            yield name
-
-
 def _tried(trial: Trial, pack: Pack, given: Mapping[str, Any], *, live: bool) -> Trial:
-    """A trial with its outcome."""
+    """Return a trial with its outcome."""
     try:
         request = read_request(
             trial.job, (), given, environment=pack.environment, folder=pack.folder, check=check
         )
-        found = [one for one in check(request.plan, log_folders_made=True) if one.severity == "error"]
-        if found:
-            unfit = trial.job in MODES and not any(_is_of(one, request.profile_file) for one in found)
-            return replace(trial, outcome="unfit" if unfit else "error", problems=_errors(found))
+        if problems := _errors(check(request.plan, log_folders_made=True)):
+            of_profile = any(problem.at.startswith(f"{request.profile_file}:") for problem in problems)
+            unfit = trial.job in MODES and not of_profile
+            return replace(trial, outcome="unfit" if unfit else "error", problems=problems)
         return _rendered(trial, request, pack, live=live)
     except SbatchgenError as error:
         return replace(trial, outcome="error", problems=error.problems)
-
-
-def _is_of(finding: Finding, file: Path) -> bool:
-    """Whether a finding is about what a profile says."""
-    return finding.problem.at.startswith(f"{file}:")
 
 
 def _rendered(trial: Trial, request: Request, pack: Pack, *, live: bool) -> Trial:
@@ -173,22 +162,22 @@ def _rendered(trial: Trial, request: Request, pack: Pack, *, live: bool) -> Tria
     answer = ask_slurm(script.encode(), "job.slurm", asked_by(plan), pack.environment)
     if answer.accepted:
         return trial
-    return replace(trial, outcome="refused", problems=tuple(one.problem for one in answer.refusals))
+    return replace(trial, outcome="refused", problems=tuple(row.problem for row in answer.refusals))
 
 
-def _errors(found: Sequence[Finding]) -> tuple[Problem, ...]:
-    return tuple(one.problem for one in found if one.severity == "error")
+def _errors(findings: Sequence[Finding]) -> tuple[Problem, ...]:
+    return tuple(finding.problem for finding in findings if finding.severity == "error")
 
 
 def table(tried: Sequence[Trial]) -> str:
-    """What was tried, a line for each profile, runtime and partition, and for each job of the pack."""
+    """Return what was tried, a line for each profile, runtime and partition, and for each job of the pack."""
     rows: dict[tuple[str, str, str], dict[str, str]] = {}
     others = []
-    for one in tried:
-        shown = "-" if one.outcome == "unfit" else one.outcome
-        if one.job in MODES:
-            rows.setdefault((one.profile, one.runtime, one.partition), {})[one.job] = shown
-        elif one.job != ITSELF or one.outcome != "ok":
-            others.append((one.profile, f"{one.job}: {shown}"))
+    for trial in tried:
+        shown = "-" if trial.outcome == "unfit" else trial.outcome
+        if trial.job in MODES:
+            rows.setdefault((trial.profile, trial.runtime, trial.partition), {})[trial.job] = shown
+        elif trial.job != ITSELF or trial.outcome != "ok":
+            others.append((trial.profile, f"{trial.job}: {shown}"))
     lines = [(*place, *(modes.get(mode, "") for mode in MODES)) for place, modes in rows.items()]
     return tables.table([("profile", "runtime", "partition", *MODES), *lines]) + tables.table(others)

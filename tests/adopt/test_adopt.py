@@ -84,7 +84,7 @@ def test_the_script_asks_slurm_for_the_same(
         rendered = command("render", adoption.file)
         assert rendered.status == 0, rendered.err
         assert asked(rendered.out) == {"job-name": path.name, **asked(text)}
-        old, new = (by_sbatch(oracle(one).options) for one in (text, rendered.out))
+        old, new = (by_sbatch(oracle(script).options) for script in (text, rendered.out))
         assert new.pop("job-name") == old.pop("job-name", path.name)
         assert new == old
 
@@ -242,9 +242,9 @@ def test_both_scripts_do_the_same_on_a_real_slurm(cluster: Cluster, tmp_path: Pa
         ended = cluster.run(
             ["sbatch", "--parsable", "--wait", path.name], cwd=path.parent, env={"LEFT": str(left)}
         )
-        log = "".join(one.read_text() for one in path.parent.glob("show-*.log"))
+        log = "".join(file.read_text() for file in path.parent.glob("show-*.log"))
         assert ended.returncode == 0, ended.stderr + log
-        seen.append({one.name: json.loads(one.read_text()) for one in left.glob("[0-9]")})
+        seen.append({file.name: json.loads(file.read_text()) for file in left.glob("[0-9]")})
     assert seen[0] == seen[1]
     assert sorted(seen[0]) == ["0", "1", "2", "3"]
     assert seen[0]["3"][0] == ["--epochs", "3", "--name", "two words", "*.py"]

@@ -40,16 +40,21 @@ def slurm(request: pytest.FixtureRequest) -> tuple[str, Path | None]:
 
 
 @pytest.fixture(scope="module", params=CLUSTERS)
-def found(
+def discovered(
     request: pytest.FixtureRequest,
     slurm: tuple[str, Path | None],
     real_slurm: None,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Any:
-    one = CLUSTERS[request.param]
-    lines = {"nodes": one.nodes, "partitions": one.partitions, "gres": one.gres, "extra": one.extra}
+    cluster = CLUSTERS[request.param]
+    lines = {
+        "nodes": cluster.nodes,
+        "partitions": cluster.partitions,
+        "gres": cluster.gres,
+        "extra": cluster.extra,
+    }
     with Controller(**lines, root=slurm[1]) as controller:
-        for command in one.at_first:
+        for command in cluster.at_first:
             controller.scontrol(*command)
         bin_ = tmp_path_factory.mktemp("bin")
         controller.commands(bin_, "scontrol", "sbatch", "sacctmgr")
@@ -59,69 +64,79 @@ def found(
             "SINFO_FORMAT": "%P",
         }
         made = text(ask(environment), environment, name="site", today=TODAY)
-        yield Discovered(controller, one, slurm[0], made, decode(made, Profile, name="site.yaml"))
+        yield Discovered(controller, cluster, slurm[0], made, decode(made, Profile, name="site.yaml"))
 
 
 def plain(value: Any) -> Any:
     """Without classes, without keys that are not given."""
     if isinstance(value, NodeShape):
-        given = {one.name: plain(getattr(value, one.name)) for one in fields(value)}
-        return {name: one for name, one in given.items() if one is not None and one != {}}
+        given = {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        return {name: item for name, item in given.items() if item is not None and item != {}}
     if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, tuple) and value and is_dataclass(value[0]):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     return value
 
 
 def written(document: Document[Profile], name: str) -> dict[str, Any]:
     """The keys of a partition that are in the file."""
     partition: Partition = document.value.partitions[name]  # type: ignore[index]
-    names = [one.name for one in fields(partition) if f"partitions.{name}.{one.name}" in document.places]
+    names = [
+        field.name for field in fields(partition) if f"partitions.{name}.{field.name}" in document.places
+    ]
     return {key: plain(getattr(partition, key)) for key in names}
 
 
-def shown(found: Discovered) -> bool:
+def shown(discovered: Discovered) -> bool:
     """Whether this Slurm shows nodes of the cloud: 26.05 always does."""
-    return found.imaginary is not CLUSTERS["cloud"] or found.release == "22.05"
+    return discovered.imaginary is not CLUSTERS["cloud"] or discovered.release == "22.05"
 
 
-def test_every_fact_is_found_and_no_fact_is_wrong(found: Discovered) -> None:
-    if not shown(found):
-        (facts,) = (written(found.profile, name) for name in found.profile.value.partitions)
+def test_every_fact_is_found_and_no_fact_is_wrong(discovered: Discovered) -> None:
+    if not shown(discovered):
+        (facts,) = (written(discovered.profile, name) for name in discovered.profile.value.partitions)
         assert (facts["gpus_per_node"], facts["gpu_types"], facts["features"]) == (4, {"t4": 4}, ("t4",))
         return
-    partitions = {str(name): written(found.profile, str(name)) for name in found.profile.value.partitions}
-    assert partitions == found.imaginary.expected
+    partitions = {
+        str(name): written(discovered.profile, str(name)) for name in discovered.profile.value.partitions
+    }
+    assert partitions == discovered.imaginary.expected
 
 
-def test_settings_and_what_no_key_holds(found: Discovered) -> None:
-    limits = found.profile.value.limits
+def test_settings_and_what_no_key_holds(discovered: Discovered) -> None:
+    limits = discovered.profile.value.limits
     expected = {"enforce_part_limits": "no", "max_array_size": 1001, "memory_consumable": True}
-    expected |= found.imaginary.limits
+    expected |= discovered.imaginary.limits
     assert {name: getattr(limits, name) for name in expected} == expected
-    assert str(found.profile.value.slurm).startswith(found.release)
-    assert found.profile.value.gres_types == ("gpu", "shard")
-    if shown(found):
-        for comment in found.imaginary.comments:
-            assert comment in found.text
+    assert str(discovered.profile.value.slurm).startswith(discovered.release)
+    assert discovered.profile.value.gres_types == ("gpu", "shard")
+    if shown(discovered):
+        for comment in discovered.imaginary.comments:
+            assert comment in discovered.text
 
 
-def test_the_file_is_short_and_clean(found: Discovered) -> None:
-    assert len(found.text.splitlines()) < 75
-    assert found.text.replace("\n", "").isprintable()
-    assert "forged" not in found.text
+def test_the_file_is_short_and_clean(discovered: Discovered) -> None:
+    assert len(discovered.text.splitlines()) < 75
+    assert discovered.text.replace("\n", "").isprintable()
+    assert "forged" not in discovered.text
 
 
-def test_the_profile_lints_clean_and_its_jobs_are_accepted(found: Discovered, tmp_path: Path) -> None:
+def test_the_profile_lints_clean_and_its_jobs_are_accepted(discovered: Discovered, tmp_path: Path) -> None:
     file = tmp_path / "site.yaml"
-    file.write_text(found.text)
-    wrong = [one for one in findings(file, Places(tmp_path, {})) if one.severity in ("error", "warning")]
+    file.write_text(discovered.text)
+    wrong = [
+        finding
+        for finding in findings(file, Places(tmp_path, {}))
+        if finding.severity in ("error", "warning")
+    ]
     assert not [
-        one for one in wrong if "state" not in one.problem.what and "partition 'off'" not in one.problem.what
+        finding
+        for finding in wrong
+        if "state" not in finding.problem.what and "partition 'off'" not in finding.problem.what
     ]
     scripts = {}
-    for name, facts in found.profile.value.partitions.items():
+    for name, facts in discovered.profile.value.partitions.items():
         if facts.state != "up" or facts.accounts or facts.reservation_only or not facts.nodes:
             continue
         for mode in MODES:
@@ -133,14 +148,14 @@ def test_the_profile_lints_clean_and_its_jobs_are_accepted(found: Discovered, tm
                 continue  # a partition for larger jobs
             assert not errors(of), (name, mode, errors(of))
             scripts[f"{name} {mode}"] = script(of)
-    for label, verdict in zip(scripts, found.controller.ask([*scripts.values()]), strict=True):
+    for label, verdict in zip(scripts, discovered.controller.ask([*scripts.values()]), strict=True):
         assert verdict.returncode == 0, f"{label}: {verdict.stderr}\n{scripts[label][:1200]}"
-    assert scripts or found.imaginary is CLUSTERS["cpus"]
+    assert scripts or discovered.imaginary is CLUSTERS["cpus"]
 
 
-def test_slurm_refuses_what_is_beyond_the_facts(found: Discovered) -> None:
+def test_slurm_refuses_what_is_beyond_the_facts(discovered: Discovered) -> None:
     asked, expected = [], []
-    for name, facts in found.profile.value.partitions.items():
+    for name, facts in discovered.profile.value.partitions.items():
         if (
             facts.state != "up"
             or facts.accounts
@@ -163,12 +178,12 @@ def test_slurm_refuses_what_is_beyond_the_facts(found: Discovered) -> None:
             for more in (0, 1):
                 asked.append(f"#!/bin/sh\n#SBATCH -N1 -p {name} --gpus-per-node={kind}:{count + more}\n")
                 expected.append(more)
-    said = [*found.controller.ask(asked)]
+    said = [*discovered.controller.ask(asked)]
     wrong = [
         (text, verdict.stderr)
         for text, verdict, status in zip(asked, said, expected, strict=True)
         if verdict.returncode != status
     ]
     # 22.05 leaves out the cores that it keeps from jobs (CoreSpecCount) only once a node has registered.
-    late = found.imaginary is CLUSTERS["dgx"] and found.release == "22.05"
+    late = discovered.imaginary is CLUSTERS["dgx"] and discovered.release == "22.05"
     assert [text for text, _ in wrong if not (late and "-p train -c217" in text)] == []

@@ -73,8 +73,8 @@ AUTHORED = live(
 
 
 def update(own: str, cluster: LiveCluster) -> tuple[str, list[Difference]]:
-    found = differences(decode(own, Profile, name="own.yaml"), cluster)
-    after, by_hand = updated(own, found, today=TODAY)
+    different = differences(decode(own, Profile, name="own.yaml"), cluster)
+    after, by_hand = updated(own, different, today=TODAY)
     decode(after, Profile, name="after.yaml")
     return after, by_hand
 
@@ -226,7 +226,7 @@ def test_any_style_of_yaml(own: str) -> None:
     after, by_hand = update(own, AUTHORED)
     again, still = update(after, AUTHORED)
     assert again == after
-    assert [one.path for one in still] == [one.path for one in by_hand]
+    assert [difference.path for difference in still] == [difference.path for difference in by_hand]
     for line in own.split("\n"):
         assert line.partition("#")[1:] == ("", "") or line.partition("#")[2] in after
 
@@ -255,8 +255,8 @@ def test_many_kinds_of_nodes() -> None:
     ]
     partition = "PartitionName=p State=UP Nodes=n TotalNodes=40"
     made = text(live(partition, "\n".join(lines)), {"PATH": ""}, name="x", today=TODAY)
-    (found,) = decode(made, Profile, name="made").value.partitions.values()
-    assert [(one.nodes, one.cpus_per_node, one.mem_per_node) for one in found.shapes] == [
+    (made_facts,) = decode(made, Profile, name="made").value.partitions.values()
+    assert [(shape.nodes, shape.cpus_per_node, shape.mem_per_node) for shape in made_facts.shapes] == [
         (20, 32, 64019),
         (20, 16, 64019),
     ]
@@ -274,7 +274,7 @@ def test_a_slurm_that_shows_little() -> None:
 def test_private_partitions_are_not_gone() -> None:
     cluster = live("PartitionName=p State=UP", settings="PrivateData = partitions,jobs\n")
     own = decode("name: a\nurl: x\nchecked: x\npartitions: {old: {}}", Profile, name="own")
-    assert not [one for one in differences(own, cluster) if one.live is None]
+    assert not [difference for difference in differences(own, cluster) if difference.live is None]
     assert "PrivateData hides partitions: there may be others" in text(
         cluster, {"PATH": ""}, name="x", today=TODAY
     )
@@ -287,7 +287,9 @@ def test_names_of_partitions_that_are_not_the_clusters() -> None:
         name="own",
     )
     assert not [
-        one for one in differences(own, AUTHORED) if one.path[0] in ("partitions", "default_partition")
+        difference
+        for difference in differences(own, AUTHORED)
+        if difference.path[0] in ("partitions", "default_partition")
     ]
 
 
@@ -314,9 +316,9 @@ def test_accounts_and_the_qos_that_slurm_enforces(enforced: str, limits: dict[st
     made = text(cluster, {"PATH": ""}, name="x", today=TODAY)
     profile = decode(made, Profile, name="made").value
     assert profile.limits.enforce_qos == ("qos" in enforced)
-    found = profile.qos
-    assert [*found] == ([] if limits is None else ["high"])
-    for high in found.values():
+    qos = profile.qos
+    assert [*qos] == ([] if limits is None else ["high"])
+    for high in qos.values():
         expected = {"time_max": None, "nodes_max": None, "gpus_max": None, "deny_on_limit": False} | (
             limits or {}
         )
@@ -396,7 +398,7 @@ def test_what_means_the_same_or_is_a_choice_is_not_stale(own: str) -> None:
         Profile,
         name="own",
     )
-    assert not [one for one in differences(document, CLUSTER) if one.at]
+    assert not [difference for difference in differences(document, CLUSTER) if difference.at]
 
 
 @pytest.mark.parametrize(
@@ -422,4 +424,4 @@ def test_what_is_stale_is_brought_up_to_date(own: str, after: str) -> None:
 def test_a_limit_that_is_gone_is_reported(own: str) -> None:
     made, by_hand = update(f"name: a\nurl: x\nchecked: x\npartitions:\n  gpu:\n    {own} # ours\n", CLUSTER)
     assert f"\n    {own} # ours\n" in made
-    assert [one.path[-1] for one in by_hand] == [own.partition(":")[0]]
+    assert [difference.path[-1] for difference in by_hand] == [own.partition(":")[0]]

@@ -114,8 +114,8 @@ def test_completion_of_a_large_folder_ends_soon(folder: Path, monkeypatch: pytes
     for number in range(1000):
         Path(f"{number:04}").mkdir()
         Path(f"{number:04}", "events.jsonl").touch()
-    found = completion.runs(click.Context(click.Command("x")), click.Argument(["run"]), "")
-    assert 100 < len(found) <= 1000 * completion.SEARCH_S
+    runs = completion.runs(click.Context(click.Command("x")), click.Argument(["run"]), "")
+    assert 100 < len(runs) <= 1000 * completion.SEARCH_S
     assert next(looks) < 2000
 
 

@@ -43,9 +43,9 @@ options:
 trainr: x
 env: [A]
 """
-    found = problems(text)
-    assert [at for _, at, _ in found] == [f"job.yaml:{line}" for line in (1, 3, 4, 5, 6, 7, 8, 9)]
-    by_line = {at: (what, fix) for what, at, fix in found}
+    reported = problems(text)
+    assert [at for _, at, _ in reported] == [f"job.yaml:{line}" for line in (1, 3, 4, 5, 6, 7, 8, 9)]
+    by_line = {at: (what, fix) for what, at, fix in reported}
     assert by_line["job.yaml:3"] == ("unknown key 'node' in options", "did you mean 'nodes'?")
     assert by_line["job.yaml:4"][0] == "options.nodes: 'two' is not a whole number"
     assert by_line["job.yaml:6"][0] == "duplicate key 'time' (first on line 5)"

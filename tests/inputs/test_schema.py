@@ -118,9 +118,9 @@ def test_every_key_is_described() -> None:
             if isinstance(value, dict) and "additionalProperties" in value and "properties" in value
             else []
         )
-        return [*own, *(one for item in inside for one in records(item))]
+        return [*own, *(record for item in inside for record in records(item))]
 
     for name in KINDS:
-        found = [one for record in records(schema(name)) for one in record.values()]
-        assert len(found) > 60
-        assert all(one["description"].endswith((".", "]")) for one in found)
+        keys = [key for record in records(schema(name)) for key in record.values()]
+        assert len(keys) > 60
+        assert all(key["description"].endswith((".", "]")) for key in keys)

@@ -139,7 +139,7 @@ def test_the_review_says_it_in_a_line(profile: Path, command: Command) -> None:
 
 
 def test_a_script_names_it_only_where_the_cluster_would_take_another(profile: Path, command: Command) -> None:
-    """`omit` keeps the default one out of the script, and all of them where there is none."""
+    """`omit` keeps the default one out of the script, and all of them where no partition is the default."""
     omit = "omit: [partition]\n"
     for default, job, wanted in (
         (DEFAULT, "cpu", ""),

@@ -42,7 +42,7 @@ def plan(profile: Document[Profile], mode: str, **options: Any) -> Plan:
 
 
 def ids(plan: Plan) -> set[str]:
-    return {found.rule for found in check(plan, log_folders_made=True) if found.severity == "error"}
+    return {finding.rule for finding in check(plan, log_folders_made=True) if finding.severity == "error"}
 
 
 def test_a_partition_has_what_its_largest_nodes_have(profile: Document[Profile]) -> None:
@@ -65,7 +65,7 @@ def test_a_job_gets_the_share_that_all_fitting_nodes_have(
 
 
 @pytest.mark.parametrize(
-    ("options", "found"),
+    ("options", "expected"),
     [
         ({"gpus_per_node": "8", "cpus_per_task": 128}, {"SB237"}),
         ({"gpus_per_node": "a100:4", "mem": "480G"}, {"SB237"}),
@@ -76,10 +76,10 @@ def test_a_job_gets_the_share_that_all_fitting_nodes_have(
     ],
 )
 def test_what_fits_on_no_kind_of_node(
-    profile: Document[Profile], options: dict[str, Any], found: set[str]
+    profile: Document[Profile], options: dict[str, Any], expected: set[str]
 ) -> None:
     made = plan(profile, "ddp", **options)
-    assert ids(made) == found
+    assert ids(made) == expected
 
 
 def test_cpu_jobs_fit_on_the_smallest_nodes(profile: Document[Profile]) -> None:
@@ -91,5 +91,7 @@ def test_cpu_jobs_fit_on_the_smallest_nodes(profile: Document[Profile]) -> None:
 def test_the_type_to_name_is_one_of_which_a_node_has_as_many() -> None:
     text = PROFILE.replace("gpu_types: {h100: 8}", "gpu_types: {mig: 2, h100: 6}")
     made = plan(decode(text, Profile, name="site.yaml"), "ddp", gpus_per_node=6)
-    (fix,) = (one.problem.fix for one in check(made, log_folders_made=True) if one.rule == "SB209")
+    (fix,) = (
+        finding.problem.fix for finding in check(made, log_folders_made=True) if finding.rule == "SB209"
+    )
     assert fix == "name one, as h100:6"

@@ -35,10 +35,10 @@ def test_a_grid_has_every_combination() -> None:
 
 def test_a_random_part_is_of_the_grid_and_the_same_again() -> None:
     params = [f"{name}={','.join(map(str, range(100)))}" for name in "abcdef"]  # 10**12 combinations
-    one, again, other = grid(params, 50), grid(params, 50), grid(params, 50, seed=1)
-    assert one == again != other
-    assert len(set(one.points)) == 50
-    assert all(len(point) == 6 and {*point} <= {*map(str, range(100))} for point in one.points)
+    first, again, other = grid(params, 50), grid(params, 50), grid(params, 50, seed=1)
+    assert first == again != other
+    assert len(set(first.points)) == 50
+    assert all(len(point) == 6 and {*point} <= {*map(str, range(100))} for point in first.points)
     small = grid(["a=1,2,3", "b=x,y"], 6)
     assert set(small.points) == set(grid(["a=1,2,3", "b=x,y"]).points)
 
@@ -55,7 +55,7 @@ def test_a_random_part_is_of_the_grid_and_the_same_again() -> None:
         ([f"{name}={','.join(map(str, range(400)))}" for name in "ab"], None, "160,000 points are more"),
     ],
 )
-def test_a_wrong_grid_is_told(params: list[str], most: int | None, said: str) -> None:
+def test_a_wrong_grid_is_reported(params: list[str], most: int | None, said: str) -> None:
     with pytest.raises(SbatchgenError, match=said):
         grid(params, most)
 
@@ -78,7 +78,7 @@ def test_a_file_of_points(tmp_path: Path) -> None:
         ('lr\n"1\n', "unexpected end of data"),
     ],
 )
-def test_a_wrong_file_is_told(text: str, said: str) -> None:
+def test_a_wrong_file_is_reported(text: str, said: str) -> None:
     with pytest.raises(SbatchgenError, match=said):
         parse_points(text, "points.csv")
 
@@ -93,7 +93,7 @@ def test_points_survive_their_file(values: list[str]) -> None:
 
 @given(st.sets(st.integers(0, 5000)), st.integers(1, 1001))
 def test_arrays_hold_each_point_once(points: set[int], most: int) -> None:
-    found = []
+    covered = []
     for array in parts(sorted(points), most):
         text = array.text(3)
         assert text.endswith("%3")
@@ -102,8 +102,8 @@ def test_arrays_hold_each_point_once(points: set[int], most: int) -> None:
         assert ranges is not None
         elements = [index for several in ranges for index in several]
         assert max(elements) < most
-        found += [array.first + index for index in elements]
-    assert found == sorted(points)
+        covered += [array.first + index for index in elements]
+    assert covered == sorted(points)
 
 
 def test_arrays_are_halved() -> None:
@@ -113,7 +113,7 @@ def test_arrays_are_halved() -> None:
 
 
 HOSTILE = ("plain", "a b", "$(touch gone)", "`id`", "'", '"', "\\", "*", "a\nb", "-1", "é", "{run_dir}")
-SRUN = '#!/bin/bash\nprintf "%s\\0" "$RUN_DIR" "${@: -1}" >>"$TOLD"\nexit 5\n'
+SRUN = '#!/bin/bash\nprintf "%s\\0" "$RUN_DIR" "${@: -1}" >>"$SEEN"\nexit 5\n'
 
 
 @pytest.mark.parametrize("resume", ["auto", "off"])
@@ -130,13 +130,13 @@ def test_the_script_gives_each_point_its_arguments_and_its_folder(
     bin_.mkdir()
     (bin_ / "srun").write_text(SRUN)
     (bin_ / "srun").chmod(0o755)
-    told = tmp_path / "told"
-    for point in range(len(HOSTILE) + 1):  # the last is no point of the sweep
+    seen = tmp_path / "seen"
+    for point in range(len(HOSTILE) + 1):  # the last is outside the sweep
         env = {
             "SLURM_ARRAY_TASK_ID": str(point % 5),
             "SLURM_SUBMIT_DIR": str(tmp_path),
             "SLURM_CPUS_PER_TASK": "1",
-            "TOLD": str(told),
+            "SEEN": str(seen),
             "USER": "alice",
             "PATH": f"{bin_}:/usr/bin:/bin",
         }
@@ -146,8 +146,8 @@ def test_the_script_gives_each_point_its_arguments_and_its_folder(
         if point == len(HOSTILE):
             assert (done.returncode, done.stderr) == (1, "error: the sweep has no point 12\n")
             break
-        folder, argument = told.read_text().split("\0")[:2]
-        told.unlink()
+        folder, argument = seen.read_text().split("\0")[:2]
+        seen.unlink()
         assert folder == str(tmp_path / "runs" / str(point))
         assert argument == f"--value={HOSTILE[point]}".replace("{run_dir}", folder)
         assert done.returncode == 5

@@ -21,7 +21,7 @@ from tests.jobs.jobs import SBATCHGEN
 
 IMAGE = (sys.executable, "-m", "sbatchgen", "image")
 URI = "docker://nvcr.io/nvidia/pytorch:24.04-py3"
-# Half of the image is there while the test looks on; it goes on when the test has made the file `go`.
+# Half of the image is there while the test looks on; it continues when the test has made the file `go`.
 STAND_IN = """\
 #!/bin/bash
 echo "$0 $*" >>"$SAID"
@@ -66,7 +66,7 @@ def asked(said: Path) -> list[str]:
 def images(folder: Path) -> dict[str, str]:
     """All files and folders but those of the tests."""
     others = ("bin", "said", "go", "started")
-    return {one.name: one.read_text() for one in folder.iterdir() if one.name not in others}
+    return {file.name: file.read_text() for file in folder.iterdir() if file.name not in others}
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_an_interrupted_one_leaves_nothing(
 ) -> None:
     programs(f"{SLOW}; touch went_on")
     with at_work("pull", URI, "--to", "x.sif") as process:
-        assert [one.suffix for one in folder.glob(".sbatchgen-*/*")] == [".sif"]
+        assert [file.suffix for file in folder.glob(".sbatchgen-*/*")] == [".sif"]
         process.send_signal(number)
         process.communicate()
     assert process.returncode == 128 + number
@@ -270,16 +270,16 @@ def test_interrupted_while_its_program_starts(
     programs(SLOW)
     monkeypatch.setattr(subprocess, "Popen", Interrupted)
     assert command("image", "pull", URI, "--to", "x.sif").status == 128 + signal.SIGTERM
-    assert [one.returncode for one in started] == [-signal.SIGTERM]
+    assert [process.returncode for process in started] == [-signal.SIGTERM]
     assert images(folder) == {}
 
 
 def test_of_two_at_once_one_wins(folder: Path, programs: Callable[[str], None]) -> None:
     programs(SLOW)
-    with at_work("pull", URI, "--to", "x.sif") as one, at_work("pull", URI, "--to", "x.sif") as other:
+    with at_work("pull", URI, "--to", "x.sif") as first, at_work("pull", URI, "--to", "x.sif") as second:
         assert len(list(folder.glob(".sbatchgen-*/x.sif"))) == 2
         (folder / "go").touch()
-        ends = [(process.communicate()[1], process.returncode) for process in (one, other)]
+        ends = [(process.communicate()[1], process.returncode) for process in (first, second)]
     assert sorted(status for _, status in ends) in ([0, 3], [0, 0])  # both, if they ended in the same moment
     assert images(folder) == {"x.sif": "whole\n"}
 
@@ -310,7 +310,7 @@ def test_a_real_apptainer(later_root: Path) -> None:
             for source, words in (("root", []), ("root", []), ("wrong.def", ["--force"]))
         ]
         made = (work / "x.sif").read_bytes()
-        left = sorted(one.name for one in work.iterdir())
+        left = sorted(file.name for file in work.iterdir())
     assert [end.returncode for end in ends] == [0, 3, 3]
     assert ends[0].stdout == "x.sif\n"
     assert "INFO:    Build complete" in ends[0].stderr

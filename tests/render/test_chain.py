@@ -1,4 +1,4 @@
-"""The scripts of jobs that go on with one training: of a chain, and of an array's tasks."""
+"""The scripts of jobs that continue one training: of a chain, and of an array's tasks."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def test_the_script_ends_the_chain_and_never_requeues(
 def test_lint_shellcheck_and_bash_find_nothing(rendered: tuple[str, str, str], tmp_path: Path) -> None:
     _, profile, text = rendered
     of = plan("cpu", profile).profile
-    found = lint(JobScript(file="job.slurm", text=text, slurm=of.slurm or DEFAULT_SLURM, profile=of))
-    assert not [one for one in found if one.severity != "info"]
+    findings = lint(JobScript(file="job.slurm", text=text, slurm=of.slurm or DEFAULT_SLURM, profile=of))
+    assert not [finding for finding in findings if finding.severity != "info"]
     (tmp_path / "job.sh").write_text(text)
     shellcheck = shutil.which("shellcheck", path=str(Path(sys.executable).parent))
     for tool in ([shellcheck], ["bash", "-n"]):

@@ -73,11 +73,11 @@ def test_lint_finds_nothing(rendered: dict[str, tuple[Plan, str]]) -> None:
     """On the cluster that each is for: two rules have something to tell, and no more than that."""
     for name, (of, text) in rendered.items():
         release = of.profile.slurm or DEFAULT_SLURM
-        found = lint(JobScript(file="job.slurm", text=text, slurm=release, profile=of.profile))
+        findings = lint(JobScript(file="job.slurm", text=text, slurm=release, profile=of.profile))
         enroot = of.runtime.name == "enroot" and of.profile.runtimes.enroot.image is None
         known = {"SB214", *(["SB501"] if enroot else [])}  # shards do not divide a GPU's memory
-        assert {one.rule for one in found} <= known, name
-        assert {one.severity for one in found} <= {"info"}, name
+        assert {finding.rule for finding in findings} <= known, name
+        assert {finding.severity for finding in findings} <= {"info"}, name
 
 
 def test_scripts_are_plain(rendered: dict[str, tuple[Plan, str]]) -> None:
@@ -92,7 +92,7 @@ def test_scripts_are_plain(rendered: dict[str, tuple[Plan, str]]) -> None:
         assert not any(line != line.rstrip() for line in lines), name
         directives = [number for number, line in enumerate(lines) if line.startswith("#SBATCH")]
         expected = list(range(2, 2 + len(directives)))
-        assert directives == expected, f"{name}: all directives stand together, after the second line"
+        assert directives == expected, f"{name}: all directives are together, after the second line"
         assert bool(directives) == of.slurm, name
 
 
@@ -116,14 +116,14 @@ def test_a_person_reads_it_in_a_minute(rendered: dict[str, tuple[Plan, str]]) ->
 def test_what_was_not_asked_for_is_not_there(rendered: dict[str, tuple[Plan, str]]) -> None:
     words = ("trap", "stop", "again", "scontrol requeue", "--requeue", "--signal", "RESTART")
     for name, (of, text) in rendered.items():
-        found = {word for word in words if word in text}
+        present = {word for word in words if word in text}
         if not of.stoppable:
-            assert found == set(), name
+            assert present == set(), name
         elif of.restartable:
-            assert found == set(words), name
+            assert present == set(words), name
             assert "#SBATCH --signal=B:USR1@" in text, f"{name}: a step that is starting would be killed"
         else:
-            assert found == {"trap", "stop"}, name
+            assert present == {"trap", "stop"}, name
 
 
 def test_nothing_in_a_script_reads_json_or_trusts_a_file_with_its_arithmetic(

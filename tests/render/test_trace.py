@@ -27,7 +27,7 @@ def traced(of: Plan, *folders: Path) -> list[tuple[str, TemplateLine]]:
 
 
 def test_every_line_of_every_script_has_the_line_of_a_template_that_says_it() -> None:
-    """A line without a value is written in its template as it stands in the script."""
+    """A line without a value is written in its template as it is in the script."""
     sources: dict[Path, list[str]] = {}
     seen = set()
     for number, (name, of) in enumerate(matrix()):
@@ -56,16 +56,16 @@ def test_a_line_knows_its_block_through_an_include() -> None:
     assert blocks["#!/bin/bash"].block == ""
 
 
-def test_a_line_with_a_value_is_told_from_one_that_is_the_same_in_every_script() -> None:
-    one, other = (
+def test_a_line_with_a_value_differs_from_one_that_is_the_same_in_every_script() -> None:
+    first, second = (
         traced(plan("ddp", "msu", nodes=nodes, account=account)) for nodes, account in ((2, "a"), (3, "b"))
     )
-    fixed = [[line for line, place in lines if not place.value] for lines in (one, other)]
+    fixed = [[line for line, place in lines if not place.value] for lines in (first, second)]
     assert fixed[0] == fixed[1]
-    decided = [{line for line, place in lines if place.value} for lines in (one, other)]
+    decided = [{line for line, place in lines if place.value} for lines in (first, second)]
     assert {"#SBATCH --nodes=2", "#SBATCH --account=a"} <= decided[0] - decided[1]
     command = [
-        place.value for line, place in one if line.startswith(("srun", "    --container", "    --dataset"))
+        place.value for line, place in first if line.startswith(("srun", "    --container", "    --dataset"))
     ]
     assert command == [True] * 5
 
@@ -83,15 +83,15 @@ def test_a_line_of_a_sites_template_is_its_own(tmp_path: Path) -> None:
         "{% block nothing required %}{% endblock %}\n"
     )
     of = plan("ddp", "torchrun")
-    found = dict(traced(of, tmp_path))
-    assert found["module load site/1"] == TemplateLine(own, 3, "modules")
-    assert found["echo on 10000 nodes"] == TemplateLine(own, 6, "modules", value=True)
-    assert found["module purge"].file == BUNDLED / "job.sh.j2"
-    assert found["rc=$?"] == TemplateLine(BUNDLED / "job.sh.j2", OUTCOME, "outcome")
-    assert found["#!/bin/bash"] == TemplateLine(BUNDLED / "job.sh.j2", 2)
+    places = dict(traced(of, tmp_path))
+    assert places["module load site/1"] == TemplateLine(own, 3, "modules")
+    assert places["echo on 10000 nodes"] == TemplateLine(own, 6, "modules", value=True)
+    assert places["module purge"].file == BUNDLED / "job.sh.j2"
+    assert places["rc=$?"] == TemplateLine(BUNDLED / "job.sh.j2", OUTCOME, "outcome")
+    assert places["#!/bin/bash"] == TemplateLine(BUNDLED / "job.sh.j2", 2)
 
 
-def test_what_can_not_be_traced_is_told_and_never_guessed(tmp_path: Path) -> None:
+def test_what_can_not_be_traced_is_reported_and_never_guessed(tmp_path: Path) -> None:
     (tmp_path / "job.sh.j2").write_text("{% set x %}abc{% endset %}echo {{ x | length }}\n")
     with pytest.raises(DocumentError, match="can't be traced"):
         traced(plan("ddp"), tmp_path)
@@ -125,7 +125,7 @@ def test_explain_as_json_holds_every_option_with_its_origin(folder: Path, comman
     (folder / "sbatchgen.yaml").write_text("profile: torchrun\noptions: {gpus_per_node: 3}\n")
     data = json.loads(command("explain", "ddp", "--gpus-per-node", "4", "--format", "json").out)
     assert sorted(data) == ["schema", "settings"]
-    (gpus,) = (one for one in data["settings"] if one["name"] == "--gpus-per-node")
+    (gpus,) = (row for row in data["settings"] if row["name"] == "--gpus-per-node")
     assert (gpus["value"], gpus["by"], gpus["at"]) == ("4", "command line", "--gpus-per-node")
     assert [(other["value"], other["by"]) for other in gpus["overrode"]] == [
         ("3", "project"),

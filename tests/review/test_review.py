@@ -112,16 +112,16 @@ def test_the_elements_of_an_array_are_counted(array: str, count: int) -> None:
 
 
 def surprises(of: Review) -> dict[str, Setting]:
-    return {one.name: one for one in of.surprises}
+    return {setting.name: setting for setting in of.surprises}
 
 
 def test_what_was_typed_does_not_surprise_and_what_was_not_does(here: Path) -> None:
-    found = surprises(review(plan("ddp", here, nodes=2, account="abc")))
-    assert set(found) == {"--partition", "--qos", "--gpus-per-node", "--mem", "--time"} - {"--mem"}
-    assert found["--time"].by == "partition"
-    assert found["--time"].at.endswith("here.yaml:13")
-    assert [other.value for other in found["--time"].overrode] == ["0-01:00:00"]
-    assert found["--gpus-per-node"].by == "default"
+    surprising = surprises(review(plan("ddp", here, nodes=2, account="abc")))
+    assert set(surprising) == {"--partition", "--qos", "--gpus-per-node", "--mem", "--time"} - {"--mem"}
+    assert surprising["--time"].by == "partition"
+    assert surprising["--time"].at.endswith("here.yaml:13")
+    assert [other.value for other in surprising["--time"].overrode] == ["0-01:00:00"]
+    assert surprising["--gpus-per-node"].by == "default"
 
 
 def test_the_project_and_the_environment_are_named(
@@ -196,7 +196,9 @@ def test_json_holds_the_same(here: Path, command: Command) -> None:
         "name mode launcher runtime trainer args run_dir data resume snapshot".split()
     )
     assert sorted(data["cluster"]) == sorted("profile scheduler url checked partition account qos".split())
-    assert all(sorted(one) == ["at", "by", "name", "overrode", "value"] for one in data["surprises"])
+    assert all(
+        sorted(surprise) == ["at", "by", "name", "overrode", "value"] for surprise in data["surprises"]
+    )
     lines = data["script"].splitlines()
     assert [lines[part["first"] - 1] for part in data["parts"][3:]] == [
         f"# --- {part['title']} ---" for part in data["parts"][3:]

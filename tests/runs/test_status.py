@@ -154,7 +154,7 @@ def test_a_finished_script_is_resumed_as_it_was_or_not_at_all(site: Site) -> Non
     site.cluster.put("work/again.sh", "#!/bin/bash\ntrue\n")
     refused = site("resume", "again", "--yes")
     assert refused.returncode == 3
-    assert f"is not what job {second} ran" in refused.stderr
+    assert f"has changed since job {second} ran it" in refused.stderr
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from sbatchgen.submit import sbatch
 from sbatchgen.submit.attempt import Accepted
 from sbatchgen.submit.sbatch import SubmittedRun, TooManyJobsError
 from sbatchgen.submit.submission import Submission
-from sbatchgen.submit.sweep import Send, submit
+from sbatchgen.submit.sweep_arrays import Send, submit
 from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster
 from tests.conftest import Command

@@ -24,7 +24,7 @@ from tests.jobs.jobs import SBATCHGEN
 TIMED_OUT = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
 DOWN = "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)"
 REFUSED = "sbatch: error: Batch job submission failed: Invalid qos specification"
-# Each call takes the next line of the plan: "accept", "drop" (accepted, but nobody is told), "lose", or an error.
+# Each call takes the next line of the plan: "accept", "drop" (accepted, but the answer is lost), "lose", or an error.
 FAKE_SBATCH = """#!/bin/bash
 calls=$(cat calls 2>/dev/null || echo 0)
 echo $((calls + 1)) >calls
@@ -127,14 +127,14 @@ def test_where_nobody_knows_nothing_is_submitted_again(slurm: Path, command: Com
     (slurm / "plan").write_text(f"{first}\naccept\n")
     result = command("submit", "job.sh", "--yes")
     assert (result.status, result.out) == (5, "")
-    assert "no such job is in the queue\n  fix: the job may be there, or still come" in result.err
+    assert "no such job is in the queue\n  fix: the job may still appear in the queue" in result.err
     assert (slurm / "calls").read_text() == "1\n"
     index = Index(place(os.environ))
     (job,) = index.jobs()
     assert (job.id, job.state) == ("", LOST)
     (slurm / "queue").write_text(f"/home/ann/tmp/sbatchgen-{job.key}-abc/job.sh\n")  # it came after all
     (row,) = json.loads(command("status", "--format", "json").out)["runs"]
-    assert [(one["id"], one["state"]) for one in row["jobs"]] == [("4711", "PENDING")]
+    assert [(job["id"], job["state"]) for job in row["jobs"]] == [("4711", "PENDING")]
 
 
 def test_a_refused_job_is_in_no_index(slurm: Path, command: Command) -> None:
@@ -173,7 +173,7 @@ def test_each_job_of_a_chain_waits_for_all_before_it(slurm: Path, command: Comma
     before = "--dependency=afterok:7,afternotok"
     end = "--kill-on-invalid-dep=yes"
     assert (slurm / "options").read_text() == f"\n{before}:4711 {end}\n{before}:4711:4712 {end}\n"
-    keys = [one.key for one in records(slurm / "runs/single")]
+    keys = [record.key for record in records(slurm / "runs/single")]
     assert [key[16:] for key in keys] == ["00", "01", "02"]
     assert len({key[:16] for key in keys}) == 1
     index = Index(place(os.environ))
@@ -185,7 +185,7 @@ def test_each_job_of_a_chain_waits_for_all_before_it(slurm: Path, command: Comma
 def test_a_job_of_a_killed_command_is_known_to_the_next_one(
     slurm: Path, command: Command, moment: str
 ) -> None:
-    """Killed before it had the id, and while sbatch, which goes on, holds the lock of the run folder."""
+    """Killed before it had the id, and while sbatch, which continues, holds the lock of the run folder."""
     words = ("submit", "single", "--profile", "troila", "--yes")
     (slurm / "plan").write_text(f"{moment}\naccept\n")
     killed = subprocess.run([sys.executable, "-m", "sbatchgen", *words], capture_output=True, check=False)

@@ -113,7 +113,7 @@ def test_several_jobs_are_reviewed_together_and_submitted_in_order(
     result = command("submit", "single", "cpu", "own.sh", *bare, "--yes")
     assert (result.status, result.out) == (0, "4711\n4712\n4713\n")
     assert result.err.count("\nScript: ") == 2
-    assert [one.name for one in sorted((folder / "runs").glob("*/job-*.slurm"))] == [
+    assert [script.name for script in sorted((folder / "runs").glob("*/job-*.slurm"))] == [
         "job-4712.slurm",
         "job-4711.slurm",
     ]
@@ -306,7 +306,7 @@ def test_a_job_id_with_its_cluster_is_printed_whole(record: Path, folder: Path, 
     assert command("submit", "single", "--profile", "troila", "--yes").out == "12;east\n"
 
 
-def test_a_folder_that_can_not_be_made_is_told(record: Path, folder: Path, command: Command) -> None:
+def test_a_folder_that_can_not_be_made_is_reported(record: Path, folder: Path, command: Command) -> None:
     (folder / "runs").write_text("a file")
     result = command("submit", "single", "--profile", "troila", "--yes")
     assert result.status == 3
@@ -314,7 +314,7 @@ def test_a_folder_that_can_not_be_made_is_told(record: Path, folder: Path, comma
     assert not (record / "argv").exists()
 
 
-def test_a_variable_that_is_not_set_here_is_told(
+def test_a_variable_that_is_not_set_here_is_reported(
     record: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("USER", raising=False)
@@ -323,7 +323,7 @@ def test_a_variable_that_is_not_set_here_is_told(
     assert "USER is not set here" in result.err
 
 
-def test_a_platform_without_scheduler_is_told(command: Command) -> None:
+def test_a_platform_without_scheduler_is_reported(command: Command) -> None:
     result = command("submit", "ddp", "--profile", "sensecore", "--yes")
     assert result.status == 4
     assert "its platform starts the script" in result.err
@@ -349,7 +349,7 @@ def test_without_slurm_the_script_runs_here_and_is_followed(folder: Path) -> Non
     assert str(logs[0]) in err
 
 
-def test_a_python_without_torch_is_told_in_a_line(folder: Path, command: Command) -> None:
+def test_a_python_without_torch_is_reported_in_a_line(folder: Path, command: Command) -> None:
     python = [sys.executable, "-m", "venv", "--without-pip", str(folder / "bare")]
     subprocess.run(python, check=True)
     environment = {"PATH": f"{folder}/bare/bin:/usr/bin:/bin", "HOME": str(folder)}
@@ -389,7 +389,7 @@ def test_a_terminated_local_job_tells_its_trainer(folder: Path) -> None:
     (folder / "train.py").write_text(
         "import os, pathlib, signal, sys, time\n"
         "def stop(*_):\n"
-        "    pathlib.Path('told').write_text(str(os.path.exists(os.environ['SBATCHGEN_STOP_FILE'])))\n"
+        "    pathlib.Path('seen').write_text(str(os.path.exists(os.environ['SBATCHGEN_STOP_FILE'])))\n"
         "    sys.exit(0)\n"
         "signal.signal(signal.SIGTERM, stop)\npathlib.Path('pid').write_text(str(os.getppid()))\ntime.sleep(600)\n"
     )
@@ -397,7 +397,7 @@ def test_a_terminated_local_job_tells_its_trainer(folder: Path) -> None:
     wait_for(folder / "pid")
     os.kill(int((folder / "pid").read_text()), signal.SIGTERM)
     process.communicate(timeout=600)
-    assert (folder / "told").read_text() == "True"
+    assert (folder / "seen").read_text() == "True"
 
 
 def wait_for(path: Path, timeout_s: float = 600) -> None:
@@ -430,5 +430,5 @@ def test_logs_are_found_where_sbatch_puts_them() -> None:
         "#SBATCH hetjob\n#SBATCH -e /c/z\nls\n#SBATCH -o late/x\n"
     )
     work = Path("/here/work")
-    found = log_folders(read(script), Path("/here"), "job")
-    assert set(found) == {work / "b/job/%", Path("/c")}
+    folders = log_folders(read(script), Path("/here"), "job")
+    assert set(folders) == {work / "b/job/%", Path("/c")}

@@ -1,4 +1,4 @@
-"""A chain: jobs that go on with one training, one after the other, where a job may not requeue itself.
+"""A chain: jobs that continue one training, one after the other, where a job may not requeue itself.
 
 A job starts once all before it have ended, none of them with success. When one has completed, Slurm removes
 the others: that needs nothing of the job. Each names all before it: if it named the last alone, it would
@@ -18,7 +18,7 @@ from sbatchgen.sbatch.array import indices
 
 
 def options(before: Sequence[str], dependency: str) -> tuple[str, ...]:
-    """The options of sbatch for the next job.
+    """Return the options of sbatch for the next job.
 
     Args:
         before: The ids of the jobs before it.
@@ -32,15 +32,16 @@ def options(before: Sequence[str], dependency: str) -> tuple[str, ...]:
 
 
 def completion(run: RunState) -> str:
-    """The dependency of a job that waits until a training is complete; "" without Slurm."""
+    """Return the dependency of a job that waits until a training is complete; "" without Slurm."""
     jobs = [job for job in run.jobs if not job.ended] or [job for job in (run.last,) if job]
     jobs = [job for job in jobs if job.state != LOST]  # Slurm may have given its id to another job
     if any(is_local(job) for job in jobs):
         return ""
-    found, sweeps = [], False
-    for job in filter(lambda one: one.id, jobs):
+    ids: list[str] = []
+    sweeps = False
+    for job in (job for job in jobs if job.id):
         kept = record.read_record(run.run.folder, job.id)
         tasks = indices(kept.array) if kept and kept.one_training else None
-        found += [f"{job.id}_{task}" for one in tasks for task in one] if tasks else [job.id]
+        ids += [f"{job.id}_{task}" for span in tasks for task in span] if tasks else [job.id]
         sweeps |= kept is not None and kept.command[1:2] == ("sweep",)
-    return ("," if sweeps else "?").join(f"afterok:{job}" for job in found)
+    return ("," if sweeps else "?").join(f"afterok:{id_}" for id_ in ids)

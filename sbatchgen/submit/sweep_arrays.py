@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from sbatchgen import files
 from sbatchgen.errors import DocumentError, SbatchgenError
@@ -19,7 +19,7 @@ Send = Callable[[Submission, tuple[str, ...], tuple[str, ...]], SubmittedRun]
 
 @dataclass(frozen=True)
 class SubmittedSweep:
-    """What became of a sweep.
+    """The outcome of a sweep.
 
     Attributes:
         runs: The arrays that were submitted.
@@ -65,18 +65,27 @@ def submit(
     return SubmittedSweep(runs, ())
 
 
-def keep_points(sweep: Sweep, run_dir: Path) -> bool:
-    """Write the points into the run folder; whether they were not there before.
+@contextlib.contextmanager
+def kept_points(sweep: Sweep, submission: Submission) -> Iterator[None]:
+    """Write the points into the run folder; if the first array can't be submitted, remove them again.
 
     Raises:
         DocumentError: The folder holds another sweep, or can't be written.
     """
-    file, text = run_dir / POINTS, sweep.as_csv().encode()
+    assert submission.run_dir  # noqa: S101 - a job of Slurm has one
+    file, text = submission.run_dir / POINTS, sweep.as_csv().encode()
+    made = False
     try:
-        if files.read_own(file, len(text) + 1) == text:
-            return False
+        same = files.read_own(file, len(text) + 1) == text
     except FileNotFoundError:
         files.put(file, text)
-        return True
-    what = f"{run_dir} holds a sweep with other points"
-    raise DocumentError.of(what, at=str(file), fix="start another: --job-name NAME, or --run-dir PATH")
+        made = same = True
+    if not same:
+        what = f"{submission.run_dir} holds a sweep with other points"
+        raise DocumentError.of(what, at=str(file), fix="start another: --job-name NAME, or --run-dir PATH")
+    try:
+        yield
+    except BaseException:
+        if made:
+            file.unlink(missing_ok=True)
+        raise
