@@ -156,6 +156,7 @@ QUOTED = st.lists(
 @given(st.lists(QUOTED, min_size=1, max_size=20))
 @example(["'$'$'\\\\'", "0"])
 @example(["'\n'$'\\\\'", '$"a b"'])
+@example(["'`#`'", "'\n`#`'", "$'\\'`#`'"])
 def test_values_are_those_of_bash(texts: list[str]) -> None:
     script = "".join(f"printf '%s\\0' X{text}\n" for text in texts)
     result = subprocess.run(
