@@ -27,7 +27,9 @@ WORKERS ?= $(shell echo $$((3 * $$(nproc))))
 TRAINS = tests/jobs tests/training tests/docs/test_own.py tests/test_benchmark.py
 unexport PYTHONDONTWRITEBYTECODE # tests start Python thousands of times, which would compile all again
 # What `make check` reads for words that the project does not use; a folder joins once it has none of them.
-CLEAN = README.md CONTRIBUTING.md docs training benchmarks examples tests/docs tests/training tests/cluster
+CLEAN = README.md CONTRIBUTING.md docs training benchmarks examples tests/docs tests/training tests/cluster \
+    sbatchgen/bash sbatchgen/sbatch $(addprefix sbatchgen/,units.py quoting.py errors.py files.py finding.py) \
+    tests/bash tests/sbatch
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 $(BIN)/python:

@@ -42,11 +42,11 @@ def words(texts: tuple[str, ...]) -> str:
 def packed(words: Iterable[str]) -> Sequence[str]:
     """Words on as few lines as possible, none longer than WIDTH unless it is a single word."""
     lines: list[str] = []
-    for one in words:
-        if lines and len(lines[-1]) + len(one) < WIDTH:
-            lines[-1] += f" {one}"
+    for text in words:
+        if lines and len(lines[-1]) + len(text) < WIDTH:
+            lines[-1] += f" {text}"
         else:
-            lines.append(one)
+            lines.append(text)
     return lines
 
 

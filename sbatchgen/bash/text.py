@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from sbatchgen.bash.grammar import EXPANSIONS, Node, parse
 
-# A comment within a line, which runs nothing and is not a word; what can hold its characters is matched first.
+# A comment within a line, without effect; what can hold its characters is matched first.
 _BACKQUOTED = re.compile(
     r"""\\. | \$?'(?:(?<=\$')(?:\\.|[^'\\])*|[^']*)' | "(?:\\.|[^"\\])*" | (?<![^\s;&|(])\#[^\n]*
     | <<< | <<-?[ \t]*['"\\]?([A-Za-z_]\w*)[^\n]*(?:\n(?![ \t]*\1$)[^\n]*)* | (?P<comment>`\#[^`\n]*`)""",
