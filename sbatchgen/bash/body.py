@@ -124,7 +124,8 @@ class Body:
 
     def text_of(self, word: Word) -> str:
         """Return the string that a word is; expansions that can't be followed stay as they are written."""
-        return "".join(piece.text for piece in self.followed(word).pieces)
+        literal = word.value
+        return "".join(piece.text for piece in self.followed(word).pieces) if literal is None else literal
 
 
 def _up_to_exit(walked: Walk) -> Walk:
