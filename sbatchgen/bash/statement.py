@@ -16,6 +16,7 @@ DECLARATIONS = frozenset(("declare", "export", "local", "readonly", "typeset"))
 TESTS = frozenset(("test_command", "compound_statement"))
 REDIRECTS = frozenset(("file_redirect", "heredoc_redirect", "herestring_redirect"))
 _GROUPS = REDIRECTS | {"ERROR", "binary_expression", "unary_expression", "parenthesized_expression"}
+_ASSIGNING = _GROUPS | {"variable_assignment"}
 _WORDS = (
     EXPANSIONS
     | DECLARATIONS
@@ -221,7 +222,8 @@ class Command(Placed):
     @property
     def assignments(self) -> tuple[Assignment, ...]:
         """The assignments before its name, and those of export, declare and the like."""
-        return self._parts.assignments
+        # most commands have none: their parts need not be read
+        return self._parts.assignments if any(node.kind in _ASSIGNING for node in self._nodes) else ()
 
     @property
     def redirects(self) -> tuple[Redirect, ...]:
