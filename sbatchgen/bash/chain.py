@@ -111,8 +111,9 @@ def _chain(words: Sequence[Word], body: Body, passed: Sequence[Word], depth: int
             words = tuple(launcher)
             continue
         if tool.name in ("torchrun", "accelerate launch", "deepspeed", "python"):
-            if tool.rest:
-                yield _program(tool)
+            if tool.rest:  # the trainer
+                name = body.value(tool.rest[0]) or tool.rest[0].text
+                yield Tool(name=name, words=tool.rest, rest=tool.rest[1:], body=body, module=tool.module)
             return
         words = tool.rest
 
@@ -126,12 +127,6 @@ def _launcher(tool: Tool) -> Sequence[Word]:
     if name.endswith("/training/task.py") and "--" in texts:  # which starts a Python
         return (tool.words[0], *tool.rest[texts.index("--") + 1 :])
     return ()
-
-
-def _program(tool: Tool) -> Tool:
-    """The trainer that a launcher starts."""
-    name = tool.body.value(tool.rest[0]) or tool.rest[0].text
-    return Tool(name=name, words=tool.rest, rest=tool.rest[1:], body=tool.body, module=tool.module)
 
 
 def _shell(tool: Tool, script: Word, depth: int) -> Iterator[Tool]:
