@@ -9,7 +9,7 @@ import click
 
 from sbatchgen.cli.output import YES, here, note, print_bytes, put, report, say
 from sbatchgen.errors import CommandLineError, DocumentError, SbatchgenError
-from sbatchgen.quoting import some, visible
+from sbatchgen.quoting import first_names, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -188,7 +188,8 @@ def profile_test(names: tuple[str, ...], *, live: bool, settings: tuple[str, ...
             parts = (job.profile, job.job, job.runtime, job.partition)
             by_problem.setdefault(problem, []).append(" ".join(part for part in parts if part))
     problems = [
-        problem._replace(what=f"{some(where, 1)}: {problem.what}") for problem, where in by_problem.items()
+        problem._replace(what=f"{first_names(where, 1)}: {problem.what}")
+        for problem, where in by_problem.items()
     ]
     if any(job.outcome == "error" for job in tried):
         raise DocumentError(problems)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from sbatchgen.plan.sweep import numbers_as_text
-from sbatchgen.quoting import counted, some
+from sbatchgen.quoting import counted, first_names
 from sbatchgen.slurm.gpu_nodes import Gpu, GpuCount, GpuNode, unavailable
 from sbatchgen.slurm.room import Availability
 from sbatchgen.table import one_line, table
@@ -44,7 +44,7 @@ def _closed(nodes: Sequence[GpuNode]) -> Iterator[str]:
         if words := unavailable(one.node):
             groups.setdefault((words, one.node.reason), []).append(one.node.name)
     for (words, reason), names in groups.items():
-        yield one_line(f"  {some(names, MOST_NAMES)}: {words}" + f": {reason}" * bool(reason))
+        yield one_line(f"  {first_names(names, MOST_NAMES)}: {words}" + f": {reason}" * bool(reason))
 
 
 def by_node(nodes: Sequence[GpuNode]) -> str:
@@ -99,9 +99,12 @@ def _room(one: Availability) -> Iterator[str]:
     where = f"partition {one.partition}"
     nodes = counted(one.wanted, "node")
     if one.starts:
-        yield f"starts now in {where}: {nodes} of {len(one.nodes)} with room: {some(one.nodes, MOST_NAMES)}"
+        names = first_names(one.nodes, MOST_NAMES)
+        yield f"starts now in {where}: {nodes} of {len(one.nodes)} with room: {names}"
     else:
-        lacking = "; ".join(f"{what}: {some(names, MOST_NAMES)}" for what, names in one.lacking.items())
+        lacking = "; ".join(
+            f"{what}: {first_names(names, MOST_NAMES)}" for what, names in one.lacking.items()
+        )
         has = f"{len(one.nodes)} of {nodes}" if one.nodes else "no node"
         yield f"waits in {where}: {has} with room" + f" ({lacking})" * bool(lacking)
     if one.not_seen:
