@@ -26,10 +26,8 @@ BIN_OLDEST := $(VENV_OLDEST)/bin
 WORKERS ?= $(shell echo $$((3 * $$(nproc))))
 TRAINS = tests/jobs tests/training tests/docs/test_own.py tests/test_benchmark.py
 unexport PYTHONDONTWRITEBYTECODE # tests start Python thousands of times, which would compile all again
-# What `make check` reads for words that the project does not use; a folder joins once it has none of them.
-CLEAN = README.md CONTRIBUTING.md docs training benchmarks examples tests/docs tests/training tests/cluster
-CLEAN += tests/submit tests/prepare tests/inputs tests/adopt tests/discover tests/review tests/render tests/plan sbatchgen/prepare
-CLEAN += sbatchgen/inputs sbatchgen/submit sbatchgen/cli sbatchgen/adopt sbatchgen/discover
+# What `make check` reads for words that the project does not use.
+PROSE = README.md CHANGELOG.md CONTRIBUTING.md docs sbatchgen training benchmarks examples release tests
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 $(BIN)/python:
@@ -69,7 +67,7 @@ check: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python tests/words.py $(CLEAN)
+	$(BIN)/python tests/words.py $(PROSE)
 
 # A newer Slurm, whose sbatch the tests then ask too; as root.
 sid:

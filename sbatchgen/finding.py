@@ -52,7 +52,7 @@ class Finding(NamedTuple):
         rule: The rule's id, as SB204.
         place: Where in a script.
         edits: A safe fix of a script, all of it or nothing.
-        pedantic: True and mostly harmless: told only where somebody asks for it.
+        pedantic: True and mostly harmless: reported only on request.
         why_not: In a few words, why the job can't run in its partition; "" if it is not about the partition.
     """
 

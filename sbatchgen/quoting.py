@@ -42,11 +42,11 @@ def words(texts: tuple[str, ...]) -> str:
 def packed(words: Iterable[str]) -> Sequence[str]:
     """Words on as few lines as possible, none longer than WIDTH unless it is a single word."""
     lines: list[str] = []
-    for one in words:
-        if lines and len(lines[-1]) + len(one) < WIDTH:
-            lines[-1] += f" {one}"
+    for text in words:
+        if lines and len(lines[-1]) + len(text) < WIDTH:
+            lines[-1] += f" {text}"
         else:
-            lines.append(one)
+            lines.append(text)
     return lines
 
 
@@ -95,6 +95,6 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("" if count == 1 else "es" if noun.endswith("s") else "s")
 
 
-def some(names: Sequence[str], most: int) -> str:
+def first_names(names: Sequence[str], most: int) -> str:
     """Return the first names, and how many more there are."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -89,7 +89,9 @@ def _of_one_process(draft: Draft, launch: Launch, nodes: int) -> None:
     """One process, or one that starts the others."""
     resources = draft.script.resources
     contained = launch.container or (launch.step and launch.step.option("container-image"))
-    on_gpu = launch.container and any(option.name in ("nv", "rocm") for option in launch.container.given)
+    on_gpu = launch.container and any(
+        option.name in ("nv", "rocm", "gpu") for option in launch.container.given
+    )
     if resources.gpu_count > 1:
         mode = "dataparallel"
     else:

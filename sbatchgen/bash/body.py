@@ -88,12 +88,24 @@ class Body:
     @cached_property
     def traps(self) -> tuple[tuple[Command, Body], ...]:
         """The trap commands that set a string, each with the body that the string is."""
-        return tuple(_traps(self))
+        traps = []
+        for command in self.commands:
+            if command.name != "trap" or len(command.words) < 3:
+                continue
+            words = command.words[2:] if command.words[1].text == "--" else command.words[1:]
+            if words[0].text not in ("-", "''", '""') and len(words) > 1:
+                signals = tuple((word.value or word.text).upper().removeprefix("SIG") for word in words[1:])
+                traps.append((command, string_body(self, words[0], context=Context(trap=signals))))
+        return tuple(traps)
 
     @cached_property
     def settings(self) -> tuple[ShellOption, ...]:
         """The options that the script sets for its shell, in the order of the text."""
-        return tuple(_settings(self))
+        settings = [*_options(self.flags.split(), 1, TOP)]
+        for command in self.commands:
+            if command.name == "set":
+                settings += _options(command.arguments, command.line, command.context)
+        return tuple(settings)
 
     def option_at(self, name: str, line: int) -> bool:
         """Return whether an option such as "pipefail" is on at the start of a line.
@@ -124,7 +136,8 @@ class Body:
 
     def text_of(self, word: Word) -> str:
         """Return the string that a word is; expansions that can't be followed stay as they are written."""
-        return "".join(piece.text for piece in self.followed(word).pieces)
+        literal = word.value
+        return "".join(piece.text for piece in self.followed(word).pieces) if literal is None else literal
 
 
 def _up_to_exit(walked: Walk) -> Walk:
@@ -200,17 +213,6 @@ def _uses(source: ShellText) -> Iterator[VariableUse]:
                     yield VariableUse(name[1], "", *name.span(), source)
 
 
-def _traps(body: Body) -> Iterator[tuple[Command, Body]]:
-    for command in body.commands:
-        if command.name != "trap" or len(command.words) < 3:
-            continue
-        words = command.words[2:] if command.words[1].text == "--" else command.words[1:]
-        if words[0].text in ("-", "''", '""') or len(words) < 2:
-            continue
-        signals = tuple((word.value or word.text).upper().removeprefix("SIG") for word in words[1:])
-        yield command, string_body(body, words[0], context=Context(trap=signals))
-
-
 def string_body(body: Body, word: Word, *, context: Context | None = None) -> Body:
     """The body that a string is, such as a trap's or bash -c's, with the variables that can be followed.
 
@@ -224,14 +226,6 @@ def string_body(body: Body, word: Word, *, context: Context | None = None) -> Bo
 
 
 _LETTERS = {"a": "allexport", "e": "errexit", "u": "nounset"}  # those that rules ask for
-
-
-def _settings(body: Body) -> Iterator[ShellOption]:
-    if body.flags:
-        yield from _options(body.flags.split(), 1, Context())
-    for command in body.commands:
-        if command.name == "set":
-            yield from _options(command.arguments, command.line, command.context)
 
 
 def _options(words: list[str], line: int, context: Context) -> Iterator[ShellOption]:

@@ -78,7 +78,7 @@ class Tool:
         values: dict[str, list[str | None]] = {}
         for option in self.given:
             values.setdefault(option.name, []).append(option.value)
-        return {name: found if len(found) > 1 else found[0] for name, found in values.items()}
+        return {name: given if len(given) > 1 else given[0] for name, given in values.items()}
 
     def option(self, name: str) -> ToolOption | None:
         """The last use of an option, which is the one that counts."""
@@ -111,14 +111,15 @@ def _chain(words: Sequence[Word], body: Body, passed: Sequence[Word], depth: int
             words = tuple(launcher)
             continue
         if tool.name in ("torchrun", "accelerate launch", "deepspeed", "python"):
-            if tool.rest:
-                yield _program(tool)
+            if tool.rest:  # the trainer
+                name = body.value(tool.rest[0]) or tool.rest[0].text
+                yield Tool(name=name, words=tool.rest, rest=tool.rest[1:], body=body, module=tool.module)
             return
         words = tool.rest
 
 
 def _launcher(tool: Tool) -> Sequence[Word]:
-    """The words of the launcher that a Python starts, a module or a file of the training package; or none."""
+    """The words of the launcher that a Python starts, if any: a module or a file of the training package."""
     name = (tool.body.value(tool.rest[0]) or tool.rest[0].text.strip('"')) if tool.rest else ""
     if name.endswith("/training/torchrun.py") or (tool.module and name in MODULES):
         return tool.rest
@@ -126,12 +127,6 @@ def _launcher(tool: Tool) -> Sequence[Word]:
     if name.endswith("/training/task.py") and "--" in texts:  # which starts a Python
         return (tool.words[0], *tool.rest[texts.index("--") + 1 :])
     return ()
-
-
-def _program(tool: Tool) -> Tool:
-    """The trainer that a launcher starts."""
-    name = tool.body.value(tool.rest[0]) or tool.rest[0].text
-    return Tool(name=name, words=tool.rest, rest=tool.rest[1:], body=tool.body, module=tool.module)
 
 
 def _shell(tool: Tool, script: Word, depth: int) -> Iterator[Tool]:

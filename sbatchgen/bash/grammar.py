@@ -29,6 +29,7 @@ _TOKENS = names("then && || | |& & $ == =~ unset export declare local readonly t
 EXPANSIONS = names(
     "simple_expansion expansion command_substitution process_substitution arithmetic_expansion"
 )
+_LEAVES = names("simple_expansion word raw_string number comment variable_name") | _TOKENS  # read no further
 
 
 class Node:
@@ -109,7 +110,7 @@ def _plain(tree: tree_sitter.Tree, text: str) -> Tree:  # noqa: C901 (a walk wit
             nodes.append(node)
             if parents:
                 parents[-1].children.append(node)
-            if kind != "simple_expansion" and cursor.goto_first_child():
+            if kind not in _LEAVES and cursor.goto_first_child():
                 parents.append(node)
                 continue
         while not cursor.goto_next_sibling():

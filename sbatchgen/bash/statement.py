@@ -16,6 +16,7 @@ DECLARATIONS = frozenset(("declare", "export", "local", "readonly", "typeset"))
 TESTS = frozenset(("test_command", "compound_statement"))
 REDIRECTS = frozenset(("file_redirect", "heredoc_redirect", "herestring_redirect"))
 _GROUPS = REDIRECTS | {"ERROR", "binary_expression", "unary_expression", "parenthesized_expression"}
+_ASSIGNING = _GROUPS | {"variable_assignment"}
 _WORDS = (
     EXPANSIONS
     | DECLARATIONS
@@ -221,7 +222,8 @@ class Command(Placed):
     @property
     def assignments(self) -> tuple[Assignment, ...]:
         """The assignments before its name, and those of export, declare and the like."""
-        return self._parts.assignments
+        # most commands have none: their parts need not be read
+        return self._parts.assignments if any(node.kind in _ASSIGNING for node in self._nodes) else ()
 
     @property
     def redirects(self) -> tuple[Redirect, ...]:
@@ -276,17 +278,17 @@ def spans(text: str, nodes: Iterable[Node]) -> list[Span]:
 
     Of one word such as $a/$b/$c the grammar makes several.
     """
-    found: list[Span] = []
+    joined: list[Span] = []
     for node in nodes:
         if node.kind in REDIRECTS:
-            found.append(Span(node, node.start, node.start))
+            joined.append(Span(node, node.start, node.start))
         elif node.kind in _WORDS:
-            last = found[-1] if found and found[-1].node.kind in _WORDS else None
+            last = joined[-1] if joined and joined[-1].node.kind in _WORDS else None
             if last and not text[last.end : node.start].replace("\\\n", "") and last.end <= node.start:
-                found[-1] = last._replace(end=node.end)
+                joined[-1] = last._replace(end=node.end)
             else:
-                found.append(Span(node, node.start, node.end))
-    return found
+                joined.append(Span(node, node.start, node.end))
+    return joined
 
 
 def _parts(command: Command, nodes: Iterable[Node]) -> _Parts:

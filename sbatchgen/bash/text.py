@@ -9,7 +9,12 @@ from typing import NamedTuple
 
 from sbatchgen.bash.grammar import EXPANSIONS, Node, parse
 
-_BACKQUOTED = re.compile(r"`#[^`\n]*`")  # a comment within a line: it runs nothing and is no word
+# A comment within a line, without effect; what can hold its characters is matched first.
+_BACKQUOTED = re.compile(
+    r"""\\. | \$?'(?:(?<=\$')(?:\\.|[^'\\])*|[^']*)' | "(?:\\.|[^"\\])*" | (?<![^\s;&|(])\#[^\n]*
+    | <<< | <<-?[ \t]*['"\\]?([A-Za-z_]\w*)[^\n]*(?:\n(?![ \t]*\1$)[^\n]*)* | (?P<comment>`\#[^`\n]*`)""",
+    re.DOTALL | re.MULTILINE | re.VERBOSE,
+)
 # A here-document that no command reads serves as a comment.
 _BLOCK = re.compile(r"^[ \t]*<<[ \t]*(['\"\\]?)([\w!@%.-]+)['\"]?[ \t]*\n(?:.*\n){0,200}?\2$", re.MULTILINE)
 _VISIBLE = re.compile(r"[^\n]")
@@ -37,7 +42,7 @@ class ShellText:
         if "\r" in text:
             text = text.replace("\\\r\n", " \\\n").replace("\r\n", " \n")
         if "`#" in text:
-            text = _BACKQUOTED.sub(_blanked, text)
+            text = _BACKQUOTED.sub(lambda match: _blanked(match) if match["comment"] else match[0], text)
         if "<<" in text:
             text = _BLOCK.sub(_blanked, text)
         self.text = text

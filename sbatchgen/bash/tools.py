@@ -3,8 +3,8 @@
 Sources: srun(1) of Slurm 22.05.8, that of later releases for what came after, and the options of Pyxis 0.24
 (args.c); torchrun of torch/distributed/run.py (torch 2.13); `accelerate launch --help` (accelerate 1.x);
 deepspeed/launcher/runner.py; mpirun(1) of Open MPI 4.1 and mpiexec of MPICH's Hydra; `apptainer exec --help`
-in 1.3, which has Singularity's; the manual pages of coreutils 9, util-linux, numactl(8), time(1) and bash(1);
-python(1).
+in 1.3, which has Singularity's; podman-run(1) of 5.0; the manual pages of coreutils 9, util-linux,
+numactl(8), time(1) and bash(1); python(1).
 """
 
 from __future__ import annotations
@@ -137,6 +137,31 @@ APPTAINER = Syntax(
     operands=1,
 )
 
+PODMAN = Syntax(  # those of podman-hpc are flags
+    values=names(
+        "add-host annotation arch attach authfile blkio-weight blkio-weight-device cap-add cap-drop cert-dir "
+        "cgroup-conf cgroup-parent cgroupns cgroups chrootdirs cidfile conmon-pidfile cpu-period cpu-quota "
+        "cpu-rt-period cpu-rt-runtime cpu-shares cpus cpuset-cpus cpuset-mems creds decryption-key "
+        "detach-keys device device-cgroup-rule device-read-bps device-read-iops device-write-bps "
+        "device-write-iops dns dns-option dns-search entrypoint env env-file env-merge expose gidmap gpus "
+        "group-add group-entry health-cmd health-interval health-on-failure health-retries "
+        "health-start-period health-startup-cmd health-startup-interval health-startup-retries "
+        "health-startup-success health-startup-timeout health-timeout hooks-dir hostname hostuser "
+        "image-volume init-path ip ip6 ipc label label-file log-driver log-opt mac-address memory "
+        "memory-reservation memory-swap memory-swappiness mount name net network network-alias "
+        "oom-score-adj os passwd-entry personality pid pidfile pids-limit platform pod pod-id-file "
+        "preserve-fd preserve-fds publish pull rdt-class requires restart retry retry-delay sdnotify "
+        "seccomp-policy secret security-opt shm-size shm-size-systemd stop-signal stop-timeout subgidname "
+        "subuidname sysctl systemd timeout tmpfs tz uidmap ulimit umask unsetenv user userns uts variant "
+        "volume volumes-from workdir"
+    ),
+    shorts=_letters(
+        "a=attach c=cpu-shares d=detach e=env h=hostname i=interactive l=label m=memory P=publish-all "
+        "p=publish q=quiet t=tty u=user v=volume w=workdir"
+    ),
+    operands=1,
+)
+
 PYTHON = Syntax(values=names("W X c m check-hash-based-pycs"), single=True)
 ENV = Syntax(
     values=names("unset chdir argv0 split-string"),
@@ -153,6 +178,7 @@ SYNTAX: dict[str, Syntax] = {
     **dict.fromkeys(
         (f"{name} {verb}" for name in ("apptainer", "singularity") for verb in ("exec", "run")), APPTAINER
     ),
+    "podman-hpc run": PODMAN,
     "python": PYTHON,
     "env": ENV,
     "exec": Syntax(values=names("argv0"), shorts=_letters("a=argv0 c=empty l=login")),

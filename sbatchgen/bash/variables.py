@@ -49,6 +49,8 @@ class Variables:
 
     def followed(self, word: Word) -> Word:
         """Return the word with the values of the variables whose values are known."""
+        if word.value is not None:
+            return word
         return replace(word, pieces=self._followed(word, DEPTH_MAX, [PIECES_MAX]))
 
     def expand(self, word: Word) -> tuple[Word, ...]:

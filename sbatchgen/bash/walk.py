@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -78,7 +77,7 @@ def walk(source: ShellText, context: Context) -> Walk:
     walker = _Walker(source)
     stack = [(source.nodes[0], _Place("", context))]
     while stack:
-        stack += [*walker.enter(*stack.pop())][::-1]
+        stack += walker.enter(*stack.pop())[::-1]
     for command in reversed(walker.walk.commands):
         if not (command.context.function or command.context.substitution):
             command.last = True
@@ -93,39 +92,43 @@ class _Walker:
         self.walk = Walk(source)
         self.redirections: dict[Node, list[Node]] = {}
 
-    def enter(self, node: Node, place: _Place) -> Iterator[tuple[Node, _Place]]:  # noqa: C901 (by kind)
-        """Note what a node is, and yield those in it with their places."""
-        source, context = self.walk.source, place.context
-        if node.kind == "variable_assignment" and place.parent not in _HOLDERS:
+    def enter(self, node: Node, place: _Place) -> list[tuple[Node, _Place]]:  # noqa: C901 (by kind)
+        """Note what a node is, and return those in it with their places."""
+        source, kind, context = self.walk.source, node.kind, place.context
+        if kind == "variable_assignment" and place.parent not in _HOLDERS:
             if ASSIGNED.match(source.text, node.start):
                 self.walk.assignments.append(assignment(source, node, node.end, context))
             else:  # --name=value is a command
                 node = Node("command", node.start, node.end, [node])
-        if node.kind in _STATEMENTS and _BACKGROUND.match(source.text, node.end):
-            context = context._replace(background=True)
-        if node.kind in _COMPOUND and (place.parent == "pipeline" or context.background):
-            context = context._replace(subshell=True)
-        rest = self.cut(node) if node.kind == "command" else None
-        inner = self.note(node, place._replace(context=context))
-        inner = inner._replace(
-            parent=node.kind, context=inner.context._replace(**_CHANGES.get(node.kind, {}))
-        )
+                kind = node.kind
+        rest = None
+        inner = place
+        if kind in _NOTED:
+            if kind in _STATEMENTS and _BACKGROUND.match(source.text, node.end):
+                context = context._replace(background=True)
+            if kind in _COMPOUND and (place.parent == "pipeline" or context.background):
+                context = context._replace(subshell=True)
+            rest = self.cut(node) if kind == "command" else None
+            inner = self.note(node, place._replace(context=context))
+        changes = _CHANGES.get(kind)
+        inner_context = inner.context._replace(**changes) if changes else inner.context
+        inner = _Place(kind, inner_context, inner.pipe, inner.stage)
+        entered: list[tuple[Node, _Place]] = []
         for child in node.children:
             if child.children or child.kind in _SIMPLE:
-                yield child, inner
-            if child.kind == "then":
+                entered.append((child, inner))
+            elif child.kind == "then":
                 inner = inner._replace(context=inner.context._replace(branch=True, condition=False))
-            elif child.kind in ("&&", "||") and node.kind in ("list", "heredoc_redirect"):
+            elif child.kind in ("&&", "||") and kind in ("list", "heredoc_redirect"):
                 inner = inner._replace(context=context._replace(branch=True))
-            elif child.kind in ("|", "|&") and node.kind == "pipeline":
+            elif child.kind in ("|", "|&") and kind == "pipeline":
                 inner = inner._replace(stage=inner.stage + 1)
         if rest:
-            yield rest, place
+            entered.append((rest, place))
+        return entered
 
     def note(self, node: Node, place: _Place) -> _Place:
         """Note what a node is, and return where those in it are."""
-        if node.kind not in _NOTED:
-            return place
         walk, text = self.walk, self.walk.source.text
         match node.kind:
             case kind if kind in _SUBSTITUTIONS:

@@ -38,9 +38,9 @@ class Piece(NamedTuple):
     operator: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: that takes twice the time, for each word
 class Word(Placed):
-    """A word as bash splits a command. Lines and columns count from 1.
+    """A word as bash splits a command, never changed. Lines and columns count from 1.
 
     Attributes:
         pieces: Its parts.
@@ -153,7 +153,11 @@ def _pieces(source: ShellText, start: int, end: int) -> Iterator[Piece]:
             quoted = kind == "open"
         elif kind == "name":
             yield expansion(match[0], at, quoted=quoted)
-        elif kind == "tilde" and at > start and not _is_assigned(text, start, at):
+        elif (
+            kind == "tilde"
+            and at > start  # where it is a folder only in the value of an assignment
+            and not (text[at - 1] in "=:" and ASSIGNED.match(text, start, at))
+        ):
             yield Piece("text", match[0], quoted=quoted, at=at)
         elif kind in _SPECIAL:
             yield Piece(kind, match[0], quoted=quoted, at=at)
@@ -161,11 +165,6 @@ def _pieces(source: ShellText, start: int, end: int) -> Iterator[Piece]:
             value = _ESCAPE.sub(_unescaped, match[kind]) if kind == "ansi" else match[kind]
             yield Piece("text", value, quoted=quoted or kind in _QUOTES, at=at)
         at = match.end()
-
-
-def _is_assigned(text: str, start: int, at: int) -> bool:
-    """Whether a ~ after = or : is in the value of an assignment."""
-    return text[at - 1] in "=:" and ASSIGNED.match(text, start, at) is not None
 
 
 def _unescaped(match: re.Match[str]) -> str:

@@ -9,7 +9,7 @@ import click
 
 from sbatchgen.cli.output import YES, here, note, print_bytes, put, report, say
 from sbatchgen.errors import CommandLineError, DocumentError, SbatchgenError
-from sbatchgen.quoting import some, visible
+from sbatchgen.quoting import first_names, visible
 
 if TYPE_CHECKING:
     from sbatchgen.discover.cluster import LiveCluster
@@ -186,7 +186,7 @@ def profile_test(names: tuple[str, ...], *, live: bool, settings: tuple[str, ...
         for problem in job.problems if job.outcome in ("error", "refused") else ():
             parts = (job.profile, job.job, job.runtime, job.partition)
             by_problem.setdefault(problem, []).append(" ".join(filter(None, parts)))
-    problems = [row._replace(what=f"{some(jobs, 1)}: {row.what}") for row, jobs in by_problem.items()]
+    problems = [row._replace(what=f"{first_names(jobs, 1)}: {row.what}") for row, jobs in by_problem.items()]
     if any(job.outcome == "error" for job in tried):
         raise DocumentError(problems)
     if problems:

@@ -13,7 +13,7 @@ from sbatchgen.errors import Problem
 from sbatchgen.finding import Finding, Severity
 from sbatchgen.inputs.document import Document, decode
 from sbatchgen.inputs.profile import Partition, Profile
-from sbatchgen.quoting import some
+from sbatchgen.quoting import first_names
 from sbatchgen.sbatch.hostlist import hosts
 
 Path = tuple[str, ...]
@@ -188,7 +188,7 @@ def findings(rows: Sequence[Difference], file: str) -> Iterator[Finding]:
         if row.at or row.live is None:
             yield Finding(row.severity, Problem(what, row.at, fix))
     if new := [row.key for row in rows if not row.at]:
-        what = f"missing from the profile: {some(new, 5)}"
+        what = f"missing from the profile: {first_names(new, 5)}"
         yield Finding("info", Problem(what, file, f"sbatchgen profile discover --update {file}"))
 
 

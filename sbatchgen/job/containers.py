@@ -10,7 +10,7 @@ from sbatchgen.bash import Command, Word
 from sbatchgen.bash.chain import Tool
 from sbatchgen.finding import Place
 from sbatchgen.job.known_options import PYXIS_NAMES
-from sbatchgen.job.launches import CONTAINERS, LAUNCHERS, Launch
+from sbatchgen.job.launches import APPTAINER, LAUNCHERS, Launch
 
 IMAGE_FILE = re.compile(r"\.(?:sqsh|squashfs|sif)$")
 PULLED = re.compile(r"(?:docker|oras|library|shub)://")
@@ -72,7 +72,7 @@ def containers(
         yield Container(pyxis=True, image=image, at=at, options=given, several=several)
     for launch in launches:
         for index, tool in enumerate(launch.tools):
-            if tool.name == "srun" or tool.name in CONTAINERS:
+            if tool.name == "srun" or tool.name in APPTAINER:
                 yield from _container(place, launch.command, tool, launch.tools[index + 1 :])
 
 

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
 LAUNCHERS = frozenset(("torchrun", "accelerate launch", "deepspeed"))
 MPI = frozenset(("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"))
-CONTAINERS = frozenset(("apptainer exec", "apptainer run", "singularity exec", "singularity run"))
+APPTAINER = frozenset(("apptainer exec", "apptainer run", "singularity exec", "singularity run"))
+CONTAINERS = APPTAINER | {"podman-hpc run"}
 _STARTERS = """
-srun accelerate apptainer singularity python env exec command time timeout nohup stdbuf nice
+srun accelerate apptainer singularity podman-hpc python env exec command time timeout nohup stdbuf nice
 numactl taskset conda uv nsys eval
 """
 STARTERS = LAUNCHERS | MPI | SHELLS | frozenset(_STARTERS.split())

@@ -31,15 +31,15 @@ class Located:
 
 def as_text(located: Iterable[Located], style: Style) -> str:
     """What, where with the line itself, and the fix; `style` colours a text by a severity."""
-    text = ""
+    lines: list[str] = []
     for each in located:
         finding, place = each.finding, each.finding.place
         severity = style(finding.severity, finding.severity)
         at = f"{visible(each.file)}:{place.line}:{place.column}"
-        text += f"{at}: {severity} {finding.rule}: {visible(finding.problem.what)}\n"
-        text += _quote(each.line, place.column, place.end, place.line) if each.line.strip() else ""
-        text += f"    fix: {visible(finding.problem.fix)}\n" if finding.problem.fix else ""
-    return text
+        lines.append(f"{at}: {severity} {finding.rule}: {visible(finding.problem.what)}\n")
+        lines.append(_quote(each.line, place.column, place.end, place.line) if each.line.strip() else "")
+        lines.append(f"    fix: {visible(finding.problem.fix)}\n" if finding.problem.fix else "")
+    return "".join(lines)
 
 
 def _quote(line: str, column: int, end: int, number: int) -> str:
@@ -86,7 +86,7 @@ def _sound(text: str) -> str:
 
 def as_github(located: Iterable[Located]) -> str:
     """Workflow commands: GitHub shows them next to the lines of a change."""
-    text = ""
+    lines: list[str] = []
     for each in located:
         finding, place = each.finding, each.finding.place
         facts = {"file": each.file, "line": place.line, "col": place.column}
@@ -94,8 +94,8 @@ def as_github(located: Iterable[Located]) -> str:
         facts |= {"title": finding.rule}
         message = "; fix: ".join(part for part in (finding.problem.what, finding.problem.fix) if part)
         properties = ",".join(f"{name}={_escaped(str(value), ',:')}" for name, value in facts.items())
-        text += f"::{GITHUB_COMMANDS[finding.severity]} {properties}::{_escaped(message)}\n"
-    return text
+        lines.append(f"::{GITHUB_COMMANDS[finding.severity]} {properties}::{_escaped(message)}\n")
+    return "".join(lines)
 
 
 def _escaped(text: str, more: str = "") -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from sbatchgen.plan.sweep import numbers_as_text
-from sbatchgen.quoting import counted, some
+from sbatchgen.quoting import counted, first_names
 from sbatchgen.slurm.gpu_nodes import Gpu, GpuCount, GpuNode, unavailable
 from sbatchgen.slurm.room import Availability
 from sbatchgen.table import one_line, table
@@ -44,7 +44,7 @@ def _closed(nodes: Sequence[GpuNode]) -> Iterator[str]:
         if words := unavailable(entry.node):
             groups.setdefault((words, entry.node.reason), []).append(entry.node.name)
     for (words, reason), names in groups.items():
-        yield one_line(f"  {some(names, MOST_NAMES)}: {words}" + f": {reason}" * bool(reason))
+        yield one_line(f"  {first_names(names, MOST_NAMES)}: {words}" + f": {reason}" * bool(reason))
 
 
 def by_node(nodes: Sequence[GpuNode]) -> str:
@@ -101,9 +101,11 @@ def _room(room: Availability) -> Iterator[str]:
     where = f"partition {room.partition}"
     nodes = counted(room.wanted, "node")
     if room.starts:
-        yield f"starts now in {where}: {nodes} of {len(room.nodes)} with room: {some(room.nodes, MOST_NAMES)}"
+        yield f"starts now in {where}: {nodes} of {len(room.nodes)} with room: {first_names(room.nodes, MOST_NAMES)}"
     else:
-        lacking = "; ".join(f"{what}: {some(names, MOST_NAMES)}" for what, names in room.lacking.items())
+        lacking = "; ".join(
+            f"{what}: {first_names(names, MOST_NAMES)}" for what, names in room.lacking.items()
+        )
         has = f"{len(room.nodes)} of {nodes}" if room.nodes else "no node"
         yield f"waits in {where}: {has} with room" + f" ({lacking})" * bool(lacking)
     if room.not_seen:

@@ -12,7 +12,7 @@ from sbatchgen.finding import NOWHERE, Severity
 from sbatchgen.inputs.options import NAMES
 from sbatchgen.inputs.profile import Partition, Qos
 from sbatchgen.job.job import Job, PlannedJob
-from sbatchgen.quoting import counted, some
+from sbatchgen.quoting import counted, first_names
 from sbatchgen.rules.option_values import time_limit
 from sbatchgen.rules.rule import Hit, Rules
 
@@ -209,9 +209,9 @@ def _nodes_known(job: Job) -> Iterator[Hit]:
         strange = [host for host in hosts(text) if host not in known]
         if strange:
             names = " or ".join(f"'{name}'" for name in job.partitions)
-            what = f"partition {names} has no node {some(strange, 3)}"
+            what = f"partition {names} has no node {first_names(strange, 3)}"
             fix = "name nodes of the partition, or remove the option"
-            yield Hit(option, what, fix, why_not=f"no node {some(strange, 3)}")
+            yield Hit(option, what, fix, why_not=f"no node {first_names(strange, 3)}")
 
 
 @RULES.add("SB227", "warning", "the job waits for certain nodes", pedantic=True)

@@ -13,7 +13,7 @@ from sbatchgen.finding import Edit, Severity
 from sbatchgen.job.job import OLD_SLURM
 from sbatchgen.job.known_options import PYXIS_NAMES, RENAMED, SRUN_ONLY, releases, table
 from sbatchgen.job.script import JobScript
-from sbatchgen.quoting import some
+from sbatchgen.quoting import first_names
 from sbatchgen.rules.option_values import refused
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.sbatch.getopt import MAIL_TYPES_REPLACE, Option, Stop
@@ -90,7 +90,7 @@ def _unknown(script: JobScript) -> Iterator[Hit]:
         at = script.at_use(stop)
         if "ambiguous" in stop.complaint:
             names = re.findall(r"'(--[\w-]+)'", stop.complaint.partition("possibilities")[2])
-            what = f"{stop.word.text} can mean {some(names, 3)}: sbatch refuses the script"
+            what = f"{stop.word.text} can mean {first_names(names, 3)}: sbatch refuses the script"
             yield Hit(at, what, "write the full name of the option")
         elif "requires an argument" in stop.complaint or "doesn't allow" in stop.complaint:
             fix = "add a value: --NAME=VALUE" if "requires" in stop.complaint else "remove the value"

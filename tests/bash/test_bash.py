@@ -156,6 +156,7 @@ QUOTED = st.lists(
 @given(st.lists(QUOTED, min_size=1, max_size=20))
 @example(["'$'$'\\\\'", "0"])
 @example(["'\n'$'\\\\'", '$"a b"'])
+@example(["'`#`'", "'\n`#`'", "$'\\'`#`'"])
 def test_values_are_those_of_bash(texts: list[str]) -> None:
     script = "".join(f"printf '%s\\0' X{text}\n" for text in texts)
     result = subprocess.run(
@@ -244,8 +245,8 @@ def test_assignments() -> None:
         "A=1\nB='x y' C=$A\nexport D=2 E\nF+=3\nG=(1 '2 3')\nH=4 cmd\ndeclare -x I=5\nlocal J\n"
         "read -r K\nfor L in a; do :; done\n((M++))\nunset A\nN[2]=x\n: ${O:=p}\nmapfile -t P < f\nprintf -v Q x\n"
     )
-    found = [(each.name, each.value, each.by, each.exported, each.prefix) for each in body.sets]
-    assert found == [
+    sets = [(each.name, each.value, each.by, each.exported, each.prefix) for each in body.sets]
+    assert sets == [
         ("A", "1", "", False, False),
         ("B", "x y", "", False, False),
         ("C", None, "", False, False),
@@ -326,8 +327,8 @@ EXPANDED = [
 def test_expanded_words(text: str, expected: list[str]) -> None:
     body = read(text)
     (command,) = body.commands
-    found = [each for word in command.words for each in body.expand(word)]
-    assert ["".join(piece.text for piece in each.pieces) for each in found] == [
+    expanded = [each for word in command.words for each in body.expand(word)]
+    assert ["".join(piece.text for piece in each.pieces) for each in expanded] == [
         word.strip('"') for word in expected
     ]
 
@@ -455,8 +456,8 @@ def test_a_tool_tells_where_its_options_stand() -> None:
 def launch(body: Body) -> list[Tool]:
     """The chain of the command that trains."""
     chains = [list(chain(command, body)) for command in body.commands if command.name in {"srun", "python3"}]
-    (found,) = [tools for tools in chains if len(tools) > 1]
-    return found
+    (training,) = [tools for tools in chains if len(tools) > 1]
+    return training
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=[path.stem for path in SCRIPTS])
@@ -464,20 +465,20 @@ def test_golden_scripts_are_understood(path: Path) -> None:
     text = path.read_text()
     body = read(text)
     assert body.faults == ()
-    found = {tool.name: tool for tool in launch(body)}
-    assert ("srun" in found) == ("#SBATCH" in text)
-    assert ("apptainer exec" in found) == ("apptainer exec" in text)
-    assert ("torchrun" in found) == ("torchrun.py" in text)
-    program = list(found)[-1].rpartition("/")[2]
+    tools = {tool.name: tool for tool in launch(body)}
+    assert ("srun" in tools) == ("#SBATCH" in text)
+    assert ("apptainer exec" in tools) == ("apptainer exec" in text)
+    assert ("torchrun" in tools) == ("torchrun.py" in text)
+    program = list(tools)[-1].rpartition("/")[2]
     assert program == ("train.py" if "own-trainer" in path.stem else "training")
-    if "torchrun" in found:
+    if "torchrun" in tools:
         (processes,) = re.findall(r"--nproc-per-node=(\S+)", text)
-        told = found["torchrun"].options["nproc-per-node"]
-        assert told == (None if "$" in processes else processes)
+        option = tools["torchrun"].options["nproc-per-node"]
+        assert option == (None if "$" in processes else processes)
 
 
 def everything(text: str) -> bool:
-    """Ask a body for all that it has; whether its commands stand in order where they can."""
+    """Ask a body for all that it has; return whether each command ends where it starts or later."""
     body = read(text)
     for command in body.commands:
         _ = (command.name, command.redirects, chain(command, body))

@@ -89,3 +89,17 @@ def test_a_path_with_a_comma_is_refused(command: Command) -> None:
     refused = command("render", "single", *FLAGS, "--bind", "/a,b")
     assert refused.status == 3
     assert "can't be mounted" in refused.err
+
+
+def test_an_old_script_with_it_is_adopted_and_linted(folder: Path, command: Command) -> None:
+    options = "--rm --gpu --nccl -v $SCRATCH:$SCRATCH -w /work"
+    (folder / "old.slurm").write_text(
+        "#!/bin/bash\n#SBATCH --ntasks-per-node=2 --gpus-per-node=2\n"
+        f"srun podman-hpc run {options} docker.io/pytorch/pytorch:2.4 torchrun --nproc-per-node=2 train.py\n"
+    )
+    (folder / "train.py").touch()
+    adopted = command("adopt", "old.slurm").out
+    assert "image: docker.io/pytorch/pytorch:2.4" in adopted
+    assert "- ${SCRATCH}:${SCRATCH}\n    gpu_flags:\n    - --gpu\n    - --nccl\n" in adopted
+    assert "launcher: torchrun" in adopted
+    assert "SB302" in command("lint", "--no-shellcheck", "old.slurm").out  # two torchruns on each node

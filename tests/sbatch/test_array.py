@@ -14,7 +14,7 @@ from tests.sbatch.array_values import REFUSED, TAKEN
 def test_what_slurmctld_takes_is_an_array(text: str) -> None:
     assert indices(text) is not None
     script = f'#!/bin/bash\n#SBATCH --time=00:05:00\n#SBATCH --array="{text}"\ntrue\n'
-    assert [one.rule for one in lint(JobScript(file="a", text=script)) if one.severity == "error"] == []
+    assert [each.rule for each in lint(JobScript(file="a", text=script)) if each.severity == "error"] == []
 
 
 @pytest.mark.parametrize("text", REFUSED)

@@ -310,10 +310,10 @@ def test_the_last_one_counts_and_all_are_kept() -> None:
 )
 def test_mail_events_add_up(oracle: Callable[..., Any], given: tuple[str, ...], counts: str) -> None:
     """Until 25.05: then the last one counts."""
-    directives = [f"--mail-type={one}" for one in given]
+    directives = [f"--mail-type={event}" for event in given]
     assert values(directive(*directives)) == {"mail-type": counts}
     assert values(directive(*directives, slurm="25.05")) == {"mail-type": given[-1]}
-    lines = "".join(f"#SBATCH {one}\n" for one in directives)
+    lines = "".join(f"#SBATCH {option}\n" for option in directives)
     assert oracle(f"#!/bin/bash\n{lines}").options["mail-type"] == counts
 
 
