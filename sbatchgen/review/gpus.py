@@ -101,7 +101,8 @@ def _room(room: Availability) -> Iterator[str]:
     where = f"partition {room.partition}"
     nodes = counted(room.wanted, "node")
     if room.starts:
-        yield f"starts now in {where}: {nodes} of {len(room.nodes)} with room: {first_names(room.nodes, MOST_NAMES)}"
+        names = first_names(room.nodes, MOST_NAMES)
+        yield f"starts now in {where}: {nodes} of {len(room.nodes)} with room: {names}"
     else:
         lacking = "; ".join(
             f"{what}: {first_names(names, MOST_NAMES)}" for what, names in room.lacking.items()
