@@ -82,8 +82,8 @@ def run_states(
         return states, [*problems, *error.problems]
     if sweep:
         queued = [row for several in rows.values() for row in several]
-        found = points.sweep_state(sweep, runs[0].folder, record.records(runs[0].folder), queued)
-        states = [replace(states[0], sweep=found)]
+        points_now = points.sweep_state(sweep, runs[0].folder, record.records(runs[0].folder), queued)
+        states = [replace(states[0], sweep=points_now)]
     return states, problems
 
 
@@ -101,7 +101,7 @@ def _see(
     live: Sequence[RunJob], folders: Mapping[str, Path], environment: Mapping[str, str]
 ) -> tuple[dict[str, RunJob], dict[str, list[SlurmJob]], list[Problem]]:
     """Return the jobs as they are now and squeue's rows of each, by its key; and what went wrong."""
-    found = [_of_process(job, folders[job.run]) for job in live if is_local(job)]
+    seen = [_of_process(job, folders[job.run]) for job in live if is_local(job)]
     rows: dict[str, list[SlurmJob]] = {}
     problems: list[Problem] = []
     of_slurm = [job for job in live if not is_local(job)]
@@ -109,12 +109,12 @@ def _see(
         try:
             jobs = [job for job in of_slurm if job.cluster == cluster]
             for job, its_rows in _on_cluster(jobs, cluster, folders, environment):
-                found.append(job)
+                seen.append(job)
                 rows[job.key] = its_rows
         except SlurmError as error:
             problems += error.problems
     now = time.time()
-    return {job.key: job._replace(seen=now) for job in found}, rows, problems
+    return {job.key: job._replace(seen=now) for job in seen}, rows, problems
 
 
 def _on_cluster(

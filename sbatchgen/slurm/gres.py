@@ -66,13 +66,13 @@ def _item(item: str) -> NodeGres:
 
 def _indexes(said: str) -> tuple[int, ...]:
     """The numbers in "0-2,5"; none in "N/A"."""
-    found: list[int] = []
+    indexes: list[int] = []
     for part in said.split(","):
         first, _, last = part.partition("-")
         low, high = limit(first), limit(last or first)
         if low is not None and high is not None:
-            found += range(low, min(high, low + 4095) + 1)
-    return tuple(found)
+            indexes += range(low, min(high, low + 4095) + 1)
+    return tuple(indexes)
 
 
 def _per_gpu(said: str) -> tuple[tuple[int | None, int], ...]:

@@ -110,8 +110,8 @@ def queue(
         return []
     if answer.failure:
         raise answer.error
-    found = (_job(row) for row in rows(answer.out, between, [*_FIELDS]))
-    return sorted(found, key=lambda job: job.job)
+    known = (_job(row) for row in rows(answer.out, between, [*_FIELDS]))
+    return sorted(known, key=lambda job: job.job)
 
 
 def find_job(key: str, environment: Mapping[str, str], *, cluster: str = "") -> SlurmJob | None:
