@@ -142,7 +142,11 @@ class Index:
 
     def seen(self, jobs: Iterable[RunJob]) -> None:
         """Enter states that were just seen."""
-        news = [job for job in jobs if self._is_news(job)]
+        news = []
+        for job in jobs:
+            old = self._jobs.get(job.key)
+            if old and (old._replace(seen=job.seen) != job or old.seen + SEEN_S < job.seen):
+                news.append(job)
         if news:
             with self._changing(BUSY_S):
                 self._jobs |= {job.key: job for job in news if job.key in self._jobs}
@@ -195,10 +199,6 @@ class Index:
         with self._changing():
             if job := self._jobs.get(key):
                 self._jobs[key] = job._replace(**facts)
-
-    def _is_news(self, job: RunJob) -> bool:
-        old = self._jobs.get(job.key)
-        return old is not None and (old._replace(seen=job.seen) != job or old.seen + SEEN_S < job.seen)
 
     def _of(self, run: str | None) -> list[RunJob]:
         return [job for job in self._jobs.values() if run is None or job.run == run]
@@ -258,7 +258,8 @@ class Index:
                 yield
                 facts = 2 * [["run", *run] for run in self._runs.values()]  # one damaged line loses nothing
                 facts += [["job", *job] for job in self._jobs.values()]
-                data = "".join(map(_line, facts)).encode()
+                texts = [json.dumps(fact, default=os.fspath) for fact in facts]
+                data = "".join(f"{zlib.crc32(text.encode()):08x} {text}\n" for text in texts).encode()
                 files.put(self.file, data, mode=files.PRIVATE)
                 self._data = data
             finally:
@@ -276,12 +277,6 @@ class Index:
             what = f"the index of runs {self.file} can't be used: {error.strerror}"
             fix = f"see who may use it, and whether the disk is full: ls -l {word(str(self.file))}"
             raise DocumentError.of(what, fix=fix) from error
-
-
-def _line(facts: list[Any]) -> str:
-    """Return a line with these facts and their checksum."""
-    text = json.dumps(facts, default=os.fspath)
-    return f"{zlib.crc32(text.encode()):08x} {text}\n"
 
 
 def _folders(data: bytes) -> set[Path]:
@@ -320,9 +315,5 @@ def _runs_in(folder: Path) -> Iterator[tuple[Run, list[RunJob]]]:
         by_name.setdefault(record.run or records.run_name(record.name), []).append(record)
     for name, several in by_name.items():
         run = Run(name=name, folder=folder, shared=several[0].shared, created=several[0].submitted)
-        yield run, [_as_job(record) for record in several]
-
-
-def _as_job(record: Record) -> RunJob:
-    when = record.submitted
-    return RunJob(record.key, record.run, record.job, record.cluster, submitted=when, seen=when)
+        facts = ((job.key, job.run, job.job, job.cluster, job.submitted) for job in several)
+        yield run, [RunJob(*each, seen=each[-1]) for each in facts]

@@ -135,7 +135,9 @@ def _on_cluster(
         elif job.id:
             gone.append(job)
         elif job.state == LOST or time.time() - job.submitted > SUBMITS_S:
-            yield _never_came(job), []
+            says = "sbatch's answer was lost, and there is no such job in the queue"
+            ended = job.state == LOST and time.time() - job.submitted > SUBMITS_S
+            yield job._replace(state=LOST, ended=ended, says=says), []
     if gone:
         yield from ((job, []) for job in _from_accounting(gone, cluster, folders, environment))
 
@@ -170,7 +172,8 @@ def _of_rows(job: RunJob, rows: Sequence[SlurmJob], folder: Path) -> RunJob:
         return job._replace(state=row.state.name, ended=row.state.ended, says=says)
     counts = Counter[State]()
     for row in rows:
-        counts[row.state] += _tasks(row.task)
+        waiting = indices(row.task) if row.task.startswith("[") else None
+        counts[row.state] += sum(map(len, waiting)) if waiting else 1
     live = [state for state in counts if not state.ended]
     likely = [*live, *(state for state in counts if state.name != "COMPLETED"), *counts]
     first = next((state for state in live if state.name == "RUNNING"), likely[0])
@@ -189,18 +192,6 @@ def _exit_status(status: int) -> str:
 def _never_started(row: SlurmJob) -> bool:
     """Whether a job was cancelled while it waited, as those of a chain that are not needed."""
     return row.state.name == "CANCELLED" and not row.node_list and not row.used_s
-
-
-def _tasks(task: str) -> int:
-    """Return how many tasks of an array a row is for: one, or all that wait."""
-    ranges = indices(task) if task.startswith("[") else None
-    return sum(map(len, ranges)) if ranges else 1
-
-
-def _never_came(job: RunJob) -> RunJob:
-    says = "sbatch's answer was lost, and there is no such job in the queue"
-    ended = job.state == LOST and time.time() - job.submitted > SUBMITS_S
-    return job._replace(state=LOST, ended=ended, says=says)
 
 
 def _of_process(job: RunJob, run_dir: Path) -> RunJob:

@@ -242,20 +242,18 @@ def counts(nodes: Iterable[GpuNode]) -> list[GpuCount]:
         closed = bool(unavailable(gpu_node.node))
         for gpu in gpu_node.gpus:
             groups.setdefault((gpu.type, gpu_node.node.partitions), []).append((gpu, closed))
-    return [_count(kind, partitions, gpus) for (kind, partitions), gpus in groups.items()]
-
-
-def _count(kind: str, partitions: tuple[str, ...], gpus: Sequence[tuple[Gpu, bool]]) -> GpuCount:
-    spare = [gpu for gpu, closed in gpus if not closed]
-    return GpuCount(
-        type=kind,
-        partitions=partitions,
-        total=len(gpus),
-        in_use=sum(gpu.taken for gpu, _ in gpus),
-        shared=sum(not gpu.taken and gpu.shards_used != 0 for gpu, _ in gpus),
-        free=sum(gpu.free for gpu in spare),
-        unavailable=sum(gpu.free for gpu, closed in gpus if closed),
-        shards=sum(gpu.shards for gpu, _ in gpus),
-        shards_free=sum(gpu.shards_free for gpu in spare),
-        shards_on_one=max((gpu.shards_free for gpu in spare), default=0),
-    )
+    return [
+        GpuCount(
+            type=kind,
+            partitions=partitions,
+            total=len(gpus),
+            in_use=sum(gpu.taken for gpu, _ in gpus),
+            shared=sum(not gpu.taken and gpu.shards_used != 0 for gpu, _ in gpus),
+            free=sum(gpu.free for gpu, closed in gpus if not closed),
+            unavailable=sum(gpu.free for gpu, closed in gpus if closed),
+            shards=sum(gpu.shards for gpu, _ in gpus),
+            shards_free=sum(gpu.shards_free for gpu, closed in gpus if not closed),
+            shards_on_one=max((gpu.shards_free for gpu, closed in gpus if not closed), default=0),
+        )
+        for (kind, partitions), gpus in groups.items()
+    ]

@@ -28,7 +28,7 @@ class Availability:
 
     Attributes:
         partition: In which partition.
-        wanted: How many nodes it demand.
+        wanted: How many nodes it demands.
         nodes: The nodes with room for it.
         lacking: What other nodes of the partition lack, and which.
         not_seen: Its options that may hold it back and were not looked at.
@@ -76,20 +76,16 @@ def rooms(
     # a profile may leave its default partition out of scripts, and call it what it likes: `omit`
     names = job.partitions if "partition" in job else [each.name for each in partitions if each.default]
     by_name = {gpu_node.node.name: gpu_node for gpu_node in gpus}
-    return [
-        _room(_demand(job, each, settings), [node for node in nodes if each.name in node.partitions], by_name)
-        for each in partitions
-        if each.name in names
-    ]
-
-
-def _demand(job: Resources, partition: SlurmPartition, settings: Mapping[str, str]) -> NodeDemand:
     parameters = settings.get("SelectTypeParameters", "").upper()
     shared_out = "MEMORY" in parameters or "SelectTypeParameters" not in settings
-    memory = _memory(job, partition, settings) if shared_out else 0
     several = "MULTIPLE_SHARING_GRES_PJ" in parameters
     named = tuple(hosts(job.options.get("nodelist", "")))  # SB140 reports what is not a list
-    return NodeDemand(job=job, partition=partition, memory=memory, several_gpus=several, named=named)
+    available = []
+    for each in (each for each in partitions if each.name in names):
+        memory = _memory(job, each, settings) if shared_out else 0
+        demand = NodeDemand(job=job, partition=each, memory=memory, several_gpus=several, named=named)
+        available.append(_room(demand, [node for node in nodes if each.name in node.partitions], by_name))
+    return available
 
 
 def _memory(job: Resources, partition: SlurmPartition, settings: Mapping[str, str]) -> int | None:
