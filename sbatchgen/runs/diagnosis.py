@@ -92,12 +92,12 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
     task = task or (row.task if row else "")
     folder = state.run.folder / task if task.isdecimal() and not in_turn else state.run.folder
     log, lines = _log(kept, task)
-    how, training = _how(job, row, state.run.folder), read_progress(folder)
+    training = read_progress(folder)
     name, ended = (row.state.name, row.state.ended) if row else (job.state, job.ended)
     failed = ended and _failed(name, job, training)
     causes: Sequence[Failure] = ()
     if failed or (ended and not name):  # Slurm has forgotten it: the log alone may say why
-        log, causes = _causes(state.run, job, how, folder=folder, training=training, log=log, lines=lines)
+        log, causes = _causes(state.run, job, row, folder=folder, training=training, log=log, lines=lines)
         failed = failed or bool(causes)
     if task:
         what = "point" if state.sweep else "task"
@@ -149,14 +149,19 @@ def _says_failed(training: Progress | None, job: RunJob) -> bool:
 def _causes(
     run: Run,
     job: RunJob,
-    how: str,
+    row: SlurmJob | None,
     *,
     folder: Path,
     training: Progress | None,
     log: str,
     lines: Sequence[tuple[int, str]],
 ) -> tuple[str, Sequence[Failure]]:
-    """Return the file whose lines show why a job ended like this ("FAILED 1:0" or ""), and the causes."""
+    """Return the file whose lines show why a job, or a task, has ended, and the causes."""
+    if row:
+        how = f"{row.state.name} {row.exit_code}:{row.signal}"
+    else:
+        status = process.exit_status(run.folder, job.id) if is_local(job) else None
+        how = f"{job.state} {status or 0}:0" if job.state else ""
     if causes := failures(how, lines, run.name):
         return log, causes
     if training and _says_failed(training, job):
@@ -195,14 +200,6 @@ def _rows(job: RunJob, environment: Mapping[str, str]) -> tuple[list[SlurmJob], 
     except SlurmError as error:
         return known, [*error.problems]
     return known, []
-
-
-def _how(job: RunJob, row: SlurmJob | None, folder: Path) -> str:
-    """Return how it ended, for `failures`."""
-    if row:
-        return f"{row.state.name} {row.exit_code}:{row.signal}"
-    status = process.exit_status(folder, job.id) if is_local(job) else None
-    return f"{job.state} {status or 0}:0" if job.state else ""
 
 
 def _log(kept: Record | None, task: str) -> tuple[str, list[tuple[int, str]]]:

@@ -239,7 +239,12 @@ class Index:
         """Set damaged data aside, and enter the runs again whose folders it names."""
         aside = self.file.with_name(f"{self.file.name}.broken")
         files.put(aside, data, mode=files.PRIVATE)
-        for run, jobs in itertools.chain.from_iterable(map(_runs_in, sorted(_folders(data)))):
+        folders = set()
+        for match in _FOLDER.findall(data):  # also in the damaged lines
+            with contextlib.suppress(ValueError, OSError):
+                path = Path(json.loads(match))
+                folders |= {path} if path.is_dir() else set()
+        for run, jobs in itertools.chain.from_iterable(map(_runs_in, sorted(folders))):
             self._add(run, jobs)
         what = f"the index of runs was damaged: it is now {aside}. The runs that it names were entered again"
         self.repaired = f"{what}\n  fix: if a run is missing: sbatchgen status --scan FOLDER"
@@ -277,16 +282,6 @@ class Index:
             what = f"the index of runs {self.file} can't be used: {error.strerror}"
             fix = f"see who may use it, and whether the disk is full: ls -l {word(str(self.file))}"
             raise DocumentError.of(what, fix=fix) from error
-
-
-def _folders(data: bytes) -> set[Path]:
-    """Return the folders that a damaged file names, also in the damaged lines."""
-    folders = set()
-    for match in _FOLDER.findall(data):
-        with contextlib.suppress(ValueError, OSError):
-            path = Path(json.loads(match))
-            folders |= {path} if path.is_dir() else set()
-    return folders
 
 
 def scan(folder: Path, most_deep: int = 6) -> Iterator[tuple[Run, list[RunJob]] | None]:

@@ -60,11 +60,9 @@ class SweepState:
     def best(self) -> list[Point]:
         """The points with a result, the best first: by the best accuracy, or by the loss."""
         trained = [(point.progress, point) for point in self.points if point.progress]
-        results = [(-progress.best, point) for progress, point in trained if progress.best is not None]
-        results = results or [
-            (progress.loss, point) for progress, point in trained if progress.loss is not None
-        ]
-        return [point for _, point in sorted(results, key=lambda pair: pair[0])]
+        by_accuracy = [(-progress.best, point) for progress, point in trained if progress.best is not None]
+        by_loss = [(progress.loss, point) for progress, point in trained if progress.loss is not None]
+        return [point for _, point in sorted(by_accuracy or by_loss, key=lambda pair: pair[0])]
 
 
 def read_sweep(run_dir: Path) -> Sweep | None:

@@ -131,9 +131,8 @@ def _refused_values(plan: Plan, sweep: Sweep, package: Path, flags: Sequence[str
 def _refused(package: Path, problem: Problem, at: str = "") -> Finding:
     its_help = f"see its flags: python3 {quoting.word(str(package))} --help"
     fix = problem.fix.replace("python -m training --help", its_help)
-    return Finding(
-        "error", Problem(f"the trainer refuses its arguments: {problem.what}", at or problem.at, fix)
-    )
+    what = f"the trainer refuses its arguments: {problem.what}"
+    return Finding("error", Problem(what, at or problem.at, fix))
 
 
 def _asked(package: Path, args: Sequence[str], processes: int) -> dict[str, Any] | Problem | None:
@@ -166,9 +165,8 @@ def _findings(plan: Plan, run_dir: Path, start: Start) -> Iterator[Finding]:
         what = f"nothing left to do in {folder}: {start.epoch} of {start.epochs} epochs are done{by}"
         yield error(plan, "run_dir", what, f"train longer: -- --epochs N; or {OTHER_RUN}; or {AFRESH}")
     elif start.state == "changed":
-        listed = "; ".join(
-            f"--{name.replace('_', '-')} was {old}, is {new}" for name, (old, new) in start.changed.items()
-        )
+        flags = [(name.replace("_", "-"), old, new) for name, (old, new) in start.changed.items()]
+        listed = "; ".join(f"--{flag} was {old}, is {new}" for flag, old, new in flags)
         what = f"the checkpoint in {folder} has other settings: {listed}{by}"
         fix = f"use the old settings; or {OTHER_RUN}; or {AFRESH}; or accept it: -- --allow-config-change"
         yield error(plan, "run_dir", what, fix)

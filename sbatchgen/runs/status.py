@@ -199,9 +199,8 @@ def _of_process(job: RunJob, run_dir: Path) -> RunJob:
     kept = record.read_record(run_dir, job.id)
     status = process.exit_status(run_dir, job.id)
     if status is not None:
-        return job._replace(
-            state="FAILED" if status else "COMPLETED", ended=True, says=_exit_status(status) if status else ""
-        )
+        name = "FAILED" if status else "COMPLETED"
+        return job._replace(state=name, ended=True, says=_exit_status(status) if status else "")
     if kept is None:
         gone = not run_dir.exists()
         says = "its run folder is gone" if gone else "its record can't be read"

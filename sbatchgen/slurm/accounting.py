@@ -154,7 +154,10 @@ def _usage(run: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> JobUsa
         memory = Memory.parse(tres["mem"]) // nodes
     except ValueError:
         memory = 0
-    memory_of = {step["id"]: _step_bytes(step) for step in steps}
+    memory_of = {}
+    for step in steps:  # on a node: that of its largest task, as often as tasks may be there
+        tasks = -(-count(step["tasks"]) // max(count(step["nodes"]), 1))
+        memory_of[step["id"]] = count(step["memory"]) * max(tasks, 1)
     batch = sum(size for step, size in memory_of.items() if step.endswith(".batch"))
     beside = max((size for step, size in memory_of.items() if not step.endswith(".batch")), default=0)
     return JobUsage(
@@ -168,9 +171,3 @@ def _usage(run: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> JobUsa
         cpu_s=seconds(run["cpu"].partition(".")[0]) or None,
         memory_bytes=batch + beside or None,
     )
-
-
-def _step_bytes(step: Mapping[str, str]) -> int:
-    """Return the memory of a step on a node: that of its largest task, as often as tasks may be there."""
-    tasks = -(-count(step["tasks"]) // max(count(step["nodes"]), 1))
-    return count(step["memory"]) * max(tasks, 1)

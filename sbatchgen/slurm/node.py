@@ -73,17 +73,14 @@ def nodes(environment: Mapping[str, str]) -> list[SlurmNode]:
 
 def nodes_in(printed: str) -> Iterator[SlurmNode]:
     """Yield the nodes in what scontrol printed, one a line; other lines are skipped."""
-    return (_node(line) for line in printed.split("\n") if _START.match(line))
-
-
-def _node(line: str) -> SlurmNode:
-    known, _, rest = line.partition(" OS=")  # the release of a kernel has blanks
-    known += rest[max(rest.find(" RealMemory="), 0) :] if rest else ""
-    free = _FREE_TEXT.search(known)
-    values = pairs((known[: free.start()] if free else known).split())
-    if free and free[0] == " Reason=":  # on one line, without who gave it and when; other text may follow
-        reason = _FREE_TEXT.split(known[free.end() :], maxsplit=1)[0]
-        values["Reason"] = " ".join(_WHO_AND_WHEN.sub("", reason, count=1).split())
-    if not count(values["CPUEfctv"]):  # since 22.05
-        values["CPUEfctv"] = values["CPUTot"]
-    return record_of(SlurmNode, values)
+    for line in filter(_START.match, printed.split("\n")):
+        known, _, rest = line.partition(" OS=")  # the release of a kernel has blanks
+        known += rest[max(rest.find(" RealMemory="), 0) :] if rest else ""
+        free = _FREE_TEXT.search(known)
+        values = pairs((known[: free.start()] if free else known).split())
+        if free and free[0] == " Reason=":  # on one line, without who gave it and when; other text may follow
+            reason = _FREE_TEXT.split(known[free.end() :], maxsplit=1)[0]
+            values["Reason"] = " ".join(_WHO_AND_WHEN.sub("", reason, count=1).split())
+        if not count(values["CPUEfctv"]):  # since 22.05
+            values["CPUEfctv"] = values["CPUTot"]
+        yield record_of(SlurmNode, values)

@@ -82,11 +82,8 @@ def partitions(environment: Mapping[str, str]) -> list[SlurmPartition]:
 
 def partitions_in(printed: str) -> Iterator[SlurmPartition]:
     """Yield the partitions in what scontrol printed, one a line."""
-    return (_partition(line) for line in printed.split("\n") if line.startswith("PartitionName="))
-
-
-def _partition(line: str) -> SlurmPartition:
-    values = pairs(_BETWEEN.split(line.strip()))
-    values |= pairs(values["JobDefaults"].split(","))
-    values["Exclusive"] += f" {values['OverSubscribe']}"
-    return record_of(SlurmPartition, values)
+    for line in (line for line in printed.split("\n") if line.startswith("PartitionName=")):
+        values = pairs(_BETWEEN.split(line.strip()))
+        values |= pairs(values["JobDefaults"].split(","))
+        values["Exclusive"] += f" {values['OverSubscribe']}"
+        yield record_of(SlurmPartition, values)

@@ -56,11 +56,6 @@ class NodeDemand:
     several_gpus: bool  # whether shards of a job may be on several GPUs
     named: tuple[str, ...]  # of --nodelist
 
-    @property
-    def alone(self) -> bool:
-        """Whether it gets whole nodes."""
-        return self.partition.exclusive or self.job.options.get("exclusive") in ("", "exclusive")
-
 
 def rooms(
     job: Resources,
@@ -113,12 +108,15 @@ def _room(demand: NodeDemand, nodes: Sequence[SlurmNode], gpus: Mapping[str, Gpu
         (lacking.setdefault(lack, []) if lack else free).append(node.name)
     if not set(named) <= set(free):  # it needs each of them
         free = [name for name in free if name in named]
+    features = job.options.get("constraint", "")
+    not_seen = [option for option in ("licenses", "switches", "tmp", "begin", "dependency") if option in job]
+    not_seen += ["constraint"] if features and not _FEATURES.fullmatch(features) else []
     return Availability(
         partition=demand.partition.name,
         wanted=wanted,
         nodes=tuple(free),
         lacking={what: tuple(names) for what, names in lacking.items()},
-        not_seen=tuple(_not_seen(job)),
+        not_seen=tuple(f"--{option}" for option in not_seen),
     )
 
 
@@ -132,10 +130,18 @@ def _lacks(demand: NodeDemand, node: SlurmNode, gpus: Sequence[Gpu]) -> Iterator
         yield closed
     if not _has_features(job.options.get("constraint", ""), node):
         yield f"not --constraint={job.options['constraint']}"
-    if demand.alone and node.cpus_used:
+    whole_nodes = demand.partition.exclusive or job.options.get("exclusive") in ("", "exclusive")
+    if whole_nodes and node.cpus_used:
         yield "used by other jobs"
     yield from _lacks_gres(demand, node, gpus)
-    yield from _lacks_cpus(demand, node)
+    threads = node.threads_per_core or 1  # CPUs are given in whole cores
+    cpus = -(-job.cpus_on_node // job.tasks_per_node // threads) * threads * job.tasks_per_node
+    if node.cpus_usable - node.cpus_used < cpus:
+        yield f"fewer than {counted(cpus, 'free CPU')}"
+    memory = node.memory - node.memory_reserved
+    wanted = memory if demand.memory is None else demand.memory
+    if memory - node.memory_used < wanted:
+        yield f"less than {Memory(wanted)} of free memory"
 
 
 def _lacks_gres(demand: NodeDemand, node: SlurmNode, gpus: Sequence[Gpu]) -> Iterator[str]:
@@ -151,18 +157,6 @@ def _lacks_gres(demand: NodeDemand, node: SlurmNode, gpus: Sequence[Gpu]) -> Ite
                 yield f"fewer than {counted(count, 'free shard')}{where}"
         elif name != "gpu" and _spare(node, name, kind) < count:
             yield f"fewer than {count} free {name}"
-
-
-def _lacks_cpus(demand: NodeDemand, node: SlurmNode) -> Iterator[str]:
-    """Yield CPUs, which are given in whole cores, and memory that a node lacks."""
-    tasks, threads = demand.job.tasks_per_node, node.threads_per_core or 1
-    cpus = -(-demand.job.cpus_on_node // tasks // threads) * threads * tasks
-    if node.cpus_usable - node.cpus_used < cpus:
-        yield f"fewer than {counted(cpus, 'free CPU')}"
-    memory = node.memory - node.memory_reserved
-    wanted = memory if demand.memory is None else demand.memory
-    if memory - node.memory_used < wanted:
-        yield f"less than {Memory(wanted)} of free memory"
 
 
 def _spare(node: SlurmNode, name: str, kind: str) -> int:
@@ -183,13 +177,3 @@ def _has_features(text: str, node: SlurmNode) -> bool:
     if "|" in text:
         return any(name in node.features for name in text.split("|"))
     return all(name in node.features for name in re.split("[&,]", text))
-
-
-def _not_seen(job: Resources) -> Iterator[str]:
-    """Yield the options that may hold a job back and are not checked."""
-    for option in ("licenses", "switches", "tmp", "begin", "dependency"):
-        if option in job:
-            yield f"--{option}"
-    text = job.options.get("constraint", "")
-    if text and not _FEATURES.fullmatch(text):
-        yield "--constraint"
