@@ -154,11 +154,8 @@ class Index:
     def runs(self, *, since: float = 0.0) -> list[Run]:
         """Return the runs, the oldest first; only those with a job that is live, or was seen since a time."""
         self._load()
-        recent = {
-            job.run
-            for job in self._jobs.values()
-            if not job.ended or job.seen > since or job.submitted > since
-        }
+        jobs = self._jobs.values()
+        recent = {job.run for job in jobs if not job.ended or max(job.seen, job.submitted) > since}
         chosen = [run for run in self._runs.values() if not since or run.name in recent]
         return sorted(chosen, key=lambda run: run.created)
 
@@ -175,9 +172,8 @@ class Index:
         id_ = text.partition("_")[0]
         names = dict.fromkeys(job.run for job in self._jobs.values() if job.id == id_ and id_.isdecimal())
         path = Path(os.path.normpath(folder / text))
-        return [self._runs[name] for name in names] or [
-            run for run in self._runs.values() if run.folder == path
-        ]
+        by_job = [self._runs[name] for name in names]
+        return by_job or [run for run in self._runs.values() if run.folder == path]
 
     def _add(self, run: Run, jobs: list[RunJob]) -> Run:
         known = None if run.shared else self._of_folder(run.folder)
@@ -188,9 +184,8 @@ class Index:
             known = run._replace(name=self._free(run.name))
         elif known.folder != run.folder and not known.folder.exists():  # it was moved
             known = known._replace(folder=run.folder)  # where it was, how its jobs ended could not be seen
-            self._jobs |= {
-                job.key: job._replace(ended=False) for job in self._of(known.name) if not job.state
-            }
+            forgotten = [job for job in self._of(known.name) if not job.state]
+            self._jobs |= {job.key: job._replace(ended=False) for job in forgotten}
         self._runs[known.name] = known
         self._jobs = {job.key: job._replace(run=known.name) for job in jobs} | self._jobs
         return known

@@ -186,6 +186,7 @@ def _target(link: Path, snapshot: Snapshot) -> str:
     """Return where a link leads: to the copy of what is copied, otherwise to the same file as now."""
     target = os.path.normpath(link.parent / link.readlink())
     name = os.path.relpath(target, snapshot.root)
-    if name == "." or any(f"{source}/".startswith(f"{name}/") for source in snapshot.sources):
+    is_copied = name == "." or name in snapshot.sources
+    if is_copied or any(source.startswith(f"{name}/") for source in snapshot.sources):
         return os.path.relpath(target, link.parent)
     return target

@@ -157,9 +157,8 @@ def of_node(node: SlurmNode, of_jobs: ShardsOfJobs) -> GpuNode:
                 shards_used[index] = count
         if not gres.per_gpu:  # its numbers lack GPUs of which only some of the shards were given back
             shards_used |= {index: None for index in gres.indexes if index < len(types)}
-            shards_used |= {
-                index: of_jobs[place] for index in having if (place := (node.name, index)) in of_jobs
-            }
+            places = {index: (node.name, index) for index in having}
+            shards_used |= {index: of_jobs[place] for index, place in places.items() if place in of_jobs}
     gpus = (
         Gpu(index, kind, index in taken, shards[index], shards_used.get(index, 0))
         for index, kind in enumerate(types)

@@ -151,23 +151,18 @@ def _lacks_gres(demand: NodeDemand, node: SlurmNode, gpus: Sequence[Gpu]) -> Ite
             yield f"fewer than {counted(count, 'free GPU')}" + f" of type {kind}" * bool(kind)
     for name, kind, count in job.gres:
         if name == "shard" and count:
-            spare = [gpu.shards_free for gpu in gpus if kind in ("", gpu.type)]
-            if (sum(spare) if demand.several_gpus else max(spare, default=0)) < count:
+            shards = [gpu.shards_free for gpu in gpus if kind in ("", gpu.type)]
+            if (sum(shards) if demand.several_gpus else max(shards, default=0)) < count:
                 where = "" if demand.several_gpus else " on one GPU"
                 yield f"fewer than {counted(count, 'free shard')}{where}"
-        elif name != "gpu" and _spare(node, name, kind) < count:
-            yield f"fewer than {count} free {name}"
-
-
-def _spare(node: SlurmNode, name: str, kind: str) -> int:
-    """Return how much of another generic resource is free; any amount where Slurm does not count it."""
-    here, used = (
-        [gres for gres in several if gres.name == name and kind in ("", gres.type)]
-        for several in (node.gres, node.gres_used)
-    )
-    if any(not gres.consumed for gres in here):
-        return 1 << 62
-    return sum(gres.count for gres in here) - sum(gres.count for gres in used)
+        elif name != "gpu":
+            here, used = (
+                [gres for gres in several if gres.name == name and kind in ("", gres.type)]
+                for several in (node.gres, node.gres_used)
+            )
+            spare = sum(gres.count for gres in here) - sum(gres.count for gres in used)
+            if spare < count and all(gres.consumed for gres in here):  # Slurm does not count what is not
+                yield f"fewer than {count} free {name}"
 
 
 def _has_features(text: str, node: SlurmNode) -> bool:
