@@ -18,7 +18,6 @@ from sbatchgen.runs.overview import duration
 from sbatchgen.runs.points import DONE
 from sbatchgen.runs.status import RunState, words
 from sbatchgen.runs.usage import RunUsage
-from sbatchgen.slurm.accounting import JobUsage
 from sbatchgen.table import table
 from sbatchgen.units import Duration, Memory
 
@@ -112,9 +111,9 @@ def _put_together(state: RunState, known: RunUsage) -> Report:
         done = ended in (DONE, "COMPLETED")
     memory = [*_all(trained, "memory_bytes"), *(start.memory_bytes for start in starts if start.memory_bytes)]
     fullest = max(trained, key=lambda facts: facts.get("gpu_reserved_bytes", 0.0), default={})
-    utilization = [
-        (facts["gpu_utilization"], facts["seconds"]) for facts in trained if "gpu_utilization" in facts
-    ]
+    busy = [(facts["gpu_utilization"], facts["seconds"]) for facts in trained if "gpu_utilization" in facts]
+    of_slurm = _mean([(start.cpu_s, start.used_s) for start in starts if start.cpu_s])
+    of_trainer = _mean([(facts["cpu_s"], facts["seconds"]) for facts in trained if "cpu_s" in facts])
     return Report(
         name=state.run.name,
         state=DONE if done else words(state.last) if state.last else "no job",
@@ -122,17 +121,14 @@ def _put_together(state: RunState, known: RunUsage) -> Report:
         source=known.source,
         jobs=len(state.jobs),
         starts=len(starts) if all(used) else None,
-        nodes=newest.nodes,
-        gpus=newest.gpus,
-        cpus=newest.cpus,
-        memory_mib=newest.memory_mib,
-        limit_s=newest.limit_s,
+        **{name: getattr(newest, name) for name in ("nodes", "gpus", "cpus", "memory_mib", "limit_s")},
         used_s=sum(used) if all(used) else None,
         gpu_hours=_hours([(start.gpus, start.used_s) for start in starts]),
         cpu_hours=_hours([(start.cpus, start.used_s) for start in starts]),
-        cpus_used=_cpus_used(starts, trained),
+        # Both sources miss processes, so the greater is nearer
+        cpus_used=max((mean for mean in (of_slurm, of_trainer) if mean is not None), default=None),
         memory_bytes=_whole(max(memory, default=None)),
-        gpu_utilization=_mean([(busy * time, time) for busy, time in utilization]),
+        gpu_utilization=_mean([(share * time, time) for share, time in busy]),
         gpu_allocated_bytes=_whole(fullest.get("gpu_allocated_bytes")),
         gpu_reserved_bytes=_whole(fullest.get("gpu_reserved_bytes")),
         gpu_bytes=_whole(fullest.get("gpu_bytes")),
@@ -153,13 +149,6 @@ def _hours(starts: Sequence[tuple[int | None, int]]) -> float | None:
     if any(count is None or not seconds for count, seconds in starts):
         return None
     return sum((count or 0) * seconds for count, seconds in starts) / 3600
-
-
-def _cpus_used(starts: Sequence[JobUsage], trained: Sequence[Mapping[str, float]]) -> float | None:
-    """Return CPUs that were in use on average; both sources miss processes, so the greater is nearer."""
-    of_slurm = _mean([(start.cpu_s, start.used_s) for start in starts if start.cpu_s])
-    of_trainer = _mean([(facts["cpu_s"], facts["seconds"]) for facts in trained if "cpu_s" in facts])
-    return max((mean for mean in (of_slurm, of_trainer) if mean is not None), default=None)
 
 
 def _mean(pairs: Sequence[tuple[float, float]]) -> float | None:

@@ -69,7 +69,11 @@ def _add(history: History, event: Mapping[str, Any]) -> None:
     if step is None:
         return
     if kind == "start":
-        _go_back(history, step)
+        for points in history.curves.values():  # the start repeats the steps after the one it resumes from
+            while points and points[-1][0] > step:
+                points.pop()
+        history.restarts = [earlier for earlier in history.restarts if earlier <= step] + [step] * bool(step)
+        history.end = ""
     elif kind in CURVES:
         for name in CURVES[kind]:
             if (value := number(event.get(name))) is not None:
@@ -79,15 +83,3 @@ def _add(history: History, event: Mapping[str, Any]) -> None:
     else:
         return
     history.last = step if kind == "start" else max(history.last, step)
-
-
-def _go_back(history: History, step: int) -> None:
-    """Forget the steps after `step`, from which a start resumes: they will be repeated."""
-    for points in history.curves.values():
-        while points and points[-1][0] > step:
-            points.pop()
-    while history.restarts and history.restarts[-1] > step:
-        history.restarts.pop()
-    if step:
-        history.restarts.append(step)
-    history.end = ""

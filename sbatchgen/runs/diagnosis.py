@@ -66,19 +66,6 @@ class Diagnosis:
     problems: Sequence[Problem] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class _End:
-    """The end of a job, or of a task: how it ended ("FAILED 1:0" or ""), and its newest log, if any."""
-
-    run: Run
-    job: RunJob
-    how: str
-    folder: Path
-    training: Progress | None
-    log: str
-    lines: Sequence[tuple[int, str]]
-
-
 def is_failed(state: RunState) -> bool:
     """Whether its newest job, a point of its sweep, or its training is known to have failed."""
     if state.sweep:
@@ -105,13 +92,12 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
     task = task or (row.task if row else "")
     folder = state.run.folder / task if task.isdecimal() and not in_turn else state.run.folder
     log, lines = _log(kept, task)
-    how, training = _how(job, row, state.run.folder), read_progress(folder)
-    end = _End(run=state.run, job=job, how=how, folder=folder, training=training, log=log, lines=lines)
+    training = read_progress(folder)
     name, ended = (row.state.name, row.state.ended) if row else (job.state, job.ended)
     failed = ended and _failed(name, job, training)
     causes: Sequence[Failure] = ()
     if failed or (ended and not name):  # Slurm has forgotten it: the log alone may say why
-        log, causes = _causes(end)
+        log, causes = _causes(state.run, job, row, folder=folder, training=training, log=log, lines=lines)
         failed = failed or bool(causes)
     if task:
         what = "point" if state.sweep else "task"
@@ -160,22 +146,32 @@ def _says_failed(training: Progress | None, job: RunJob) -> bool:
     return bool(training and training.state == "failed" and (training.time or 0) >= job.submitted)
 
 
-def _causes(end: _End) -> tuple[str, Sequence[Failure]]:
-    """Return the file whose lines show the causes, and the causes."""
-    if causes := failures(end.how, end.lines, end.run.name):
-        return end.log, causes
-    if end.training and _says_failed(end.training, end.job):
-        return str(end.folder / STATUS), _in_words(end.training.reason, end.run.name)
-    script = parsed(end.run.folder, end.job.id) if end.log and not end.lines else None
-    if script and _EXIT_STATUS.fullmatch(end.how) and (causes := _in_setup(script)):
+def _causes(
+    run: Run,
+    job: RunJob,
+    row: SlurmJob | None,
+    *,
+    folder: Path,
+    training: Progress | None,
+    log: str,
+    lines: Sequence[tuple[int, str]],
+) -> tuple[str, Sequence[Failure]]:
+    """Return the file whose lines show why a job, or a task, has ended, and the causes."""
+    if row:
+        how = f"{row.state.name} {row.exit_code}:{row.signal}"
+    else:
+        status = process.exit_status(run.folder, job.id) if is_local(job) else None
+        how = f"{job.state} {status or 0}:0" if job.state else ""
+    if causes := failures(how, lines, run.name):
+        return log, causes
+    if training and _says_failed(training, job):
+        why = training.reason
+        own = Failure(cause="own-words", rank="own", means=why, fix="", says=why)
+        return str(folder / STATUS), failures("", [(0, why)], run.name) or ([own] if why else [])
+    script = parsed(run.folder, job.id) if log and not lines else None
+    if script and _EXIT_STATUS.fullmatch(how) and (causes := _in_setup(script)):
         return script.file, causes
-    return end.log, ()
-
-
-def _in_words(why: str, run: str) -> list[Failure]:
-    """Return the cause in what the trainer has left as its reason."""
-    own = Failure(cause="own-words", rank="own", means=why, fix="", says=why)
-    return failures("", [(0, why)], run) or ([own] if why else [])
+    return log, ()
 
 
 def _in_setup(script: JobScript) -> list[Failure]:
@@ -204,14 +200,6 @@ def _rows(job: RunJob, environment: Mapping[str, str]) -> tuple[list[SlurmJob], 
     except SlurmError as error:
         return known, [*error.problems]
     return known, []
-
-
-def _how(job: RunJob, row: SlurmJob | None, folder: Path) -> str:
-    """Return how it ended, for `failures`."""
-    if row:
-        return f"{row.state.name} {row.exit_code}:{row.signal}"
-    status = process.exit_status(folder, job.id) if is_local(job) else None
-    return f"{job.state} {status or 0}:0" if job.state else ""
 
 
 def _log(kept: Record | None, task: str) -> tuple[str, list[tuple[int, str]]]:
@@ -247,7 +235,10 @@ def as_text(diagnosis: Diagnosis) -> str:
     if not diagnosis.failed:
         lines += [f"  fix: {diagnosis.fix}"] if diagnosis.fix else []
         return "".join(f"{one_line(line)}\n" for line in lines)
-    shown = _shown(diagnosis.causes)
+    shown = [cause for cause in diagnosis.causes if cause.rank != "effect"]
+    if all(cause.rank == "limit" for cause in shown):  # no more is known: what follows from others too
+        shown += [cause for cause in diagnosis.causes if cause.rank == "effect"][:1]
+    shown = shown[:MOST]
     for number, cause in enumerate(shown):
         lines.append(f"{'or' if number else 'most likely'}: {cause.means}")
         lines += [f"  at:  {_place(log, cause.line)}: {cause.says[:SHOWN]}"] if cause.says else []
@@ -257,14 +248,6 @@ def as_text(diagnosis: Diagnosis) -> str:
         lines += [f"  {_place(log, number)}: {text[:SHOWN]}" for number, text in diagnosis.lines]
         lines.append(f"  fix: sbatchgen {'logs' if log else 'status'} {run} shows more")
     return "".join(f"{one_line(line)}\n" for line in lines)
-
-
-def _shown(causes: Sequence[Failure]) -> list[Failure]:
-    """Return the causes to show: what follows from others only where no more than a limit is known."""
-    shown = [cause for cause in causes if cause.rank != "effect"]
-    if all(cause.rank == "limit" for cause in shown):
-        shown += [cause for cause in causes if cause.rank == "effect"][:1]
-    return shown[:MOST]
 
 
 def _place(path: str, line: int) -> str:

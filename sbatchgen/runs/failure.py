@@ -86,9 +86,8 @@ def causes() -> tuple[FailureText, ...]:
 def _texts() -> tuple[re.Pattern[str], tuple[tuple[re.Pattern[str], FailureText], ...]]:
     """Return one pattern for all texts of logs, which most lines do not match, and each pattern."""
     each = [(text, known) for known in causes() for text in known.log]
-    return re.compile("|".join(f"(?:{text})" for text, _ in each)), tuple(
-        (re.compile(text), known) for text, known in each
-    )
+    any_text = re.compile("|".join(f"(?:{text})" for text, _ in each))
+    return any_text, tuple((re.compile(text), known) for text, known in each)
 
 
 def failures(ended: str, log: Iterable[tuple[int, str]], run: str) -> list[Failure]:

@@ -68,11 +68,8 @@ def make(run_dir: Path) -> None:
     with contextlib.suppress(OSError):  # it would overrule the umask
         os.removexattr(run_dir, "system.posix_acl_default")
     for path, status in ((run_dir, run_dir.lstat()), *_entries(run_dir)):
-        if (
-            status.st_mode & OTHERS_WRITE
-            and not stat.S_ISLNK(status.st_mode)
-            and status.st_uid == os.geteuid()
-        ):
+        is_mine = status.st_uid == os.geteuid() and not stat.S_ISLNK(status.st_mode)
+        if is_mine and status.st_mode & OTHERS_WRITE:
             path.chmod(stat.S_IMODE(status.st_mode) & ~OTHERS_WRITE)
 
 

@@ -142,7 +142,11 @@ class Index:
 
     def seen(self, jobs: Iterable[RunJob]) -> None:
         """Enter states that were just seen."""
-        news = [job for job in jobs if self._is_news(job)]
+        news = []
+        for job in jobs:
+            old = self._jobs.get(job.key)
+            if old and (old._replace(seen=job.seen) != job or old.seen + SEEN_S < job.seen):
+                news.append(job)
         if news:
             with self._changing(BUSY_S):
                 self._jobs |= {job.key: job for job in news if job.key in self._jobs}
@@ -150,11 +154,8 @@ class Index:
     def runs(self, *, since: float = 0.0) -> list[Run]:
         """Return the runs, the oldest first; only those with a job that is live, or was seen since a time."""
         self._load()
-        recent = {
-            job.run
-            for job in self._jobs.values()
-            if not job.ended or job.seen > since or job.submitted > since
-        }
+        jobs = self._jobs.values()
+        recent = {job.run for job in jobs if not job.ended or max(job.seen, job.submitted) > since}
         chosen = [run for run in self._runs.values() if not since or run.name in recent]
         return sorted(chosen, key=lambda run: run.created)
 
@@ -171,9 +172,8 @@ class Index:
         id_ = text.partition("_")[0]
         names = dict.fromkeys(job.run for job in self._jobs.values() if job.id == id_ and id_.isdecimal())
         path = Path(os.path.normpath(folder / text))
-        return [self._runs[name] for name in names] or [
-            run for run in self._runs.values() if run.folder == path
-        ]
+        by_job = [self._runs[name] for name in names]
+        return by_job or [run for run in self._runs.values() if run.folder == path]
 
     def _add(self, run: Run, jobs: list[RunJob]) -> Run:
         known = None if run.shared else self._of_folder(run.folder)
@@ -184,9 +184,8 @@ class Index:
             known = run._replace(name=self._free(run.name))
         elif known.folder != run.folder and not known.folder.exists():  # it was moved
             known = known._replace(folder=run.folder)  # where it was, how its jobs ended could not be seen
-            self._jobs |= {
-                job.key: job._replace(ended=False) for job in self._of(known.name) if not job.state
-            }
+            forgotten = [job for job in self._of(known.name) if not job.state]
+            self._jobs |= {job.key: job._replace(ended=False) for job in forgotten}
         self._runs[known.name] = known
         self._jobs = {job.key: job._replace(run=known.name) for job in jobs} | self._jobs
         return known
@@ -195,10 +194,6 @@ class Index:
         with self._changing():
             if job := self._jobs.get(key):
                 self._jobs[key] = job._replace(**facts)
-
-    def _is_news(self, job: RunJob) -> bool:
-        old = self._jobs.get(job.key)
-        return old is not None and (old._replace(seen=job.seen) != job or old.seen + SEEN_S < job.seen)
 
     def _of(self, run: str | None) -> list[RunJob]:
         return [job for job in self._jobs.values() if run is None or job.run == run]
@@ -239,7 +234,12 @@ class Index:
         """Set damaged data aside, and enter the runs again whose folders it names."""
         aside = self.file.with_name(f"{self.file.name}.broken")
         files.put(aside, data, mode=files.PRIVATE)
-        for run, jobs in itertools.chain.from_iterable(map(_runs_in, sorted(_folders(data)))):
+        folders = set()
+        for match in _FOLDER.findall(data):  # also in the damaged lines
+            with contextlib.suppress(ValueError, OSError):
+                path = Path(json.loads(match))
+                folders |= {path} if path.is_dir() else set()
+        for run, jobs in itertools.chain.from_iterable(map(_runs_in, sorted(folders))):
             self._add(run, jobs)
         what = f"the index of runs was damaged: it is now {aside}. The runs that it names were entered again"
         self.repaired = f"{what}\n  fix: if a run is missing: sbatchgen status --scan FOLDER"
@@ -258,7 +258,8 @@ class Index:
                 yield
                 facts = 2 * [["run", *run] for run in self._runs.values()]  # one damaged line loses nothing
                 facts += [["job", *job] for job in self._jobs.values()]
-                data = "".join(map(_line, facts)).encode()
+                texts = [json.dumps(fact, default=os.fspath) for fact in facts]
+                data = "".join(f"{zlib.crc32(text.encode()):08x} {text}\n" for text in texts).encode()
                 files.put(self.file, data, mode=files.PRIVATE)
                 self._data = data
             finally:
@@ -276,22 +277,6 @@ class Index:
             what = f"the index of runs {self.file} can't be used: {error.strerror}"
             fix = f"see who may use it, and whether the disk is full: ls -l {word(str(self.file))}"
             raise DocumentError.of(what, fix=fix) from error
-
-
-def _line(facts: list[Any]) -> str:
-    """Return a line with these facts and their checksum."""
-    text = json.dumps(facts, default=os.fspath)
-    return f"{zlib.crc32(text.encode()):08x} {text}\n"
-
-
-def _folders(data: bytes) -> set[Path]:
-    """Return the folders that a damaged file names, also in the damaged lines."""
-    folders = set()
-    for match in _FOLDER.findall(data):
-        with contextlib.suppress(ValueError, OSError):
-            path = Path(json.loads(match))
-            folders |= {path} if path.is_dir() else set()
-    return folders
 
 
 def scan(folder: Path, most_deep: int = 6) -> Iterator[tuple[Run, list[RunJob]] | None]:
@@ -320,9 +305,5 @@ def _runs_in(folder: Path) -> Iterator[tuple[Run, list[RunJob]]]:
         by_name.setdefault(record.run or records.run_name(record.name), []).append(record)
     for name, several in by_name.items():
         run = Run(name=name, folder=folder, shared=several[0].shared, created=several[0].submitted)
-        yield run, [_as_job(record) for record in several]
-
-
-def _as_job(record: Record) -> RunJob:
-    when = record.submitted
-    return RunJob(record.key, record.run, record.job, record.cluster, submitted=when, seen=when)
+        facts = ((job.key, job.run, job.job, job.cluster, job.submitted) for job in several)
+        yield run, [RunJob(*each, seen=each[-1]) for each in facts]

@@ -25,13 +25,11 @@ MOST_POINTS = 20  # of a sweep, on the page of its run
 
 def overview(states: Sequence[RunState]) -> str:
     """Return a line for each run, the newest last."""
-    return table([HEADINGS, *map(_row, states)])
-
-
-def _row(state: RunState) -> tuple[str, ...]:
-    job = state.last
-    of_job = (job.id, _state(job, state.now)) if job else ("", "")
-    return tuple(map(one_line, (state.run.name, *of_job, state.progress.says if state.progress else "")))
+    rows = [HEADINGS]
+    for state in states:
+        of_job = (state.last.id, _state(state.last, state.now)) if state.last else ("", "")
+        rows.append((state.run.name, *of_job, state.progress.says if state.progress else ""))
+    return table(tuple(map(one_line, row)) for row in rows)
 
 
 def _state(job: RunJob, now: Sequence[SlurmJob]) -> str:
@@ -63,11 +61,8 @@ def page(state: RunState, records: Sequence[Record], logs: Sequence[str]) -> str
         facts.append((f"job {job.id or '?'}", f"{says}; submitted {_local(job.submitted):%Y-%m-%d %H:%M}"))
     if progress:
         facts.append(("training", progress.says or progress.state))
-        facts += [
-            (name, fact)
-            for name, fact in (("", progress.reason), ("checkpoint", progress.checkpoint))
-            if fact
-        ]
+        facts += [("", progress.reason)] if progress.reason else []
+        facts += [("checkpoint", progress.checkpoint)] if progress.checkpoint else []
     facts += [("log", logs[-1])] if logs else []
     if records and (code := records[-1].code):
         commit = f" at {code.at}" if code.commit else ""
@@ -106,18 +101,18 @@ def _some(numbers: Sequence[int]) -> str:
 def as_json(states: Sequence[RunState], problems: Sequence[str]) -> str:
     """Return the same for programs; an incompatible change raises SCHEMA."""
     fields = {"schema": SCHEMA, "time": time.time(), "problems": list(problems)}
-    return json.dumps(fields | {"runs": list(map(_object, states))}, indent=2) + "\n"
-
-
-def _object(state: RunState) -> dict[str, Any]:
-    return {
-        "name": state.run.name,
-        "folder": str(state.run.folder),
-        "jobs": [{name: getattr(job, name) for name in RunJob._fields[2:]} for job in state.jobs],
-        "queue": list(map(_queued, state.now)),
-        "training": asdict(state.progress) if state.progress else None,
-        "points": [_point(state.sweep, point) for point in state.sweep.points] if state.sweep else None,
-    }
+    runs = [
+        {
+            "name": state.run.name,
+            "folder": str(state.run.folder),
+            "jobs": [{name: getattr(job, name) for name in RunJob._fields[2:]} for job in state.jobs],
+            "queue": list(map(_queued, state.now)),
+            "training": asdict(state.progress) if state.progress else None,
+            "points": [_point(state.sweep, point) for point in state.sweep.points] if state.sweep else None,
+        }
+        for state in states
+    ]
+    return json.dumps(fields | {"runs": runs}, indent=2) + "\n"
 
 
 def _point(sweep: SweepState, point: Point) -> dict[str, Any]:

@@ -7,8 +7,8 @@ The same runs give the same bytes, whatever the user's settings of matplotlib ar
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Sequence
-from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ MOST_LETTERS = 60  # of a name or a setting
 ENDS = {"stopped": "8", "failed": "X"}
 TRAINING: dict[str, Any] = {"linewidth": 1.3, "markersize": 2}
 VALIDATION: dict[str, Any] = {"linewidth": 1, "linestyle": (0, (4, 2)), "markersize": 4.5}
+END: dict[str, Any] = {"markersize": 8, "markeredgecolor": "white", "zorder": 5, "linestyle": ""}
 RESTART: dict[str, Any] = {"linewidth": 0.9, "linestyle": ":"}
 STYLE: dict[Any, Any] = {
     "figure.dpi": 150,
@@ -89,7 +90,7 @@ def _drawn(histories: Sequence[History], suffix: str) -> bytes:
         mpl.rcdefaults()
         mpl.rcParams.update(STYLE)
         figure = Figure(figsize=(7.5, 7.5 + 0.2 * len(histories)), layout="constrained")
-        runs = [*zip(histories, cycle(COLORS), cycle(SHAPES), strict=False)]
+        runs = [*zip(histories, itertools.cycle(COLORS), itertools.cycle(SHAPES), strict=False)]
         _panels(figure, runs)
         _legend(figure, runs)
         data = io.BytesIO()
@@ -103,10 +104,8 @@ def _panels(figure: Figure, runs: Sequence[tuple[History, str, str]]) -> None:
     panels: Sequence[Axes] = figure.subplots(len(PANELS), 1, sharex=True)
     for (name, label), axes in zip(PANELS, panels, strict=True):
         for history, color, shape in runs:
-            for kind, style in (
-                ("train", {"marker": ".", **TRAINING}),
-                ("epoch", {"marker": shape, **VALIDATION}),
-            ):
+            styles = {"train": {"marker": ".", **TRAINING}, "epoch": {"marker": shape, **VALIDATION}}
+            for kind, style in styles.items():
                 if points := history.curves.get(f"{kind} {name}"):
                     steps, values = zip(*points, strict=True)
                     shown = [100 * value for value in values] if name == "accuracy" else values
@@ -114,31 +113,20 @@ def _panels(figure: Figure, runs: Sequence[tuple[History, str, str]]) -> None:
         axes.set_ylabel(label)
         axes.margins(x=0.02)
     figure.align_ylabels(list(panels))
-    losses = [
-        value
-        for history, *_ in runs
-        for kind in CURVES
-        for _, value in history.curves.get(f"{kind} loss", ())
-    ]
+    names = [f"{kind} loss" for kind in CURVES]
+    losses = [value for run, *_ in runs for name in names for _, value in run.curves.get(name, ())]
     if losses and 0 < LOG_FROM * min(losses) < max(losses):
         panels[0].set_yscale("log")
     panels[1].set_ylim(top=min(panels[1].get_ylim()[1], 100.5))
     panels[2].set_ylim(bottom=0)
     panels[-1].set_xlabel("Step")
     panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 2.5, 5, 10]))
-    for axes in panels:
-        for history, color, _ in runs:
-            _marks(axes, history, color)
-
-
-def _marks(axes: Axes, history: History, color: str) -> None:
-    """Draw restarts as dotted vertical lines, and an early end as a mark at the bottom."""
-    for step in history.restarts[-MOST_RESTARTS:]:
-        axes.axvline(step, color=color, alpha=0.8, zorder=1, **RESTART)
-    if marker := ENDS.get(history.end):
-        look: dict[str, Any] = {"markersize": 8, "markeredgecolor": "white", "zorder": 5, "linestyle": ""}
-        place = axes.get_xaxis_transform()
-        axes.plot([history.last], [0.04], marker=marker, color=color, transform=place, **look)
+    for axes, (history, color, _) in itertools.product(panels, runs):
+        for step in history.restarts[-MOST_RESTARTS:]:
+            axes.axvline(step, color=color, alpha=0.8, zorder=1, **RESTART)
+        if marker := ENDS.get(history.end):  # an early end is a mark at the bottom
+            place = axes.get_xaxis_transform()
+            axes.plot([history.last], [0.04], marker=marker, color=color, transform=place, **END)
 
 
 def _legend(figure: Figure, runs: Sequence[tuple[History, str, str]]) -> None:
@@ -146,36 +134,25 @@ def _legend(figure: Figure, runs: Sequence[tuple[History, str, str]]) -> None:
     from matplotlib.lines import Line2D
 
     histories = [history for history, *_ in runs]
-    kinds: list[tuple[str, dict[str, Any]]] = [
-        ("training", TRAINING),
-        ("validation", {"marker": "o", **VALIDATION}),
-    ]
-    kinds += [("restart", RESTART)] if any(history.restarts for history in histories) else []
-    ends = {history.end for history in histories}
-    kinds += [
-        (end, {"marker": marker, "markersize": 7, "linestyle": ""})
-        for end, marker in ENDS.items()
-        if end in ends
-    ]
-    entries = [Line2D([], [], color="#555555", label=label, **look) for label, look in kinds]
+    kinds = {"training": TRAINING, "validation": {"marker": "o", **VALIDATION}}
+    if any(history.restarts for history in histories):
+        kinds["restart"] = RESTART
+    for end in [end for end in ENDS if any(history.end == end for history in histories)]:
+        kinds[end] = {"marker": ENDS[end], "markersize": 7, "linestyle": ""}
+    entries = [Line2D([], [], color="#555555", label=label, **look) for label, look in kinds.items()]
     if len(runs) > 1:
-        names = [
+        handles = [
             Line2D([], [], color=color, linewidth=1.5, marker=shape, markersize=4.5, label=label)
             for label, (_, color, shape) in zip(_labels(histories), runs, strict=True)
         ]
         columns = 1 if len(runs) > 3 else len(runs)
-        for text in figure.legend(handles=names, loc="outside lower center", ncols=columns).get_texts():
+        for text in figure.legend(handles=handles, loc="outside lower center", ncols=columns).get_texts():
             text.set_parse_math(False)  # a folder's name may have a $
-    title = _title(histories)
+    shared = [name for name in SETTINGS if name != "seed" and _shared(histories, name)]
+    names = [_name(history) for history in histories if len(histories) == 1]
+    title = ": ".join(filter(None, [*names, _facts(histories[0], shared)]))
     above = figure.legend(handles=entries, loc="outside upper center", ncols=len(entries), title=title)
     above.get_title().set(fontsize=10, parse_math=False)
-
-
-def _title(histories: Sequence[History]) -> str:
-    """Return the name and the settings of one run, or the settings that several share."""
-    facts = _facts(histories[0], [name for name in SETTINGS if name != "seed" and _shared(histories, name)])
-    names = [_name(history) for history in histories if len(histories) == 1]
-    return ": ".join(filter(None, [*names, facts]))
 
 
 def _labels(histories: Sequence[History]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,11 +60,9 @@ class SweepState:
     def best(self) -> list[Point]:
         """The points with a result, the best first: by the best accuracy, or by the loss."""
         trained = [(point.progress, point) for point in self.points if point.progress]
-        results = [(-progress.best, point) for progress, point in trained if progress.best is not None]
-        results = results or [
-            (progress.loss, point) for progress, point in trained if progress.loss is not None
-        ]
-        return [point for _, point in sorted(results, key=lambda pair: pair[0])]
+        by_accuracy = [(-progress.best, point) for progress, point in trained if progress.best is not None]
+        by_loss = [(progress.loss, point) for progress, point in trained if progress.loss is not None]
+        return [point for _, point in sorted(by_accuracy or by_loss, key=lambda pair: pair[0])]
 
 
 def read_sweep(run_dir: Path) -> Sweep | None:
@@ -78,11 +76,16 @@ def read_sweep(run_dir: Path) -> Sweep | None:
 
 
 def sweep_state(
-    sweep: Sweep, run_dir: Path, records: Iterable[Record], rows: Iterable[SlurmJob]
+    sweep: Sweep, run_dir: Path, records: Sequence[Record], rows: Iterable[SlurmJob]
 ) -> SweepState:
     """Return the state of a sweep, from its run folder, its submissions, and what squeue says of them."""
-    records = list(records)
-    live = dict(_live(records, rows))
+    by_job = {record.job: record for record in records}
+    live = {
+        number: row.state.words
+        for row in rows
+        if str(row.job) in by_job and not row.state.ended
+        for number in numbers(by_job[str(row.job)], row.task)
+    }
     most = len(sweep.points)
     submitted = {number for record in records for number in numbers(record, record.array, most)}
     points = []
@@ -93,15 +96,6 @@ def sweep_state(
             state, says = _ended(folder)
         points.append(Point(number, values, state, says, number in live, read_progress(folder)))
     return SweepState(sweep.names, tuple(points))
-
-
-def _live(records: Iterable[Record], rows: Iterable[SlurmJob]) -> Iterator[tuple[int, str]]:
-    """Yield the points that wait or run, and their states in plain words."""
-    by_job = {record.job: record for record in records}
-    for row in rows:
-        record = by_job.get(str(row.job))
-        if record and not row.state.ended:
-            yield from ((number, row.state.words) for number in numbers(record, row.task))
 
 
 def numbers(record: Record, array: str, most: int = MOST_TASKS) -> Iterable[int]:

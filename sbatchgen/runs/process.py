@@ -38,9 +38,7 @@ def is_alive(process: Process) -> bool | None:
     """Whether the process is alive; None if it is on another machine."""
     if process.host != platform.node():
         return None
-    if process.boot != _boot():
-        return False
-    return _born(process.pid) == process.born
+    return process.boot == _boot() and _born(process.pid) == process.born
 
 
 def status_file(run_dir: Path, job: str) -> Path:

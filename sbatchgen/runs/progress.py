@@ -69,10 +69,12 @@ def read_progress(run_dir: Path) -> Progress | None:
     trained = [event for event in last if event["event"] == "train" or "samples_per_s" in event]
     steps = [step for event in last if (step := count(event.get("step"))) is not None]
     epochs = count(read_object(run_dir / CONFIG).get("epochs"))
+    first = next((event for event in some_events(run_dir) if event["event"] == "start"), {})
+    samples, batch = count(first.get("train_samples")), count(first.get("global_batch_size"))
     return Progress(
         state=str(status["state"]),
         step=steps[-1] if steps else count(status.get("step")),  # status.json is written less often
-        steps=_steps(run_dir, epochs),
+        steps=epochs * math.ceil(samples / batch) if epochs and samples and batch else None,
         epoch=count(newest.get("epoch")) or count(status.get("epoch")),
         epochs=epochs,
         loss=number(newest.get("loss")),
@@ -83,15 +85,6 @@ def read_progress(run_dir: Path) -> Progress | None:
         reason=_text(status, "reason"),
         time=number(status.get("time")),
     )
-
-
-def _steps(run_dir: Path, epochs: int | None) -> int | None:
-    """Return how many steps the whole training has."""
-    for event in some_events(run_dir):
-        if event["event"] == "start":
-            samples, batch = count(event.get("train_samples")), count(event.get("global_batch_size"))
-            return epochs * math.ceil(samples / batch) if epochs and samples and batch else None
-    return None
 
 
 def _text(status: Mapping[str, Any], name: str) -> str:

@@ -228,7 +228,7 @@ def _typed(value: Any, kind: Any) -> Any:
     """Return a value of JSON as a value of a type.
 
     Raises:
-        TypeError, ValueError: It is not item.
+        TypeError, ValueError: It is of another type.
     """
     if dataclasses.is_dataclass(kind):
         hints = get_type_hints(kind)

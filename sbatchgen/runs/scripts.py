@@ -57,11 +57,10 @@ def keep(run_dir: Path, job: str, script: bytes) -> Path:
 def parsed(run_dir: Path, job: str) -> JobScript | None:
     """Return the script of a job, for what it asks and says; None if it can't be read."""
     file = path(run_dir, job)
-    try:
+    with contextlib.suppress(OSError):
         text = files.read_own(file, MAX_BYTES).decode("utf-8", "surrogateescape")
-    except OSError:
-        return None
-    return JobScript(file=str(file), text=text)
+        return JobScript(file=str(file), text=text)
+    return None
 
 
 def last(run_dir: Path) -> Submitted | None:

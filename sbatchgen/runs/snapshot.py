@@ -58,7 +58,7 @@ class Snapshot:
         """Copy the files; after an error nothing is there.
 
         Raises:
-            DocumentError: A file can't be copied, or has changed since it was sources.
+            DocumentError: A file can't be copied, or has changed since it was listed.
         """
         new = self.place.with_name(f".sbatchgen-{secrets.token_hex(8)}")
         try:
@@ -73,9 +73,8 @@ class Snapshot:
             new.rename(self.place)
         except OSError as problem:
             what = f"can't copy the code to {self.place}: {problem.strerror}: {problem.filename or ''}"
-            raise DocumentError.of(
-                what.removesuffix(": "), fix="make room there, or another --run-dir"
-            ) from problem
+            fix = "make room there, or another --run-dir"
+            raise DocumentError.of(what.removesuffix(": "), fix=fix) from problem
         finally:
             shutil.rmtree(new, ignore_errors=True)
 
@@ -179,19 +178,15 @@ def _copy(source: Path, to: Path, status: os.stat_result, snapshot: Snapshot) ->
             shutil.copyfileobj(old, new)
     now = source.lstat()
     if any(getattr(now, name) != getattr(status, name) for name in ("st_ino", "st_size", "st_mtime_ns")):
-        raise DocumentError.of(
-            f"{source} was changed after the review: nothing is submitted", fix="submit again"
-        )
+        what = f"{source} was changed after the review: nothing is submitted"
+        raise DocumentError.of(what, fix="submit again")
 
 
 def _target(link: Path, snapshot: Snapshot) -> str:
     """Return where a link leads: to the copy of what is copied, otherwise to the same file as now."""
     target = os.path.normpath(link.parent / link.readlink())
     name = os.path.relpath(target, snapshot.root)
-    if (
-        name == "."
-        or name in snapshot.sources
-        or any(source.startswith(f"{name}/") for source in snapshot.sources)
-    ):
+    is_copied = name == "." or name in snapshot.sources
+    if is_copied or any(source.startswith(f"{name}/") for source in snapshot.sources):
         return os.path.relpath(target, link.parent)
     return target

@@ -131,9 +131,8 @@ def _refused_values(plan: Plan, sweep: Sweep, package: Path, flags: Sequence[str
 def _refused(package: Path, problem: Problem, at: str = "") -> Finding:
     its_help = f"see its flags: python3 {quoting.word(str(package))} --help"
     fix = problem.fix.replace("python -m training --help", its_help)
-    return Finding(
-        "error", Problem(f"the trainer refuses its arguments: {problem.what}", at or problem.at, fix)
-    )
+    what = f"the trainer refuses its arguments: {problem.what}"
+    return Finding("error", Problem(what, at or problem.at, fix))
 
 
 def _asked(package: Path, args: Sequence[str], processes: int) -> dict[str, Any] | Problem | None:
@@ -161,27 +160,22 @@ def _asked(package: Path, args: Sequence[str], processes: int) -> dict[str, Any]
 def _findings(plan: Plan, run_dir: Path, start: Start) -> Iterator[Finding]:
     """Yield an error for a start that can't end well."""
     folder, by = str(run_dir), f", trained by job {start.job}" if start.job else ""
+    checkpoints = Path(start.checkpoint).parent if "/" in start.checkpoint else run_dir / "checkpoints"
     if start.state == "done":
         what = f"nothing left to do in {folder}: {start.epoch} of {start.epochs} epochs are done{by}"
         yield error(plan, "run_dir", what, f"train longer: -- --epochs N; or {OTHER_RUN}; or {AFRESH}")
     elif start.state == "changed":
-        listed = "; ".join(
-            f"--{name.replace('_', '-')} was {old}, is {new}" for name, (old, new) in start.changed.items()
-        )
+        flags = [(name.replace("_", "-"), old, new) for name, (old, new) in start.changed.items()]
+        listed = "; ".join(f"--{flag} was {old}, is {new}" for flag, old, new in flags)
         what = f"the checkpoint in {folder} has other settings: {listed}{by}"
         fix = f"use the old settings; or {OTHER_RUN}; or {AFRESH}; or accept it: -- --allow-config-change"
         yield error(plan, "run_dir", what, fix)
     elif start.state == "used" and not plan.options.dependency:
         what = f"{folder} is in use by {start.holder}"
         yield error(plan, "run_dir", what, f"wait for it, or {OTHER_RUN}")
-    elif start.state == "missing" and _is_seen(run_dir, start.checkpoint):
+    elif start.state == "missing" and checkpoints.is_dir():  # otherwise the nodes may have it
         what = f"there is no checkpoint {start.checkpoint}"
         yield error(plan, "resume", what, "name a checkpoint that exists, or use --resume auto")
-
-
-def _is_seen(run_dir: Path, checkpoint: str) -> bool:
-    """Whether a checkpoint's folder exists here, so that a missing file is missing on the nodes too."""
-    return Path(checkpoint).parent.is_dir() if "/" in checkpoint else (run_dir / "checkpoints").is_dir()
 
 
 def unset(plan: Plan, environment: Mapping[str, str]) -> Iterator[Finding]:

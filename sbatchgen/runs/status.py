@@ -82,8 +82,8 @@ def run_states(
         return states, [*problems, *error.problems]
     if sweep:
         queued = [row for several in rows.values() for row in several]
-        found = points.sweep_state(sweep, runs[0].folder, record.records(runs[0].folder), queued)
-        states = [replace(states[0], sweep=found)]
+        points_now = points.sweep_state(sweep, runs[0].folder, record.records(runs[0].folder), queued)
+        states = [replace(states[0], sweep=points_now)]
     return states, problems
 
 
@@ -101,7 +101,7 @@ def _see(
     live: Sequence[RunJob], folders: Mapping[str, Path], environment: Mapping[str, str]
 ) -> tuple[dict[str, RunJob], dict[str, list[SlurmJob]], list[Problem]]:
     """Return the jobs as they are now and squeue's rows of each, by its key; and what went wrong."""
-    found = [_of_process(job, folders[job.run]) for job in live if is_local(job)]
+    seen = [_of_process(job, folders[job.run]) for job in live if is_local(job)]
     rows: dict[str, list[SlurmJob]] = {}
     problems: list[Problem] = []
     of_slurm = [job for job in live if not is_local(job)]
@@ -109,12 +109,12 @@ def _see(
         try:
             jobs = [job for job in of_slurm if job.cluster == cluster]
             for job, its_rows in _on_cluster(jobs, cluster, folders, environment):
-                found.append(job)
+                seen.append(job)
                 rows[job.key] = its_rows
         except SlurmError as error:
             problems += error.problems
     now = time.time()
-    return {job.key: job._replace(seen=now) for job in found}, rows, problems
+    return {job.key: job._replace(seen=now) for job in seen}, rows, problems
 
 
 def _on_cluster(
@@ -135,7 +135,9 @@ def _on_cluster(
         elif job.id:
             gone.append(job)
         elif job.state == LOST or time.time() - job.submitted > SUBMITS_S:
-            yield _never_came(job), []
+            says = "sbatch's answer was lost, and there is no such job in the queue"
+            ended = job.state == LOST and time.time() - job.submitted > SUBMITS_S
+            yield job._replace(state=LOST, ended=ended, says=says), []
     if gone:
         yield from ((job, []) for job in _from_accounting(gone, cluster, folders, environment))
 
@@ -170,7 +172,8 @@ def _of_rows(job: RunJob, rows: Sequence[SlurmJob], folder: Path) -> RunJob:
         return job._replace(state=row.state.name, ended=row.state.ended, says=says)
     counts = Counter[State]()
     for row in rows:
-        counts[row.state] += _tasks(row.task)
+        waiting = indices(row.task) if row.task.startswith("[") else None
+        counts[row.state] += sum(map(len, waiting)) if waiting else 1
     live = [state for state in counts if not state.ended]
     likely = [*live, *(state for state in counts if state.name != "COMPLETED"), *counts]
     first = next((state for state in live if state.name == "RUNNING"), likely[0])
@@ -191,26 +194,13 @@ def _never_started(row: SlurmJob) -> bool:
     return row.state.name == "CANCELLED" and not row.node_list and not row.used_s
 
 
-def _tasks(task: str) -> int:
-    """Return how many tasks of an array a row is for: one, or all that wait."""
-    ranges = indices(task) if task.startswith("[") else None
-    return sum(map(len, ranges)) if ranges else 1
-
-
-def _never_came(job: RunJob) -> RunJob:
-    says = "sbatch's answer was lost, and there is no such job in the queue"
-    ended = job.state == LOST and time.time() - job.submitted > SUBMITS_S
-    return job._replace(state=LOST, ended=ended, says=says)
-
-
 def _of_process(job: RunJob, run_dir: Path) -> RunJob:
     """Return a run without Slurm by its process and the exit status that it has left."""
     kept = record.read_record(run_dir, job.id)
     status = process.exit_status(run_dir, job.id)
     if status is not None:
-        return job._replace(
-            state="FAILED" if status else "COMPLETED", ended=True, says=_exit_status(status) if status else ""
-        )
+        name = "FAILED" if status else "COMPLETED"
+        return job._replace(state=name, ended=True, says=_exit_status(status) if status else "")
     if kept is None:
         gone = not run_dir.exists()
         says = "its run folder is gone" if gone else "its record can't be read"

@@ -6,7 +6,7 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -70,8 +70,11 @@ def run_usage(state: RunState, environment: Mapping[str, str]) -> RunUsage:
     problems: list[str] = []
     try:
         trained = _starts(state.run.folder)
-        for folder in _further_folders(state):
-            trained += _starts(folder, is_element=not state.run.shared)
+        jobs = {job.id for job in state.jobs}
+        with contextlib.suppress(OSError):  # an array has folders of its elements, a shared one those of jobs
+            for folder in state.run.folder.iterdir():
+                if folder.name in jobs if state.run.shared else folder.name.isdecimal():
+                    trained += _starts(folder, is_element=not state.run.shared)
     except DocumentError as error:
         problems += [problem.what for problem in error.problems]
     try:
@@ -97,15 +100,6 @@ def run_usage(state: RunState, environment: Mapping[str, str]) -> RunUsage:
         source="sacct" if known else "script",
         problems=problems,
     )
-
-
-def _further_folders(state: RunState) -> Iterator[Path]:
-    """Yield the folders in that of a run: of an array's elements, or of its jobs among those of others."""
-    jobs = {job.id for job in state.jobs}
-    with contextlib.suppress(OSError):
-        for folder in state.run.folder.iterdir():
-            if folder.name in jobs if state.run.shared else folder.name.isdecimal():
-                yield folder
 
 
 def _starts(folder: Path, *, is_element: bool = False) -> list[TrainingStart]:

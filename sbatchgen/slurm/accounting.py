@@ -18,31 +18,23 @@ from sbatchgen.slurm.submission_key import folder_name
 from sbatchgen.units import Memory
 
 # Fields of sacct --format in all releases since 20.11, but for SubmitLine.
-_FIELDS = {
+_ALWAYS = {
     "id": "JobID",
+    "used": "ElapsedRaw",
+    "limit": "TimelimitRaw",
+    "nodes": "NNodes",
+    "submitted": "SubmitLine",
+}
+_FIELDS = _ALWAYS | {
     "state": "State",
     "reason": "Reason",
     "start": "Start",
     "end": "End",
-    "used": "ElapsedRaw",
-    "limit": "TimelimitRaw",
-    "nodes": "NNodes",
     "node_list": "NodeList",
     "exit_status": "ExitCode",
-    "submitted": "SubmitLine",
 }
 # --noconvert leaves MaxRSS in bytes, and the memory of a TRES in MiB (sacct/print.c).
-_USAGE_FIELDS = {
-    "id": "JobID",
-    "used": "ElapsedRaw",
-    "limit": "TimelimitRaw",
-    "nodes": "NNodes",
-    "tres": "AllocTRES",
-    "tasks": "NTasks",
-    "memory": "MaxRSS",
-    "cpu": "TotalCPU",
-    "submitted": "SubmitLine",
-}
+_USAGE_FIELDS = _ALWAYS | {"tres": "AllocTRES", "tasks": "NTasks", "memory": "MaxRSS", "cpu": "TotalCPU"}
 _LATER = re.compile(r"Invalid field requested:? *\"?SubmitLine")  # Slurm has it since 21.08
 _UNREACHABLE = re.compile(r"accounting storage is disabled|Problem talking to the database")
 
@@ -86,19 +78,13 @@ def accounting(
         SlurmError: sacct can't be started, or fails in another way.
     """
     printed = _rows(jobs, since, environment, _FIELDS, [*of_cluster(cluster), "--allocations"])
-    return (
-        None
-        if printed is None
-        else [
-            as_job(
-                row,
-                used_s=count(row["used"]),
-                limit_s=_limit_s(row),
-                cancelled_by=limit(row["state"].partition(" by ")[2]),
-            )
-            for row in printed
-        ]
-    )
+    if printed is None:
+        return None
+    who = [limit(row["state"].partition(" by ")[2]) for row in printed]
+    return [
+        as_job(row, used_s=count(row["used"]), limit_s=_limit_s(row), cancelled_by=user)
+        for row, user in zip(printed, who, strict=True)
+    ]
 
 
 def usage(
@@ -135,13 +121,8 @@ def _rows(
         return []
     between = separator()
     arguments = [f"--jobs={','.join(jobs)}", f"--user={os.geteuid()}", *more]
-    arguments += [f"--starttime={since.astimezone():%Y-%m-%dT%H:%M:%S}"]
-    arguments += [
-        "--noheader",
-        "--parsable",
-        f"--delimiter={between}",
-        f"--format={','.join(fields.values())}",
-    ]
+    arguments += [f"--starttime={since.astimezone():%Y-%m-%dT%H:%M:%S}", "--noheader", "--parsable"]
+    arguments += [f"--delimiter={between}", f"--format={','.join(fields.values())}"]
     answer = query(["sacct", *arguments], environment)
     if answer.status and _LATER.search(answer.err):
         known = {name: field for name, field in fields.items() if name != "submitted"}
@@ -173,8 +154,12 @@ def _usage(run: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> JobUsa
         memory = Memory.parse(tres["mem"]) // nodes
     except ValueError:
         memory = 0
-    batch = sum(_step_bytes(step) for step in steps if step["id"].endswith(".batch"))
-    beside = max((_step_bytes(step) for step in steps if not step["id"].endswith(".batch")), default=0)
+    memory_of = {}
+    for step in steps:  # on a node: that of its largest task, as often as tasks may be there
+        tasks = -(-count(step["tasks"]) // max(count(step["nodes"]), 1))
+        memory_of[step["id"]] = count(step["memory"]) * max(tasks, 1)
+    batch = sum(size for step, size in memory_of.items() if step.endswith(".batch"))
+    beside = max((size for step, size in memory_of.items() if not step.endswith(".batch")), default=0)
     return JobUsage(
         job=re.split(r"[_+]", run["id"])[0],
         used_s=count(run["used"]),
@@ -186,9 +171,3 @@ def _usage(run: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> JobUsa
         cpu_s=seconds(run["cpu"].partition(".")[0]) or None,
         memory_bytes=batch + beside or None,
     )
-
-
-def _step_bytes(step: Mapping[str, str]) -> int:
-    """Return the memory of a step on a node: that of its largest task, as often as tasks may be there."""
-    tasks = -(-count(step["tasks"]) // max(count(step["nodes"]), 1))
-    return count(step["memory"]) * max(tasks, 1)

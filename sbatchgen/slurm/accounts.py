@@ -21,7 +21,7 @@ _OVERRIDES: Mapping[str, Literal["time_max", "nodes_max", "nodes_min"]] = {
 _ACCOUNTS = ("account", "partition", "qos", "defaultqos")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Account:
     """An account that a user may charge; in one partition only, if it names one."""
 
@@ -43,12 +43,7 @@ def accounts(user: str, cluster: str, environment: Mapping[str, str]) -> list[Ac
     if rows is None:
         return None
     return [
-        Account(
-            name=row["account"],
-            partition=row["partition"],
-            qos=names(row["qos"]),
-            default_qos=row["defaultqos"],
-        )
+        Account(row["account"], row["partition"], names(row["qos"]), default_qos=row["defaultqos"])
         for row in rows
     ]
 

@@ -31,10 +31,8 @@ def settings_in(printed: str) -> dict[str, str]:
 def array_limits(settings: Mapping[str, str]) -> dict[str, int]:
     """Return how many elements an array may have, by the keys of profiles."""
     tasks = re.search(r"\bmax_array_tasks=([0-9]+)", settings.get("SchedulerParameters", ""))
-    limits = {
-        "max_array_size": settings.get("MaxArraySize", ""),
-        "max_array_tasks": tasks[1] if tasks else "",
-    }
+    size = settings.get("MaxArraySize", "")
+    limits = {"max_array_size": size, "max_array_tasks": tasks[1] if tasks else ""}
     return {key: most for key, value in limits.items() if (most := limit(value)) is not None}
 
 

@@ -157,9 +157,8 @@ def of_node(node: SlurmNode, of_jobs: ShardsOfJobs) -> GpuNode:
                 shards_used[index] = count
         if not gres.per_gpu:  # its numbers lack GPUs of which only some of the shards were given back
             shards_used |= {index: None for index in gres.indexes if index < len(types)}
-            shards_used |= {
-                index: of_jobs[place] for index in having if (place := (node.name, index)) in of_jobs
-            }
+            places = {index: (node.name, index) for index in having}
+            shards_used |= {index: of_jobs[place] for index, place in places.items() if place in of_jobs}
     gpus = (
         Gpu(index, kind, index in taken, shards[index], shards_used.get(index, 0))
         for index, kind in enumerate(types)
@@ -242,20 +241,18 @@ def counts(nodes: Iterable[GpuNode]) -> list[GpuCount]:
         closed = bool(unavailable(gpu_node.node))
         for gpu in gpu_node.gpus:
             groups.setdefault((gpu.type, gpu_node.node.partitions), []).append((gpu, closed))
-    return [_count(kind, partitions, gpus) for (kind, partitions), gpus in groups.items()]
-
-
-def _count(kind: str, partitions: tuple[str, ...], gpus: Sequence[tuple[Gpu, bool]]) -> GpuCount:
-    spare = [gpu for gpu, closed in gpus if not closed]
-    return GpuCount(
-        type=kind,
-        partitions=partitions,
-        total=len(gpus),
-        in_use=sum(gpu.taken for gpu, _ in gpus),
-        shared=sum(not gpu.taken and gpu.shards_used != 0 for gpu, _ in gpus),
-        free=sum(gpu.free for gpu in spare),
-        unavailable=sum(gpu.free for gpu, closed in gpus if closed),
-        shards=sum(gpu.shards for gpu, _ in gpus),
-        shards_free=sum(gpu.shards_free for gpu in spare),
-        shards_on_one=max((gpu.shards_free for gpu in spare), default=0),
-    )
+    return [
+        GpuCount(
+            type=kind,
+            partitions=partitions,
+            total=len(gpus),
+            in_use=sum(gpu.taken for gpu, _ in gpus),
+            shared=sum(not gpu.taken and gpu.shards_used != 0 for gpu, _ in gpus),
+            free=sum(gpu.free for gpu, closed in gpus if not closed),
+            unavailable=sum(gpu.free for gpu, closed in gpus if closed),
+            shards=sum(gpu.shards for gpu, _ in gpus),
+            shards_free=sum(gpu.shards_free for gpu, closed in gpus if not closed),
+            shards_on_one=max((gpu.shards_free for gpu, closed in gpus if not closed), default=0),
+        )
+        for (kind, partitions), gpus in groups.items()
+    ]

@@ -48,34 +48,28 @@ def node_gres(printed: str) -> tuple[NodeGres, ...]:
 def _item(item: str) -> NodeGres:
     detail = _DETAIL.search(item)
     inner = detail[1] if detail else ""
+    shared = [pair.split("/") for pair in inner.split(",")] if _PER_GPU.fullmatch(inner) else []  # -/8,3/8
     name, *rest = (item[: detail.start()] if detail else item).split(":")
-    count = amount(rest[-1]) if rest else None
-    if count is not None:
+    number = amount(rest[-1]) if rest else None
+    if number is not None:
         rest.pop()
-    consumed = "no_consume" not in rest
     kind = next((part for part in rest if part not in ("no_consume", "(null)")), "")
     return NodeGres(
         name=name,
         type=kind,
-        count=1 if count is None else count,  # `gpu:a100` alone is one, in slurm.conf as in a request
-        consumed=consumed,
+        count=1 if number is None else number,  # `gpu:a100` alone is one, in slurm.conf as in a request
+        consumed="no_consume" not in rest,
         indexes=_indexes(inner.removeprefix("IDX:")) if inner.startswith("IDX:") else (),
-        per_gpu=_per_gpu(inner) if _PER_GPU.fullmatch(inner) else (),
+        per_gpu=tuple((None if used == "-" else count(used), count(whole)) for used, whole in shared),
     )
 
 
 def _indexes(said: str) -> tuple[int, ...]:
     """The numbers in "0-2,5"; none in "N/A"."""
-    found: list[int] = []
+    indexes: list[int] = []
     for part in said.split(","):
         first, _, last = part.partition("-")
         low, high = limit(first), limit(last or first)
         if low is not None and high is not None:
-            found += range(low, min(high, low + 4095) + 1)
-    return tuple(found)
-
-
-def _per_gpu(said: str) -> tuple[tuple[int | None, int], ...]:
-    """What is in use, and what there is, in "-/8,3/8"."""
-    pairs = (pair.split("/") for pair in said.split(","))
-    return tuple((None if used == "-" else count(used), count(whole)) for used, whole in pairs)
+            indexes += range(low, min(high, low + 4095) + 1)
+    return tuple(indexes)

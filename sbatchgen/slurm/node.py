@@ -22,10 +22,6 @@ _FREE_TEXT = re.compile(r" (?:Reason|Comment|Extra|InstanceId|InstanceType|Reser
 _WHO_AND_WHEN = re.compile(r" \[\S*@[0-9T:-]+\]")
 
 
-def _base_state(printed: str) -> str:
-    return printed.partition("+")[0].rstrip("*~#!%$@^-")
-
-
 @functools.lru_cache(maxsize=1024)
 def _flags(printed: str) -> frozenset[str]:
     """Return the flags in "DOWN*+DRAIN"; the star is for a node that does not answer."""
@@ -53,7 +49,7 @@ class SlurmNode:
 
     name: str = printed("NodeName")
     partitions: tuple[str, ...] = printed("Partitions", names)
-    state: str = printed("State", _base_state)
+    state: str = printed("State", lambda state: state.partition("+")[0].rstrip("*~#!%$@^-"))
     flags: frozenset[str] = printed("State", _flags)
     reason: str = printed("Reason")
     cpus: int = printed("CPUTot", count)
@@ -77,21 +73,14 @@ def nodes(environment: Mapping[str, str]) -> list[SlurmNode]:
 
 def nodes_in(printed: str) -> Iterator[SlurmNode]:
     """Yield the nodes in what scontrol printed, one a line; other lines are skipped."""
-    return (_node(line) for line in printed.split("\n") if _START.match(line))
-
-
-def _node(line: str) -> SlurmNode:
-    known, _, rest = line.partition(" OS=")  # the release of a kernel has blanks
-    known += rest[max(rest.find(" RealMemory="), 0) :] if rest else ""
-    free = _FREE_TEXT.search(known)
-    values = pairs((known[: free.start()] if free else known).split())
-    values["Reason"] = _reason(known[free.end() :]) if free and free[0] == " Reason=" else ""
-    if not count(values["CPUEfctv"]):  # since 22.05
-        values["CPUEfctv"] = values["CPUTot"]
-    return record_of(SlurmNode, values)
-
-
-def _reason(free_text: str) -> str:
-    """Return the reason, on one line, without who gave it and when; other free text may follow it."""
-    (reason, *_) = _FREE_TEXT.split(free_text, maxsplit=1)
-    return " ".join(_WHO_AND_WHEN.sub("", reason, count=1).split())
+    for line in filter(_START.match, printed.split("\n")):
+        known, _, rest = line.partition(" OS=")  # the release of a kernel has blanks
+        known += rest[max(rest.find(" RealMemory="), 0) :] if rest else ""
+        free = _FREE_TEXT.search(known)
+        values = pairs((known[: free.start()] if free else known).split())
+        if free and free[0] == " Reason=":  # on one line, without who gave it and when; other text may follow
+            reason = _FREE_TEXT.split(known[free.end() :], maxsplit=1)[0]
+            values["Reason"] = " ".join(_WHO_AND_WHEN.sub("", reason, count=1).split())
+        if not count(values["CPUEfctv"]):  # since 22.05
+            values["CPUEfctv"] = values["CPUTot"]
+        yield record_of(SlurmNode, values)

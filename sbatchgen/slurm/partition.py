@@ -17,14 +17,6 @@ def _is_yes(printed: str) -> bool:
     return printed == "YES"
 
 
-def _is_exclusive(printed: str) -> bool:
-    return "EXCLUSIVE" in printed or printed.startswith("NODE ")
-
-
-def _least(printed: str) -> int | None:
-    return limit(printed) or None
-
-
 def _allowed(printed: str) -> tuple[str, ...]:
     return () if printed == "ALL" else names(printed)
 
@@ -62,7 +54,7 @@ class SlurmPartition:
     time_max_s: int | None = printed("MaxTime", seconds)
     time_default_s: int | None = printed("DefaultTime", seconds)
     nodes_max: int | None = printed("MaxNodes", limit)
-    nodes_min: int | None = printed("MinNodes", _least)
+    nodes_min: int | None = printed("MinNodes", lambda most: limit(most) or None)
     accounts: tuple[str, ...] = printed("AllowAccounts", _allowed)
     qos: tuple[str, ...] = printed("AllowQos", _allowed)
     groups: tuple[str, ...] = printed("AllowGroups", _allowed)
@@ -76,7 +68,7 @@ class SlurmPartition:
     mem_per_cpu_max: int | None = printed("MaxMemPerCPU", limit)
     mem_per_node_max: int | None = printed("MaxMemPerNode", limit)
     cpus_per_node_max: int | None = printed("MaxCPUsPerNode", limit)
-    exclusive: bool = printed("Exclusive", _is_exclusive)
+    exclusive: bool = printed("Exclusive", lambda kind: "EXCLUSIVE" in kind or kind.startswith("NODE "))
     reservation_only: bool = printed("ReqResv", _is_yes)
     root_only: bool = printed("RootOnly", _is_yes)
     preempt: str = printed("PreemptMode")
@@ -90,11 +82,8 @@ def partitions(environment: Mapping[str, str]) -> list[SlurmPartition]:
 
 def partitions_in(printed: str) -> Iterator[SlurmPartition]:
     """Yield the partitions in what scontrol printed, one a line."""
-    return (_partition(line) for line in printed.split("\n") if line.startswith("PartitionName="))
-
-
-def _partition(line: str) -> SlurmPartition:
-    values = pairs(_BETWEEN.split(line.strip()))
-    values |= pairs(values["JobDefaults"].split(","))
-    values["Exclusive"] += f" {values['OverSubscribe']}"
-    return record_of(SlurmPartition, values)
+    for line in (line for line in printed.split("\n") if line.startswith("PartitionName=")):
+        values = pairs(_BETWEEN.split(line.strip()))
+        values |= pairs(values["JobDefaults"].split(","))
+        values["Exclusive"] += f" {values['OverSubscribe']}"
+        yield record_of(SlurmPartition, values)

@@ -9,9 +9,7 @@ from datetime import datetime
 
 from sbatchgen import units
 
-_DIGITS = (
-    18  # Slurm's largest numbers are NO_VAL64 and its like, for "none"; Python reads 4,300 digits at most
-)
+_DIGITS = 18  # Slurm's largest are NO_VAL64 and its like, for "none"; Python reads 4,300 digits at most
 
 
 def text(printed: str) -> str:

@@ -34,8 +34,6 @@ _FIELDS = {
     "command": "Command",
 }
 _NONE_KNOWN = re.compile(r"^slurm_load_jobs error: Invalid job id specified$", re.MULTILINE)
-
-
 _ID = re.compile(r"([0-9]+)(?:_(.+)|\+[0-9]+)?")
 
 
@@ -96,22 +94,23 @@ def queue(
     whose = "--me" if ids is None else f"--jobs={ids}"
     between = separator()
     fields = ",".join(f"{field}:{between}" for field in _FIELDS.values())
-    arguments = [
-        "squeue",
-        *of_cluster(cluster),
-        "--all",
-        "--states=all",
-        whose,
-        "--noheader",
-        f"--Format={fields}",
-    ]
-    answer = query(arguments, environment)
+    shown = ["--all", "--states=all", whose, "--noheader", f"--Format={fields}"]
+    answer = query(["squeue", *of_cluster(cluster), *shown], environment)
     if answer.status and _NONE_KNOWN.search(answer.err):
         return []
     if answer.failure:
         raise answer.error
-    found = (_job(row) for row in rows(answer.out, between, [*_FIELDS]))
-    return sorted(found, key=lambda job: job.job)
+    known = [
+        as_job(
+            row,
+            used_s=seconds(row["used"]) or 0,
+            limit_s=seconds(row["limit"]),
+            restarts=count(row["restarts"]),
+            command=text(row["command"]),
+        )
+        for row in rows(answer.out, between, [*_FIELDS])
+    ]
+    return sorted(known, key=lambda job: job.job)
 
 
 def find_job(key: str, environment: Mapping[str, str], *, cluster: str = "") -> SlurmJob | None:
@@ -153,14 +152,4 @@ def as_job(row: Mapping[str, str], **further: Any) -> SlurmJob:
         exit_code=exit_code,
         signal=signal,
         **further,
-    )
-
-
-def _job(row: Mapping[str, str]) -> SlurmJob:
-    return as_job(
-        row,
-        used_s=seconds(row["used"]) or 0,
-        limit_s=seconds(row["limit"]),
-        restarts=count(row["restarts"]),
-        command=text(row["command"]),
     )

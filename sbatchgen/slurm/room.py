@@ -28,7 +28,7 @@ class Availability:
 
     Attributes:
         partition: In which partition.
-        wanted: How many nodes it demand.
+        wanted: How many nodes it demands.
         nodes: The nodes with room for it.
         lacking: What other nodes of the partition lack, and which.
         not_seen: Its options that may hold it back and were not looked at.
@@ -56,11 +56,6 @@ class NodeDemand:
     several_gpus: bool  # whether shards of a job may be on several GPUs
     named: tuple[str, ...]  # of --nodelist
 
-    @property
-    def alone(self) -> bool:
-        """Whether it gets whole nodes."""
-        return self.partition.exclusive or self.job.options.get("exclusive") in ("", "exclusive")
-
 
 def rooms(
     job: Resources,
@@ -76,20 +71,16 @@ def rooms(
     # a profile may leave its default partition out of scripts, and call it what it likes: `omit`
     names = job.partitions if "partition" in job else [each.name for each in partitions if each.default]
     by_name = {gpu_node.node.name: gpu_node for gpu_node in gpus}
-    return [
-        _room(_demand(job, each, settings), [node for node in nodes if each.name in node.partitions], by_name)
-        for each in partitions
-        if each.name in names
-    ]
-
-
-def _demand(job: Resources, partition: SlurmPartition, settings: Mapping[str, str]) -> NodeDemand:
     parameters = settings.get("SelectTypeParameters", "").upper()
     shared_out = "MEMORY" in parameters or "SelectTypeParameters" not in settings
-    memory = _memory(job, partition, settings) if shared_out else 0
     several = "MULTIPLE_SHARING_GRES_PJ" in parameters
     named = tuple(hosts(job.options.get("nodelist", "")))  # SB140 reports what is not a list
-    return NodeDemand(job=job, partition=partition, memory=memory, several_gpus=several, named=named)
+    available = []
+    for each in (each for each in partitions if each.name in names):
+        memory = _memory(job, each, settings) if shared_out else 0
+        demand = NodeDemand(job=job, partition=each, memory=memory, several_gpus=several, named=named)
+        available.append(_room(demand, [node for node in nodes if each.name in node.partitions], by_name))
+    return available
 
 
 def _memory(job: Resources, partition: SlurmPartition, settings: Mapping[str, str]) -> int | None:
@@ -117,12 +108,15 @@ def _room(demand: NodeDemand, nodes: Sequence[SlurmNode], gpus: Mapping[str, Gpu
         (lacking.setdefault(lack, []) if lack else free).append(node.name)
     if not set(named) <= set(free):  # it needs each of them
         free = [name for name in free if name in named]
+    features = job.options.get("constraint", "")
+    not_seen = [option for option in ("licenses", "switches", "tmp", "begin", "dependency") if option in job]
+    not_seen += ["constraint"] if features and not _FEATURES.fullmatch(features) else []
     return Availability(
         partition=demand.partition.name,
         wanted=wanted,
         nodes=tuple(free),
         lacking={what: tuple(names) for what, names in lacking.items()},
-        not_seen=tuple(_not_seen(job)),
+        not_seen=tuple(f"--{option}" for option in not_seen),
     )
 
 
@@ -136,10 +130,18 @@ def _lacks(demand: NodeDemand, node: SlurmNode, gpus: Sequence[Gpu]) -> Iterator
         yield closed
     if not _has_features(job.options.get("constraint", ""), node):
         yield f"not --constraint={job.options['constraint']}"
-    if demand.alone and node.cpus_used:
+    whole_nodes = demand.partition.exclusive or job.options.get("exclusive") in ("", "exclusive")
+    if whole_nodes and node.cpus_used:
         yield "used by other jobs"
     yield from _lacks_gres(demand, node, gpus)
-    yield from _lacks_cpus(demand, node)
+    threads = node.threads_per_core or 1  # CPUs are given in whole cores
+    cpus = -(-job.cpus_on_node // job.tasks_per_node // threads) * threads * job.tasks_per_node
+    if node.cpus_usable - node.cpus_used < cpus:
+        yield f"fewer than {counted(cpus, 'free CPU')}"
+    memory = node.memory - node.memory_reserved
+    wanted = memory if demand.memory is None else demand.memory
+    if memory - node.memory_used < wanted:
+        yield f"less than {Memory(wanted)} of free memory"
 
 
 def _lacks_gres(demand: NodeDemand, node: SlurmNode, gpus: Sequence[Gpu]) -> Iterator[str]:
@@ -149,35 +151,18 @@ def _lacks_gres(demand: NodeDemand, node: SlurmNode, gpus: Sequence[Gpu]) -> Ite
             yield f"fewer than {counted(count, 'free GPU')}" + f" of type {kind}" * bool(kind)
     for name, kind, count in job.gres:
         if name == "shard" and count:
-            spare = [gpu.shards_free for gpu in gpus if kind in ("", gpu.type)]
-            if (sum(spare) if demand.several_gpus else max(spare, default=0)) < count:
+            shards = [gpu.shards_free for gpu in gpus if kind in ("", gpu.type)]
+            if (sum(shards) if demand.several_gpus else max(shards, default=0)) < count:
                 where = "" if demand.several_gpus else " on one GPU"
                 yield f"fewer than {counted(count, 'free shard')}{where}"
-        elif name != "gpu" and _spare(node, name, kind) < count:
-            yield f"fewer than {count} free {name}"
-
-
-def _lacks_cpus(demand: NodeDemand, node: SlurmNode) -> Iterator[str]:
-    """Yield CPUs, which are given in whole cores, and memory that a node lacks."""
-    tasks, threads = demand.job.tasks_per_node, node.threads_per_core or 1
-    cpus = -(-demand.job.cpus_on_node // tasks // threads) * threads * tasks
-    if node.cpus_usable - node.cpus_used < cpus:
-        yield f"fewer than {counted(cpus, 'free CPU')}"
-    memory = node.memory - node.memory_reserved
-    wanted = memory if demand.memory is None else demand.memory
-    if memory - node.memory_used < wanted:
-        yield f"less than {Memory(wanted)} of free memory"
-
-
-def _spare(node: SlurmNode, name: str, kind: str) -> int:
-    """Return how much of another generic resource is free; any amount where Slurm does not count it."""
-    here, used = (
-        [gres for gres in several if gres.name == name and kind in ("", gres.type)]
-        for several in (node.gres, node.gres_used)
-    )
-    if any(not gres.consumed for gres in here):
-        return 1 << 62
-    return sum(gres.count for gres in here) - sum(gres.count for gres in used)
+        elif name != "gpu":
+            here, used = (
+                [gres for gres in several if gres.name == name and kind in ("", gres.type)]
+                for several in (node.gres, node.gres_used)
+            )
+            spare = sum(gres.count for gres in here) - sum(gres.count for gres in used)
+            if spare < count and all(gres.consumed for gres in here):  # Slurm does not count what is not
+                yield f"fewer than {count} free {name}"
 
 
 def _has_features(text: str, node: SlurmNode) -> bool:
@@ -187,13 +172,3 @@ def _has_features(text: str, node: SlurmNode) -> bool:
     if "|" in text:
         return any(name in node.features for name in text.split("|"))
     return all(name in node.features for name in re.split("[&,]", text))
-
-
-def _not_seen(job: Resources) -> Iterator[str]:
-    """Yield the options that may hold a job back and are not checked."""
-    for option in ("licenses", "switches", "tmp", "begin", "dependency"):
-        if option in job:
-            yield f"--{option}"
-    text = job.options.get("constraint", "")
-    if text and not _FEATURES.fullmatch(text):
-        yield "--constraint"

@@ -1,4 +1,4 @@
-"""Jobs on the test cluster as its user starts them, and what they leave behind."""
+"""Jobs on the test cluster as its user starts them, and what they leave."""
 
 from __future__ import annotations
 

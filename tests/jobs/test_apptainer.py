@@ -132,11 +132,11 @@ def test_cancelled_it_saves_and_can_be_resumed(site: Site, jobs: dict[str, int])
 def test_variables_of_the_job_win_over_the_images(site: Site) -> None:
     given = ("--env", f"COLOUR={COLOUR}", "--env", "API_KEY")
     shape = ("ddp", "--nodes", "2", "--gpus-per-node", "2", "--launcher", "srun")
-    found = probe(site, "probe-variables", *shape, *given, API_KEY=COLOUR)
-    places = sorted((int(task["RANK"]), int(task["LOCAL_RANK"]), task["WORLD_SIZE"]) for task in found)
+    tasks = probe(site, "probe-variables", *shape, *given, API_KEY=COLOUR)
+    places = sorted((int(task["RANK"]), int(task["LOCAL_RANK"]), task["WORLD_SIZE"]) for task in tasks)
     assert places == [(0, 0, "4"), (1, 1, "4"), (2, 0, "4"), (3, 1, "4")]
-    assert len({(task["MASTER_ADDR"], task["MASTER_PORT"]) for task in found}) == 1
-    for task in found:
+    assert len({(task["MASTER_ADDR"], task["MASTER_PORT"]) for task in tasks}) == 1
+    for task in tasks:
         assert task["MASTER_ADDR"] in ("n1", "n2", "n3")
         assert (task["OMP_NUM_THREADS"], task["GLOO_SOCKET_IFNAME"]) == ("1", "hsn0")
         assert (task["COLOUR"], task["SHAPE"], task["API_KEY"]) == (COLOUR, "the image's", COLOUR)
@@ -145,23 +145,21 @@ def test_variables_of_the_job_win_over_the_images(site: Site) -> None:
 
 
 def test_a_trainer_that_starts_its_processes_on_one_node_meets_nobody(site: Site) -> None:
-    (found,) = probe(
-        site, "probe-alone", "ddp", "--nodes", "1", "--gpus-per-node", "2", "--launcher", "spawn"
-    )
+    (task,) = probe(site, "probe-alone", "ddp", "--nodes", "1", "--gpus-per-node", "2", "--launcher", "spawn")
     meeting = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    assert [found[name] for name in meeting] == [None] * 5
+    assert [task[name] for name in meeting] == [None] * 5
 
 
 def test_an_image_may_be_a_file(site: Site, images: Path) -> None:
-    (found,) = probe(site, "probe-file", "single", "--image", str(images / "small.sif"))
-    assert (found["SHAPE"], found["OMP_NUM_THREADS"], found["WORLD_SIZE"]) == ("the image's", "1", None)
-    assert found["cwd"] == str(site.folder)
+    (task,) = probe(site, "probe-file", "single", "--image", str(images / "small.sif"))
+    assert (task["SHAPE"], task["OMP_NUM_THREADS"], task["WORLD_SIZE"]) == ("the image's", "1", None)
+    assert task["cwd"] == str(site.folder)
 
 
 def test_nothing_of_the_home_folder_is_run(site: Site, images: Path) -> None:
     """Apptainer shows the home folder; without our script Python would run what lies there."""
-    (found,) = probe(site, "probe-home", "single", "--profile", "./plain.yaml", PYTHONPATH="/of/the/shell")
-    assert ".local" in found["home"]
+    (task,) = probe(site, "probe-home", "single", "--profile", "./plain.yaml", PYTHONPATH="/of/the/shell")
+    assert ".local" in task["home"]
     done = site.cluster.run(["apptainer", "exec", images / "small", "python3", "-c", "pass"])
     assert done.returncode == 1
     assert "a file of the home folder was run" in done.stderr
@@ -184,7 +182,7 @@ def test_an_image_that_is_none_is_told_at_once(
     assert site.cluster.wait(job, {"FAILED"})["ExitCode"] == status
     log = site.log(f"image-{name}").splitlines()
     assert any(said in line for line in log)
-    causes = [one.cause for one in failures("", enumerate(log, 1), "x")]
+    causes = [failure.cause for failure in failures("", enumerate(log, 1), "x")]
     assert causes[:1] == ([cause] if cause else causes[:1])
 
 

@@ -3,7 +3,7 @@
 It may do a tenth, where Slurm starts a job again, and a fifth, in half the time, elsewhere.
 
 That is so whatever the speed of the machine: when it has done so many steps, the trainer sends the script the signal
-of the time limit, and waits until the script has told it to stop.
+of the time limit, and waits until the script has asked it to stop.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def of_run(site: Site, jobs: list[str]) -> tuple[list[dict[str, str]], list[dict
         site.cluster.wait(job)
     records = [record for job in jobs for record in site.cluster.jobs(job)]
     records.sort(key=lambda record: (record["StartTime"], int(record["JobId"])))
-    return tuple([one for one in records if bool(one["NodeList"]) is has] for has in (True, False))  # type: ignore[return-value]
+    return tuple([record for record in records if bool(record["NodeList"]) is has] for has in (True, False))  # type: ignore[return-value]
 
 
 def weights(site: Site, name: str) -> Any:

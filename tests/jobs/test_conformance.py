@@ -103,7 +103,7 @@ def folder_image(cluster: Cluster) -> dict[str, object]:
 
 
 def stand_ins(cluster: Cluster) -> None:
-    """Put what stands in for conda, and for an image of Enroot."""
+    """Put the programs that replace conda and an image of Enroot."""
     program = Path(stand_in.__file__).read_text()
     cluster.put("anaconda3/bin/conda", f"#!{sys.executable}\n{program}", mode=0o755)
     for prefix in ("", "envs/train/"):
@@ -165,13 +165,13 @@ def found(site: Site, jobs: dict[str, int], name: str) -> dict[tuple[str, str], 
     port = {f"{20000 + jobs[name] % 10000}": "PORT"}
     facts: dict[tuple[str, str], Any] = {}
     for file in sorted((site.folder / "runs" / name).glob("found-*")):
-        one = json.loads(file.read_text().replace(name, "NAME"))
-        env = {key: value for key, value in one.pop("env").items() if not differs(key)}
-        # Put before the image's own; what the image does not set is still the job's, and stands there twice
+        facts_of_task = json.loads(file.read_text().replace(name, "NAME"))
+        env = {key: value for key, value in facts_of_task.pop("env").items() if not differs(key)}
+        # Put before the image's own; what the image does not set is still the job's, and occurs twice
         env["PYTHONPATH"] = ":".join(dict.fromkeys(env["PYTHONPATH"].split(":")))
         if "MASTER_PORT" in env:
             env["MASTER_PORT"] = port.get(env["MASTER_PORT"], env["MASTER_PORT"])
-        facts |= {(file.stem, key): value for key, value in {**env, **one}.items()}
+        facts |= {(file.stem, key): value for key, value in {**env, **facts_of_task}.items()}
     return facts
 
 

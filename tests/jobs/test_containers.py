@@ -1,6 +1,6 @@
 """Jobs in containers, on a real Slurm with a stand-in for pyxis (tests/cluster/pyxis.c) and one for Apptainer.
 
-The stand-ins have no images, but they hide what is not mounted, refuse what the real ones refuse, leave behind what the
+The stand-ins have no images, but they hide what is not mounted, refuse what the real ones refuse, leave what the
 real ones leave, and let an image's variables win over a job's where the real ones do.
 """
 
@@ -122,7 +122,7 @@ def submit_ddp(site: Site, name: str, launcher: str, *flags: str) -> int:
 def trained(site: Site, slurm_release: str) -> dict[str, int]:
     """Trainings that only have to end well, all started at once."""
     launchers = ("torchrun",) if slurm_release == LATER else ("torchrun", "srun", "spawn")
-    jobs = {f"ddp-{one}": submit_ddp(site, f"ddp-{one}", one, *CPU) for one in launchers}
+    jobs = {f"ddp-{launcher}": submit_ddp(site, f"ddp-{launcher}", launcher, *CPU) for launcher in launchers}
     in_apptainer = ("--profile", "./apptainer.yaml", *CPU)
     jobs["apptainer-ddp"] = submit_ddp(site, "apptainer-ddp", "torchrun", *in_apptainer)
     if slurm_release == LATER:
@@ -176,12 +176,12 @@ COLOUR = 'the user\'s, $(touch pwned) `id` "$HOME" \\ really'
 def test_variables_of_the_job_win_over_the_images(site: Site, runtime: str, launcher: str) -> None:
     shape = ("ddp", "--nodes", "2", "--gpus-per-node", "2", "--launcher", launcher, "--nodelist", "n1,n2")
     profile = ("--profile", f"./{runtime}.yaml", "--env", f"COLOUR={COLOUR}", "--env", "API_KEY")
-    found = probe(site, f"probe-{runtime}-{launcher}", *shape, *profile, API_KEY=COLOUR)
-    places = sorted((int(task["RANK"]), int(task["LOCAL_RANK"]), task["WORLD_SIZE"]) for task in found)
+    tasks = probe(site, f"probe-{runtime}-{launcher}", *shape, *profile, API_KEY=COLOUR)
+    places = sorted((int(task["RANK"]), int(task["LOCAL_RANK"]), task["WORLD_SIZE"]) for task in tasks)
     assert places == [(0, 0, "4"), (1, 1, "4"), (2, 0, "4"), (3, 1, "4")]
-    assert len({(task["MASTER_ADDR"], task["MASTER_PORT"]) for task in found}) == 1
-    assert "wrong" not in found[0]["MASTER_ADDR"]
-    for task in found:
+    assert len({(task["MASTER_ADDR"], task["MASTER_PORT"]) for task in tasks}) == 1
+    assert "wrong" not in tasks[0]["MASTER_ADDR"]
+    for task in tasks:
         assert (task["OMP_NUM_THREADS"], task["GLOO_SOCKET_IFNAME"]) == ("1", "hsn0")
         assert (task["COLOUR"], task["SHAPE"]) == (COLOUR, "the image's")
         assert task["API_KEY"] == COLOUR
@@ -193,11 +193,11 @@ def test_variables_of_the_job_win_over_the_images(site: Site, runtime: str, laun
 
 @on_one_release
 def test_only_what_is_mounted_is_there(site: Site) -> None:
-    (found,) = probe(site, "probe-sight", "single")
-    assert (found["home"], found["LANG"]) == ([".bashrc", "work"], None)
+    (task,) = probe(site, "probe-sight", "single")
+    assert (task["home"], task["LANG"]) == ([".bashrc", "work"], None)
     images = site.cluster.home / "images"
-    (found,) = probe(site, "probe-bind", "single", "--bind", str(images))
-    assert found["home"] == [".bashrc", "images", "work"]
+    (task,) = probe(site, "probe-bind", "single", "--bind", str(images))
+    assert task["home"] == [".bashrc", "images", "work"]
 
 
 @on_one_release
@@ -206,9 +206,9 @@ def test_a_snapshot_of_the_code_is_there(site: Site, runtime: str) -> None:
     for words in (["init", "--quiet"], ["add", "probe.py"]):
         site.cluster.run(["git", *words], cwd=site.folder, check=True)
     name = f"probe-snapshot-{runtime}"
-    (found,) = probe(site, name, "single", "--profile", f"./{runtime}.yaml", "--snapshot")
+    (task,) = probe(site, name, "single", "--profile", f"./{runtime}.yaml", "--snapshot")
     (place,) = (site.folder / "runs" / name).glob("code-*")
-    assert found["cwd"] == str(place)
+    assert task["cwd"] == str(place)
 
 
 @pytest.fixture(scope="module")
@@ -236,15 +236,15 @@ def test_a_checkpoint_of_another_run_is_there(site: Site, away: Path) -> None:
 @on_one_release
 def test_a_folder_with_an_odd_name_is_mounted(site: Site) -> None:
     odd = Site(site.cluster, site.cluster.put("a b'c&d/probe.py", PROBE).parent)
-    (found,) = probe(odd, "probe-odd", "single", "--profile", f"{site.folder}/enroot.yaml")
-    assert found["cwd"] == str(odd.folder)
+    (task,) = probe(odd, "probe-odd", "single", "--profile", f"{site.folder}/enroot.yaml")
+    assert task["cwd"] == str(odd.folder)
 
 
 @on_one_release
 def test_a_relative_image_counts_from_the_folder_of_submission(site: Site) -> None:
     put_image(site.cluster, "work/here.sqsh", HOSTILE | {"SHAPE": "of here"})
-    (found,) = probe(site, "probe-relative", "single", "--image", "./here.sqsh")
-    assert found["SHAPE"] == "of here"
+    (task,) = probe(site, "probe-relative", "single", "--image", "./here.sqsh")
+    assert task["SHAPE"] == "of here"
 
 
 @on_one_release
@@ -309,19 +309,19 @@ def test_a_job_without_gpus_runs_where_there_are_none(site: Site, mode: str) -> 
     site.cluster.put("work/cpus.yaml", profile)
     shape = ("--nproc-per-node", "1", "--nodes", "1") if mode == "ddp" else ()
     flags = (*AS_NVIDIA, "--profile", "./cpus.yaml", "--nodelist", "n4", *shape)
-    (found,) = probe(site, f"probe-{mode}", mode, *flags)
-    assert found["SLURMD_NODENAME"] == "n4"
-    assert found["CUDA_VISIBLE_DEVICES"] == ("" if mode == "cpu" else None)
+    (task,) = probe(site, f"probe-{mode}", mode, *flags)
+    assert task["SLURMD_NODENAME"] == "n4"
+    assert task["CUDA_VISIBLE_DEVICES"] == ("" if mode == "cpu" else None)
 
 
 def test_an_own_trainer_that_starts_its_processes_gets_no_ranks(site: Site) -> None:
     """Neither the nodes' ones, which pyxis sets, nor the image's."""
     ranks = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
     shape = ("ddp", "--gpus-per-node", "2", "--launcher", "spawn")
-    found = probe(site, "probe-spawn", *shape, "--nodes", "2", "--nodelist", "n1,n2", *AS_NVIDIA)
-    assert [[task[name] for name in ranks] for task in found] == [[None] * 3] * 2
-    assert {task["MASTER_ADDR"] for task in found} == {"n1"}
-    assert {task["MASTER_PORT"] for task in found} != {"61001"}
+    tasks = probe(site, "probe-spawn", *shape, "--nodes", "2", "--nodelist", "n1,n2", *AS_NVIDIA)
+    assert [[task[name] for name in ranks] for task in tasks] == [[None] * 3] * 2
+    assert {task["MASTER_ADDR"] for task in tasks} == {"n1"}
+    assert {task["MASTER_PORT"] for task in tasks} != {"61001"}
     (found_alone,) = probe(site, "probe-spawn-alone", *shape, "--nodes", "1", *AS_NVIDIA)
     assert [found_alone[name] for name in (*ranks, "MASTER_ADDR", "MASTER_PORT")] == [None] * 5
 
@@ -342,8 +342,8 @@ def test_variables_of_pyxis_are_not_those_of_the_job(site: Site) -> None:
     """They act like options, of the batch script, too."""
     asked = {"PYXIS_CONTAINER_WRITABLE": "1"}
     image = {"PYXIS_CONTAINER_IMAGE": f"{site.cluster.home}/images/nvidia"}
-    (found,) = probe(site, "probe-pyxis", "single", *AS_NVIDIA, **asked, **image)
-    assert not found["writable"]
+    (task,) = probe(site, "probe-pyxis", "single", *AS_NVIDIA, **asked, **image)
+    assert not task["writable"]
     script = site.sbatchgen("render", "single", "--trainer", "probe.py", *AS_NVIDIA, check=True).stdout
     site.cluster.put("work/plain.slurm", script)
     record = site.cluster.wait(site.cluster.sbatch("plain.slurm", cwd=site.folder, env=asked), {"COMPLETED"})
@@ -365,9 +365,9 @@ def test_a_value_of_several_lines_is_refused(site: Site) -> None:
 @on_one_release
 def test_an_image_that_is_cut_off_is_diagnosed(site: Site) -> None:
     site.cluster.wait(site.submit("cut-off", "single", "--image", "${HOME}/images/truncated"), {"FAILED"})
-    told = site.sbatchgen("diagnose", "cut-off").stdout
-    assert "most likely: the container did not start: unsquashfs: can't read all of" in told
-    assert "training" not in told
+    diagnosis = site.sbatchgen("diagnose", "cut-off").stdout
+    assert "most likely: the container did not start: unsquashfs: can't read all of" in diagnosis
+    assert "training" not in diagnosis
 
 
 def test_a_cancelled_training_saves(site: Site) -> None:
@@ -390,7 +390,9 @@ WAITED = re.compile(r"^srun: job \d+ (queued and waiting for|has been allocated)
 def srun(site: Site, *arguments: str, **env: str) -> tuple[int, str]:
     """Exit status and output, less the lines of an srun that waits for the node of the one before."""
     image = (
-        () if any(one.startswith("--container-image") for one in arguments) else (of_image(site, "enroot"),)
+        ()
+        if any(argument.startswith("--container-image") for argument in arguments)
+        else (of_image(site, "enroot"),)
     )
     done = site.cluster.run(["srun", *image, *arguments], cwd=site.folder, env=env)
     return done.returncode, re.sub(WAITED, "", done.stdout + done.stderr)
@@ -434,7 +436,7 @@ def test_the_stand_in_hides_what_is_not_mounted(site: Site) -> None:
     assert "\n.bashrc\n" in output, "a skeleton"
     assert "touch: cannot touch '/images/x': Read-only file system" in output
     assert f"touch: cannot touch '{home}/x': Read-only file system" in output
-    assert srun(site, "ls", str(home))[0] == 0, "a site that mounts homes, unless told not to"
+    assert srun(site, "ls", str(home))[0] == 0, "a site that mounts homes, unless asked not to"
 
 
 @on_one_release

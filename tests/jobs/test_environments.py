@@ -118,16 +118,16 @@ def test_a_virtual_environment_gets_the_packages_of_modules(
 
 
 @pytest.mark.parametrize(
-    ("job", "told"), [("missing", "nothing"), ("clash", "clash"), ("broken", "broken on")]
+    ("job", "words"), [("missing", "nothing"), ("clash", "clash"), ("broken", "broken on")]
 )
 def test_a_module_that_does_not_load_stops_the_job_with_its_name(
-    site: Site, jobs: dict[str, tuple[str, int]], job: str, told: str
+    site: Site, jobs: dict[str, tuple[str, int]], job: str, words: str
 ) -> None:
     name, number = jobs[job]
     assert site.cluster.wait(number, {"FAILED"})["ExitCode"] == "1:0"
     *said, last = site.log(name).splitlines()
     assert last == "error: can't load the modules"
-    assert told in "\n".join(said)
+    assert words in "\n".join(said)
 
 
 def test_without_the_command_a_job_says_so(site: Site, jobs: dict[str, tuple[str, int]]) -> None:
@@ -183,16 +183,16 @@ def test_a_conda_environment_is_that_of_the_job(
 
 
 @pytest.mark.parametrize(
-    ("env", "told"),
+    ("env", "message"),
     [("nothing", "can't activate the conda environment nothing"), ("empty", "no python3 in {prefix}")],
 )
 def test_a_conda_environment_that_can_not_be_used_is_told(
-    site: Site, conda_jobs: dict[str, tuple[str, int]], env: str, told: str
+    site: Site, conda_jobs: dict[str, tuple[str, int]], env: str, message: str
 ) -> None:
     name, number = conda_jobs[env]
     assert site.cluster.wait(number, {"FAILED"})["ExitCode"] == "1:0"
     prefix = site.cluster.home / "anaconda3/envs" / env
-    assert site.log(name).splitlines()[-1] == f"error: {told.format(prefix=prefix)}"
+    assert site.log(name).splitlines()[-1] == f"error: {message.format(prefix=prefix)}"
 
 
 BEFORE = {

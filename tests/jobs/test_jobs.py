@@ -30,15 +30,18 @@ def jobs(site: Site, slurm_release: str) -> dict[str, int]:
     """Those that only have to be waited for, by name: submitted together, so that they run side by side."""
     two = ("ddp", "--nodes", "2", "--gpus-per-node", "2")
     model = () if slurm_release == LATER else ("--", "--model", "convnet")
-    ids = {f"ddp-{one}": site.submit(f"ddp-{one}", *two, "--launcher", one, *model) for one in LAUNCHERS}
+    ids = {
+        f"ddp-{launcher}": site.submit(f"ddp-{launcher}", *two, "--launcher", launcher, *model)
+        for launcher in LAUNCHERS
+    }
     for name, flags in MODES.items():
         if (slurm_release, name) in MODES_TRIED:
             ids[name] = site.submit(name, *flags, "--", "--epochs", "1")
     if slurm_release == LATER:
         return ids
-    for one in LAUNCHERS:
-        shape = ("ddp", "--nodes", "1", "--gpus-per-node", "2", "--launcher", one)
-        ids[f"nan-{one}"] = site.submit(f"nan-{one}", *shape, "--", "--lr", "1e38")
+    for launcher in LAUNCHERS:
+        shape = ("ddp", "--nodes", "1", "--gpus-per-node", "2", "--launcher", launcher)
+        ids[f"nan-{launcher}"] = site.submit(f"nan-{launcher}", *shape, "--", "--lr", "1e38")
     return ids
 
 
@@ -49,8 +52,8 @@ def trained(site: Site, jobs: dict[str, int]) -> dict[str, list[tuple[int, float
     for launcher in LAUNCHERS:
         name = f"ddp-{launcher}"
         site.cluster.wait(jobs[name], {"COMPLETED"})
-        found = EPOCH.findall(site.log(name))
-        results[launcher] = [(int(epoch), float(loss), float(accuracy)) for epoch, loss, accuracy in found]
+        epochs = EPOCH.findall(site.log(name))
+        results[launcher] = [(int(epoch), float(loss), float(accuracy)) for epoch, loss, accuracy in epochs]
     return results
 
 
@@ -98,7 +101,7 @@ def test_processes_meet_over_the_interface_of_the_profile(site: Site) -> None:
     record = site.cluster.wait(job, {"FAILED"})
     log = site.log("no-such-net")
     assert "hsn9" in log
-    assert [one.cause for one in failures("", enumerate(log.splitlines(), 1), "x")][:1] == [
+    assert [failure.cause for failure in failures("", enumerate(log.splitlines(), 1), "x")][:1] == [
         "gloo-interface"
     ], log
     assert record["ExitCode"] != "0:0"
@@ -120,21 +123,21 @@ def test_a_failing_training_fails_its_job(site: Site, jobs: dict[str, int], laun
     record = site.cluster.wait(jobs[name], {"FAILED"})
     assert (record["ExitCode"], record["Restarts"]) == ("3:0", "0")
     assert site.status(name)["state"] == "failed"
-    told = failures("FAILED 3:0", enumerate(site.log(name).splitlines(), 1), name)
-    assert [one.cause for one in told] == ["own-words"], told
+    causes = failures("FAILED 3:0", enumerate(site.log(name).splitlines(), 1), name)
+    assert [failure.cause for failure in causes] == ["own-words"], causes
 
 
 def test_what_a_training_has_cost(site: Site, trained: dict[str, list[tuple[int, float, float]]]) -> None:
     """Without a database, by the script and the trainer's own events of both nodes."""
     done = site.sbatchgen("report", "ddp-srun", "--format", "json", check=True)
-    found = json.loads(done.stdout)
-    asked = {name: found[name] for name in ("nodes", "gpus", "cpus", "memory_mib", "limit_s")}
+    report = json.loads(done.stdout)
+    asked = {name: report[name] for name in ("nodes", "gpus", "cpus", "memory_mib", "limit_s")}
     assert asked == {"nodes": 2, "gpus": 4, "cpus": 8, "memory_mib": 2048, "limit_s": 600}
-    assert (found["state"], found["source"], found["jobs"], found["starts"]) == ("done", "script", 1, 1)
-    assert 0 < found["used_s"] < 600
-    assert found["cpus_used"] > 0
-    assert 2 * 50 << 20 < found["memory_bytes"] < 2 << 30
-    assert "--time" in {one["option"] for one in found["advice"]}
+    assert (report["state"], report["source"], report["jobs"], report["starts"]) == ("done", "script", 1, 1)
+    assert 0 < report["used_s"] < 600
+    assert report["cpus_used"] > 0
+    assert 2 * 50 << 20 < report["memory_bytes"] < 2 << 30
+    assert "--time" in {advice["option"] for advice in report["advice"]}
     page = site.sbatchgen("report", "ddp-srun", check=True)
     assert page.stdout.startswith("ddp-srun: done; 1 job, 1 start, ")
 
@@ -179,7 +182,7 @@ for step in range(begin, begin + 6000):
     if begin:
         sys.exit(0)
     time.sleep(0.1)
-sys.exit("nobody asked for a stop")
+sys.exit("no stop was asked for")
 """
 
 
@@ -214,10 +217,10 @@ def test_an_own_trainer_is_stopped_and_started_again(
     site.cluster.run(["scancel", "--batch", "--signal=USR1", str(job)], check=True)
     record = site.cluster.wait(job, {"COMPLETED"})
     assert (record["Restarts"], record["ExitCode"]) == ("1", "0:0")
-    told = [json.loads(line) for line in site.log(name).splitlines() if line.startswith("{")]
-    assert [one["begin"] > 0 for one in told] == [False] * ranks + [True] * ranks
+    printed = [json.loads(line) for line in site.log(name).splitlines() if line.startswith("{")]
+    assert [start["begin"] > 0 for start in printed] == [False] * ranks + [True] * ranks
     expected = {("0", None)} if launcher == "spawn" else {(str(rank), "4") for rank in range(4)}
-    assert {(one["rank"], one["size"]) for one in told} == expected
+    assert {(start["rank"], start["size"]) for start in printed} == expected
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
@@ -360,11 +363,11 @@ def test_a_value_of_the_submitting_shell_is_seen_by_the_trainer_alone(site: Site
     number = int(done.stdout)
     site.cluster.wait(number, {"COMPLETED"})
     assert hashlib.sha256(secret.encode()).hexdigest() in site.log("keyed")
-    told = (("review", *job, "--format", "json"), ("explain", *job), ("render", *job), ("logs", "keyed"))
-    said = [done, *(site.sbatchgen(*words, env=given) for words in (*told, ("status", "keyed")))]
+    commands = (("review", *job, "--format", "json"), ("explain", *job), ("render", *job), ("logs", "keyed"))
+    said = [done, *(site.sbatchgen(*words, env=given) for words in (*commands, ("status", "keyed")))]
     show = ("show", "--details", "--details", "job", str(number)), ("write", "batch_script", str(number), "-")
     said += [site.cluster.root(["scontrol", *words]) for words in show]
-    assert not [one.args for one in said if secret in one.stdout + one.stderr]
+    assert not [output.args for output in said if secret in output.stdout + output.stderr]
     files = [path for path in site.cluster.home.rglob("*") if path.is_file()]
     assert "runs.jsonl" in {path.name for path in files}
     assert not [path for path in files if secret.encode() in path.read_bytes()]

@@ -1,4 +1,4 @@
-"""The trainers that docs/how-to/own-trainer.md shows, run as they stand there, with the real libraries, on the CPU.
+"""The trainers that docs/how-to/own-trainer.md shows, run as they are there, with the real libraries, on the CPU.
 
 Each is trained in one go, and once more with a stop half way. The stop file is made in a certain step of the
 optimizer, by a hook, so that nothing depends on how long anything takes.
@@ -184,7 +184,7 @@ for ranks in json.loads(sys.argv[2]):
 
 @dataclass(frozen=True)
 class Left:
-    """What a run left behind."""
+    """What a run left."""
 
     path: Path
     again_file: Path
@@ -204,8 +204,8 @@ class Left:
 
     @property
     def weights(self) -> dict[str, torch.Tensor]:
-        found: dict[str, torch.Tensor] = torch.load(self.path.with_suffix(".pt"), weights_only=True)
-        return found
+        weights: dict[str, torch.Tensor] = torch.load(self.path.with_suffix(".pt"), weights_only=True)
+        return weights
 
 
 @dataclass(frozen=True)

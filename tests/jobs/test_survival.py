@@ -1,4 +1,4 @@
-"""However Slurm ends a job before its time, it goes on, and ends with the weights of one left alone, bit for bit.
+"""However Slurm ends a job before its time, it resumes, and ends with the weights of one left alone, bit for bit.
 
 The jobs run side by side, on a cluster of their own: one of its nodes dies.
 """
@@ -24,7 +24,7 @@ from tests.training.states import equal
 # to notice a dead node in between: srun gives it 60 s (--wait), and KillWait and 2 s to end. Real sites' 300 are too long.
 SETTINGS = "SlurmdTimeout=180\nKillWait=30"
 SILENT = "A node of n[2-3] does not answer: waiting for Slurm to start the job again"
-STEPS, SAVE_EVERY = 50, 7  # which is no divisor of an epoch's 25
+STEPS, SAVE_EVERY = 50, 7  # which does not divide an epoch's 25
 DELAY = 0.3  # seconds: for nothing else is slept so long
 PACE = ("--step-delay", str(DELAY), "--sync-every", "1", "--save-every", str(SAVE_EVERY))
 # The processors of a node are 8: a job of one leaves room for all the others, and one of 5 for no second.
@@ -63,8 +63,9 @@ def start(site: Site, name: str, *arguments: str) -> int:
         f"PYTHONPATH={site.folder / 'slowly'}:{QUICKLY}",
         *([] if name == "alone" else [f"UNTIL={interrupted(site, name)}"]),
     ]
-    shape = ("ddp", "--nodes", "2", "--gpus-per-node", "1", *(word for one in env for word in ("--env", one)))
-    return site.submit(name, *shape, *flags, "--", *PACE, *trainer)
+    variables = [word for variable in env for word in ("--env", variable)]
+    shape = ("ddp", "--nodes", "2", "--gpus-per-node", "1")
+    return site.submit(name, *shape, *variables, *flags, "--", *PACE, *trainer)
 
 
 def interrupted(site: Site, name: str) -> Path:
@@ -198,8 +199,8 @@ def test_the_node_of_the_script_dies(site: Site, jobs: dict[str, int]) -> None:
 
 def finished(site: Site, jobs: dict[str, int], name: str) -> dict[str, str]:
     """The record of a job that has ended as the one left alone did."""
-    for one in ("alone", name):
-        record = site.cluster.wait(jobs[one], {"COMPLETED"})
+    for run in ("alone", name):
+        record = site.cluster.wait(jobs[run], {"COMPLETED"})
     log = site.log(name)
     assert log.count("Training completed") == 1
     assert [int(epoch) for epoch, _, _ in EPOCH.findall(log)] == [1, 2]
@@ -217,7 +218,7 @@ def at_the_end(site: Site, name: str) -> Any:
 
 
 def lost(site: Site, name: str) -> list[int]:
-    """For each time that a run went on: how many of its steps had to be done again."""
+    """For each time that a run resumed: how many of its steps had to be done again."""
     path = site.folder / "runs" / name / "events.jsonl"
     done, again = 0, []
     for event in map(json.loads, path.read_text().splitlines()):

@@ -199,7 +199,7 @@ def built(config: Config) -> nn.Module:
 def rates_of_theirs(facts: dict[str, Any], *, resumed_at: int) -> list[float]:
     """The learning rate of each epoch with torch's scheduler, called as the tutorials' programs call it.
 
-    A program that resumes makes both anew, and loads what was saved of the optimizer, which is done before the
+    A program that resumes makes both again, and loads what was saved of the optimizer, which is done before the
     scheduler's step.
     """
 
@@ -405,9 +405,9 @@ def test_a_script_has_no_findings(command: Command, page: str, name: str) -> Non
     job = Job(command, PAGES[page].under(name))
     Path("job.slurm").write_text(job.script)
     result = command("lint", "--no-shellcheck", "--profile", job.profile, "--format", "json", "job.slurm")
-    found = {finding["rule"] for finding in json.loads(result.out)}
+    rules = {finding["rule"] for finding in json.loads(result.out)}
 
-    assert found == ({"SB214"} if "shard" in job.script else set())
+    assert rules == ({"SB214"} if "shard" in job.script else set())
 
 
 def test_all_differences_are_of_cells_that_are_compared() -> None:
@@ -458,14 +458,14 @@ def differences(page: str) -> Iterator[str]:
             ours = difference["here"]
             if isinstance(there, list):
                 there, ours = (
-                    [one for one in there if one not in ours],
-                    [one for one in ours if one not in there],
+                    [value for value in there if value not in ours],
+                    [value for value in ours if value not in there],
                 )
             row = (cell, _shown(there), _shown(ours), difference["why"])
             rows.setdefault(row, []).append(name)
-    for (cell, one, other, why), names in rows.items():
+    for (cell, theirs, own, why), names in rows.items():
         jobs = "all" if len(names) == len(TUTORIALS[page]["jobs"]) > 1 else "; ".join(names)
-        yield f"| {jobs} | {cell} | {one} | {other} | {why} |\n"
+        yield f"| {jobs} | {cell} | {theirs} | {own} | {why} |\n"
     yield "\nAll else that [is compared](index.md#a-tutorials-file) is equal.\n"
 
 
@@ -482,7 +482,7 @@ def test_a_page_tells_all_differences(request: pytest.FixtureRequest, page: str)
     text = f"{head}{mark}{''.join(differences(page))}<!-- end -->{rest.partition('<!-- end -->')[2]}"
     if request.config.getoption("--update-golden") and path.read_text() != text:
         path.write_text(text)
-        pytest.fail(f"{path} was written anew: read the change")
+        pytest.fail(f"{path} was written again: read the change")
     assert path.read_text() == text
 
 

@@ -13,8 +13,8 @@ from tests.slurm import fakes
 @pytest.fixture
 def programs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for programs that stand for Slurm's: no job is in the queue, there is no database."""
-    found = folder / "bin"
-    fakes.squeue(found, [])
-    fakes.failing(found, "sacct", "Slurm accounting storage is disabled")
-    monkeypatch.setenv("PATH", f"{found}:{os.environ['PATH']}")
-    return found
+    place = folder / "bin"
+    fakes.squeue(place, [])
+    fakes.failing(place, "sacct", "Slurm accounting storage is disabled")
+    monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
+    return place

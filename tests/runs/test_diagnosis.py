@@ -51,7 +51,7 @@ def test_a_failed_run_is_told_with_the_line_and_what_to_type(
     assert len(lines) == 4
     said = json.loads(command("diagnose", "4711", "--format", "json").out)
     assert (said["schema"], said["run"], said["failed"], said["log"]) == (1, "ddp", True, str(place_))
-    assert [(one["cause"], one["rank"], one["line"]) for one in said["causes"]] == [
+    assert [(cause["cause"], cause["rank"], cause["line"]) for cause in said["causes"]] == [
         ("gpu-memory", "cause", 4),
         ("peer-gone", "effect", 5),
     ]
@@ -80,18 +80,18 @@ def test_what_follows_from_others_is_told_where_nothing_else_is_known(
 ) -> None:
     run_of(folder, programs, state, 256, text.encode())
     lines = command("diagnose", "ddp").out.splitlines()
-    told = [line for line in lines[1:] if not line.startswith(" ")]
-    assert len(told) == len(expected), lines
-    assert all(line.startswith(words) for line, words in zip(told, expected, strict=True)), lines
+    causes = [line for line in lines[1:] if not line.startswith(" ")]
+    assert len(causes) == len(expected), lines
+    assert all(line.startswith(words) for line, words in zip(causes, expected, strict=True)), lines
 
 
 def test_what_is_not_known_is_not_guessed(folder: Path, programs: Path, command: Command) -> None:
-    run_of(folder, programs, "FAILED", 512, b"one\nValueError: 3 is no number\nan error occurred\nbye\n")
+    run_of(folder, programs, "FAILED", 512, b"one\nValueError: 3 is not a number\nan error occurred\nbye\n")
     log_ = folder / "runs/ddp/ddp-4711.out"
     assert command("diagnose", "ddp").out.splitlines() == [
         "ddp: job 4711 failed: exit status 2",
         "no known cause; of its log:",
-        f"  {log_}:2: ValueError: 3 is no number",
+        f"  {log_}:2: ValueError: 3 is not a number",
         f"  {log_}:3: an error occurred",
         "  fix: sbatchgen logs ddp shows more",
     ]

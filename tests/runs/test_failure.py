@@ -16,20 +16,20 @@ RECORDED = yaml.safe_load((FIXTURES / "failures.yaml").read_text())
 
 def found(text: str, ended: str = "") -> list[str]:
     """The causes that a log tells."""
-    return [one.cause for one in failures(ended, enumerate(text.splitlines(), 1), "ddp")]
+    return [failure.cause for failure in failures(ended, enumerate(text.splitlines(), 1), "ddp")]
 
 
-@pytest.mark.parametrize("one", RECORDED["seen"], ids=lambda one: one["cause"])
-def test_what_programs_print_is_known(one: dict[str, str]) -> None:
-    first = failures("", enumerate(one["log"].splitlines(), 1), "ddp")[0]
-    assert first.cause == one["cause"]
+@pytest.mark.parametrize("recorded", RECORDED["seen"], ids=lambda recorded: recorded["cause"])
+def test_what_programs_print_is_known(recorded: dict[str, str]) -> None:
+    first = failures("", enumerate(recorded["log"].splitlines(), 1), "ddp")[0]
+    assert first.cause == recorded["cause"]
     assert (first.means, first.says) > ("", "")
     assert not re.search(r"[{}]", first.means + first.fix.replace("MASTER_PORT=$((", ""))
 
 
-@pytest.mark.parametrize("one", RECORDED["harmless"], ids=lambda one: one["from"][:30])
-def test_what_healthy_programs_print_is_no_failure(one: dict[str, str]) -> None:
-    assert found(one["log"]) == []
+@pytest.mark.parametrize("recorded", RECORDED["harmless"], ids=lambda recorded: recorded["from"][:30])
+def test_what_healthy_programs_print_is_no_failure(recorded: dict[str, str]) -> None:
+    assert found(recorded["log"]) == []
 
 
 # --- how Slurm says that a job ended
@@ -53,8 +53,8 @@ ENDED = (
 @pytest.mark.parametrize(("cause", "ended"), ENDED)
 def test_how_a_job_ended_tells_a_cause(cause: str, ended: str) -> None:
     """State, exit code and signal: real ones of Slurm 22.05, but for memory, nodes and deadlines."""
-    (one,) = failures(ended, [], "ddp")
-    assert (one.cause, one.ended, one.line) == (cause, ended, 0)
+    (failure,) = failures(ended, [], "ddp")
+    assert (failure.cause, failure.ended, failure.line) == (cause, ended, 0)
 
 
 @pytest.mark.parametrize("ended", ["FAILED 1:0", "FAILED 2:0", "FAILED 143:0", "FAILED 0:15", ""])
@@ -92,8 +92,8 @@ def test_the_likeliest_comes_first(text: str, ended: str, expected: list[str]) -
 
 def test_a_cause_is_told_by_its_first_line_and_by_slurm() -> None:
     text = "one\rtwo 50%\rsrun: error: n1: task 0: Out Of Memory\nsrun: error: n1: task 1: Out Of Memory"
-    (one,) = failures("OUT_OF_MEMORY 0:125", enumerate(text.split("\n"), 1), "ddp")
-    assert (one.ended, one.line, one.says) == (
+    (failure,) = failures("OUT_OF_MEMORY 0:125", enumerate(text.split("\n"), 1), "ddp")
+    assert (failure.ended, failure.line, failure.says) == (
         "OUT_OF_MEMORY 0:125",
         1,
         "srun: error: n1: task 0: Out Of Memory",
@@ -101,8 +101,8 @@ def test_a_cause_is_told_by_its_first_line_and_by_slurm() -> None:
 
 
 def test_an_own_error_is_shown_with_its_fix() -> None:
-    (one,) = failures("", [(7, "error: no weights found; at: runs/x; fix: --resume off")], "ddp")
-    assert (one.means, one.fix, one.line) == ("no weights found (runs/x)", "--resume off", 7)
+    (failure,) = failures("", [(7, "error: no weights found; at: runs/x; fix: --resume off")], "ddp")
+    assert (failure.means, failure.fix, failure.line) == ("no weights found (runs/x)", "--resume off", 7)
 
 
 def test_no_log_takes_long() -> None:

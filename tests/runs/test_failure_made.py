@@ -1,4 +1,4 @@
-"""Why runs fail: words made anew, by Python, torch, gloo, bash and a real Slurm."""
+"""Why runs fail: words made by running Python, torch, gloo, bash and a real Slurm."""
 
 from __future__ import annotations
 
@@ -189,9 +189,9 @@ def test_what_a_real_slurm_makes_of_failures_is_known(slurm_root: Path | None) -
 
 
 def test_each_cause_has_its_words_and_its_source() -> None:
-    """Recorded ones, or ones that are made anew above."""
+    """Recorded ones, or ones that are made above."""
     tested = (
-        {one["cause"] for one in RECORDED["seen"]}
+        {recorded["cause"] for recorded in RECORDED["seen"]}
         | {cause for _, cause in MADE}
         | {cause for cause, _ in ENDED}
         | {cause for *_, cause in JOBS.values()}

@@ -71,10 +71,10 @@ def test_a_submission_from_its_start_to_its_end(index: Index, tmp_path: Path) ->
 def test_a_run_is_found_by_name_job_and_folder(index: Index, tmp_path: Path) -> None:
     run = index.begin("a", tmp_path / "runs" / "x", "ddp", shared=False)
     index.accepted("a", "4711")
-    for told in ("ddp", "4711", "4711_3", "runs/x", "runs/../runs/x/", str(tmp_path / "runs" / "x")):
-        assert index.find(told, tmp_path) == [run], told
-    for told in ("dd", "471", "runs", "", "_"):
-        assert index.find(told, tmp_path) == [], told
+    for text in ("ddp", "4711", "4711_3", "runs/x", "runs/../runs/x/", str(tmp_path / "runs" / "x")):
+        assert index.find(text, tmp_path) == [run], text
+    for text in ("dd", "471", "runs", "", "_"):
+        assert index.find(text, tmp_path) == [], text
 
 
 def test_a_folder_of_any_bytes(index: Index, tmp_path: Path) -> None:
@@ -85,13 +85,13 @@ def test_a_folder_of_any_bytes(index: Index, tmp_path: Path) -> None:
 
 
 def test_runs_come_back_from_their_folders(index: Index, tmp_path: Path) -> None:
-    told = Run(name="ddp", folder=tmp_path / "x", shared=False, created=7.0)
+    run = Run(name="ddp", folder=tmp_path / "x", shared=False, created=7.0)
     jobs = [a_job("a", "1"), a_job("b", "2")]
-    assert index.add([(told, jobs)]) == [told]
+    assert index.add([(run, jobs)]) == [run]
     index.seen([jobs[0]._replace(state="FAILED", ended=True)])
-    assert index.add([(told, [*jobs, a_job("c", "3")])]) == [told]
+    assert index.add([(run, [*jobs, a_job("c", "3")])]) == [run]
     assert [(job.id, job.state) for job in index.jobs("ddp")] == [("1", "FAILED"), ("2", ""), ("3", "")]
-    moved = told._replace(folder=tmp_path / "moved")
+    moved = run._replace(folder=tmp_path / "moved")
     assert index.add([(moved, jobs)])[0].name == "ddp"  # known by its jobs
     other = Run(name="ddp", folder=tmp_path / "other", shared=False, created=8.0)
     assert index.add([(other, [a_job("d", "4")])])[0].name == "ddp-2"
@@ -118,7 +118,7 @@ for number in range(25):
 
 def test_eight_processes_write_at_once(tmp_path: Path) -> None:
     file = tmp_path / "state" / "runs.jsonl"
-    writers = [subprocess.Popen([sys.executable, "-c", WRITER, file, str(one)]) for one in range(1, 9)]
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, file, str(number)]) for number in range(1, 9)]
     assert [writer.wait() for writer in writers] == [0] * 8
     index = Index(file)
     assert sorted(job.id for job in index.jobs()) == sorted(
@@ -148,10 +148,10 @@ def test_a_damaged_index_is_made_again(tmp_path: Path) -> None:
         for _ in range(chance.randint(1, 3)):
             data[chance.randrange(len(data) - 1)] = chance.randrange(256)
         file.write_bytes(data)
-        found = Index(file)
-        assert {run.name for run in found.runs()} <= {"0a", "0b"}
-        assert {job.id for job in found.jobs()} <= {"", "7"}
-        assert bool(found.repaired) == (data != whole)
+        index = Index(file)
+        assert {run.name for run in index.runs()} <= {"0a", "0b"}
+        assert {job.id for job in index.jobs()} <= {"", "7"}
+        assert bool(index.repaired) == (data != whole)
     file.write_bytes(whole.replace(b'["run", "0a"', b'["run", 0a"', 1))
     repaired = Index(file)
     assert {run.name: run.folder for run in repaired.runs()} == {

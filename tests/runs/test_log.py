@@ -17,7 +17,7 @@ def record(pattern: str, **more: str) -> Record:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "files", "found"),
+    ("pattern", "files", "logs"),
     [
         ("%x-%j.out", ["a[b]*-4711.out", "ab-4711.out", "a[b]*-4712.out"], ["a[b]*-4711.out"]),
         ("100%%-%j", ["100%-4711", "100%%-4711"], ["100%-4711"]),
@@ -27,10 +27,10 @@ def record(pattern: str, **more: str) -> Record:
         ("missing-%j", [], []),
     ],
 )
-def test_the_names_that_slurm_gives(tmp_path: Path, pattern: str, files: list[str], found: list[str]) -> None:
+def test_the_names_that_slurm_gives(tmp_path: Path, pattern: str, files: list[str], logs: list[str]) -> None:
     for name in files:
         (tmp_path / name).touch()
-    assert sorted(path.name for path in find_logs(record(f"{tmp_path}/{pattern}"))) == sorted(found)
+    assert sorted(path.name for path in find_logs(record(f"{tmp_path}/{pattern}"))) == sorted(logs)
 
 
 def test_the_logs_of_an_array(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def on_terminal(*arguments: str) -> bytes:
     while True:
         try:
             data = os.read(ours, 65536)
-        except OSError:  # Linux: nobody has the other end any more
+        except OSError:  # Linux: the other end is closed
             break
         if not data:
             break
@@ -162,7 +162,7 @@ def test_the_bytes_of_a_log_do_not_reach_a_terminal(folder: Path, programs: Path
         ),
     )
     events = [{"event": "epoch", "time": 1.0, "epoch": 1, "loss": 0.5, "says": EVIL}]
-    (folder / "events.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in events))
+    (folder / "events.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in events))
     (folder / "status.json").write_text(json.dumps({"state": "running", "step": 5, "reason": EVIL}))
     assert os.fsencode(command("logs", "red").out) == LOG
     for words in (("logs", "red"), ("logs", "red", "--follow")):
@@ -273,7 +273,7 @@ def test_an_index_on_a_full_disk_costs_no_job(folder: Path, programs: Path) -> N
     assert (
         f"note: to enter the run into the index: sbatchgen status --scan {folder}/runs/cpu\n" in done.stderr
     )
-    assert [one["id"] for run in json.loads(said)["runs"] for one in run["jobs"]] == [job]
+    assert [listed["id"] for run in json.loads(said)["runs"] for listed in run["jobs"]] == [job]
 
 
 # Root may do anything, unless it gives that up.
@@ -335,7 +335,7 @@ def test_what_a_run_leaves_follows_the_umask(
     finally:
         os.umask(before)
     state = place(os.environ).parent
-    found = [folder / "runs", *(folder / "runs").rglob("*"), state, *state.rglob("*")]
-    assert {path.parent.name for path in found} >= {"cpu", "here", "sbatchgen"}
-    wide = [str(path) for path in found if stat.S_IMODE(path.stat().st_mode) & umask]
+    paths = [folder / "runs", *(folder / "runs").rglob("*"), state, *state.rglob("*")]
+    assert {path.parent.name for path in paths} >= {"cpu", "here", "sbatchgen"}
+    wide = [str(path) for path in paths if stat.S_IMODE(path.stat().st_mode) & umask]
     assert wide == []

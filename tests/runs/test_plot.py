@@ -128,13 +128,13 @@ def test_the_same_runs_are_the_same_bytes_whatever_the_user_has_set(folder: Path
     (folder / "mine" / "matplotlibrc").write_text("font.size: 30\nlines.color: red\naxes.grid: False\n")
     pictures: dict[str, set[bytes]] = {"png": set(), "svg": set()}
     for settings in ({}, {"MPLCONFIGDIR": str(folder / "mine"), "MPLBACKEND": "TkAgg", "DISPLAY": ""}):
-        for suffix, found in pictures.items():
+        for suffix, contents in pictures.items():
             output = str(folder / f"plot.{suffix}")
             command = [sys.executable, "-m", "sbatchgen", "plot", "ddp", "--output", output]
             subprocess.run(command, env=os.environ | settings, check=True, capture_output=True)
-            found.add(Path(output).read_bytes())
+            contents.add(Path(output).read_bytes())
 
-    assert [len(found) for found in pictures.values()] == [1, 1]
+    assert [len(contents) for contents in pictures.values()] == [1, 1]
 
 
 def test_what_was_trained_again_counts_once(tmp_path: Path) -> None:

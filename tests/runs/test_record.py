@@ -1,4 +1,4 @@
-"""What a run folder tells of its submissions, its code and its training."""
+"""What a run folder holds about its submissions, its code and its training."""
 
 from __future__ import annotations
 
@@ -91,15 +91,16 @@ def test_other_files_are_none(tmp_path: Path, text: str) -> None:
 
 
 def test_runs_are_found_in_folders(tmp_path: Path) -> None:
-    one, two = tmp_path / "runs" / "a", tmp_path / "runs" / "deep" / "b"
-    for folder in (one, two):
+    first, second = tmp_path / "runs" / "a", tmp_path / "runs" / "deep" / "b"
+    for folder in (first, second):
         folder.mkdir(parents=True)
-    keep(one, replace(WHOLE, run="a", job="1", key="1", submitted=1.0))
-    keep(one, replace(WHOLE, run="a", job="2", key="2", submitted=2.0))
-    keep(two, replace(WHOLE, run="b", job="3", key="3", submitted=3.0))
+    keep(first, replace(WHOLE, run="a", job="1", key="1", submitted=1.0))
+    keep(first, replace(WHOLE, run="a", job="2", key="2", submitted=2.0))
+    keep(second, replace(WHOLE, run="b", job="3", key="3", submitted=3.0))
     (tmp_path / "runs" / "again").symlink_to(tmp_path / "runs")
-    found = {one[0].name: (one[0].folder, [job.id for job in one[1]]) for one in scan(tmp_path) if one}
-    assert found == {"a": (one, ["1", "2"]), "b": (two, ["3"])}
+    pairs = [pair for pair in scan(tmp_path) if pair]
+    runs = {run.name: (run.folder, [job.id for job in jobs]) for run, jobs in pairs}
+    assert runs == {"a": (first, ["1", "2"]), "b": (second, ["3"])}
     assert list(scan(tmp_path / "nothing")) == []
 
 
@@ -152,12 +153,12 @@ def test_how_far_a_training_is(tmp_path: Path) -> None:
         {"event": "epoch", "step": 44, "epoch": 2, "loss": 0.25, "accuracy": 0.875},
         '{"event": "epoch", "loss": 0.1, "acc',
     )
-    found = read_progress(tmp_path)
-    assert found == Progress(
+    progress = read_progress(tmp_path)
+    assert progress == Progress(
         state="running", step=44, steps=100, epoch=2, epochs=10, loss=0.25, accuracy=0.875, best=0.9, samples_per_s=100.0,
         checkpoint="checkpoints/x.pt", time=5.5,
     )  # fmt: skip
-    assert found.says == "epoch 2 of 10, step 44 of 100, loss 0.25, accuracy 87.5%"
+    assert progress.says == "epoch 2 of 10, step 44 of 100, loss 0.25, accuracy 87.5%"
 
 
 def test_of_odd_files_nothing_is_taken(tmp_path: Path) -> None:

@@ -76,12 +76,12 @@ def train(run_dir: Path, *events: dict[str, Any], state: str = "done") -> None:
 
 def start(job: str, began: float, lasted: float, **used: object) -> list[dict[str, Any]]:
     """The events of a start of the training."""
-    told = [{"event": "resources", "time": began + lasted, **used}] if used else []
+    resources = [{"event": "resources", "time": began + lasted, **used}] if used else []
     return [
         {"event": "resume", "time": began},  # of this start, though it comes before it
         {"event": "start", "job": job, "time": began},
         {"event": "train", "step": 1, "time": began + lasted},
-        *told,
+        *resources,
     ]
 
 
@@ -91,20 +91,22 @@ def told(command: Command) -> dict[str, Any]:
     return dict(json.loads(result.out))
 
 
-def advised(found: dict[str, Any]) -> dict[str, str]:
-    return {one["option"] or one["about"]: one["value"] or one["why"] for one in found["advice"]}
+def advised(report: dict[str, Any]) -> dict[str, str]:
+    return {
+        advice["option"] or advice["about"]: advice["value"] or advice["why"] for advice in report["advice"]
+    }
 
 
 def test_sacct_tells_of_every_start(run: Path, programs: Path, command: Command) -> None:
     sacct(programs, ROWS)
-    found = told(command)
-    assert (found["source"], found["jobs"], found["starts"], found["used_s"]) == ("sacct", 1, 2, 5400)
-    assert (found["nodes"], found["gpus"], found["cpus"], found["memory_mib"], found["limit_s"]) == (
+    report = told(command)
+    assert (report["source"], report["jobs"], report["starts"], report["used_s"]) == ("sacct", 1, 2, 5400)
+    assert (report["nodes"], report["gpus"], report["cpus"], report["memory_mib"], report["limit_s"]) == (
         2, 8, 64, 65536, 14400,
     )  # fmt: skip
-    assert (found["gpu_hours"], found["cpu_hours"], found["cpus_used"]) == (12, 96, 16)
-    assert found["memory_bytes"] == 13 * GIB  # four tasks of 3G, and the script
-    assert advised(found) == {"--time": "0-02:00:00", "--mem": "17G"}
+    assert (report["gpu_hours"], report["cpu_hours"], report["cpus_used"]) == (12, 96, 16)
+    assert report["memory_bytes"] == 13 * GIB  # four tasks of 3G, and the script
+    assert advised(report) == {"--time": "0-02:00:00", "--mem": "17G"}
 
 
 def test_the_page(run: Path, programs: Path, command: Command) -> None:
@@ -136,15 +138,15 @@ def test_without_accounting_the_trainer_tells_and_the_script_what_was_asked_for(
 ) -> None:
     second = USED | {"seconds": 3000.0, "data_s": 1480.0, "gpu_utilization": 31.0, "cpu_s": 180_000.0}
     train(run, *start("4711", 5000, 1100, **USED), *start("4711", 90_000, 3100, **second))
-    found = told(command)
-    assert (found["source"], found["starts"], found["used_s"], found["gpu_hours"]) == (
+    report = told(command)
+    assert (report["source"], report["starts"], report["used_s"], report["gpu_hours"]) == (
         "script", 2, 4200, 8 * 4200 / 3600,
     )  # fmt: skip
-    assert found["cpus_used"] == 48
-    assert (found["gpu_utilization"], found["waiting"], found["samples_per_s"]) == (41, 0.375, 250)
-    assert found["memory_bytes"] == USED["memory_bytes"]
-    assert "--workers" in advised(found)["CPUs on average"]
-    assert "CPUs were free" in advised(found)["CPUs on average"]
+    assert report["cpus_used"] == 48
+    assert (report["gpu_utilization"], report["waiting"], report["samples_per_s"]) == (41, 0.375, 250)
+    assert report["memory_bytes"] == USED["memory_bytes"]
+    assert "--workers" in advised(report)["CPUs on average"]
+    assert "CPUs were free" in advised(report)["CPUs on average"]
     assert "ASKED FOR" in command("report", "ddp").out
 
 
@@ -159,11 +161,11 @@ def test_a_job_that_never_ran_does_not_hide_the_time_of_the_others(
     train(run, *start("4711", 0, 1000, **USED))
     enter(run, "4712", state="CANCELLED")
     (run / "job-4712.slurm").write_text(SCRIPT)
-    found = told(command)
-    assert (found["jobs"], found["starts"], found["used_s"]) == (2, 1, 1000)
+    report = told(command)
+    assert (report["jobs"], report["starts"], report["used_s"]) == (2, 1, 1000)
     sacct(programs, [*ROWS, ["4712", "0", "240", "0", "", "", "", "00:00:00"]])
-    found = told(command)
-    assert (found["jobs"], found["starts"], found["used_s"]) == (2, 2, 5400)
+    report = told(command)
+    assert (report["jobs"], report["starts"], report["used_s"]) == (2, 2, 5400)
 
 
 def test_a_job_that_waits_shows_what_it_asks_for(run: Path, programs: Path, command: Command) -> None:
@@ -172,8 +174,8 @@ def test_a_job_that_waits_shows_what_it_asks_for(run: Path, programs: Path, comm
     index.seen([job._replace(ended=False) for job in index.jobs()])
     row = {"JobArrayID": "4711", "State": "PENDING", "Command": "/home/ann/tmp/sbatchgen-ab4711-x/job.slurm"}
     fakes.squeue(programs, [row])
-    found = told(command)
-    assert (found["state"], found["limit_s"], found["used_s"], found["starts"]) == (
+    report = told(command)
+    assert (report["state"], report["limit_s"], report["used_s"], report["starts"]) == (
         "waiting",
         14400,
         None,
@@ -190,10 +192,10 @@ def test_the_elements_of_an_array_are_put_together(run: Path, command: Command) 
         (run / str(element)).mkdir()
         used = USED | {"memory_bytes": (element + 1) * GIB, "seconds": float(seconds)}
         train(run / str(element), *start(f"99{element}", submitted + 60, seconds, **used))
-    found = told(command)
-    assert (found["starts"], found["used_s"], found["cpus_used"]) == (2, 1500, 16)
-    assert (found["memory_bytes"], round(found["gpu_hours"], 6)) == (8 * GIB, round(8 * 1500 / 3600, 6))
-    assert "--time" not in advised(found)  # of one element, or of all?
+    report = told(command)
+    assert (report["starts"], report["used_s"], report["cpus_used"]) == (2, 1500, 16)
+    assert (report["memory_bytes"], round(report["gpu_hours"], 6)) == (8 * GIB, round(8 * 1500 / 3600, 6))
+    assert "--time" not in advised(report)  # of one element, or of all?
 
 
 def test_a_folder_that_other_jobs_share(folder: Path, programs: Path, command: Command) -> None:
@@ -204,8 +206,8 @@ def test_a_folder_that_other_jobs_share(folder: Path, programs: Path, command: C
     index = Index(place(os.environ))
     index.begin("key", folder / "runs", "ddp", shared=True)
     index.accepted("key", "4711")
-    found = told(command)
-    assert (found["starts"], found["used_s"], found["gpu_utilization"]) == (1, 1000, 71)
+    report = told(command)
+    assert (report["starts"], report["used_s"], report["gpu_utilization"]) == (1, 1000, 71)
 
 
 def test_memory_that_ran_out_is_no_measure(run: Path, command: Command) -> None:
@@ -258,8 +260,8 @@ def test_gpus_that_slurm_does_not_count_are_those_of_the_script(
     sacct(programs, [[*ROWS[0][:4], "billing=64,cpu=64,mem=131072M,node=2", *ROWS[0][5:]]])
     assert told(command)["gpus"] == 8
     sacct(programs, [[*ROWS[0][:4], "cpu=64,gres/gpu:a100=6,node=2", *ROWS[0][5:]]])
-    found = told(command)
-    assert (found["gpus"], found["memory_mib"]) == (6, None)
+    report = told(command)
+    assert (report["gpus"], report["memory_mib"]) == (6, None)
 
 
 def test_a_run_without_slurm(run: Path, command: Command, folder: Path) -> None:
@@ -270,9 +272,9 @@ def test_a_run_without_slurm(run: Path, command: Command, folder: Path) -> None:
     status_file(run, job).write_text("0\n")
     os.utime(status_file(run, job), (submitted + 100, submitted + 100))
     train(run, *start("4711", 0, 50), *start("", submitted + 1, 90, **USED))
-    found = told(command)
-    assert (found["starts"], found["used_s"], found["cpus"], found["gpu_hours"]) == (2, 150, None, None)
-    assert found["cpus_used"] == 12
+    report = told(command)
+    assert (report["starts"], report["used_s"], report["cpus"], report["gpu_hours"]) == (2, 150, None, None)
+    assert report["cpus_used"] == 12
     status_file(run, job).unlink()  # killed: how far it came, the events tell
     assert told(command)["used_s"] == 140
 
@@ -286,8 +288,8 @@ def test_of_odd_events_nothing_is_taken(run: Path, command: Command) -> None:
     for value in HOSTILE:
         good, odd = start("4711", 0, 1000, **USED), dict.fromkeys(USED, value)
         train(run, *start("4711", 0, 1000, **odd | {"seconds": 10.0}))
-        found = told(command)
-        assert {found[name] for name in names[:-1]} == {None}, value
+        report = told(command)
+        assert {report[name] for name in names[:-1]} == {None}, value
         for name in ("seconds", "time"):
             train(run, *({**event, name: value, "job": value} for event in good))
             assert {told(command)[name] for name in names} == {None}, value

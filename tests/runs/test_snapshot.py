@@ -45,9 +45,9 @@ def repository(folder: Path) -> Path:
 
 def taken(root: Path, *named: str, inside: str = "work") -> Snapshot:
     (root.parent / "run").mkdir(exist_ok=True)
-    found = snapshot.find_code(root / inside, root.parent / "run/code-1", named, None)
-    found.copy()
-    return found
+    code = snapshot.find_code(root / inside, root.parent / "run/code-1", named, None)
+    code.copy()
+    return code
 
 
 def names(folder: Path) -> set[str]:
@@ -65,16 +65,16 @@ def test_what_git_knows_is_copied_as_it_is_in_the_working_tree(repository: Path)
     (repository / "gone.py").unlink()
     put(repository / "work/train.py", "print('changed')\n")
     put(repository / "work/untracked.py")
-    found = taken(repository)
-    assert names(found.place) == {*ODD, "work/train.py", "run.sh"}
-    assert (found.folder / "train.py").read_text() == "print('changed')\n"
-    assert (found.code.files, found.code.size, found.code.dirty) == (
+    copied = taken(repository)
+    assert names(copied.place) == {*ODD, "work/train.py", "run.sh"}
+    assert (copied.folder / "train.py").read_text() == "print('changed')\n"
+    assert (copied.code.files, copied.code.size, copied.code.dirty) == (
         7,
-        sum(path.stat().st_size for path in found.place.rglob("*") if path.is_file()),
+        sum(path.stat().st_size for path in copied.place.rglob("*") if path.is_file()),
         True,
     )
-    assert found.code.commit
-    assert [path.name for path in found.place.parent.iterdir()] == ["code-1"]
+    assert copied.code.commit
+    assert [path.name for path in copied.place.parent.iterdir()] == ["code-1"]
 
 
 def test_files_and_folders_that_are_named_are_copied_too(
@@ -84,8 +84,8 @@ def test_files_and_folders_that_are_named_are_copied_too(
     put(repository / "configs/__pycache__/a.pyc")
     put(repository / "own.txt")
     monkeypatch.chdir(repository / "work")
-    found = taken(repository, "../configs", "../own.txt")
-    assert names(found.place) == {"work/train.py", "run.sh", "configs/deep/a.yaml", "own.txt"}
+    copied = taken(repository, "../configs", "../own.txt")
+    assert names(copied.place) == {"work/train.py", "run.sh", "configs/deep/a.yaml", "own.txt"}
     put(repository.parent / "other.txt")
     for wrong, words in (("../../other.txt", "is not in"), ("nothing", "there is no nothing")):
         with pytest.raises(DocumentError, match=words):
@@ -152,10 +152,10 @@ def test_submodules_are_copied_and_other_repositories_are_told(repository: Path)
 
 def test_what_changes_after_the_review_is_not_submitted(repository: Path) -> None:
     (repository.parent / "run").mkdir()
-    found = snapshot.find_code(repository, repository.parent / "run/code-1", (), None)
+    code = snapshot.find_code(repository, repository.parent / "run/code-1", (), None)
     put(repository / "run.sh", "#!/bin/sh\nother\n")
     with pytest.raises(DocumentError, match="was changed after the review"):
-        found.copy()
+        code.copy()
     assert list((repository.parent / "run").iterdir()) == []
 
 
@@ -285,12 +285,12 @@ def test_nothing_is_left_of_a_job_that_is_refused(
 ) -> None:
     monkeypatch.setattr("sbatchgen.submit.attempt.SEARCH_S", 0.1)
     assert submit("--trainer", "train.py", "--snapshot", says=says).status == 5
-    found = [
-        one.name
-        for one in (repository / "work/runs/single").iterdir()
-        if one.name not in ("job.slurm", "submit.lock")
+    names_left = [
+        path.name
+        for path in (repository / "work/runs/single").iterdir()
+        if path.name not in ("job.slurm", "submit.lock")
     ]
-    assert len(found) == left
+    assert len(names_left) == left
 
 
 def test_a_trainer_that_is_not_in_the_snapshot_is_told(repository: Path, submit: Submit) -> None:

@@ -1,4 +1,4 @@
-"""What a job will find in its run folder: told before it queues, and the same as the trainer then does."""
+"""What a job will find in its run folder: shown before it queues, and the same as the trainer then does."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def copy(trained: Path, folder: Path) -> Path:
 
 def review(command: Command, *args: str, flags: tuple[str, ...] = ()) -> tuple[dict[str, object], list[str]]:
     """What review says of the start, and its errors."""
-    one = ("--nodes", "1", "--nproc-per-node", "1", *flags)
-    done = command("review", "ddp", "--profile", "local", *one, "--format", "json", "--", *args)
+    shape = ("--nodes", "1", "--nproc-per-node", "1", *flags)
+    done = command("review", "ddp", "--profile", "local", *shape, "--format", "json", "--", *args)
     shown = json.loads(done.out)
-    errors = [one["what"] for one in shown["findings"] if one["severity"] == "error"]
+    errors = [finding["what"] for finding in shown["findings"] if finding["severity"] == "error"]
     assert done.status == (3 if errors else 0)
     return shown["start"] or {}, errors
 
@@ -163,14 +163,14 @@ def test_a_folder_in_use_is_refused_as_the_trainer_refuses_it(
         (copy / "here.yaml").write_text(PROFILE)
         keep(copy / "runs/ddp", Record(key="c0ffee", shared=False, name="ddp", job="4711", folder="/"))
         flags = ("--profile", "./here.yaml", "--gpus-per-node", "1", "--dry-run")
-        told = command("submit", "ddp", *flags, "--", *ARGS)
-        assert ("this run folder too" in told.err, "is in use by" in told.err) == (True, False), told.err
+        error = command("submit", "ddp", *flags, "--", *ARGS).err
+        assert ("this run folder too" in error, "is in use by" in error) == (True, False), error
         refused = train(copy, *ARGS)
         assert f"another job is running in this folder: {start['holder']}" in refused.stderr
     finally:
         process.kill()
         process.communicate()
-    assert review(command, *ARGS, *slow)[0]["state"] == "resume"  # the lock of the dead is none
+    assert review(command, *ARGS, *slow)[0]["state"] == "resume"  # a lock of a dead process does not count
 
 
 @pytest.mark.parametrize(
@@ -252,8 +252,8 @@ def test_jobs_whose_folders_only_they_can_name_do_not_meet(
 
 
 def test_the_command_and_the_package_mean_the_same_by_a_start() -> None:
-    theirs = {one.name for one in dataclasses.fields(training.runfolder.Start)}
-    assert {one.name for one in dataclasses.fields(Start)} == theirs
+    theirs = {field.name for field in dataclasses.fields(training.runfolder.Start)}
+    assert {field.name for field in dataclasses.fields(Start)} == theirs
 
 
 def test_on_a_real_slurm_the_second_job_of_a_folder_is_refused_while_the_first_is_there(
@@ -277,9 +277,10 @@ def test_on_a_real_slurm_the_second_job_of_a_folder_is_refused_while_the_first_i
 def missing(command: Command, *flags: str) -> tuple[list[str], list[str]]:
     """The errors and the warnings about files that are not there."""
     done = command("review", "single", "--format", "json", *flags)
-    found = json.loads(done.out)["findings"]
-    about = [one for one in found if one["what"].startswith("there is no ")]
-    return tuple([one["what"] for one in about if one["severity"] == kind] for kind in ("error", "warning"))  # type: ignore[return-value]
+    findings = json.loads(done.out)["findings"]
+    about = [finding for finding in findings if finding["what"].startswith("there is no ")]
+    errors = [finding["what"] for finding in about if finding["severity"] == "error"]
+    return errors, [finding["what"] for finding in about if finding["severity"] == "warning"]
 
 
 @pytest.fixture
@@ -371,9 +372,9 @@ def test_review_shows_what_an_own_trainer_is_told_and_nothing_else(command: Comm
     assert "\ndata " not in plain
     assert "\nresume " not in plain
     assert "DATA_DIR" not in plain
-    told = shown("--data-dir", "d", "--resume", "old.pt")
-    assert "\ndata         d\n" in told or "\ndata        d\n" in told
-    assert "export RUN_DIR DATA_DIR RESUME=" in told
+    review = shown("--data-dir", "d", "--resume", "old.pt")
+    assert "\ndata         d\n" in review or "\ndata        d\n" in review
+    assert "export RUN_DIR DATA_DIR RESUME=" in review
     assert "processes   2 on 1 node\n" in plain
     assert "processes   1 on 1 node; your trainer starts the others\n" in shown("--launcher", "spawn")
 
@@ -382,13 +383,13 @@ def test_what_an_own_trainer_is_told_arrives(command: Command, folder: Path) -> 
     Path("train.py").write_text(
         "import json, os, sys\n"
         "names = ('RUN_DIR', 'DATA_DIR', 'RESUME')\n"
-        "print('told', json.dumps([sys.argv[1:], [os.environ.get(name) for name in names]]))\n"
+        "print('start', json.dumps([sys.argv[1:], [os.environ.get(name) for name in names]]))\n"
     )
     Path("d").mkdir()
     flags = ("--trainer", "train.py", "--data-dir", "d", "--resume", "x y.pt")
     script = command("render", "single", *flags, "--", "{run_dir}", "{data_dir}", "--from={resume}").out
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-    args, variables = json.loads(done.stdout.partition("told ")[2])
+    args, variables = json.loads(done.stdout.partition("start ")[2])
     assert args == [f"{folder}/runs/single", f"{folder}/d", "--from=x y.pt"]
     assert variables == [f"{folder}/runs/single", f"{folder}/d", "x y.pt"]
 

@@ -72,7 +72,7 @@ def test_a_run_from_its_submission_to_its_end(site: Site) -> None:
     assert line.split()[:3] == ["plain", job, "running"]
     assert " of 0:05:00 on n" in line
     site.cluster.until(lambda: "two" in site("logs", "plain").stdout, "a log")
-    following = site.cluster  # the log is followed while the job goes on
+    following = site.cluster  # the log is followed while the job runs
     following.put("work/plain-end", "")
     done = site("logs", "plain", "--follow")
     assert done.stdout.splitlines()[0] == "one"
@@ -128,12 +128,12 @@ def test_hostile_names_and_comments_stay_in_their_cells(site: Site) -> None:
         done,
         *(site(*verb) for verb in (("status",), ("status", job), ("logs", job), ("exec", job, "--", "true"))),
     ]
-    assert [one.returncode for one in shown] == [0, 0, 0, 3, 5]
+    assert [process.returncode for process in shown] == [0, 0, 0, 3, 5]
     (name,) = [line.split()[0] for line in shown[1].stdout.splitlines() if f" {job} " in line]
     assert site.runs(name)[name]["queue"][0]["reason"] == "JobHeldUser"
     assert site("cancel", name).returncode == 0
     shown.append(site("resume", name, "--yes"))
-    assert not [one.args for one in shown if {"\x1b", "\x9b"} & {*one.stdout, *one.stderr}]
+    assert not [process.args for process in shown if {"\x1b", "\x9b"} & {*process.stdout, *process.stderr}]
     site("cancel", name)
 
 
@@ -351,7 +351,7 @@ def test_ten_thousand_runs_are_one_question(
     states, problems = status.run_states(index, os.environ, index.runs())
     status.run_states(index, os.environ, index.runs()[100:])
     assert (len(asked), problems) == (1, [])
-    assert [one.last.state for one in states if one.last] == ["RUNNING"] * 100 + [""] * 200
+    assert [run_state.last.state for run_state in states if run_state.last] == ["RUNNING"] * 100 + [""] * 200
 
 
 def test_an_array_is_told_by_the_number_of_its_tasks(folder: Path, programs: Path, command: Command) -> None:
@@ -364,7 +364,7 @@ def test_an_array_is_told_by_the_number_of_its_tasks(folder: Path, programs: Pat
 
 
 CHAINS = {
-    "goes on": (["TIMEOUT", "RUNNING", "PENDING"], "2", "running"),
+    "runs": (["TIMEOUT", "RUNNING", "PENDING"], "2", "running"),
     "is done": (["FAILED:75", "COMPLETED", "CANCELLED"], "2", "completed"),
     "has failed": (["FAILED:1", "CANCELLED", "CANCELLED"], "1", "failed: exit status 1"),
     "was cancelled": (["CANCELLED"] * 3, "3", "cancelled: it has never started"),
@@ -377,7 +377,7 @@ def test_of_several_jobs_of_a_run_one_tells_its_state(
 ) -> None:
     states, wanted, words = CHAINS[name]
     rows = []
-    for number, (state, _, code) in enumerate((one.partition(":") for one in states), 1):
+    for number, (state, _, code) in enumerate((text.partition(":") for text in states), 1):
         nodes = (
             {"NodeList": "", "TimeUsed": "0:00"} if state in ("PENDING", "CANCELLED") else {"NodeList": "n1"}
         )

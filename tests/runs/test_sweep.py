@@ -76,7 +76,7 @@ def points(site: Site, name: str) -> list[dict[str, Any]]:
 
 
 def until_ended(site: Site, name: str) -> list[dict[str, Any]]:
-    site.cluster.until(lambda: not any(one["live"] for one in points(site, name)), f"the end of {name}")
+    site.cluster.until(lambda: not any(point["live"] for point in points(site, name)), f"the end of {name}")
     return points(site, name)
 
 
@@ -87,24 +87,24 @@ def test_each_point_runs_once_and_what_failed_runs_again(site: Site) -> None:
     done = sweep(site, "many", "--param", f"value={values}")
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.split()) == 4  # arrays: of 6, 6, 6 and 2 points
-    found = until_ended(site, "many")
+    ended = until_ended(site, "many")
     assert ran(site) == Counter(map(str, range(20)))
-    assert {one["number"] for one in found if one["state"] == "failed"} == {3, 7, 19}
-    assert {one["says"] for one in found if one["state"] == "failed"} == {"exit status 3"}
-    assert all(one["state"] == "done" for one in found if one["number"] not in {3, 7, 19})
+    assert {point["number"] for point in ended if point["state"] == "failed"} == {3, 7, 19}
+    assert {point["says"] for point in ended if point["state"] == "failed"} == {"exit status 3"}
+    assert all(point["state"] == "done" for point in ended if point["number"] not in {3, 7, 19})
     log = site.sbatchgen("logs", "many", "--task", "19").stdout
     assert "Point 19: --value=19" in log
 
     site.cluster.put("work/bad", "7")
     again = site.sbatchgen("resubmit", "many", "--failed", "--yes")
     assert again.returncode == 0, again.stderr
-    found = until_ended(site, "many")
+    ended = until_ended(site, "many")
     assert ran(site) == Counter(["3", "7", "19"])
-    assert [one["number"] for one in found if one["state"] == "failed"] == [7]
+    assert [point["number"] for point in ended if point["state"] == "failed"] == [7]
 
     site.cluster.put("work/bad", "")
     assert site.sbatchgen("resubmit", "many", "--yes", "--time", "5").returncode == 0
-    assert all(one["state"] == "done" for one in until_ended(site, "many"))
+    assert all(point["state"] == "done" for point in until_ended(site, "many"))
     assert ran(site) == Counter(["7"])
     nothing = site.sbatchgen("resubmit", "many", "--yes")
     assert (nothing.returncode, nothing.stdout) == (0, "")
@@ -124,14 +124,14 @@ def test_a_point_that_is_requeued_goes_on_alone(site: Site) -> None:
         return Counter(line.split()[0] for line in lines) == Counter(values)
 
     site.cluster.until(lambda: noted("a", "b"), "both points")
-    live = {one["number"]: one["state"] for one in points(site, "again")}
+    live = {point["number"]: point["state"] for point in points(site, "again")}
     assert live == {0: "running", 1: "running"}
     nothing = site.sbatchgen("resubmit", "again", "--yes")
     assert (nothing.returncode, nothing.stdout) == (0, "")
     site.cluster.run(["scontrol", "requeue", f"{array}_1"], check=True)
     site.cluster.until(lambda: noted("a", "b", "b"), "the second start of a point")
     site.cluster.put("work/go", "")
-    assert [one["state"] for one in until_ended(site, "again")] == ["done", "done"]
+    assert [point["state"] for point in until_ended(site, "again")] == ["done", "done"]
     assert ran(site) == Counter(["a", "b", "b"])
     site.cluster.put("work/sweep.py", TRAINER)
 
@@ -141,8 +141,8 @@ def test_the_table_of_a_sweep_starts_with_the_best_point(site: Site) -> None:
     job = ("cpu", "--job-name", "lr", "--yes", "--param", "lr=1e-9,0.5", "--", *TRAINING)
     done = site.sbatchgen("sweep", *job)
     assert done.returncode == 0, done.stderr
-    found = until_ended(site, "lr")
-    worse, better = (one["training"]["best"] for one in found)
+    ended = until_ended(site, "lr")
+    worse, better = (point["training"]["best"] for point in ended)
     assert worse < better
     page = site.sbatchgen("status", "lr").stdout.splitlines()
     first, second = page[-2:]
@@ -184,13 +184,13 @@ def test_values_that_the_bundled_trainer_refuses_are_told_before(command: Comman
 def send(limit: int, sent: list[tuple[str, ...]], why: SbatchgenError) -> Send:
     """Accepts arrays while there are no more elements than a limit."""
 
-    def submit(one: Submission, options: tuple[str, ...], arguments: tuple[str, ...]) -> SubmittedRun:
+    def submit(submission: Submission, options: tuple[str, ...], arguments: tuple[str, ...]) -> SubmittedRun:
         elements = sum(len(range_) for words, _ in sent for range_ in indices(words) or ())
-        if elements + sum(map(len, indices(one.about.array) or ())) > limit:
+        if elements + sum(map(len, indices(submission.about.array) or ())) > limit:
             raise why
-        sent.append((one.about.array, " ".join((*options, *arguments))))
+        sent.append((submission.about.array, " ".join((*options, *arguments))))
         return SubmittedRun(
-            Accepted("1", "", ""), replace(one.about, job=str(len(sent))), Path(), listed=True
+            Accepted("1", "", ""), replace(submission.about, job=str(len(sent))), Path(), listed=True
         )
 
     return submit

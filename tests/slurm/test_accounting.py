@@ -41,13 +41,13 @@ def keys(jobs: Iterable[object]) -> dict[str, str]:
 
 
 def told(environment: dict[str, str]) -> list[SlurmJob]:
-    found = accounting(keys(range(1, 16)), SINCE, environment)
-    assert found is not None
-    return found
+    jobs = accounting(keys(range(1, 16)), SINCE, environment)
+    assert jobs is not None
+    return jobs
 
 
 def test_how_jobs_ended(release: str, environment: dict[str, str]) -> None:
-    jobs = {one.id: one for one in told(environment)}
+    jobs = {job.id: job for job in told(environment)}
     exit_3, killed, late, array_2 = (jobs[number] for number in ("1", "2", "3", "6_2"))
     assert (exit_3.state.name, exit_3.exit_code, exit_3.signal) == ("FAILED", 3, 0)
     assert (killed.state.name, killed.exit_code, killed.signal) == ("FAILED", 0, 9)
@@ -59,13 +59,13 @@ def test_how_jobs_ended(release: str, environment: dict[str, str]) -> None:
     assert (array_2.job, array_2.task, array_2.exit_code) == (6, "2", 1)
     assert exit_3.start
     assert exit_3.node_list == "n1"
-    cancelled = next(one for one in jobs.values() if one.state.name == "CANCELLED")
+    cancelled = next(job for job in jobs.values() if job.state.name == "CANCELLED")
     assert (cancelled.cancelled_by, cancelled.node_list) == (20001, "")
     assert jobs["7_[1-89:2%2]"].start is None
 
 
 def test_the_last_run_of_a_requeued_job_counts(environment: dict[str, str]) -> None:
-    assert [(one.state.name, one.used_s) for one in told(environment) if one.job == 4] == [("COMPLETED", 40)]
+    assert [(job.state.name, job.used_s) for job in told(environment) if job.job == 4] == [("COMPLETED", 40)]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_without_a_database_nothing_is_known(tmp_path: Path, says: str) -> None:
 
 
 def test_what_jobs_have_used(tmp_path: Path) -> None:
-    """As sacct 22.05 told it with --noconvert and --duplicates, of jobs of which steps follow each start.
+    """As sacct 22.05 printed it with --noconvert and --duplicates, of jobs of which steps follow each start.
 
     Job 1 has four tasks on two nodes, job 2 was requeued, 3 is an array, 4 never ran, 6 still runs.
     """
@@ -111,8 +111,8 @@ def test_odd_values_of_what_was_used_are_not_known(tmp_path: Path) -> None:
     ]
     (tmp_path / "sacct.json").write_text(json.dumps(recorded))
     fakes.sacct(tmp_path, tmp_path / "sacct.json")
-    found = usage(keys([6]), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
-    assert found == [JobUsage(job="6", used_s=60, gpus=3, cpu_s=86_403)]
+    jobs = usage(keys([6]), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert jobs == [JobUsage(job="6", used_s=60, gpus=3, cpu_s=86_403)]
 
 
 @pytest.mark.parametrize(
@@ -130,9 +130,9 @@ def test_a_job_of_another_submission_with_the_same_id_does_not_count(
     recorded = json.loads((FIXTURES / "sacct_usage_22.05.json").read_text())
     (tmp_path / "sacct.json").write_text(json.dumps(recorded | more))
     fakes.sacct(tmp_path, tmp_path / "sacct.json")
-    found = usage(keys(range(1, 7)), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
-    assert found is not None
-    assert len(found) == count or (count and found)
+    jobs = usage(keys(range(1, 7)), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert jobs is not None
+    assert len(jobs) == count or (count and jobs)
 
 
 def test_a_database_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

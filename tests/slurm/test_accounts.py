@@ -23,12 +23,12 @@ def environment(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str
 
 def test_what_a_qos_allows_to_one_job(environment: dict[str, str]) -> None:
     """The least of what a job, a user, an account and all jobs may have; a limit on a type of GPU is not read."""
-    found = qos(environment) or {}
-    told = {
-        name: {key: value for key, value in vars(one).items() if value not in (None, False, ())}
-        for name, one in found.items()
+    by_name = qos(environment) or {}
+    limited = {
+        name: {key: value for key, value in vars(limits).items() if value not in (None, False, ())}
+        for name, limits in by_name.items()
     }
-    assert told == {
+    assert limited == {
         "normal": {},
         "long": {"time_max": 604800, "nodes_max": 2, "gpus_max": 4, "deny_on_limit": True},
         "short": {"time_max": 3600, "gpus_max": 2, "cpus_max": 4},
@@ -47,8 +47,8 @@ def test_accounts_of_this_cluster_alone(environment: dict[str, str]) -> None:
         Account(name="chem", partition="", qos=everywhere, default_qos=""),
         Account(name="physics", partition="", qos=("long", "normal", "over", "short"), default_qos="short"),
     ]
-    found = accounts("alice", "test", environment)
-    assert sorted(found or (), key=lambda one: (one.name, not one.partition)) == mine
+    known = accounts("alice", "test", environment)
+    assert sorted(known or (), key=lambda account: (account.name, not account.partition)) == mine
     assert accounts("bob", "test", environment) == []
 
 

@@ -112,4 +112,4 @@ def test_a_command_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 
 def test_a_signal_is_an_exit_status_as_in_a_shell(tmp_path: Path) -> None:
     assert query(["squeue"], program(tmp_path, "kill -TERM $$")).status == 143
-    assert [status_in_shell(one) for one in (0, 3, -9)] == [0, 3, 137]
+    assert [status_in_shell(status) for status in (0, 3, -9)] == [0, 3, 137]

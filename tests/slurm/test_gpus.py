@@ -44,13 +44,13 @@ options: {mem: 100M, cpus_per_task: 1}
 
 
 def node(gres: str, used: str, state: str = "MIXED", rest: str = "", **of_jobs: int) -> GpuNode:
-    (found,) = nodes_in(LINE.format(gres=gres, used=used, state=state, rest=rest))
-    return of_node(found, {("n1", int(index[1:])): count for index, count in of_jobs.items()})
+    (slurm_node,) = nodes_in(LINE.format(gres=gres, used=used, state=state, rest=rest))
+    return of_node(slurm_node, {("n1", int(index[1:])): count for index, count in of_jobs.items()})
 
 
-def free(one: GpuNode) -> tuple[list[int], list[int]]:
+def free(gpu_node: GpuNode) -> tuple[list[int], list[int]]:
     """The GPUs that are free, and the free shards of each GPU."""
-    return [gpu.index for gpu in one.gpus if gpu.free], [gpu.shards_free for gpu in one.gpus]
+    return [gpu.index for gpu in gpu_node.gpus if gpu.free], [gpu.shards_free for gpu in gpu_node.gpus]
 
 
 # Gres, GresUsed, the free GPUs, the free shards of each
@@ -83,8 +83,8 @@ def test_gres_are_decoded_by_gpu() -> None:
 def test_types_are_counted_by_type() -> None:
     """A type counts what is in use of it, whatever the order of the numbers."""
     mixed = node("gpu:a100:2,gpu:h100:2", "gpu:a100:1(IDX:2),gpu:h100:1(IDX:0)")
-    found = {one.type: (one.total, one.in_use, one.free) for one in counts([mixed])}
-    assert found == {"a100": (2, 1, 1), "h100": (2, 1, 1)}
+    by_type = {row.type: (row.total, row.in_use, row.free) for row in counts([mixed])}
+    assert by_type == {"a100": (2, 1, 1), "h100": (2, 1, 1)}
 
 
 def test_shards_of_older_releases_are_those_of_jobs() -> None:
@@ -105,10 +105,10 @@ def test_a_node_that_takes_no_jobs_has_nothing_free() -> None:
         ("MIXED+PLANNED", ""),
         ("IDLE+CLOUD+POWERED_DOWN", ""),
     ):
-        one = node("gpu:a100:4", "gpu:a100:1(IDX:0)", state)
-        assert unavailable(one.node) == words
-        (found,) = counts([one])
-        assert (found.total, found.in_use, found.free, found.unavailable) == (
+        gpu_node = node("gpu:a100:4", "gpu:a100:1(IDX:0)", state)
+        assert unavailable(gpu_node.node) == words
+        (row,) = counts([gpu_node])
+        assert (row.total, row.in_use, row.free, row.unavailable) == (
             4,
             1,
             *((0, 3) if words else (3, 0)),
@@ -117,7 +117,7 @@ def test_a_node_that_takes_no_jobs_has_nothing_free() -> None:
 
 def test_recorded_nodes() -> None:
     having = gpu_nodes(nodes_in((FIXTURES / "scontrol_nodes.txt").read_text()), {})
-    by_name = {one.node.name: one for one in having}
+    by_name = {gpu_node.node.name: gpu_node for gpu_node in having}
     assert free(by_name["h100-01"]) == ([4, 6, 7], [0, 0, 4, 6, 8, 0, 8, 8])
     assert unavailable(by_name["a100-01"].node) == "drained"
 
@@ -167,8 +167,8 @@ def test_texts_of_users_forge_no_shards(tmp_path: Path, monkeypatch: pytest.Monk
             "scontrol",
             {"-a -o -d show job": "\n".join(RECORD.format(**job) for job in jobs)},
         )
-        found = gpu_nodes(nodes_in("\n".join(here)), dict(os.environ))
-        assert tuple(node.gpus[0].shards_used for node in found) == shards
+        having = gpu_nodes(nodes_in("\n".join(here)), dict(os.environ))
+        assert tuple(node.gpus[0].shards_used for node in having) == shards
 
     hold(check, SAYINGS)
 
@@ -287,7 +287,7 @@ def held(printed: str) -> Held:
 
     The number of a GPU counts how often it is given away. Jobs that are COMPLETING have given theirs back.
     """
-    found: Held = {}
+    amounts_held: Held = {}
     for line in printed.splitlines():
         if not re.search(r"JobState=(RUNNING|SUSPENDED|CONFIGURING) ", line):
             continue
@@ -298,8 +298,8 @@ def held(printed: str) -> Held:
                 of_job[name].update(of_gpus(int(count), which, each=name == "gpu"))
             for host in expand_hosts(hosts):
                 for name, amounts in of_job.items():
-                    found.setdefault(host, {}).setdefault(name, Counter()).update(amounts)
-    return found
+                    amounts_held.setdefault(host, {}).setdefault(name, Counter()).update(amounts)
+    return amounts_held
 
 
 def of_gpus(count: int, which: str, *, each: bool) -> dict[int, int]:
@@ -313,11 +313,13 @@ def of_gpus(count: int, which: str, *, each: bool) -> dict[int, int]:
 def told(nodes: list[dict[str, Any]]) -> Held:
     """The same, as gpus says it."""
     return {
-        one["name"]: {
-            "gpu": Counter(gpu["index"] for gpu in one["gpus"] if gpu["taken"]),
-            "shard": Counter({gpu["index"]: gpu["shards_used"] for gpu in one["gpus"] if gpu["shards_used"]}),
+        node["name"]: {
+            "gpu": Counter(gpu["index"] for gpu in node["gpus"] if gpu["taken"]),
+            "shard": Counter(
+                {gpu["index"]: gpu["shards_used"] for gpu in node["gpus"] if gpu["shards_used"]}
+            ),
         }
-        for one in nodes
+        for node in nodes
     }
 
 
@@ -401,13 +403,15 @@ def test_jobs_of_any_name_hold_what_they_hold(asked: Cluster, command: Command) 
         ("-D", str(folder)),
     ]
     fixed = ("--gres=shard:2", "--nodelist=n1", "--mem=100M", "--time=60", "--output=/dev/null")
-    for one in texts:
-        asked.wait(asked.sbatch(*fixed, *one, "--wrap", "sleep 3000"), {"RUNNING"})
-    found = {one["name"]: one["gpus"] for one in json.loads(command("gpus", "--format", "json").out)["nodes"]}
+    for options in texts:
+        asked.wait(asked.sbatch(*fixed, *options, "--wrap", "sleep 3000"), {"RUNNING"})
+    by_node = {
+        node["name"]: node["gpus"] for node in json.loads(command("gpus", "--format", "json").out)["nodes"]
+    }
     asked.run(["scancel", "--me"])
     asked.until(lambda: asked.root(["squeue", "-h"]).stdout == "", "end of all jobs")
-    assert sum(gpu["shards_used"] for gpu in found["n1"]) == 2 * len(texts)
-    others = [gpu for name, gpus in found.items() if name != "n1" for gpu in gpus]
+    assert sum(gpu["shards_used"] for gpu in by_node["n1"]) == 2 * len(texts)
+    others = [gpu for name, gpus in by_node.items() if name != "n1" for gpu in gpus]
     assert not any(gpu["taken"] or gpu["shards_used"] for gpu in others)
 
 

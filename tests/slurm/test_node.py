@@ -29,31 +29,35 @@ def authored() -> str:
     return (FIXTURES / "scontrol_nodes.txt").read_text()
 
 
-@pytest.mark.parametrize("vector", vectors("gres_config_strings.jsonl"), ids=lambda one: str(one["gres"]))
+@pytest.mark.parametrize(
+    "vector", vectors("gres_config_strings.jsonl"), ids=lambda vector: str(vector["gres"])
+)
 def test_gres_as_configured(vector: dict[str, object]) -> None:
-    found = [
-        {"name": one.name, "type": one.type or None, "count": one.count, "no_consume": not one.consumed}
-        for one in node_gres(str(vector["gres"]))
+    read = [
+        {"name": gres.name, "type": gres.type or None, "count": gres.count, "no_consume": not gres.consumed}
+        for gres in node_gres(str(vector["gres"]))
     ]
     assert isinstance(vector["expect"], list)
-    assert found == [{k: v for k, v in each.items() if k != "sockets"} for each in vector["expect"]]
+    assert read == [{k: v for k, v in each.items() if k != "sockets"} for each in vector["expect"]]
 
 
-@pytest.mark.parametrize("vector", vectors("gres_used_strings.jsonl"), ids=lambda one: str(one["gres_used"]))
+@pytest.mark.parametrize(
+    "vector", vectors("gres_used_strings.jsonl"), ids=lambda vector: str(vector["gres_used"])
+)
 def test_gres_in_use(vector: dict[str, object]) -> None:
-    found = [
+    read = [
         {
-            "name": one.name,
-            "type": one.type or None,
-            "count": one.count,
-            "idx": one.indexes,
-            "per_device": [used for used, _ in one.per_gpu] or None,
+            "name": gres.name,
+            "type": gres.type or None,
+            "count": gres.count,
+            "idx": gres.indexes,
+            "per_device": [used for used, _ in gres.per_gpu] or None,
         }
-        for one in node_gres(str(vector["gres_used"]))
+        for gres in node_gres(str(vector["gres_used"]))
     ]
     indexes = {"0-2": (0, 1, 2), "0,3": (0, 3), "0-3": (0, 1, 2, 3), "0-1": (0, 1), "0": (0,), None: ()}
     assert isinstance(vector["expect"], list)
-    assert found == [each | {"idx": indexes[each["idx"]]} for each in vector["expect"]]
+    assert read == [each | {"idx": indexes[each["idx"]]} for each in vector["expect"]]
 
 
 def test_shards_of_a_type_on_each_gpu() -> None:
@@ -67,17 +71,17 @@ def test_gres_as_in_slurm_conf_of_a_node_that_never_registered() -> None:
 
 
 def test_nodes(authored: str) -> None:
-    found = named(authored)
-    assert list(found) == ["h100-01", "a100-01", "cpu001"]
-    h100, a100, cpu = found.values()
+    by_name = named(authored)
+    assert list(by_name) == ["h100-01", "a100-01", "cpu001"]
+    h100, a100, cpu = by_name.values()
     assert h100.partitions == ("gpu", "debug")
     assert (h100.cpus, h100.cpus_usable, h100.cpus_used) == (128, 124, 40)
     assert (h100.sockets, h100.cores_per_socket, h100.threads_per_core) == (2, 32, 2)
     assert (h100.memory, h100.memory_reserved, h100.memory_used) == (1031000, 8192, 320000)
     assert h100.features == ("h100", "ib", "nvme")
     assert (h100.state, h100.flags, h100.reason) == ("MIXED", frozenset(), "")
-    assert [one.count for one in h100.gres] == [8, 64]
-    assert [one.count for one in h100.gres_used] == [3, 6]
+    assert [gres.count for gres in h100.gres] == [8, 64]
+    assert [gres.count for gres in h100.gres_used] == [3, 6]
     assert (a100.state, a100.flags) == ("IDLE", frozenset({"DRAIN", "MAINTENANCE", "RESERVED"}))
     assert (cpu.state, cpu.flags, cpu.reason) == ("DOWN", frozenset({"NOT_RESPONDING"}), "Not responding")
     assert (cpu.gres, cpu.features, cpu.cpus_usable) == ((), (), 96)
@@ -85,7 +89,7 @@ def test_nodes(authored: str) -> None:
 
 def test_free_text_is_not_read_as_values(authored: str) -> None:
     a100 = named(authored)["a100-01"]
-    assert [(one.name, one.count) for one in a100.gres] == [("gpu", 4), ("nsight", 1)]
+    assert [(gres.name, gres.count) for gres in a100.gres] == [("gpu", 4), ("nsight", 1)]
     assert a100.reason == "gres/gpu count reported lower than configured (3 < 4)"
 
 
@@ -141,15 +145,17 @@ def test_partitions() -> None:
 
 
 def test_partitions_of_a_real_slurm_whose_nodes_are_hidden() -> None:
-    found = partitions("scontrol_partitions_22.05.txt")
-    assert list(found) == ["cpu", "gpu", "h100", "debug"]
-    assert found["gpu"].node_list == "a100-[1-16],h100-[1-16]"
-    assert (found["gpu"].nodes, found["gpu"].time_max_s, found["gpu"].nodes_max) == (32, 86400, 16)
+    by_name = partitions("scontrol_partitions_22.05.txt")
+    assert list(by_name) == ["cpu", "gpu", "h100", "debug"]
+    assert by_name["gpu"].node_list == "a100-[1-16],h100-[1-16]"
+    assert (by_name["gpu"].nodes, by_name["gpu"].time_max_s, by_name["gpu"].nodes_max) == (32, 86400, 16)
 
 
 def test_groups_with_blanks_in_their_names() -> None:
-    (one,) = partitions_in("PartitionName=p AllowGroups=domain users,staff AllowAccounts=ALL Default=NO")
-    assert one.groups == ("domain users", "staff")
+    (partition,) = partitions_in(
+        "PartitionName=p AllowGroups=domain users,staff AllowAccounts=ALL Default=NO"
+    )
+    assert partition.groups == ("domain users", "staff")
 
 
 def as_dict(node: SlurmNode) -> dict[str, object]:

@@ -54,8 +54,8 @@ def submit(controller: Controller, *options: str) -> int:
 
 
 def only(environment: dict[str, str], job: int | str) -> SlurmJob:
-    (one,) = queue(environment, [job])
-    return one
+    (row,) = queue(environment, [job])
+    return row
 
 
 def test_a_job_that_waits(controller: Controller, environment: dict[str, str]) -> None:
@@ -84,11 +84,11 @@ def test_a_path_that_looks_like_something_else(controller: Controller, environme
     asked = ("--hold", f"--job-name={HOSTILE}", f"--comment={HOSTILE}")
     job = submit(controller, *asked, str(script))
     other = submit(controller, *asked, "--wrap=true")
-    assert [one.job for one in queue(environment, [job, other])] == [job, other]
-    one = find_job("c0ffee", environment)
-    assert one
-    assert (one.job, one.state.name) == (job, "PENDING")
-    assert one.command == str(script).replace("\udcff", "\ufffd")
+    assert [row.job for row in queue(environment, [job, other])] == [job, other]
+    row = find_job("c0ffee", environment)
+    assert row
+    assert (row.job, row.state.name) == (job, "PENDING")
+    assert row.command == str(script).replace("\udcff", "\ufffd")
     assert find_job("c0ff", environment) is None
 
 
@@ -97,13 +97,13 @@ def test_an_array_that_waits_is_one_record_with_all_its_tasks(
 ) -> None:
     tasks = ",".join(str(number * number) for number in range(1, 31))  # more than the 64 characters of squeue
     array = submit(controller, "--hold", f"--array={tasks}%7", "--wrap=true")
-    one = only(environment, array)
-    assert (one.id, one.job, one.task) == (f"{array}_[{tasks}%7]", array, f"[{tasks}%7]")
+    row = only(environment, array)
+    assert (row.id, row.job, row.task) == (f"{array}_[{tasks}%7]", array, f"[{tasks}%7]")
 
 
 def test_parts_of_a_heterogeneous_job(controller: Controller, environment: dict[str, str]) -> None:
     job = submit(controller, "--hold", ":", "--wrap=true")
-    assert {(one.id, one.job, one.task) for one in queue(environment, [job])} == {
+    assert {(row.id, row.job, row.task) for row in queue(environment, [job])} == {
         (f"{job}+0", job, ""),
         (f"{job}+1", job, ""),
     }
@@ -115,7 +115,7 @@ def test_ended_jobs_and_jobs_of_hidden_partitions_are_told(
     job = submit(controller, "--hold", "--partition=hidden", "--wrap=true")
     controller.run(["scancel", str(job)])
     assert only(environment, job).state.name == "CANCELLED"
-    mine = {one.job: one for one in queue(environment)}
+    mine = {row.job: row for row in queue(environment)}
     assert mine[job].state.ended
 
 
@@ -123,7 +123,7 @@ def test_jobs_that_slurm_does_not_know_are_left_out(
     controller: Controller, environment: dict[str, str]
 ) -> None:
     job = submit(controller, "--hold", "--wrap=true")
-    assert [one.job for one in queue(environment, [999_998, job, "999999_3"])] == [job]
+    assert [row.job for row in queue(environment, [999_998, job, "999999_3"])] == [job]
     assert queue(environment, [999_999]) == []
     assert queue(environment, ["999999_3"]) == []
     assert queue(environment, [999_998, 999_999]) == []
@@ -152,11 +152,11 @@ def test_a_job_that_runs_and_is_requeued(cluster: Cluster, running: dict[str, st
     script = cluster.put(f"{folder_name('c0ffee')}x/requeued.slurm", "#!/bin/bash\nsleep 600\n")
     job = cluster.sbatch("--requeue", "--nodes=2", "--time=1:00:00", f"--job-name={HOSTILE}", script)
     cluster.wait(job, {"RUNNING"})
-    one = only(running, job)
-    assert (one.state.name, one.reason, one.restarts) == ("RUNNING", "None", 0)
-    assert (one.nodes, one.node_list[:2], one.command) == (2, "n[", str(script))
-    assert one.start
-    assert one.end == one.start + timedelta(hours=1)
+    row = only(running, job)
+    assert (row.state.name, row.reason, row.restarts) == ("RUNNING", "None", 0)
+    assert (row.nodes, row.node_list[:2], row.command) == (2, "n[", str(script))
+    assert row.start
+    assert row.end == row.start + timedelta(hours=1)
     cluster.run(["scontrol", "requeue", str(job)], check=True)
     cluster.until(lambda: only(running, job).restarts == 1, "a requeued job")
     cluster.until(lambda: only(running, job).state.name == "RUNNING", "a second run")
@@ -193,9 +193,9 @@ def test_how_a_job_ended(
         reason = {"22.05": "JobLaunchFailure", "26.05": "RaisedSignal:9(Killed)"}[slurm_release]
     job = cluster.sbatch(script=f"#!/bin/bash\n{body}\n")
     cluster.wait(job)
-    one = only(running, job)
-    assert (one.state.name, one.reason, one.exit_code, one.signal) == (state, reason, exit_code, signal)
-    assert one.state.ended
+    row = only(running, job)
+    assert (row.state.name, row.reason, row.exit_code, row.signal) == (state, reason, exit_code, signal)
+    assert row.state.ended
 
 
 def test_a_job_without_its_log_folder_ends_with_signal_53(cluster: Cluster, running: dict[str, str]) -> None:
@@ -207,10 +207,10 @@ def test_a_job_without_its_log_folder_ends_with_signal_53(cluster: Cluster, runn
 def test_tasks_of_an_array_that_run_and_wait(cluster: Cluster, running: dict[str, str]) -> None:
     array = cluster.sbatch("--array=1-9%2", "--wrap=sleep 600")
     cluster.until(lambda: len(queue(running, [array])) == 3, "two running tasks")
-    told = {one.task: one.state.name for one in queue(running, [array])}
-    assert told == {"1": "RUNNING", "2": "RUNNING", "[3-9%2]": "PENDING"}
+    states = {row.task: row.state.name for row in queue(running, [array])}
+    assert states == {"1": "RUNNING", "2": "RUNNING", "[3-9%2]": "PENDING"}
     assert only(running, f"{array}_2").id == f"{array}_2"
-    waits = next(one for one in queue(running, [array]) if one.state.name == "PENDING")
+    waits = next(row for row in queue(running, [array]) if row.state.name == "PENDING")
     assert waits.reason in ("JobArrayTaskLimit", "None")
     cluster.run(["scancel", str(array)], check=True)
     cluster.wait(array)
@@ -227,9 +227,9 @@ def test_nodes_that_are_out_of_service(cluster: Cluster, running: dict[str, str]
         cluster.until(lambda: "DRAINED or reserved" in only(running, all_nodes).reason, "a drained node")
     finally:
         cluster.root(["scontrol", "update", "nodename=n3", "state=resume"])
-    for one in (job, all_nodes):
-        cluster.wait(one, {"COMPLETED"})
-        assert only(running, one).reason == "None"
+    for number in (job, all_nodes):
+        cluster.wait(number, {"COMPLETED"})
+        assert only(running, number).reason == "None"
 
 
 def test_a_wrapper_that_talks_and_values_that_are_new(tmp_path: Path) -> None:
@@ -238,8 +238,8 @@ def test_a_wrapper_that_talks_and_values_that_are_new(tmp_path: Path) -> None:
     (tmp_path / "squeue").write_text(
         f"{text}print('Goodbye')\n".replace("table =", "print('Welcome')\ntable =")
     )
-    (one,) = queue({"PATH": str(tmp_path)}, [12])
-    assert (one.job, one.state.name, one.limit_s, one.used_s, one.start) == (12, "NEW_STATE", None, 0, None)
+    (row,) = queue({"PATH": str(tmp_path)}, [12])
+    assert (row.job, row.state.name, row.limit_s, row.used_s, row.start) == (12, "NEW_STATE", None, 0, None)
 
 
 @pytest.mark.parametrize(

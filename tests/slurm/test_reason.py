@@ -22,13 +22,13 @@ def test_every_reason_is_explained() -> None:
 
 
 def is_explained(kind: str, name: str) -> None:
-    told = reason(name, "4711")
-    assert (told.name, told.kind) == (name, kind)
-    assert told.means != name
-    assert told.fix
-    assert not re.search(r"[{}]|\(\)|: $|JOB\b", told.means + told.fix)
+    known = reason(name, "4711")
+    assert (known.name, known.kind) == (name, kind)
+    assert known.means != name
+    assert known.fix
+    assert not re.search(r"[{}]|\(\)|: $|JOB\b", known.means + known.fix)
     if name.startswith(("QOSMax", "QOSMin", "QOSGrp", "AssocGrp", "AssocMax")):
-        assert name in told.means  # which the site's staff will ask for
+        assert name in known.means  # which the site's staff will ask for
 
 
 @pytest.mark.parametrize(
@@ -57,9 +57,9 @@ def is_explained(kind: str, name: str) -> None:
     ],
 )
 def test_texts_with_more_than_a_name(name: str, kind: str, words: str) -> None:
-    told = reason(name, "4711")
-    assert told.kind == kind
-    assert words in told.means
+    known = reason(name, "4711")
+    assert known.kind == kind
+    assert words in known.means
 
 
 def test_what_to_type_names_the_job() -> None:

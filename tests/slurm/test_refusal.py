@@ -206,7 +206,7 @@ def test_the_texts_of_a_real_sbatch_are_known() -> None:
     said = {text for case in cases for text in case["messages"] if text.startswith(("error: ", "fatal: "))}
     assert len(said) > 10
     for text in said:
-        assert all(one.means for one in explain(f"sbatch: {text}", {})), text
+        assert all(refusal.means for refusal in explain(f"sbatch: {text}", {})), text
 
 
 def test_a_refusal_names_options_that_there_are() -> None:

@@ -7,15 +7,15 @@ from tests.cluster.job import TERMINAL
 
 
 def test_a_state_is_known_by_its_name() -> None:
-    for one in STATES:
-        assert state(one.name) is one
-        assert one.words
-        assert ":" not in one.words  # they stand within sentences
-    assert len({one.name for one in STATES}) == len(STATES) == 29
+    for known in STATES:
+        assert state(known.name) is known
+        assert known.words
+        assert ":" not in known.words  # they are parts of sentences
+    assert len({known.name for known in STATES}) == len(STATES) == 29
 
 
 def test_the_states_in_which_a_job_is_over() -> None:
-    assert {one.name for one in STATES if one.ended} == TERMINAL | {"REVOKED"}
+    assert {known.name for known in STATES if known.ended} == TERMINAL | {"REVOKED"}
 
 
 def test_who_cancelled_a_job_is_not_part_of_its_state() -> None:

@@ -67,7 +67,7 @@ def test_of_submissions_at_the_same_time_one_is_accepted(owner: User) -> None:
     put(owner.project / "t.py", owner=owner.uid)
     with contextlib.ExitStack() as stack:
         started = [stack.enter_context(owner.start(*words, env={"TAKES": "0.2"})) for _ in range(12)]
-        ended = [(*one.communicate(), one.returncode) for one in started]
+        ended = [(*process.communicate(), process.returncode) for process in started]
     assert sorted(status for _, _, status in ended) == [0, *[3] * 11], ended
     assert len(owner.jobs()) == 1
     what = f"job 1000 uses this run folder too, and is waiting: {owner.project}/runs/a\n"

@@ -64,5 +64,5 @@ def test_a_default_acl_opens_nothing(attacker: User, owner: User) -> None:
     training = ("--yes", "--profile", "local", "--job-name", "a", "--", *TRAINING, "1")
     done = owner.sbatchgen("submit", "cpu", *training, PYTHONPATH=path(owner))
     assert done.returncode == 0, done
-    found = [each for each in owner.project.glob("runs/*/**/*") if each.lstat().st_mode & 0o022]
-    assert [each for each in found if not each.is_symlink()] == []
+    open_paths = [each for each in owner.project.glob("runs/*/**/*") if each.lstat().st_mode & 0o022]
+    assert [each for each in open_paths if not each.is_symlink()] == []

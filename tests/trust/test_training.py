@@ -19,7 +19,7 @@ from .lab import User, put
 
 pytestmark = pytest.mark.slow
 
-SECRET = "secret-4711"  # noqa: S105 - that of nobody
+SECRET = "secret-4711"  # noqa: S105 - of no account
 TRAINING = "--dataset fake --fake-samples 32 --batch-size 16 --model tiny_model:make --tensorboard off --epochs".split()
 MODEL = """from torch import nn
 
@@ -64,10 +64,10 @@ def train(owner: User, name: str) -> subprocess.CompletedProcess[str]:
 def test_only_the_owner_writes_what_a_training_leaves(members: tuple[User, User]) -> None:
     attacker, owner = members
     folder = owner.project / "runs/a"
-    found = subprocess.run(
+    listing = subprocess.run(
         ["find", folder, "!", "-type", "l", "-perm", "/022"], capture_output=True, text=True, check=True
     )
-    assert found.stdout == ""
+    assert listing.stdout == ""
     assert {path.stat().st_uid for path in folder.rglob("*")} == {owner.uid}
     assert json.loads(attacker.bash("cat runs/a/status.json").stdout)["state"] == "done"
 
