@@ -17,11 +17,9 @@ RULES: Rules[Job] = Rules()
 LOGS = ("output", "error")
 DEFAULT_LEAD_S = 60  # of --signal without @
 MAX_LEAD_S = 65535
-NEW_PATTERNS = {"b": "24.11", "r": "25.11", "S": "25.11"}
 _LITERAL_OPTIONS = "account chdir comment error input job-name mail-user output partition qos time"
 LITERAL_OPTIONS = tuple(_LITERAL_OPTIONS.split())
 _SHELL = re.compile(r"\$\{?[A-Za-z_]\w*\}?|\$\(|`|^~(?=/|$)")
-_PATTERN = re.compile(r"%(\d*)(.)")
 MAKES_FOLDERS = "23.02"  # the first release that makes the folders of logs
 
 
@@ -72,7 +70,7 @@ def _log_folder_exists(job: Job) -> Iterator[Hit]:
         return
     reported = set()
     for name in LOGS:
-        folder = job.option(name).rpartition("/")[0]
+        folder = job.option(name).replace("%x", job.option("job-name") or "%x").rpartition("/")[0]
         if not folder or folder.strip("./") == "" or folder in reported or _is_there(job, folder):
             continue
         if job.is_script and (folder.startswith("/") or _SHELL.search(folder)):
@@ -89,26 +87,19 @@ def _log_folder_exists(job: Job) -> Iterator[Hit]:
 def _log_varies(job: Job) -> Iterator[Hit]:
     reported = False
     for name in LOGS:
-        path = job.option(name)
-        kept = job.option("open-mode").startswith("a")
-        if path and path != "none" and not path.startswith("/dev/") and not re.search(r"%\d*[jAsJ]", path):
-            does = "their lines mix" if kept else "they overwrite each other"
-            if job.array_tasks > 1 and not re.search(r"%\d*a", path):
-                what, severity = f"{name} '{path}' is the same for all tasks of the array: {does}", None
-            else:
-                what, severity = f"{name} '{path}' is the same for every job: {does}", _in_script(job)
-            if not (reported and job.is_script):
-                yield Hit(name, what, "add %j to it", severity)
-            reported = True
-
-
-@RULES.add("SB703", "warning", "one log file for all array tasks")
-def _log_of_each_task(job: Job) -> Iterator[Hit]:
-    for name in LOGS if job.array_tasks > 1 else ():
-        path = job.option(name)
-        if re.search(r"%\d*A", path) and not re.search(r"%\d*[ajJ]", path):
-            what = f"{name} '{path}' is the same for all tasks of the array: they overwrite each other"
-            yield Hit(name, what, "add %a to it, as in %A_%a")
+        path, fix, severity = job.option(name), "add %j to it", _in_script(job)
+        does = "their lines mix" if job.option("open-mode").startswith("a") else "they overwrite each other"
+        if not path or path == "none" or path.startswith("/dev/") or re.search(r"%\d*[jsJ]", path):
+            continue
+        what, of_array = f"{name} '{path}' is the same for every job: {does}", re.search(r"%\d*A", path)
+        if job.array_tasks > 1 and not re.search(r"%\d*a", path):
+            what, severity = f"{name} '{path}' is the same for all tasks of the array: {does}", None
+            fix = "add %a to it, as in %A_%a" if of_array else fix
+        elif of_array:
+            continue
+        if not (reported and job.is_script):
+            yield Hit(name, what, fix, severity)
+        reported = True
 
 
 @RULES.add("SB704", "warning", "%a in a job that is not an array")
@@ -126,44 +117,6 @@ def _log_of_node(job: Job) -> Iterator[Hit]:
         if match and (job.resources.nodes > 1 or job.resources.tasks_per_node > 1):
             what = f"{match[1]} in {name} stands for the first node: the batch script has only one log"
             yield Hit(name, what, f"remove it; for a log of each node or task, srun --{name}")
-
-
-@RULES.add("SB706", "warning", "an unknown filename pattern")
-def _pattern_known(job: Job) -> Iterator[Hit]:
-    for name in LOGS:
-        for _, letter in _PATTERN.findall(job.option(name).replace("%%", "")):
-            since = NEW_PATTERNS.get(letter, "")
-            if since > job.slurm or letter not in "AaJjNnstuxbrS":
-                why = f"needs Slurm {since}" if since else "is not a pattern"
-                yield Hit(name, f"%{letter} in {name} {why}: it is not replaced", "use %j, %A, %a, %x or %u")
-
-
-@RULES.add("SB707", "error", "a backslash in the name of a log file")
-def _no_backslash(job: Job) -> Iterator[Hit]:
-    for name in LOGS:
-        path = job.option(name)
-        if "\\" in path:
-            what = f"{name} '{path}': a backslash turns off %j and all other patterns"
-            yield Hit(name, what, "use a path without it", "warning" if job.is_script else None)
-
-
-@RULES.add("SB708", "warning", "a slash in the job name that moves the log")
-def _name_in_log(job: Job) -> Iterator[Hit]:
-    job_name = job.option("job-name")
-    for name in LOGS if "/" in job_name and not _slurm_makes_folders(job) else ():
-        if "%x" in job.option(name):
-            what = f"%x in {name} is '{job_name}': the slash makes it a folder, which Slurm before "
-            what += f"{MAKES_FOLDERS} does not create"
-            yield Hit(name, what, "use a job name without a slash")
-
-
-@RULES.add("SB710", "warning", "a log on a node's local disk")
-def _log_is_shared(job: Job) -> Iterator[Hit]:
-    for name in LOGS:
-        path = job.option(name)
-        if path.startswith(("/tmp/", "/var/tmp/", "/dev/shm/")):  # noqa: S108 - that is what is warned of
-            what = f"{name} '{path}' is on the node's own disk: you can't see it from the login node"
-            yield Hit(name, what, "use a folder that all nodes share", _in_script(job))
 
 
 @RULES.add("SB711", "info", "a job without a log")

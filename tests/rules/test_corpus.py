@@ -131,7 +131,6 @@ FOUND = {
     ),
     "a later release refuses it": ("SB113", "release-user-env"),
     "and this": ("SB131", "release-cpus-per-gpu release-gpus-twice"),
-    "a pattern in the job's name": ("SB139", "name-with-job-id array-name-with-pattern"),
     "a name that Slurm never sets": ("SB421", "slurm-name-with-a-slip slurm-names-glued array-name-swapped"),
     "a hint that is dropped": ("SB137", "mpi-hint-and-core"),
     "conda init": ("SB422", "conda-init-in-job"),

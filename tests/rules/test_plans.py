@@ -96,7 +96,6 @@ BREAKS: list[tuple[str, dict[str, Any], str, bool]] = [
     ("ddp", {"signal": Text("B:USR1@1801"), "time": 3600}, "would hardly have begun", False),
     ("ddp", {"signal": Text("now!")}, "is not a value for --signal", False),
     ("ddp", {"output": ShellPath("/scratch/${USER}/x-%j.out")}, "Slurm expands neither variables", False),
-    ("ddp", {"output": ShellPath("a\\b-%j.out")}, "turns off %j", False),
     ("ddp", {"array": Text("1..4")}, "not a list of indices", False),
     ("ddp", {"array": Text("5-1")}, "not a list of indices", False),
     ("ddp", {"dependency": Text("afterfoo:1")}, "'afterfoo' is not a kind of dependency", False),
