@@ -27,7 +27,8 @@ WORKERS ?= $(shell echo $$((3 * $$(nproc))))
 TRAINS = tests/jobs tests/training tests/docs/test_own.py tests/test_benchmark.py
 unexport PYTHONDONTWRITEBYTECODE # tests start Python thousands of times, which would compile all again
 # What `make check` reads for words that the project does not use; a folder joins once it has none of them.
-CLEAN = README.md CONTRIBUTING.md docs training benchmarks examples tests/docs tests/training tests/cluster
+CLEAN = README.md CONTRIBUTING.md docs training benchmarks examples tests/docs tests/training tests/cluster \
+    sbatchgen/rules sbatchgen/lint sbatchgen/job tests/rules tests/lint tests/job
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 $(BIN)/python:

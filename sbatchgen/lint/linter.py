@@ -147,4 +147,4 @@ def _without_template(script: JobScript, findings: list[Finding]) -> list[Findin
 
 
 def _sorted(findings: Iterable[Finding]) -> list[Finding]:
-    return sorted(findings, key=lambda one: (one.place.line, one.place.column, one.rule))
+    return sorted(findings, key=lambda finding: (finding.place.line, finding.place.column, finding.rule))

@@ -303,7 +303,7 @@ def _fair_share(job: Job) -> Iterator[Hit]:
 @RULES.add("SB228", "warning", "GPU nodes for a job without GPUs")
 def _gpus_used(job: Job) -> Iterator[Hit]:
     resources = job.resources
-    free = [name for name, one in job.profile.partitions.items() if one.gpus_per_node == 0]
+    free = [name for name, partition in job.profile.partitions.items() if partition.gpus_per_node == 0]
     wanted = bool(resources.gpu_option or resources.gres)
     for name, partition in job.partitions.items():
         if (
@@ -320,7 +320,7 @@ def _gpus_used(job: Job) -> Iterator[Hit]:
 @RULES.add("SB235", "warning", "CPUs per task that are not whole cores")
 def _whole_cores(job: Job) -> Iterator[Hit]:
     cpus = job.resources.cpus_per_task
-    threads = max((one.threads_per_core or 1 for one in job.partitions.values()), default=1)
+    threads = max((partition.threads_per_core or 1 for partition in job.partitions.values()), default=1)
     if cpus and threads > 1 and cpus % threads:
         what = f"cores have {threads} threads here, and Slurm gives whole cores: {cpus} CPUs become "
         what += f"{-(-cpus // threads) * threads}"
@@ -339,15 +339,15 @@ def _kind_of_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         asked = job.resources.spread(partition.nodes_max)
         cpus, memory, shapes = asked.cpus_on_node, asked.mem_on_node or 0, partition.shapes
-        enough_cpus = [one for one in shapes if cpus <= (one.cpus_per_node or cpus)]
-        enough_memory = [one for one in shapes if memory <= (one.mem_per_node or memory)]
-        enough_gpus = [one for one in shapes if one in partition.kinds(asked.gpus_on_node)]
+        enough_cpus = [shape for shape in shapes if cpus <= (shape.cpus_per_node or cpus)]
+        enough_memory = [shape for shape in shapes if memory <= (shape.mem_per_node or memory)]
+        enough_gpus = [shape for shape in shapes if shape in partition.kinds(asked.gpus_on_node)]
         if not (enough_cpus and enough_memory and enough_gpus):
             continue  # other rules tell it
-        fitting = [one for one in enough_gpus if one in enough_cpus and one in enough_memory]
+        fitting = [shape for shape in enough_gpus if shape in enough_cpus and shape in enough_memory]
         alike = asked.ntasks is None and asked.gpus is None  # else the others may get less than the busiest
         nodes = job.resources.nodes if alike else 1
-        most = sum(one.nodes or nodes for one in fitting)
+        most = sum(shape.nodes or nodes for shape in fitting)
         what = f"{counted(asked.gpu_count, 'GPU')} and {counted(cpus, 'CPU')}"
         what += f" and {Memory(memory)} of memory" * bool(memory)
         if most < nodes:
@@ -355,7 +355,7 @@ def _kind_of_node(job: Job) -> Iterator[Hit]:
             why_not = f"{has} with {what}"
             if most > 0:
                 what += f", but {nodes} nodes were asked for"
-            kinds = "; ".join(_described(one) for one in shapes)
+            kinds = "; ".join(_described(shape) for shape in shapes)
             what = f"partition '{name}' has {has} with {what}"
             yield Hit("partition", what, f"ask for what one kind of node has: {kinds}", why_not=why_not)
 
@@ -380,9 +380,9 @@ def _is_gpu(name: str, slurm: str) -> bool:
 
 def _types(partition: Partition, gpus: Amounts = ()) -> tuple[str, ...]:
     """The types of GPUs on nodes that have so many."""
-    one = (partition.gpu_type,) if partition.gpu_type else ()
+    named = (partition.gpu_type,) if partition.gpu_type else ()
     here = [kind for node in partition.kinds(gpus) for kind in node.gpu_types]
-    return tuple(dict.fromkeys((*one, *here)))
+    return tuple(dict.fromkeys((*named, *here)))
 
 
 def _memory_option(job: Job) -> str:

@@ -258,7 +258,7 @@ def _unbuffered(script: JobScript) -> Iterator[Hit]:
         if python is None or launch.launcher or name in launch.command.text:
             continue
         if python.option("u") is None and not (launch.step and launch.step.option("unbuffered")):
-            what = "Python buffers what it prints into a file: the log lags behind, and a killed job's log "
+            what = "Python buffers what it prints into a file: the log comes late, and a killed job's log "
             what += "misses its end"
             yield Hit(script.at_word(python.words[0]), what, "python -u, or export PYTHONUNBUFFERED=1")
             return

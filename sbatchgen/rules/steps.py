@@ -328,9 +328,9 @@ def _exported_early(
             yield assignment, name
 
 
-def _same_loop(one: Command, command: Command) -> bool:
+def _same_loop(first: Command, command: Command) -> bool:
     """Whether a command in a loop is one of those that the loop starts in the background."""
-    return one.context.loop and one.background and command.context.loop and one.name not in KEEPERS
+    return first.context.loop and first.background and command.context.loop and first.name not in KEEPERS
 
 
 # Options by which a step shares its nodes, has others, or is a job of its own.
