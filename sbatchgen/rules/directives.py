@@ -139,7 +139,7 @@ def _typographic(script: JobScript) -> Iterator[Hit]:
         match = _TYPOGRAPHIC.search(line.text) if odd else None
         if match and (line.fault or (line.words and match.start() + 1 < line.words[-1].end)):
             code = f"U+{ord(match[0]):04X}"
-            plain = _plain_name(match[0])
+            plain = "dash" if match[0] in _DASHES else "space" if match[0].isspace() else "quote"
             what = f"{code} looks like a {plain}, but is another character to sbatch"
             at = script.at(line.line, match.start() + 1, match.end() + 1)
             yield Hit(at, what, f"type a plain {plain}")
@@ -181,9 +181,3 @@ def _header(script: JobScript) -> Iterator[tuple[int, str]]:
         if line.strip() and not line.lstrip().startswith("#"):
             return
         yield number, line
-
-
-def _plain_name(char: str) -> str:
-    if char in _DASHES:
-        return "dash"
-    return "space" if char.isspace() else "quote"

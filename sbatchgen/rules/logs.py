@@ -48,9 +48,8 @@ def _signal_leaves_time(job: Job) -> Iterator[Hit]:
         fix = f"set {to}@{max(1, time // 4)}, or a longer time"
         yield Hit("signal", what, fix, None if lead >= time or not job.is_script else "warning")
     elif lead < DEFAULT_LEAD_S:
-        what = (
-            f"the signal comes {lead} s before the time limit, give or take the minute in which Slurm looks"
-        )
+        what = f"the signal comes {lead} s before the time limit, "
+        what += "give or take the minute in which Slurm looks"
         yield Hit("signal", what, f"leave time to save: {to}@300", "warning", pedantic=job.is_script)
 
 
@@ -66,20 +65,22 @@ def _requeue_keeps_log(job: Job) -> Iterator[Hit]:
 
 @RULES.add("SB701", "warning", "a log folder that may not exist")
 def _log_folder_exists(job: Job) -> Iterator[Hit]:
-    if job.makes_log_folders or _slurm_makes_folders(job):
+    knows = not job.assumed and job.slurm >= MAKES_FOLDERS  # io.c of slurmstepd, slurm-23-02-8-1
+    if job.makes_log_folders or knows:
         return
     reported = set()
     for name in LOGS:
         folder = job.option(name).replace("%x", job.option("job-name") or "%x").rpartition("/")[0]
-        if not folder or folder.strip("./") == "" or folder in reported or _is_there(job, folder):
+        if folder.strip("./") == "" or folder in reported:
+            continue
+        path = job.folder and job.folder / job.option("chdir") / folder.replace("%%", "%")
+        if path and "%" not in folder.replace("%%", "") and os.path.isdir(path):  # noqa: PTH112 - any name
             continue
         if job.is_script and (folder.startswith("/") or _SHELL.search(folder)):
             continue  # a folder of the cluster, not of this machine; SB117
         reported.add(folder)
-        what = (
-            f"Slurm before {MAKES_FOLDERS} does not create the log folder '{folder}': if it is missing, the "
-        )
-        what += "job fails without a log"
+        what = f"Slurm before {MAKES_FOLDERS} does not create the log folder '{folder}': if it is missing, "
+        what += "the job fails without a log"
         yield Hit(name, what, f"mkdir -p {folder} first, as sbatchgen submit does")
 
 
@@ -126,19 +127,6 @@ def _log_is_kept(job: Job) -> Iterator[Hit]:
         yield Hit("output", f"--output={path}: the output of the job is lost", "use %x-%j.out")
 
 
-def _slurm_makes_folders(job: Job) -> bool:
-    """Whether the release is known, and makes the folders of logs: io.c of slurmstepd, slurm-23-02-8-1."""
-    return not job.assumed and job.slurm >= MAKES_FOLDERS
-
-
 def _in_script(job: Job) -> Severity | None:
     """Return a milder severity for what is meant in many scripts, and would be a mistake in a plan."""
     return "info" if job.is_script else None
-
-
-def _is_there(job: Job, folder: str) -> bool:
-    """Whether the folder exists; False if the place of submission is unknown."""
-    if job.folder is None or "%" in folder.replace("%%", ""):
-        return False
-    path = job.folder / job.option("chdir") / folder.replace("%%", "%")
-    return os.path.isdir(path)  # noqa: PTH112 - it takes any name

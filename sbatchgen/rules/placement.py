@@ -5,7 +5,7 @@ A fact that the profile does not give is not judged. Sources: sbatch(1), slurm.c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from sbatchgen.errors import did_you_mean
 from sbatchgen.finding import NOWHERE, Severity
@@ -15,6 +15,7 @@ from sbatchgen.job.job import Job, PlannedJob
 from sbatchgen.quoting import counted, some
 from sbatchgen.rules.option_values import time_limit
 from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.sbatch import features, licenses
 
 RULES: Rules[Job] = Rules()
 
@@ -74,10 +75,8 @@ def _time_within_limit(job: Job) -> Iterator[Hit]:
         ):
             if asked is not None and most and asked > most:
                 what = f"--{option} {time_limit(asked)} is over the limit {most} of partition '{name}'"
-                why_not, fix = (
-                    f"time limit {most} is less than {time_limit(asked)}",
-                    f"set --{option} {most} or less",
-                )
+                why_not = f"time limit {most} is less than {time_limit(asked)}"
+                fix = f"set --{option} {most} or less"
                 yield Hit(option, f"{what}: {then}{doubt}", fix, _in(doubt), why_not=why_not)
 
 
@@ -121,9 +120,8 @@ def _time_given(job: Job) -> Iterator[Hit]:
 
 @RULES.add("SB206", "error", "too many or too few nodes for the partition", about_fit=True)
 def _nodes_within_limit(job: Job) -> Iterator[Hit]:
-    nodes = min(
-        job.resources.nodes, job.resources.ntasks or job.resources.nodes
-    )  # Slurm takes no more than tasks
+    tasks = job.resources.ntasks or job.resources.nodes
+    nodes = min(job.resources.nodes, tasks)  # Slurm takes no more than tasks
     for name, partition in job.partitions.items():
         limit, doubt = _limit(job, partition, "nodes_max")
         if limit is not None and nodes > limit:
@@ -133,9 +131,8 @@ def _nodes_within_limit(job: Job) -> Iterator[Hit]:
         most = job.resources.nodes_max or nodes
         least, doubt = _limit(job, partition, "nodes_min")
         if least is not None and "nodes" in job.resources and most < least:
-            what = (
-                f"partition '{name}' is for jobs of {least} nodes or more, but {most} were asked for{doubt}"
-            )
+            what = f"partition '{name}' is for jobs of {least} nodes or more, "
+            what += f"but {most} were asked for{doubt}"
             fix = f"ask for at least {least} nodes, or use another partition"
             yield Hit("nodes", what, fix, _in(doubt), why_not=f"{least} nodes at least")
 
@@ -190,7 +187,7 @@ def _within_qos(job: Job) -> Iterator[Hit]:
 def _features_known(job: Job) -> Iterator[Hit]:
     known = {feature for partition in job.partitions.values() for feature in partition.features}
     for option in ("constraint", "prefer") if known else ():
-        for feature in _features(job.option(option)):
+        for feature in _names(features.names, job.option(option)):
             if feature not in known:
                 names = " or ".join(f"'{name}'" for name in job.partitions)
                 what = f"no node of partition {names} has the feature '{feature}': Slurm refuses the job"
@@ -258,31 +255,15 @@ def _array_throttled(job: Job) -> Iterator[Hit]:
 @RULES.add("SB234", "error", "a licence that the cluster does not have", about_fit=True)
 def _licenses_known(job: Job) -> Iterator[Hit]:
     known = job.profile.licenses
-    for name in _licenses(job.option("licenses")) if known else ():
+    for name in _names(licenses.counts, job.option("licenses")) if known else ():
         if name not in known:
             what = f"cluster '{job.profile.name}' has no licence '{name}': Slurm refuses the job"
             yield Hit("licenses", what, did_you_mean(name, known))
 
 
-def _features(text: str) -> tuple[str, ...]:
-    """Return the names in a list of features; no names for a malformed one (SB140)."""
-    if not text:
-        return ()
-    from sbatchgen.sbatch.features import names  # only jobs that name features need it
-
+def _names(read: Callable[[str], Iterable[str]], text: str) -> tuple[str, ...]:
+    """Return the names in a list, each once; no names for a malformed list (SB140)."""
     try:
-        return tuple(dict.fromkeys(names(text)))
-    except ValueError:
-        return ()
-
-
-def _licenses(text: str) -> tuple[str, ...]:
-    """Return the names in a list of licences; no names for a malformed one (SB140)."""
-    if not text:
-        return ()
-    from sbatchgen.sbatch.licenses import counts  # only jobs that name licences need it
-
-    try:
-        return tuple(name for name, count in counts(text).items() if count)
+        return tuple(dict.fromkeys(read(text))) if text else ()
     except ValueError:
         return ()
