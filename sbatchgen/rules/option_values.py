@@ -14,7 +14,6 @@ from sbatchgen.finding import Severity
 from sbatchgen.job.job import Job
 from sbatchgen.plan.resources import UNLIMITED
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.sbatch import features, gres, licenses
 from sbatchgen.sbatch.option_table import value_kinds
 from sbatchgen.units import Duration
 
@@ -108,6 +107,18 @@ def _dependency(text: str, _: Job) -> None:
     check(text)
 
 
+def _features(text: str, _: Job) -> None:
+    from sbatchgen.sbatch.features import names
+
+    names(text)
+
+
+def _licenses(text: str, _: Job) -> None:
+    from sbatchgen.sbatch.licenses import counts
+
+    counts(text)
+
+
 def _hosts(text: str, job: Job) -> None:
     from sbatchgen.sbatch.hostlist import expanded, hosts
 
@@ -122,9 +133,17 @@ def _hosts(text: str, job: Job) -> None:
 
 
 def _gres(text: str, job: Job) -> None:
+    from sbatchgen.sbatch.gres import items
+
     if job.is_script:  # a plan holds only words and counts
-        for _ in gres.items(text, slurm=job.slurm):
+        for _ in items(text, slurm=job.slurm):
             pass
+
+
+def _gpus(text: str, job: Job) -> None:
+    from sbatchgen.sbatch.gres import of_gpus
+
+    _gres(of_gpus(text), job)
 
 
 def _tres_per_task(text: str, job: Job) -> None:
@@ -136,13 +155,13 @@ def _tres_per_task(text: str, job: Job) -> None:
 
 
 # By the kind of value of sbatch.option_table; a kind that sbatch itself refuses is not one of them.
-VALUE_CHECKS: dict[str, Callable[[str, Job], object]] = {
+VALUE_CHECKS: dict[str, Callable[[str, Job], None]] = {
     "array": _array,
     "dependency": _dependency,
-    "features": lambda text, _: features.names(text),
-    "gpus": lambda text, job: _gres(gres.of_gpus(text), job),
+    "features": _features,
+    "gpus": _gpus,
     "gres": _gres,
     "hosts": _hosts,
-    "licenses": lambda text, _: licenses.counts(text),
+    "licenses": _licenses,
     "tres": _tres_per_task,
 }

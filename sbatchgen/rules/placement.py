@@ -5,7 +5,7 @@ A fact that the profile does not give is not judged. Sources: sbatch(1), slurm.c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 
 from sbatchgen.errors import did_you_mean
 from sbatchgen.finding import NOWHERE, Severity
@@ -15,7 +15,6 @@ from sbatchgen.job.job import Job, PlannedJob
 from sbatchgen.quoting import counted, some
 from sbatchgen.rules.option_values import time_limit
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.sbatch import features, licenses
 
 RULES: Rules[Job] = Rules()
 
@@ -187,7 +186,7 @@ def _within_qos(job: Job) -> Iterator[Hit]:
 def _features_known(job: Job) -> Iterator[Hit]:
     known = {feature for partition in job.partitions.values() for feature in partition.features}
     for option in ("constraint", "prefer") if known else ():
-        for feature in _names(features.names, job.option(option)):
+        for feature in _features(job.option(option)):
             if feature not in known:
                 names = " or ".join(f"'{name}'" for name in job.partitions)
                 what = f"no node of partition {names} has the feature '{feature}': Slurm refuses the job"
@@ -255,15 +254,31 @@ def _array_throttled(job: Job) -> Iterator[Hit]:
 @RULES.add("SB234", "error", "a licence that the cluster does not have", about_fit=True)
 def _licenses_known(job: Job) -> Iterator[Hit]:
     known = job.profile.licenses
-    for name in _names(licenses.counts, job.option("licenses")) if known else ():
+    for name in _licenses(job.option("licenses")) if known else ():
         if name not in known:
             what = f"cluster '{job.profile.name}' has no licence '{name}': Slurm refuses the job"
             yield Hit("licenses", what, did_you_mean(name, known))
 
 
-def _names(read: Callable[[str], Iterable[str]], text: str) -> tuple[str, ...]:
-    """Return the names in a list, each once; no names for a malformed list (SB140)."""
+def _features(text: str) -> tuple[str, ...]:
+    """Return the names in a list of features; no names for a malformed one (SB140)."""
+    if not text:
+        return ()
+    from sbatchgen.sbatch.features import names  # only jobs that name features need it
+
     try:
-        return tuple(dict.fromkeys(read(text))) if text else ()
+        return tuple(dict.fromkeys(names(text)))
+    except ValueError:
+        return ()
+
+
+def _licenses(text: str) -> tuple[str, ...]:
+    """Return the names in a list of licences; no names for a malformed one (SB140)."""
+    if not text:
+        return ()
+    from sbatchgen.sbatch.licenses import counts  # only jobs that name licences need it
+
+    try:
+        return tuple(name for name, count in counts(text).items() if count)
     except ValueError:
         return ()
