@@ -77,7 +77,7 @@ def main() -> int:
         after = [frozenset(row for row in findings if row[0] != rule.id) for findings in before]
         _print(rule.id, rule.title, subjects, before, after, unused=options.unused)
     for kind in (*dict.fromkeys(value_kinds().values()), TOGETHER):
-        names = {name for name, one in value_kinds().items() if one == kind}
+        names = {name for name, value_kind in value_kinds().items() if value_kind == kind}
         touched = [kind == TOGETHER or bool(names & subject.options) for subject in subjects]
         with _without(kind):
             pairs = zip(subjects, before, touched, strict=True)
@@ -115,7 +115,7 @@ def _without(kind: str) -> Iterator[None]:
     kinds = value_kinds()
     together = mock.patch.object(reader, "check_options") if kind == TOGETHER else nullcontext()
     with together, mock.patch.dict(kinds):
-        for name in [name for name, one in kinds.items() if one == kind]:
+        for name in [name for name, value_kind in kinds.items() if value_kind == kind]:
             del kinds[name]
         yield
 

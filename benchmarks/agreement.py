@@ -33,7 +33,7 @@ from tests.cluster import oracle
 from tests.sbatch.headers import SLURM, Answer, ours, scripts, theirs
 
 Reading = tuple[str, Answer, Answer]
-BATCH = 250  # after so many scripts Hypothesis starts anew: it varies what it has made
+BATCH = 250  # after so many scripts Hypothesis starts again: it varies what it has made
 
 
 def main() -> int:
@@ -114,12 +114,12 @@ def record(readings: list[Reading], file: Path) -> None:
     file.write_text("".join(f"{line}\n" for line in sorted(lines)))
 
 
-def show(script: str, one: Answer, other: Answer) -> None:
+def show(script: str, mine: Answer, other: Answer) -> None:
     """Print a disagreement."""
     print(f"\n{script!r}")
     for name in ("components", "messages", "refused"):
-        if getattr(one, name) != getattr(other, name):
-            print(f"  {name}\n    sbatchgen {getattr(one, name)}\n    sbatch    {getattr(other, name)}")
+        if getattr(mine, name) != getattr(other, name):
+            print(f"  {name}\n    sbatchgen {getattr(mine, name)}\n    sbatch    {getattr(other, name)}")
 
 
 if __name__ == "__main__":

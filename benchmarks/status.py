@@ -54,17 +54,17 @@ def main() -> int:
 
 def _know(home: Path, environment: dict[str, str], runs: int, live: int) -> None:
     """Enter runs into the index, of which the last ones are live."""
-    rows, found = [], []
+    rows, entries = [], []
     for number in range(runs):
         run = Run(f"run-{number}", home / "runs" / str(number), shared=True, created=time.time())
         run.folder.mkdir(parents=True)
         job = RunJob(f"{number:x}", run.name, str(number + 1), "", run.created, seen=run.created)
         ended = number < runs - live
-        found.append((run, [job._replace(state="COMPLETED" if ended else "", ended=ended)]))
+        entries.append((run, [job._replace(state="COMPLETED" if ended else "", ended=ended)]))
         if number >= runs - live:
             command = f"/tmp/sbatchgen-{number:x}-x/job.slurm"  # noqa: S108 - where submit has them
             rows.append({"JobArrayID": str(number + 1), "State": "RUNNING", "Command": command})
-    Index(place(environment)).add(found)
+    Index(place(environment)).add(entries)
     (home / "bin").mkdir()
     fakes.squeue(home / "bin", rows)
     program = home / "bin" / "squeue"

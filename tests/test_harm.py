@@ -72,7 +72,7 @@ def test_nodes_are_taken_away(field: Field) -> None:
     assert (record["JobState"], record["NumNodes"]) == ("COMPLETED", "2")  # four were meant
 
 
-@pytest.mark.parametrize("rule", ["SB117", "SB701", "SB708"])
+@pytest.mark.parametrize("rule", ["SB117", "SB701"])
 def test_a_job_without_a_folder_for_its_log_dies_without_a_word(
     field: Field, rule: str, slurm_release: str
 ) -> None:

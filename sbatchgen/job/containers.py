@@ -22,9 +22,9 @@ class Container:
 
     Attributes:
         pyxis: Whether it is one of Enroot through pyxis; else it is Apptainer's or Singularity's.
-        image: The image; expansions that can't be followed stay as they are written. "" if none is given.
+        image: The image; expansions that can't be followed stay as they are written. "" without one.
         at: Where the image, or else the container's first option, is given.
-        options: Its options: the value as far as the text tells it, and the place. The last of each counts.
+        options: Its options: the value, if the text gives it, and the place. The last of each counts.
         several: All values of each option.
         command: What starts it; None where a directive does.
         inside: The tools that run in it.
@@ -63,7 +63,7 @@ def containers(
     Args:
         options: Value and place of each option in its directives.
         launches: What it starts.
-        place: Tells where a word or a command of its body stands.
+        place: Returns the place of a word or a command of its body.
     """
     given = {name: value for name, value in options.items() if name in PYXIS_NAMES}
     if given:

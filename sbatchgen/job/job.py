@@ -14,7 +14,7 @@ from sbatchgen.sbatch.option_table import NEWEST
 from sbatchgen.units import Text
 
 DEFAULT_SLURM = NEWEST  # for scripts and profiles that name none
-OLD_SLURM = "22.05"  # still in wide use: what came later is told of where nobody names a release
+OLD_SLURM = "22.05"  # still in wide use: what came later is reported where no release is named
 NO_CLUSTER = Profile(name=Text("unknown"), url=Text(""), checked=Text(""))
 
 
@@ -25,7 +25,7 @@ class Job:
     Attributes:
         profile: Its cluster.
         slurm: The release of Slurm that reads the script.
-        assumed: Whether nobody has named the release: what it alone refuses is a warning then.
+        assumed: Whether no release is named: what this one alone refuses is a warning then.
         makes_log_folders: Whether the folders of its logs are made before it is submitted.
         folder: Where it would be submitted; None if unknown.
     """

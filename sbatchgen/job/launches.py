@@ -87,9 +87,9 @@ class Launch:
     def is_helper(self) -> bool:
         """Whether the program is a small one, such as hostname, that no training depends on."""
         name = self.program.name.rpartition("/")[2]
-        told = (*self.program.rest, *(option.word for option in self.program.given))
+        words = (*self.program.rest, *(option.word for option in self.program.given))
         return name in HELPERS or (
-            self.launcher is None and any(word.text in ("--version", "-V") for word in told)
+            self.launcher is None and any(word.text in ("--version", "-V") for word in words)
         )
 
     @cached_property
@@ -111,7 +111,7 @@ class Launch:
     def step_gpus(self) -> ToolOption | None:
         """The option of the step that gives it other GPUs than the job's."""
         names = ("gpus", "gpus-per-node", "gpus-per-task", "gres")
-        return next((one for name in names if self.step and (one := self.step.option(name))), None)
+        return next((option for name in names if self.step and (option := self.step.option(name))), None)
 
     @cached_property
     def nodes(self) -> int | None:

@@ -24,7 +24,7 @@ def resources(
     Args:
         options: The use that counts of each option, by long name.
         slurm: The release of Slurm that reads it.
-        at: Tells where an option stands.
+        at: Returns the place of an option.
         nowhere: The place of what is not given.
         default_partition: The partition of a job that names none.
     """

@@ -49,8 +49,8 @@ class JobScript(Job):
     Attributes:
         file: Its name, for messages.
         text: The script; bytes that are not UTF-8 are surrogates.
-        environment: That of the submission; empty where nobody submits.
-        known_options: Options of plugins besides those in the profile; name= for one with a value.
+        environment: That of the submission; empty where it is not submitted.
+        known_options: Options of plugins that the profile lacks; name= for one with a value.
     """
 
     file: str
@@ -80,14 +80,14 @@ class JobScript(Job):
     @cached_property
     def placeholders(self) -> dict[int, re.Match[str]]:
         """The lines in which a program has yet to put something, as {{ nodes }} or @NODES@, by number."""
-        found = {}
+        matches = {}
         if any(mark in self.text for mark in _MARKS):
             lines = {line.line for line in self.sbatch.directives if line.kind in READ}
             for number, text in enumerate(self.lines, start=1):
                 shape = _IN_DIRECTIVE if number in lines else _IN_BODY
                 if match := shape.search(text):
-                    found[number] = match
-        return found
+                    matches[number] = match
+        return matches
 
     def may_be_of_plugin(self, name: str) -> bool:
         """Whether an unknown option may be a plugin's: it is not a typo, and the profile lists no plugins."""
@@ -153,7 +153,7 @@ class JobScript(Job):
     @cached_property
     def assigned(self) -> frozenset[str]:
         """The names of the variables that the script sets."""
-        return frozenset(one.name for one in self.body.sets)
+        return frozenset(assignment.name for assignment in self.body.sets)
 
     @cached_property
     def tested(self) -> frozenset[str]:
@@ -178,17 +178,17 @@ class JobScript(Job):
 
     @cached_property
     def _by_name(self) -> dict[str, list[Command]]:
-        found: dict[str, list[Command]] = {}
+        commands: dict[str, list[Command]] = {}
         for command in self.commands:
-            found.setdefault(command.name, []).append(command)
-        return found
+            commands.setdefault(command.name, []).append(command)
+        return commands
 
     def named(self, *names: str) -> list[Command]:
         """The commands of these names, in the order of the text."""
-        found = [command for name in names for command in self._by_name.get(name, ())]
-        if len(names) > 1 and len(found) > 1:
-            found.sort(key=lambda command: (command.line, command.column))
-        return found
+        commands = [command for name in names for command in self._by_name.get(name, ())]
+        if len(names) > 1 and len(commands) > 1:
+            commands.sort(key=lambda command: (command.line, command.column))
+        return commands
 
     @cached_property
     def containers(self) -> tuple[Container, ...]:
@@ -209,11 +209,11 @@ class JobScript(Job):
     @cached_property
     def options(self) -> dict[str, Option]:
         """The use that counts of each option, by long name."""
-        found: dict[str, Option] = {}
+        options: dict[str, Option] = {}
         for use in self.uses:
             if isinstance(use, Option):
-                found[use.name] = counting(found.get(use.name), use, self.slurm)
-        return found
+                options[use.name] = counting(options.get(use.name), use, self.slurm)
+        return options
 
     @cached_property
     def resources(self) -> Resources:
@@ -230,9 +230,9 @@ class JobScript(Job):
         """A place in the script."""
         return Place(f"{self.file}:{line}:{column}", line, column, end)
 
-    def at_start(self, one: Assignment | VariableUse) -> Place:
+    def at_start(self, place: Assignment | VariableUse) -> Place:
         """Where an assignment or a use of a variable starts, to the end of the line."""
-        return self.at(one.line, one.column)
+        return self.at(place.line, place.column)
 
     def at_word(self, word: Word | Command) -> Place:
         """Where a word or a command of the body is; to the end of the line if it continues on the next."""
@@ -244,7 +244,7 @@ class JobScript(Job):
         return self.at_word(command.words[0] if command.words else command)
 
     def at_option_of(self, option: ToolOption) -> Place:
-        """Where the value of a tool's option stands."""
+        """Return the place of the value of a tool's option."""
         return self.at_word(option.value_word or option.word)
 
     def at_use(self, use: Option | Stop) -> Place:
@@ -255,7 +255,7 @@ class JobScript(Job):
         return self.at(word.line, word.column, end)
 
     def at_value(self, option: str) -> Place:
-        """Where the value of an option that counts stands."""
+        """Return the place of the value of an option that counts."""
         use = self.options.get(option)
         if use is None or use.value_word is None:
             return self.at_option(option)

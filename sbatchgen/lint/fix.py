@@ -31,7 +31,9 @@ def edited(data: bytes, findings: Iterable[Finding]) -> bytes:
     lines = data.split(b"\n")
     taken: dict[int, list[Edit]] = {}
     for finding in findings:
-        if all(_is_free(edit, taken.get(edit.line, []), len(lines)) for edit in finding.edits):
+        others = [(edit, other) for edit in finding.edits for other in taken.get(edit.line, [])]
+        inside = all(1 <= edit.line <= len(lines) for edit in finding.edits)
+        if inside and not any(_meet(edit, other) for edit, other in others):
             for edit in finding.edits:
                 taken.setdefault(edit.line, []).append(edit)
     for number in sorted(taken, reverse=True):
@@ -47,10 +49,6 @@ def _edited_line(line: bytes, edit: Edit) -> list[bytes]:
     old = line.decode("utf-8", "surrogateescape")
     rest = old[edit.end - 1 :] if edit.end else ""
     return [f"{old[: edit.column - 1]}{edit.text}{rest}".encode("utf-8", "surrogateescape")]
-
-
-def _is_free(edit: Edit, others: Iterable[Edit], lines: int) -> bool:
-    return 1 <= edit.line <= lines and not any(_meet(edit, other) for other in others)
 
 
 def _meet(edit: Edit, other: Edit) -> bool:

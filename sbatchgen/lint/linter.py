@@ -46,7 +46,10 @@ def lint(script: JobScript, others: Sequence[Finding] = ()) -> list[Finding]:
     """
     failures: _Failures = {}
     findings = _findings(script, judge.rules((*judge.SCRIPTS, *judge.JOBS)), failures)
-    findings = _without_template(script, _dated(script, _without_consequences(script, findings)))
+    ignored = {finding.place.line for finding in findings if finding.rule in ("SB104", "SB105", "SB113")}
+    if any(_NAMES_A_TIME.search(script.lines[line - 1]) for line in ignored):
+        findings = [finding for finding in findings if finding.rule != "SB205"]  # "no time limit"
+    findings = _without_template(script, _dated(script, findings))
     findings += others
     if "sbatchgen:" in script.text:
         findings = suppression.apply_suppressions(
@@ -94,14 +97,6 @@ def _failure_findings(script: JobScript, failures: _Failures) -> Iterator[Findin
         yield Finding("warning", Problem(what, place.text), rule=ids[0], place=place)
 
 
-def _without_consequences(script: JobScript, findings: list[Finding]) -> list[Finding]:
-    """Leave out "no time limit" if an ignored directive gives one."""
-    lines = {finding.place.line for finding in findings if finding.rule in ("SB104", "SB105", "SB113")}
-    if not any(_NAMES_A_TIME.search(script.lines[line - 1]) for line in lines):
-        return findings
-    return [finding for finding in findings if finding.rule != "SB205"]
-
-
 def _dated(script: JobScript, findings: list[Finding]) -> list[Finding]:
     """Downgrade errors that only newer releases raise, when no release is given."""
     lines = _refused_lines(findings)
@@ -147,4 +142,4 @@ def _without_template(script: JobScript, findings: list[Finding]) -> list[Findin
 
 
 def _sorted(findings: Iterable[Finding]) -> list[Finding]:
-    return sorted(findings, key=lambda one: (one.place.line, one.place.column, one.rule))
+    return sorted(findings, key=lambda finding: (finding.place.line, finding.place.column, finding.rule))

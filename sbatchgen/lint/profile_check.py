@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from sbatchgen.errors import Problem, SbatchgenError
@@ -38,7 +39,10 @@ def findings(file: Path, places: Places) -> list[Finding]:
         DocumentError: It can't be read.
     """
     profile = checked(file)
-    every = [*_name(profile, file), *_policies(profile), *_setup(profile)]
+    every = [*_name(profile, file), *_setup(profile)]
+    for rule in sorted(RETIRED.intersection(profile.value.policies)):
+        at = profile.places.get(f"policies.{rule}", "")
+        every.append(Finding("info", Problem(removal(rule), at, "remove the policy")))
     for mode in MODES:
         for partition in (*profile.value.partitions,) or (None,):
             plan = _plan(profile, mode, partition)
@@ -54,13 +58,6 @@ def _name(profile: Document[Profile], file: Path) -> Iterator[Finding]:
     if (own / f"{name}.yaml").is_file() and file.resolve().parent != own.resolve() and file.stem != name:
         what = f"name: '{name}' is the name of a bundled profile"
         yield Finding("warning", Problem(what, profile.places["name"], "give your cluster a name of its own"))
-
-
-def _policies(profile: Document[Profile]) -> Iterator[Finding]:
-    """Note each policy for a rule that was removed."""
-    for rule in sorted(RETIRED.intersection(profile.value.policies)):
-        at = profile.places.get(f"policies.{rule}", "")
-        yield Finding("info", Problem(removal(rule), at, "remove the policy"))
 
 
 def _setup(profile: Document[Profile]) -> Iterator[Finding]:
@@ -86,19 +83,14 @@ def _plan(profile: Document[Profile], mode: str, partition: str | None) -> Plan:
 
 
 def required(profile: Profile) -> dict[str, str]:
-    """A value for everything that a profile requires of its users, as a command line would give it."""
-    return {name: _made_up(f"options.{name}") for name in profile.required}
-
-
-def _made_up(key: str) -> str:
-    """Return what an option takes."""
-    for text in _MADE_UP[:-1]:
-        try:
-            parse_scalar(text, key_type(key))
-        except ValueError:
-            continue
-        return text
-    return _MADE_UP[-1]
+    """Return a value for everything that a profile requires, as a command line would give it."""
+    values: dict[str, str] = {}
+    for name in profile.required:
+        for text in _MADE_UP:
+            with suppress(ValueError):
+                parse_scalar(text, key_type(f"options.{name}"))
+                values.setdefault(name, text)
+    return values
 
 
 def _of_script(plan: Plan, profile: Document[Profile], file: Path, places: Places) -> Iterator[Finding]:

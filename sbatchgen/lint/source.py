@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -73,18 +72,11 @@ def files(names: Sequence[str], complain: Callable[[Problem], None]) -> Iterator
     """
     seen: set[str] = set()
     for name in names:
-        is_file = name == STDIN or not _is_folder(name)
+        is_file = name == STDIN or not os.path.isdir(name)  # noqa: PTH112 - a name stays as it was given
         for file in (name,) if is_file else _scripts(name, complain):
             if file not in seen:
                 seen.add(file)
                 yield file
-
-
-def _is_folder(name: str) -> bool:
-    try:
-        return stat.S_ISDIR(os.stat(name).st_mode)  # noqa: PTH116 - a name stays as it was given
-    except (OSError, ValueError):
-        return False
 
 
 def _scripts(folder: str, complain: Callable[[Problem], None]) -> Iterator[str]:

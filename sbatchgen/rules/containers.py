@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sbatchgen.finding import Place
-from sbatchgen.job.containers import IMAGE_FILE, PULLED, Container
+from sbatchgen.job.containers import IMAGE_FILE, PULLED
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.runtimes import RUNTIMES
@@ -25,18 +25,6 @@ GPU_VARIABLES = frozenset(
 )
 _AMD = re.compile(r"\b(?:rocm|ROCR_|HIP_|MIOPEN|HSA_|MI[123]\d\dX?\b|lumi)", re.IGNORECASE)
 _EXPANSION = re.compile(r"\$\{[^{}]*\}")
-
-
-def _sets(script: JobScript) -> frozenset[str]:
-    """The variables that the script or the cluster's profile sets."""
-    return script.assigned | {str(name) for name in script.profile.env}
-
-
-def _is_missing(script: JobScript, path: str) -> bool:
-    """Whether a file is not here, though its folder is: a path of another machine is not judged."""
-    if not script.makes_log_folders or not path.startswith("/") or "$" in path:
-        return False  # only where it is submitted
-    return os.path.isdir(Path(path).parent) and not os.path.exists(path)  # noqa: PTH110, PTH112 - any name
 
 
 @RULES.add("SB501", "info", "a pyxis option, but the profile has no pyxis")
@@ -60,7 +48,8 @@ def _sees_gpus(script: JobScript) -> Iterator[Hit]:
     if not (resources.gpu_count or resources.shards):
         return
     containers = [container for container in script.containers if not container.pyxis]
-    if any(GPU_FLAGS & container.options.keys() for container in containers) or GPU_VARIABLES & _sets(script):
+    variables = script.assigned | {str(name) for name in script.profile.env}
+    if any(GPU_FLAGS & container.options.keys() for container in containers) or GPU_VARIABLES & variables:
         return
     if _AMD.search(script.text):  # whose devices are those of /dev, which containers have
         return
@@ -78,12 +67,13 @@ def _image_is_there(script: JobScript) -> Iterator[Hit]:
             what = f"'{image}' does not start with / or .: pyxis takes it for the name of an image in a "
             what += "registry, and the pull fails"
             yield Hit(container.at, what, f"./{image}, or the absolute path", "error")
-        elif _is_missing(script, image) and not _image_made(script):
-            yield Hit(
-                container.at,
-                f"image '{image}' does not exist here",
-                "prepare it (sbatchgen image), or fix the path",
-            )
+            continue
+        if not script.makes_log_folders or not image.startswith("/") or "$" in image:
+            continue  # only where it is submitted
+        missing = os.path.isdir(Path(image).parent) and not os.path.exists(image)  # noqa: PTH110, PTH112
+        if missing and not _image_made(script):
+            what = f"image '{image}' does not exist here"
+            yield Hit(container.at, what, "prepare it (sbatchgen image), or fix the path")
 
 
 def _image_made(script: JobScript) -> bool:
@@ -115,9 +105,8 @@ def _pulls(script: JobScript) -> Iterator[Hit]:
         what += "registries limit the number of pulls"
         fix = "apptainer pull x.sif IMAGE once, then use x.sif"
         if container.pyxis:
-            fix = (
-                f"enroot import -o x.sqsh docker://{container.image} once, and --container-image=$PWD/x.sqsh"
-            )
+            fix = f"enroot import -o x.sqsh docker://{container.image} once, "
+            fix += "and --container-image=$PWD/x.sqsh"
         yield Hit(container.at, what, fix)
 
 
@@ -141,21 +130,13 @@ def _mounts(script: JobScript) -> Iterator[Hit]:
         for value in container.several.get(name, ()):
             if "$(" in value or "`" in value:
                 continue
-            if "${" in value:
-                value = _plain_expansions(value)  # noqa: PLW2901
-            for item in value.split(","):
-                why = _of_pyxis(item) if container.pyxis else _of_apptainer(item)
-                if why:
+            before, plain = "", value
+            while before != plain:  # ${DATA:-/data} and the like would divide the list
+                before, plain = plain, _EXPANSION.sub("$X", plain)
+            for item in plain.split(","):
+                if why := _of_pyxis(item) if container.pyxis else _of_apptainer(item):
                     fix = "write SRC:DST; for a path with a comma or a colon, mount a symbolic link"
                     yield Hit(container.options[name][1], f"'{item}' in --{name}: {why}", fix)
-
-
-def _plain_expansions(value: str) -> str:
-    """A value in which ${DATA:-/data} and the like hold nothing that would divide a list of mounts."""
-    before = ""
-    while before != value:
-        before, value = value, _EXPANSION.sub("$X", value)
-    return value
 
 
 def _of_pyxis(item: str) -> str:
@@ -189,17 +170,13 @@ def _home(script: JobScript) -> Iterator[Hit]:
     for container in () if "PYTHONNOUSERSITE" in script.text else script.containers:
         asked = "container-mount-home" in container.options
         by_default = not container.pyxis and not inside & container.options.keys()
-        if not container.trains or not (asked or by_default) or _isolated(container):
+        pythons = (tool.options.keys() for tool in container.inside if tool.name == "python")
+        isolated = any({"s", "I", "Is", "sI"} & options for options in pythons)
+        if not container.trains or not (asked or by_default) or isolated:
             continue
         at = container.options["container-mount-home"][1] if asked else container.at
         what = "the home folder is mounted: packages in ~/.local override those of the image"
         yield Hit(at, what, "export PYTHONNOUSERSITE=1")
-
-
-def _isolated(container: Container) -> bool:
-    return any(
-        tool.name == "python" and {"s", "I", "Is", "sI"} & tool.options.keys() for tool in container.inside
-    )
 
 
 @RULES.add("SB515", "info", "a named container that later jobs reuse")

@@ -24,10 +24,12 @@ GENEROUS = 1.5  # times the GPUs' share of a node
 
 
 @RULES.add("SB131", "error", "options that exclude each other")
-def _exclusive_options(job: Job) -> Iterator[Hit]:
+def exclusive_options(job: Job) -> Iterator[Hit]:
+    """SB131."""
     resources = job.resources
     pairs = [*rivals(resources)]
-    if "gpus-per-node" in resources and any(_is_gpu(name, job.slurm) for name, _, _ in resources.gres):
+    names = {name if job.slurm < "26.05" else name[:3] for name, _, _ in resources.gres}
+    if "gpus-per-node" in resources and "gpu" in names:  # since 26.05 sbatch compares only the start
         pairs.append(
             Rivals("gpus-per-node", "gres", "26.05", "--gres counts and --gpus-per-node is ignored", "")
         )
@@ -87,9 +89,8 @@ def _gpus_within_node(job: Job) -> Iterator[Hit]:
                 what = f"a node of partition '{name}' has {counts[kind]} GPUs of type '{kind}', but the job "
                 what += f"asks for {asked}"
                 why_not = f"{counts[kind]} GPUs of type {kind} a node"
-                yield Hit(
-                    resources.gpu_option, what, f"ask for at most {kind}:{counts[kind]}", why_not=why_not
-                )
+                fix = f"ask for at most {kind}:{counts[kind]}"
+                yield Hit(resources.gpu_option, what, fix, why_not=why_not)
 
 
 @RULES.add("SB208", "error", "a type of GPU that the partition does not have", about_fit=True)
@@ -123,21 +124,17 @@ def _gpu_type_given(job: Job) -> Iterator[Hit]:
 def _gres_known(job: Job) -> Iterator[Hit]:
     known = job.profile.gres_types
     asked = [("gres", name) for name, _, _ in job.resources.gres]
-    asked += [("tres-per-task", name) for name in _gres_of_tasks(job)]
+    items = ",".join(item for item in job.option("tres-per-task").split(",") if item.startswith("gres"))
+    asked += [("tres-per-task", name) for name, _, _ in requested(items, slurm=job.slurm)]
     for option, name in asked if known else ():
         if name not in known:
             what = f"cluster '{job.profile.name}' has no generic resource '{name}'"
             yield Hit(option, what, did_you_mean(name, known))
 
 
-def _gres_of_tasks(job: Job) -> list[str]:
-    """Return the names of generic resources in --tres-per-task."""
-    items = (item for item in job.option("tres-per-task").split(",") if item.startswith("gres"))
-    return [name for name, _, _ in requested(",".join(items), slurm=job.slurm)]
-
-
 @RULES.add("SB211", "error", "shards together with whole GPUs")
-def _shards_or_gpus(job: Job) -> Iterator[Hit]:
+def shards_or_gpus(job: Job) -> Iterator[Hit]:
+    """SB211."""
     resources = job.resources
     shared = next((name for name, _, count in resources.gres if name in ("shard", "mps") and count), "")
     if shared and (resources.gpu_count or (resources.gpu_option and resources.gpu_option != "gres")):
@@ -186,14 +183,8 @@ def _cpus_within_node(job: Job) -> Iterator[Hit]:
             what += f"{resources.cpus_on_node}"
             if resources.tasks_per_node > 1 and resources.cpus_per_task:
                 what += f": {resources.tasks_per_node} tasks with {resources.cpus_per_task} each"
-            option = next(
-                (
-                    name
-                    for name in ("cpus-per-task", "cpus-per-gpu", "ntasks-per-node", "ntasks")
-                    if name in resources
-                ),
-                "",
-            )
+            options = ("cpus-per-task", "cpus-per-gpu", "ntasks-per-node", "ntasks")
+            option = next((option for option in options if option in resources), "")
             why_not = f"{partition.cpus_per_node} CPUs a node"
             yield Hit(option, what, f"ask for at most {why_not}", why_not=why_not)
 
@@ -225,10 +216,9 @@ def _memory_given(job: Job) -> Iterator[Hit]:
         each = partition.mem_per_cpu_default if job.profile.limits.memory_consumable is not False else None
         if each and not _memory_option(job) and "exclusive" not in resources:
             total = Memory(each * resources.cpus_on_node)
-            what = f"no --mem: partition '{name}' gives {each} per CPU, {total} on each node"
-            yield Hit(
-                "mem", f"{what}; a process that needs more is killed", "add --mem=N with what the job needs"
-            )
+            what = f"no --mem: partition '{name}' gives {each} per CPU, {total} on each node; "
+            what += "a process that needs more is killed"
+            yield Hit("mem", what, "add --mem=N with what the job needs")
 
 
 @RULES.add("SB218", "warning", "a whole node with the default memory only")
@@ -251,11 +241,8 @@ def _memory_of_others(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         most = partition.gpus_per_node
         if not partition.exclusive and most and 0 < resources.gpu_count < most and not partition.shapes:
-            share = (
-                f", about {Memory(partition.mem_per_node * resources.gpu_count // most)}"
-                if partition.mem_per_node
-                else ""
-            )
+            memory = (partition.mem_per_node or 0) * resources.gpu_count // most
+            share = f", about {Memory(memory)}" if memory else ""
             what = f"--mem=0 takes all memory of a node of partition '{name}', with {resources.gpu_count} of "
             what += f"its {most} GPUs: "
             yield Hit("mem", f"{what}no other job fits on the node", f"ask for what the job needs{share}")
@@ -287,12 +274,8 @@ def _fair_share(job: Job) -> Iterator[Hit]:
             ("cpus-per-task", resources.cpus_on_node, partition.cpus_per_node, "CPUs"),
             (_memory_option(job), resources.mem_on_node or 0, partition.mem_per_node, "memory"),
         ):
-            if (
-                option in resources
-                and most
-                and most >= asked > GENEROUS * share * most
-                and (most - asked) / left < most / gpus / 2
-            ):
+            generous = option in resources and most and most >= asked > GENEROUS * share * most
+            if generous and most and (most - asked) / left < most / gpus / 2:
                 of = f"{asked} of {most} CPUs" if unit == "CPUs" else f"{Memory(asked)} of {most}"
                 what = f"{of} for {resources.gpu_count} of {gpus} GPUs of a node in partition '{name}': too "
                 what += f"little is left for jobs on the other {counted(left, 'GPU')}"
@@ -303,15 +286,10 @@ def _fair_share(job: Job) -> Iterator[Hit]:
 @RULES.add("SB228", "warning", "GPU nodes for a job without GPUs")
 def _gpus_used(job: Job) -> Iterator[Hit]:
     resources = job.resources
-    free = [name for name, one in job.profile.partitions.items() if one.gpus_per_node == 0]
-    wanted = bool(resources.gpu_option or resources.gres)
-    for name, partition in job.partitions.items():
-        if (
-            all(node.gpus_per_node for node in partition.kinds())
-            and free
-            and not wanted
-            and job.profile.gpu_request != "none"
-        ):
+    free = [name for name, partition in job.profile.partitions.items() if partition.gpus_per_node == 0]
+    wanted = resources.gpu_option or resources.gres or job.profile.gpu_request == "none"
+    for name, partition in job.partitions.items() if free and not wanted else ():
+        if all(node.gpus_per_node for node in partition.kinds()):
             gpus = counted(partition.gpus_per_node or 0, "GPU")
             what = f"the nodes of partition '{name}' have {gpus}, but the job asks for none"
             yield Hit("partition", what, f"use --partition={free[0]}")
@@ -320,7 +298,7 @@ def _gpus_used(job: Job) -> Iterator[Hit]:
 @RULES.add("SB235", "warning", "CPUs per task that are not whole cores")
 def _whole_cores(job: Job) -> Iterator[Hit]:
     cpus = job.resources.cpus_per_task
-    threads = max((one.threads_per_core or 1 for one in job.partitions.values()), default=1)
+    threads = max((partition.threads_per_core or 1 for partition in job.partitions.values()), default=1)
     if cpus and threads > 1 and cpus % threads:
         what = f"cores have {threads} threads here, and Slurm gives whole cores: {cpus} CPUs become "
         what += f"{-(-cpus // threads) * threads}"
@@ -339,15 +317,15 @@ def _kind_of_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         asked = job.resources.spread(partition.nodes_max)
         cpus, memory, shapes = asked.cpus_on_node, asked.mem_on_node or 0, partition.shapes
-        enough_cpus = [one for one in shapes if cpus <= (one.cpus_per_node or cpus)]
-        enough_memory = [one for one in shapes if memory <= (one.mem_per_node or memory)]
-        enough_gpus = [one for one in shapes if one in partition.kinds(asked.gpus_on_node)]
+        enough_cpus = [shape for shape in shapes if cpus <= (shape.cpus_per_node or cpus)]
+        enough_memory = [shape for shape in shapes if memory <= (shape.mem_per_node or memory)]
+        enough_gpus = [shape for shape in shapes if shape in partition.kinds(asked.gpus_on_node)]
         if not (enough_cpus and enough_memory and enough_gpus):
             continue  # other rules tell it
-        fitting = [one for one in enough_gpus if one in enough_cpus and one in enough_memory]
+        fitting = [shape for shape in enough_gpus if shape in enough_cpus and shape in enough_memory]
         alike = asked.ntasks is None and asked.gpus is None  # else the others may get less than the busiest
         nodes = job.resources.nodes if alike else 1
-        most = sum(one.nodes or nodes for one in fitting)
+        most = sum(shape.nodes or nodes for shape in fitting)
         what = f"{counted(asked.gpu_count, 'GPU')} and {counted(cpus, 'CPU')}"
         what += f" and {Memory(memory)} of memory" * bool(memory)
         if most < nodes:
@@ -355,7 +333,7 @@ def _kind_of_node(job: Job) -> Iterator[Hit]:
             why_not = f"{has} with {what}"
             if most > 0:
                 what += f", but {nodes} nodes were asked for"
-            kinds = "; ".join(_described(one) for one in shapes)
+            kinds = "; ".join(_described(shape) for shape in shapes)
             what = f"partition '{name}' has {has} with {what}"
             yield Hit("partition", what, f"ask for what one kind of node has: {kinds}", why_not=why_not)
 
@@ -363,26 +341,17 @@ def _kind_of_node(job: Job) -> Iterator[Hit]:
 def _described(shape: NodeShape) -> str:
     """What a kind of node has, in words."""
     types = " and ".join(f"{count} {kind}" for kind, count in shape.gpu_types.items())
-    facts = (
-        f"{types or shape.gpus_per_node} GPUs" if shape.gpus_per_node else "",
-        f"{shape.cpus_per_node} CPUs" if shape.cpus_per_node else "",
-        str(shape.mem_per_node or ""),
-    )
-    return f"{counted(shape.nodes, 'node') if shape.nodes else 'nodes'} with " + ", ".join(
-        filter(None, facts)
-    )
-
-
-def _is_gpu(name: str, slurm: str) -> bool:
-    """Whether sbatch takes a resource of --gres for GPUs; since 26.05 it compares only the start."""
-    return name == "gpu" or (slurm >= "26.05" and name.startswith("gpu"))
+    facts = [f"{types or shape.gpus_per_node} GPUs"] if shape.gpus_per_node else []
+    facts += [f"{shape.cpus_per_node} CPUs"] if shape.cpus_per_node else []
+    facts += [str(shape.mem_per_node)] if shape.mem_per_node else []
+    return f"{counted(shape.nodes, 'node') if shape.nodes else 'nodes'} with {', '.join(facts)}"
 
 
 def _types(partition: Partition, gpus: Amounts = ()) -> tuple[str, ...]:
     """The types of GPUs on nodes that have so many."""
-    one = (partition.gpu_type,) if partition.gpu_type else ()
+    named = (partition.gpu_type,) if partition.gpu_type else ()
     here = [kind for node in partition.kinds(gpus) for kind in node.gpu_types]
-    return tuple(dict.fromkeys((*one, *here)))
+    return tuple(dict.fromkeys((*named, *here)))
 
 
 def _memory_option(job: Job) -> str:

@@ -123,16 +123,6 @@ def _fault(script: JobScript) -> Iterator[Hit]:
             yield Hit(at, f"{what}: sbatch refuses the script", fix)
 
 
-@RULES.add("SB118", "warning", "a directive that continues on the next line", pedantic=True)
-def _continued(script: JobScript) -> Iterator[Hit]:
-    for line in script.sbatch.directives:
-        if line.kind in READ and re.search(r"\\[ \t]*$", line.text) and "#" not in line.text[1:]:
-            column = len(line.text.rstrip()) if line.text.rstrip().endswith("\\") else len(line.text)
-            what = "a directive does not continue on the next line: sbatch ignores the backslash"
-            edits = (Edit(line.line, len(line.text.rstrip("\\ \t")) + 1, 0, ""),)
-            yield Hit(script.at(line.line, column), what, "write one directive per line", edits=edits)
-
-
 @RULES.add("SB122", "warning", "directives of PBS or LSF")
 def _foreign(script: JobScript) -> Iterator[Hit]:
     lines = [line for line in script.sbatch.directives if line.kind in FOREIGN]
@@ -149,26 +139,10 @@ def _typographic(script: JobScript) -> Iterator[Hit]:
         match = _TYPOGRAPHIC.search(line.text) if odd else None
         if match and (line.fault or (line.words and match.start() + 1 < line.words[-1].end)):
             code = f"U+{ord(match[0]):04X}"
-            plain = _plain_name(match[0])
+            plain = "dash" if match[0] in _DASHES else "space" if match[0].isspace() else "quote"
             what = f"{code} looks like a {plain}, but is another character to sbatch"
             at = script.at(line.line, match.start() + 1, match.end() + 1)
             yield Hit(at, what, f"type a plain {plain}")
-
-
-@RULES.add("SB134", "warning", "an old or misplaced separator of a heterogeneous job")
-def _hetjob(script: JobScript) -> Iterator[Hit]:
-    for line in script.sbatch.directives:
-        if line.deprecated:
-            yield Hit(script.at(line.line), "packjob is the old name of hetjob", "write #SBATCH hetjob")
-        if (
-            line.kind in READ
-            and line.words
-            and re.search(r"(?:\s)(?:het|pack)job(?:\s|$)", line.text, re.IGNORECASE)
-        ):
-            what = "sbatch stops reading a line at the word hetjob, even where it is meant as a value"
-            yield Hit(
-                script.at(line.line), what, "write --option=value for values, and hetjob on its own line"
-            )
 
 
 @RULES.add("SB136", "info", "a template with placeholders")
@@ -207,9 +181,3 @@ def _header(script: JobScript) -> Iterator[tuple[int, str]]:
         if line.strip() and not line.lstrip().startswith("#"):
             return
         yield number, line
-
-
-def _plain_name(char: str) -> str:
-    if char in _DASHES:
-        return "dash"
-    return "space" if char.isspace() else "quote"

@@ -59,23 +59,18 @@ def _own_folder(script: JobScript) -> Iterator[Hit]:
     for use in script.body.uses:
         if use.name not in ("0", "BASH_SOURCE") or use.line in seen:
             continue
-        command = _command_at(script, use.at)
-        inside = command is not None and command.at <= use.at < command.end
-        by_command = inside and command is not None and command.name in _PATHS and not command.context.branch
-        if inside and _is_fallback(script, use.at):
-            continue
-        if (by_command or use.operator in ("%", "%%")) and use.line not in seen:
+        around = (each for each in reversed(script.body.commands) if each.at <= use.at < each.end)
+        command = next(around, None)  # the innermost
+        text = script.body.source.text
+        before = text[max(0, text.rfind("\n", 0, use.at), use.at - 300) : use.at]
+        if command and re.search(r"\$\{\w+:?-[^}]*$", before):
+            continue  # the default in ${NAME:-...}
+        by_command = command and command.name in _PATHS and not command.context.branch
+        if by_command or use.operator in ("%", "%%"):
             seen.add(use.line)
             what = "Slurm runs a copy of the script in its spool folder: this is not the folder of your "
             what += "script"
             yield Hit(script.at_start(use), what, fix)
-
-
-def _is_fallback(script: JobScript, at: int) -> bool:
-    """Whether it is the default in ${NAME:-...}."""
-    text = script.body.source.text
-    before = text[max(0, text.rfind("\n", 0, at), at - 300) : at]
-    return re.search(r"\$\{\w+:?-[^}]*$", before) is not None
 
 
 @RULES.add("SB404", "warning", "the steps do not get the environment of the script")
@@ -156,12 +151,8 @@ def _debugging(script: JobScript) -> Iterator[Hit]:
 def _shell_of_script(script: JobScript) -> Iterator[Hit]:
     first = script.lines[0].rstrip("\r")
     words = first.removeprefix("#!").split()
-    if (
-        first.startswith("#!")
-        and len(words) > 2
-        and words[0].endswith("/env")
-        and not words[1].startswith("-")
-    ):
+    several = first.startswith("#!") and len(words) > 2
+    if several and words[0].endswith("/env") and not words[1].startswith("-"):
         what = f"env gets one argument, '{' '.join(words[1:])}', and finds no program of that name"
         path = f"#!/bin/{words[1]}" if words[1] in ("bash", "sh") else f"{words[0]} -S {words[1]}"
         line = " ".join([path if path.startswith("#!") else f"#!{path}", *words[2:]])
@@ -221,17 +212,11 @@ def _old_names(script: JobScript) -> Iterator[Hit]:
         line = script.lines[use.line - 1] if use.line <= len(script.lines) else ""
         if new is None or use.name in own:
             continue
-        start = line.find(use.name, use.column - 1)
-        place = (
-            script.at(use.line, start + 1, start + 1 + len(use.name)) if start >= 0 else script.at(use.line)
-        )
-        edits = (Edit(use.line, start + 1, start + 1 + len(use.name), new),) if start >= 0 else ()
-        yield Hit(
-            place,
-            f"{use.name} is the old name of {new}",
-            new,
-            edits=edits,
-        )
+        start = line.find(use.name, use.column - 1) + 1
+        at = (use.line, start, start + len(use.name))
+        edits = (Edit(*at, new),) if start else ()
+        place = script.at(*at) if start else script.at(use.line)
+        yield Hit(place, f"{use.name} is the old name of {new}", new, edits=edits)
 
 
 @RULES.add("SB417", "warning", "a GLOO_SOCKET_IFNAME that gloo can't use")
@@ -239,11 +224,8 @@ def _gloo_interface(script: JobScript) -> Iterator[Hit]:
     for setting, value in _settings(script, ("GLOO_SOCKET_IFNAME",)):
         if value[:1] in ("^", "="):
             what = f"gloo takes no ^ or =: it looks for an interface named '{value}'"
-            yield Hit(
-                script.at_start(setting),
-                what,
-                "GLOO_SOCKET_IFNAME=NAME, as ip -brief address shows it",
-            )
+            fix = "GLOO_SOCKET_IFNAME=NAME, as ip -brief address shows it"
+            yield Hit(script.at_start(setting), what, fix)
 
 
 @RULES.add("SB419", "info", "Python output that reaches the log late")
@@ -258,17 +240,10 @@ def _unbuffered(script: JobScript) -> Iterator[Hit]:
         if python is None or launch.launcher or name in launch.command.text:
             continue
         if python.option("u") is None and not (launch.step and launch.step.option("unbuffered")):
-            what = "Python buffers what it prints into a file: the log lags behind, and a killed job's log "
+            what = "Python buffers what it prints into a file: the log comes late, and a killed job's log "
             what += "misses its end"
             yield Hit(script.at_word(python.words[0]), what, "python -u, or export PYTHONUNBUFFERED=1")
             return
-
-
-def _command_at(script: JobScript, at: int) -> Command | None:
-    """The innermost command around an offset."""
-    return next(
-        (command for command in reversed(script.body.commands) if command.at <= at < command.end), None
-    )
 
 
 def _cpus(launch: Launch, resources: Resources) -> int | None:
@@ -278,14 +253,9 @@ def _cpus(launch: Launch, resources: Resources) -> int | None:
         return launch.number(option, launch.step) if launch.step else None
     if resources.cpus_per_task:
         return resources.cpus_per_task
-    loose = {
-        "exclusive",
-        "cpus-per-gpu",
-        "mincpus",
-        "extra-node-info",
-        "cores-per-socket",
-    } & resources.options.keys()
-    return None if loose or resources.gpu_count or resources.shards or launch.step is None else 1
+    loose = {"exclusive", "cpus-per-gpu", "mincpus", "extra-node-info", "cores-per-socket"}
+    unknown = loose & resources.options.keys() or resources.gpu_count or resources.shards
+    return None if unknown or launch.step is None else 1
 
 
 def _arguments(launch: Launch) -> Iterator[tuple[str, Word, str]]:
@@ -324,10 +294,9 @@ def _of_bash(command: Command) -> str:
         return command.name
     if command.name == "set" and any(word.value == "pipefail" for word in command.words):
         return "pipefail"
-    if any(redirect.operator in ("<<<", "&>", "&>>") for redirect in command.redirects):
-        return next(
-            redirect.operator for redirect in command.redirects if redirect.operator in ("<<<", "&>", "&>>")
-        )
+    for redirect in command.redirects:
+        if redirect.operator in ("<<<", "&>", "&>>"):
+            return redirect.operator
     if any(piece.kind == "process" for word in command.words for piece in word.pieces):
         return "<( )"
     return ""

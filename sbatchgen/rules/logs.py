@@ -17,11 +17,9 @@ RULES: Rules[Job] = Rules()
 LOGS = ("output", "error")
 DEFAULT_LEAD_S = 60  # of --signal without @
 MAX_LEAD_S = 65535
-NEW_PATTERNS = {"b": "24.11", "r": "25.11", "S": "25.11"}
 _LITERAL_OPTIONS = "account chdir comment error input job-name mail-user output partition qos time"
 LITERAL_OPTIONS = tuple(_LITERAL_OPTIONS.split())
 _SHELL = re.compile(r"\$\{?[A-Za-z_]\w*\}?|\$\(|`|^~(?=/|$)")
-_PATTERN = re.compile(r"%(\d*)(.)")
 MAKES_FOLDERS = "23.02"  # the first release that makes the folders of logs
 
 
@@ -50,9 +48,8 @@ def _signal_leaves_time(job: Job) -> Iterator[Hit]:
         fix = f"set {to}@{max(1, time // 4)}, or a longer time"
         yield Hit("signal", what, fix, None if lead >= time or not job.is_script else "warning")
     elif lead < DEFAULT_LEAD_S:
-        what = (
-            f"the signal comes {lead} s before the time limit, give or take the minute in which Slurm looks"
-        )
+        what = f"the signal comes {lead} s before the time limit, "
+        what += "give or take the minute in which Slurm looks"
         yield Hit("signal", what, f"leave time to save: {to}@300", "warning", pedantic=job.is_script)
 
 
@@ -68,20 +65,22 @@ def _requeue_keeps_log(job: Job) -> Iterator[Hit]:
 
 @RULES.add("SB701", "warning", "a log folder that may not exist")
 def _log_folder_exists(job: Job) -> Iterator[Hit]:
-    if job.makes_log_folders or _slurm_makes_folders(job):
+    knows = not job.assumed and job.slurm >= MAKES_FOLDERS  # io.c of slurmstepd, slurm-23-02-8-1
+    if job.makes_log_folders or knows:
         return
     reported = set()
     for name in LOGS:
-        folder = job.option(name).rpartition("/")[0]
-        if not folder or folder.strip("./") == "" or folder in reported or _is_there(job, folder):
+        folder = job.option(name).replace("%x", job.option("job-name") or "%x").rpartition("/")[0]
+        if folder.strip("./") == "" or folder in reported:
+            continue
+        path = job.folder and job.folder / job.option("chdir") / folder.replace("%%", "%")
+        if path and "%" not in folder.replace("%%", "") and os.path.isdir(path):  # noqa: PTH112 - any name
             continue
         if job.is_script and (folder.startswith("/") or _SHELL.search(folder)):
             continue  # a folder of the cluster, not of this machine; SB117
         reported.add(folder)
-        what = (
-            f"Slurm before {MAKES_FOLDERS} does not create the log folder '{folder}': if it is missing, the "
-        )
-        what += "job fails without a log"
+        what = f"Slurm before {MAKES_FOLDERS} does not create the log folder '{folder}': if it is missing, "
+        what += "the job fails without a log"
         yield Hit(name, what, f"mkdir -p {folder} first, as sbatchgen submit does")
 
 
@@ -89,26 +88,19 @@ def _log_folder_exists(job: Job) -> Iterator[Hit]:
 def _log_varies(job: Job) -> Iterator[Hit]:
     reported = False
     for name in LOGS:
-        path = job.option(name)
-        kept = job.option("open-mode").startswith("a")
-        if path and path != "none" and not path.startswith("/dev/") and not re.search(r"%\d*[jAsJ]", path):
-            does = "their lines mix" if kept else "they overwrite each other"
-            if job.array_tasks > 1 and not re.search(r"%\d*a", path):
-                what, severity = f"{name} '{path}' is the same for all tasks of the array: {does}", None
-            else:
-                what, severity = f"{name} '{path}' is the same for every job: {does}", _in_script(job)
-            if not (reported and job.is_script):
-                yield Hit(name, what, "add %j to it", severity)
-            reported = True
-
-
-@RULES.add("SB703", "warning", "one log file for all array tasks")
-def _log_of_each_task(job: Job) -> Iterator[Hit]:
-    for name in LOGS if job.array_tasks > 1 else ():
-        path = job.option(name)
-        if re.search(r"%\d*A", path) and not re.search(r"%\d*[ajJ]", path):
-            what = f"{name} '{path}' is the same for all tasks of the array: they overwrite each other"
-            yield Hit(name, what, "add %a to it, as in %A_%a")
+        path, fix, severity = job.option(name), "add %j to it", _in_script(job)
+        does = "their lines mix" if job.option("open-mode").startswith("a") else "they overwrite each other"
+        if not path or path == "none" or path.startswith("/dev/") or re.search(r"%\d*[jsJ]", path):
+            continue
+        what, of_array = f"{name} '{path}' is the same for every job: {does}", re.search(r"%\d*A", path)
+        if job.array_tasks > 1 and not re.search(r"%\d*a", path):
+            what, severity = f"{name} '{path}' is the same for all tasks of the array: {does}", None
+            fix = "add %a to it, as in %A_%a" if of_array else fix
+        elif of_array:
+            continue
+        if not (reported and job.is_script):
+            yield Hit(name, what, fix, severity)
+        reported = True
 
 
 @RULES.add("SB704", "warning", "%a in a job that is not an array")
@@ -128,35 +120,6 @@ def _log_of_node(job: Job) -> Iterator[Hit]:
             yield Hit(name, what, f"remove it; for a log of each node or task, srun --{name}")
 
 
-@RULES.add("SB706", "warning", "an unknown filename pattern")
-def _pattern_known(job: Job) -> Iterator[Hit]:
-    for name in LOGS:
-        for _, letter in _PATTERN.findall(job.option(name).replace("%%", "")):
-            since = NEW_PATTERNS.get(letter, "")
-            if since > job.slurm or letter not in "AaJjNnstuxbrS":
-                why = f"needs Slurm {since}" if since else "is not a pattern"
-                yield Hit(name, f"%{letter} in {name} {why}: it is not replaced", "use %j, %A, %a, %x or %u")
-
-
-@RULES.add("SB707", "error", "a backslash in the name of a log file")
-def _no_backslash(job: Job) -> Iterator[Hit]:
-    for name in LOGS:
-        path = job.option(name)
-        if "\\" in path:
-            what = f"{name} '{path}': a backslash turns off %j and all other patterns"
-            yield Hit(name, what, "use a path without it", "warning" if job.is_script else None)
-
-
-@RULES.add("SB708", "warning", "a slash in the job name that moves the log")
-def _name_in_log(job: Job) -> Iterator[Hit]:
-    job_name = job.option("job-name")
-    for name in LOGS if "/" in job_name and not _slurm_makes_folders(job) else ():
-        if "%x" in job.option(name):
-            what = f"%x in {name} is '{job_name}': the slash makes it a folder, which Slurm before "
-            what += f"{MAKES_FOLDERS} does not create"
-            yield Hit(name, what, "use a job name without a slash")
-
-
 @RULES.add("SB710", "warning", "a log on a node's local disk")
 def _log_is_shared(job: Job) -> Iterator[Hit]:
     for name in LOGS:
@@ -173,19 +136,6 @@ def _log_is_kept(job: Job) -> Iterator[Hit]:
         yield Hit("output", f"--output={path}: the output of the job is lost", "use %x-%j.out")
 
 
-def _slurm_makes_folders(job: Job) -> bool:
-    """Whether the release is known, and makes the folders of logs: io.c of slurmstepd, slurm-23-02-8-1."""
-    return not job.assumed and job.slurm >= MAKES_FOLDERS
-
-
 def _in_script(job: Job) -> Severity | None:
     """Return a milder severity for what is meant in many scripts, and would be a mistake in a plan."""
     return "info" if job.is_script else None
-
-
-def _is_there(job: Job, folder: str) -> bool:
-    """Whether the folder exists; False if the place of submission is unknown."""
-    if job.folder is None or "%" in folder.replace("%%", ""):
-        return False
-    path = job.folder / job.option("chdir") / folder.replace("%%", "%")
-    return os.path.isdir(path)  # noqa: PTH112 - it takes any name

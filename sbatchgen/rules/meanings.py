@@ -82,11 +82,3 @@ def _megabytes(script: JobScript) -> Iterator[Hit]:
         ):
             what = f"--{name}={value} is {value} megabytes"
             yield Hit(script.at_value(name), what, f"write {value}G for gigabytes, or {value}M")
-
-
-@RULES.add("SB139", "warning", "a filename pattern in the job name")
-def _pattern_in_name(script: JobScript) -> Iterator[Hit]:
-    match = re.search(r"%\d*[jJAaxNu](?![A-Za-z0-9])", script.option("job-name"))
-    if match:
-        what = f"{match[0]} in --job-name is not replaced: patterns work in --output, --error and --input"
-        yield Hit(script.at_value("job-name"), what, "remove it: squeue shows the job id anyway")

@@ -74,10 +74,8 @@ def _time_within_limit(job: Job) -> Iterator[Hit]:
         ):
             if asked is not None and most and asked > most:
                 what = f"--{option} {time_limit(asked)} is over the limit {most} of partition '{name}'"
-                why_not, fix = (
-                    f"time limit {most} is less than {time_limit(asked)}",
-                    f"set --{option} {most} or less",
-                )
+                why_not = f"time limit {most} is less than {time_limit(asked)}"
+                fix = f"set --{option} {most} or less"
                 yield Hit(option, f"{what}: {then}{doubt}", fix, _in(doubt), why_not=why_not)
 
 
@@ -121,9 +119,8 @@ def _time_given(job: Job) -> Iterator[Hit]:
 
 @RULES.add("SB206", "error", "too many or too few nodes for the partition", about_fit=True)
 def _nodes_within_limit(job: Job) -> Iterator[Hit]:
-    nodes = min(
-        job.resources.nodes, job.resources.ntasks or job.resources.nodes
-    )  # Slurm takes no more than tasks
+    tasks = job.resources.ntasks or job.resources.nodes
+    nodes = min(job.resources.nodes, tasks)  # Slurm takes no more than tasks
     for name, partition in job.partitions.items():
         limit, doubt = _limit(job, partition, "nodes_max")
         if limit is not None and nodes > limit:
@@ -133,9 +130,8 @@ def _nodes_within_limit(job: Job) -> Iterator[Hit]:
         most = job.resources.nodes_max or nodes
         least, doubt = _limit(job, partition, "nodes_min")
         if least is not None and "nodes" in job.resources and most < least:
-            what = (
-                f"partition '{name}' is for jobs of {least} nodes or more, but {most} were asked for{doubt}"
-            )
+            what = f"partition '{name}' is for jobs of {least} nodes or more, "
+            what += f"but {most} were asked for{doubt}"
             fix = f"ask for at least {least} nodes, or use another partition"
             yield Hit("nodes", what, fix, _in(doubt), why_not=f"{least} nodes at least")
 

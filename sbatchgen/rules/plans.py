@@ -101,10 +101,10 @@ def _dataparallel(job: PlannedJob) -> Iterator[Hit]:
 def _gpus_known(job: PlannedJob) -> Iterator[Hit]:
     plan = job.plan
     unknown = plan.slurm and not (plan.gpus_per_node or plan.shards or plan.partition.gpus_per_node)
-    told = plan.origin("nproc_per_node").level > Level.DEFAULT
+    is_set = plan.origin("nproc_per_node").level > Level.DEFAULT
     nowhere = plan.fits_nowhere and not plan.partition_name  # which SB203 speaks of
     nowhere |= bool(plan.options.partition) and not job.partitions and bool(plan.profile.partitions)  # SB201
-    if plan.mode.gpus is None and unknown and not told and not nowhere:
+    if plan.mode.gpus is None and unknown and not is_set and not nowhere:
         what = f"profile '{plan.profile.name}' does not say how many GPUs a node has"
         why_not = "how many GPUs a node has is not known"
         if plan.partition.gpus_per_node == 0:
@@ -213,7 +213,7 @@ def _requeue_allowed(job: PlannedJob) -> Iterator[Hit]:
     restarts = job.plan.restartable and not job.plan.consecutive
     if options.requeue is False and restarts and options.signal and options.time:
         what = "requeue is off: the job can't be started again before its time limit"
-        fix = "remove requeue, or go on in other jobs with --chain N, or set --max-restarts 0"
+        fix = "remove requeue, or continue in other jobs with --chain N, or set --max-restarts 0"
         yield Hit(job.at("options.requeue"), what, fix)
 
 
@@ -239,9 +239,9 @@ def _values_parsed(job: PlannedJob) -> Iterator[Hit]:
         key = f"options.{name}"
         value = getattr(job.plan.options, name)
         if value and job.plan.origin(key).level > Level.DEFAULT:
-            found = refused(LONG_NAMES[name], str(value), job.slurm)
-            if found:
-                yield Hit(job.at(key), *found)
+            refusal = refused(LONG_NAMES[name], str(value), job.slurm)
+            if refusal:
+                yield Hit(job.at(key), *refusal)
 
 
 @RULES.add("SB028", "error", "an extra option that does not work as a directive")

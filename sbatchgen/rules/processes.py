@@ -26,8 +26,9 @@ OTHER_LAUNCHERS = frozenset(_OTHER_LAUNCHERS.split())
 
 @RULES.add("SB301", "warning", "several tasks, but nothing starts them")
 def _tasks_started(script: JobScript) -> Iterator[Hit]:
-    tasks = _asked_tasks(script)
-    if script.resources.nodes < 2 or tasks < 2 or script.steps or script.starts_unseen:
+    resources = script.resources
+    tasks = resources.ntasks or resources.nodes * (resources.ntasks_per_node or 1)
+    if resources.nodes < 2 or tasks < 2 or script.steps or script.starts_unseen:
         return  # one process on one node has the CPUs of all tasks
     trainings = script.trainings
     if any(launch.mpi or launch.launcher for launch in trainings) or script.named(*OTHER_LAUNCHERS):
@@ -97,13 +98,9 @@ def _launcher_counts(script: JobScript) -> Iterator[Hit]:
         launcher = launch.launcher
         if launcher is None or "CUDA_VISIBLE_DEVICES" in script.assigned:
             continue
-        workers = launch.workers
-        option = (
-            launcher.option("nproc-per-node")
-            or launcher.option("num-gpus")
-            or launcher.option("num-processes")
-        )
-        gpus = resources.gpu_count
+        workers, gpus = launch.workers, resources.gpu_count
+        counts = map(launcher.option, ("nproc-per-node", "num-gpus", "num-processes"))
+        option = next(filter(None, counts), None)
         if workers and gpus and option and launch.step_gpus is None and workers != gpus:
             what = f"{launcher.name} starts {counted(workers, 'process')} per node, but the job has "
             what += f"{counted(gpus, 'GPU')}: "
@@ -120,18 +117,16 @@ def _launcher_counts(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB305", "warning", "srun gives each task one CPU only")
 def _cpus_inherited(script: JobScript) -> Iterator[Hit]:
-    cpus = script.resources.cpus_per_task
+    cpus, name = script.resources.cpus_per_task, "SRUN_CPUS_PER_TASK"
     if not cpus or cpus < 2 or script.release not in NO_INHERITANCE:
         return
-    if any(
-        assignment.name == "SRUN_CPUS_PER_TASK" and assignment.exported for assignment in script.body.sets
-    ):
+    if any(assignment.name == name and assignment.exported for assignment in script.body.sets):
         return
     for launch in script.steps:
         step = launch.step
         if step is None or launch.is_helper or {"cpus-per-task", "cpus-per-gpu"} & step.options.keys():
             continue
-        if any(each.name == "SRUN_CPUS_PER_TASK" for each in launch.command.prefix):
+        if any(assignment.name == name for assignment in launch.command.prefix):
             continue
         what = f"--cpus-per-task={cpus} does not reach srun in Slurm {script.release}: if tasks are bound to "
         what += "CPUs, each gets only one"
@@ -167,11 +162,7 @@ def _uneven(script: JobScript) -> Iterator[Hit]:
     if nodes < 2 or not tasks or resources.ntasks_per_node or tasks <= nodes or "distribution" in resources:
         return
     for launch in script.trainings:
-        if (
-            launch.step
-            and launch.step.option("ntasks-per-node") is None
-            and launch.step.option("ntasks") is None
-        ):
+        if launch.step and not {"ntasks-per-node", "ntasks"} & launch.step.options.keys():
             each = -(-tasks // nodes)
             what = f"{tasks} tasks on {nodes} nodes may be spread unevenly, as {tasks - nodes + 1} and 1"
             yield Hit("ntasks", what, f"--ntasks-per-node={each} instead of --ntasks")
@@ -193,12 +184,6 @@ def _rank_for_each_gpu(script: JobScript) -> Iterator[Hit]:
             what = f"{tasks} tasks on a node with {counted(gpus, 'GPU')}: {fate}"
             yield Hit(script.at_command(launch.command), what, f"--ntasks-per-node={gpus}")
             return
-
-
-def _asked_tasks(script: JobScript) -> int:
-    """The tasks that the directives ask for."""
-    resources = script.resources
-    return resources.ntasks or resources.nodes * (resources.ntasks_per_node or 1)
 
 
 def _head(launch: Launch) -> str:

@@ -24,6 +24,7 @@ MANY_GPUS = 4  # a job that has so many on a node mostly has it alone
 LOOPBACK = re.compile(r"(?:localhost|127\.\d+\.\d+\.\d+|\[?::1\]?)(?=:|$)")
 _ADDRESSES = {"torchrun": ("rdzv-endpoint", "master-addr"), "accelerate launch": ("main-process-ip",)}
 _PORTS = {"torchrun": "master-port", "accelerate launch": "main-process-port", "deepspeed": "master-port"}
+_PORT_NAMES = ("MASTER_PORT", "MAIN_PROCESS_PORT", "RDZV_PORT")
 _ADDRESS_NAME = re.compile(
     r"(?:MASTER|HEAD|MAIN|MST|RDZV)_?(?:NODE_?)?(?:PROCESS_?)?(?:ADDR|IP|HOST|ENDPOINT)\w*", re.IGNORECASE
 )
@@ -53,8 +54,10 @@ def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
         return
     nodes = script.resources.nodes
     for launch in spread:
-        for option in _options_of(launch.launcher, _ADDRESSES):
-            value = _value(option, launch.launcher)
+        launcher = launch.launcher
+        names = _ADDRESSES.get(launcher.name, ()) if launcher else ()
+        for option in filter(None, map(launcher.option, names) if launcher else ()):
+            value = _value(option, launcher)
             if LOOPBACK.match(value) and not (value.endswith(":0") and launch.told_nodes == 1):
                 what = f"on each node {value} is the node itself: the {launch.nodes} nodes never find each "
                 what += "other"
@@ -108,22 +111,11 @@ def _is_of_task(option: ToolOption, script: JobScript) -> bool:
     return source is not script.body.source and not source.fixed
 
 
-def _options_of(launcher: Tool | None, names: dict[str, tuple[str, ...]]) -> Iterator[ToolOption]:
-    for name in names.get(launcher.name, ()) if launcher else ():
-        if launcher and (option := launcher.option(name)):
-            yield option
-
-
 def _has_whole_nodes(script: JobScript) -> bool:
     """Whether the job takes all GPUs of its nodes, so that no other training shares them."""
     partitions, gpus = script.partitions, script.resources.gpu_count
-    return (
-        bool(partitions and gpus)
-        and len(partitions) == len(set(script.resources.partitions))
-        and all(
-            partition.gpus_per_node and gpus >= partition.gpus_per_node for partition in partitions.values()
-        )
-    )
+    sizes = [partition.gpus_per_node or gpus + 1 for partition in partitions.values()]
+    return bool(sizes and gpus >= max(sizes)) and len(sizes) == len(set(script.resources.partitions))
 
 
 def _ports(script: JobScript) -> Iterator[tuple[Place, str]]:
@@ -132,9 +124,7 @@ def _ports(script: JobScript) -> Iterator[tuple[Place, str]]:
     if all(launch.launcher and "standalone" in launch.launcher.options for launch in used):
         return
     for assignment in script.body.sets:
-        if assignment.word is not None and re.fullmatch(
-            r"(?:MASTER|MAIN_PROCESS|RDZV)_PORT", assignment.name
-        ):
+        if assignment.word is not None and assignment.name in _PORT_NAMES:
             yield script.at_start(assignment), assignment.value or ""
     for launch in used:
         launcher = launch.launcher

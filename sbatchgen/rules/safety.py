@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from sbatchgen.bash import Assignment, Command, Word
+from sbatchgen.bash import Command, Word
 from sbatchgen.bash.tools import SHELLS
 from sbatchgen.finding import Edit, Place
 from sbatchgen.job.script import JobScript
@@ -59,7 +59,10 @@ def _named(script: JobScript) -> Iterator[Hit]:
     for command in script.commands:
         words = command.words
         if "=" in command.path:
-            yield from _misnamed(script, command)
+            match = _MISNAMED.match(command.path)
+            if match and not match[1].startswith("-") and not _NAME.fullmatch(match[1]):
+                what = f"'{match[1]}' is not a variable name: bash looks for a command of this name"
+                yield Hit(script.at_word(command), what, f"{_valid(match[1])}=...")
         elif (
             len(words) > 1
             and words[1].source.text.startswith("=", words[1].at)
@@ -82,15 +85,6 @@ def _is_assignment(script: JobScript, command: Command) -> bool:
 NO_VARIABLES = frozenset(("echo", "printf", "print", "test", "expr", "figlet", "banner", "awk", "let", "set"))
 
 
-def _misnamed(script: JobScript, command: Command) -> Iterator[Hit]:
-    """A finding for NAME=VALUE that bash takes for a command."""
-    match = _MISNAMED.match(command.path)
-    if match is None or match[1].startswith("-") or _NAME.fullmatch(match[1]):
-        return
-    what = f"'{match[1]}' is not a variable name: bash looks for a command of this name"
-    yield Hit(script.at_word(command), what, f"{_valid(match[1])}=...")
-
-
 def _valid(name: str) -> str:
     name = re.sub(r"\W", "_", name)
     return f"_{name}" if name[:1].isdigit() else name
@@ -108,7 +102,13 @@ def _of_others(script: JobScript) -> Iterator[Hit]:
             severity = "info" if made.name.startswith("LD_") else None
             fix = f"set it for one command alone: {made.name}=... python train.py"
             yield Hit(at, f"{made.name}: {_LOADED[made.name]}", fix, severity)  # type: ignore[arg-type]
-        elif made.name == "PATH" and _replaces_path(made):
+        elif (
+            made.name == "PATH"
+            and made.value
+            and not made.append
+            and made.context.top
+            and not {"/usr/bin", "/bin"} & set(made.value.split(":"))
+        ):
             what = f"PATH is now {made.value} alone: srun, scontrol etc. are no longer found"
             yield Hit(at, what, f"PATH={made.value}:$PATH", pedantic=False)
         elif made.name.startswith("SBATCH_") and "sbatch " not in script.text:
@@ -116,17 +116,11 @@ def _of_others(script: JobScript) -> Iterator[Hit]:
             yield Hit(at, what, "write a directive")
 
 
-def _replaces_path(made: Assignment) -> bool:
-    folders = (made.value or "").split(":")
-    return (
-        bool(made.value) and not made.append and made.context.top and not {"/usr/bin", "/bin"} & set(folders)
-    )
-
-
 @RULES.add("SB804", "warning", "rm -r with a variable that may be unset")
 def _removes(script: JobScript) -> Iterator[Hit]:
     for command in script.named("rm"):
-        if not _is_recursive(script, command):
+        flags = [script.body.text_of(word) for word in command.words[1:] if word.text.startswith("-")]
+        if not any(flag == "--recursive" or re.match("-(?!-).*[rR]", flag) for flag in flags):
             continue
         for word in command.words[1:]:
             piece = word.pieces[0]
@@ -142,11 +136,6 @@ def _removes(script: JobScript) -> Iterator[Hit]:
                 continue
             what = f"the script does not set {piece.name}: if it is unset, this removes {left}"
             yield Hit(script.at_word(word), what, f'rm -r -- "${{{piece.name}:?}}"{left}')
-
-
-def _is_recursive(script: JobScript, command: Command) -> bool:
-    flags = [script.body.text_of(word) for word in command.words[1:] if word.text.startswith("-")]
-    return any(flag == "--recursive" or (flag[1:2] != "-" and set("rR") & set(flag)) for flag in flags)
 
 
 @RULES.add("SB805", "warning", "text from outside the script that is run as commands", pedantic=True)
@@ -224,8 +213,8 @@ def _not_continued(script: JobScript) -> Iterator[Hit]:
     ends: set[int] = set()
     for match in _OPTION_LINE.finditer(script.text) if script.body.language in SHELLS else ():
         at = match.end() - 1
-        if at >= script.body.end or not _is_command(script, at):
-            continue
+        if at >= script.body.end or not any(command.at == at for command in script.body.commands):
+            continue  # to the grammar --name=value is an assignment
         number, column = script.body.source.position(at)
         before, line = script.lines[number - 2 : number]
         kept = before.rstrip(" \t")
@@ -248,8 +237,3 @@ def _starts_command(script: JobScript, number: int, ends: set[int]) -> bool:
     if line.startswith("#"):  # which ends what the line before continues
         return number > 1 and script.lines[number - 2].endswith("\\")
     return number in ends
-
-
-def _is_command(script: JobScript, at: int) -> bool:
-    """Whether a command starts at an offset; to the grammar --name=value is an assignment."""
-    return any(command.at == at for command in script.body.commands)

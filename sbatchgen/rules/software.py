@@ -39,14 +39,11 @@ def _modules_purged(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB403", "info", "a module without a version", pedantic=True)
 def _modules_pinned(script: JobScript) -> Iterator[Hit]:
     for command, names in _module_calls(script):
-        loose = [
-            name for name in names[1:] if re.fullmatch(r"[A-Za-z][A-Za-z_+-]*", name) and name != "slurm"
-        ]
+        loose = [name for name in names[1:] if re.fullmatch(r"(?!slurm$)[A-Za-z][A-Za-z_+-]*", name)]
         if names[:1] == ("load",) and loose:
             what = f"{', '.join(loose)} without a version: the site may change its default"
-            yield Hit(
-                script.at_word(command), what, f"module load {loose[0]}/VERSION, as module avail shows it"
-            )
+            fix = f"module load {loose[0]}/VERSION, as module avail shows it"
+            yield Hit(script.at_word(command), what, fix)
 
 
 def _module_calls(script: JobScript) -> Iterator[tuple[Command, tuple[str, ...]]]:
@@ -66,7 +63,8 @@ def _conda_known(script: JobScript) -> Iterator[Hit]:
         knows = command.name in ("source", ".", "\\.", "module", "ml")
         if command.name in ("source", ".") and len(command.words) > 1:
             sourced = script.body.text_of(command.words[1])
-            if re.search(r"/\.bashrc$", sourced) and not _is_prepared(script, command):
+            prepares = any(other is not command for other in script.named(*PREPARES))
+            if re.search(r"/\.bashrc$", sourced) and not prepares:
                 yield from _conda_after_bashrc(script, command)
         if knows or (command.name == "eval" and re.search("hook|conda|mamba", command.text)):
             return
@@ -75,18 +73,9 @@ def _conda_known(script: JobScript) -> Iterator[Hit]:
             known = f'eval "$({command.name} shell.bash hook)"'
             if command.name == "micromamba":
                 known = 'eval "$(micromamba shell hook --shell bash)"'
-            yield Hit(
-                script.at_word(command),
-                what,
-                f"{known}, before it",
-                edits=line_before(script, command, known),
-            )
+            edits = line_before(script, command, known)
+            yield Hit(script.at_word(command), what, f"{known}, before it", edits=edits)
             return
-
-
-def _is_prepared(script: JobScript, after: Command) -> bool:
-    """Whether the script sets up conda's shell functions itself."""
-    return any(command is not after for command in script.named(*PREPARES))
 
 
 def _conda_after_bashrc(script: JobScript, command: Command) -> Iterator[Hit]:
@@ -109,12 +98,8 @@ def _unset_variables(script: JobScript) -> Iterator[Hit]:
             who = f"{command.name} activate" if second == "activate" else "the sourced file"
             what = f"{who} may use unset variables: under set -u that ends the job (unbound variable)"
             rc = re.search(r"(?:bashrc|/etc/profile)$", second) is not None  # newer conda takes most of it
-            yield Hit(
-                script.at_word(command),
-                what,
-                "set +u, before it, and set -u after it",
-                None if rc else "info",
-            )
+            fix = "set +u, before it, and set -u after it"
+            yield Hit(script.at_word(command), what, fix, None if rc else "info")
             return
 
 

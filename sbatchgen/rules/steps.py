@@ -63,12 +63,9 @@ def _expanded_in_the_task(script: JobScript) -> Iterator[Hit]:
             continue
         names = OF_A_TASK if nodes != 1 else OF_A_TASK - {"SLURM_NODEID"}
         for word, name in _expanded_early(script, launch, names):
-            if (
-                launch.launcher
-                and launch.launcher.option("rdzv-backend")
-                and "node_rank" in launch.command.text
-            ):
-                continue  # with c10d the agents number themselves
+            c10d = launch.launcher and launch.launcher.option("rdzv-backend")
+            if c10d and "node_rank" in launch.command.text:
+                continue  # the agents number themselves
             what = f"${name} is expanded before srun starts: all {tasks} tasks get the batch script's value"
             fix = f"single quotes: srun bash -c '... ${name} ...'"
             yield Hit(script.at_word(word), what, fix)
@@ -84,23 +81,21 @@ def _expanded_in_the_task(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB309", "error", "a script that ends before its background processes")
 def _background_awaited(script: JobScript) -> Iterator[Hit]:
-    commands = script.body.commands
     last = [launch for launch in script.launches if launch.command.background and not launch.is_helper]
     if not last or not last[-1].command.background:
         return
     command = last[-1].command
     context = command.context
     alone = not command.pipe or len(command.pipe.stages) == 1
-    if context.function or context.substitution or context.trap or not _is_plain(script):
+    if context.function or context.substitution or context.trap or (context.branch and not context.loop):
         return
-    if context.branch and not context.loop:
+    if script.body.traps or script.sources_commands:
+        return
+    if script.named("eval", "wait", "coproc", "fg", "exec"):
         return
     same = {id(each) for stage in command.pipe.stages for each in stage} if command.pipe else set()
-    rest = [
-        each
-        for each in commands
-        if each.at > command.at and id(each) not in same and not each.context.function
-    ]
+    after = (each for each in script.body.commands if each.at > command.at)
+    rest = [each for each in after if id(each) not in same and not each.context.function]
     later = [each for each in rest if not _same_loop(each, command)]
     if any(command.context.loop or not (command.test or command.name in QUICK) for command in later) or (
         rest and not alone
@@ -119,13 +114,6 @@ QUICK = frozenset(
 )
 
 
-def _is_plain(script: JobScript) -> bool:
-    """Whether the script's own commands are all that it runs."""
-    if script.body.traps or script.named("eval", "wait", "coproc", "fg", "exec"):
-        return False
-    return not script.sources_commands
-
-
 @RULES.add("SB310", "warning", "job steps that block each other")
 def _steps_share(script: JobScript) -> Iterator[Hit]:
     waiting = [launch for launch in script.steps if launch.command.background and _takes_all(launch, script)]
@@ -134,19 +122,15 @@ def _steps_share(script: JobScript) -> Iterator[Hit]:
         yield from _waits_in_front(script, waiting[0])
     if count < 2:
         return
-    step = waiting[0].step
-    if step is not None:
+    if step := waiting[0].step:
         what = "each srun takes all CPUs of its nodes: the steps run one after another"
-        yield Hit(
-            script.at_word(step.words[0]), what, "srun --exact --ntasks=1 --cpus-per-task=N --gpus=N --mem=N"
-        )
+        fix = "srun --exact --ntasks=1 --cpus-per-task=N --gpus=N --mem=N"
+        yield Hit(script.at_word(step.words[0]), what, fix)
 
 
 def _waits_in_front(script: JobScript, first: Launch) -> Iterator[Hit]:
     """A step in the foreground that needs what one in the background holds."""
-    ends = [
-        command.at for command in script.named("wait", "kill", "scancel") if command.at > first.command.at
-    ]
+    ends = [end.at for end in script.named("wait", "kill", "scancel") if end.at > first.command.at]
     for launch in script.steps:
         command = launch.command
         later = command.at > first.command.at and not command.background and not command.context.substitution
@@ -205,9 +189,8 @@ def _gpus_chosen(script: JobScript) -> Iterator[Hit]:
         gpus = script.resources.gpu_count
         if re.fullmatch(r"\d{1,3}(?:,\d{1,3})*", value, re.ASCII) and max(map(int, value.split(","))) >= gpus:
             has = "has one GPU on a node, number 0" if gpus == 1 else f"has GPUs 0 to {gpus - 1} on a node"
-            what = (
-                f"CUDA_VISIBLE_DEVICES={value}, but the job {has}: others don't exist, or are another job's"
-            )
+            what = f"CUDA_VISIBLE_DEVICES={value}, but the job {has}: "
+            what += "others don't exist, or are another job's"
             yield Hit(script.at_start(assignment), what, "remove it: Slurm sets it")
 
 
@@ -223,11 +206,8 @@ def _polls(script: JobScript) -> Iterator[Hit]:
             continue
         if name:
             what = f"{name} in a loop: each call is work for slurmctld, which serves the whole cluster"
-            fix = (
-                "use one job array: --array=0-9"
-                if name == "sbatch"
-                else "use a dependency: --dependency=afterok:JOBID"
-            )
+            fix = "use a dependency: --dependency=afterok:JOBID"
+            fix = "use one job array: --array=0-9" if name == "sbatch" else fix
             yield Hit(script.at_command(command), what, fix)
 
 
@@ -243,26 +223,19 @@ def _leaves_the_job(script: JobScript) -> Iterator[Hit]:
     for command in script.named(*_LEAVING):
         if not command.words:
             continue
-        first = next((word.text for word in command.words[1:] if not word.text.startswith("-")), "")
-        if command.name == "docker" and first not in ("run", "exec"):
+        name, words = command.name, command.words[1:]
+        target = next((word for word in words if not word.text.startswith("-")), None)
+        first = target.text if target else ""
+        if name == "docker" and first not in ("run", "exec"):
             continue
-        if command.name == "ssh" and any(
-            re.fullmatch(r"-\w+", word.text) and re.search("[LRDNV]", word.text) for word in command.words[1:]
-        ):
+        if name == "ssh" and any(re.fullmatch(r"-(?=\w*[LRDNV])\w+", word.text) for word in words):
             continue
-        if command.name == "sudo" and first.startswith("/"):
+        if name == "sudo" and first.startswith("/"):
             continue  # what the site lets all users run
-        what, fix = _LEAVING[command.name]
-        meant = command.name in MOSTLY_MEANT and not _to_a_node(script, command)
-        yield Hit(script.at_command(command), f"{command.name} {what}", fix, "info" if meant else None)
-
-
-def _to_a_node(script: JobScript, command: Command) -> bool:
-    """Whether an ssh seems to go to a node of the job."""
-    if command.name != "ssh" or not _NODES.search(script.text):
-        return False
-    host = next((word for word in command.words[1:] if not word.text.startswith("-")), None)
-    return host is not None and bool(host.variables)
+        what, fix = _LEAVING[name]
+        to_a_node = name == "ssh" and target and target.variables and _NODES.search(script.text)
+        meant = name in MOSTLY_MEANT and not to_a_node
+        yield Hit(script.at_command(command), f"{name} {what}", fix, "info" if meant else None)
 
 
 @RULES.add("SB319", "info", "a job that holds idle GPUs")
@@ -319,18 +292,15 @@ def _exported_early(
     """Exported variables whose value uses a per-task variable, with the name of that one."""
     for assignment in script.body.sets:
         exported = assignment.exported and not assignment.context.branch and assignment.at < launch.command.at
-        if assignment.word is None or not (
-            assignment in launch.command.prefix if assignment.prefix else exported
-        ):
-            continue
-        name = next((piece.name for piece in assignment.word.pieces if piece.name in names), None)
-        if name:
+        reaches = assignment in launch.command.prefix if assignment.prefix else exported
+        pieces = assignment.word.pieces if assignment.word and reaches else ()
+        if name := next((piece.name for piece in pieces if piece.name in names), None):
             yield assignment, name
 
 
-def _same_loop(one: Command, command: Command) -> bool:
+def _same_loop(first: Command, command: Command) -> bool:
     """Whether a command in a loop is one of those that the loop starts in the background."""
-    return one.context.loop and one.background and command.context.loop and one.name not in KEEPERS
+    return first.context.loop and first.background and command.context.loop and first.name not in KEEPERS
 
 
 # Options by which a step shares its nodes, has others, or is a job of its own.

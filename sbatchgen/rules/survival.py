@@ -61,13 +61,11 @@ def _is_whole(script: JobScript) -> bool:
 
 def _handlers(script: JobScript, signal: str) -> Iterator[Command]:
     """Yield the commands of the handlers of a signal and of the functions that they call."""
-    functions: set[str] = set()
-    for _, body in script.body.traps:
-        for command in body.commands:
-            if signal in map(_name, command.context.trap):
-                functions.add(command.name)
-                yield command
-    yield from (command for command in script.body.commands if command.context.function in functions - {""})
+    commands = (command for _, body in script.body.traps for command in body.commands)
+    handlers = [command for command in commands if signal in map(_name, command.context.trap)]
+    functions = {command.name for command in handlers} - {""}
+    yield from handlers
+    yield from (command for command in script.body.commands if command.context.function in functions)
 
 
 def _speaks_of(script: JobScript, words: tuple[str, ...]) -> bool:
@@ -98,17 +96,11 @@ def _trap_in_time(script: JobScript) -> Iterator[Hit]:
     signal = _signal(script, batch=True)
     if signal is None or signal not in _trapped(script):
         return
-    trainings = script.trainings
-    if (
-        not trainings
-        or script.named("wait", "coproc")
-        or any(command.background for command in script.body.commands)
-    ):
+    trainings, commands = script.trainings, script.body.commands
+    if not trainings or script.named("wait", "coproc") or any(command.background for command in commands):
         return
-    what = (
-        f"bash runs the trap for {signal} only when {_shown(trainings[-1])} has ended: by then the training "
-    )
-    what += "is over, or was killed at the time limit"
+    what = f"bash runs the trap for {signal} only when {_shown(trainings[-1])} has ended: by then the "
+    what += "training is over, or was killed at the time limit"
     fix = "end the line with &, then add: while kill -0 $! 2>/dev/null; do wait $!; done"
     yield Hit(script.at_word(trainings[-1].command), what, fix)
 
@@ -200,11 +192,8 @@ def _waits_on(script: JobScript) -> Iterator[Hit]:
     signal = _signal(script, batch=True)
     if signal is None or signal not in _trapped(script):
         return
-    waits = [
-        command
-        for command in script.named("wait")
-        if not command.context.function and not command.context.trap
-    ]
+    contexts = ((command, command.context) for command in script.named("wait"))
+    waits = [command for command, context in contexts if not context.function and not context.trap]
     started = [launch for launch in script.trainings if launch.command.background]
     ends = {"exit", "wait", "scontrol", "sbatch", "exec"}
     if len(waits) != 1 or waits[0].context.loop or not started or not _is_whole(script):

@@ -14,6 +14,7 @@ from sbatchgen.job.job import OLD_SLURM
 from sbatchgen.job.known_options import PYXIS_NAMES, RENAMED, SRUN_ONLY, releases, table
 from sbatchgen.job.script import JobScript
 from sbatchgen.quoting import first_names
+from sbatchgen.rules.demands import exclusive_options, shards_or_gpus
 from sbatchgen.rules.option_values import refused
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.sbatch.getopt import MAIL_TYPES_REPLACE, Option, Stop
@@ -127,10 +128,9 @@ def _shortened(script: JobScript) -> Iterator[Hit]:
         written = use.word.text.partition("=")[0]
         if written.startswith("--") and written[2:] != use.spec.name:
             what = f"{written} is short for --{use.spec.name}, until Slurm gets another option that starts so"
-            edits = (
-                Edit(use.word.line, use.word.column, use.word.column + len(written), f"--{use.spec.name}"),
-            )
-            straight = _source(script, use).startswith(written)
+            line, column = use.word.line, use.word.column
+            edits = (Edit(line, column, column + len(written), f"--{use.spec.name}"),)
+            straight = script.lines[line - 1].startswith(written, column - 1)
             yield Hit(script.at_use(use), what, f"write --{use.spec.name}", edits=edits if straight else ())
 
 
@@ -184,23 +184,16 @@ def _release(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB135", "error", "a combination that sbatch refuses")
 def _combination(script: JobScript) -> Iterator[Hit]:
     """What no other rule reports: each option alone is fine."""
-    sbatch, resources = script.sbatch, script.resources
-    reply = sbatch.refusal
+    sbatch, reply = script.sbatch, script.sbatch.refusal
     if reply is None or not reply.text or not sbatch.components:
         return
     if any(name.startswith("SBATCH_") for name in script.environment):
         return  # they may mend it
-    reported = any(isinstance(use, Stop) for use in script.uses) or any(
-        line.fault for line in sbatch.directives
-    )
-    shared = any(name in ("shard", "mps") for name, _, _ in resources.gres) and (
-        resources.gpu_count or resources.gpu_option != "gres"
-    )
-    alone = len(sbatch.components) == 1 and "mutually exclusive" in reply.text
-    if reported or shared or alone:
-        return  # SB131
-    if "cpus-per-gpu" in script.options and not resources.gpu_option and "any GPU" in reply.text:
-        return  # SB131
+    stops = any(isinstance(use, Stop) for use in script.uses)
+    faults = any(line.fault for line in sbatch.directives)
+    others = (*exclusive_options(script), *shards_or_gpus(script))  # SB131, SB211
+    if stops or faults or any(hit.severity is None for hit in others):
+        return
     if any(refusal(script, use) for use in uses(script)):
         return
     yield Hit(script.at(reply.line or 1), f'sbatch refuses the job: "{reply.text}"', "see sbatch(1)")
@@ -260,11 +253,6 @@ def _is_apart(before: Option, stray: str) -> bool:
 
 def _long_name(text: str) -> str:
     return text.partition("=")[0].removeprefix("--")
-
-
-def _source(script: JobScript, use: Option) -> str:
-    """The line of the script from an option on."""
-    return script.lines[use.word.line - 1][use.word.column - 1 :]
 
 
 def refusal(script: JobScript, use: Option) -> tuple[str, str] | None:

@@ -105,7 +105,6 @@ class Directive:
             and #BSUB, which count in each.
         words: Its arguments; empty where sbatch reads nothing.
         fault: The error that ends the reading in this line, such as an open quote.
-        deprecated: It holds the old name of `hetjob`.
     """
 
     kind: Kind
@@ -115,7 +114,6 @@ class Directive:
     component: int = -1
     words: tuple[Token, ...] = ()
     fault: Message | None = None
-    deprecated: bool = False
 
 
 def check_file(script: bytes) -> None:
@@ -175,11 +173,10 @@ def _read(line: str, number: int, component: int, kind: Kind, *, spaces: bool) -
     if component >= 0:
         at = _skip_blanks(line, at)
     words: list[Token] = []
-    fault, deprecated = None, False
+    fault = None
     while True:
         start = _skip_blanks(line, at)
-        if separator := _SEPARATOR.match(line, start):
-            deprecated = separator[0][0] in "pP"
+        if _SEPARATOR.match(line, start):
             break
         if line.startswith(":", start):
             fault = Message(text=f"Unexpected `:` in [{line[at:]}]", line=number, column=start + 1)
@@ -200,7 +197,6 @@ def _read(line: str, number: int, component: int, kind: Kind, *, spaces: bool) -
         component=component,
         words=tuple(words),
         fault=fault,
-        deprecated=deprecated,
     )
 
 

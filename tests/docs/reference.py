@@ -176,7 +176,7 @@ def _how_values_are_written() -> Iterator[str]:
                 "path",
                 "may hold `${USER}`, `${HOME}`, `${SCRATCH}`, `${WORK}`, `${TMPDIR}`, `${SLURM_...}`: the job expands them",
             ),
-            ("release", ", ".join(f"`{one}`" for one in RELEASES)),
+            ("release", ", ".join(f"`{release}`" for release in RELEASES)),
             ("text", "one line"),
         ],
     )

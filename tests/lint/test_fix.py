@@ -56,7 +56,7 @@ def test_only_findings_that_are_wanted_are_mended(command: Command) -> None:
 
 
 def test_a_diff_is_a_patch(folder: Path) -> None:
-    """Byte for byte, also of what is no UTF-8 and where the last line has no end."""
+    """Byte for byte, also of what is not UTF-8 and where the last line has no end."""
     for name, data in (("a.slurm", SCRIPT.replace(b"\n", b"\r\n")), ("b.slurm", SCRIPT[:-1])):
         Path(name).write_bytes(data)
     call = [sys.executable, "-m", "sbatchgen", "lint", "--no-shellcheck", "--diff", "a.slurm", "b.slurm"]

@@ -42,7 +42,7 @@ def put(name: str, text: str | bytes = BAD) -> Path:
 def found(command: Command, *args: str) -> list[tuple[str, int, int, str]]:
     """File, line, column and rule of each finding."""
     report = json.loads(command("lint", "--format", "json", *args).out)
-    return [(one["file"], one["line"], one["column"], one["rule"]) for one in report]
+    return [(row["file"], row["line"], row["column"], row["rule"]) for row in report]
 
 
 def ids(command: Command, *args: str) -> set[str]:
@@ -87,8 +87,8 @@ def test_a_mistake_is_one_error_with_its_fix(command: Command, directive: str) -
     """Also beside another, which makes sbatch end as well."""
     put("job.slurm", f"#!/bin/bash\n#SBATCH -t soon\n#SBATCH {directive}\nhostname\n")
     out = command("lint", "--select", "SB1", "--format", "json", "job.slurm").out
-    errors = [one for one in json.loads(out) if one["severity"] == "error" and one["line"] > 2]
-    assert "".join(f"{one['rule']}: {one['fix']}" for one in errors) == MISTAKES[directive]
+    errors = [row for row in json.loads(out) if row["severity"] == "error" and row["line"] > 2]
+    assert "".join(f"{row['rule']}: {row['fix']}" for row in errors) == MISTAKES[directive]
 
 
 @pytest.mark.parametrize("form", ["text", "json", "sarif", "github"])
@@ -151,11 +151,11 @@ def test_sarif_is_whole(command: Command) -> None:
     (invocation,) = run["invocations"]
     assert invocation["executionSuccessful"] is False
     assert "gone.slurm" in invocation["toolExecutionNotifications"][0]["message"]["text"]
-    for one in run["results"]:
-        assert driver["rules"][one["ruleIndex"]]["id"] == one["ruleId"]
-        assert one["level"] in ("error", "warning", "note")
-        assert one["message"]["text"]
-        (location,) = one["locations"]
+    for result in run["results"]:
+        assert driver["rules"][result["ruleIndex"]]["id"] == result["ruleId"]
+        assert result["level"] in ("error", "warning", "note")
+        assert result["message"]["text"]
+        (location,) = result["locations"]
         place = location["physicalLocation"]
         assert unquote(place["artifactLocation"]["uri"]) == "job one.slurm"
         assert place["region"]["startLine"] >= 1
@@ -359,7 +359,7 @@ python train.py
 
 def test_scripts_in_a_document(command: Command) -> None:
     put("jobs.md", DOCUMENT)
-    assert [one for one in found(command, "jobs.md") if one[3] in ("SB127", "SB111", "SB126", "SB101")] == [
+    assert [row for row in found(command, "jobs.md") if row[3] in ("SB127", "SB111", "SB126", "SB101")] == [
         ("jobs.md", 8, 16, "SB127"),
         ("jobs.md", 17, 11, "SB111"),
         ("jobs.md", 25, 18, "SB127"),
@@ -440,7 +440,7 @@ def test_settings_of_the_project(command: Command) -> None:
     put("job.slurm")
     put("sbatchgen.yaml", "lint:\n  disable: [sb127]\n  severity: {SB1: info, SB111: warning}\n")
     report = json.loads(command("lint", "--format", "json", "job.slurm").out)
-    assert [(one["rule"], one["severity"]) for one in report] == [("SB111", "warning")]
+    assert [(row["rule"], row["severity"]) for row in report] == [("SB111", "warning")]
 
 
 @pytest.mark.parametrize(
@@ -557,7 +557,7 @@ def test_shellcheck_is_asked_where_it_is(command: Command, monkeypatch: pytest.M
     put("job.slurm", GOOD + "\tcd é$1\ncd $1 # sbatchgen: disable=SC2086,SC2164\n")
     put("job.md", "> ```\n> #SBATCH -N 1\n> echo $1\n> ```\n")
     put("job.py", "#!/usr/bin/env python3\n#SBATCH -N 1\n#SBATCH -t 1:00:00\nprint(1)\n")
-    assert [one for one in found(command, "job.slurm", "job.md", "job.py") if one[3].startswith("SC")] == [
+    assert [row for row in found(command, "job.slurm", "job.md", "job.py") if row[3].startswith("SC")] == [
         ("job.slurm", 5, 2, "SC2164"),
         ("job.slurm", 5, 6, "SC2086"),
         ("job.md", 3, 8, "SC2086"),
@@ -570,7 +570,7 @@ def test_shellcheck_alone_fails_nothing(command: Command, monkeypatch: pytest.Mo
     stand_in(monkeypatch)
     put("job.slurm", GOOD + "if true\n")
     report = json.loads(command("lint", "--format", "json", "job.slurm").out)
-    assert {one["severity"] for one in report if one["rule"].startswith("SC")} <= {
+    assert {row["severity"] for row in report if row["rule"].startswith("SC")} <= {
         "warning",
         "info",
     }

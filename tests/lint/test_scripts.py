@@ -54,16 +54,18 @@ def test_every_script_is_in_the_table() -> None:
 @pytest.mark.parametrize("name", KNOWN)
 def test_what_is_wrong_with_scripts_of_the_field(name: str, tmp_path: Path) -> None:
     findings = found((FOLDER / name).read_text(), folder=tmp_path)
-    said = {f"{one.place.line}:{one.rule}" for one in findings}
-    expected = {one for one in KNOWN[name].split() if one.partition(":")[2] in rules()}
+    said = {f"{finding.place.line}:{finding.rule}" for finding in findings}
+    expected = {known for known in KNOWN[name].split() if known.partition(":")[2] in rules()}
     assert expected <= said
-    assert {f"{one.place.line}:{one.rule}" for one in findings if one.severity == "error"} <= expected
+    assert {
+        f"{finding.place.line}:{finding.rule}" for finding in findings if finding.severity == "error"
+    } <= expected
 
 
 def test_a_sound_script_is_left_alone(tmp_path: Path) -> None:
     """All that is left is for information."""
     findings = found((FOLDER / "sound.slurm").read_text(), folder=tmp_path)
-    assert [one for one in findings if one.severity != "info"] == []
+    assert [finding for finding in findings if finding.severity != "info"] == []
 
 
 # --- Hostile ones ---
@@ -110,10 +112,10 @@ def test_no_rule_fails_on_any_bytes(data: bytes) -> None:
     text = data.decode("utf-8", "surrogateescape")
     lines = text.split("\n")
     for profile in (NO_CLUSTER, CLUSTER):
-        for one in found(text, profile=profile, folder=Path("/nonexistent")):
-            assert one.rule in rules()
-            assert 1 <= one.place.line <= len(lines), one
-            assert 1 <= one.place.column <= len(lines[one.place.line - 1]) + 1, one
+        for finding in found(text, profile=profile, folder=Path("/nonexistent")):
+            assert finding.rule in rules()
+            assert 1 <= finding.place.line <= len(lines), finding
+            assert 1 <= finding.place.column <= len(lines[finding.place.line - 1]) + 1, finding
 
 
 HEAD = b"#!/bin/bash\n#SBATCH --time=01:00:00\n"

@@ -38,11 +38,11 @@ def no_cluster() -> Settings:
 
 
 def said(name: str, settings: Settings | None = None) -> str:
-    found = findings_of(whole(str(FOLDER / f"{name}.sh")), settings or no_cluster())
+    findings = findings_of(whole(str(FOLDER / f"{name}.sh")), settings or no_cluster())
     shown = (
-        f"{one.place.line}:{one.rule}{'!' * (one.severity == 'error')}"
-        for one in found
-        if one.severity != "info"
+        f"{finding.place.line}:{finding.rule}{'!' * (finding.severity == 'error')}"
+        for finding in findings
+        if finding.severity != "info"
     )
     return " ".join(shown)
 
@@ -131,7 +131,6 @@ FOUND = {
     ),
     "a later release refuses it": ("SB113", "release-user-env"),
     "and this": ("SB131", "release-cpus-per-gpu release-gpus-twice"),
-    "a pattern in the job's name": ("SB139", "name-with-job-id array-name-with-pattern"),
     "a name that Slurm never sets": ("SB421", "slurm-name-with-a-slip slurm-names-glued array-name-swapped"),
     "a hint that is dropped": ("SB137", "mpi-hint-and-core"),
     "conda init": ("SB422", "conda-init-in-job"),
@@ -194,7 +193,7 @@ def test_pedantic_rules_run_only_on_request() -> None:
     def ids(*select: str) -> set[str]:
         settings = settings_of(Places(Path("/nonexistent"), {}), None, select=select)
         data = whole(str(FOLDER / "modules-unpinned.sh")).data
-        return {one.rule for one in findings_of(Source(file="a.sh", data=data), settings)}
+        return {finding.rule for finding in findings_of(Source(file="a.sh", data=data), settings)}
 
     assert ids() == set()
     assert ids("SB4") == set()
@@ -222,9 +221,9 @@ def does_the_same_when_mended(name: str) -> None:
     if source.data.startswith(b"#!/bin/bash"):
         read = [
             subprocess.run(
-                ["bash", "-O", "extglob", "-n"], input=one, check=False, capture_output=True
+                ["bash", "-O", "extglob", "-n"], input=script, check=False, capture_output=True
             ).returncode
-            for one in (source.data, new)
+            for script in (source.data, new)
         ]
         assert read[0] == read[1]
 

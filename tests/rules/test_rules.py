@@ -89,55 +89,57 @@ def test_the_examples_are_what_they_say(page: Page, tmp_path: Path) -> None:
 
 def is_what_it_says(page: Page, example: Example, tmp_path: Path) -> None:
     """A bad one has a finding of the rule, which its fix removes; a good one has none, and no error at all."""
-    found = findings(page, example, tmp_path)
-    about = [one for one in found if one.rule == page.rule]
+    shown = findings(page, example, tmp_path)
+    about = [finding for finding in shown if finding.rule == page.rule]
     if example.good:
         assert about == []
-        assert [one.rule for one in found if one.severity == "error"] == []
+        assert [finding.rule for finding in shown if finding.severity == "error"] == []
         return
-    assert about, [one.rule for one in found]
-    for one in about:
-        assert one.problem.fix
+    assert about, [finding.rule for finding in shown]
+    for finding in about:
+        assert finding.problem.fix
         if example.is_job:
             continue
-        assert one.problem.at.startswith("job.slurm:")
+        assert finding.problem.at.startswith("job.slurm:")
         lines = example.text.split("\n")
-        assert 1 <= one.place.line <= len(lines)
-        assert 1 <= one.place.column <= len(lines[one.place.line - 1]) + 1
-    if fixes := [one for one in about if one.edits]:
+        assert 1 <= finding.place.line <= len(lines)
+        assert 1 <= finding.place.column <= len(lines[finding.place.line - 1]) + 1
+    if fixes := [finding for finding in about if finding.edits]:
         text = edited(example.text.encode("utf-8", "surrogateescape"), fixes)
         mended = replace(example, text=text.decode("utf-8", "surrogateescape"))
         after = lint(subject(page, mended, tmp_path))
-        left = [one for one in after if one.rule == page.rule]
+        left = [finding for finding in after if finding.rule == page.rule]
         assert len(left) <= len(about) - len(fixes)
-        assert not any(one.edits for one in left)
-        errors = {one.rule for one in found if one.severity == "error"}
-        assert {one.rule for one in after if one.severity == "error"} <= errors
+        assert not any(finding.edits for finding in left)
+        errors = {finding.rule for finding in shown if finding.severity == "error"}
+        assert {finding.rule for finding in after if finding.severity == "error"} <= errors
 
 
 def test_fixes_are_tried() -> None:
     """By the bad examples of these rules, among others."""
     fixed = {"SB102", "SB111", "SB115"}
     tried = {
-        one.rule
+        finding.rule
         for rule in fixed
         for example in PAGES[rule].examples
-        for one in lint(subject(PAGES[rule], example, Path("/nonexistent")))
-        if one.edits
+        for finding in lint(subject(PAGES[rule], example, Path("/nonexistent")))
+        if finding.edits
     }
     assert fixed <= tried
 
 
 def test_a_secret_is_never_shown(tmp_path: Path) -> None:
     page = PAGES["SB806"]
-    found = [(example, one) for example in page.examples for one in lint(subject(page, example, tmp_path))]
-    secrets = [(example, one) for example, one in found if one.rule == page.rule]
+    shown = [
+        (example, finding) for example in page.examples for finding in lint(subject(page, example, tmp_path))
+    ]
+    secrets = [(example, finding) for example, finding in shown if finding.rule == page.rule]
     assert secrets
-    for example, one in secrets:
-        line = example.text.split("\n")[one.place.line - 1]
-        written = line[one.place.column - 1 : one.place.end - 1 if one.place.end else None]
-        assert written[-6:] not in one.problem.what + one.problem.fix
-        assert "..." in one.problem.what
+    for example, finding in secrets:
+        line = example.text.split("\n")[finding.place.line - 1]
+        written = line[finding.place.column - 1 : finding.place.end - 1 if finding.place.end else None]
+        assert written[-6:] not in finding.problem.what + finding.problem.fix
+        assert "..." in finding.problem.what
 
 
 def test_what_a_container_needs_is_looked_for_where_its_folder_is_here(tmp_path: Path) -> None:
@@ -146,8 +148,8 @@ def test_what_a_container_needs_is_looked_for_where_its_folder_is_here(tmp_path:
     text = f"#!/bin/bash\n{launch.format(tmp_path)}\n"
 
     def missing() -> set[str]:
-        found = lint(JobScript(file="job.slurm", text=text, folder=tmp_path, makes_log_folders=True))
-        return {one.rule for one in found if "does not exist here" in one.problem.what}
+        shown = lint(JobScript(file="job.slurm", text=text, folder=tmp_path, makes_log_folders=True))
+        return {finding.rule for finding in shown if "does not exist here" in finding.problem.what}
 
     assert missing() == set()
     (tmp_path / "a").mkdir()

@@ -51,7 +51,9 @@ def sample(release: str) -> Answers:
     chance, answers = random.Random(2026), recorded(release)  # noqa: S311 (no secret)
     pairs = zip(answers.requests, answers.said, strict=True)
     chosen = [pair for pair in pairs if values.reason_of(*pair) or chance.randrange(8) == 0]
-    return replace(answers, requests=tuple(one for one, _ in chosen), said=tuple(said for _, said in chosen))
+    return replace(
+        answers, requests=tuple(request for request, _ in chosen), said=tuple(said for _, said in chosen)
+    )
 
 
 @cache
@@ -169,7 +171,7 @@ def test_only_a_release_that_is_named_makes_its_lack_of_an_option_an_error() -> 
     script = "#!/bin/bash\n#SBATCH --time=10:00:00 --segment=2\n"
 
     def severities(subject: JobScript) -> list[str]:
-        return [one.severity for one in lint(subject) if one.rule == "SB130"]
+        return [finding.severity for finding in lint(subject) if finding.rule == "SB130"]
 
     assert severities(JobScript(file="a", text=script, slurm="22.05", assumed=True)) == ["warning"]
     assert severities(JobScript(file="a", text=script, slurm="22.05")) == ["error"]

@@ -16,6 +16,6 @@ PENDS = {"SB204"}  # with EnforcePartLimits=NO: Slurm takes it, and never starts
 def test_the_rules_and_slurm_say_the_same(name: str) -> None:
     """All options of a request lie around the limits; which, is drawn."""
     verdicts = list(compared(CLUSTERS[name], random.Random(f"{name} 3"), 40, linted))  # noqa: S311
-    assert 5 < sum(one.refused for one in verdicts) < 40
-    for one in verdicts:
-        assert one.refused == bool(one.rules) or set(one.rules) == PENDS, one
+    assert 5 < sum(verdict.refused for verdict in verdicts) < 40
+    for verdict in verdicts:
+        assert verdict.refused == bool(verdict.rules) or set(verdict.rules) == PENDS, verdict

@@ -148,8 +148,8 @@ def errors(request: Request, slurm: str, profile: Profile | None) -> tuple[str, 
         profile=profile or NO_CLUSTER,
         makes_log_folders=True,
     )
-    found = {finding.rule for finding in lint(subject) if finding.severity == "error"}
-    return tuple(sorted(found - NOT_REFUSED))
+    rules = {finding.rule for finding in lint(subject) if finding.severity == "error"}
+    return tuple(sorted(rules - NOT_REFUSED))
 
 
 def reason_of(request: Request, said: str) -> str:
