@@ -174,6 +174,5 @@ REASONS = (
         "--test-only alone refuses more nodes than the named ones: submitted, it is taken",
     ),
     (_NO_NODES, "--exclude=", "how many nodes are left without the excluded ones"),
-    ("generic resource", '--gpus-per-(task|node)="0?"', "no GPUs, and memory for each GPU"),
     ("", "--gpus-per-task=|--ntasks-per-gpu=|--gpus=.*--nodes=.*--ntasks=", "GPUs of tasks"),
 )
