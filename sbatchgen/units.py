@@ -20,6 +20,7 @@ RELEASES = (
     "25.11",
     "26.05",
 )  # of Slurm
+NEWEST = RELEASES[-1]
 GRES = re.compile(
     r"(?P<name>[A-Z_][\w.-]*)(?:[:=](?P<type>\w[\w.-]*))??(?:[:=](?P<count>[0-9]+)(?P<unit>[KMGTP]?))?",
     re.IGNORECASE | re.ASCII,

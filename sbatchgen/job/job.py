@@ -10,8 +10,7 @@ from sbatchgen.finding import Place
 from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.resources import Resources
-from sbatchgen.sbatch.option_table import NEWEST
-from sbatchgen.units import Text
+from sbatchgen.units import NEWEST, Text
 
 DEFAULT_SLURM = NEWEST  # for scripts and profiles that name none
 OLD_SLURM = "22.05"  # still in wide use: what came later is reported where no release is named

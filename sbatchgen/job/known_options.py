@@ -41,7 +41,7 @@ _PYXIS_NEGATED = ("entrypoint", "mount-home", "remap-root")
 
 
 def _plugin(name: str, argument: HasArgument) -> Spec:
-    return Spec(name=name, argument=argument)
+    return Spec(short="", name=name, argument=argument)
 
 
 PYXIS = (

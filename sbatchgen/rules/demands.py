@@ -15,7 +15,7 @@ from sbatchgen.plan.resources import Amounts
 from sbatchgen.quoting import counted
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.sbatch.gres import requested
-from sbatchgen.sbatch.option_table import Rivals, rivals
+from sbatchgen.sbatch.rivals import Rivals, rivals
 from sbatchgen.units import Memory
 
 RULES: Rules[Job] = Rules()

@@ -9,7 +9,7 @@ from sbatchgen.job.script import JobScript
 from sbatchgen.rules.option_values import BAD_VALUE
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.words import broken_values, refusal, uses
-from sbatchgen.sbatch.option_table import hint_rivals
+from sbatchgen.sbatch.rivals import hint_rivals
 from sbatchgen.sbatch.values import MAIL_EVENTS
 
 RULES: Rules[JobScript] = Rules()

@@ -3,15 +3,16 @@
 `base` has what every runtime can say of itself. A module ends in `RUNTIME = ...`.
 """
 
+import os
 from importlib import import_module
-from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Literal
 
 from sbatchgen.runtimes.base import Runtime
 
 
 def _runtimes() -> dict[str, Runtime]:
-    modules = sorted(module.name for module in iter_modules(__path__) if module.name != "base")
+    files = sorted(os.listdir(os.path.dirname(__file__)))  # noqa: PTH120, PTH208 - pathlib takes longer
+    modules = [file[:-3] for file in files if file.endswith(".py") and file not in ("__init__.py", "base.py")]
     runtimes: list[Runtime] = [import_module(f"{__name__}.{name}").RUNTIME for name in modules]
     return {runtime.name: runtime for runtime in runtimes}
 

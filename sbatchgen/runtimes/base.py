@@ -22,86 +22,89 @@ WAIT_S = 60
 SUBMIT_DIR = "${SLURM_SUBMIT_DIR}"
 
 
-class RuntimeJob(Protocol):
-    """What a runtime may ask of a planned job."""
+if TYPE_CHECKING:
 
-    @property
-    def mode(self) -> Mode:
-        """Its mode."""
+    class RuntimeJob(Protocol):
+        """What a runtime may ask of a planned job."""
 
-    @property
-    def slurm(self) -> bool:
-        """Whether Slurm runs it."""
+        @property
+        def mode(self) -> Mode:
+            """Its mode."""
 
-    @property
-    def nodes(self) -> int:
-        """Number of nodes."""
+        @property
+        def slurm(self) -> bool:
+            """Whether Slurm runs it."""
 
-    @property
-    def gpus_per_node(self) -> int:
-        """GPUs that it gets on each node."""
+        @property
+        def nodes(self) -> int:
+            """Number of nodes."""
 
-    @property
-    def shards(self) -> int:
-        """Shards of a GPU that it gets on each node."""
+        @property
+        def gpus_per_node(self) -> int:
+            """GPUs that it gets on each node."""
 
-    @property
-    def runtime(self) -> Runtime:
-        """Where Python comes from."""
+        @property
+        def shards(self) -> int:
+            """Shards of a GPU that it gets on each node."""
 
-    @property
-    def software(self) -> Mapping[str, Any]:
-        """The values of the runtimes' job keys that are set, as `image`."""
+        @property
+        def runtime(self) -> Runtime:
+            """Where Python comes from."""
 
-    @property
-    def facts(self) -> Any:
-        """What the profile says of this job's runtime: its `Facts`."""
+        @property
+        def software(self) -> Mapping[str, Any]:
+            """The values of the runtimes' job keys that are set, as `image`."""
 
-    @property
-    def env(self) -> Mapping[str, str | None]:
-        """Its variables; None for a value of the submitting shell."""
+        @property
+        def facts(self) -> Any:
+            """What the profile says of this job's runtime: its `Facts`."""
 
-    @property
-    def snapshot_dir(self) -> ShellPath | None:
-        """The copy of the code that it runs."""
+        @property
+        def env(self) -> Mapping[str, str | None]:
+            """Its variables; None for a value of the submitting shell."""
 
+        @property
+        def snapshot_dir(self) -> ShellPath | None:
+            """The copy of the code that it runs."""
 
-class ScriptDraft(Protocol):
-    """What a runtime may ask of a job that `adopt` makes of a script."""
+    class ScriptDraft(Protocol):
+        """What a runtime may ask of a job that `adopt` makes of a script."""
 
-    job: dict[str, Any]
-    folder: str | None
+        job: dict[str, Any]
+        folder: str | None
 
-    @property
-    def body(self) -> Body:
-        """The script without its directives."""
+        @property
+        def body(self) -> Body:
+            """The script without its directives."""
 
-    def path(self, word: Word, body: Body) -> str | None:
-        """Return a path as profiles have it, ${HOME}/x; None where the script does not give it."""
+        def path(self, word: Word, body: Body) -> str | None:
+            """Return a path as profiles have it, ${HOME}/x; None where the script does not give it."""
 
-    def file(self, word: Word, body: Body) -> str | None:
-        """Return a path that counts from the folder of submission."""
+        def file(self, word: Word, body: Body) -> str | None:
+            """Return a path that counts from the folder of submission."""
 
-    def option_path(self, tool: Tool, option: ToolOption, *, file: bool = False) -> str | None:
-        """Return the path that an option of a tool gives."""
+        def option_path(self, tool: Tool, option: ToolOption, *, file: bool = False) -> str | None:
+            """Return the path that an option of a tool gives."""
 
-    def option_list(self, tool: Tool, option: ToolOption) -> list[str]:
-        """Return the paths that an option gives, separated by commas."""
+        def option_list(self, tool: Tool, option: ToolOption) -> list[str]:
+            """Return the paths that an option gives, separated by commas."""
 
-    def lose(self, what: str, *names: str) -> None:
-        """Report what has no place in a job."""
+        def lose(self, what: str, *names: str) -> None:
+            """Report what has no place in a job."""
 
+    class ScriptLaunch(Protocol):
+        """What a runtime may ask of the command that starts the training."""
 
-class ScriptLaunch(Protocol):
-    """What a runtime may ask of the command that starts the training."""
+        @property
+        def tools(self) -> tuple[Tool, ...]:
+            """What starts what; the last is the program."""
 
-    @property
-    def tools(self) -> tuple[Tool, ...]:
-        """What starts what; the last is the program."""
+        @property
+        def program(self) -> Tool:
+            """What is started in the end."""
 
-    @property
-    def program(self) -> Tool:
-        """What is started in the end."""
+else:  # protocols take time to make, and nothing asks them
+    RuntimeJob = ScriptDraft = ScriptLaunch = Any
 
 
 class Key(NamedTuple):

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from sbatchgen.sbatch import gres
-from sbatchgen.sbatch.option_table import rivals
+from sbatchgen.sbatch.rivals import rivals
 from sbatchgen.sbatch.values import RefusedError, count, node_range
 
 INVALID = "Invalid generic resource (gres) specification"

@@ -9,8 +9,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 
-from sbatchgen.sbatch.option_table import NEWEST
-from sbatchgen.units import GRES, number
+from sbatchgen.units import GRES, NEWEST, number
 
 _UNITS = "KMGTP"
 _AMOUNT = re.compile(f"([0-9]+)([{_UNITS}]?)", re.IGNORECASE)

@@ -6,15 +6,13 @@ Read from the option tables of Slurm's last point release of each line, as are t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from sbatchgen.units import RELEASES
+from sbatchgen.units import NEWEST, RELEASES
 
 ALIASES = {"tasks-per-node": "ntasks-per-node"}  # sbatch keeps and prints the other name
-NEWEST = RELEASES[-1]
 
 
 class HasArgument(Enum):
@@ -25,8 +23,7 @@ class HasArgument(Enum):
     OPTIONAL = "?"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Spec:
+class Spec(NamedTuple):
     """An option of sbatch in one release.
 
     Attributes:
@@ -38,65 +35,10 @@ class Spec:
     """
 
     name: str
-    short: str = ""
+    short: str
     argument: HasArgument
     early: bool = False
     per_component: bool = False
-
-
-class Rivals(NamedTuple):
-    """Two options that exclude each other.
-
-    Attributes:
-        first: One of them.
-        second: The other one.
-        since: The first release that refuses them together.
-        before: What older releases do with them; "" for a release that is not known here.
-        words: What sbatch says.
-    """
-
-    first: str
-    second: str
-    since: str
-    before: str
-    words: str
-
-
-class Options(Protocol):
-    """Something that knows which options are given."""
-
-    def __contains__(self, option: str, /) -> bool: ...
-
-
-_MEMORY = "--mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive."
-_PER_GPU = "is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU"
-_OPTIONS_ARE = "options are mutually exclusive"
-_LAST = "the last one counts"
-RIVALS = (
-    Rivals("mem", "mem-per-cpu", "20.11", "", _MEMORY),
-    Rivals("mem", "mem-per-gpu", "20.11", "", _MEMORY),
-    Rivals("mem-per-cpu", "mem-per-gpu", "20.11", "", _MEMORY),
-    Rivals("cpus-per-gpu", "cpus-per-task", "21.08", "", "mutually exclusive"),
-    Rivals("exclusive", "oversubscribe", "23.02", _LAST, f"--exclusive and --oversubscribe {_OPTIONS_ARE}"),
-    Rivals("ntasks-per-gpu", "gpus-per-task", "20.11", "", f"--gpus-per-task {_PER_GPU}"),
-    Rivals("ntasks-per-gpu", "tres-per-task", "23.02", "", f"--tres-per-task {_PER_GPU}"),
-    Rivals("ntasks-per-gpu", "gpus-per-socket", "20.11", "", f"--gpus-per-socket {_PER_GPU}"),
-    Rivals("ntasks-per-gpu", "ntasks-per-node", "20.11", "", f"--ntasks-per-node {_PER_GPU}"),
-    Rivals("core-spec", "thread-spec", "21.08", _LAST, f"-S/--core-spec and --thred-spec {_OPTIONS_ARE}"),
-    Rivals("bb", "bbf", "20.11", "", "Cannot specify both --burst-buffer and --bbf"),
-)
-
-
-def rivals(options: Options) -> Iterator[Rivals]:
-    """Yield the pairs of options that exclude each other, and that are both given."""
-    return (pair for pair in RIVALS if pair.first in options and pair.second in options)
-
-
-def hint_rivals(options: Options, slurm: str) -> list[str]:
-    """Return the options for which sbatch drops --hint."""
-    later = ("cores-per-socket", "sockets-per-node") if slurm >= "25.11" else ()
-    names = ("ntasks-per-core", "threads-per-core", "extra-node-info", *later)
-    return [name for name in names if name in options]
 
 
 @cache

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from sbatchgen.sbatch.combination import check_options
 from sbatchgen.sbatch.getopt import Option, Stop, counting, scan
 from sbatchgen.sbatch.header import FOREIGN, READ, Directive, Message, Token, check_file, directives
-from sbatchgen.sbatch.option_table import Spec, hint_rivals, line_of, specs
+from sbatchgen.sbatch.option_table import Spec, line_of, specs
+from sbatchgen.sbatch.rivals import hint_rivals
 from sbatchgen.sbatch.values import RefusedError, check_value
 
 MAX_COMPONENTS = 128  # of a heterogeneous job that are read; Slurm has no larger ones

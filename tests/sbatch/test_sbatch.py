@@ -19,8 +19,9 @@ from sbatchgen.lint.linter import lint
 from sbatchgen.rules.option_values import VALUE_CHECKS
 from sbatchgen.sbatch.combination import INVALID, MIXED
 from sbatchgen.sbatch.header import Kind
-from sbatchgen.sbatch.option_table import RIVALS, HasArgument, Spec, specs, value_kinds, variables
+from sbatchgen.sbatch.option_table import HasArgument, Spec, specs, value_kinds, variables
 from sbatchgen.sbatch.reader import Script, read
+from sbatchgen.sbatch.rivals import RIVALS
 from sbatchgen.sbatch.values import INFINITE, mebibytes, minutes
 from sbatchgen.units import RELEASES
 from tests.conftest import FIXTURES

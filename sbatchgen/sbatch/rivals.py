@@ -1,0 +1,61 @@
+"""Options of sbatch that exclude each other, from which release on, and what older releases do with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+
+class Rivals(NamedTuple):
+    """Two options that exclude each other.
+
+    Attributes:
+        first: One of them.
+        second: The other one.
+        since: The first release that refuses them together.
+        before: What older releases do with them; "" for a release that is not known here.
+        words: What sbatch says.
+    """
+
+    first: str
+    second: str
+    since: str
+    before: str
+    words: str
+
+
+class Options(Protocol):
+    """Something that knows which options are given."""
+
+    def __contains__(self, option: str, /) -> bool: ...
+
+
+_MEMORY = "--mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive."
+_PER_GPU = "is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU"
+_OPTIONS_ARE = "options are mutually exclusive"
+_LAST = "the last one counts"
+RIVALS = (
+    Rivals("mem", "mem-per-cpu", "20.11", "", _MEMORY),
+    Rivals("mem", "mem-per-gpu", "20.11", "", _MEMORY),
+    Rivals("mem-per-cpu", "mem-per-gpu", "20.11", "", _MEMORY),
+    Rivals("cpus-per-gpu", "cpus-per-task", "21.08", "", "mutually exclusive"),
+    Rivals("exclusive", "oversubscribe", "23.02", _LAST, f"--exclusive and --oversubscribe {_OPTIONS_ARE}"),
+    Rivals("ntasks-per-gpu", "gpus-per-task", "20.11", "", f"--gpus-per-task {_PER_GPU}"),
+    Rivals("ntasks-per-gpu", "tres-per-task", "23.02", "", f"--tres-per-task {_PER_GPU}"),
+    Rivals("ntasks-per-gpu", "gpus-per-socket", "20.11", "", f"--gpus-per-socket {_PER_GPU}"),
+    Rivals("ntasks-per-gpu", "ntasks-per-node", "20.11", "", f"--ntasks-per-node {_PER_GPU}"),
+    Rivals("core-spec", "thread-spec", "21.08", _LAST, f"-S/--core-spec and --thred-spec {_OPTIONS_ARE}"),
+    Rivals("bb", "bbf", "20.11", "", "Cannot specify both --burst-buffer and --bbf"),
+)
+
+
+def rivals(options: Options) -> Iterator[Rivals]:
+    """Yield the pairs of options that exclude each other, and that are both given."""
+    return (pair for pair in RIVALS if pair.first in options and pair.second in options)
+
+
+def hint_rivals(options: Options, slurm: str) -> list[str]:
+    """Return the options for which sbatch drops --hint."""
+    later = ("cores-per-socket", "sockets-per-node") if slurm >= "25.11" else ()
+    names = ("ntasks-per-core", "threads-per-core", "extra-node-info", *later)
+    return [name for name in names if name in options]
