@@ -94,7 +94,7 @@ def _scripts(folder: Path) -> Iterator[Subject]:
         except DocumentError:
             continue
         if b"#SBATCH" in source.data:
-            yield Subject(source, frozenset(reader.read(source.data).options), None)
+            yield Subject(source, frozenset(reader.read_script(source.data).options), None)
 
 
 def _requests() -> Iterator[Subject]:

@@ -44,7 +44,7 @@ from benchmarks.attacks.place import (
 )
 from benchmarks.attacks.runs import chains, folders, index
 from sbatchgen.errors import DocumentError
-from sbatchgen.inputs.document import read
+from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.job.script import JobScript
@@ -146,7 +146,7 @@ def yaml(place: Place) -> Iterator[str]:
         )
         began = time.process_time()
         try:
-            read(path, JobSpec)
+            read_document(path, JobSpec)
         except DocumentError:
             pass
         except Exception as error:  # noqa: BLE001 - that is what is counted
@@ -158,7 +158,7 @@ def yaml(place: Place) -> Iterator[str]:
 
 def mutants(place: Place) -> Iterator[str]:
     """Mutated scripts: every rule ends, and none fails."""
-    cluster = read(PROFILE, Profile).value
+    cluster = read_document(PROFILE, Profile).value
     for _ in range(place.times(1500)):
         data = place.chance.choice(SEEDS)
         for _ in range(place.chance.randint(1, 6)):

@@ -43,7 +43,7 @@ def is_script(text: str) -> bool:
 SBATCHGEN = """
 import os
 from pathlib import Path
-from sbatchgen.inputs.document import read
+from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.layers import Level, layer
 from sbatchgen.inputs.options import SbatchOptions
@@ -54,7 +54,7 @@ from sbatchgen.render.render import render
 from sbatchgen.rules.judge import check
 
 places = Places(Path.cwd(), os.environ)
-profile = read(places.profile("msu"), Profile)
+profile = read_document(places.profile("msu"), Profile)
 
 def script(number):
     job = JobSpec(options=SbatchOptions(job_name=f"ddp{number}"))

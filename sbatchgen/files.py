@@ -25,7 +25,7 @@ OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 PRIVATE = 0o600  # the mode of a file that may hold a secret
 
 
-def read(path: Path, most: int) -> bytes:
+def read_file(path: Path, most: int) -> bytes:
     """Return the first `most` bytes of a regular file.
 
     Raises:
@@ -54,7 +54,7 @@ def read_own(path: Path, most: int) -> bytes:
 
 @contextlib.contextmanager
 def regular(path: Path, flags: int = 0) -> Iterator[BinaryIO]:
-    """Open a regular file for reading, with these flags of os.open too; raises OSError like `read`."""
+    """Open a regular file for reading, with these flags of os.open too; raises OSError like `read_file`."""
     descriptor = os.open(path, _READ | flags)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

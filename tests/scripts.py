@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sbatchgen.finding import Finding
-from sbatchgen.inputs.document import Document, read
+from sbatchgen.inputs.document import Document, read_document
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.layers import Layer, Level, layer
 from sbatchgen.inputs.options import NAMES, SbatchOptions
@@ -59,7 +59,7 @@ def plan(mode: str, profile: str | Path = "msu", *, args: tuple[str, ...] = (), 
 
 @functools.cache
 def _profile(file: Path) -> Document[Profile]:
-    return read(file, Profile)
+    return read_document(file, Profile)
 
 
 def script(of: Plan) -> str:

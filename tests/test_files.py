@@ -291,10 +291,10 @@ def test_what_is_kept_is_read_only_where_it_is_a_file(tmp_path: Path) -> None:
 def test_reading_waits_for_nobody(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "file").write_bytes(b"1234")
-    assert files.read(tmp_path / "file", 2) == b"12"
+    assert files.read_file(tmp_path / "file", 2) == b"12"
     for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
         with pytest.raises(OSError, match="not a regular file"):
-            files.read(path, 2)
+            files.read_file(path, 2)
     shutil.rmtree(tmp_path)
     with pytest.raises(FileNotFoundError):
-        files.read(tmp_path / "file", 2)
+        files.read_file(tmp_path / "file", 2)

@@ -137,14 +137,14 @@ def _refuse(script: JobScript) -> None:
 def _read(draft: Draft) -> None:
     """Take over everything that has a place."""
     script = draft.script
-    slurm_options.read(draft)
+    slurm_options.adopt_options(draft)
     for flag in script.body.flags.split():
         draft.setup += _LOGIN if flag in ("-l", "--login") else [f"set {flag}"]
     kept = f"{script.body.flags} of the first line, in setup"
     draft.add((1,), *(("kept", kept) if draft.setup else ("understood", "bash")))
     _read_comments(draft)
     statements = blocks(script.body)
-    chosen = training.find(draft, statements)
+    chosen = training.find_training(draft, statements)
     if chosen is None:
         rest = tuple(line for block in statements for line in block.lines if line not in draft.outcomes)
         draft.add(rest, "lost", training.REST)
@@ -154,9 +154,9 @@ def _read(draft: Draft) -> None:
     main, home = chosen
     before = [block for block in statements if block.start < home.start]
     preamble.follow_cd(draft, before)
-    invocation.read(draft, main)
+    invocation.adopt_launch(draft, main)
     training.read_same_statement(draft, home, main)
-    preamble.read(draft, before, main)
+    preamble.adopt_preamble(draft, before, main)
     for block in statements:
         if block.start > home.start:
             training.read_after(draft, block)

@@ -48,10 +48,10 @@ _INSTEAD = {
 }
 
 
-def read(draft: Draft, launch: Launch) -> None:
+def adopt_launch(draft: Draft, launch: Launch) -> None:
     """Take over a launch."""
     _read_wrappers(draft, launch)
-    shape.read(draft, launch)
+    shape.adopt_shape(draft, launch)
     if launch.step:
         _read_step(draft, launch.step)
     for name, runtime in RUNTIMES.items():
@@ -62,7 +62,7 @@ def read(draft: Draft, launch: Launch) -> None:
             break
     if launch.launcher and launch.launcher.name == "torchrun":
         _read_torchrun(draft, launch, launch.launcher)
-    trainer.read(draft, launch)
+    trainer.adopt_trainer(draft, launch)
     _read_redirections(draft, launch.command)
     if launch.command.name == "eval":
         _read_eval(draft, launch.command)

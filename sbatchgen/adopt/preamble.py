@@ -35,7 +35,7 @@ def follow_cd(draft: Draft, before: Iterable[Block]) -> None:
         draft.folder = target if target and target.startswith(("/", "${")) else None
 
 
-def read(draft: Draft, before: Sequence[Block], launch: Launch) -> None:
+def adopt_preamble(draft: Draft, before: Sequence[Block], launch: Launch) -> None:
     """Take over the blocks before the launch."""
     _Environment(draft, before, launch).read()
 
@@ -71,7 +71,7 @@ class _Environment:
         if activation.blocks and not runtime.may_move(activation, kept):
             activation, free = runtime.Activation(), rest
             kept = self._kept(free)
-        runtime.take(draft, activation)
+        runtime.adopt_activation(draft, activation)
         stays = {*kept}
         for block in free:
             if block in stays:

@@ -108,7 +108,7 @@ def may_move(runtime: Activation, kept: Sequence[Block]) -> bool:
     return all(block.is_inert for block in kept if block.start > first)
 
 
-def take(draft: Draft, runtime: Activation) -> None:
+def adopt_activation(draft: Draft, runtime: Activation) -> None:
     """Take over an activation, if there is one."""
     if not runtime.blocks:
         return

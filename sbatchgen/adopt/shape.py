@@ -11,7 +11,7 @@ RANKS = frozenset(
 )
 
 
-def read(draft: Draft, launch: Launch) -> None:
+def adopt_shape(draft: Draft, launch: Launch) -> None:
     """Take over the mode, the launcher and the numbers of processes."""
     resources, tasks = draft.script.resources, launch.tasks or 1
     nodes = fixed_nodes(resources)

@@ -26,7 +26,7 @@ _IGNORED = {
 _FORMS = ("gres", "gpus_per_node", "gpus_per_task")  # of requesting GPUs, that a profile may name
 
 
-def read(draft: Draft) -> None:
+def adopt_options(draft: Draft) -> None:
     """Take over what the directives request."""
     script, counts = draft.script, options_of(draft.script)
     uses = defaultdict[int, list[Option]](list)

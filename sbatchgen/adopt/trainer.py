@@ -13,7 +13,7 @@ from sbatchgen.job.launches import LAUNCHERS, Launch
 _MODULES = {"accelerate launch": "accelerate.commands.launch", "deepspeed": "deepspeed.launcher.runner"}
 
 
-def read(draft: Draft, launch: Launch) -> None:
+def adopt_trainer(draft: Draft, launch: Launch) -> None:
     """Take over the interpreter, the trainer and its arguments."""
     _read_interpreter(draft, launch)
     python = next((tool for tool in launch.tools if tool.name == "python"), None)

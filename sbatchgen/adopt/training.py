@@ -46,7 +46,7 @@ def unchained(script: JobScript) -> JobScript:
     return replace(script, text=text)
 
 
-def find(draft: Draft, statements: Sequence[Block]) -> tuple[Launch, Block] | None:
+def find_training(draft: Draft, statements: Sequence[Block]) -> tuple[Launch, Block] | None:
     """Return the launch of the training and its block; report every other program."""
     launch = main(draft.script)
     if launch is None:

@@ -1,6 +1,6 @@
 """The body of a script: its commands, what surrounds them, what they set and what they use.
 
-    body = read(text)
+    body = read_body(text)
     [command.name for command in body.commands]     # "srun", "cd", ...
     body.value(word)                                # with variables whose values the script says
 
@@ -155,7 +155,7 @@ def _up_to_exit(walked: Walk) -> Walk:
     return walked
 
 
-def read(text: str) -> Body:
+def read_body(text: str) -> Body:
     """Read a script as bash does, without running it.
 
     Args:

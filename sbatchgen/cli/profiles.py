@@ -26,7 +26,7 @@ def profile_list() -> None:
 
     Of several with the same name, the one marked * is used.
     """
-    from sbatchgen.inputs.document import read
+    from sbatchgen.inputs.document import read_document
     from sbatchgen.inputs.profile import Profile
     from sbatchgen.inputs.search import Places
 
@@ -35,7 +35,7 @@ def profile_list() -> None:
         star = " " if name in seen else "*"
         seen.add(name)
         try:
-            value = read(file, Profile).value
+            value = read_document(file, Profile).value
             text = f"{value.scheduler:<6} checked {value.checked}  {value.description or ''}"
         except SbatchgenError as error:
             text = f"broken: {error}"
@@ -46,11 +46,11 @@ def profile_list() -> None:
 @click.argument("name")
 def profile_show(name: str) -> None:
     """Print a profile; NAME is a name or a file."""
-    from sbatchgen.files import read
+    from sbatchgen.files import read_file
     from sbatchgen.inputs.document import MAX_BYTES
     from sbatchgen.inputs.search import Places
 
-    print_bytes(read(Places(here(), os.environ).profile(name), MAX_BYTES))
+    print_bytes(read_file(Places(here(), os.environ).profile(name), MAX_BYTES))
 
 
 @profile.command("discover")
@@ -102,12 +102,12 @@ def _update(name: str, cluster: LiveCluster, *, today: str, yes: bool) -> None:
     from sbatchgen import files
     from sbatchgen.discover.comparison import differences, findings
     from sbatchgen.discover.update import updated
-    from sbatchgen.inputs.document import MAX_BYTES, decode, read
+    from sbatchgen.inputs.document import MAX_BYTES, decode, read_document
     from sbatchgen.inputs.profile import Profile
     from sbatchgen.inputs.search import Places
 
     file = Places(here(), os.environ).profile(name)
-    own, before = read(file, Profile), files.read(file, MAX_BYTES)
+    own, before = read_document(file, Profile), files.read_file(file, MAX_BYTES)
     text = before.decode()
     after, by_hand = updated(text, differences(own, cluster), today=today)
     for finding in findings(by_hand, str(file)):
@@ -137,7 +137,7 @@ def profile_check(names: tuple[str, ...], *, live: bool) -> None:
     from sbatchgen.discover import comparison
     from sbatchgen.discover.cluster import ask
     from sbatchgen.finding import Finding
-    from sbatchgen.inputs.document import read
+    from sbatchgen.inputs.document import read_document
     from sbatchgen.inputs.profile import Profile
     from sbatchgen.inputs.search import Places
     from sbatchgen.lint.profile_check import findings
@@ -150,7 +150,7 @@ def profile_check(names: tuple[str, ...], *, live: bool) -> None:
             file = places.profile(name)
             of_profile = findings(file, places)
             if cluster:
-                stale = comparison.differences(read(file, Profile), cluster)
+                stale = comparison.differences(read_document(file, Profile), cluster)
                 of_profile = [*of_profile, *comparison.findings(stale, str(file))]
         except DocumentError as error:
             of_profile = [Finding("error", problem) for problem in error.problems]

@@ -277,14 +277,14 @@ def _resume_script(run: Run, last: Record, *, yes: bool) -> None:
     """Submit the script of a run again, as it was."""
     from functools import partial
 
-    from sbatchgen.files import read, read_own
+    from sbatchgen.files import read_file, read_own
     from sbatchgen.inputs.document import MAX_BYTES
     from sbatchgen.runs import scripts, start
     from sbatchgen.submit.finished import of_script
 
     kept, script = scripts.path(run.folder, last.job), Path(last.script)
     try:
-        same = read_own(kept, MAX_BYTES) == read(script, MAX_BYTES)
+        same = read_own(kept, MAX_BYTES) == read_file(script, MAX_BYTES)
     except OSError:
         same = False
     if not same:

@@ -26,7 +26,7 @@ SEARCH_S = 0.5  # a shell waits
 
 def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
     """Complete names of profiles with their descriptions; files for a path."""
-    from sbatchgen.inputs.document import read
+    from sbatchgen.inputs.document import read_document
     from sbatchgen.inputs.profile import Profile
     from sbatchgen.inputs.search import is_file_name
 
@@ -36,18 +36,18 @@ def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
     for name, file in _places().profiles():
         if offered([name], incomplete):
             with contextlib.suppress(SbatchgenError):
-                items.append(CompletionItem(name, help=read(file, Profile).value.description))
+                items.append(CompletionItem(name, help=read_document(file, Profile).value.description))
     return items
 
 
 def partitions(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
     """Complete partitions of the profile that the command line or the environment names."""
-    from sbatchgen.inputs.document import read
+    from sbatchgen.inputs.document import read_document
     from sbatchgen.inputs.profile import Profile
 
     name = ctx.params.get("profile") or os.environ.get("SBATCHGEN_PROFILE") or "local"
     try:
-        known = read(_places().profile(name), Profile).value.partitions
+        known = read_document(_places().profile(name), Profile).value.partitions
     except SbatchgenError:
         return []
     return offered(known, incomplete)

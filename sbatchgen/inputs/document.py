@@ -36,7 +36,7 @@ class Document(Generic[T]):
     places: Mapping[str, str]
 
 
-def read(path: Path, kind: type[T]) -> Document[T]:
+def read_document(path: Path, kind: type[T]) -> Document[T]:
     """Return the file as a `kind`, a dataclass.
 
     Raises:
@@ -47,7 +47,7 @@ def read(path: Path, kind: type[T]) -> Document[T]:
 
 def _text(path: Path) -> str:
     try:
-        data = files.read(path, MAX_BYTES + 1)
+        data = files.read_file(path, MAX_BYTES + 1)
     except OSError as error:
         raise DocumentError.of(f"can't read {path}: {error.strerror or error}") from error
     if len(data) > MAX_BYTES:

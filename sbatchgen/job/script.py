@@ -16,7 +16,7 @@ from sbatchgen.plan.resources import Resources
 from sbatchgen.sbatch.getopt import Option, Stop, counting, scan
 from sbatchgen.sbatch.header import READ, Token
 from sbatchgen.sbatch.option_table import Spec, line_of
-from sbatchgen.sbatch.reader import Script, read
+from sbatchgen.sbatch.reader import Script, read_script
 
 if TYPE_CHECKING:
     from sbatchgen.bash import Assignment, Body, Command, Word
@@ -105,14 +105,14 @@ class JobScript(Job):
     @cached_property
     def sbatch(self) -> Script:
         """What sbatch reads and says."""
-        return read(self.text, slurm=self.slurm, plugin_options=(*PYXIS, *self.plugins))
+        return read_script(self.text, slurm=self.slurm, plugin_options=(*PYXIS, *self.plugins))
 
     @cached_property
     def body(self) -> Body:
         """What bash makes of the script."""
         from sbatchgen import bash  # the parser is loaded for scripts that a rule looks into
 
-        return bash.read(self.text if "\0" not in self.text else "")  # which no sbatch takes
+        return bash.read_body(self.text if "\0" not in self.text else "")  # which no sbatch takes
 
     def read_by(self, release: str) -> JobScript:
         """The script as another release reads it; what bash makes of it is the same."""

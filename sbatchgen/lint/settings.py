@@ -128,9 +128,9 @@ def _read_project(places: Places) -> tuple[JobSpec, Mapping[str, str]]:
     """Return what sbatchgen.yaml says, and where its keys are."""
     if places.project is None:
         return JobSpec(), {}
-    from sbatchgen.inputs.document import read  # YAML's reader is slow to load
+    from sbatchgen.inputs.document import read_document  # YAML's reader is slow to load
 
-    document = read(places.project, JobSpec)
+    document = read_document(places.project, JobSpec)
     return document.value, document.places
 
 
@@ -148,9 +148,9 @@ def checked(file: Path) -> Document[Profile]:
     Raises:
         DocumentError: It is wrong.
     """
-    from sbatchgen.inputs.document import read
+    from sbatchgen.inputs.document import read_document
 
-    document = read(file, Profile)
+    document = read_document(file, Profile)
     _refuse_unknown(
         {rule: document.places.get(f"policies.{rule}", "") for rule in document.value.policies}, whole=True
     )

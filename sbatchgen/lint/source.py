@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sbatchgen.errors import DocumentError, Problem
-from sbatchgen.files import read
+from sbatchgen.files import read_file
 from sbatchgen.finding import Finding, Place
 
 MAX_BYTES = 4 << 20  # slurmctld takes no larger script, unless max_script_size says so (slurm.conf(5))
@@ -97,7 +97,7 @@ def _scripts(folder: str, complain: Callable[[Problem], None]) -> Iterator[str]:
 
 def _has_directives(path: str) -> bool:
     try:
-        return _DIRECTIVE.search(read(Path(path), 1 << 16)) is not None
+        return _DIRECTIVE.search(read_file(Path(path), 1 << 16)) is not None
     except OSError:
         return False
 
@@ -117,7 +117,7 @@ def whole(name: str) -> Source:
     shown = "<stdin>" if name == STDIN else name
     try:
         limit = MAX_BYTES + 1
-        data = sys.stdin.buffer.read(limit) if name == STDIN else read(Path(name), limit)
+        data = sys.stdin.buffer.read(limit) if name == STDIN else read_file(Path(name), limit)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         why = error.strerror if isinstance(error, OSError) else error
         raise DocumentError.of(f"can't read {shown}: {why}") from error

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sbatchgen.errors import CommandLineError, did_you_mean
-from sbatchgen.inputs.document import read
+from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.flags import layer_of, parameters
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.layers import BY_DEFAULT, Layer, Level, Origin, layer
@@ -72,7 +72,7 @@ def read_request(
         layers.insert(0, _read(Level.PROJECT, nearby))
     name, profile_by = _profile_name(given, environment, layers)
     profile_file = places.profile(name)
-    profile = read(profile_file, Profile)
+    profile = read_document(profile_file, Profile)
     modes = [each.values["mode"] for each in layers if "mode" in each.values]
     mode = job if job in MODES else modes[-1] if modes else None
     if mode is None:
@@ -99,7 +99,7 @@ def read_request(
 
 
 def _read(level: Level, path: Path) -> Layer:
-    document = read(path, JobSpec)
+    document = read_document(path, JobSpec)
     return layer(level, document.value, document.places)
 
 

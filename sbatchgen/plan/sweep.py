@@ -142,10 +142,10 @@ def read_points(path: Path) -> Sweep:
     Raises:
         CommandLineError, DocumentError: It can't be read, or a line is wrong.
     """
-    from sbatchgen.files import read
+    from sbatchgen.files import read_file
 
     try:
-        text = read(path, MOST_BYTES).decode("utf-8-sig")
+        text = read_file(path, MOST_BYTES).decode("utf-8-sig")
     except OSError as error:
         raise DocumentError.of(f"can't read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

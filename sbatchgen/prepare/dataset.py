@@ -62,7 +62,7 @@ def download_mnist(folder: Path, *, note: Callable[[str], None]) -> None:
         raise DocumentError.of(f"can't make the folder {folder}: {error.strerror}") from error
     for name, md5 in FILES.items():
         path = folder / name
-        if path.is_file() and _md5(files.read(path, MAX_BYTES)) == md5:
+        if path.is_file() and _md5(files.read_file(path, MAX_BYTES)) == md5:
             note(f"{path}: already there")
             continue
         data = _fetch(name, md5)

@@ -266,14 +266,14 @@ def _read_otherwise(job: PlannedJob, name: str, value: str) -> str:
     An option that needs a value takes the next directive for it; one that takes none refuses any.
     """
     from sbatchgen.job.known_options import of_plugins, releases
-    from sbatchgen.sbatch.reader import read
+    from sbatchgen.sbatch.reader import read_script
 
     known = releases(name)
     release = job.slurm if not known or job.slurm in known else known[-1]
     plugins = () if known else of_plugins((name if value == "true" else f"{name}=",))
     line = directive(name, "" if value == "true" else value)
     header = f"#SBATCH {line}\n#SBATCH --comment=next\n"
-    script = read(f"#!/bin/bash\n{header}", slurm=release, plugin_options=plugins)
+    script = read_script(f"#!/bin/bash\n{header}", slurm=release, plugin_options=plugins)
     if name in script.options and "comment" not in script.options:
         return f"--{name} needs a value: Slurm would take the next directive for it"
     return f"--{name} {value}: Slurm says: {script.refusal.text or 'no'}" if script.refusal else ""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from sbatchgen.errors import parse_error_line
-from sbatchgen.inputs.document import read
+from sbatchgen.inputs.document import read_document
 
 # In the order in which causes are shown: see failures.yaml. "own" are words of the script or the trainer.
 Rank = Literal["outside", "cause", "own", "limit", "effect"]
@@ -79,7 +79,7 @@ class Failure:
 @functools.cache
 def causes() -> tuple[FailureText, ...]:
     """All of failures.yaml."""
-    return read(Path(__file__).with_name("failures.yaml"), FailureTexts).value.causes
+    return read_document(Path(__file__).with_name("failures.yaml"), FailureTexts).value.causes
 
 
 @functools.cache

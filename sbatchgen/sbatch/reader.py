@@ -1,6 +1,6 @@
 """Read a script as sbatch does: its directives, its options, and why it refuses them, without an sbatch.
 
-    script = read(text, slurm="22.05")
+    script = read_script(text, slurm="22.05")
     script.options["time"].value        # "1:30:00"
     script.refusal                      # what sbatch would say where it refuses the script
 
@@ -62,7 +62,7 @@ class Script:
         return self.components[0].options if self.components else {}
 
 
-def read(text: str | bytes, *, slurm: str = "22.05", plugin_options: Iterable[Spec] = ()) -> Script:
+def read_script(text: str | bytes, *, slurm: str = "22.05", plugin_options: Iterable[Spec] = ()) -> Script:
     """Read a script as sbatch does.
 
     Args:

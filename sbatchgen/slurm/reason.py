@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from sbatchgen.inputs.document import read
+from sbatchgen.inputs.document import read_document
 
 Kind = Literal["starts", "never", "person", "ended"]
 
@@ -42,7 +42,7 @@ class ReasonTexts:
 
 @functools.cache
 def _table() -> tuple[Mapping[str, str], tuple[tuple[re.Pattern[str], Reason], ...]]:
-    known = read(Path(__file__).with_name("reasons.yaml"), ReasonTexts).value
+    known = read_document(Path(__file__).with_name("reasons.yaml"), ReasonTexts).value
     return known.things, tuple((re.compile(entry.name), entry) for entry in known.texts)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sbatchgen.errors import Problem
-from sbatchgen.inputs.document import read
+from sbatchgen.inputs.document import read_document
 from sbatchgen.plan.plan import Plan
 from sbatchgen.sbatch.reader import Script
 
@@ -99,7 +99,7 @@ def texts() -> tuple[tuple[re.Pattern[str], RefusalText], ...]:
 
 @functools.cache
 def _table() -> RefusalTexts:
-    return read(Path(__file__).with_name("refusals.yaml"), RefusalTexts).value
+    return read_document(Path(__file__).with_name("refusals.yaml"), RefusalTexts).value
 
 
 def options_of(known: RefusalText) -> list[str]:

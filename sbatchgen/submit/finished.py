@@ -15,7 +15,7 @@ from sbatchgen.lint.settings import findings_of, settings_of
 from sbatchgen.lint.source import whole
 from sbatchgen.review import review
 from sbatchgen.runs.record import Record
-from sbatchgen.sbatch.reader import read
+from sbatchgen.sbatch.reader import read_script
 from sbatchgen.slurm.refusal import asked_in
 from sbatchgen.submit.submission import Submission, log_folders
 
@@ -27,7 +27,7 @@ def is_script(job: str) -> bool:
         return False
     if job.endswith((".slurm", ".sbatch", ".sh", ".job")):
         return True
-    return path.is_file() and files.read(path, 2) == b"#!"
+    return path.is_file() and files.read_file(path, 2) == b"#!"
 
 
 def of_script(
@@ -63,7 +63,7 @@ def of_script(
         environment=environment if keep_env else {},
         makes_log_folders=True,
     )
-    parsed = read(source.data)
+    parsed = read_script(source.data)
     options = {name: option.value or "" for name, option in parsed.options.items()}
     job = JobScript(file=str(path), text=source.text).resources
     name = options.get("job-name") or path.name

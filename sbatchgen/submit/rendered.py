@@ -24,7 +24,7 @@ from sbatchgen.rules.judge import check
 from sbatchgen.runs import record, scripts, start
 from sbatchgen.runs.record import Code, PlanValue, Record
 from sbatchgen.runs.snapshot import Snapshot, find_code
-from sbatchgen.sbatch.reader import read
+from sbatchgen.sbatch.reader import read_script
 from sbatchgen.slurm.refusal import asked_by
 from sbatchgen.submit.checks import check_here, has_known_name
 from sbatchgen.submit.submission import Submission, log_folders
@@ -86,7 +86,7 @@ def of_job(
         script=script.encode(),
         name="job.slurm",
         asked=asked_by(plan),
-        log_folders=log_folders(read(script), folder, plan.name),
+        log_folders=log_folders(read_script(script), folder, plan.name),
         run_dir=run_dir,
         local=not plan.slurm,
         jobs=plan.chain,

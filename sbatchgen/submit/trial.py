@@ -13,7 +13,7 @@ from typing import Any, Literal
 from sbatchgen import table as tables
 from sbatchgen.errors import Problem, SbatchgenError
 from sbatchgen.finding import Finding
-from sbatchgen.inputs.document import read
+from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import TRUST, Places
@@ -109,7 +109,7 @@ def trials(pack: Pack, given: Mapping[str, Any], *, live: bool) -> Iterator[Tria
     for name, file in pack.profiles.items():
         try:
             problems = _errors(profile_check.findings(file, pack.places))
-            profile = read(file, Profile).value
+            profile = read_document(file, Profile).value
         except SbatchgenError as error:
             yield Trial(profile=name, job=ITSELF, outcome="error", problems=error.problems)
             continue
@@ -129,7 +129,7 @@ def trials(pack: Pack, given: Mapping[str, Any], *, live: bool) -> Iterator[Tria
                     yield _tried(trial, pack, flags, live=live)
         for job in pack.jobs:
             try:
-                named = read(job, JobSpec).value.profile
+                named = read_document(job, JobSpec).value.profile
             except SbatchgenError:  # it is tried with each profile, as is a job that names no profile
                 named = None
             fits = named is None or named.rpartition("/")[2].removesuffix(".yaml") == name

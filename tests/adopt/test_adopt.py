@@ -21,7 +21,7 @@ from sbatchgen.errors import DocumentError
 from sbatchgen.job.launches import Launch
 from sbatchgen.job.script import JobScript
 from sbatchgen.sbatch.header import READ
-from sbatchgen.sbatch.reader import read
+from sbatchgen.sbatch.reader import read_script
 from sbatchgen.sbatch.values import minutes
 from tests.adopt.adopted import adopted
 from tests.cluster.slurm import Cluster
@@ -35,7 +35,7 @@ CLASSES = {"understood", "kept", "mended", "dropped", "lost"}
 
 def asked(text: str) -> dict[str, str]:
     """Return what sbatchgen's reader finds, with times in minutes and --ntasks as the tasks of each node."""
-    script = read(text, slurm="22.05")
+    script = read_script(text, slurm="22.05")
     options = {name: use.value or "" for name, use in script.options.items()}
     if "time" in options:
         options["time"] = str(minutes(options["time"]))
@@ -147,7 +147,9 @@ def test_every_line_of_every_script_is_accounted_for() -> None:
         assert {*adoption.lines.values()} <= CLASSES
         with_remark = {line for row in adoption.rows for line in row.lines}
         assert with_remark >= set(filled)
-        read_by_slurm = {directive.line for directive in read(text).directives if directive.kind in READ}
+        read_by_slurm = {
+            directive.line for directive in read_script(text).directives if directive.kind in READ
+        }
         assert not [row for row in adoption.rows if row.what == "comment" and read_by_slurm & {*row.lines}]
         assert account.as_text(adoption)
         assert all(row.what for row in adoption.rows)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from sbatchgen.bash import Body, Command, read
+from sbatchgen.bash import Body, Command, read_body
 from sbatchgen.bash.chain import Tool, chain
 from sbatchgen.bash.grammar import SECONDS_MAX
 from tests.conftest import GOLDEN
@@ -21,11 +21,11 @@ SCRIPTS = sorted(GOLDEN.glob("*.sh"))
 
 
 def names(text: str) -> list[str]:
-    return [command.name for command in read(text).commands]
+    return [command.name for command in read_body(text).commands]
 
 
 def only(text: str) -> Command:
-    (command,) = read(text).commands
+    (command,) = read_body(text).commands
     return command
 
 
@@ -73,7 +73,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize(("text", "expected"), COMMANDS, ids=[text for text, _ in COMMANDS])
 def test_commands(text: str, expected: str) -> None:
-    body = read(text)
+    body = read_body(text)
     assert [command.name for command in body.commands] == (expected.split(" ") if expected else [])
     assert body.faults == ()
 
@@ -103,7 +103,7 @@ WORDS = [
 
 @pytest.mark.parametrize(("text", "expected"), WORDS, ids=[text for text, _ in WORDS])
 def test_words(text: str, expected: list[str]) -> None:
-    assert words(read(text).commands[0]) == expected
+    assert words(read_body(text).commands[0]) == expected
 
 
 VALUES = [
@@ -129,7 +129,7 @@ VALUES = [
 
 @pytest.mark.parametrize(("text", "expected"), VALUES)
 def test_values(text: str, expected: str | None) -> None:
-    assert read(f"echo {text}").commands[0].words[1].value == expected
+    assert read_body(f"echo {text}").commands[0].words[1].value == expected
 
 
 QUOTED = st.lists(
@@ -162,7 +162,7 @@ def test_values_are_those_of_bash(texts: list[str]) -> None:
     result = subprocess.run(
         ["bash", "-c", script], capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"}
     )
-    body = read(script)
+    body = read_body(script)
     assert body.faults == ()
     assert [command.words[2].value for command in body.commands] == result.stdout.decode().split("\0")[:-1]
 
@@ -199,13 +199,13 @@ CONTEXTS = [
 
 @pytest.mark.parametrize(("text", "expected"), CONTEXTS, ids=[text for text, _ in CONTEXTS])
 def test_contexts(text: str, expected: str) -> None:
-    command = next(each for each in read(text.replace("@", "srun x")).commands if each.name == "srun")
+    command = next(each for each in read_body(text.replace("@", "srun x")).commands if each.name == "srun")
     flags = ("function", "loop", "branch", "condition", "subshell", "substitution", "background")
     assert {name for name in flags if getattr(command.context, name)} == set(expected.split())
 
 
 def test_positions_are_characters_from_1() -> None:
-    body = read("#!/bin/bash\necho 'é' ; srun \\\n  'ж' \"$x\" # c\n")
+    body = read_body("#!/bin/bash\necho 'é' ; srun \\\n  'ж' \"$x\" # c\n")
     echo, srun = body.commands
     assert (echo.line, echo.column, echo.end_line, echo.end_column) == (2, 1, 2, 9)
     assert (srun.line, srun.column, srun.end_line, srun.end_column) == (2, 12, 3, 11)
@@ -216,7 +216,7 @@ def test_positions_are_characters_from_1() -> None:
 
 
 def test_pipes() -> None:
-    body = read("srun a 2>&1 | (b; c) | tee log\nd")
+    body = read_body("srun a 2>&1 | (b; c) | tee log\nd")
     pipe = body.commands[0].pipe
     assert pipe
     assert [[each.name for each in stage] for stage in pipe.stages] == [["srun"], ["b", "c"], ["tee"]]
@@ -225,7 +225,7 @@ def test_pipes() -> None:
 
 
 def test_pipe_after_a_here_document() -> None:
-    cat, grep = read("cat <<END | grep x\ny\nEND\n").commands
+    cat, grep = read_body("cat <<END | grep x\ny\nEND\n").commands
     assert cat.pipe is grep.pipe
     assert (cat.stage, grep.stage) == (0, 1)
 
@@ -241,7 +241,7 @@ def test_redirections() -> None:
 
 
 def test_assignments() -> None:
-    body = read(
+    body = read_body(
         "A=1\nB='x y' C=$A\nexport D=2 E\nF+=3\nG=(1 '2 3')\nH=4 cmd\ndeclare -x I=5\nlocal J\n"
         "read -r K\nfor L in a; do :; done\n((M++))\nunset A\nN[2]=x\n: ${O:=p}\nmapfile -t P < f\nprintf -v Q x\n"
     )
@@ -271,7 +271,7 @@ def test_assignments() -> None:
 
 
 def test_uses() -> None:
-    body = read(
+    body = read_body(
         'a $b "${c:-d}" \'$no\' \\$no "\\$no" ${#e[@]} ${!f} $((g + h)) <<END\n$i\nEND\n[[ $j ]]; K=$l; ((m))\n# $no\n'
         "cat <<'END'\n$no\nEND\n"
     )
@@ -279,7 +279,7 @@ def test_uses() -> None:
         ("b", ""), ("c", ":-"), ("e", "#"), ("f", "!"), ("g", ""), ("h", ""), ("i", ""), ("j", ""), ("l", ""), ("m", ""),
     ]  # fmt: skip
 
-    assert [use.name for use in read('a $b/$c/$d $e-$f-$g-$h "$i $j ${k} x"').uses] == [*"bcdefghijk"]
+    assert [use.name for use in read_body('a $b/$c/$d $e-$f-$g-$h "$i $j ${k} x"').uses] == [*"bcdefghijk"]
 
 
 FOLLOWED = [
@@ -308,7 +308,7 @@ FOLLOWED = [
 
 @pytest.mark.parametrize(("text", "expected"), FOLLOWED, ids=[text for text, _ in FOLLOWED])
 def test_followed_values(text: str, expected: str | None) -> None:
-    body = read(text)
+    body = read_body(text)
     command = next(each for each in body.commands if each.name == "echo")
     assert body.value(command.words[1]) == expected
 
@@ -325,7 +325,7 @@ EXPANDED = [
 
 @pytest.mark.parametrize(("text", "expected"), EXPANDED, ids=[text for text, _ in EXPANDED])
 def test_expanded_words(text: str, expected: list[str]) -> None:
-    body = read(text)
+    body = read_body(text)
     (command,) = body.commands
     expanded = [each for word in command.words for each in body.expand(word)]
     assert ["".join(piece.text for piece in each.pieces) for each in expanded] == [
@@ -334,7 +334,7 @@ def test_expanded_words(text: str, expected: list[str]) -> None:
 
 
 def test_settings() -> None:
-    body = read(
+    body = read_body(
         "#!/bin/bash -x\nset -euo pipefail\nset +u\n(set +e)\nif a; then set +e; fi\nshopt -s nullglob\nset -- -e\nb\n"
     )
     assert [(each.name, each.on) for each in body.settings] == [
@@ -349,7 +349,7 @@ def test_settings() -> None:
 
 
 def test_traps() -> None:
-    body = read(
+    body = read_body(
         'trap \'touch a; srun b\' USR1 SIGTERM\ntrap - INT\ntrap cleanup EXIT\ntrap -- "echo \\"x\\"" 2\n'
     )
     traps = [
@@ -366,7 +366,7 @@ def test_traps() -> None:
 
 
 def test_the_last_command() -> None:
-    body = read("f() {\n  a\n}\nfunction g { b; }\nsrun c\nf\necho $(d)\n")
+    body = read_body("f() {\n  a\n}\nfunction g { b; }\nsrun c\nf\necho $(d)\n")
     assert body.last
     assert body.last.name == "echo"
     assert [command.name for command in body.commands if command.last] == ["echo"]
@@ -386,20 +386,20 @@ def test_the_last_command() -> None:
     ],
 )
 def test_language(first: str, language: str, count: int) -> None:
-    body = read(f"{first}\necho a\n")
+    body = read_body(f"{first}\necho a\n")
     assert body.language == language
     assert len(body.commands) == count
     assert body.faults == ()
 
 
 def test_faults() -> None:
-    assert [fault.line for fault in read("a\nif b; then\n  c\n").faults]
-    assert read("echo 'a").faults
-    assert read("a () }").faults
+    assert [fault.line for fault in read_body("a\nif b; then\n  c\n").faults]
+    assert read_body("echo 'a").faults
+    assert read_body("a () }").faults
 
 
 def tools(text: str) -> list[Tool]:
-    body = read(text)
+    body = read_body(text)
     return list(chain(body.commands[-1], body))
 
 
@@ -463,7 +463,7 @@ def launch(body: Body) -> list[Tool]:
 @pytest.mark.parametrize("path", SCRIPTS, ids=[path.stem for path in SCRIPTS])
 def test_golden_scripts_are_understood(path: Path) -> None:
     text = path.read_text()
-    body = read(text)
+    body = read_body(text)
     assert body.faults == ()
     tools = {tool.name: tool for tool in launch(body)}
     assert ("srun" in tools) == ("#SBATCH" in text)
@@ -479,7 +479,7 @@ def test_golden_scripts_are_understood(path: Path) -> None:
 
 def everything(text: str) -> bool:
     """Ask a body for all that it has; return whether each command ends where it starts or later."""
-    body = read(text)
+    body = read_body(text)
     for command in body.commands:
         _ = (command.name, command.redirects, chain(command, body))
     _ = (body.faults, body.sets, body.uses, body.traps, body.settings, body.comments, body.last)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.errors import DocumentError
-from sbatchgen.inputs.document import decode, read
+from sbatchgen.inputs.document import decode, read_document
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.profile import Profile
 
@@ -104,4 +104,4 @@ def test_unreadable_files_give_one_line(tmp_path: Path) -> None:
     large.write_bytes(b"#" * (1 << 20) + b"\n")
     for path, words in ((latin, "not UTF-8"), (large, "larger"), (tmp_path / "none", "can't read")):
         with pytest.raises(DocumentError, match=words):
-            read(path, JobSpec)
+            read_document(path, JobSpec)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.inputs.document import read
+from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.inputs.search import bundled
 from sbatchgen.modes import MODES
@@ -22,7 +22,7 @@ SHOWN = re.compile(r"(?<=```bash\n)#!/bin/bash.*?(?=```)", re.DOTALL)
 
 
 def profile(name: str) -> Profile:
-    return read(bundled("profiles") / f"{name}.yaml", Profile).value
+    return read_document(bundled("profiles") / f"{name}.yaml", Profile).value
 
 
 def nodes(name: str, facts: Partition) -> str:

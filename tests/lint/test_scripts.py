@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sbatchgen.finding import Finding
-from sbatchgen.inputs.document import read
+from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.job.job import NO_CLUSTER
 from sbatchgen.job.script import JobScript
@@ -79,7 +79,7 @@ SEEDS = [
         for example in page.examples
     ),
 ]
-CLUSTER = read(PROFILE, Profile).value
+CLUSTER = read_document(PROFILE, Profile).value
 PIECES = [
     b"#SBATCH ", b"--time=", b"--gres=gpu:", b"--array=", b"--nodes=", b"-", b"=", b'"', b"'", b"\\", b"\n", b"\r\n", b"\0",
     b"$(", b")", b"${", b"}", b"<<E", b"`", b"&", b"|", b";", b"\xff", b"\xe2\x80\xae", b"9" * 60, b"# sbatchgen: disable=",

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from sbatchgen.sbatch.reader import read
+from sbatchgen.sbatch.reader import read_script
 from tests.conftest import FIXTURES
 
 FREQUENCIES = FIXTURES / "public_options.json"
@@ -113,7 +113,7 @@ def counted(scripts: Iterable[Path]) -> str:
     """Count the options and values of scripts, as JSON; headers that are alike count once."""
     headers: dict[object, list[tuple[str, str]]] = {}
     for script in scripts:
-        given = read(script.read_bytes(), slurm="24.05").options
+        given = read_script(script.read_bytes(), slurm="24.05").options
         options = [(name, use.value or "") for name, use in sorted(given.items())]
         plain = [(name, _plain(name, value)) for name, value in options if name not in _OF_SITE]
         headers[tuple(options)] = [(name, value) for name, value in plain if value is not None]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.finding import Finding
-from sbatchgen.inputs.document import Document, decode, read
+from sbatchgen.inputs.document import Document, decode, read_document
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.layers import Level, layer
 from sbatchgen.inputs.profile import Profile
@@ -30,7 +30,7 @@ PAGES = pages()
 @functools.cache
 def cluster(text: str) -> Document[Profile]:
     """The profile that a page writes; without one, the profile of all pages."""
-    return decode(text, Profile, name="profile.yaml") if text else read(PROFILE, Profile)
+    return decode(text, Profile, name="profile.yaml") if text else read_document(PROFILE, Profile)
 
 
 def findings(page: Page, example: Example, folder: Path) -> list[Finding]:

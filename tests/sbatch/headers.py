@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sbatchgen.sbatch.getopt import Option
 from sbatchgen.sbatch.option_table import HasArgument, specs
-from sbatchgen.sbatch.reader import read
+from sbatchgen.sbatch.reader import read_script
 from sbatchgen.sbatch.values import INFINITE, count, mebibytes, minutes, node_range
 from tests.cluster import oracle
 from tests.rules.public_options import public_values
@@ -161,7 +161,7 @@ def scripts(draw: st.DrawFn, slurm: str = SLURM) -> str:
 
 def ours(text: str, slurm: str = SLURM) -> Answer | None:
     """What the reader says; None if sbatch reads what it does not, as the options of #PBS and #BSUB lines."""
-    script = read(text, slurm=slurm)
+    script = read_script(text, slurm=slurm)
     given = [option for component in script.components for option in component.given]
     if script.has_foreign or any(not _is_read(option) for option in given):
         return None

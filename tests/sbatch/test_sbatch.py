@@ -20,7 +20,7 @@ from sbatchgen.rules.option_values import VALUE_CHECKS
 from sbatchgen.sbatch.combination import INVALID, MIXED
 from sbatchgen.sbatch.header import Kind
 from sbatchgen.sbatch.option_table import HasArgument, Spec, specs, value_kinds, variables
-from sbatchgen.sbatch.reader import Script, read
+from sbatchgen.sbatch.reader import Script, read_script
 from sbatchgen.sbatch.rivals import RIVALS
 from sbatchgen.sbatch.values import INFINITE, mebibytes, minutes
 from sbatchgen.units import RELEASES
@@ -37,7 +37,7 @@ NOT_COMPARED = {
 def directive(*texts: str, **keywords: Any) -> Script:
     """A script with a directive for each text."""
     lines = "".join(f"#SBATCH {text}\n" for text in texts)
-    return read(f"#!/bin/bash\n{lines}\nhostname\n", **keywords)
+    return read_script(f"#!/bin/bash\n{lines}\nhostname\n", **keywords)
 
 
 def values(script: Script) -> dict[str, str | None]:
@@ -209,7 +209,7 @@ TESTED = [
 @pytest.mark.parametrize("case", TESTED, ids=[case["name"] for case in TESTED])
 def test_what_sbatch_refuses_without_asking_slurmctld(case: dict[str, Any]) -> None:
     """Of `sbatch --test-only` on a real cluster: what it refused itself, and in which words."""
-    script = read(case["body"])
+    script = read_script(case["body"])
     refused = case["rc"] != 0 and "allocation failure" not in case["stderr"]
     assert (script.refusal is not None) == refused
     assert said(script) in " ".join(line.removeprefix("sbatch: ") for line in case["stderr"].splitlines())
@@ -256,7 +256,7 @@ def test_subtle_cases(oracle: Callable[..., Any], text: str) -> None:
     ],
 )
 def test_a_file_that_is_no_script(oracle: Callable[..., Any], script: str, words: str) -> None:
-    assert said(read(script)) == words
+    assert said(read_script(script)) == words
     answer = ours(script)
     assert answer
     assert answer.agrees(theirs(script))
@@ -264,7 +264,7 @@ def test_a_file_that_is_no_script(oracle: Callable[..., Any], script: str, words
 
 def test_places() -> None:
     text = "#!/bin/sh\n# a\n#SBATCH -J 'my job'  --part=gpu # why\n#SBATCH -t\n#SBATCH 10\n"
-    options = read(text).options
+    options = read_script(text).options
     name, partition, limit = options["job-name"], options["partition"], options["time"]
     assert (name.line, name.column) == (3, 9)
     assert name.value_word
@@ -282,7 +282,7 @@ def test_lines_that_only_look_like_directives() -> None:
         "#!/bin/sh\n #SBATCH -n1\n##SBATCH -n2\n# SBATCH -n3\n#sbatch -n4\n# SBATCHgen\n#SBATCH -n5\n#PBS -l x\n"
         "ls\n#SBATCH -n6\n#BSUB -x\n"
     )
-    script = read(text)
+    script = read_script(text)
     assert [(line.kind, line.line) for line in script.directives] == [
         (Kind.LOOKALIKE, 2),
         (Kind.DISABLED, 3),
@@ -346,7 +346,7 @@ def test_releases_differ() -> None:
     exclusive = "--exclusive and --oversubscribe options are mutually exclusive"
     assert said(directive("--exclusive -s", slurm="23.02")) == exclusive
     with pytest.raises(ValueError, match=r"Slurm 1\.2 is not known"):
-        read("#!/bin/sh\n", slurm="1.2")
+        read_script("#!/bin/sh\n", slurm="1.2")
 
 
 def test_what_slurm_conf_decides_is_not_judged() -> None:
@@ -384,12 +384,12 @@ def test_rivals_and_kinds_are_of_options_that_there_are() -> None:
 @given(st.text(max_size=200))
 def test_any_text(text: str) -> None:
     for script in (text, f"#!/bin/sh\n#SBATCH {text}"):
-        assert read(script).directives or not read(script).options
+        assert read_script(script).directives or not read_script(script).options
 
 
 @given(st.binary(max_size=100), st.sampled_from(RELEASES))
 def test_any_bytes(script: bytes, release: str) -> None:
-    assert read(b"#!/bin/sh\n#SBATCH " + script, slurm=release).directives
+    assert read_script(b"#!/bin/sh\n#SBATCH " + script, slurm=release).directives
 
 
 @pytest.mark.parametrize(
@@ -419,7 +419,7 @@ def test_hostile_sizes(option: str) -> None:
 
 def test_long_bodies() -> None:
     start = time.process_time()
-    script = read("#!/bin/sh\n#SBATCH -n1\n" + "echo hello\n" * 500_000 + "#SBATCH -n2\n")
+    script = read_script("#!/bin/sh\n#SBATCH -n1\n" + "echo hello\n" * 500_000 + "#SBATCH -n2\n")
     assert time.process_time() - start < 5
     assert script.directives[-1].line == 500_003
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sbatchgen.sbatch.reader import read
+from sbatchgen.sbatch.reader import read_script
 from sbatchgen.slurm.refusal import (
     OptionSource,
     Refusal,
@@ -89,7 +89,7 @@ def test_what_slurm_refuses_is_explained_with_the_option_at_fault(
 ) -> None:
     script = f"#!/bin/bash\n#SBATCH {directives}\nhostname\n"
     verdict = controller.test_only(script)
-    answer = understand(verdict.returncode, verdict.stderr, asked_in(read(script), "job.slurm"))
+    answer = understand(verdict.returncode, verdict.stderr, asked_in(read_script(script), "job.slurm"))
     assert not answer.accepted
     (refusal,) = answer.refusals
     assert words in refusal.means, verdict.stderr

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.render.render import digest
-from sbatchgen.sbatch.reader import read
+from sbatchgen.sbatch.reader import read_script
 from sbatchgen.submit import attempt, sbatch
 from sbatchgen.submit.submission import log_folders
 from tests.conftest import Command
@@ -430,5 +430,5 @@ def test_logs_are_found_where_sbatch_puts_them() -> None:
         "#SBATCH hetjob\n#SBATCH -e /c/z\nls\n#SBATCH -o late/x\n"
     )
     work = Path("/here/work")
-    folders = log_folders(read(script), Path("/here"), "job")
+    folders = log_folders(read_script(script), Path("/here"), "job")
     assert set(folders) == {work / "b/job/%", Path("/c")}
