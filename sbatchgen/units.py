@@ -226,6 +226,41 @@ class ShellPath(Text):
         return self.VARIABLE.sub(lambda match: environment[match[1]], self)
 
 
+class Citation(Text):
+    """Lines of a file in a public repository, or the address of a page."""
+
+    __slots__ = ()
+
+    LINES = re.compile(
+        r"(?P<repository>[\w.-]+(?:/[\w.-]+)+)@(?P<commit>[0-9a-f]{7,40}) (?P<path>[^\s:/][^\s:]*)"
+        r":(?P<first>[1-9][0-9]{0,6})(?:-(?P<last>[1-9][0-9]{0,6}))?(?: (?P<digest>[0-9a-f]{8}))?",
+        re.ASCII,
+    )
+
+    @classmethod
+    def parse(cls, text: str) -> Citation:
+        """OWNER/REPOSITORY@COMMIT PATH:LINES, with a digest of the lines if known; or https://..."""
+        cited = cls.LINES.fullmatch(Text.parse(text))
+        if cited and cited["last"] and int(cited["last"]) < int(cited["first"]):
+            raise ValueError(f"'{text}' ends before line {cited['first']}")
+        if cited is None and re.fullmatch(r"https?://\S+", text) is None:
+            raise ValueError(
+                f"'{text}' names no source: write OWNER/REPOSITORY@COMMIT PATH:LINE, as "
+                "example/docs@0123abc docs/gpu.md:12-14, or https://..."
+            )
+        return cls(text)
+
+    @property
+    def url(self) -> str:
+        """Where people read it."""
+        cited = self.LINES.fullmatch(self)
+        if cited is None:
+            return str(self)
+        host = "" if cited["repository"].count("/") > 1 else "github.com/"
+        until = f"-L{cited['last']}" if cited["last"] else ""
+        return f"https://{host}{cited['repository']}/blob/{cited['commit']}/{cited['path']}#L{cited['first']}{until}"
+
+
 class JobName(Text):
     """A job name that can also name a folder and a log."""
 

@@ -57,6 +57,7 @@ COMMANDS = {
     "check": ("profile", "check", "./here.yaml", "msu"),
     "test": ("profile", "test", "./here.yaml"),
     "show": ("profile", "show", "./here.yaml"),
+    "sources": ("profile", "sources", "./here.yaml"),
     "data": ("data", "mnist", "--to", "data", "--synthetic", "--train", "5", "--test", "5"),
     "image": ("image", "pull", "docker://x.org/y", "--to", "image.sif"),
     "plot": ("plot", "runs/drawn"),

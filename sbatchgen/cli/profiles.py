@@ -12,6 +12,8 @@ from sbatchgen.errors import CommandLineError, DocumentError, SbatchgenError
 from sbatchgen.quoting import first_names, visible
 
 if TYPE_CHECKING:
+    from datetime import date
+
     from sbatchgen.discover.cluster import LiveCluster
 
 
@@ -22,24 +24,43 @@ def profile() -> None:
 
 @profile.command("list")
 def profile_list() -> None:
-    """List all profiles.
+    """List all profiles by site, with the age of their facts.
 
     Of several with the same name, the one marked * is used.
     """
+    from datetime import date
+
     from sbatchgen.inputs.document import read_document
     from sbatchgen.inputs.profile import Profile
     from sbatchgen.inputs.search import Places
 
+    sites: dict[str, list[str]] = {}
     seen: set[str] = set()
     for name, file in Places(here(), os.environ).profiles():
         star = " " if name in seen else "*"
         seen.add(name)
+        site = ""
         try:
             value = read_document(file, Profile).value
-            text = f"{value.scheduler:<6} checked {value.checked}  {value.description or ''}"
+            age = _age(value.checked, date.today())  # noqa: DTZ011 - a day, as people write it
+            text = f"{value.scheduler:<6} checked {value.checked}{age}  {value.description or ''}"
+            site = value.site or ""
         except SbatchgenError as error:
             text = f"broken: {error}"
-        put(visible(f"{star} {name:<16} {text}\n    {file}"))
+        sites.setdefault(site, []).append(f"{star} {name:<16} {text}\n    {file}")
+    for site in sorted(sites):
+        put(visible("\n".join([site, *sites[site]] if site else sites[site])))
+
+
+def _age(checked: str, today: date) -> str:
+    """Return how old facts are, in months; "" if they are new, or if there is no date."""
+    from datetime import date
+
+    try:
+        months = (today - date.fromisoformat(checked)).days // 30
+    except ValueError:
+        return ""
+    return f", {months} month{'s' * (months > 1)} ago" if months > 0 else ""
 
 
 @profile.command("show")
@@ -158,6 +179,37 @@ def profile_check(names: tuple[str, ...], *, live: bool) -> None:
         if not any(finding.severity == "error" for finding in of_profile):
             put(visible(f"{name}: no errors"))
     report(reported)
+
+
+@profile.command("sources")
+@click.argument("name")
+@click.option("--check", "folder", metavar="DIR", help="Compare them with checkouts of the documentation.")
+def profile_sources(name: str, *, folder: str | None) -> None:
+    """Show where the facts of a profile are documented.
+
+    NAME is a name or a file. DIR is a git checkout of the documentation, a bare repository, or a folder with
+    several; its newest commit counts. Exit status: 3 if cited lines changed, else 0.
+    """
+    from collections import Counter
+    from pathlib import Path
+
+    from sbatchgen.inputs.document import read_document
+    from sbatchgen.inputs.profile import Profile
+    from sbatchgen.inputs.search import Places
+    from sbatchgen.table import table
+
+    own = read_document(Places(here(), os.environ).profile(name), Profile)
+    if folder is None:
+        rows = ((", ".join(source.keys), source.at.url) for source in own.value.sources)
+        put(visible(table(rows)), nl=False)
+        return
+    from sbatchgen.discover.sources import SourceState, compare
+
+    compared = compare(own, Path(folder))
+    counts = Counter(each.state for each in compared)
+    states = ", ".join(f"{counts[state]} {state.value}" for state in SourceState if counts[state])
+    put(visible(f"{name}: {states or 'no sources'}"))
+    report(each.finding for each in compared if each.finding)
 
 
 @profile.command("test")

@@ -15,7 +15,18 @@ from sbatchgen.keys import described, required
 from sbatchgen.modes import Launcher, ModeName
 from sbatchgen.runtimes import RUNTIMES, RuntimeName
 from sbatchgen.runtimes.base import NoFacts, Runtime
-from sbatchgen.units import Argument, Count, Duration, EnvName, Memory, Port, Release, ShellPath, Text
+from sbatchgen.units import (
+    Argument,
+    Citation,
+    Count,
+    Duration,
+    EnvName,
+    Memory,
+    Port,
+    Release,
+    ShellPath,
+    Text,
+)
 
 _INTERFACE = r"[^\s/,^=]{1,15}"  # of Linux: IFNAMSIZ
 
@@ -194,6 +205,16 @@ class Limits:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
+class FactSource:
+    """Where the documentation of a cluster says a fact."""
+
+    at: Citation = required(
+        "Lines of a public repository, OWNER/REPOSITORY@COMMIT PATH:LINES DIGEST, or https://..."
+    )
+    keys: tuple[Text, ...] = described("The keys whose values are from there.", ())
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
 class Profile:
     """A cluster. `setup` lines are shell, run as they are; everything else is data.
 
@@ -203,6 +224,7 @@ class Profile:
     name: Text = required("The name of the cluster.")
     url: Text = required("The guide that its facts are from.")
     checked: Text = required("The day on which they were last compared with the guide, as 2026-01-31.")
+    site: Text | None = described("The centre that runs it.")
     contact: Text | None = described("Whom to ask.")
     description: Text | None = described("One line.")
     slurm: Release | None = described("Release of Slurm, as 24.05.")
@@ -238,6 +260,7 @@ class Profile:
     required: tuple[Text, ...] = described("Options that every job must set, as account.", ())
     omit: tuple[Text, ...] = described("Options that are left out of scripts, as partition.", ())
     extra_options: Mapping[Text, Text] = described("Other options of sbatch, by their long names.", make=dict)
+    sources: tuple[FactSource, ...] = described("Where the documentation says the facts.", ())
 
     def facts(self, runtime: Runtime) -> Any:
         """Return what the profile says of a runtime, as its `Facts`."""

@@ -39,7 +39,7 @@ def findings(file: Path, places: Places) -> list[Finding]:
         DocumentError: It can't be read.
     """
     profile = checked(file)
-    every = [*_name(profile, file), *_setup(profile)]
+    every = [*_name(profile, file), *_setup(profile), *_sources(profile)]
     for rule in sorted(RETIRED.intersection(profile.value.policies)):
         at = profile.places.get(f"policies.{rule}", "")
         every.append(Finding("info", Problem(removal(rule), at, "remove the policy")))
@@ -70,6 +70,19 @@ def _setup(profile: Document[Profile]) -> Iterator[Finding]:
         message = parsed.stderr.decode("utf-8", "replace").partition("\n")[0].removeprefix("bash: ")
         what = f"setup: bash can't read it: {message}"
         yield Finding("error", Problem(what, profile.places["setup"], "write whole commands, one a line"))
+
+
+def _sources(profile: Document[Profile]) -> Iterator[Finding]:
+    """Warn of sources of keys that the profile does not set."""
+    for number, source in enumerate(profile.value.sources):
+        for key in source.keys:
+            if not any(f"{place}.".startswith(f"{key}.") for place in profile.places):
+                at = profile.places[f"sources[{number}].keys"]
+                what, fix = (
+                    f"sources: the profile does not set '{key}'",
+                    "write keys as partitions.gpu.time_max",
+                )
+                yield Finding("warning", Problem(what, at, fix))
 
 
 def _plan(profile: Document[Profile], mode: str, partition: str | None) -> Plan:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.layers import Level, Origin
 from sbatchgen.inputs.options import GPU_OPTIONS, LONG_NAMES
+from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import bundled
 from sbatchgen.plan.choice import in_short
 from sbatchgen.plan.plan import Plan
@@ -38,6 +40,7 @@ class Setting:
         by: "default", "profile", "partition", "project" (sbatchgen.yaml), "job" or "command line".
         at: `file:line`, a flag, or the rule that the value follows from.
         overrode: The values that it overrode, the highest first.
+        documented: Where the documentation of the cluster says it.
     """
 
     name: str
@@ -45,11 +48,13 @@ class Setting:
     by: str
     at: str
     overrode: tuple[Setting, ...] = ()
+    documented: tuple[str, ...] = ()
 
 
 def settings(request: Request) -> Iterator[Setting]:
     """Yield every value of a plan."""
     plan = request.plan
+    documented = _documented(request) if plan.profile.sources else {}
     yield Setting(name="profile", value=str(plan.profile.name), by="profile", at=str(request.profile_file))
     keys = [f"options.{name}" for name in LONG_NAMES]
     keys += [field.name for field in fields(JobSpec) if field.name not in _NOT_SHOWN]
@@ -57,7 +62,8 @@ def settings(request: Request) -> Iterator[Setting]:
     for key in keys:
         value = _value(plan, key)
         if value is not None:
-            yield _setting(key, value, plan.origin(key), plan.overridden.get(key, ()))
+            setting = _setting(key, value, plan.origin(key), plan.overridden.get(key, ()))
+            yield replace(setting, documented=tuple(documented.get(setting.at, ())))
     if plan.passed_over and not plan.fits_nowhere:
         yield _partition(plan, FIRST)
     for name, why_not in plan.passed_over.items():
@@ -65,6 +71,18 @@ def settings(request: Request) -> Iterator[Setting]:
     if plan.trainer is None:
         folder = str(plan.code or bundled("code"))
         yield Setting(name="code", value=folder, by="default", at="the folder that holds `training`")
+
+
+def _documented(request: Request) -> dict[str, list[str]]:
+    """Return the sources of what is written at each place of the profile."""
+    documented: dict[str, list[str]] = {}
+    places = read_document(request.profile_file, Profile).places
+    for source in request.plan.profile.sources:
+        for at in {
+            places[key] for key in places if any(f"{key}.".startswith(f"{of}.") for of in source.keys)
+        }:
+            documented.setdefault(at, []).append(source.at.url)
+    return documented
 
 
 def surprises(plan: Plan, profile_by: Origin) -> Iterator[Setting]:

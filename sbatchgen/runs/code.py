@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 
+from sbatchgen.git import git
 from sbatchgen.runs.record import Code
-
-GIT_TIMEOUT_S = 20.0
 
 
 def describe(folder: Path) -> Code:
@@ -18,20 +15,3 @@ def describe(folder: Path) -> Code:
         return Code(folder=str(folder))
     changed = git(folder, "status", "--porcelain", "--untracked-files=no")
     return Code(folder=root, commit=commit, dirty=changed != "")
-
-
-def git(folder: Path, *arguments: str) -> str | None:
-    """Return what git prints, without the last line break; None if it fails."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *arguments],
-            env=environment | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=GIT_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return None if done.returncode else os.fsdecode(done.stdout).removesuffix("\n")

@@ -17,6 +17,7 @@ from pathlib import Path
 from sbatchgen import files
 from sbatchgen.errors import DocumentError
 from sbatchgen.finding import Finding
+from sbatchgen.git import git
 from sbatchgen.plan.plan import SNAPSHOT_CODE, Plan
 from sbatchgen.quoting import word
 from sbatchgen.render import launch
@@ -91,9 +92,9 @@ def find_code(folder: Path, place: Path, named: Sequence[str], package: Path | N
     Raises:
         DocumentError: git does not know the folder, or there is too much in it.
     """
-    top = code.git(folder, "rev-parse", "--show-toplevel")
-    inside = code.git(folder, "rev-parse", "--show-prefix")
-    listed = code.git(Path(top), "ls-files", "-z", "--recurse-submodules") if top else None
+    top = git(folder, "rev-parse", "--show-toplevel")
+    inside = git(folder, "rev-parse", "--show-prefix")
+    listed = git(Path(top), "ls-files", "-z", "--recurse-submodules") if top else None
     if not top or inside is None or listed is None:
         fix = f"see what git says: git -C {word(str(folder))} status; or submit without --snapshot"
         raise DocumentError.of(f"--snapshot copies what git knows, and git does not know {folder}", fix=fix)

@@ -93,9 +93,9 @@ def test_a_profile_of_an_installed_package_is_found_with_its_template(
     result = command("render", "single", "--profile", "example", "--account", "abc")
     assert result.status == 0, result.err
     assert 'echo "Welcome to the example"\n' in result.out
-    assert f"* example          slurm  checked 2026-01-31  \n    {installed}/profiles/example.yaml\n" in (
-        command("profile", "list").out
-    )
+    listed = command("profile", "list").out
+    assert "* example          slurm  checked 2026-01-31" in listed
+    assert f"\n    {installed}/profiles/example.yaml\n" in listed
     assert command("profile", "show", "example").out == PROFILE
     lines = command("explain", "single", "--profile", "example", "--account", "abc", "--lines")
     assert lines.status == 0
