@@ -59,13 +59,15 @@ def compare(profile: Document[Profile], folder: Path) -> list[Comparison]:
     """
     cited = [Citation.LINES.fullmatch(source.at) for source in profile.value.sources]
     names = dict.fromkeys(match["repository"] for match in cited if match)
-    found = _repositories(folder, [*names])
-    if names and not found:
+    checkouts = _repositories(folder, [*names])
+    if names and not checkouts:
         what = f"{folder} holds no repository of {first_names([*names], 3)}"
         raise DocumentError.of(what, fix=f"git clone https://github.com/{next(iter(names))} in it")
     return [
-        _compare(source, match, found[match["repository"]], profile.places.get(f"sources[{number}].at", ""))
-        if match and match["repository"] in found
+        _compare(
+            source, match, checkouts[match["repository"]], profile.places.get(f"sources[{number}].at", "")
+        )
+        if match and match["repository"] in checkouts
         else Comparison(source, SourceState.ELSEWHERE)
         for number, (source, match) in enumerate(zip(profile.value.sources, cited, strict=True))
     ]
@@ -74,17 +76,17 @@ def compare(profile: Document[Profile], folder: Path) -> list[Comparison]:
 def _repositories(folder: Path, names: Sequence[str]) -> dict[str, Path]:
     """Return the repositories of these names that a folder is or holds, by their origin or their folder."""
     candidates = [path for path in (folder, *folder.glob("*"), *folder.glob("*/*")) if _is_repository(path)]
-    found: dict[str, Path] = {}
+    checkouts: dict[str, Path] = {}
     for path in candidates:
         origin = (git(path, "config", "--get", "remote.origin.url") or "").removesuffix(".git").lower()
         for name in names:
             known_as = {name.lower().replace("/", mark) for mark in "+-_"} | {name.rpartition("/")[2].lower()}
             folders = {path.name.lower(), path.parent.name.lower()} if path != folder else set()
             if re.search(rf"(?:^|[/:]){re.escape(name.lower())}$", origin) or known_as & folders:
-                found.setdefault(name, path)
+                checkouts.setdefault(name, path)
     if len(names) == 1 and candidates == [folder]:
-        found.setdefault(names[0], folder)
-    return found
+        checkouts.setdefault(names[0], folder)
+    return checkouts
 
 
 def _is_repository(path: Path) -> bool:
@@ -95,7 +97,8 @@ def _compare(source: FactSource, cited: re.Match[str], repository: Path, at: str
     """Compare the lines of a source with those of the newest commit."""
     path, first = cited["path"], int(cited["first"])
     count = int(cited["last"] or first) - first + 1
-    now, before = _lines(repository, "HEAD", path), _lines(repository, cited["commit"], path)
+    newest = _newest(repository, cited["commit"])
+    now, before = _lines(repository, newest, path), _lines(repository, cited["commit"], path)
     old = before[first - 1 : first - 1 + count]
     known = cited["digest"] or (digest(old) if old else "")
     where = f"{path}:{cited['first']}" + (f"-{cited['last']}" if cited["last"] else "")
@@ -107,7 +110,7 @@ def _compare(source: FactSource, cited: re.Match[str], repository: Path, at: str
     start = min(starts, key=lambda start: abs(start - first + 1), default=None)
     if start == first - 1 and cited["digest"]:
         return Comparison(source, SourceState.SAME)
-    commit = (git(repository, "rev-parse", "HEAD") or "")[:10]
+    commit = (git(repository, "rev-parse", newest) or "")[:10]
     if start is not None:
         what = f"{where} is line {start + 1} now" if start != first - 1 else f"{where} has no digest"
         new = _citation(cited, commit, start + 1, now[start : start + count])
@@ -118,6 +121,14 @@ def _compare(source: FactSource, cited: re.Match[str], repository: Path, at: str
     line = _short(_first_change(now[start : start + count], old))
     what = f"{where} changed{was}; line {start + 1} is now '{line}'"
     return _result(source, SourceState.CHANGED, what, at, f"correct the values, then write at: {new}")
+
+
+def _newest(repository: Path, commit: str) -> str:
+    """Return HEAD, or if that is another branch than the commit's, the newest commit of its branches."""
+    if git(repository, "merge-base", "--is-ancestor", commit, "HEAD") is not None:
+        return "HEAD"
+    branches = ("--contains", commit, "--format=%(objectname)", "refs/heads", "refs/remotes")
+    return git(repository, "for-each-ref", "--sort=-committerdate", "--count=1", *branches) or "HEAD"
 
 
 def _lines(repository: Path, commit: str, path: str) -> list[str]:
