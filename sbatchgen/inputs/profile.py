@@ -15,8 +15,10 @@ from sbatchgen.keys import described, required
 from sbatchgen.modes import Launcher, ModeName
 from sbatchgen.runtimes import RUNTIMES, RuntimeName
 from sbatchgen.runtimes.base import NoFacts, Runtime
-from sbatchgen.units import Argument, Count, Duration, EnvName, Memory, Port, Release, ShellPath, Text
+from sbatchgen.units import Count, Duration, EnvName, EnvValue, Memory, Port, Release, ShellPath, Text
 
+# Keys with lines of shell, in the order in which they run.
+SETUPS = ("setup_before_modules", "setup", "setup_after_runtime", "setup_per_node", "setup_per_task")
 _INTERFACE = r"[^\s/,^=]{1,15}"  # of Linux: IFNAMSIZ
 
 
@@ -224,9 +226,27 @@ class Profile:
         "Severity of rules by id: error, warning, info or off.", make=dict
     )
     gpu_request: GpuRequest = described("How jobs ask for GPUs.", "gpus_per_node")
-    modules: tuple[Text, ...] = described("Modules to load, after module purge.", ())
+    modules: tuple[Text, ...] = described("Modules to load, in order; use PATH adds a folder of modules.", ())
+    module_start: Literal["purge", "reset", "keep"] | None = described(
+        "What becomes of the modules that are loaded already. [default: purge, if modules are given]"
+    )
+    setup_before_modules: tuple[Text, ...] = described(
+        "Lines of shell to run before the modules are loaded.", ()
+    )
     setup: tuple[Text, ...] = described("Lines of shell to run before the runtime is set up.", ())
-    env: Mapping[EnvName, Argument] = described("Variables of every job.", make=dict)
+    setup_after_runtime: tuple[Text, ...] = described("Lines of shell to run once the runtime is set up.", ())
+    setup_per_node: tuple[Text, ...] = described(
+        "Lines of shell that run once on each node, before the training.", ()
+    )
+    setup_per_task: tuple[Text, ...] = described(
+        "Lines of shell that run in each task of the training's step, before its program.", ()
+    )
+    env: Mapping[EnvName, EnvValue] = described(
+        "Variables of every job, in order; the job expands ${NAME} in their values.", make=dict
+    )
+    master_addr: Text | None = described(
+        "Command that prints the address of the first node, where it runs. [default: the node's name]"
+    )
     network: Network = described("How processes on several nodes find each other.", make=Network)
     runtime: RuntimeName = described("Where Python comes from, unless the job says otherwise.", "host")
     launcher: Launcher = described("How processes start, unless the job says otherwise.", "torchrun")

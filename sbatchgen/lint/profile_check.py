@@ -17,7 +17,7 @@ from sbatchgen.finding import NOWHERE, Finding
 from sbatchgen.inputs.document import Document, parse_scalar
 from sbatchgen.inputs.flags import key_type
 from sbatchgen.inputs.layers import Layer, Level
-from sbatchgen.inputs.profile import Profile
+from sbatchgen.inputs.profile import SETUPS, Profile
 from sbatchgen.inputs.search import Places, bundled
 from sbatchgen.lint.linter import lint_rendered
 from sbatchgen.lint.settings import checked
@@ -61,15 +61,17 @@ def _name(profile: Document[Profile], file: Path) -> Iterator[Finding]:
 
 
 def _setup(profile: Document[Profile]) -> Iterator[Finding]:
-    """Report lines of `setup` that bash can't parse; they are not run."""
-    if not profile.value.setup or not shutil.which("bash"):
-        return
-    text = "\n".join(profile.value.setup)
-    parsed = subprocess.run(["bash", "-n"], input=text.encode(), capture_output=True, check=False)
-    if parsed.returncode:
-        message = parsed.stderr.decode("utf-8", "replace").partition("\n")[0].removeprefix("bash: ")
-        what = f"setup: bash can't read it: {message}"
-        yield Finding("error", Problem(what, profile.places["setup"], "write whole commands, one a line"))
+    """Report lines of shell that bash can't parse; they are not run."""
+    texts = {key: getattr(profile.value, key) for key in (*SETUPS, "master_addr")}
+    for key, value in texts.items() if shutil.which("bash") else ():
+        if not value:
+            continue
+        text = f"$({value}\n)" if isinstance(value, str) else "\n".join(value)
+        parsed = subprocess.run(["bash", "-n"], input=text.encode(), capture_output=True, check=False)
+        if parsed.returncode:
+            message = parsed.stderr.decode("utf-8", "replace").partition("\n")[0].removeprefix("bash: ")
+            what = f"{key}: bash can't read it: {message}"
+            yield Finding("error", Problem(what, profile.places[key], "write whole commands, one a line"))
 
 
 def _plan(profile: Document[Profile], mode: str, partition: str | None) -> Plan:
@@ -102,6 +104,8 @@ def _of_script(plan: Plan, profile: Document[Profile], file: Path, places: Place
         return
     lines = script.split("\n")
     for finding in lint_rendered(plan, script) if plan.slurm else ():
-        if finding.place.line and lines[finding.place.line - 1] in plan.profile.setup:
-            problem = finding.problem._replace(at=profile.places.get("setup", str(file)))
-            yield finding._replace(problem=problem, place=NOWHERE, edits=())
+        line = lines[finding.place.line - 1] if finding.place.line else None
+        for key in SETUPS:
+            if line in getattr(plan.profile, key):
+                problem = finding.problem._replace(at=profile.places.get(key, str(file)))
+                yield finding._replace(problem=problem, place=NOWHERE, edits=())

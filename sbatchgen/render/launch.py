@@ -26,7 +26,31 @@ def command(plan: Plan, exported: Sequence[str], mounted: Sequence[str]) -> tupl
         exported: The variables that a container must get.
         mounted: What the container sees, as `mounts` has it.
     """
-    return (*_step(plan), *_runtime(plan, exported, mounted), *_trainer(plan), *_arguments(plan))
+    setup = task_setup(plan)
+    return (*_step(plan), *setup, *_runtime(plan, exported, mounted), *_trainer(plan), *_arguments(plan))
+
+
+def node_setup(plan: Plan) -> str:
+    """Return the command that runs the profile's setup of a node once on each, or ""."""
+    text = shell_text(plan.profile.setup_per_node)
+    if not text or not plan.slurm:
+        return f"bash -c {text}" if text else ""
+    step = 'srun --ntasks="$SLURM_NNODES" --ntasks-per-node=1' if plan.nodes > 1 else "srun --ntasks=1"
+    return f"{step} bash -c {text}"
+
+
+def task_setup(plan: Plan) -> Iterator[str]:
+    """Yield the command that runs the profile's setup of a task before the program that follows it."""
+    lines = plan.profile.setup_per_task
+    if lines:
+        text = shell_text((*lines, 'exec "$@"'))
+        yield f"bash -c {text} task"  # $0 in messages of bash
+
+
+def shell_text(lines: Sequence[str]) -> str:
+    """Return lines of shell as one word of bash, a line for each; "" without lines."""
+    quoted = "\n".join(lines).replace("'", "'\\''")
+    return "" if not lines else f"'{quoted}'" if len(lines) == 1 else f"'\n{quoted}'"
 
 
 def files(plan: Plan) -> tuple[str, ...]:
