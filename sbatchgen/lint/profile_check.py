@@ -48,7 +48,7 @@ def findings(file: Path, places: Places) -> list[Finding]:
             plan = _plan(profile, mode, partition)
             about = check(plan, log_folders_made=True)
             every += [finding for finding in about if finding.problem.at.startswith(f"{file}:")]
-            every += _of_script(plan, profile, file, places)
+            every += _of_script(plan, file, places)
     return [*{finding.problem: finding for finding in every}.values()]
 
 
@@ -62,14 +62,17 @@ def _name(profile: Document[Profile], file: Path) -> Iterator[Finding]:
 
 def _setup(profile: Document[Profile]) -> Iterator[Finding]:
     """Report lines of `setup` that bash can't parse; they are not run."""
-    if not profile.value.setup or not shutil.which("bash"):
-        return
-    text = "\n".join(profile.value.setup)
-    parsed = subprocess.run(["bash", "-n"], input=text.encode(), capture_output=True, check=False)
-    if parsed.returncode:
-        message = parsed.stderr.decode("utf-8", "replace").partition("\n")[0].removeprefix("bash: ")
-        what = f"setup: bash can't read it: {message}"
-        yield Finding("error", Problem(what, profile.places["setup"], "write whole commands, one a line"))
+    partitions = profile.value.partitions.items()
+    places = {"setup": profile.value} | {f"partitions.{name}.setup": each for name, each in partitions}
+    for key, settings in places.items():
+        if not settings.setup or not shutil.which("bash"):
+            continue
+        text = "\n".join(settings.setup)
+        parsed = subprocess.run(["bash", "-n"], input=text.encode(), capture_output=True, check=False)
+        if parsed.returncode:
+            message = parsed.stderr.decode("utf-8", "replace").partition("\n")[0].removeprefix("bash: ")
+            what = f"{key}: bash can't read it: {message}"
+            yield Finding("error", Problem(what, profile.places[key], "write whole commands, one a line"))
 
 
 def _plan(profile: Document[Profile], mode: str, partition: str | None) -> Plan:
@@ -93,7 +96,7 @@ def required(profile: Profile) -> dict[str, str]:
     return values
 
 
-def _of_script(plan: Plan, profile: Document[Profile], file: Path, places: Places) -> Iterator[Finding]:
+def _of_script(plan: Plan, file: Path, places: Places) -> Iterator[Finding]:
     """Report what is wrong in the lines of the script that the profile writes: `setup`, and its template."""
     try:
         script = render_request(Request(plan=plan, places=places, profile_file=file))
@@ -102,6 +105,6 @@ def _of_script(plan: Plan, profile: Document[Profile], file: Path, places: Place
         return
     lines = script.split("\n")
     for finding in lint_rendered(plan, script) if plan.slurm else ():
-        if finding.place.line and lines[finding.place.line - 1] in plan.profile.setup:
-            problem = finding.problem._replace(at=profile.places.get("setup", str(file)))
+        if finding.place.line and lines[finding.place.line - 1] in plan.settings.setup:
+            problem = finding.problem._replace(at=plan.origin("setup").where)
             yield finding._replace(problem=problem, place=NOWHERE, edits=())
