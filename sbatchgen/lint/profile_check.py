@@ -17,8 +17,9 @@ from sbatchgen.finding import NOWHERE, Finding
 from sbatchgen.inputs.document import Document, parse_scalar
 from sbatchgen.inputs.flags import key_type
 from sbatchgen.inputs.layers import Layer, Level
-from sbatchgen.inputs.profile import SETUPS, Profile
+from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import Places, bundled
+from sbatchgen.inputs.settings import SETUPS, JobSettings
 from sbatchgen.lint.linter import lint_rendered
 from sbatchgen.lint.settings import checked
 from sbatchgen.modes import MODES
@@ -48,7 +49,7 @@ def findings(file: Path, places: Places) -> list[Finding]:
             plan = _plan(profile, mode, partition)
             about = check(plan, log_folders_made=True)
             every += [finding for finding in about if finding.problem.at.startswith(f"{file}:")]
-            every += _of_script(plan, profile, file, places)
+            every += _of_script(plan, file, places)
     return [*{finding.problem: finding for finding in every}.values()]
 
 
@@ -62,7 +63,13 @@ def _name(profile: Document[Profile], file: Path) -> Iterator[Finding]:
 
 def _setup(profile: Document[Profile]) -> Iterator[Finding]:
     """Report lines of shell that bash can't parse; they are not run."""
-    texts = {key: getattr(profile.value, key) for key in (*SETUPS, "master_addr")}
+    records: dict[str, JobSettings] = {"": profile.value}
+    records |= {f"partitions.{name}.": each for name, each in profile.value.partitions.items()}
+    texts = {
+        f"{below}{key}": getattr(settings, key)
+        for below, settings in records.items()
+        for key in (*SETUPS, "master_addr")
+    }
     for key, value in texts.items() if shutil.which("bash") else ():
         if not value:
             continue
@@ -95,7 +102,7 @@ def required(profile: Profile) -> dict[str, str]:
     return values
 
 
-def _of_script(plan: Plan, profile: Document[Profile], file: Path, places: Places) -> Iterator[Finding]:
+def _of_script(plan: Plan, file: Path, places: Places) -> Iterator[Finding]:
     """Report what is wrong in the lines of the script that the profile writes: `setup`, and its template."""
     try:
         script = render_request(Request(plan=plan, places=places, profile_file=file))
@@ -106,6 +113,6 @@ def _of_script(plan: Plan, profile: Document[Profile], file: Path, places: Place
     for finding in lint_rendered(plan, script) if plan.slurm else ():
         line = lines[finding.place.line - 1] if finding.place.line else None
         for key in SETUPS:
-            if line in getattr(plan.profile, key):
-                problem = finding.problem._replace(at=profile.places.get(key, str(file)))
+            if line in getattr(plan.settings, key):
+                problem = finding.problem._replace(at=plan.origin(key).where)
                 yield finding._replace(problem=problem, place=NOWHERE, edits=())

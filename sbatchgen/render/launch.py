@@ -32,7 +32,7 @@ def command(plan: Plan, exported: Sequence[str], mounted: Sequence[str]) -> tupl
 
 def node_setup(plan: Plan) -> str:
     """Return the command that runs the profile's setup of a node once on each, or ""."""
-    text = shell_text(plan.profile.setup_per_node)
+    text = shell_text(plan.settings.setup_per_node)
     if not text or not plan.slurm:
         return f"bash -c {text}" if text else ""
     step = 'srun --ntasks="$SLURM_NNODES" --ntasks-per-node=1' if plan.nodes > 1 else "srun --ntasks=1"
@@ -41,7 +41,7 @@ def node_setup(plan: Plan) -> str:
 
 def task_setup(plan: Plan) -> Iterator[str]:
     """Yield the command that runs the profile's setup of a task before the program that follows it."""
-    lines = plan.profile.setup_per_task
+    lines = plan.settings.setup_per_task
     if lines:
         text = shell_text((*lines, 'exec "$@"'))
         yield f"bash -c {text} task"  # $0 in messages of bash

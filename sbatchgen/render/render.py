@@ -226,22 +226,23 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
         "code": absolute(plan.code, here) if plan.code else str(code),
         "snapshot": absolute(plan.snapshot_dir, here) if plan.snapshot_dir and plan.slurm else "",
         "module_lines": tuple(_modules(plan)),
-        "setup_before_modules": _setup(plan.profile.setup_before_modules),
-        "setup": _setup(plan.profile.setup),
-        "setup_after_runtime": _setup(plan.profile.setup_after_runtime),
+        "setup_before_modules": _setup(plan.settings.setup_before_modules),
+        "setup": _setup(plan.settings.setup),
+        "setup_after_runtime": _setup(plan.settings.setup_after_runtime),
         "setup_per_node": launch.node_setup(plan),
         "needed": _needed(plan),
-        "master_addr": plan.profile.master_addr or "",
+        "master_addr": plan.settings.master_addr or "",
         # of a module or of setup: a virtual environment may use their packages
-        "keeps_pythonpath": plan.runtime.may_use_modules and bool(plan.profile.modules or plan.profile.setup),
+        "keeps_pythonpath": plan.runtime.may_use_modules
+        and bool(plan.settings.modules or plan.settings.setup),
         "runtime_part": plan.runtime.part,
         "image": absolute(image, here) if is_file else image,
         "image_is_file": is_file,
         "mount_sources": launch.sources(mounted),
         "mounted_text": "".join(path for path in mounted if path in launch.FOLDERS),
         "meets": launch.meets(plan),
-        "port_base": plan.profile.network.port_base,
-        "port_count": plan.profile.network.port_count,
+        "port_base": plan.settings.network.port_base,
+        "port_count": plan.settings.network.port_count,
         "inherited": plan.inherited,
         "export_lines": tuple(exports.lines(plan)),
         "max_restarts": plan.max_restarts,
@@ -252,8 +253,8 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
 
 def _modules(plan: Plan) -> Iterator[str]:
     """The commands that load the profile's modules; those that follow each other are loaded at once."""
-    modules = plan.profile.modules
-    start = plan.profile.module_start or ("purge" if modules else "keep")
+    modules = plan.settings.modules
+    start = plan.settings.module_start or ("purge" if modules else "keep")
     if start != "keep":
         yield f"module {start}"
     for uses, group in itertools.groupby(modules, lambda entry: entry.startswith("use ")):

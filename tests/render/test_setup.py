@@ -27,9 +27,9 @@ def profile(tmp_path: Path) -> Path:
     return tmp_path / "large.yaml"
 
 
-def rendered(profile: Path, keys: str, **said: object) -> str:
+def rendered(profile: Path, keys: str) -> str:
     profile.write_text(PROFILE + keys)
-    of = plan("ddp", profile, **said)
+    of = plan("ddp", profile)
     assert [str(finding.problem) for finding in check(of)] == []
     text = script(of)
     assert [str(finding.problem) for finding in lint_rendered(of, text)] == []
@@ -69,8 +69,8 @@ def test_lines_of_setup_have_their_places(profile: Path) -> None:
         "modules: [a]\nsetup_before_modules: [first=1]\nsetup: [second=1]\nsetup_after_runtime: [third=1]\n"
         "setup_per_node: [fourth=1, fourth=2]\nsetup_per_task: [fifth=1]",
     )
-    parts = ("first=1", "module load", "second=1", "VIRTUAL_ENV=", "third=1", "export MASTER_ADDR")
-    parts += ("bash -c '\nfourth=1\nfourth=2' || die", "bash -c '\nfifth=1\nexec \"$@\"' task")
+    parts = ["first=1", "module load", "second=1", "VIRTUAL_ENV=", "third=1", "export MASTER_ADDR"]
+    parts += ["bash -c '\nfourth=1\nfourth=2' || die", "bash -c '\nfifth=1\nexec \"$@\"' task"]
     places = [text.index(part) for part in parts]
     assert places == sorted(places)
 
@@ -94,7 +94,7 @@ def test_other_expansions_in_a_value_are_an_error(profile: Path, command: Comman
 
 def test_a_path_with_a_variable_of_the_site_needs_it(profile: Path) -> None:
     text = rendered(profile, "paths: {runs: '${WRKDIR}/runs', data: '${SCRATCH}/${PROJ}'}")
-    needed = [line for line in text.splitlines() if line.startswith("[[ $WRK") or line.startswith("[[ $PROJ")]
+    needed = [line for line in text.splitlines() if line.startswith(("[[ $WRK", "[[ $PROJ"))]
     assert len(needed) == 2
     assert text.index("[[ $PROJ ]]") < text.index("RUN_DIR=")
 
