@@ -218,8 +218,9 @@ def _row(
     key: Field[Any], kind: Any, example: Any, defaults: Mapping[str, str], *, prefix: str
 ) -> tuple[str, ...]:
     name = f"--{key.name.replace('_', '-')}" if prefix == "options" else key.name
-    default = defaults.get(name, _default(key))
-    text, _ = _without_default(key.metadata["help"])
+    text, said = _without_default(key.metadata["help"])
+    text, said = _without_default(key.metadata["help"])
+    default = defaults.get(name, _default(key)) or said
     required = key.default is MISSING and key.default_factory is MISSING
     shown = "" if isinstance(example, dict) and _record_in(kind) else f"`{_flow(example)}`"
     return (
