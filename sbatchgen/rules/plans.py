@@ -310,8 +310,8 @@ def _env_of_tasks(job: PlannedJob) -> Iterator[Hit]:
 @RULES.add("SB037", "warning", "a variable that the job does not expand")
 def _env_literal(job: PlannedJob) -> Iterator[Hit]:
     for name, value in job.plan.env.items():
-        if found := _LITERAL.search(VARIABLE.sub("", value or "")):
-            what = f"{name} gets the text {found[0]}... as it is: the job expands ${{NAME}} alone"
+        if match := _LITERAL.search(VARIABLE.sub("", value or "")):
+            what = f"{name} gets the text {match[0]}... as it is: the job expands ${{NAME}} alone"
             yield Hit(job.at(f"env.{name}"), what, "write ${NAME}, or export it in the profile's setup")
 
 
