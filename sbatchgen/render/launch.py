@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from sbatchgen import quoting
@@ -11,8 +12,8 @@ from sbatchgen.inputs.options import GPU_OPTIONS
 from sbatchgen.plan.plan import Plan
 from sbatchgen.runtimes.base import absolute, of_submission
 
-# What a trainer's arguments may hold for the run's own folders.
-PLACEHOLDERS = {"{run_dir}": '"$RUN_DIR"', "{data_dir}": '"$DATA_DIR"'}
+# What a trainer's arguments may hold: the run's own folders, and variables of the job.
+_PLACEHOLDER = re.compile(r"\{(run_dir|data_dir|resume|env:[A-Za-z_][A-Za-z0-9_]*)\}")
 FOLDERS = ("$PWD", "$RUN_DIR", "$DATA_DIR", "$CODE_DIR")  # whose names are known only where the job runs
 MEETING = ("MASTER_ADDR", "MASTER_PORT")
 FILES_NEEDED = ("mnist", "cifar10", "imagefolder")  # data sets of the bundled trainer that are files
@@ -273,18 +274,15 @@ def points(plan: Plan) -> tuple[str, ...]:
 
 
 def _argument(arg: str, plan: Plan) -> str:
-    """One argument as a word of bash, with {run_dir}, {data_dir} and {resume} filled in."""
-    if "{" not in arg:
-        return quoting.word(arg)
-    names = PLACEHOLDERS | {"{resume}": resume_word(plan)}
-    word, rest = "", arg
-    while rest:
-        place, name = min(((rest.find(name), name) for name in names if name in rest), default=(-1, ""))
-        if not name:
-            return word + quoting.word(rest)
-        word += (quoting.word(rest[:place]) if place else "") + names[name]
-        rest = rest[place + len(name) :]
-    return word
+    """One argument as a word of bash, with {run_dir}, {data_dir}, {resume} and {env:NAME} filled in."""
+    word = ""
+    for index, piece in enumerate(_PLACEHOLDER.split(arg)):
+        if index % 2:
+            variable = piece.removeprefix("env:") if piece.startswith("env:") else piece.upper()
+            word += resume_word(plan) if piece == "resume" else f'"${variable}"'
+        elif piece:
+            word += quoting.word(piece)
+    return word or "''"
 
 
 def _dataset(args: Sequence[str]) -> str:

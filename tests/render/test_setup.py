@@ -92,6 +92,21 @@ def test_other_expansions_in_a_value_are_an_error(profile: Path, command: Comman
     assert "write ${NAME}, or export it in the profile's setup" in done.err
 
 
+@pytest.mark.parametrize(
+    ("argument", "word"),
+    [
+        ("--data={env:SCRATCH}/a b", """--data="$SCRATCH"'/a b'"""),
+        ("{env:A}{run_dir}{env:B}", '"$A""$RUN_DIR""$B"'),
+        ("{env:A B}", "'{env:A B}'"),
+        ("${A}", "'${A}'"),
+        ("", "''"),
+    ],
+)
+def test_an_argument_may_hold_a_variable_of_the_job(argument: str, word: str) -> None:
+    lines = script(plan("single", "local", args=("--", argument), trainer="t.py")).splitlines()
+    assert f"    -- {word} &" in lines
+
+
 def test_a_path_with_a_variable_of_the_site_needs_it(profile: Path) -> None:
     text = rendered(profile, "paths: {runs: '${WRKDIR}/runs', data: '${SCRATCH}/${PROJ}'}")
     needed = [line for line in text.splitlines() if line.startswith(("[[ $WRK", "[[ $PROJ"))]
