@@ -10,12 +10,10 @@ import functools
 import re
 from collections.abc import Iterable, Sequence
 
-from sbatchgen.units import ShellPath
+from sbatchgen.units import VARIABLE
 
 WIDTH = 110  # of a line of words in a script, where a single one is not longer
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
-# The variables of a path, and the folder of a relative one where there is no Slurm.
-_EXPANDED = re.compile(rf"{ShellPath.VARIABLE.pattern}|\$\{{PWD\}}")
 _SPECIAL = re.compile(r'[\\"`$]')
 
 
@@ -57,14 +55,19 @@ def inside_quotes(text: str) -> str:
 
 @functools.lru_cache(maxsize=256)
 def path(text: str) -> str:
-    """One word of bash in which only ${USER} and its like are expanded."""
+    """One word of bash in which only ${NAME} is expanded."""
     if is_plain(text):
         return f'"{text}"'
     pieces, start = [], 0
-    for match in _EXPANDED.finditer(text):
+    for match in VARIABLE.finditer(text):
         pieces += [inside_quotes(text[start : match.start()]), match[0]]
         start = match.end()
     return '"' + "".join([*pieces, inside_quotes(text[start:])]) + '"'
+
+
+def value(text: str) -> str:
+    """Return the value of a variable as a word of bash, in which only ${NAME} is expanded."""
+    return path(text) if VARIABLE.search(text) else word(text)
 
 
 def directive(option: str, value: str) -> str:

@@ -30,6 +30,7 @@ _MEMORY = re.compile("([0-9]+)(?:([KMGT])B?)?", re.IGNORECASE)
 _KIB = {"K": 1, "M": 1024, "G": 1024**2, "T": 1024**3}
 COUNT_MAX = 2**31 - 1  # Slurm keeps counts and seconds in C's int
 _MEMORY_MAX = 1 << 40  # MiB
+VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")  # what the job expands in paths and in `env`
 _DIGITS_MAX = 1000  # Python reads numbers of up to 4300
 
 
@@ -179,6 +180,21 @@ class Argument(str):
         return cls(text)
 
 
+class EnvValue(Argument):
+    """The value of an environment variable, in which the job expands ${NAME}."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> EnvValue:
+        """Refuses what `Argument` refuses, and a ${ that is not ${NAME}."""
+        Argument.parse(text)
+        if "${" in VARIABLE.sub("", text):
+            fix = "write ${NAME}, or export it in the profile's setup"
+            raise ValueError(f"'{text}' holds a ${{ that is not ${{NAME}} and would stay as it is; {fix}")
+        return cls(text)
+
+
 class Release(Text):
     """A release of Slurm, as 24.05 or 24.05.3."""
 
@@ -193,15 +209,13 @@ class Release(Text):
 
 
 class ShellPath(Text):
-    """A path in which the job expands ${USER}, ${HOME}, ${SCRATCH}, ${TMPDIR} and ${SLURM_...}."""
+    """A path in which the job expands ${NAME}, as ${USER} or ${SLURM_JOB_ID}."""
 
     __slots__ = ()
 
-    VARIABLE = re.compile(r"\$\{(USER|HOME|SCRATCH|WORK|TMPDIR|SLURM_[A-Z0-9_]+)\}")
-
     @classmethod
     def parse(cls, text: str) -> ShellPath:
-        """Refuses an empty path, a leading ~ or -, and other variables."""
+        """Refuses an empty path, a leading ~ or -, and variables in another form."""
         Text.parse(text)
         if not text:
             raise ValueError("a path is empty")
@@ -209,21 +223,17 @@ class ShellPath(Text):
             raise ValueError(f"'{text}' starts with ~, which is not expanded here; write ${{HOME}}/...")
         if text.startswith("-"):
             raise ValueError(f"path '{text}' starts with a dash; write ./{text}")
-        rest = cls.VARIABLE.sub("", text)
-        if re.search(r"\$\{[A-Za-z_]\w*\}|\$[A-Za-z_]", rest):
-            raise ValueError(
-                f"'{text}' holds a variable that is not expanded; a path may hold ${{USER}}, ${{HOME}}, "
-                "${SCRATCH}, ${WORK}, ${TMPDIR} and ${SLURM_...}, written with braces"
-            )
+        if re.search(r"\$[{A-Za-z_]", VARIABLE.sub("", text)):
+            raise ValueError(f"'{text}' holds a variable that is not expanded; write it as ${{NAME}}")
         return cls(text)
 
     def unset(self, environment: Mapping[str, str]) -> list[str]:
         """Its variables that are not set in an environment."""
-        return [name for name in self.VARIABLE.findall(self) if not environment.get(name)]
+        return [name for name in VARIABLE.findall(self) if not environment.get(name)]
 
     def filled(self, environment: Mapping[str, str]) -> str:
         """The path with its variables filled in; all are set."""
-        return self.VARIABLE.sub(lambda match: environment[match[1]], self)
+        return VARIABLE.sub(lambda match: environment[match[1]], self)
 
 
 class Citation(Text):

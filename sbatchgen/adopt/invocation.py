@@ -96,7 +96,7 @@ def _set(draft: Draft, name: str, value: str | None, word: Word | None = None) -
     """Take over a variable that is set for the launch alone."""
     if name in shape.RANKS:
         draft.add(draft.lines, "understood", f"{name} as the script has it")
-    elif is_variable(name) and value is not None:
+    elif is_variable(name) and value is not None and "${" not in value:
         draft.env[name] = value
     elif is_variable(name) and word is not None and "PATH" not in name:
         draft.step_setup.append(f"export {name}={word.text}")

@@ -147,6 +147,8 @@ class _Environment:
         elif block.first in draft.secrets:
             draft.env[name] = None
             draft.add(block.lines, "mended", "a secret is not copied, export it where you submit", name)
+        elif "${" in value:  # text here, which `env` would expand
+            self._keep(block)
         else:
             draft.env[name] = value
             draft.add(block.lines, "understood", "env", name)

@@ -10,10 +10,11 @@ from typing import Any, Literal, get_args, get_origin
 import click
 
 from sbatchgen.errors import CommandLineError, Problem, did_you_mean
-from sbatchgen.inputs.document import parse_scalar, without_none
+from sbatchgen.inputs.document import parse_scalar
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.layers import Layer, Level
 from sbatchgen.inputs.options import SbatchOptions
+from sbatchgen.keys import without_none
 
 GROUPS = ("Job", "Launch", "Runtime", "Training", "Slurm")
 _JOB_TYPES = {key.name: without_none(key.type) for key in fields(JobSpec)}

@@ -8,7 +8,7 @@ from sbatchgen.inputs.options import SbatchOptions
 from sbatchgen.keys import described
 from sbatchgen.modes import Launcher, ModeName
 from sbatchgen.runtimes import RUNTIMES, RuntimeName
-from sbatchgen.units import Argument, Count, EnvName, Resume, ShellPath, Text
+from sbatchgen.units import Argument, Count, EnvName, EnvValue, Resume, ShellPath, Text
 
 GpuRequest = Literal["gpus_per_node", "gres", "gpus_per_task", "none"]
 
@@ -68,7 +68,7 @@ class _CommonKeys:
         "Copy of the code to run, as submit --snapshot makes it.", metavar="PATH", group="Training"
     )
     template: Text | None = described("Template of the script.", metavar="NAME", group="Job")
-    env: Mapping[EnvName, Argument | None] = described(
+    env: Mapping[EnvName, EnvValue | None] = described(
         "Environment variable of the job; without =VALUE, that of the shell that submits.",
         make=dict,
         metavar="NAME[=VALUE]",

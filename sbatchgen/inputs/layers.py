@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_origin
 
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.options import NAMES, SbatchOptions
+from sbatchgen.inputs.settings import JobSettings
+from sbatchgen.keys import keys_of, without_none
 
 
 class Level(IntEnum):
@@ -68,3 +70,64 @@ def option_values(options: SbatchOptions) -> dict[str, Any]:
 
 
 _KEYS = {name: f"options.{name}" for name in NAMES}
+
+
+def settings_layer(
+    level: Level, record: JobSettings, places: Mapping[str, str], below: str = "", *, defaults: bool = False
+) -> Layer:
+    """Return the settings of a profile or a partition under flat keys: "network.port_base" -> 20000.
+
+    Args:
+        level: Whose settings they are.
+        record: The record that holds them.
+        places: The places of the profile's values.
+        below: The key that holds the record, with a dot at its end.
+        defaults: Whether values that are not written count, too.
+    """
+    values: dict[str, Any] = {}
+    where: dict[str, str] = {}
+    for name, field in keys_of(JobSettings).items():
+        for key, value in _leaves(getattr(record, field.name), name):
+            place = places.get(f"{below}{key}")
+            if defaults or place:
+                values[key] = value
+            if place:
+                where[key] = place
+    return Layer(level, values, where)
+
+
+def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+    """Yield flat keys and values; those of a mapping and of a record one by one."""
+    if is_dataclass(value):
+        for name, field in keys_of(value).items():
+            yield from _leaves(getattr(value, field.name), f"{key}.{name}")
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _leaves(item, f"{key}.{name}")
+    elif value is not None:
+        yield key, value
+
+
+def settings_of(values: Mapping[str, Any]) -> JobSettings:
+    """Return the record that flat keys make."""
+    settings: JobSettings = _record(JobSettings, values, "")
+    return settings
+
+
+def _record(kind: Any, values: Mapping[str, Any], below: str) -> Any:
+    made: dict[str, Any] = {}
+    for name, field in keys_of(kind).items():
+        key, type_ = f"{below}{name}", without_none(field.type)
+        if is_dataclass(type_):
+            made[field.name] = _record(type_, values, f"{key}.")
+        elif get_origin(type_) is Mapping:
+            made[field.name] = below_key(values, key)
+        elif key in values:
+            made[field.name] = values[key]
+    return kind(**made)
+
+
+def below_key(values: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return the values of a mapping: of "env", A for "env.A"."""
+    start = f"{key}."
+    return {name.removeprefix(start): value for name, value in values.items() if name.startswith(start)}

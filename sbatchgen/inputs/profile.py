@@ -3,32 +3,16 @@
 The records here, in `job` and in `options` are not frozen and have no comparison, only to start faster.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, make_dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from sbatchgen.errors import did_you_mean
-from sbatchgen.inputs.job import GpuRequest
 from sbatchgen.inputs.options import NAMES, SbatchOptions
+from sbatchgen.inputs.settings import JobSettings
 from sbatchgen.keys import described, required
-from sbatchgen.modes import Launcher, ModeName
-from sbatchgen.runtimes import RUNTIMES, RuntimeName
-from sbatchgen.runtimes.base import NoFacts, Runtime
-from sbatchgen.units import (
-    Argument,
-    Citation,
-    Count,
-    Duration,
-    EnvName,
-    Memory,
-    Port,
-    Release,
-    ShellPath,
-    Text,
-)
-
-_INTERFACE = r"[^\s/,^=]{1,15}"  # of Linux: IFNAMSIZ
+from sbatchgen.modes import ModeName
+from sbatchgen.units import Citation, Count, Duration, Memory, Release, ShellPath, Text
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -51,7 +35,7 @@ class NodeShape(NodeFacts):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Partition(NodeFacts):
+class Partition(JobSettings, NodeFacts):
     """What a job may ask for in one partition, per node where a name says so; None is "not known"."""
 
     time_max: Duration | None = described("Longest time limit (MaxTime).")
@@ -75,7 +59,6 @@ class Partition(NodeFacts):
     state: Literal["up", "down", "drain", "inactive"] = described("Whether it takes jobs.", "up")
     exclusive: bool = described("Jobs get whole nodes (OverSubscribe=EXCLUSIVE).", False)
     reservation_only: bool = described("Only for jobs with a reservation (ReqResv).", False)
-    options: SbatchOptions = described("Options of sbatch for its jobs.", make=SbatchOptions)
 
     def __post_init__(self) -> None:
         """Fill in what is not given for all nodes: the most that one has, if it is known of each."""
@@ -121,44 +104,6 @@ class Partition(NodeFacts):
         time, most = self.options.time, self.time_max
         if time is not None and most is not None and time > most:
             yield "options", f"time {time} is more than time_max {most}", f"write time: {most}, or less"
-
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class Network:
-    """How processes on several nodes find each other."""
-
-    nccl_socket_ifname: Text | None = described(
-        "NCCL_SOCKET_IFNAME: interface for NCCL, or ^docker,lo for all but these."
-    )
-    gloo_socket_ifname: Text | None = described("GLOO_SOCKET_IFNAME: interface for gloo.")
-    nccl_ib_hca: Text | None = described("NCCL_IB_HCA: InfiniBand adapters for NCCL.")
-    port_base: Port = described("First port for jobs.", make=lambda: Port(20000))
-    port_count: Count = described("How many ports jobs share.", make=lambda: Count(10000))
-
-    def faults(self) -> Iterator[tuple[str, str, str]]:
-        """Yield values that contradict each other: the key, what is wrong, and a fix."""
-        most = Port.LAST - self.port_base + 1
-        if self.port_count > most:
-            what = f"{self.port_count} ports from {self.port_base} on end above the last port, {Port.LAST}"
-            yield "port_count", what, f"write port_count: {most}, or less"
-        for name in (self.gloo_socket_ifname or "").split(","):  # NCCL alone knows ^ and =
-            if name and not re.fullmatch(_INTERFACE, name):
-                what = f"gloo needs names of interfaces, but '{name}' is not one"
-                yield "gloo_socket_ifname", what, "name them, as ib0 or ib0,ib1"
-
-
-Runtimes: Any = make_dataclass(
-    "Runtimes",
-    [
-        (runtime.attribute, runtime.Facts, described(runtime.title, make=runtime.Facts, key=runtime.name))
-        for runtime in RUNTIMES.values()
-        if runtime.Facts is not NoFacts
-    ],
-    namespace={"__doc__": "Where a Python with torch comes from, by runtime.", "__module__": __name__},
-    kw_only=True,
-    eq=False,
-    repr=False,
-)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -215,7 +160,7 @@ class FactSource:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Profile:
+class Profile(JobSettings):
     """A cluster. `setup` lines are shell, run as they are; everything else is data.
 
     `policies` sets the severity of rules on this cluster, as SB228: error.
@@ -245,26 +190,13 @@ class Profile:
     policies: Mapping[Text, Literal["error", "warning", "info", "off"]] = described(
         "Severity of rules by id: error, warning, info or off.", make=dict
     )
-    gpu_request: GpuRequest = described("How jobs ask for GPUs.", "gpus_per_node")
-    modules: tuple[Text, ...] = described("Modules to load, after module purge.", ())
-    setup: tuple[Text, ...] = described("Lines of shell to run before the runtime is set up.", ())
-    env: Mapping[EnvName, Argument] = described("Variables of every job.", make=dict)
-    network: Network = described("How processes on several nodes find each other.", make=Network)
-    runtime: RuntimeName = described("Where Python comes from, unless the job says otherwise.", "host")
-    launcher: Launcher = described("How processes start, unless the job says otherwise.", "torchrun")
-    runtimes: Runtimes = described("Where a Python with torch comes from.", make=Runtimes)
     paths: Paths = described("Folders.", make=Paths)
-    options: SbatchOptions = described("Options of sbatch for every job.", make=SbatchOptions)
     modes: Mapping[ModeName, SbatchOptions] = described("Options of sbatch by mode.", make=dict)
     template: Text | None = described("Template of the script.")
     required: tuple[Text, ...] = described("Options that every job must set, as account.", ())
     omit: tuple[Text, ...] = described("Options that are left out of scripts, as partition.", ())
     extra_options: Mapping[Text, Text] = described("Other options of sbatch, by their long names.", make=dict)
     sources: tuple[FactSource, ...] = described("Where the documentation says the facts.", ())
-
-    def facts(self, runtime: Runtime) -> Any:
-        """Return what the profile says of a runtime, as its `Facts`."""
-        return getattr(self.runtimes, runtime.attribute, None)
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """Yield values that contradict each other: the key, what is wrong, and a fix."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sbatchgen.finding import Place
 from sbatchgen.inputs.profile import Partition, Profile
+from sbatchgen.inputs.settings import JobSettings
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.resources import Resources
 from sbatchgen.units import NEWEST, Text
@@ -52,6 +53,11 @@ class Job:
         """The partitions that it asks for and the profile knows."""
         known = {str(name): partition for name, partition in self.profile.partitions.items()}
         return {name: known[name] for name in self.resources.partitions if name in known}
+
+    @property
+    def settings(self) -> tuple[JobSettings, ...]:
+        """How jobs start here: the settings of the cluster and of the job's partitions."""
+        return (self.profile, *self.partitions.values())
 
     def option(self, name: str) -> str:
         """The value of an option; "" if it is not given or a flag."""

@@ -19,6 +19,7 @@ from sbatchgen.inputs.flags import key_type
 from sbatchgen.inputs.layers import Layer, Level
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import Places, bundled
+from sbatchgen.inputs.settings import SETUPS, JobSettings
 from sbatchgen.lint.linter import lint_rendered
 from sbatchgen.lint.settings import checked
 from sbatchgen.modes import MODES
@@ -48,7 +49,7 @@ def findings(file: Path, places: Places) -> list[Finding]:
             plan = _plan(profile, mode, partition)
             about = check(plan, log_folders_made=True)
             every += [finding for finding in about if finding.problem.at.startswith(f"{file}:")]
-            every += _of_script(plan, profile, file, places)
+            every += _of_script(plan, file, places)
     return [*{finding.problem: finding for finding in every}.values()]
 
 
@@ -61,15 +62,23 @@ def _name(profile: Document[Profile], file: Path) -> Iterator[Finding]:
 
 
 def _setup(profile: Document[Profile]) -> Iterator[Finding]:
-    """Report lines of `setup` that bash can't parse; they are not run."""
-    if not profile.value.setup or not shutil.which("bash"):
-        return
-    text = "\n".join(profile.value.setup)
-    parsed = subprocess.run(["bash", "-n"], input=text.encode(), capture_output=True, check=False)
-    if parsed.returncode:
-        message = parsed.stderr.decode("utf-8", "replace").partition("\n")[0].removeprefix("bash: ")
-        what = f"setup: bash can't read it: {message}"
-        yield Finding("error", Problem(what, profile.places["setup"], "write whole commands, one a line"))
+    """Report lines of shell that bash can't parse; they are not run."""
+    records: dict[str, JobSettings] = {"": profile.value}
+    records |= {f"partitions.{name}.": each for name, each in profile.value.partitions.items()}
+    texts = {
+        f"{below}{key}": getattr(settings, key)
+        for below, settings in records.items()
+        for key in (*SETUPS, "master_addr")
+    }
+    for key, value in texts.items() if shutil.which("bash") else ():
+        if not value:
+            continue
+        text = f"$({value}\n)" if isinstance(value, str) else "\n".join(value)
+        parsed = subprocess.run(["bash", "-n"], input=text.encode(), capture_output=True, check=False)
+        if parsed.returncode:
+            message = parsed.stderr.decode("utf-8", "replace").partition("\n")[0].removeprefix("bash: ")
+            what = f"{key}: bash can't read it: {message}"
+            yield Finding("error", Problem(what, profile.places[key], "write whole commands, one a line"))
 
 
 def _sources(profile: Document[Profile]) -> Iterator[Finding]:
@@ -106,7 +115,7 @@ def required(profile: Profile) -> dict[str, str]:
     return values
 
 
-def _of_script(plan: Plan, profile: Document[Profile], file: Path, places: Places) -> Iterator[Finding]:
+def _of_script(plan: Plan, file: Path, places: Places) -> Iterator[Finding]:
     """Report what is wrong in the lines of the script that the profile writes: `setup`, and its template."""
     try:
         script = render_request(Request(plan=plan, places=places, profile_file=file))
@@ -115,6 +124,8 @@ def _of_script(plan: Plan, profile: Document[Profile], file: Path, places: Place
         return
     lines = script.split("\n")
     for finding in lint_rendered(plan, script) if plan.slurm else ():
-        if finding.place.line and lines[finding.place.line - 1] in plan.profile.setup:
-            problem = finding.problem._replace(at=profile.places.get("setup", str(file)))
-            yield finding._replace(problem=problem, place=NOWHERE, edits=())
+        line = lines[finding.place.line - 1] if finding.place.line else None
+        for key in SETUPS:
+            if line in getattr(plan.settings, key):
+                problem = finding.problem._replace(at=plan.origin(key).where)
+                yield finding._replace(problem=problem, place=NOWHERE, edits=())

@@ -18,6 +18,7 @@ from sbatchgen.plan.request import Request
 from sbatchgen.plan.resolve import FIRST
 
 _INHERITED = "(that of the shell that submits)"  # a variable that has no value in the plan
+_JOB_KEYS = {field.name for field in fields(JobSpec)}
 _NOT_SHOWN = ("profile", "mode", "options", "extra_options", "env", "lint")
 # What a job costs, whom it is charged to, where it runs and when: such a value is shown with its origin where
 # the user did not type it.
@@ -58,6 +59,7 @@ def settings(request: Request) -> Iterator[Setting]:
     yield Setting(name="profile", value=str(plan.profile.name), by="profile", at=str(request.profile_file))
     keys = [f"options.{name}" for name in LONG_NAMES]
     keys += [field.name for field in fields(JobSpec) if field.name not in _NOT_SHOWN]
+    keys += [key for key in plan.origins if _of_settings(plan, key)]
     keys += [f"env.{name}" for name in plan.env] + [f"extra_options.{name}" for name in plan.extra_options]
     for key in keys:
         value = _value(plan, key)
@@ -135,8 +137,8 @@ def _setting(key: str, value: Any, origin: Origin, overrode: Iterable[tuple[Any,
         f"--{LONG_NAMES.get(rest, rest)}"
         if head.endswith("options") and dot
         else f"env {rest}"
-        if dot
-        else head
+        if head == "env" and dot
+        else key
     )
     return Setting(
         name=name,
@@ -147,10 +149,21 @@ def _setting(key: str, value: Any, origin: Origin, overrode: Iterable[tuple[Any,
     )
 
 
+def _of_settings(plan: Plan, key: str) -> bool:
+    """Whether somebody has set how jobs start, by a key that no job has."""
+    head, _, rest = key.partition(".")
+    of_job = head in _JOB_KEYS or rest in {f"{plan.runtime.name}.{each.fact}" for each in plan.runtime.keys}
+    return not of_job and hasattr(plan.settings, head) and plan.origin(key).level > Level.DEFAULT
+
+
 def _value(plan: Plan, key: str) -> Any:
     """The value of a key as the plan has it in the end; None where it has none."""
     head, dot, rest = key.partition(".")
-    holder = plan.software.get(head, getattr(plan, head, None))
+    if head == "runtimes":
+        runtime, _, fact = rest.partition(".")
+        return getattr(plan.facts, fact, None) if runtime == plan.runtime.name else None
+    known = plan.software.get(head, getattr(plan, head, None))
+    holder = getattr(plan.settings, head, None) if known is None else known
     if not dot:
         return holder if holder != () else None
     if not isinstance(holder, dict):

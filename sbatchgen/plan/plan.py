@@ -11,6 +11,7 @@ from sbatchgen.finding import Place
 from sbatchgen.inputs.layers import BY_DEFAULT, Origin
 from sbatchgen.inputs.options import LONG_NAMES, SbatchOptions
 from sbatchgen.inputs.profile import Partition, Profile
+from sbatchgen.inputs.settings import JobSettings
 from sbatchgen.modes import Mode
 from sbatchgen.plan.resources import Resources
 from sbatchgen.runtimes.base import Runtime
@@ -32,6 +33,7 @@ def one_at_a_time(array: str) -> bool:
 class Plan:
     """A job on a cluster, everything decided. Counts are per node where the name says so.
 
+    `settings` has how jobs start here: the profile's settings with those of the partition and the job.
     `software` has the values of the runtimes' job keys that are set.
     `gpus_per_node` is what the job gets, also where the cluster hands GPUs out without being asked.
     `passed_over` has the partitions that were not chosen, and why not, if the user has named no partition.
@@ -43,6 +45,7 @@ class Plan:
     mode: Mode
     launcher: str | None
     runtime: Runtime
+    settings: JobSettings
     software: Mapping[str, Any]
     options: SbatchOptions
     extra_options: Mapping[str, str]
@@ -74,7 +77,7 @@ class Plan:
     @property
     def facts(self) -> Any:
         """What the profile says of this job's runtime."""
-        return self.profile.facts(self.runtime)
+        return self.settings.facts(self.runtime)
 
     @property
     def nodes(self) -> int:

@@ -1,18 +1,27 @@
 """Layers -> plan: the layers laid over each other, and what follows from them.
 
-The higher layer wins: defaults < profile < partition < sbatchgen.yaml < job < command line. Nothing here
-reads a file or the environment, and nothing is refused: `check` judges the finished plan.
+The higher layer wins: defaults < profile < partition < mode < sbatchgen.yaml < job < command line. Nothing
+here reads a file or the environment, and nothing is refused: `check` judges the finished plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from sbatchgen.inputs.document import Document
 from sbatchgen.inputs.job import RUNTIME_KEYS
-from sbatchgen.inputs.layers import BY_DEFAULT, Layer, Level, Origin, option_values
-from sbatchgen.inputs.options import GPU_OPTIONS, SbatchOptions
+from sbatchgen.inputs.layers import (
+    BY_DEFAULT,
+    Layer,
+    Level,
+    Origin,
+    below_key,
+    option_values,
+    settings_layer,
+    settings_of,
+)
+from sbatchgen.inputs.options import GPU_OPTIONS
 from sbatchgen.inputs.profile import NodeFacts, Partition, Profile
 from sbatchgen.modes import MODES, Mode
 from sbatchgen.plan.plan import Plan, one_at_a_time
@@ -50,7 +59,7 @@ def resolve(
     if chosen:
         values.set("options.partition", Text(chosen), Origin(Level.DEFAULT, FIRST))
     _join_args(values, layers)
-    _derive_runtime(values, profile)
+    _derive_runtime(values)
     _derive_job(values, cluster, mode, name)
     alone = cluster.scheduler == "none" or partition.nodes_max == 1
     values.derive("options.nodes", 1 if alone else mode.nodes, f"mode {mode.name}")
@@ -93,15 +102,6 @@ class _Values:
     def get(self, key: str, default: Any = None) -> Any:
         return self.values.get(key, default)
 
-    def grouped(self) -> dict[str, dict[str, Any]]:
-        """Return the values with a dot in their key, by what is before it and after it."""
-        groups: dict[str, dict[str, Any]] = {"options": {}, "extra_options": {}, "env": {}}
-        for key, value in self.values.items():
-            head, dot, rest = key.partition(".")
-            if dot:
-                groups[head][rest] = value
-        return groups
-
 
 def _partition(profile: Profile, name: str) -> Partition:
     return profile.partitions.get(Text(name.split(",", maxsplit=1)[0]), Partition())
@@ -122,15 +122,9 @@ def _partition_name(profile: Profile, layers: Sequence[Layer], mode: Mode) -> st
 def _profile_layers(
     profile: Document[Profile], partition_name: str, partition: Partition, mode: Mode
 ) -> Iterator[Layer]:
-    """The profile's own layers: its options, those of the partition, and those of the mode."""
+    """The profile's own layers: its settings, those of the partition, and the options of the mode."""
     cluster, places = profile.value, profile.places
-    facts: dict[str, Any] = {
-        "runtime": cluster.runtime,
-        "launcher": cluster.launcher,
-        "gpu_request": cluster.gpu_request,
-    }
-    facts |= {f"env.{name}": value for name, value in cluster.env.items()}
-    facts |= {f"extra_options.{name}": value for name, value in cluster.extra_options.items()}
+    facts: dict[str, Any] = {f"extra_options.{name}": value for name, value in cluster.extra_options.items()}
     optional = {
         "template": cluster.template,
         "data": cluster.paths.data,
@@ -138,18 +132,14 @@ def _profile_layers(
     }
     facts |= {key: value for key, value in optional.items() if value}
     where = {"data": places.get("paths.data", ""), "options.partition": places.get("default_partition", "")}
-    yield Layer(Level.PROFILE, facts | option_values(cluster.options), {**places, **where})
+    yield Layer(Level.PROFILE, facts, {**places, **where})
+    yield settings_layer(Level.PROFILE, cluster, places, defaults=True)
     first = partition_name.split(",", maxsplit=1)[0]
-    yield _partition_layer(partition.options, places, f"partitions.{first}.options")
+    yield settings_layer(Level.PARTITION, partition, places, f"partitions.{first}.")
     if mode.name in cluster.modes:
-        yield _partition_layer(cluster.modes[mode.name], places, f"modes.{mode.name}")
-
-
-def _partition_layer(options: SbatchOptions, places: Mapping[str, str], written: str) -> Layer:
-    """Options that are written under another key of the profile."""
-    values = option_values(options)
-    where = {key: places.get(key.replace("options", written, 1), written) for key in values}
-    return Layer(Level.PARTITION, values, where)
+        values = option_values(cluster.modes[mode.name])
+        written = {key: key.replace("options", f"modes.{mode.name}", 1) for key in values}
+        yield Layer(Level.PARTITION, values, {key: places.get(name, name) for key, name in written.items()})
 
 
 def _join_args(values: _Values, layers: Sequence[Layer]) -> None:
@@ -159,17 +149,19 @@ def _join_args(values: _Values, layers: Sequence[Layer]) -> None:
         values.values["args"] = (*given[-2].values["args"], *given[-1].values["args"])
 
 
-def _derive_runtime(values: _Values, profile: Document[Profile]) -> None:
+def _derive_runtime(values: _Values) -> None:
     """What the chosen runtime needs, from the profile unless the job sets it; lists of both are joined."""
+    for name, default in (("gpu_request", "gpus_per_node"), ("runtime", "host"), ("launcher", "torchrun")):
+        values.derive(name, default, "default")
     runtime = RUNTIMES[values.get("runtime")]
-    facts = profile.value.facts(runtime)
     for key in runtime.keys:
-        value, place = getattr(facts, key.fact), f"runtimes.{runtime.name}.{key.fact}"
-        origin = Origin(Level.PROFILE, profile.places.get(place, "profile"))
+        written = f"runtimes.{runtime.name}.{key.fact}"
+        value, origin = values.get(written), values.origins.get(written, BY_DEFAULT)
         if isinstance(value, tuple) and value:
             values.set(key.name, (*value, *values.get(key.name, ())), values.origins.get(key.name, origin))
         elif value and key.name not in values.values:
             values.set(key.name, value, origin)
+            values.overridden[key.name] = values.overridden.get(written, ())
 
 
 def _derive_job(values: _Values, profile: Profile, mode: Mode, name: str) -> None:
@@ -186,7 +178,7 @@ def _derive_job(values: _Values, profile: Profile, mode: Mode, name: str) -> Non
     if not values.get("trainer"):
         values.derive("args", DEFAULT_ARGS, "the bundled trainer")
     for fact in ("nccl_socket_ifname", "gloo_socket_ifname", "nccl_ib_hca") if mode.several_processes else ():
-        values.derive(f"env.{fact.upper()}", getattr(profile.network, fact), "network of the profile")
+        values.derive(f"env.{fact.upper()}", values.get(f"network.{fact}"), "network of the profile")
 
 
 def _gpus(values: _Values, profile: Profile, partition: Partition, mode: Mode) -> tuple[int, int]:
@@ -340,7 +332,7 @@ def _plan(
             continue  # without it the job would go to the default one
         if values.origins.get(f"options.{option}", BY_DEFAULT).level < Level.PROJECT:
             values.drop(f"options.{option}")
-    grouped = values.grouped()
+    settings = settings_of(values.values)
     same = (
         "trainer data run_dir resume max_restarts chain requeue_on_timeout requeue_on_node_fail "
         "snapshot_dir template"
@@ -352,14 +344,15 @@ def _plan(
         mode=mode,
         launcher=values.get("launcher") if mode.launchers else None,
         runtime=RUNTIMES[values.get("runtime")],
+        settings=settings,
         software={key: values.get(key) for key in RUNTIME_KEYS if values.get(key)},
-        options=SbatchOptions(**grouped["options"]),
-        extra_options=grouped["extra_options"],
+        options=settings.options,
+        extra_options=below_key(values.values, "extra_options"),
         gpus_per_node=gpus,
         nproc_per_node=nproc,
         name=name,
         args=tuple(values.get("args", ())),
-        env=grouped["env"],
+        env=below_key(values.values, "env"),
         origins=values.origins,
         overridden=values.overridden,
         **{key: values.get(key) for key in same.split()},

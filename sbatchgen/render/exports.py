@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from sbatchgen import quoting
 from sbatchgen.plan.plan import Plan
 from sbatchgen.render import launch
+from sbatchgen.units import VARIABLE
 
 # For every job: print lines at once, and ignore packages in ~/.local.
 COMMON_ENV = {"PYTHONUNBUFFERED": "1", "PYTHONNOUSERSITE": "1"}
@@ -37,9 +38,21 @@ def lines(plan: Plan) -> Iterator[str]:
     words += [f"{name}={word}" for name, word in plan.runtime.words(plan).items()]
     yield from quoting.packed([*(launch.MEETING if launch.meets(plan) else ()), *words])
     yield from quoting.packed(_files(plan))
-    own = {name: value for name, value in plan.env.items() if value is not None}
-    yield from quoting.packed(f"{name}={quoting.word(value)}" for name, value in own.items())
+    yield from _own(plan)
     yield from plan.runtime.own_exports(plan)
+
+
+def _own(plan: Plan) -> Iterator[str]:
+    """The job's own variables; bash expands a value before it sets the variables of the same `export`."""
+    plain: list[str] = []
+    for name, value in plan.env.items():
+        if value is not None and VARIABLE.search(value):
+            yield from quoting.packed(plain)
+            yield f"{name}={quoting.value(value)}"
+            plain = []
+        elif value is not None:
+            plain.append(f"{name}={quoting.word(value)}")
+    yield from quoting.packed(plain)
 
 
 def _common(plan: Plan) -> dict[str, str]:

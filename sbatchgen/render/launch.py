@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from sbatchgen import quoting
@@ -11,8 +12,8 @@ from sbatchgen.inputs.options import GPU_OPTIONS
 from sbatchgen.plan.plan import Plan
 from sbatchgen.runtimes.base import absolute, of_submission
 
-# What a trainer's arguments may hold for the run's own folders.
-PLACEHOLDERS = {"{run_dir}": '"$RUN_DIR"', "{data_dir}": '"$DATA_DIR"'}
+# What a trainer's arguments may hold: the run's own folders, and variables of the job.
+_PLACEHOLDER = re.compile(r"\{(run_dir|data_dir|resume|env:[A-Za-z_][A-Za-z0-9_]*)\}")
 FOLDERS = ("$PWD", "$RUN_DIR", "$DATA_DIR", "$CODE_DIR")  # whose names are known only where the job runs
 MEETING = ("MASTER_ADDR", "MASTER_PORT")
 FILES_NEEDED = ("mnist", "cifar10", "imagefolder")  # data sets of the bundled trainer that are files
@@ -26,7 +27,31 @@ def command(plan: Plan, exported: Sequence[str], mounted: Sequence[str]) -> tupl
         exported: The variables that a container must get.
         mounted: What the container sees, as `mounts` has it.
     """
-    return (*_step(plan), *_runtime(plan, exported, mounted), *_trainer(plan), *_arguments(plan))
+    setup = task_setup(plan)
+    return (*_step(plan), *setup, *_runtime(plan, exported, mounted), *_trainer(plan), *_arguments(plan))
+
+
+def node_setup(plan: Plan) -> str:
+    """Return the command that runs the profile's setup of a node once on each, or ""."""
+    text = shell_text(plan.settings.setup_per_node)
+    if not text or not plan.slurm:
+        return f"bash -c {text}" if text else ""
+    step = 'srun --ntasks="$SLURM_NNODES" --ntasks-per-node=1' if plan.nodes > 1 else "srun --ntasks=1"
+    return f"{step} bash -c {text}"
+
+
+def task_setup(plan: Plan) -> Iterator[str]:
+    """Yield the command that runs the profile's setup of a task before the program that follows it."""
+    lines = plan.settings.setup_per_task
+    if lines:
+        text = shell_text((*lines, 'exec "$@"'))
+        yield f"bash -c {text} task"  # $0 in messages of bash
+
+
+def shell_text(lines: Sequence[str]) -> str:
+    """Return lines of shell as one word of bash, a line for each; "" without lines."""
+    quoted = "\n".join(lines).replace("'", "'\\''")
+    return "" if not lines else f"'{quoted}'" if len(lines) == 1 else f"'\n{quoted}'"
 
 
 def files(plan: Plan) -> tuple[str, ...]:
@@ -249,18 +274,15 @@ def points(plan: Plan) -> tuple[str, ...]:
 
 
 def _argument(arg: str, plan: Plan) -> str:
-    """One argument as a word of bash, with {run_dir}, {data_dir} and {resume} filled in."""
-    if "{" not in arg:
-        return quoting.word(arg)
-    names = PLACEHOLDERS | {"{resume}": resume_word(plan)}
-    word, rest = "", arg
-    while rest:
-        place, name = min(((rest.find(name), name) for name in names if name in rest), default=(-1, ""))
-        if not name:
-            return word + quoting.word(rest)
-        word += (quoting.word(rest[:place]) if place else "") + names[name]
-        rest = rest[place + len(name) :]
-    return word
+    """One argument as a word of bash, with {run_dir}, {data_dir}, {resume} and {env:NAME} filled in."""
+    word = ""
+    for index, piece in enumerate(_PLACEHOLDER.split(arg)):
+        if index % 2:
+            variable = piece.removeprefix("env:") if piece.startswith("env:") else piece.upper()
+            word += resume_word(plan) if piece == "resume" else f'"${variable}"'
+        elif piece:
+            word += quoting.word(piece)
+    return word or "''"
 
 
 def _dataset(args: Sequence[str]) -> str:

@@ -29,8 +29,8 @@ _EXPANSION = re.compile(r"\$\{[^{}]*\}")
 
 @RULES.add("SB501", "info", "a pyxis option, but the profile has no pyxis")
 def _has_pyxis(script: JobScript) -> Iterator[Hit]:
-    profile = script.profile
-    if not script.known or profile.runtime == "enroot" or profile.facts(RUNTIMES["enroot"]).image:
+    profile, enroot = script.profile, RUNTIMES["enroot"]
+    if not script.known or any(s.runtime == "enroot" or s.facts(enroot).image for s in script.settings):
         return
     for container in script.containers:
         if container.pyxis:
@@ -48,7 +48,7 @@ def _sees_gpus(script: JobScript) -> Iterator[Hit]:
     if not (resources.gpu_count or resources.shards):
         return
     containers = [container for container in script.containers if not container.pyxis]
-    variables = script.assigned | {str(name) for name in script.profile.env}
+    variables = script.assigned | {str(name) for settings in script.settings for name in settings.env}
     if any(GPU_FLAGS & container.options.keys() for container in containers) or GPU_VARIABLES & variables:
         return
     if _AMD.search(script.text):  # whose devices are those of /dev, which containers have

@@ -287,7 +287,8 @@ def _fair_share(job: Job) -> Iterator[Hit]:
 def _gpus_used(job: Job) -> Iterator[Hit]:
     resources = job.resources
     free = [name for name, partition in job.profile.partitions.items() if partition.gpus_per_node == 0]
-    wanted = resources.gpu_option or resources.gres or job.profile.gpu_request == "none"
+    unasked = any(settings.gpu_request == "none" for settings in job.settings)
+    wanted = resources.gpu_option or resources.gres or unasked
     for name, partition in job.partitions.items() if free and not wanted else ():
         if all(node.gpus_per_node for node in partition.kinds()):
             gpus = counted(partition.gpus_per_node or 0, "GPU")

@@ -16,7 +16,7 @@ from sbatchgen.rules.option_values import BAD_VALUE, refused
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.runtimes.base import NoFacts
-from sbatchgen.units import ShellPath
+from sbatchgen.units import VARIABLE
 
 RULES: Rules[PlannedJob] = Rules()
 
@@ -25,6 +25,10 @@ NOT_IN_A_SCRIPT = ("help", "parsable", "quiet", "test-only", "usage", "verbose",
 # Options whose values sbatchgen takes as they are, and sbatch parses.
 _PARSED_BY_SBATCH = "begin deadline distribution hint mail_type nodelist signal switches"
 PARSED_BY_SBATCH = tuple(_PARSED_BY_SBATCH.split())
+# sbatch(1), OUTPUT ENVIRONMENT VARIABLES: in the batch script they are those of its own, single task.
+_OF_TASKS = ("SLURM_LOCALID", "SLURM_NODEID", "SLURM_PROCID", "SLURM_TASK_PID", "SLURM_STEP_GPUS")
+_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+_LITERAL = re.compile(r"\$(?:[A-Za-z_]\w*|\()")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
@@ -167,7 +171,7 @@ def _mounts(job: PlannedJob) -> Iterator[Hit]:
     paths += [("run_dir", plan.run_dir)] if "$RUN_DIR" in mounted else []
     paths += [("data", plan.data)] if "$DATA_DIR" in mounted else []
     for key, path in paths:
-        text = ShellPath.VARIABLE.sub("", path)
+        text = VARIABLE.sub("", path)
         fix = "mount a symbolic link with a plain name"
         if text.count(":") > (key == "binds") or "," in text:
             what = f"'{path}' can't be mounted: the path would be split at the comma or colon"
@@ -292,6 +296,23 @@ def _env_leaves_paths_alone(job: PlannedJob) -> Iterator[Hit]:
             what = f"the job sets {name}, so its path {holding[0]} changes while the script runs"
             fix = f"write the path without ${{{name}}}, or set another variable"
             yield Hit(job.at(f"env.{name}"), what, fix)
+
+
+@RULES.add("SB036", "error", "a variable of tasks in a value of the whole job")
+def _env_of_tasks(job: PlannedJob) -> Iterator[Hit]:
+    for name, value in job.plan.env.items():
+        for of_task in sorted({*_OF_TASKS, *_RANKS} & {*VARIABLE.findall(value or "")}):
+            what = f"{name} is set before any task starts, where {of_task} is not yet that of a task"
+            fix = f"set it in each task: setup_per_task: ['export {name}=...'], in the profile"
+            yield Hit(job.at(f"env.{name}"), what, fix)
+
+
+@RULES.add("SB037", "warning", "a variable that the job does not expand")
+def _env_literal(job: PlannedJob) -> Iterator[Hit]:
+    for name, value in job.plan.env.items():
+        if match := _LITERAL.search(VARIABLE.sub("", value or "")):
+            what = f"{name} gets the text {match[0]}... as it is: the job expands ${{NAME}} alone"
+            yield Hit(job.at(f"env.{name}"), what, "write ${NAME}, or export it in the profile's setup")
 
 
 @RULES.add("SB030", "error", "a requeue_on_timeout that can't work")

@@ -115,13 +115,8 @@ def trials(pack: Pack, given: Mapping[str, Any], *, live: bool) -> Iterator[Tria
             continue
         yield Trial(profile=name, job=ITSELF, outcome="error" if problems else "ok", problems=problems)
         made_up = profile_check.required(profile)
-        runtimes = [
-            key
-            for key, value in RUNTIMES.items()
-            if key == profile.runtime or value.is_ready(profile.facts(value))
-        ]
-        for runtime in runtimes:
-            for partition in (*map(str, profile.partitions),) or ("",):
+        for runtime in RUNTIMES:
+            for partition in _having(runtime, profile):
                 for mode in MODES:
                     flags = {**made_up, **given, "profile": str(file), "runtime": runtime}
                     flags |= {"partition": partition} if partition else {}
@@ -136,6 +131,15 @@ def trials(pack: Pack, given: Mapping[str, Any], *, live: bool) -> Iterator[Tria
             if fits or len(pack.profiles) == 1:
                 flags = {**given, "profile": str(file)}
                 yield _tried(Trial(profile=name, job=str(job)), pack, flags, live=live)
+
+
+def _having(runtime: str, profile: Profile) -> Iterator[str]:
+    """Yield the partitions that bring what a runtime needs; "" for a profile without partitions."""
+    for name, partition in profile.partitions.items() or [("", profile)]:
+        used = partition.runtime or profile.runtime or "host"
+        facts = [settings.facts(RUNTIMES[runtime]) for settings in (profile, partition)]
+        if runtime == used or any(map(RUNTIMES[runtime].is_ready, facts)):
+            yield str(name)
 
 
 def _tried(trial: Trial, pack: Pack, given: Mapping[str, Any], *, live: bool) -> Trial:

@@ -74,7 +74,7 @@ def test_lint_finds_nothing(rendered: dict[str, tuple[Plan, str]]) -> None:
     for name, (of, text) in rendered.items():
         release = of.profile.slurm or DEFAULT_SLURM
         findings = lint(JobScript(file="job.slurm", text=text, slurm=release, profile=of.profile))
-        enroot = of.runtime.name == "enroot" and of.profile.runtimes.enroot.image is None
+        enroot = of.runtime.name == "enroot" and of.settings.runtimes.enroot.image is None
         known = {"SB214", *(["SB501"] if enroot else [])}  # shards do not divide a GPU's memory
         assert {finding.rule for finding in findings} <= known, name
         assert {finding.severity for finding in findings} <= {"info"}, name
