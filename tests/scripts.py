@@ -25,6 +25,11 @@ from sbatchgen.units import ShellPath, Text
 
 CODE = Path("/opt/sbatchgen/code")
 PROFILES = ("local", "msu", "princeton", "public_cluster", "sensecore", "sensetime", "torchrun", "troila")
+# Those of centres, from their documentation: a test for each launcher, not the matrix.
+CENTRES = tuple(
+    "clariden frontier gcp-a3 iris kestrel leuven lumi mahti midway3 olivia parallelcluster-p5 perlmutter roihu "
+    "sherlock triton".split()
+)
 _COMPILED = tempfile.TemporaryDirectory(prefix="templates-")
 # What a runtime needs where the profile does not bring it.
 NEEDS: dict[str, dict[str, Any]] = {
