@@ -201,8 +201,10 @@ def _mended(script: str) -> str:
 
     Placeholders are words, and a launch in a comment is a launch. What AWS adds on HyperPod alone is left out.
     """
-    script = script.replace("${AUTO_RESUME} ", "").replace(
-        "#export CONTAINER_IMAGE=", "export CONTAINER_IMAGE="
+    script = (
+        script.replace("${AUTO_RESUME} ", "")
+        .replace("${PROFILE_CMD} ", "")
+        .replace("#export CONTAINER_IMAGE=", "export CONTAINER_IMAGE=")
     )
     script = re.sub(r"^if \[ ! -z \$CONTAINER_IMAGE \];\nthen\n(.*?)^fi\n", r"\1", script, flags=re.M | re.S)
     script = re.sub(r"[ \t]<[\w-]*(?:options|args)>", "", script)

@@ -102,7 +102,8 @@ def _step(launch: Launch) -> Iterator[Item]:
         ):
             continue
         if option.name == "environment":
-            yield Item("container", "environment", _base(option.value or ""))
+            word, body = option.own_word(launch.tools[0].body), launch.tools[0].body
+            yield Item("container", "environment", _base(text_of(word, body) if word else ""))
         elif option.name != "distribution" and (option.name, option.value) != ("gpu-bind", "none"):
             yield Item("step", f"--{option.name}", _binding(option.value or "", launch))
 
@@ -180,24 +181,27 @@ def _container(launch: Launch) -> Iterator[Item]:
 
 def _mounts(word: Word, tool: Tool) -> Iterator[str]:
     """Yield the targets of mounts: where the host has a folder is its own matter."""
+    given = next((option.value_word for option in tool.given if option.name == "pwd"), None)
+    working = text_of(given, tool.body) if given else "${PWD}"
     for mount in text_of(word, tool.body).split(","):
         target = mount.split(":")[1] if ":" in mount else mount
-        if "$" not in target:
+        if target == working:
+            yield "the working folder"
+        elif "$" not in target:
             yield target
 
 
 def _program(script: JobScript, launch: Launch) -> Iterator[Item]:
     """Yield what starts the processes, its options, the environment, and the program."""
     launcher = launch.launcher
-    yield Item(
-        "program", "started by", launcher.name if launcher else "srun" if launch.step else "the batch shell"
-    )
+    alone = launch.step is None or launch.tasks == 1
+    yield Item("program", "started by", launcher.name if launcher else "Python alone" if alone else "srun")
     for option in launcher.given if launcher else ():
         if not _RENDEZVOUS.fullmatch(option.name):
             yield Item("program", f"{launcher.name if launcher else ''} --{option.name}", option.value or "")
     for command in script.commands:
         words = command.arguments
-        if command.name in ("source", ".") and words and words[0].endswith("/bin/activate"):
+        if command.name in ("source", ".") and words and words[0].strip('"').endswith("/bin/activate"):
             yield Item("program", "virtual environment")
         elif command.name == "conda" and words[:1] == ["activate"]:
             yield Item("program", "conda environment")
