@@ -161,6 +161,8 @@ def software(example: Example, profile: Profile) -> dict[str, Any]:
         runtime = {"singularity": "apptainer", "apptainer": "apptainer", "shifter": "shifter"}.get(
             name, "prefix"
         )
+        if runtime == "prefix":
+            return {"runtime": runtime, "prefix": launch.container.name.split()}
         own = {"image": "x.sif"} if runtime == "apptainer" and runtime != profile.runtime else {}
         return {"runtime": runtime} | own
     if step and step.option("container-image"):
@@ -174,7 +176,8 @@ def software(example: Example, profile: Profile) -> dict[str, Any]:
 
 def with_rest(job: dict[str, Any], missing: list[Item]) -> dict[str, Any]:
     """Return the job with everything that it can say of what the profile does not say."""
-    options, extra, env, step = dict(job["options"]), {}, {}, {}
+    options, more = dict(job["options"]), dict[str, Any]()
+    extra, env, step, binds = {}, {}, {}, []
     for item in missing:
         name = item.name.removeprefix("--")
         if item.kind == "variable":
@@ -189,13 +192,21 @@ def with_rest(job: dict[str, Any], missing: list[Item]) -> dict[str, Any]:
             options["cpus_per_task"] = int(item.value)
         elif item.name == "memory of a node":
             options["mem"] = item.value
-    return job | {"options": options, "extra_options": extra, "env": env} | ({"step": step} if step else {})
+        elif item.name == "GPUs of a node":
+            options["gpus_per_node"] = item.value
+            more["gpu_request"] = "gpus_per_node"
+        elif item.name.startswith("gres "):
+            options["gres"] = item.name.removeprefix("gres ") + item.value
+        elif item.name == "mount":
+            binds.append(f"/folder:{item.value}")
+    more |= {"options": options, "extra_options": extra, "env": env, "step": step, "binds": binds}
+    return job | more
 
 
 def rendered(job: dict[str, Any], folder: Path) -> JobScript:
     """Return the script of a job."""
     file = folder / "job.yaml"
-    file.write_text(json.dumps({key: value for key, value in job.items() if value not in ({}, None)}))
+    file.write_text(json.dumps({key: value for key, value in job.items() if value not in ({}, [], None)}))
     try:
         request = read_request(str(file), (), {}, environment=os.environ, folder=folder, check=check)
         text = render_request(request)

@@ -200,8 +200,8 @@ def _program(script: JobScript, launch: Launch) -> Iterator[Item]:
         if not _RENDEZVOUS.fullmatch(option.name):
             yield Item("program", f"{launcher.name if launcher else ''} --{option.name}", option.value or "")
     for command in script.commands:
-        words = command.arguments
-        if command.name in ("source", ".") and words and words[0].strip('"').endswith("/bin/activate"):
+        words = [text_of(word, script.body) for word in command.words[1:]]
+        if command.name in ("source", ".") and words and words[0].endswith("/bin/activate"):
             yield Item("program", "virtual environment")
         elif command.name == "conda" and words[:1] == ["activate"]:
             yield Item("program", "conda environment")
