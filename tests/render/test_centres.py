@@ -16,18 +16,18 @@ import pytest
 from benchmarks.centres import job_of, lost, rendered
 from benchmarks.documented.examples import Example, Place
 from benchmarks.documented.facts import items
-from sbatchgen.inputs.document import parse_scalar, read_document
-from sbatchgen.inputs.flags import key_type
+from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import bundled
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint_rendered
-from sbatchgen.lint.profile_check import required
 from sbatchgen.rules.judge import check
+from sbatchgen.units import Duration, Text
 from tests.conftest import FIXTURES, Command
 from tests.scripts import CENTRES, plan, script
 
-SHAPES = ("cpu", "single", "dataparallel", "torchrun", "srun", "spawn")
+SHAPES = ("cpu", "single", "torchrun", "srun", "spawn")
+OF_USER = {"account": Text("x"), "time": Duration(3600)}  # what profiles require
 
 
 def profile(name: str) -> Profile:
@@ -39,8 +39,7 @@ def profile(name: str) -> Profile:
 def test_every_mode_and_launcher_renders_without_a_finding(name: str, shape: str) -> None:
     said: dict[str, Any] = {"launcher": shape} if shape in ("torchrun", "srun", "spawn") else {}
     said |= {"nodes": 1} if shape == "spawn" else {}
-    made_up = required(profile(name))
-    said |= {key: parse_scalar(text, key_type(f"options.{key}")) for key, text in made_up.items()}
+    said |= {key: OF_USER[key] for key in profile(name).required}
     job = plan("ddp" if "launcher" in said else shape, name, **said)
     text = script(job)
     found = [each for each in (*check(job), *lint_rendered(job, text)) if each.severity != "info"]
