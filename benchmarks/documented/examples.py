@@ -82,7 +82,7 @@ PLACES = (
     Place(
         profile="parallelcluster-p5",
         repository=AWS,
-        files=r"3\.test_cases/pytorch/(FSDP|ddp|torchtitan)/slurm/.*\.(sbatch|sh)",
+        files=r"3\.test_cases/pytorch/(FSDP|ddp|torchtitan|picotron/SmolLM-1\.7B)/slurm/.*\.(sbatch|sh)",
     ),
     Place(
         profile="gcp-a3",
