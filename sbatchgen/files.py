@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,6 +23,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 PRIVATE = 0o600  # the mode of a file that may hold a secret
+_PAUSE_S = 0.005  # between two attempts to lock a file, at first
 
 
 def read_file(path: Path, most: int) -> bytes:
@@ -78,27 +79,38 @@ def put(path: Path, data: bytes, *, mode: int = 0o666) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def lock(descriptor: int, wait_s: float, path: str = "") -> bool:
-    """Lock an open file against other processes until it is closed; False on a file system without locks.
+@contextlib.contextmanager
+def locked(path: Path, wait_s: float, waits: Callable[[], None] = lambda: None) -> Iterator[int | None]:
+    """Hold a lock file, which is made; `waits` is called if another process holds it.
+
+    Yields:
+        Its descriptor: a program that inherits it holds the lock until it has ended, even if this process is
+        killed. None on a file system without locks.
 
     Raises:
-        BlockingIOError: Another process still holds the lock.
+        OSError: The file can't be made, or another process holds the lock for longer (BlockingIOError).
     """
     import fcntl
 
-    until, pause = time.monotonic() + wait_s, 0.005
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            if time.monotonic() > until:
-                raise BlockingIOError(error.errno, "another process holds the lock", path) from error
-            time.sleep(pause)
-            pause = min(2 * pause, 0.1)  # the file may be on a server that many ask
-        except OSError:
-            return False
-        else:
-            return True
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    until, pause = time.monotonic() + wait_s, _PAUSE_S
+    with os.fdopen(os.open(path, flags, PRIVATE), "rb") as file:
+        held: int | None = file.fileno()
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > until:
+                    raise BlockingIOError(error.errno, "another process holds the lock", str(path)) from error
+                if pause == _PAUSE_S:
+                    waits()
+                time.sleep(pause)
+                pause = min(2 * pause, 0.1)  # the file may be on a server that many ask
+            except OSError:
+                held = None
+                break
+        yield held
 
 
 def write(path: Path, data: bytes, *, before: bytes | None = None) -> None:

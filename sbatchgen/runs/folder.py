@@ -9,6 +9,8 @@ import contextlib
 import os
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 from sbatchgen import files
@@ -91,22 +93,7 @@ def only_owner_writes() -> Iterator[None]:
         os.umask(old)
 
 
-@contextlib.contextmanager
-def locked(run_dir: Path, note: Callable[[str], None]) -> Iterator[int | None]:
-    """Hold the lock for submissions into a run folder; `note` gets a line if another process holds it.
-
-    Yields:
-        The file descriptor of the lock, for sbatch: the lock is held until sbatch has ended too, even if this
-        process is killed. None on a file system without locks.
-
-    Raises:
-        OSError: The file of the lock can't be made, or another process holds the lock for three minutes.
-    """
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with os.fdopen(os.open(run_dir / LOCK, flags, 0o644), "rb") as file:
-        try:
-            works = files.lock(file.fileno(), 0)
-        except BlockingIOError:
-            note(f"note: another sbatchgen is submitting into {run_dir}: waiting for it")
-            works = files.lock(file.fileno(), LOCK_S, str(run_dir / LOCK))
-        yield file.fileno() if works else None
+def locked(run_dir: Path, note: Callable[[str], None]) -> AbstractContextManager[int | None]:
+    """Return the lock for submissions into a run folder; `note` gets a line if another process holds it."""
+    says = f"note: another sbatchgen is submitting into {run_dir}: waiting for it"
+    return files.locked(run_dir / LOCK, LOCK_S, partial(note, says))
