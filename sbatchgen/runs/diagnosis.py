@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import pwd
 import re
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from sbatchgen.errors import Problem, SlurmError
+from sbatchgen.inputs.trust import user_name
 from sbatchgen.job.script import JobScript
 from sbatchgen.runs import process
 from sbatchgen.runs.events import STATUS
@@ -221,10 +221,7 @@ def _with_details(says: str, row: SlurmJob | None) -> str:
     if row and row.state.name == "FAILED" and row.task:
         says += f", signal {row.signal}" if row.signal else f", exit status {row.exit_code}"
     if row and row.cancelled_by is not None:
-        who = f"the user with the id {row.cancelled_by}"
-        with contextlib.suppress(KeyError):
-            who = pwd.getpwuid(row.cancelled_by).pw_name
-        says = says.replace(row.state.words, f"{row.state.words} by {who}", 1)
+        says = says.replace(row.state.words, f"{row.state.words} by {user_name(row.cancelled_by)}", 1)
     return says
 
 
