@@ -20,7 +20,6 @@ from sbatchgen.quoting import word
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # without O_NONBLOCK a FIFO waits for a writer
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 PRIVATE = 0o600  # the mode of a file that may hold a secret
 _PAUSE_S = 0.005  # between two attempts to lock a file, at first
@@ -124,18 +123,24 @@ def write(path: Path, data: bytes, *, before: bytes | None = None) -> None:
     Raises:
         DocumentError: It can't be written, is read-only, or has changed since it was read.
     """
-    with _as_document_error(path):
-        try:
-            mode = path.stat().st_mode
-        except FileNotFoundError:
+    try:
+        if not path.exists():
             put(path.resolve(), data)
-            return
-        if stat.S_ISREG(mode):
-            if not mode & 0o222:  # root could write it all the same
-                raise DocumentError.of(f"{path} is read-only", fix=f"chmod u+w {word(str(path))}")
-            _overwrite(path, data, before)
-        else:
+        elif not path.is_file():
             _write_through(path, data)
+        elif not path.stat().st_mode & 0o222:  # root could write it all the same
+            raise DocumentError.of(f"{path} is read-only", fix=f"chmod u+w {word(str(path))}")
+        else:
+            _overwrite(path, data, before)
+    except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
+        why = error.strerror if isinstance(error, OSError) else error
+        number = error.errno if isinstance(error, OSError) else 0
+        fix = "name another file, or give it and its folder the right to write"
+        if number in (errno.ENOSPC, errno.EDQUOT):
+            fix = "make room there"
+        elif number == errno.ENOENT:
+            fix = f"mkdir -p {word(str(path.parent))}"
+        raise DocumentError.of(f"can't write {path}: {why}", fix=fix) from error
 
 
 def _overwrite(path: Path, data: bytes, before: bytes | None) -> None:
@@ -153,22 +158,6 @@ def _overwrite(path: Path, data: bytes, before: bytes | None) -> None:
         file.seek(0)
         file.write(data)
         file.truncate()
-
-
-@contextlib.contextmanager
-def _as_document_error(path: Path) -> Iterator[None]:
-    """Turn an OSError into an error that names the user's file."""
-    try:
-        yield
-    except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
-        why = error.strerror if isinstance(error, OSError) else error
-        number = error.errno if isinstance(error, OSError) else 0
-        fix = "name another file, or give it and its folder the right to write"
-        if number in _FULL:
-            fix = "make room there"
-        elif number == errno.ENOENT:
-            fix = f"mkdir -p {word(str(path.parent))}"
-        raise DocumentError.of(f"can't write {path}: {why}", fix=fix) from error
 
 
 @contextlib.contextmanager
