@@ -54,12 +54,10 @@ def download_mnist(folder: Path, *, note: Callable[[str], None]) -> None:
     """Download the four files that are not there yet; each is checked before it gets its name.
 
     Raises:
+        OSError: The folder can't be made, or a file can't be written.
         DocumentError: No mirror has the right file.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DocumentError.of(f"can't make the folder {folder}: {error.strerror}") from error
+    folder.mkdir(parents=True, exist_ok=True)
     for name, md5 in FILES.items():
         path = folder / name
         if path.is_file() and _md5(files.read_file(path, MAX_BYTES)) == md5:
