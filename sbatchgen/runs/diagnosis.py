@@ -82,13 +82,12 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
         task = task or next(iter(bad), "")
         if task not in bad:
             return Diagnosis(run=run, failed=False, says=f"point {task} has not failed" if task else says)
-    job, first = _job_of(state, task)
+    job, kept = _job_of(state, task)
     if job is None:
         return Diagnosis(run=run, failed=False, says=says)
     rows, problems = _rows(job, environment)
-    kept = read_record(state.run.folder, job.id)
     in_turn = bool(kept and kept.one_training)
-    row = _row(rows, task, first, in_turn=in_turn)
+    row = _row(rows, task, kept.first if kept else 0, in_turn=in_turn)
     task = task or (row.task if row else "")
     folder = state.run.folder / task if task.isdecimal() and not in_turn else state.run.folder
     log, lines = _log(kept, task)
@@ -117,14 +116,14 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
     )
 
 
-def _job_of(state: RunState, task: str) -> tuple[RunJob | None, int]:
-    """Return the newest job, or the newest with a task, and the point that has its index 0."""
+def _job_of(state: RunState, task: str) -> tuple[RunJob | None, Record | None]:
+    """Return the newest job, or the newest with a point of a sweep, and its record."""
     if task.isdecimal() and state.sweep:
         jobs = {job.id: job for job in state.jobs}
         for kept in reversed(records(state.run.folder)):
             if kept.job in jobs and int(task) in numbers(kept, kept.array):
-                return jobs[kept.job], kept.first
-    return state.last, 0
+                return jobs[kept.job], kept
+    return state.last, read_record(state.run.folder, state.last.id) if state.last else None
 
 
 def _row(rows: Sequence[SlurmJob], task: str, first: int, *, in_turn: bool) -> SlurmJob | None:
