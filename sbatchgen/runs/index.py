@@ -82,22 +82,14 @@ def place(environment: Mapping[str, str]) -> Path:
     return Path(state, "sbatchgen", "runs.jsonl")
 
 
-def open_index(environment: Mapping[str, str], note: Callable[[str], None]) -> Index:
-    """Return the index, and note what was done about a damaged file; raises DocumentError."""
-    index = Index(place(environment))
-    if index.repaired:
-        note(f"warning: {index.repaired}")
-    return index
-
-
 class Index:
     """The runs and jobs of the file, which is read again where other commands have replaced it.
 
-    `repaired` says what was done about a damaged file; a file that can't be used is a DocumentError.
+    A file that can't be used is a DocumentError; `note` gets what was done about a damaged one.
     """
 
-    def __init__(self, file: Path) -> None:
-        self.file, self.repaired = file, ""
+    def __init__(self, file: Path, note: Callable[[str], None] = lambda _: None) -> None:
+        self.file, self._note = file, note
         self._data: bytes | None = None
         self._runs: dict[str, Run] = {}
         self._jobs: dict[str, RunJob] = {}
@@ -229,7 +221,7 @@ class Index:
         for run, jobs in itertools.chain.from_iterable(map(_runs_in, sorted(folders))):
             self._add(run, jobs)
         what = f"the index of runs was damaged: it is now {aside}. The runs that it names were entered again"
-        self.repaired = f"{what}\n  fix: if a run is missing: sbatchgen status --scan FOLDER"
+        self._note(f"warning: {what}\n  fix: if a run is missing: sbatchgen status --scan FOLDER")
 
     @contextlib.contextmanager
     def _changing(self, wait_s: float = WRITE_S) -> Iterator[None]:

@@ -168,7 +168,7 @@ def submit(
 def open_index(environment: Mapping[str, str], note: Note) -> Index | None:
     """Return the index of runs; None if it can't be used: the job is submitted without it."""
     with _noted(note):
-        return run_index.open_index(environment, note)
+        return Index(run_index.place(environment), note)
     return None
 
 

@@ -148,17 +148,20 @@ def test_a_damaged_index_is_made_again(tmp_path: Path) -> None:
         for _ in range(chance.randint(1, 3)):
             data[chance.randrange(len(data) - 1)] = chance.randrange(256)
         file.write_bytes(data)
-        index = Index(file)
+        notes: list[str] = []
+        index = Index(file, notes.append)
         assert {run.name for run in index.runs()} <= {"0a", "0b"}
         assert {job.id for job in index.jobs()} <= {"", "7"}
-        assert bool(index.repaired) == (data != whole)
+        assert bool(notes) == (data != whole)
     file.write_bytes(whole.replace(b'["0a"', b'[0a"', 1))
-    repaired = Index(file)
+    notes = []
+    repaired = Index(file, notes.append)
     assert {run.name: run.folder for run in repaired.runs()} == {
         key: tmp_path / "runs" / key for key in ("0a", "0b")
     }
-    assert "runs.jsonl.broken" in repaired.repaired
-    assert Index(file).repaired == ""
+    assert "runs.jsonl.broken" in notes.pop()
+    Index(file, notes.append)
+    assert notes == []
 
 
 def test_an_index_that_is_no_file_is_said(tmp_path: Path) -> None:
