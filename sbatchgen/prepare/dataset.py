@@ -78,12 +78,10 @@ def _fetch(name: str, md5: str) -> bytes:
         except (OSError, http.client.HTTPException) as error:
             said.append(f"{mirror}: {error or type(error).__name__}")
             continue
-        if left:
-            said.append(f"{mirror}: {name} ended early, {left} bytes missing")
-            continue
         if _md5(data) == md5:
             return data
-        said.append(f"{mirror}: {name} has the wrong MD5 checksum")
+        why = f"ended early, {left} bytes missing" if left else "has the wrong MD5 checksum"
+        said.append(f"{mirror}: {name} {why}")
     fix = "copy the files there by hand, or use --synthetic"
     raise DocumentError.of(f"can't download {name}: {'; '.join(said)}", fix=fix)
 

@@ -42,7 +42,7 @@ def refusal(run_dir: Path) -> Problem | None:
         return Problem(f"the run folder {run_dir} is a link", fix=f"name its target: --run-dir {target}")
     if not stat.S_ISDIR(status.st_mode):
         return Problem(f"the run folder {run_dir} is a file", fix=ANOTHER)
-    for path, inside in ((run_dir, status), *_entries(run_dir)):
+    for path, inside in _entries(run_dir):
         if inside.st_uid != os.geteuid() and (inside.st_uid or path == run_dir):
             where = "the run folder" if path == run_dir else "a file in the run folder"
             fix = "" if path == run_dir else f"look at it, then remove it: rm -r {word(str(path))}; or "
@@ -69,14 +69,15 @@ def make(run_dir: Path) -> None:
         raise DocumentError([problem])
     with contextlib.suppress(OSError):  # it would overrule the umask
         os.removexattr(run_dir, "system.posix_acl_default")
-    for path, status in ((run_dir, run_dir.lstat()), *_entries(run_dir)):
+    for path, status in _entries(run_dir):
         is_mine = status.st_uid == os.geteuid() and not stat.S_ISLNK(status.st_mode)
         if is_mine and status.st_mode & OTHERS_WRITE:
             path.chmod(stat.S_IMODE(status.st_mode) & ~OTHERS_WRITE)
 
 
 def _entries(run_dir: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield the files of a run folder and those of its checkpoints, which an earlier version left open."""
+    """Yield a run folder, its files, and those of its checkpoints, which an earlier version left open."""
+    yield run_dir, run_dir.lstat()
     for folder in (run_dir, run_dir / "checkpoints"):
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             yield from ((Path(entry.path), entry.stat(follow_symlinks=False)) for entry in entries)
