@@ -8,18 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-RELEASES = (
-    "20.11",
-    "21.08",
-    "22.05",
-    "23.02",
-    "23.11",
-    "24.05",
-    "24.11",
-    "25.05",
-    "25.11",
-    "26.05",
-)  # of Slurm
+# Of Slurm.
+RELEASES = ("20.11", "21.08", "22.05", "23.02", "23.11", "24.05", "24.11", "25.05", "25.11", "26.05")
 NEWEST = RELEASES[-1]
 GRES = re.compile(
     r"(?P<name>[A-Z_][\w.-]*)(?:[:=](?P<type>\w[\w.-]*))??(?:[:=](?P<count>[0-9]+)(?P<unit>[KMGTP]?))?",

@@ -33,7 +33,7 @@ from sbatchgen.errors import DocumentError
 from sbatchgen.prepare import dataset
 from sbatchgen.review import terminal as screen
 from sbatchgen.runs import events as events_module
-from sbatchgen.runs.curves import read_history
+from sbatchgen.runs.plot import read_history
 from tests.conftest import REPOSITORY, Command
 
 TIMEOUT_S = 600  # nothing takes so long, whatever else the machine does

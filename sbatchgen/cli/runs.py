@@ -45,9 +45,9 @@ def _task(help_: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 def open_index() -> Index:
     """Return the index of runs; raises DocumentError if it can't be used."""
-    from sbatchgen.runs import index
+    from sbatchgen.runs.index import Index, place
 
-    return index.open_index(os.environ, note)
+    return Index(place(os.environ), note)
 
 
 def find_run(index: Index, word: str) -> Run:

@@ -16,11 +16,12 @@ from pathlib import Path
 from sbatchgen import files
 from sbatchgen.errors import DocumentError, SbatchgenError, SlurmError
 from sbatchgen.quoting import word
-from sbatchgen.runs import code, folder, scripts
+from sbatchgen.runs import folder, scripts
 from sbatchgen.runs import index as run_index
 from sbatchgen.runs import record as records
 from sbatchgen.runs.index import Index
 from sbatchgen.runs.record import Record, run_name
+from sbatchgen.runs.snapshot import describe
 from sbatchgen.slurm import client
 from sbatchgen.slurm.queue import find_job
 from sbatchgen.slurm.refusal import Answer, OptionSource, Refusal, refusals, understand
@@ -76,7 +77,7 @@ def reserved(
     make_log_folders(submission, note)
     folder.make(run_dir)
     about = submission.about
-    about = replace(about, code=about.code or code.describe(Path(about.folder)))
+    about = replace(about, code=about.code or describe(Path(about.folder)))
     with folder.only_owner_writes(), folder.locked(run_dir, note) as lock:
         if pending := records.submitting(run_dir):
             _settle(run_dir, pending, environment)
@@ -167,7 +168,7 @@ def submit(
 def open_index(environment: Mapping[str, str], note: Note) -> Index | None:
     """Return the index of runs; None if it can't be used: the job is submitted without it."""
     with _noted(note):
-        return run_index.open_index(environment, note)
+        return Index(run_index.place(environment), note)
     return None
 
 
