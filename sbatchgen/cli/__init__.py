@@ -29,8 +29,7 @@ MODULES = {
     "gpus": ("gpus",),
     "scripts": ("lint", "adopt"),
     "profiles": ("profile", "schema"),
-    "data": ("data",),
-    "images": ("image",),
+    "prepare": ("data", "image"),
     "completion": ("completion",),
 }
 

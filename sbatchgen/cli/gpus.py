@@ -20,19 +20,7 @@ if TYPE_CHECKING:
 WATCH_S, SHORTEST_S = 30, 5  # between two questions to Slurm; its manual pages ask not to hurry
 
 
-class GpusCommand(JobCommand):
-    """It takes the options of a job, without JOB."""
-
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Its own options, and those of every job."""
-        return [param for param in super().get_params(ctx) if not isinstance(param, click.Argument)]
-
-    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's own shape
-        """Without JOB."""
-        return ["[OPTIONS]", "[--for JOB [OPTIONS OF RENDER]]"]
-
-
-@click.command(cls=GpusCommand)
+@click.command(cls=JobCommand, usage="[OPTIONS] [--for JOB [OPTIONS OF RENDER]]")
 @click.option("--by-node", is_flag=True, help="Show each node, with the numbers of its GPUs.")
 @click.option(
     "--for", "of_job", metavar="JOB", help="Say whether this job would start now, and on which nodes."

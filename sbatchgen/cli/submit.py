@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sbatchgen.cli.jobs import JobsCommand, request_of
+from sbatchgen.cli.jobs import JobCommand, request_of
 from sbatchgen.cli.output import YES, ask, completed_runs, failure_of, here, note, put, put_log, show_review
 from sbatchgen.errors import CommandLineError, DocumentError
 
@@ -38,7 +38,7 @@ SNAPSHOT_FILE = click.option(
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Review only.")
 
 
-@click.command(cls=JobsCommand)
+@click.command(cls=JobCommand, usage="JOB... [OPTIONS] [-- TRAINER ARGS]")
 @YES
 @DRY_RUN
 @click.option("--follow", is_flag=True, help="Wait for the job and show its log. Ctrl-C leaves it alone.")

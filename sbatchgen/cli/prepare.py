@@ -1,4 +1,4 @@
-"""image: prepare container images of Apptainer and Enroot."""
+"""data, image: what is made before a job holds GPUs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,32 @@ import click
 
 from sbatchgen.cli.output import here, note, put
 from sbatchgen.errors import CommandLineError
+
+IMAGES = click.IntRange(min=1, max=1_000_000)  # they are drawn in memory
+
+
+@click.group()
+def data() -> None:
+    """Download data sets before a job holds GPUs."""
+
+
+@data.command("mnist")
+@click.option("--to", "folder", required=True, type=click.Path(file_okay=False), help="Folder for the files.")
+@click.option("--synthetic", is_flag=True, help="Draw digits instead of downloading them; needs no network.")
+@click.option("--train", type=IMAGES, help="Images to draw for training (--synthetic).")
+@click.option("--test", type=IMAGES, help="Images to draw for testing (--synthetic).")
+@click.option("--seed", type=int, help="Seed of the drawing (--synthetic).")
+def data_mnist(folder: str, *, synthetic: bool, **drawing: int | None) -> None:
+    """Get MNIST as IDX files."""
+    from sbatchgen.prepare.dataset import download_mnist, draw_mnist
+
+    sizes = {name: value for name, value in drawing.items() if value is not None}
+    if synthetic:
+        put(draw_mnist(Path(folder), sizes))
+    elif sizes:
+        raise CommandLineError.of(f"--{next(iter(sizes))} needs --synthetic", fix="add --synthetic")
+    else:
+        download_mnist(Path(folder), note=note)
 
 
 @click.group()
