@@ -188,18 +188,24 @@ def _submit_to_slurm(
                     before, dependency or (given.value if given and before else "")
                 )
                 run = sbatch.submit(
-                    reserved, os.environ, lock=lock, index=index, keep_env=keep_env, note=note,
-                    key=f"{key}{len(done):02x}" if submission.jobs > 1 else key, options=options,
+                    reserved, options, lock=lock, environment=os.environ, index=index, note=note,
+                    keep_env=keep_env, key=f"{key}{len(done):02x}" if submission.jobs > 1 else key,
                 )  # fmt: skip
                 done.append(run)
     finally:
         if done:
-            _show_submitted(submission, done)
+            show_submitted(done, "status, logs, cancel, resume")
+        if 0 < len(done) < submission.jobs:
+            what = (
+                f"{len(done)} of {submission.jobs} jobs of the chain are submitted, and continue the training"
+            )
+            fix = f"if they are too few: sbatchgen resume {done[-1].record.run}, once they have ended"
+            note(f"warning: {what}\n  fix: {fix}")
     return done[-1]
 
 
-def _show_submitted(submission: Submission, done: list[SubmittedRun]) -> None:
-    """Print the ids of the jobs, and what sbatch said."""
+def show_submitted(done: Sequence[SubmittedRun], verbs: str) -> None:
+    """Print the ids of the jobs, what sbatch said, and the commands for the run."""
     jobs = [f"{run.record.job};{run.record.cluster}".removesuffix(";") for run in done]
     try:
         put("\n".join(jobs))
@@ -209,11 +215,7 @@ def _show_submitted(submission: Submission, done: list[SubmittedRun]) -> None:
     finally:
         for says in filter(None, (run.accepted.says for run in done)):
             note(says)
-        note(done[-1].hint("status, logs, cancel, resume"))
-    if len(done) < submission.jobs:
-        what = f"{len(done)} of {submission.jobs} jobs of the chain are submitted, and continue the training"
-        fix = f"if they are too few: sbatchgen resume {done[-1].record.run}, once they have ended"
-        note(f"warning: {what}\n  fix: {fix}")
+        note(done[-1].hint(verbs))
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
