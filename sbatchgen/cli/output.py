@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 import click
 
 from sbatchgen.errors import CommandLineError, DocumentError, FitError, Problem, SbatchgenError
+from sbatchgen.inputs.search import left_out
 from sbatchgen.quoting import visible
 
 if TYPE_CHECKING:
@@ -53,8 +54,6 @@ def note(text: str, mark: str = "") -> None:
 
 def warn_of_left_out() -> None:
     """Warn of files that the search ignored."""
-    from sbatchgen.inputs.search import left_out
-
     for problem in left_out():
         say(problem, "warning")
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from sbatchgen.cli.output import here, note, put
+from sbatchgen.cli.jobs import request_of
+from sbatchgen.cli.output import note, put
 from sbatchgen.errors import CommandLineError
 
 IMAGES = click.IntRange(min=1, max=1_000_000)  # they are drawn in memory
@@ -100,12 +101,9 @@ def _prepare(verb: str, *, source: str | None, to: str | None, profile: str | No
 
 def _of_profile(runtime: str, profile: str | None, source: str | None, to: str | None) -> tuple[str, str]:
     """Return source and file of an image; the profile has what the command line lacks."""
-    from sbatchgen.plan.request import read_request
     from sbatchgen.render.render import image_is_file
-    from sbatchgen.rules.judge import check
 
-    options = {"profile": profile, "runtime": runtime}
-    plan = read_request("single", (), options, environment=os.environ, folder=here(), check=check).plan
+    plan = request_of("single", (), {"profile": profile, "runtime": runtime}).plan
     image, is_file = plan.software.get("image"), image_is_file(plan)
     key, cluster = f"runtimes.{runtime}", f"profile '{plan.profile.name}'"
     if to is None:

@@ -60,31 +60,24 @@ class Pack:
     Attributes:
         profiles: Names and files of profiles.
         jobs: Files of jobs.
-        environment: That of the user, in which names in the pack are found.
-        folder: The current folder.
+        places: Where names are looked for, first in the pack.
     """
 
     profiles: Mapping[str, Path]
     jobs: Sequence[Path]
-    environment: Mapping[str, str]
-    folder: Path
-
-    @property
-    def places(self) -> Places:
-        """Where names are looked for."""
-        return Places(self.folder, self.environment)
+    places: Places
 
 
-def pack_of(name: str, environment: Mapping[str, str], folder: Path) -> Pack:
+def pack_of(name: str, places: Places) -> Pack:
     """Return a pack, by its folder or its installed package; or one profile, by name or file.
 
     Raises:
         DocumentError: There is no such pack or profile.
     """
-    places = Places(folder, environment)
+    folder, environment = places.folder, places.environment
     root = folder / name if (folder / name / "profiles").is_dir() else places.sites.get(name)
     if root is None:
-        return Pack(profiles={name: places.profile(name)}, jobs=(), environment=environment, folder=folder)
+        return Pack(profiles={name: places.profile(name)}, jobs=(), places=places)
     # The user has named the folder: it is trusted.
     first = {
         "SBATCHGEN_PATH": f"{root}:{environment.get('SBATCHGEN_PATH', '')}",
@@ -93,8 +86,7 @@ def pack_of(name: str, environment: Mapping[str, str], folder: Path) -> Pack:
     return Pack(
         profiles={file.stem: file for file in sorted((root / "profiles").glob("*.yaml"))},
         jobs=sorted((root / "jobs").glob("*.yaml")),
-        environment={**environment, **first},
-        folder=folder,
+        places=Places(folder, {**environment, **first}),
     )
 
 
@@ -141,8 +133,9 @@ def trials(pack: Pack, given: Mapping[str, Any], *, live: bool) -> Iterator[Tria
 def _tried(trial: Trial, pack: Pack, given: Mapping[str, Any], *, live: bool) -> Trial:
     """Return a trial with its outcome."""
     try:
+        places = pack.places
         request = read_request(
-            trial.job, (), given, environment=pack.environment, folder=pack.folder, check=check
+            trial.job, (), given, environment=places.environment, folder=places.folder, check=check
         )
         if problems := _errors(check(request.plan, log_folders_made=True)):
             of_profile = any(problem.at.startswith(f"{request.profile_file}:") for problem in problems)
@@ -159,7 +152,7 @@ def _rendered(trial: Trial, request: Request, pack: Pack, *, live: bool) -> Tria
     problems = _errors(lint_rendered(plan, script)) if plan.slurm else ()
     if problems or not (live and plan.slurm):
         return replace(trial, outcome="error" if problems else "ok", problems=problems)
-    answer = ask_slurm(script.encode(), "job.slurm", asked_by(plan), pack.environment)
+    answer = ask_slurm(script.encode(), "job.slurm", asked_by(plan), pack.places.environment)
     if answer.accepted:
         return trial
     return replace(trial, outcome="refused", problems=tuple(row.problem for row in answer.refusals))
