@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import click
 
-from sbatchgen.errors import CommandLineError, DocumentError, FitError, Problem, SbatchgenError
+from sbatchgen.errors import DocumentError, FitError, Problem, SbatchgenError
 from sbatchgen.inputs.search import left_out
 from sbatchgen.quoting import visible
 
@@ -117,20 +117,6 @@ def show_review(shown: Review, stream: TextIO, form: str = "text") -> None:
     text = visible(as_text(shown, here()))
     in_colour = is_screen(stream) and not os.environ.get("NO_COLOR")
     put(coloured(text) if in_colour else text, stream, nl=False)
-
-
-def ask(what: str, *, yes: bool) -> None:
-    """Ask whether to submit something, unless --yes was given.
-
-    Raises:
-        CommandLineError: There is no terminal to ask.
-    """
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        fix = "add --yes to submit, or --dry-run to review only"
-        raise CommandLineError.of("no terminal to ask", fix=fix)
-    click.confirm(f"Submit {visible(what)}?", abort=True, err=True)
 
 
 def redraw(show: Callable[[], None], every_s: float) -> NoReturn:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -83,8 +85,6 @@ def profile_discover(name: str | None, new: str | None, old: str | None, *, yes:
     if new is None:
         put(content, nl=False)
         return
-    from pathlib import Path
-
     from sbatchgen import files
 
     if os.path.lexists(new):
@@ -96,7 +96,6 @@ def profile_discover(name: str | None, new: str | None, old: str | None, *, yes:
 def _update(name: str, cluster: LiveCluster, *, today: str, yes: bool) -> None:
     """Show what would change in a profile, and write it if the user agrees."""
     import difflib
-    import sys
 
     from sbatchgen import files
     from sbatchgen.discover.comparison import differences, findings

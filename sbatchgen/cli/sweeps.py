@@ -13,6 +13,7 @@ import click
 
 from sbatchgen.cli.jobs import JobCommand, request_of
 from sbatchgen.cli.output import YES, completed_runs, here, note
+from sbatchgen.cli.runs import states_of
 from sbatchgen.cli.submit import (
     DRY_RUN,
     SNAPSHOT,
@@ -170,7 +171,6 @@ def resubmit(
     Points that wait or run are left alone. Options change the job, as in: sbatchgen resubmit lr --failed
     --time 8:00:00. The bundled trainer continues from its last good checkpoint.
     """
-    from sbatchgen.cli.runs import states_of
     from sbatchgen.runs import points
     from sbatchgen.sbatch.array import indices
 

@@ -20,7 +20,7 @@ from sbatchgen.inputs.search import TRUST, Places
 from sbatchgen.lint import profile_check
 from sbatchgen.lint.linter import lint_rendered
 from sbatchgen.modes import MODES
-from sbatchgen.plan.request import Request, read_request
+from sbatchgen.plan.request import read_request
 from sbatchgen.render.render import render_request
 from sbatchgen.rules.judge import check
 from sbatchgen.runtimes import RUNTIMES
@@ -132,30 +132,25 @@ def trials(pack: Pack, given: Mapping[str, Any], *, live: bool) -> Iterator[Tria
 
 def _tried(trial: Trial, pack: Pack, given: Mapping[str, Any], *, live: bool) -> Trial:
     """Return a trial with its outcome."""
+    places = pack.places
     try:
-        places = pack.places
         request = read_request(
             trial.job, (), given, environment=places.environment, folder=places.folder, check=check
         )
-        if problems := _errors(check(request.plan, log_folders_made=True)):
+        plan = request.plan
+        if problems := _errors(check(plan, log_folders_made=True)):
             of_profile = any(problem.at.startswith(f"{request.profile_file}:") for problem in problems)
             unfit = trial.job in MODES and not of_profile
             return replace(trial, outcome="unfit" if unfit else "error", problems=problems)
-        return _rendered(trial, request, pack, live=live)
+        script = render_request(request)
+        problems = _errors(lint_rendered(plan, script)) if plan.slurm else ()
+        if problems or not (live and plan.slurm):
+            return replace(trial, outcome="error" if problems else "ok", problems=problems)
+        answer = ask_slurm(script.encode(), "job.slurm", asked_by(plan), places.environment)
     except SbatchgenError as error:
         return replace(trial, outcome="error", problems=error.problems)
-
-
-def _rendered(trial: Trial, request: Request, pack: Pack, *, live: bool) -> Trial:
-    script = render_request(request)
-    plan = request.plan
-    problems = _errors(lint_rendered(plan, script)) if plan.slurm else ()
-    if problems or not (live and plan.slurm):
-        return replace(trial, outcome="error" if problems else "ok", problems=problems)
-    answer = ask_slurm(script.encode(), "job.slurm", asked_by(plan), pack.places.environment)
-    if answer.accepted:
-        return trial
-    return replace(trial, outcome="refused", problems=tuple(row.problem for row in answer.refusals))
+    outcome: Outcome = "ok" if answer.accepted else "refused"
+    return replace(trial, outcome=outcome, problems=tuple(row.problem for row in answer.refusals))
 
 
 def _errors(findings: Sequence[Finding]) -> tuple[Problem, ...]:
