@@ -167,6 +167,9 @@ def of_plan(
     snapshot: Code | None = None,
 ) -> Review:
     """The review of a job; see Review. `profile_by`: who named its profile."""
+    change = None
+    if last and script is not None:
+        change = Change(job=last.job, time=last.time, file=str(last.file), diff=difference(last, script))
     return replace(
         of_script(script),
         job=_job(plan, snapshot),
@@ -176,7 +179,7 @@ def of_plan(
         start=start,
         surprises=tuple(surprises(plan, profile_by)),
         findings=tuple(findings),
-        last=_change(last, script) if last and script is not None else None,
+        last=change,
         own_lines=None if own_lines is None else tuple(own_lines),
     )
 
@@ -295,10 +298,6 @@ def _cost(request: Allocation) -> Cost:
         gpu_hours=None if gpus is None else gpus * hours,
         cpu_hours=None if request.cpus.given is None else request.cpus.given * hours,
     )
-
-
-def _change(last: Submitted, script: str) -> Change:
-    return Change(job=last.job, time=last.time, file=str(last.file), diff=difference(last, script))
 
 
 def lines_of(script: str) -> list[str]:

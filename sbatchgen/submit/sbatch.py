@@ -97,28 +97,28 @@ def _settle(run_dir: Path, pending: Record, environment: Mapping[str, str]) -> N
 
 def submit(
     submission: Submission,
-    environment: Mapping[str, str],
-    *,
-    lock: int | None,
-    index: Index | None,
-    keep_env: bool,
-    note: Note,
-    key: str = "",
     options: tuple[str, ...] = (),
     arguments: tuple[str, ...] = (),
+    *,
+    lock: int | None,
+    environment: Mapping[str, str],
+    index: Index | None,
+    note: Note,
+    keep_env: bool = False,
+    key: str = "",
 ) -> SubmittedRun:
     """Submit a job, and keep its script and its record.
 
     Args:
         submission: What, as `reserved` yields it.
-        environment: The user's.
-        lock: Of the run folder: sbatch holds it until it has ended.
-        index: The index of runs; None if it can't be used.
-        keep_env: Whether sbatch sees SBATCH_* and SLURM_*.
-        note: Prints a message to the user.
-        key: Names the submission; made if it is missing.
         options: Options of sbatch that are not in the script, as of a dependency.
         arguments: Those of the script.
+        lock: Of the run folder: sbatch holds it until it has ended.
+        environment: The user's.
+        index: The index of runs; None if it can't be used.
+        note: Prints a message to the user.
+        keep_env: Whether sbatch sees SBATCH_* and SLURM_*.
+        key: Names the submission; made if it is missing.
 
     Raises:
         SlurmError: Slurm refused, or can't be asked.
