@@ -282,6 +282,19 @@ class EnvName(Text):
         return cls(text)
 
 
+class StepOption(Text):
+    """The long name of an option of srun."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> StepOption:
+        """Letters, digits, dashes and underscores, without the dashes in front."""
+        if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]+", text) is None:
+            raise ValueError(f"'{text}' is not the long name of an option of srun, as cpu-bind")
+        return cls(text)
+
+
 class Resume(Text):
     """`auto` (resume from the newest checkpoint, if any), `off`, or a checkpoint."""
 

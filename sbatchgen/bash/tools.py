@@ -70,6 +70,12 @@ SRUN = Syntax(
         "Z=no-allocate"
     ),
 )
+# Its options that take no value; srun(1) of 22.05 and of later releases.
+SRUN_FLAGS = names(
+    "contiguous consolidate-segments disable-status exact external-launcher help hold interactive label "
+    "multi-prog no-allocate overcommit overlap oversubscribe preserve-env pty quiet quit-on-interrupt reboot "
+    "spread-job stepmgr test-only unbuffered usage use-min-nodes verbose version wait-for-children whole x11"
+)
 
 TORCHRUN = Syntax(
     values=names(

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sbatchgen.errors import did_you_mean
-from sbatchgen.inputs.options import NAMES, SbatchOptions
-from sbatchgen.inputs.settings import JobSettings
+from sbatchgen.inputs.options import NAMES
+from sbatchgen.inputs.settings import JobSettings, ModeSettings
 from sbatchgen.keys import described, required
 from sbatchgen.modes import ModeName
 from sbatchgen.units import Count, Duration, Memory, Release, ShellPath, Text
@@ -87,6 +87,7 @@ class Partition(JobSettings, NodeFacts):
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """Yield values that contradict each other: the key, what is wrong, and a fix."""
+        yield from super().faults()
         gpus, types = self.gpus_per_node, {} if self.shapes else self.gpu_types
         if gpus is not None and gpus < 0:
             yield "gpus_per_node", f"{gpus} GPUs on a node", "write 0 or more"
@@ -180,7 +181,7 @@ class Profile(JobSettings):
         "Severity of rules by id: error, warning, info or off.", make=dict
     )
     paths: Paths = described("Folders.", make=Paths)
-    modes: Mapping[ModeName, SbatchOptions] = described("Options of sbatch by mode.", make=dict)
+    modes: Mapping[ModeName, ModeSettings] = described("Options of sbatch and srun by mode.", make=dict)
     template: Text | None = described("Template of the script.")
     required: tuple[Text, ...] = described("Options that every job must set, as account.", ())
     omit: tuple[Text, ...] = described("Options that are left out of scripts, as partition.", ())
@@ -188,6 +189,7 @@ class Profile(JobSettings):
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """Yield values that contradict each other: the key, what is wrong, and a fix."""
+        yield from super().faults()
         for key in ("required", "omit"):
             for name in getattr(self, key):
                 if name not in NAMES:

@@ -17,7 +17,7 @@ from sbatchgen.plan.resolve import FIRST
 
 _INHERITED = "(that of the shell that submits)"  # a variable that has no value in the plan
 _JOB_KEYS = {field.name for field in fields(JobSpec)}
-_NOT_SHOWN = ("profile", "mode", "options", "extra_options", "env", "lint")
+_NOT_SHOWN = ("profile", "mode", "options", "extra_options", "env", "step", "lint")
 # What a job costs, whom it is charged to, where it runs and when: such a value is shown with its origin where
 # the user did not type it.
 MATTER = (
@@ -55,6 +55,7 @@ def settings(request: Request) -> Iterator[Setting]:
     keys = [f"options.{name}" for name in LONG_NAMES]
     keys += [field.name for field in fields(JobSpec) if field.name not in _NOT_SHOWN]
     keys += [key for key in plan.origins if _of_settings(plan, key)]
+    keys += [f"step.{name}" for name in plan.step]
     keys += [f"env.{name}" for name in plan.env] + [f"extra_options.{name}" for name in plan.extra_options]
     for key in keys:
         value = _value(plan, key)
@@ -108,7 +109,7 @@ def _untyped(key: str, origin: Origin, value: str) -> bool:
 
 def _was_meant(key: str, by: Origin, *, instead: Origin) -> bool:
     """Whether somebody may rely on an overridden value; lists are joined instead of overridden."""
-    if key in ("args", "binds") or by.level is Level.DEFAULT:
+    if key in ("args", "launcher_args", "binds") or by.level is Level.DEFAULT:
         return False
     return by.level >= Level.PROJECT or instead.level in (Level.PARTITION, Level.PROJECT)
 

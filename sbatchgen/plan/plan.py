@@ -34,6 +34,7 @@ class Plan:
     """A job on a cluster, everything decided. Counts are per node where the name says so.
 
     `settings` has how jobs start here: the profile's settings with those of the partition and the job.
+    `step` has options of the srun that starts the training: "true" for one without a value, "false" for none.
     `software` has the values of the runtimes' job keys that are set.
     `gpus_per_node` is what the job gets, also where the cluster hands GPUs out without being asked.
     `passed_over` has the partitions that were not chosen, and why not, if the user has named no partition.
@@ -46,6 +47,7 @@ class Plan:
     launcher: str | None
     runtime: Runtime
     settings: JobSettings
+    step: Mapping[str, str]
     software: Mapping[str, Any]
     options: SbatchOptions
     extra_options: Mapping[str, str]
@@ -54,6 +56,7 @@ class Plan:
     name: str
     trainer: str | None
     args: tuple[str, ...]
+    launcher_args: tuple[str, ...]
     env: Mapping[str, str | None]
     data: ShellPath
     run_dir: ShellPath
@@ -78,6 +81,11 @@ class Plan:
     def facts(self) -> Any:
         """What the profile says of this job's runtime."""
         return self.settings.facts(self.runtime)
+
+    @property
+    def gpu_visibility(self) -> str:
+        """The GPUs that a task sees: those of its "node", or its own, of the "task"."""
+        return self.settings.gpu_visibility or "node"
 
     @property
     def nodes(self) -> int:

@@ -126,17 +126,28 @@ def sources(mounted: Iterable[str]) -> str:
 def _step(plan: Plan) -> Iterator[str]:
     if not plan.slurm:
         return
-    words = ["srun"]
+    own = [f"--{name}={word}" for name, word in _own_options(plan) if name not in plan.step]
+    yield " ".join(["srun", *own])
+    yield from quoting.packed(
+        f"--{name}" if value == "true" else f"--{name}={quoting.word(value)}"
+        for name, value in plan.step.items()
+        if value != "false"
+    )
+
+
+def _own_options(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield srun's options that follow from the plan, each with its value as a word of bash."""
     if plan.options.ntasks_per_node is None:  # a profile may leave it out of the directives
-        words.append(f"--ntasks-per-node={plan.nproc_per_node if plan.launcher == 'srun' else 1}")
+        yield "ntasks-per-node", str(plan.nproc_per_node if plan.launcher == "srun" else 1)
     if plan.options.cpus_per_task is not None:
-        words.append('--cpus-per-task="$SLURM_CPUS_PER_TASK"')  # 22.05 and 23.02 do not inherit it
+        yield "cpus-per-task", '"$SLURM_CPUS_PER_TASK"'  # 22.05 and 23.02 do not inherit it
     if several_tasks(plan):
         # Newer Slurm may follow the topology, but rank 0 must be on the first node: MASTER_ADDR names it.
-        words += ["--distribution=block", "--kill-on-bad-exit=1", f"--wait={plan.runtime.wait_s}"]
-    if plan.launcher == "srun" and plan.options.gpus_per_task:
-        words.append("--gpu-bind=none")  # else a rank sees only its own GPU and NCCL loses the others
-    yield " ".join(words)
+        yield "distribution", "block"
+        yield "kill-on-bad-exit", "1"
+        yield "wait", str(plan.runtime.wait_s)
+    if plan.launcher == "srun" and plan.options.gpus_per_task and plan.gpu_visibility == "node":
+        yield "gpu-bind", "none"  # else a rank sees only its own GPU and NCCL loses the others
 
 
 def _runtime(plan: Plan, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
@@ -163,7 +174,11 @@ def _trainer(plan: Plan) -> Iterator[str]:
     started = " ".join([*(["-m"] if module else []), quoting.word(own or "")])
     if plan.launcher == "torchrun":
         end = "-m --" if module else "--"  # its own options: it takes a trainer's --n for short forms of them
-        yield f'{python} "$CODE_DIR/training/torchrun.py"{_nodes(plan)} --nproc-per-node={_nproc(plan)} {end}'
+        more = [*map(quoting.word, plan.launcher_args), end]
+        first, *rest = [end] if not plan.launcher_args else ["", *quoting.packed(more)]
+        started = f'{python} "$CODE_DIR/training/torchrun.py"{_nodes(plan)} --nproc-per-node={_nproc(plan)}'
+        yield f"{started} {first}".rstrip()
+        yield from rest
         yield from [quoting.word(own)] if own else quoting.packed([ours, *_flags(plan)])
     elif own and (plan.launcher or _may_inherit_rank(plan)):
         yield f'{python} "$CODE_DIR/training/task.py" --launcher {plan.launcher or "none"} -- {started}'
