@@ -101,6 +101,31 @@ class Count(int):
         return cls(value)
 
 
+class NodeRange(str):
+    """Numbers of nodes: 4, 1-91, or 184- for 184 and more."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> NodeRange:
+        """Numbers of 1 and above, the first one not above the last one."""
+        made = cls(text)
+        if re.fullmatch("[0-9]{1,9}(?:-(?:[0-9]{1,9})?)?", text) is None or not 1 <= made.first <= made.last:
+            raise ValueError(f"'{text}' is not a number of nodes, as 4, 1-91 or 184-")
+        return made
+
+    @property
+    def first(self) -> int:
+        """The fewest nodes."""
+        return int(self.partition("-")[0])
+
+    @property
+    def last(self) -> int:
+        """The most nodes."""
+        first, dash, last = self.partition("-")
+        return int(last or COUNT_MAX) if dash else int(first)
+
+
 class Duration(int):
     """A Slurm time limit in seconds, printed as D-HH:MM:SS, which can't be misread."""
 

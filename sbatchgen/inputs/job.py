@@ -10,7 +10,7 @@ from sbatchgen.modes import Launcher, ModeName
 from sbatchgen.runtimes import RUNTIMES, RuntimeName
 from sbatchgen.units import Argument, Count, EnvName, Resume, ShellPath, StepOption, Text
 
-GpuRequest = Literal["gpus_per_node", "gres", "gpus_per_task", "none"]
+GpuRequest = Literal["gpus_per_node", "gres", "gpus_per_task", "gpus", "none"]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -12,7 +12,7 @@ from sbatchgen.inputs.options import NAMES
 from sbatchgen.inputs.settings import JobSettings, ModeSettings
 from sbatchgen.keys import described, required
 from sbatchgen.modes import ModeName
-from sbatchgen.units import Count, Duration, Memory, Release, ShellPath, Text
+from sbatchgen.units import Count, Duration, Memory, NodeRange, Release, ShellPath, Text
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -40,6 +40,10 @@ class Partition(JobSettings, NodeFacts):
 
     time_max: Duration | None = described("Longest time limit (MaxTime).")
     time_default: Duration | None = described("Time limit of a job that sets none (DefaultTime).")
+    time_by_nodes: Mapping[NodeRange, Duration] = described(
+        "Longest time limit by number of nodes, as {1-91: 02:00:00, 92-: 12:00:00}.", make=dict
+    )
+    node_minutes_max: Count | None = described("Most nodes x minutes of a job.")
     nodes: Text | None = described("Host names, as n[1-16].")
     nodes_max: Count | None = described("Most nodes of a job (MaxNodes).")
     nodes_min: Count | None = described("Fewest nodes of a job (MinNodes).")
@@ -48,6 +52,7 @@ class Partition(JobSettings, NodeFacts):
     gpus_typed: bool = described(
         "Whether gres.conf gives the GPUs a type; if false, a job that names a type never starts.", True
     )
+    gpu_type_required: bool = described("Whether a request for GPUs must name their type.", False)
     mem_per_cpu_default: Memory | None = described("Memory per CPU if a job sets none (DefMemPerCPU).")
     mem_per_cpu_max: Memory | None = described("Most memory per CPU (MaxMemPerCPU).")
     features: tuple[Text, ...] = described("Features that its nodes have, for --constraint.", ())
@@ -73,6 +78,18 @@ class Partition(JobSettings, NodeFacts):
         if not self.gpu_types:
             kinds = [item for shape in self.shapes for item in shape.gpu_types.items()]
             self.gpu_types = {kind: max(n for name, n in kinds if name == kind) for kind, _ in kinds}
+
+    def time_limit(self, nodes: int) -> Duration | None:
+        """Return the longest time limit of a job with so many nodes."""
+        limits = [limit for some, limit in self.time_by_nodes.items() if some.first <= nodes <= some.last]
+        limits += [self.time_max] if self.time_max else []
+        if self.node_minutes_max and nodes > 0:
+            limits.append(Duration(self.node_minutes_max // nodes * 60))  # Slurm counts whole minutes
+        return min(limits, default=None)
+
+    def only_type(self) -> str:
+        """Return the type of GPU that a job gets if it does not ask for one; "" if there are several."""
+        return str(self.gpu_type or (next(iter(self.gpu_types)) if len(self.gpu_types) == 1 else ""))
 
     def kinds(self, gpus: Iterable[tuple[str, int]] = ()) -> list[NodeFacts]:
         """Return the kinds of nodes that may have so many GPUs of each type ("" for any)."""
@@ -102,9 +119,24 @@ class Partition(JobSettings, NodeFacts):
             least, most = getattr(self, low), getattr(self, high)
             if least is not None and most is not None and least > most:
                 yield low, f"{least} is more than {high} {most}", f"write {low}: {most}, or less"
+        if self.gpu_type_required and not (self.gpus_typed and self.only_type()):
+            yield "gpu_type_required", "which type jobs ask for is not known", "write gpu_type: TYPE"
+        yield from self._ranges_at_fault()
         time, most = self.options.time, self.time_max
         if time is not None and most is not None and time > most:
             yield "options", f"time {time} is more than time_max {most}", f"write time: {most}, or less"
+
+    def _ranges_at_fault(self) -> Iterator[tuple[str, str, str]]:
+        """Yield what is wrong with `time_by_nodes`."""
+        before: NodeRange | None = None
+        for some in sorted(self.time_by_nodes, key=lambda each: each.first):
+            if before and some.first <= before.last:
+                what = f"{before} and {some} have numbers of nodes in common"
+                yield "time_by_nodes", what, "give each number of nodes one limit"
+            if self.time_max and self.time_by_nodes[some] > self.time_max:
+                what = f"{self.time_by_nodes[some]} for {some} nodes is more than time_max {self.time_max}"
+                yield "time_by_nodes", what, f"write {some}: {self.time_max}, or less"
+            before = some
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

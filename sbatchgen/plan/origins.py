@@ -13,7 +13,7 @@ from sbatchgen.inputs.search import bundled
 from sbatchgen.plan.choice import in_short
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.request import Request
-from sbatchgen.plan.resolve import FIRST
+from sbatchgen.plan.resolve import FIRST, GUESS
 
 _INHERITED = "(that of the shell that submits)"  # a variable that has no value in the plan
 _JOB_KEYS = {field.name for field in fields(JobSpec)}
@@ -101,7 +101,7 @@ def _partition(plan: Plan, why: str) -> Setting:
 def _untyped(key: str, origin: Origin, value: str) -> bool:
     """Whether a value matters that the user wrote neither into the command nor into the job."""
     if origin.level is Level.DEFAULT:
-        return key in DERIVED and value not in ("1", "gpu:1")
+        return origin.where.startswith(GUESS) or (key in DERIVED and value not in ("1", "gpu:1"))
     if origin.level in (Level.PROFILE, Level.PARTITION):
         return key.removeprefix("options.") in MATTER or key.startswith("extra_options.")
     return origin.level is Level.PROJECT

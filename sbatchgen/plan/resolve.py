@@ -33,6 +33,7 @@ DEFAULT_LAUNCHER = "torchrun"
 LAUNCHER_ARGS = "launchers.args"  # of the profile
 DEFAULT_TIME = Duration(3600)
 FIRST = "the first that fits"  # of the partitions
+GUESS = "a guess"  # how the reason starts that a number has where the profile lacks a fact
 DEFAULT_CPUS = 4  # per process, where nothing is known of the node
 LONGEST_WARNING_S = 300
 REQUEUE_S = 120  # slurmctld looks at time limits every half minute
@@ -70,7 +71,7 @@ def resolve(
     nproc = _derive_tasks(values, gpus, shards, mode)
     _derive_cpus(values, partition, gpus, shards, mode)
     _derive_limits(values, cluster, partition, gpus)
-    _emit_gpus(values, gpus)
+    _emit_gpus(values, partition, gpus)
     return _plan(values, cluster, partition_name, mode, gpus=gpus, nproc=nproc)
 
 
@@ -295,12 +296,15 @@ def _derive_tasks(values: _Values, gpus: int, shards: int, mode: Mode) -> int:
 
 
 def _derive_cpus(values: _Values, partition: Partition, gpus: int, shards: int, mode: Mode) -> None:
-    """CPUs of a task: the share of the node that goes with its GPUs."""
+    """CPUs of a task: the share of the node that goes with its GPUs; none of a whole node of unknown size."""
     nodes = _nodes(values, partition, gpus, shards)
     most = min((node.cpus_per_node for node in nodes if node.cpus_per_node), default=None)
     share = partition.cpus_per_gpu or _share(nodes, "cpus_per_node", 1)
     if share and shards and partition.shards_per_gpu:
         share = max(1, share * shards // partition.shards_per_gpu)
+    if not share and not most and (values.get("options.exclusive") or partition.exclusive):
+        return
+    guessed = not share and (gpus or shards)
     if share is None or not mode.uses_gpus or not (gpus or shards):
         share = min(DEFAULT_CPUS, most or DEFAULT_CPUS)
     tasks = values.get("options.ntasks_per_node") or 1
@@ -308,7 +312,12 @@ def _derive_cpus(values: _Values, partition: Partition, gpus: int, shards: int, 
     cpus = share * max(1, processes // tasks)
     if most:
         cpus = max(1, min(cpus, most // tasks))
-    values.derive("options.cpus_per_task", cpus, f"{share} per process or GPU")
+    why = (
+        f"{GUESS}: write cpus_per_gpu of the partition into the profile"
+        if guessed
+        else f"{share} per process or GPU"
+    )
+    values.derive("options.cpus_per_task", cpus, why)
 
 
 def _nodes(values: _Values, partition: Partition, gpus: int, shards: int) -> list[NodeFacts]:
@@ -331,7 +340,9 @@ def _share(nodes: Iterable[NodeFacts], name: str, gpus: int) -> int | None:
 
 def _derive_limits(values: _Values, profile: Profile, partition: Partition, gpus: int) -> None:
     """Time, memory, log, requeue and warning signal."""
-    values.derive("options.time", min(DEFAULT_TIME, partition.time_max or DEFAULT_TIME), "default")
+    longest = partition.time_limit(values.get("options.nodes"))
+    time = DEFAULT_TIME if longest is None else max(Duration(60), min(DEFAULT_TIME, longest))
+    values.derive("options.time", time, "default")
     if not gpus and values.origins.get("options.mem_per_gpu", BY_DEFAULT).level < Level.PROJECT:
         values.drop("options.mem_per_gpu")
     asked = values.highest(_MEMORY_KEYS)
@@ -353,7 +364,7 @@ def _derive_limits(values: _Values, profile: Profile, partition: Partition, gpus
         values.derive("options.signal", Text(f"B:USR1@{lead}"), f"{why} before the limit")
 
 
-def _emit_gpus(values: _Values, gpus: int) -> None:
+def _emit_gpus(values: _Values, partition: Partition, gpus: int) -> None:
     """The one GPU option, in the form that the cluster wants; a user's own other form stays."""
     form = values.get("gpu_request")
     given = [name for name in _GPU_KEYS if name in values.values]
@@ -363,13 +374,19 @@ def _emit_gpus(values: _Values, gpus: int) -> None:
     if given and form != "none":
         count, origin = values.get("options.gpus_per_node"), values.origins["options.gpus_per_node"]
         values.drop("options.gpus_per_node")
-    if form == "gres":
+    if partition.gpu_type_required and ":" not in count:
+        count = f"{partition.only_type()}:{count}"
+    if form == "gpus" and "," not in count:
+        kind, _, each = count.rpartition(":")
+        total = int(each) * max(1, values.get("options.nodes"))
+        values.set("options.gpus", Text(f"{kind}:{total}".removeprefix(":")), origin)
+    elif form == "gres":
         values.set("options.gres", Gres(f"gpu:{count}"), origin)
     elif form == "gpus_per_task":
         kind, tasks = count.rpartition(":")[0], values.get("options.ntasks_per_node") or 1
         per_task = str(max(1, gpus // tasks))
         values.set("options.gpus_per_task", Text(f"{kind}:{per_task}" if kind else per_task), origin)
-    elif form == "gpus_per_node":
+    elif form in ("gpus", "gpus_per_node"):
         values.set("options.gpus_per_node", Text(count), origin)
 
 

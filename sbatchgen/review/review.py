@@ -238,7 +238,9 @@ def _allocation(job: Resources, node: Partition, *, gpus: int) -> Allocation:
     alone = "exclusive" in job  # gets all of a node but its memory: sbatch(1), --exclusive
     whole = Amount(given=(alone and node.gpus_per_node) or gpus, of=node.gpus_per_node)
     shards = Amount(given=job.shards, of=node.shards_per_gpu)
-    cpus = Amount(given=(alone and node.cpus_per_node) or job.cpus_on_node, of=node.cpus_per_node)
+    asked = {"cpus-per-task", "cpus-per-gpu"} & job.options.keys()
+    given = job.cpus_on_node if asked or not (alone or node.exclusive) else None
+    cpus = Amount(given=(alone and node.cpus_per_node) or given, of=node.cpus_per_node)
     mem = node.mem_per_node if job.mem_on_node == 0 else job.mem_on_node
     memory = Amount(given=mem, of=node.mem_per_node)
     gpus_worth = job.shards / shards.of if shards.of and job.shards else whole.given or 0
