@@ -307,6 +307,24 @@ class EnvName(Text):
         return cls(text)
 
 
+class CpuList(Text):
+    """Numbers of CPUs of a node, as 1-7,65-71."""
+
+    __slots__ = ()
+
+    LAST = 8191  # Linux has no more CPUs (NR_CPUS)
+
+    @classmethod
+    def parse(cls, text: str) -> CpuList:
+        """Numbers and spans, ascending."""
+        if re.fullmatch("[0-9]{1,4}(?:[-,][0-9]{1,4})*", text) is None or re.search("-[0-9]+-", text):
+            raise ValueError(f"'{text}' is not a list of CPUs, as 1-7,65-71")
+        numbers = [int(each) for each in re.split("[-,]", text)]
+        if numbers != sorted({*numbers}) or numbers[-1] > cls.LAST:
+            raise ValueError(f"'{text}' is not a list of CPUs in ascending order, up to {cls.LAST}")
+        return cls(text)
+
+
 class StepOption(Text):
     """The long name of an option of srun."""
 

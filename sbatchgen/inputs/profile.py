@@ -12,7 +12,7 @@ from sbatchgen.inputs.options import NAMES
 from sbatchgen.inputs.settings import JobSettings, ModeSettings
 from sbatchgen.keys import described, required
 from sbatchgen.modes import ModeName
-from sbatchgen.units import Count, Duration, Memory, NodeRange, Release, ShellPath, Text
+from sbatchgen.units import Count, CpuList, Duration, Memory, NodeRange, Release, ShellPath, Text
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -48,6 +48,10 @@ class Partition(JobSettings, NodeFacts):
     nodes_max: Count | None = described("Most nodes of a job (MaxNodes).")
     nodes_min: Count | None = described("Fewest nodes of a job (MinNodes).")
     cpus_per_gpu: Count | None = described("CPUs that go with a GPU.")
+    gpu_cpus: tuple[CpuList, ...] = described(
+        "CPUs close to each GPU, in the order of local ranks, for `step: {cpu-bind: gpu_cpus}`.",
+        (),
+    )
     gpu_type: Text | None = described("Type of the GPUs, as a100.")
     gpus_typed: bool = described(
         "Whether gres.conf gives the GPUs a type; if false, a job that names a type never starts.", True
@@ -119,6 +123,8 @@ class Partition(JobSettings, NodeFacts):
             least, most = getattr(self, low), getattr(self, high)
             if least is not None and most is not None and least > most:
                 yield low, f"{least} is more than {high} {most}", f"write {low}: {most}, or less"
+        if self.gpu_cpus and gpus is not None and len(self.gpu_cpus) != gpus:
+            yield "gpu_cpus", f"{len(self.gpu_cpus)} lists for {gpus} GPUs", "write a list for each GPU"
         if self.gpu_type_required and not (self.gpus_typed and self.only_type()):
             yield "gpu_type_required", "which type jobs ask for is not known", "write gpu_type: TYPE"
         yield from self._ranges_at_fault()

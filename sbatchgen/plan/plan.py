@@ -21,6 +21,7 @@ from sbatchgen.units import Resume, ShellPath
 if TYPE_CHECKING:
     from sbatchgen.plan.sweep import Sweep
 
+GPU_CPUS = "gpu_cpus"  # a value of --cpu-bind: the partition's key
 SNAPSHOT_CODE = ".sbatchgen/code"  # where a snapshot of the code has the training package
 
 
@@ -86,6 +87,12 @@ class Plan:
     def gpu_visibility(self) -> str:
         """The GPUs that a task sees: those of its "node", or its own, of the "task"."""
         return self.settings.gpu_visibility or "node"
+
+    @property
+    def binds_to_gpu_cpus(self) -> bool:
+        """Whether each task is bound to the CPUs of its GPU, which the job has only with its whole node."""
+        of_all = self.nproc_per_node == self.gpus_per_node == len(self.partition.gpu_cpus)
+        return self.launcher == "srun" and of_all and self.step.get("cpu-bind") == GPU_CPUS
 
     @property
     def nodes(self) -> int:

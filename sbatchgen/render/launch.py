@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from sbatchgen import quoting
 from sbatchgen.inputs.layers import Level
 from sbatchgen.inputs.options import GPU_OPTIONS
-from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.plan import GPU_CPUS, Plan
 from sbatchgen.runtimes.base import absolute, of_submission
 
 # What a trainer's arguments may hold for the run's own folders.
@@ -128,11 +128,23 @@ def _step(plan: Plan) -> Iterator[str]:
         return
     own = [f"--{name}={word}" for name, word in _own_options(plan) if name not in plan.step]
     yield " ".join(["srun", *own])
+    step = dict(plan.step)
+    if step.get("cpu-bind") == GPU_CPUS:
+        step["cpu-bind"] = _masks(plan)
     yield from quoting.packed(
         f"--{name}" if value == "true" else f"--{name}={quoting.word(value)}"
-        for name, value in plan.step.items()
+        for name, value in step.items()
         if value != "false"
     )
+
+
+def _masks(plan: Plan) -> str:
+    """The binding of each task to the CPUs of its GPU; "false" where tasks have no GPU of their own."""
+    if not plan.binds_to_gpu_cpus:
+        return "false"
+    from sbatchgen.topology import mask  # few clusters need it
+
+    return f"mask_cpu:{','.join(map(mask, plan.partition.gpu_cpus))}"
 
 
 def _own_options(plan: Plan) -> Iterator[tuple[str, str]]:

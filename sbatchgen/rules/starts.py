@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from sbatchgen.finding import Place
 from sbatchgen.job.job import PlannedJob
-from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.plan import GPU_CPUS, Plan
 from sbatchgen.quoting import counted
 from sbatchgen.rules.rule import Hit, Rules
 
@@ -57,12 +58,24 @@ def _step_options(job: PlannedJob) -> Iterator[Hit]:
             continue
         elif why := _BREAKING.get(name) or _breaks(plan, name, value):
             yield Hit(at, f"--{name}={value}: {why}".replace("=true:", ":"), f"remove {name}")
-        elif name in SRUN_FLAGS and name not in _OPTIONAL and value != "true":
-            yield Hit(at, f"--{name} takes no value, but has '{value}'", f"write {name}: true")
-        elif (name in SRUN.values - SRUN.optional or plugins.get(name)) and value in ("true", ""):
-            yield Hit(at, f"--{name} needs a value: srun would take the next word for it", "give it one")
-        elif name in ("cpu-bind", "gpu-bind") and (what := _not_a_binding(name, value)):
-            yield Hit(at, what, f"see --{name} in srun(1)")
+        else:
+            needed = name in SRUN.values - SRUN.optional or plugins.get(name, False)
+            yield from _value(job, name, value, needed=needed)
+
+
+def _value(job: PlannedJob, name: str, value: str, *, needed: bool) -> Iterator[Hit]:
+    """Report a value that an option of the step can't have."""
+    from sbatchgen.bash.tools import SRUN_FLAGS
+
+    at = job.at(f"step.{name}")
+    if name in SRUN_FLAGS and name not in _OPTIONAL and value != "true":
+        yield Hit(at, f"--{name} takes no value, but has '{value}'", f"write {name}: true")
+    elif needed and value in ("true", ""):
+        yield Hit(at, f"--{name} needs a value: srun would take the next word for it", "give it one")
+    elif name == "cpu-bind" and value == GPU_CPUS:
+        yield from _gpu_cpus(job, at)
+    elif name in ("cpu-bind", "gpu-bind") and (what := _not_a_binding(name, value)):
+        yield Hit(at, what, f"see --{name} in srun(1)")
 
 
 @RULES.add("SB041", "warning", "tasks that see only some of the GPUs")
@@ -97,6 +110,22 @@ def _launcher_args(job: PlannedJob) -> Iterator[Hit]:
         elif arg.startswith("-") and name in _OF_SBATCHGEN:
             yield Hit(at, f"sbatchgen sets torchrun's {option} itself", f"remove {option}")
         takes_next = arg.startswith("-") and not equals and name in TORCHRUN.values
+
+
+def _gpu_cpus(job: PlannedJob, at: Place) -> Iterator[Hit]:
+    """Report a binding to the CPUs of the GPUs that the script leaves out."""
+    plan = job.plan
+    if plan.launcher != "srun" or not plan.gpus_per_node:
+        return
+    if not plan.partition.gpu_cpus:
+        what = f"partition '{plan.partition_name}' has no gpu_cpus, so tasks can't be bound to them"
+        yield Hit(at, what, "write gpu_cpus into the partition, or remove cpu-bind", "warning")
+    elif not plan.binds_to_gpu_cpus:
+        what = (
+            f"the job has {plan.gpus_per_node} of {len(plan.partition.gpu_cpus)} GPUs of a node: its tasks "
+        )
+        what += "are not bound to the CPUs of their GPUs, which Slurm may not have given it"
+        yield Hit(at, what, "ask for all GPUs of the node", "info")
 
 
 def _of_plugins(plan: Plan) -> dict[str, bool]:
