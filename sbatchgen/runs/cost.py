@@ -259,9 +259,9 @@ def _missing(report: Report) -> Iterator[str]:
         yield "CPUs and memory: sacct has them after the job, the bundled trainer after an epoch"
     if report.gpus and report.gpu_utilization is None:
         yield (
-            "GPUs: the bundled trainer shows how busy they are where nvidia-ml-py is installed beside torch"
+            "GPUs: the bundled trainer shows how busy they are with nvidia-ml-py, for AMD with amdsmi"
             if report.processes
-            else f"GPUs: sbatchgen exec {report.name} -- nvidia-smi shows how busy they are while it runs"
+            else f"GPUs: sbatchgen exec {report.name} -- nvidia-smi (AMD: rocm-smi) shows how busy they are"
         )
 
 
