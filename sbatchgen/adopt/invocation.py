@@ -31,7 +31,17 @@ _VARIABLES = {
     "unbuffered": "SLURM_UNBUFFEREDIO",
 }
 # What the rendered srun does in any case, or what is the default.
-_SAME = (*shape.COUNTS, "cpus-per-task", "jobid", "job-name", "kill-on-bad-exit", "quiet", "verbose", "wait")
+_SAME = (
+    *shape.COUNTS,
+    "cpus-per-task",
+    "environment",
+    "jobid",
+    "job-name",
+    "kill-on-bad-exit",
+    "quiet",
+    "verbose",
+    "wait",
+)
 _DEFAULTS = {"export": "ALL", "distribution": "block", "gpu-bind": "none"}
 _GPUS = ("gpus", "gpus-per-node", "gres")
 # Options of torchrun that the new script has itself: how the processes meet, and the name of a module.

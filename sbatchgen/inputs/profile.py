@@ -224,6 +224,7 @@ class Profile:
         "Severity of rules by id: error, warning, info or off.", make=dict
     )
     gpu_request: GpuRequest = described("How jobs ask for GPUs.", "gpus_per_node")
+    gpu_vendor: Literal["nvidia", "amd"] = described("Who made the GPUs.", "nvidia")
     modules: tuple[Text, ...] = described("Modules to load, after module purge.", ())
     setup: tuple[Text, ...] = described("Lines of shell to run before the runtime is set up.", ())
     env: Mapping[EnvName, Argument] = described("Variables of every job.", make=dict)

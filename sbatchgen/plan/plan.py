@@ -77,6 +77,11 @@ class Plan:
         return self.profile.facts(self.runtime)
 
     @property
+    def gpu_vendor(self) -> str:
+        """Who made the GPUs: nvidia or amd."""
+        return self.profile.gpu_vendor
+
+    @property
     def nodes(self) -> int:
         """Number of nodes."""
         return self.options.nodes or 1
@@ -168,4 +173,7 @@ class Plan:
                 directives.append((long, "" if value is True else str(value), key))
         for name, text in self.extra_options.items():
             directives.append((name, "" if text == "true" else str(text), f"extra_options.{name}"))
+        for name, text in self.runtime.directives(self).items():
+            if name not in self.extra_options:
+                directives.append((name, text, name))
         return directives

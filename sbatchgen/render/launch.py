@@ -15,6 +15,12 @@ from sbatchgen.runtimes.base import absolute, of_submission
 PLACEHOLDERS = {"{run_dir}": '"$RUN_DIR"', "{data_dir}": '"$DATA_DIR"'}
 FOLDERS = ("$PWD", "$RUN_DIR", "$DATA_DIR", "$CODE_DIR")  # whose names are known only where the job runs
 MEETING = ("MASTER_ADDR", "MASTER_PORT")
+# By which a process sees some GPUs of the node. For AMD the others choose, by new numbers, among those that
+# the first leaves: two of them may hide all. Source: rocm.docs.amd.com, "GPU isolation techniques".
+MASKS = {
+    "nvidia": ("CUDA_VISIBLE_DEVICES",),
+    "amd": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
+}
 FILES_NEEDED = ("mnist", "cifar10", "imagefolder")  # data sets of the bundled trainer that are files
 
 
@@ -145,7 +151,10 @@ def _runtime(plan: Plan, exported: Sequence[str], mounted: Sequence[str]) -> Ite
     yield from plan.runtime.command(plan, exported, mounted)
     # A trainer that starts its processes on one node meets no other: these would be the image's own.
     alone = contained and plan.trainer and plan.launcher == "spawn" and not several_tasks(plan)
-    changes = [f"-u {name}" for name in MEETING if alone and name not in plan.env]
+    unset: tuple[str, ...] = MEETING if alone else ()
+    if plan.mode.uses_gpus and plan.slurm:  # which may set several of them (gres.conf(5), Flags)
+        unset += MASKS[plan.gpu_vendor][1:]
+    changes = [f"-u {name}" for name in unset if name not in plan.env]
     changes += plan.runtime.environment_changes(plan)  # srun may look for all but env on the node
     if changes:
         yield " ".join(["env", *changes])
@@ -158,8 +167,9 @@ def _trainer(plan: Plan) -> Iterator[str]:
     ours = '"$CODE_DIR/training"'
     own, module = plan.trainer, plan.trainer is not None and not trainer_is_file(plan.trainer)
     python = "python3"
-    if not plan.mode.uses_gpus and own and "CUDA_VISIBLE_DEVICES" not in plan.env:
-        python = "env CUDA_VISIBLE_DEVICES= python3"  # exported, Slurm would unset it before the step
+    mask = MASKS[plan.gpu_vendor][0]
+    if not plan.mode.uses_gpus and own and mask not in plan.env:
+        python = f"env {mask}= python3"  # exported, Slurm would unset it before the step
     started = " ".join([*(["-m"] if module else []), quoting.word(own or "")])
     if plan.launcher == "torchrun":
         end = "-m --" if module else "--"  # its own options: it takes a trainer's --n for short forms of them

@@ -23,6 +23,7 @@ GPU_FLAGS = frozenset(("nv", "rocm", "nvccli", "intel-hpu"))
 GPU_VARIABLES = frozenset(
     f"{tool}_{flag}" for tool in ("APPTAINER", "SINGULARITY") for flag in ("NV", "ROCM")
 )
+IN_CONTAINER = "puts the whole script into the container, where srun and scontrol may be missing or fail"
 _AMD = re.compile(r"\b(?:rocm|ROCR_|HIP_|MIOPEN|HSA_|MI[123]\d\dX?\b|lumi)", re.IGNORECASE)
 _EXPANSION = re.compile(r"\$\{[^{}]*\}")
 
@@ -187,3 +188,11 @@ def _named(script: JobScript) -> Iterator[Hit]:
             what = f"the container '{name}' may stay on the node: a later job that names it gets its old "
             what += f"image, not '{container.image}'"
             yield Hit(at, what, f"--container-name={name.partition(':')[0]}-$SLURM_JOB_ID, or no name")
+
+
+@RULES.add("SB519", "warning", "a script that runs in the container of its steps")
+def _script_inside(script: JobScript) -> Iterator[Hit]:
+    option = script.options.get("environment")
+    if option and script.named("srun", "scontrol"):
+        fix = f"srun --environment={option.value} PROGRAM, and no directive"
+        yield Hit(script.at_use(option), f"--environment {IN_CONTAINER}", fix)
