@@ -293,7 +293,7 @@ def _env_leaves_paths_alone(job: PlannedJob) -> Iterator[Hit]:
     software = (*plan.software.values(), *vars(plan.facts or NoFacts()).values())
     places = [path for value in software for path in (value if isinstance(value, tuple) else (value,))]
     for name in (name for name, value in plan.env.items() if value is not None):
-        holding = [path for path in (*paths, *places) if path and f"${{{name}}}" in path]
+        holding = [path for path in (*paths, *places) if isinstance(path, str) and f"${{{name}}}" in path]
         if holding:
             what = f"the job sets {name}, so its path {holding[0]} changes while the script runs"
             fix = f"write the path without ${{{name}}}, or set another variable"
