@@ -16,6 +16,7 @@ from sbatchgen.job.containers import IMAGE_FILE, PULLED
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.runtimes import RUNTIMES
+from sbatchgen.runtimes.edf import IN_CONTAINER
 
 RULES: Rules[JobScript] = Rules()
 
@@ -23,7 +24,6 @@ GPU_FLAGS = frozenset(("nv", "rocm", "nvccli", "intel-hpu"))
 GPU_VARIABLES = frozenset(
     f"{tool}_{flag}" for tool in ("APPTAINER", "SINGULARITY") for flag in ("NV", "ROCM")
 )
-IN_CONTAINER = "puts the whole script into the container, where srun and scontrol may be missing or fail"
 _AMD = re.compile(r"\b(?:rocm|ROCR_|HIP_|MIOPEN|HSA_|MI[123]\d\dX?\b|lumi)", re.IGNORECASE)
 _EXPANSION = re.compile(r"\$\{[^{}]*\}")
 

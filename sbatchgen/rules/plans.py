@@ -12,11 +12,11 @@ from sbatchgen.inputs.layers import Level
 from sbatchgen.inputs.options import GPU_OPTIONS, LONG_NAMES, NAMES, POSITIVE
 from sbatchgen.job.job import PlannedJob
 from sbatchgen.quoting import counted, directive
-from sbatchgen.rules.containers import IN_CONTAINER
 from sbatchgen.rules.option_values import BAD_VALUE, refused
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.runtimes.base import NoFacts
+from sbatchgen.runtimes.edf import IN_CONTAINER
 from sbatchgen.units import ShellPath
 
 RULES: Rules[PlannedJob] = Rules()

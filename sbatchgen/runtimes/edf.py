@@ -25,6 +25,9 @@ from sbatchgen.units import ShellPath
 if TYPE_CHECKING:
     from sbatchgen.bash.chain import Tool
 
+# What is wrong with its option as a directive.
+IN_CONTAINER = "puts the whole script into the container, where srun and scontrol may be missing or fail"
+
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Edf:

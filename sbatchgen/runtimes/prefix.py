@@ -1,6 +1,6 @@
 """prefix: words before the program, as a site's own wrapper of a container or of its environment.
 
-In an old script a wrapper can't be told from a program that the user has written: `adopt` does not know it.
+In an old script a wrapper looks like any program that the user has written: `adopt` does not know it.
 """
 
 from collections.abc import Iterator, Sequence
