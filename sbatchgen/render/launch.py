@@ -100,7 +100,7 @@ def mounts(plan: Plan, here: str) -> tuple[str, ...]:
 
     The variable `here` holds the folder of submission.
     """
-    if not plan.runtime.is_container:
+    if not plan.runtime.mounts_own:
         return ()
     binds = plan.software.get("binds") or ()
     bound = [bind for bind in binds if ":" not in bind]

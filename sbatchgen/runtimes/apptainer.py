@@ -77,7 +77,9 @@ class ApptainerRuntime(ContainerRuntime):
     programs = ("apptainer", "singularity")
     mount_options = r"ro|rw|(?:image-src|id)=[^:,]+"
     image_tools = tuple(
-        ImageTool(verb, ("apptainer", verb), ("APPTAINER_TMPDIR", "APPTAINER_CACHEDIR"), _source)
+        ImageTool(
+            verb, ("apptainer", verb), ("APPTAINER_TMPDIR", "APPTAINER_CACHEDIR"), _source, "singularity"
+        )
         for verb in ("pull", "build")
     )
 

@@ -129,12 +129,14 @@ class ImageTool(NamedTuple):
         words: What starts it, before the new file and the source.
         scratch: The variables that name its folders for parts of an image, and for its cache.
         uri: Returns its argument for a source; raises CommandLineError.
+        older: The program's earlier name, which is used where only that is on PATH.
     """
 
     verb: str
     words: tuple[str, ...]
     scratch: tuple[str, str]
     uri: Callable[[str], str]
+    older: str = ""
 
 
 class Requirement(NamedTuple):
@@ -170,6 +172,7 @@ class Runtime:
         part: The template that sets it up, or "".
         programs: The programs that it needs where jobs run.
         is_container: Whether the training runs in a container.
+        mounts_own: Whether the script mounts the folders of the run in its container.
         may_use_modules: Whether packages of modules may reach it by PYTHONPATH.
         finds_user_packages: Whether Python would find packages in ~/.local, were they not turned off.
         needs_slurm: Why it needs Slurm, or "".
@@ -187,6 +190,7 @@ class Runtime:
     part = ""
     programs: tuple[str, ...] = ()
     is_container = False
+    mounts_own = False
     may_use_modules = False
     finds_user_packages = True
     needs_slurm = ""
@@ -309,6 +313,7 @@ class ContainerRuntime(Runtime):
     """A runtime that starts the training in a container."""
 
     is_container = True
+    mounts_own = True
 
     def is_file(self, image: str) -> bool:
         """Whether the image is a file, not the address of a registry."""

@@ -44,6 +44,7 @@ class ShifterRuntime(ContainerRuntime):
     requires = Requirement("image", "an image", "--image NAME")
     part = "runtime/shifter.sh.j2"
     programs = ("shifter",)
+    mounts_own = False  # the site's file systems are there
     needs_slurm = "gets its image by an option of sbatch"
     mount_options = r"ro|perNodeCache=[^:,;]+"
 

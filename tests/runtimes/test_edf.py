@@ -59,3 +59,13 @@ def test_adopt_reads_the_option_of_srun(command: Command, folder: Path, given: s
         adopted.out + adopted.err
     )
     assert "none lost" in adopted.err
+
+
+@pytest.mark.parametrize("runtime", [("edf", "--edf", "x"), ("shifter", "--image", "x:1")])
+def test_folders_that_are_not_mounted_may_have_any_name(command: Command, runtime: tuple[str, ...]) -> None:
+    assert (
+        command(
+            "render", "single", "--profile", "msu", "--runtime", *runtime, "--run-dir", "/scratch/a,b"
+        ).status
+        == 0
+    )
