@@ -15,6 +15,7 @@ from sbatchgen.units import VARIABLE
 WIDTH = 110  # of a line of words in a script, where a single one is not longer
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 _SPECIAL = re.compile(r'[\\"`$]')
+_EXPANDED = re.compile(f"({VARIABLE.pattern})|{_SPECIAL.pattern}")  # a variable of a path, or what is special
 
 
 def is_plain(text: str) -> bool:
@@ -56,13 +57,7 @@ def inside_quotes(text: str) -> str:
 @functools.lru_cache(maxsize=256)
 def path(text: str) -> str:
     """One word of bash in which only ${NAME} is expanded."""
-    if is_plain(text):
-        return f'"{text}"'
-    pieces, start = [], 0
-    for match in VARIABLE.finditer(text):
-        pieces += [inside_quotes(text[start : match.start()]), match[0]]
-        start = match.end()
-    return '"' + "".join([*pieces, inside_quotes(text[start:])]) + '"'
+    return f'"{_EXPANDED.sub(lambda match: match[1] or inside_quotes(match[0]), text)}"'
 
 
 def value(text: str) -> str:

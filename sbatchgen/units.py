@@ -8,18 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-RELEASES = (
-    "20.11",
-    "21.08",
-    "22.05",
-    "23.02",
-    "23.11",
-    "24.05",
-    "24.11",
-    "25.05",
-    "25.11",
-    "26.05",
-)  # of Slurm
+# Of Slurm.
+RELEASES = ("20.11", "21.08", "22.05", "23.02", "23.11", "24.05", "24.11", "25.05", "25.11", "26.05")
 NEWEST = RELEASES[-1]
 GRES = re.compile(
     r"(?P<name>[A-Z_][\w.-]*)(?:[:=](?P<type>\w[\w.-]*))??(?:[:=](?P<count>[0-9]+)(?P<unit>[KMGTP]?))?",
@@ -100,6 +90,31 @@ class Count(int):
         if value < 1:
             raise ValueError(f"'{text}' must be 1 or more")
         return cls(value)
+
+
+class NodeRange(str):
+    """Numbers of nodes: 4, 1-91, or 184- for 184 and more."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> NodeRange:
+        """Numbers of 1 and above, the first one not above the last one."""
+        made = cls(text)
+        if re.fullmatch("[0-9]{1,9}(?:-(?:[0-9]{1,9})?)?", text) is None or not 1 <= made.first <= made.last:
+            raise ValueError(f"'{text}' is not a number of nodes, as 4, 1-91 or 184-")
+        return made
+
+    @property
+    def first(self) -> int:
+        """The fewest nodes."""
+        return int(self.partition("-")[0])
+
+    @property
+    def last(self) -> int:
+        """The most nodes."""
+        first, dash, last = self.partition("-")
+        return int(last or COUNT_MAX) if dash else int(first)
 
 
 class Duration(int):
@@ -297,7 +312,7 @@ class EnvName(Text):
 
     SCRIPT = frozenset(
         """
-        RUN_DIR DATA_DIR RESUME CODE_DIR IMAGE restarts max_restarts rc name folder
+        RUN_DIR DATA_DIR RESUME CODE_DIR IMAGE EDF restarts max_restarts rc name folder
         RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE
         """.split()  # noqa: SIM905
     )
@@ -324,6 +339,37 @@ class EnvName(Text):
             raise ValueError(f"'{text}' is a variable of the script itself; use another name")
         if text in cls.BASH:
             raise ValueError(f"'{text}' is set by bash itself; use another name")
+        return cls(text)
+
+
+class CpuList(Text):
+    """Numbers of CPUs of a node, as 1-7,65-71."""
+
+    __slots__ = ()
+
+    LAST = 8191  # Linux has no more CPUs (NR_CPUS)
+
+    @classmethod
+    def parse(cls, text: str) -> CpuList:
+        """Numbers and spans, ascending."""
+        if re.fullmatch("[0-9]{1,4}(?:[-,][0-9]{1,4})*", text) is None or re.search("-[0-9]+-", text):
+            raise ValueError(f"'{text}' is not a list of CPUs, as 1-7,65-71")
+        numbers = [int(each) for each in re.split("[-,]", text)]
+        if numbers != sorted({*numbers}) or numbers[-1] > cls.LAST:
+            raise ValueError(f"'{text}' is not a list of CPUs in ascending order, up to {cls.LAST}")
+        return cls(text)
+
+
+class StepOption(Text):
+    """The long name of an option of srun."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> StepOption:
+        """Letters, digits, dashes and underscores, without the dashes in front."""
+        if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]+", text) is None:
+            raise ValueError(f"'{text}' is not the long name of an option of srun, as cpu-bind")
         return cls(text)
 
 

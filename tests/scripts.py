@@ -38,6 +38,9 @@ NEEDS: dict[str, dict[str, Any]] = {
     "apptainer": {"image": ShellPath("/opt/train.sif")},
     "enroot": {"image": ShellPath("/opt/train.sqsh")},
     "podman-hpc": {"image": ShellPath("localhost/train:1")},
+    "edf": {"edf": ShellPath("/opt/train.toml")},
+    "shifter": {"image": ShellPath("nersc/pytorch:24.08.01")},
+    "prefix": {"prefix": (Text("site-python"), Text("--gpu"))},
     "uv": {"uv_project": ShellPath("/opt/project")},
 }
 # A profile of somebody's cluster, for attacks on its users.

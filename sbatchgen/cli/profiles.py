@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from sbatchgen.cli.output import YES, here, note, print_bytes, put, report, say
-from sbatchgen.errors import CommandLineError, DocumentError, SbatchgenError
+from sbatchgen.errors import CommandLineError, DocumentError, Problem, SbatchgenError, SlurmError
+from sbatchgen.inputs.search import Places
 from sbatchgen.quoting import first_names, visible
 
 if TYPE_CHECKING:
@@ -32,7 +35,6 @@ def profile_list() -> None:
 
     from sbatchgen.inputs.document import read_document
     from sbatchgen.inputs.profile import Profile
-    from sbatchgen.inputs.search import Places
 
     sites: dict[str, list[str]] = {}
     seen: set[str] = set()
@@ -69,7 +71,6 @@ def profile_show(name: str) -> None:
     """Print a profile; NAME is a name or a file."""
     from sbatchgen.files import read_file
     from sbatchgen.inputs.document import MAX_BYTES
-    from sbatchgen.inputs.search import Places
 
     print_bytes(read_file(Places(here(), os.environ).profile(name), MAX_BYTES))
 
@@ -105,8 +106,6 @@ def profile_discover(name: str | None, new: str | None, old: str | None, *, yes:
     if new is None:
         put(content, nl=False)
         return
-    from pathlib import Path
-
     from sbatchgen import files
 
     if os.path.lexists(new):
@@ -118,14 +117,12 @@ def profile_discover(name: str | None, new: str | None, old: str | None, *, yes:
 def _update(name: str, cluster: LiveCluster, *, today: str, yes: bool) -> None:
     """Show what would change in a profile, and write it if the user agrees."""
     import difflib
-    import sys
 
     from sbatchgen import files
     from sbatchgen.discover.comparison import differences, findings
     from sbatchgen.discover.update import updated
     from sbatchgen.inputs.document import MAX_BYTES, decode, read_document
     from sbatchgen.inputs.profile import Profile
-    from sbatchgen.inputs.search import Places
 
     file = Places(here(), os.environ).profile(name)
     own, before = read_document(file, Profile), files.read_file(file, MAX_BYTES)
@@ -160,7 +157,6 @@ def profile_check(names: tuple[str, ...], *, live: bool) -> None:
     from sbatchgen.finding import Finding
     from sbatchgen.inputs.document import read_document
     from sbatchgen.inputs.profile import Profile
-    from sbatchgen.inputs.search import Places
     from sbatchgen.lint.profile_check import findings
 
     cluster = ask(os.environ) if live else None
@@ -225,12 +221,11 @@ def profile_test(names: tuple[str, ...], *, live: bool, settings: tuple[str, ...
     with profiles/, templates/ and jobs/, or the name of an installed one. Exit status: 3 if a job is wrong,
     5 if Slurm refuses one, else 0.
     """
-    from sbatchgen.errors import Problem, SlurmError
     from sbatchgen.submit import trial
 
     tried: list[trial.Trial] = []
     for name in names:
-        pack = trial.pack_of(name, os.environ, here())
+        pack = trial.pack_of(name, Places(here(), os.environ))
         tried += trial.trials(pack, {"settings": settings}, live=live)
     put(visible(trial.table(tried)), nl=False)
     by_problem: dict[Problem, list[str]] = {}

@@ -8,9 +8,9 @@ from sbatchgen.inputs.options import SbatchOptions
 from sbatchgen.keys import described
 from sbatchgen.modes import Launcher, ModeName
 from sbatchgen.runtimes import RUNTIMES, RuntimeName
-from sbatchgen.units import Argument, Count, EnvName, EnvValue, Resume, ShellPath, Text
+from sbatchgen.units import Argument, Count, EnvName, EnvValue, Resume, ShellPath, StepOption, Text
 
-GpuRequest = Literal["gpus_per_node", "gres", "gpus_per_task", "none"]
+GpuRequest = Literal["gpus_per_node", "gres", "gpus_per_task", "gpus", "none"]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -75,6 +75,13 @@ class _CommonKeys:
         group="Training",
         common=True,
     )
+    step: Mapping[StepOption, Text] = described(
+        "Option of srun for the training; without =VALUE, a flag.",
+        make=dict,
+        metavar="NAME[=VALUE]",
+        group="Launch",
+    )
+    launcher_args: tuple[Argument, ...] | None = described("Arguments of torchrun, as --tee=3.")
     requeue_on_timeout: bool | None = described(
         "Requeue the job at its time limit, for a trainer that resumes by itself.", group="Training"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple, get_origin
+from typing import Any, NamedTuple, get_args, get_origin
 
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.options import NAMES, SbatchOptions
@@ -66,7 +66,7 @@ def layer(level: Level, spec: JobSpec, places: Mapping[str, str]) -> Layer:
 
 def option_values(options: SbatchOptions) -> dict[str, Any]:
     """The options that are set: "options.nodes" -> 4."""
-    return {_KEYS[name]: value for name, value in vars(options).items() if value is not None}
+    return {key: value for name, key in _KEYS.items() if (value := getattr(options, name)) is not None}
 
 
 _KEYS = {name: f"options.{name}" for name in NAMES}
@@ -120,6 +120,8 @@ def _record(kind: Any, values: Mapping[str, Any], below: str) -> Any:
         key, type_ = f"{below}{name}", without_none(field.type)
         if is_dataclass(type_):
             made[field.name] = _record(type_, values, f"{key}.")
+        elif get_origin(type_) is Mapping and is_dataclass(get_args(type_)[1]):
+            continue  # by launcher: it is laid over the others
         elif get_origin(type_) is Mapping:
             made[field.name] = below_key(values, key)
         elif key in values:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sbatchgen.errors import did_you_mean
-from sbatchgen.inputs.options import NAMES, SbatchOptions
-from sbatchgen.inputs.settings import JobSettings
+from sbatchgen.inputs.options import NAMES
+from sbatchgen.inputs.settings import JobSettings, ModeSettings
 from sbatchgen.keys import described, required
 from sbatchgen.modes import ModeName
-from sbatchgen.units import Citation, Count, Duration, Memory, Release, ShellPath, Text
+from sbatchgen.units import Citation, Count, CpuList, Duration, Memory, NodeRange, Release, ShellPath, Text
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -40,14 +40,23 @@ class Partition(JobSettings, NodeFacts):
 
     time_max: Duration | None = described("Longest time limit (MaxTime).")
     time_default: Duration | None = described("Time limit of a job that sets none (DefaultTime).")
+    time_by_nodes: Mapping[NodeRange, Duration] = described(
+        "Longest time limit by number of nodes, as {1-91: 02:00:00, 92-: 12:00:00}.", make=dict
+    )
+    node_minutes_max: Count | None = described("Most nodes x minutes of a job.")
     nodes: Text | None = described("Host names, as n[1-16].")
     nodes_max: Count | None = described("Most nodes of a job (MaxNodes).")
     nodes_min: Count | None = described("Fewest nodes of a job (MinNodes).")
     cpus_per_gpu: Count | None = described("CPUs that go with a GPU.")
+    gpu_cpus: tuple[CpuList, ...] = described(
+        "CPUs close to each GPU, in the order of local ranks, for `step: {cpu-bind: gpu_cpus}`.",
+        (),
+    )
     gpu_type: Text | None = described("Type of the GPUs, as a100.")
     gpus_typed: bool = described(
         "Whether gres.conf gives the GPUs a type; if false, a job that names a type never starts.", True
     )
+    gpu_type_required: bool = described("Whether a request for GPUs must name their type.", False)
     mem_per_cpu_default: Memory | None = described("Memory per CPU if a job sets none (DefMemPerCPU).")
     mem_per_cpu_max: Memory | None = described("Most memory per CPU (MaxMemPerCPU).")
     features: tuple[Text, ...] = described("Features that its nodes have, for --constraint.", ())
@@ -74,6 +83,18 @@ class Partition(JobSettings, NodeFacts):
             kinds = [item for shape in self.shapes for item in shape.gpu_types.items()]
             self.gpu_types = {kind: max(n for name, n in kinds if name == kind) for kind, _ in kinds}
 
+    def time_limit(self, nodes: int) -> Duration | None:
+        """Return the longest time limit of a job with so many nodes."""
+        limits = [limit for some, limit in self.time_by_nodes.items() if some.first <= nodes <= some.last]
+        limits += [self.time_max] if self.time_max else []
+        if self.node_minutes_max and nodes > 0:
+            limits.append(Duration(self.node_minutes_max // nodes * 60))  # Slurm counts whole minutes
+        return min(limits, default=None)
+
+    def only_type(self) -> str:
+        """Return the type of GPU that a job gets if it does not ask for one; "" if there are several."""
+        return str(self.gpu_type or (next(iter(self.gpu_types)) if len(self.gpu_types) == 1 else ""))
+
     def kinds(self, gpus: Iterable[tuple[str, int]] = ()) -> list[NodeFacts]:
         """Return the kinds of nodes that may have so many GPUs of each type ("" for any)."""
         asked = [*gpus]
@@ -87,6 +108,7 @@ class Partition(JobSettings, NodeFacts):
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """Yield values that contradict each other: the key, what is wrong, and a fix."""
+        yield from super().faults()
         gpus, types = self.gpus_per_node, {} if self.shapes else self.gpu_types
         if gpus is not None and gpus < 0:
             yield "gpus_per_node", f"{gpus} GPUs on a node", "write 0 or more"
@@ -101,9 +123,26 @@ class Partition(JobSettings, NodeFacts):
             least, most = getattr(self, low), getattr(self, high)
             if least is not None and most is not None and least > most:
                 yield low, f"{least} is more than {high} {most}", f"write {low}: {most}, or less"
+        if self.gpu_cpus and gpus is not None and len(self.gpu_cpus) != gpus:
+            yield "gpu_cpus", f"{len(self.gpu_cpus)} lists for {gpus} GPUs", "write a list for each GPU"
+        if self.gpu_type_required and not (self.gpus_typed and self.only_type()):
+            yield "gpu_type_required", "which type jobs ask for is not known", "write gpu_type: TYPE"
+        yield from self._ranges_at_fault()
         time, most = self.options.time, self.time_max
         if time is not None and most is not None and time > most:
             yield "options", f"time {time} is more than time_max {most}", f"write time: {most}, or less"
+
+    def _ranges_at_fault(self) -> Iterator[tuple[str, str, str]]:
+        """Yield what is wrong with `time_by_nodes`."""
+        before: NodeRange | None = None
+        for some in sorted(self.time_by_nodes, key=lambda each: each.first):
+            if before and some.first <= before.last:
+                what = f"{before} and {some} have numbers of nodes in common"
+                yield "time_by_nodes", what, "give each number of nodes one limit"
+            if self.time_max and self.time_by_nodes[some] > self.time_max:
+                what = f"{self.time_by_nodes[some]} for {some} nodes is more than time_max {self.time_max}"
+                yield "time_by_nodes", what, f"write {some}: {self.time_max}, or less"
+            before = some
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -190,8 +229,9 @@ class Profile(JobSettings):
     policies: Mapping[Text, Literal["error", "warning", "info", "off"]] = described(
         "Severity of rules by id: error, warning, info or off.", make=dict
     )
+    gpu_vendor: Literal["nvidia", "amd"] = described("Who made the GPUs.", "nvidia")
     paths: Paths = described("Folders.", make=Paths)
-    modes: Mapping[ModeName, SbatchOptions] = described("Options of sbatch by mode.", make=dict)
+    modes: Mapping[ModeName, ModeSettings] = described("Options of sbatch and srun by mode.", make=dict)
     template: Text | None = described("Template of the script.")
     required: tuple[Text, ...] = described("Options that every job must set, as account.", ())
     omit: tuple[Text, ...] = described("Options that are left out of scripts, as partition.", ())
@@ -200,6 +240,7 @@ class Profile(JobSettings):
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """Yield values that contradict each other: the key, what is wrong, and a fix."""
+        yield from super().faults()
         for key in ("required", "omit"):
             for name in getattr(self, key):
                 if name not in NAMES:

@@ -11,7 +11,7 @@ from sbatchgen.keys import described
 from sbatchgen.modes import Launcher
 from sbatchgen.runtimes import RUNTIMES, RuntimeName
 from sbatchgen.runtimes.base import NoFacts, Runtime
-from sbatchgen.units import Count, EnvName, EnvValue, Port, Text
+from sbatchgen.units import Argument, Count, EnvName, EnvValue, Port, StepOption, Text
 
 # Keys with lines of shell, in the order in which they run.
 SETUPS = ("setup_before_modules", "setup", "setup_after_runtime", "setup_per_node", "setup_per_task")
@@ -57,7 +57,48 @@ Runtimes: Any = make_dataclass(
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class JobSettings:
+class StartSettings:
+    """What may also differ by launcher. A new key is a field here: the plan has it as `plan.settings.KEY`."""
+
+    env: Mapping[EnvName, EnvValue] = described(
+        "Variables of the job, in order; the job expands ${NAME} in their values.", make=dict
+    )
+    options: SbatchOptions = described("Options of sbatch.", make=SbatchOptions)
+    step: Mapping[StepOption, Text] = described(
+        "Options of srun, by their long names: true for one without a value, false to leave one out.",
+        make=dict,
+    )
+    gpu_visibility: Literal["node", "task"] | None = described(
+        "The GPUs that a task sees: those of the node, or its own alone, as device 0. [default: node]"
+    )
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class ModeSettings(SbatchOptions):
+    """What holds for one mode."""
+
+    step: Mapping[StepOption, Text] = described("Options of srun, by their long names.", make=dict)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class LauncherSettings(StartSettings):
+    """What holds for one launcher."""
+
+    args: tuple[Argument, ...] = described("Arguments of torchrun, as --tee=3.", ())
+
+    def faults(self) -> Iterator[tuple[str, str, str]]:
+        """Yield values that contradict each other: the key, what is wrong, and a fix."""
+        yield from _partition_named("options", self.options)
+
+
+def _partition_named(key: str, options: SbatchOptions) -> Iterator[tuple[str, str, str]]:
+    """Yield a partition in a place that depends on the partition."""
+    if options.partition:
+        yield key, "a partition can't be chosen here", "write modes: {ddp: {partition: NAME}}"
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class JobSettings(StartSettings):
     """How jobs start. What a partition writes wins over the profile, mappings key by key, lists as a whole.
 
     A new key is a field here: the plan has it as `plan.settings.KEY`, and `explain` shows it.
@@ -79,9 +120,6 @@ class JobSettings:
     setup_per_task: tuple[Text, ...] = described(
         "Lines of shell that run in each task of the training's step, before its program.", ()
     )
-    env: Mapping[EnvName, EnvValue] = described(
-        "Variables of every job, in order; the job expands ${NAME} in their values.", make=dict
-    )
     master_addr: Text | None = described(
         "Command that prints the address of the first node, where it runs. [default: the node's name]"
     )
@@ -93,8 +131,13 @@ class JobSettings:
         "How processes start, unless the job says otherwise. [default: torchrun]"
     )
     runtimes: Runtimes = described("Where a Python with torch comes from.", make=Runtimes)
-    options: SbatchOptions = described("Options of sbatch.", make=SbatchOptions)
+    gpu_options: SbatchOptions = described("Options of sbatch for jobs with GPUs.", make=SbatchOptions)
+    launchers: Mapping[Launcher, LauncherSettings] = described("What holds for one launcher.", make=dict)
 
     def facts(self, runtime: Runtime) -> Any:
         """Return what is written of a runtime, as its `Facts`."""
         return getattr(self.runtimes, runtime.attribute, None)
+
+    def faults(self) -> Iterator[tuple[str, str, str]]:
+        """Yield values that contradict each other: the key, what is wrong, and a fix."""
+        yield from _partition_named("gpu_options", self.gpu_options)

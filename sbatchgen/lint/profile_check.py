@@ -29,6 +29,7 @@ from sbatchgen.plan.resolve import resolve
 from sbatchgen.render.render import render_request
 from sbatchgen.rules.judge import check
 from sbatchgen.rules.retired import RETIRED, removal
+from sbatchgen.units import Text
 
 _MADE_UP = ("x", "1", "gpu:1", "true")  # for what a profile requires: the first that the option takes
 
@@ -46,10 +47,11 @@ def findings(file: Path, places: Places) -> list[Finding]:
         every.append(Finding("info", Problem(removal(rule), at, "remove the policy")))
     for mode in MODES:
         for partition in (*profile.value.partitions,) or (None,):
-            plan = _plan(profile, mode, partition)
-            about = check(plan, log_folders_made=True)
-            every += [finding for finding in about if finding.problem.at.startswith(f"{file}:")]
-            every += _of_script(plan, file, places)
+            for launcher in _launchers(profile.value, mode, partition):
+                plan = _plan(profile, mode, partition, launcher)
+                about = check(plan, log_folders_made=True)
+                every += [finding for finding in about if finding.problem.at.startswith(f"{file}:")]
+                every += _of_script(plan, file, places)
     return [*{finding.problem: finding for finding in every}.values()]
 
 
@@ -94,12 +96,19 @@ def _sources(profile: Document[Profile]) -> Iterator[Finding]:
                 yield Finding("warning", Problem(what, at, fix))
 
 
-def _plan(profile: Document[Profile], mode: str, partition: str | None) -> Plan:
+def _launchers(profile: Profile, mode: str, partition: str | None) -> list[str]:
+    """Return the launchers that have settings of their own; first "", the default one."""
+    of_partition = profile.partitions[Text(partition)].launchers if partition else {}
+    return ["", *({**profile.launchers, **of_partition} if MODES[mode].launchers else {})]
+
+
+def _plan(profile: Document[Profile], mode: str, partition: str | None, launcher: str) -> Plan:
     """Plan a job of a mode in a partition, with a value for everything that the profile requires."""
     texts = required(profile.value) | ({} if partition is None else {"partition": partition})
     values = {
         f"options.{name}": parse_scalar(text, key_type(f"options.{name}")) for name, text in texts.items()
     }
+    values |= {"launcher": launcher} if launcher else {}
     flags = Layer(Level.COMMAND_LINE, values, dict.fromkeys(values, "made up"))
     return resolve(profile, [flags], mode_name=mode, name=mode)
 

@@ -15,11 +15,11 @@ from sbatchgen.inputs.search import bundled
 from sbatchgen.plan.choice import in_short
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.request import Request
-from sbatchgen.plan.resolve import FIRST
+from sbatchgen.plan.resolve import FIRST, GUESS
 
 _INHERITED = "(that of the shell that submits)"  # a variable that has no value in the plan
 _JOB_KEYS = {field.name for field in fields(JobSpec)}
-_NOT_SHOWN = ("profile", "mode", "options", "extra_options", "env", "lint")
+_NOT_SHOWN = ("profile", "mode", "options", "extra_options", "env", "step", "lint")
 # What a job costs, whom it is charged to, where it runs and when: such a value is shown with its origin where
 # the user did not type it.
 MATTER = (
@@ -60,6 +60,7 @@ def settings(request: Request) -> Iterator[Setting]:
     keys = [f"options.{name}" for name in LONG_NAMES]
     keys += [field.name for field in fields(JobSpec) if field.name not in _NOT_SHOWN]
     keys += [key for key in plan.origins if _of_settings(plan, key)]
+    keys += [f"step.{name}" for name in plan.step]
     keys += [f"env.{name}" for name in plan.env] + [f"extra_options.{name}" for name in plan.extra_options]
     for key in keys:
         value = _value(plan, key)
@@ -118,7 +119,7 @@ def _partition(plan: Plan, why: str) -> Setting:
 def _untyped(key: str, origin: Origin, value: str) -> bool:
     """Whether a value matters that the user wrote neither into the command nor into the job."""
     if origin.level is Level.DEFAULT:
-        return key in DERIVED and value not in ("1", "gpu:1")
+        return origin.where.startswith(GUESS) or (key in DERIVED and value not in ("1", "gpu:1"))
     if origin.level in (Level.PROFILE, Level.PARTITION):
         return key.removeprefix("options.") in MATTER or key.startswith("extra_options.")
     return origin.level is Level.PROJECT
@@ -126,7 +127,7 @@ def _untyped(key: str, origin: Origin, value: str) -> bool:
 
 def _was_meant(key: str, by: Origin, *, instead: Origin) -> bool:
     """Whether somebody may rely on an overridden value; lists are joined instead of overridden."""
-    if key in ("args", "binds") or by.level is Level.DEFAULT:
+    if key in ("args", "launcher_args", "binds") or by.level is Level.DEFAULT:
         return False
     return by.level >= Level.PROJECT or instead.level in (Level.PARTITION, Level.PROJECT)
 

@@ -29,12 +29,16 @@ from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.sbatch.gres import requested, requested_gpus
 from sbatchgen.units import Duration, Gres, JobName, Memory, Resume, ShellPath, Text
 
+DEFAULT_LAUNCHER = "torchrun"
+LAUNCHER_ARGS = "launchers.args"  # of the profile
 DEFAULT_TIME = Duration(3600)
 FIRST = "the first that fits"  # of the partitions
+GUESS = "a guess"  # how the reason starts that a number has where the profile lacks a fact
 DEFAULT_CPUS = 4  # per process, where nothing is known of the node
 LONGEST_WARNING_S = 300
 REQUEUE_S = 120  # slurmctld looks at time limits every half minute
 DEFAULT_ARGS = ("--dataset", "mnist", "--epochs", "10")
+_MEMORY_KEYS = ("options.mem", "options.mem_per_cpu", "options.mem_per_gpu")
 _GPU_KEYS = tuple(f"options.{name}" for name in GPU_OPTIONS)
 
 
@@ -54,7 +58,7 @@ def resolve(
     partition_name = chosen or _partition_name(cluster, layers, mode)
     partition = _partition(cluster, partition_name)
     values = _Values()
-    for layer in [*_profile_layers(profile, partition_name, partition, mode), *layers]:
+    for layer in [*_profile_layers(profile, partition_name, partition, mode, layers), *layers]:
         values.lay(layer)
     if chosen:
         values.set("options.partition", Text(chosen), Origin(Level.DEFAULT, FIRST))
@@ -67,7 +71,7 @@ def resolve(
     nproc = _derive_tasks(values, gpus, shards, mode)
     _derive_cpus(values, partition, gpus, shards, mode)
     _derive_limits(values, cluster, partition, gpus)
-    _emit_gpus(values, gpus)
+    _emit_gpus(values, partition, gpus)
     return _plan(values, cluster, partition_name, mode, gpus=gpus, nproc=nproc)
 
 
@@ -78,11 +82,14 @@ class _Values:
         self.values: dict[str, Any] = {}
         self.origins: dict[str, Origin] = {}
         self.overridden: dict[str, tuple[tuple[Any, Origin], ...]] = {}
+        self.ranks: dict[str, int] = {}  # of the layer of each value
 
     def lay(self, over: Layer) -> None:
+        rank = max(self.ranks.values(), default=0) + 1
         for key, value in over.values.items():
             place = over.places.get(key)  # none for a default of the profile's own
             self.set(key, value, Origin(over.level, place) if place else BY_DEFAULT)
+            self.ranks[key] = rank
 
     def set(self, key: str, value: Any, origin: Origin) -> None:
         if key in self.values:
@@ -98,6 +105,15 @@ class _Values:
     def drop(self, key: str) -> None:
         self.values.pop(key, None)
         self.origins.pop(key, None)
+
+    def highest(self, rivals: Sequence[str]) -> list[str]:
+        """Drop all but the highest layer's values of keys that exclude each other, and return their keys."""
+        given = [key for key in rivals if key in self.values]
+        top = max((self.ranks.get(key, 0) for key in given), default=0)
+        for key in given:
+            if self.ranks.get(key, 0) < top:
+                self.drop(key)
+        return [key for key in given if key in self.values]
 
     def get(self, key: str, default: Any = None) -> Any:
         return self.values.get(key, default)
@@ -120,7 +136,11 @@ def _partition_name(profile: Profile, layers: Sequence[Layer], mode: Mode) -> st
 
 
 def _profile_layers(
-    profile: Document[Profile], partition_name: str, partition: Partition, mode: Mode
+    profile: Document[Profile],
+    partition_name: str,
+    partition: Partition,
+    mode: Mode,
+    layers: Sequence[Layer],
 ) -> Iterator[Layer]:
     """The profile's own layers: its settings, those of the partition, and the options of the mode."""
     cluster, places = profile.value, profile.places
@@ -133,25 +153,56 @@ def _profile_layers(
     facts |= {key: value for key, value in optional.items() if value}
     where = {"data": places.get("paths.data", ""), "options.partition": places.get("default_partition", "")}
     yield Layer(Level.PROFILE, facts, {**places, **where})
-    yield settings_layer(Level.PROFILE, cluster, places, defaults=True)
     first = partition_name.split(",", maxsplit=1)[0]
-    yield settings_layer(Level.PARTITION, partition, places, f"partitions.{first}.")
+    given = [each.values["launcher"] for each in layers if "launcher" in each.values]
+    launcher = given[-1] if given else partition.launcher or cluster.launcher or DEFAULT_LAUNCHER
+    uses_gpus = mode.uses_gpus and partition.gpus_per_node != 0
+    parts = [("gpu_options.", "options.")] * uses_gpus + [(f"launchers.{launcher}.", "")] * bool(
+        mode.launchers
+    )
+    yield from _with_parts(settings_layer(Level.PROFILE, cluster, places, defaults=True), parts)
+    own = settings_layer(Level.PARTITION, partition, places, f"partitions.{first}.")
+    yield from _with_parts(own, parts)
     if mode.name in cluster.modes:
-        values = option_values(cluster.modes[mode.name])
-        written = {key: key.replace("options", f"modes.{mode.name}", 1) for key in values}
+        of_mode, start = cluster.modes[mode.name], f"modes.{mode.name}"
+        values = option_values(of_mode)
+        written = {key: key.replace("options", start, 1) for key in values}
+        written |= {f"step.{name}": f"{start}.step.{name}" for name in of_mode.step}
+        values |= {f"step.{name}": value for name, value in of_mode.step.items()}
         yield Layer(Level.PARTITION, values, {key: places.get(name, name) for key, name in written.items()})
 
 
+def _with_parts(settings: Layer, parts: Sequence[tuple[str, str]]) -> Iterator[Layer]:
+    """Yield settings without their parts, then each part that holds for this job: the start of its keys."""
+    level, values, places = settings
+    plain = {
+        key: value for key, value in values.items() if not key.startswith(("gpu_options.", "launchers."))
+    }
+    yield Layer(level, plain, places)
+    for start, instead in parts:
+        keys = {key: f"{instead}{key.removeprefix(start)}" for key in values if key.startswith(start)}
+        keys |= {key: LAUNCHER_ARGS for key, name in keys.items() if name == "args"}  # the trainer has others
+        where = {name: places[key] for key, name in keys.items() if key in places}
+        yield Layer(level, {name: values[key] for key, name in keys.items()}, where)
+
+
 def _join_args(values: _Values, layers: Sequence[Layer]) -> None:
-    """Trainer arguments of the command line come after those of the job, where they win."""
+    """Arguments that come after others, where they win: those of the job after those of the profile."""
     given = [each for each in layers if "args" in each.values]
     if len(given) > 1 and given[-1].level is Level.COMMAND_LINE:
         values.values["args"] = (*given[-2].values["args"], *given[-1].values["args"])
+    if here := values.get(LAUNCHER_ARGS):
+        by = values.origins.get("launcher_args", values.origins[LAUNCHER_ARGS])
+        values.set("launcher_args", (*here, *values.get("launcher_args", ())), by)
 
 
 def _derive_runtime(values: _Values) -> None:
     """What the chosen runtime needs, from the profile unless the job sets it; lists of both are joined."""
-    for name, default in (("gpu_request", "gpus_per_node"), ("runtime", "host"), ("launcher", "torchrun")):
+    for name, default in (
+        ("gpu_request", "gpus_per_node"),
+        ("runtime", "host"),
+        ("launcher", DEFAULT_LAUNCHER),
+    ):
         values.derive(name, default, "default")
     runtime = RUNTIMES[values.get("runtime")]
     for key in runtime.keys:
@@ -182,12 +233,11 @@ def _derive_job(values: _Values, profile: Profile, mode: Mode, name: str) -> Non
 
 
 def _gpus(values: _Values, profile: Profile, partition: Partition, mode: Mode) -> tuple[int, int]:
-    """GPUs and shards of the job on each node; only the highest level's GPU options are kept."""
-    given = {name: values.origins[name].level for name in _GPU_KEYS if name in values.origins}
-    top = max(given.values(), default=Level.DEFAULT)
+    """GPUs and shards of the job on each node; only the highest layer's GPU options are kept."""
     unwanted = not mode.uses_gpus or values.get("gpu_request") == "none"
-    for name, level in given.items():
-        if level < top or (unwanted and level < Level.PROJECT):
+    for name in values.highest(_GPU_KEYS):
+        level = values.origins[name].level
+        if unwanted and level < Level.PROJECT:
             values.drop(name)
         elif mode.gpus and level < Level.PROJECT:
             values.values[name] = _at_most(values.get(name), mode.gpus)
@@ -246,12 +296,15 @@ def _derive_tasks(values: _Values, gpus: int, shards: int, mode: Mode) -> int:
 
 
 def _derive_cpus(values: _Values, partition: Partition, gpus: int, shards: int, mode: Mode) -> None:
-    """CPUs of a task: the share of the node that goes with its GPUs."""
+    """CPUs of a task: the share of the node that goes with its GPUs; none of a whole node of unknown size."""
     nodes = _nodes(values, partition, gpus, shards)
     most = min((node.cpus_per_node for node in nodes if node.cpus_per_node), default=None)
     share = partition.cpus_per_gpu or _share(nodes, "cpus_per_node", 1)
     if share and shards and partition.shards_per_gpu:
         share = max(1, share * shards // partition.shards_per_gpu)
+    if not share and not most and (values.get("options.exclusive") or partition.exclusive):
+        return
+    guessed = not share and (gpus or shards)
     if share is None or not mode.uses_gpus or not (gpus or shards):
         share = min(DEFAULT_CPUS, most or DEFAULT_CPUS)
     tasks = values.get("options.ntasks_per_node") or 1
@@ -259,7 +312,12 @@ def _derive_cpus(values: _Values, partition: Partition, gpus: int, shards: int, 
     cpus = share * max(1, processes // tasks)
     if most:
         cpus = max(1, min(cpus, most // tasks))
-    values.derive("options.cpus_per_task", cpus, f"{share} per process or GPU")
+    why = (
+        f"{GUESS}: write cpus_per_gpu of the partition into the profile"
+        if guessed
+        else f"{share} per process or GPU"
+    )
+    values.derive("options.cpus_per_task", cpus, why)
 
 
 def _nodes(values: _Values, partition: Partition, gpus: int, shards: int) -> list[NodeFacts]:
@@ -282,9 +340,13 @@ def _share(nodes: Iterable[NodeFacts], name: str, gpus: int) -> int | None:
 
 def _derive_limits(values: _Values, profile: Profile, partition: Partition, gpus: int) -> None:
     """Time, memory, log, requeue and warning signal."""
-    values.derive("options.time", min(DEFAULT_TIME, partition.time_max or DEFAULT_TIME), "default")
-    asked = ("options.mem", "options.mem_per_cpu", "options.mem_per_gpu", "options.exclusive")
-    if gpus and not any(values.get(key) is not None for key in asked):
+    longest = partition.time_limit(values.get("options.nodes"))
+    time = DEFAULT_TIME if longest is None else max(Duration(60), min(DEFAULT_TIME, longest))
+    values.derive("options.time", time, "default")
+    if not gpus and values.origins.get("options.mem_per_gpu", BY_DEFAULT).level < Level.PROJECT:
+        values.drop("options.mem_per_gpu")
+    asked = values.highest(_MEMORY_KEYS)
+    if gpus and not asked and values.get("options.exclusive") is None:
         mem = _share(_nodes(values, partition, gpus, 0), "mem_per_node", gpus)
         values.derive("options.mem", Memory(mem) if mem else None, "the GPUs' share of a node")
     log = "%x-%A_%a.out" if values.get("options.array") else "%x-%j.out"
@@ -302,7 +364,7 @@ def _derive_limits(values: _Values, profile: Profile, partition: Partition, gpus
         values.derive("options.signal", Text(f"B:USR1@{lead}"), f"{why} before the limit")
 
 
-def _emit_gpus(values: _Values, gpus: int) -> None:
+def _emit_gpus(values: _Values, partition: Partition, gpus: int) -> None:
     """The one GPU option, in the form that the cluster wants; a user's own other form stays."""
     form = values.get("gpu_request")
     given = [name for name in _GPU_KEYS if name in values.values]
@@ -312,13 +374,19 @@ def _emit_gpus(values: _Values, gpus: int) -> None:
     if given and form != "none":
         count, origin = values.get("options.gpus_per_node"), values.origins["options.gpus_per_node"]
         values.drop("options.gpus_per_node")
-    if form == "gres":
+    if partition.gpu_type_required and ":" not in count:
+        count = f"{partition.only_type()}:{count}"
+    if form == "gpus" and "," not in count:
+        kind, _, each = count.rpartition(":")
+        total = int(each) * max(1, values.get("options.nodes"))
+        values.set("options.gpus", Text(f"{kind}:{total}".removeprefix(":")), origin)
+    elif form == "gres":
         values.set("options.gres", Gres(f"gpu:{count}"), origin)
     elif form == "gpus_per_task":
         kind, tasks = count.rpartition(":")[0], values.get("options.ntasks_per_node") or 1
         per_task = str(max(1, gpus // tasks))
         values.set("options.gpus_per_task", Text(f"{kind}:{per_task}" if kind else per_task), origin)
-    elif form == "gpus_per_node":
+    elif form in ("gpus", "gpus_per_node"):
         values.set("options.gpus_per_node", Text(count), origin)
 
 
@@ -337,6 +405,7 @@ def _plan(
         "trainer data run_dir resume max_restarts chain requeue_on_timeout requeue_on_node_fail "
         "snapshot_dir template"
     )
+
     return Plan(
         profile=profile,
         partition=_partition(profile, partition_name),
@@ -345,6 +414,7 @@ def _plan(
         launcher=values.get("launcher") if mode.launchers else None,
         runtime=RUNTIMES[values.get("runtime")],
         settings=settings,
+        step=below_key(values.values, "step"),
         software={key: values.get(key) for key in RUNTIME_KEYS if values.get(key)},
         options=settings.options,
         extra_options=below_key(values.values, "extra_options"),
@@ -352,6 +422,7 @@ def _plan(
         nproc_per_node=nproc,
         name=name,
         args=tuple(values.get("args", ())),
+        launcher_args=tuple(values.get("launcher_args", ())),
         env=below_key(values.values, "env"),
         origins=values.origins,
         overridden=values.overridden,

@@ -16,6 +16,7 @@ from sbatchgen.job.containers import IMAGE_FILE, PULLED
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.runtimes import RUNTIMES
+from sbatchgen.runtimes.edf import IN_CONTAINER
 
 RULES: Rules[JobScript] = Rules()
 
@@ -187,3 +188,11 @@ def _named(script: JobScript) -> Iterator[Hit]:
             what = f"the container '{name}' may stay on the node: a later job that names it gets its old "
             what += f"image, not '{container.image}'"
             yield Hit(at, what, f"--container-name={name.partition(':')[0]}-$SLURM_JOB_ID, or no name")
+
+
+@RULES.add("SB519", "warning", "a script that runs in the container of its steps")
+def _script_inside(script: JobScript) -> Iterator[Hit]:
+    option = script.options.get("environment")
+    if option and script.named("srun", "scontrol"):
+        fix = f"srun --environment={option.value} PROGRAM, and no directive"
+        yield Hit(script.at_use(option), f"--environment {IN_CONTAINER}", fix)

@@ -118,6 +118,10 @@ def _gpu_type_given(job: Job) -> Iterator[Hit]:
             enough = [kind for kind in here if partition.kinds([(kind, most)])]
             fix = f"name one, as {enough[0]}:{most}" if enough else "name one"
             yield Hit(job.resources.gpu_option, what, fix)
+        elif partition.gpu_type_required and any(not kind for kind, _ in job.resources.gpus_on_node):
+            what = f"a request for GPUs of partition '{name}' must name their type"
+            fix = f"ask for {partition.only_type()}:{max(1, job.resources.gpu_count)}"
+            yield Hit(job.resources.gpu_option, what, fix, "error")
 
 
 @RULES.add("SB210", "error", "a generic resource that the cluster does not have", about_fit=True)

@@ -16,6 +16,7 @@ from sbatchgen.rules.option_values import BAD_VALUE, refused
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.runtimes.base import NoFacts
+from sbatchgen.runtimes.edf import IN_CONTAINER
 from sbatchgen.units import VARIABLE
 
 RULES: Rules[PlannedJob] = Rules()
@@ -129,7 +130,7 @@ def _shards_known(job: PlannedJob) -> Iterator[Hit]:
 @RULES.add("SB018", "error", "a runtime without its image or environment")
 def _runtime_complete(job: PlannedJob) -> Iterator[Hit]:
     plan = job.plan
-    required = plan.runtime.requires
+    required = plan.runtime.needs(plan.facts)
     if required and not plan.software.get(required.key):
         what = f"runtime '{plan.runtime.name}' needs {required.what}"
         yield Hit(job.at("runtime"), what, f"add {required.flag}")
@@ -147,8 +148,8 @@ def _slurm_needed(job: PlannedJob) -> Iterator[Hit]:
         yield Hit(job.at("launcher"), what, "use --launcher torchrun or spawn")
 
 
-@RULES.add("SB020", "error", "an image file that pyxis takes for a registry address")
-def _image_is_file(job: PlannedJob) -> Iterator[Hit]:
+@RULES.add("SB020", "error", "what the runtime takes for something else")
+def _taken_otherwise(job: PlannedJob) -> Iterator[Hit]:
     for key, what, fix in job.plan.runtime.faults(job.plan):
         yield Hit(job.at(key), what, fix)
 
@@ -173,7 +174,9 @@ def _mounts(job: PlannedJob) -> Iterator[Hit]:
     for key, path in paths:
         text = VARIABLE.sub("", path)
         fix = "mount a symbolic link with a plain name"
-        if text.count(":") > (key == "binds") or "," in text:
+        _, *rest = text.split(":", 2)
+        split = rest if key != "binds" else rest[1:] and not re.fullmatch(plan.runtime.mount_options, rest[1])
+        if "," in text or split:
             what = f"'{path}' can't be mounted: the path would be split at the comma or colon"
             yield Hit(job.at(key), what, fix)
         elif why := plan.runtime.unmountable(text):
@@ -258,6 +261,9 @@ def _extra_options(job: PlannedJob) -> Iterator[Hit]:
             yield Hit(at, f"--{name} does not belong in a script", "give it to sbatch itself")
         elif name.replace("-", "_") in NAMES:
             yield Hit(at, f"--{name} is an option that sbatchgen knows", f"set options.{name}")
+        elif name == "environment":
+            fix = f"write runtimes: {{edf: {{environment: {value}}}}} and runtime: edf in the profile"
+            yield Hit(at, f"--{name} {IN_CONTAINER}", fix, "warning")
         elif value == "":
             yield Hit(at, f"--{name} has no value", "write true for an option that takes none")
         elif job.plan.slurm and (what := _read_otherwise(job, name, value)):
@@ -291,7 +297,7 @@ def _env_leaves_paths_alone(job: PlannedJob) -> Iterator[Hit]:
     software = (*plan.software.values(), *vars(plan.facts or NoFacts()).values())
     places = [path for value in software for path in (value if isinstance(value, tuple) else (value,))]
     for name in (name for name, value in plan.env.items() if value is not None):
-        holding = [path for path in (*paths, *places) if path and f"${{{name}}}" in path]
+        holding = [path for path in (*paths, *places) if isinstance(path, str) and f"${{{name}}}" in path]
         if holding:
             what = f"the job sets {name}, so its path {holding[0]} changes while the script runs"
             fix = f"write the path without ${{{name}}}, or set another variable"
