@@ -1,4 +1,4 @@
-"""The scripts of the documentation that start a training, by profile: which files hold them, and how they are cut out.
+"""The scripts of the documentation that start a training, by profile: where they are, and how they are read.
 
 Nothing of them is kept: each run reads the newest commit of the checkouts.
 """
@@ -111,14 +111,11 @@ class Example:
     script: JobScript
 
     @property
-    def name(self) -> str:
-        """The repository's name, the file and the line."""
-        return f"{self.place.repository.rpartition('/')[2]} {self.file}:{self.line}"
-
-    @property
-    def url(self) -> str:
-        """Where people read it."""
-        return f"https://github.com/{self.place.repository}/blob/{self.commit}/{self.file}#L{self.line}"
+    def file_name(self) -> str:
+        """A name for files about it."""
+        repository = self.place.repository.rpartition("/")[2]
+        where = re.sub(r"[^\w.-]", "_", f"{repository}-{self.file}-{self.line}")
+        return f"{self.place.profile}-{where}"
 
 
 def examples(checkouts: Path) -> Iterator[Example]:
@@ -153,7 +150,7 @@ def checkout(folder: Path, repository: str) -> Path | None:
 
 
 def _whole(text: str, repository: Path, commit: str) -> str:
-    """Return a page as its reader sees it: with the files that it includes, without marks of tabs and annotations."""
+    """Return a page as its readers see it: with what it includes, without marks of tabs and annotations."""
 
     def included(match: re.Match[str]) -> str:
         return git(repository, "cat-file", "blob", f"{commit}:{match[1]}") or ""
@@ -199,14 +196,17 @@ def _literal_blocks(text: str) -> Iterator[tuple[int, str]]:
 def _mended(script: str) -> str:
     """Return a script as a reader would run it.
 
-    Placeholders are words, and a launch in a comment is a launch. What AWS adds on HyperPod alone is left out.
+    Placeholders are words, and a launch in a comment is a launch. What AWS adds on HyperPod alone is left
+    out.
     """
     script = (
         script.replace("${AUTO_RESUME} ", "")
         .replace("${PROFILE_CMD} ", "")
         .replace("#export CONTAINER_IMAGE=", "export CONTAINER_IMAGE=")
     )
-    script = re.sub(r"^if \[ ! -z \$CONTAINER_IMAGE \];\nthen\n(.*?)^fi\n", r"\1", script, flags=re.M | re.S)
+    script = re.sub(
+        r"^if \[ ! -z \$CONTAINER_IMAGE \];\nthen\n(.*?)^fi\n", r"\1", script, flags=re.MULTILINE | re.DOTALL
+    )
     script = re.sub(r"[ \t]<[\w-]*(?:options|args)>", "", script)
     script = re.sub(r"<([A-Za-z][\w -]*)>", lambda match: re.sub(r"\W", "_", match[1]), script)
     if not re.search(r"^[ \t]*srun\b", script, re.MULTILINE):

@@ -1,7 +1,8 @@
 """What a script asks for and starts, as items that two scripts can have in common.
 
-Not items: the job's own values (nodes, account, partition, time, name, logs, mail, the program), how the processes
-meet (MASTER_ADDR, options of the rendezvous), and --label and --unbuffered, which change only how a log looks.
+Not items: the job's own values (nodes, account, partition, time, name, logs, mail, the program, secrets), how
+the processes meet (MASTER_ADDR, options of the rendezvous), and --label and --unbuffered, which change only
+how a log looks.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from sbatchgen.job.script import JobScript
 
 KINDS = ("directive", "step", "variable", "module", "container", "program")
 _COUNTS = """
-nodes ntasks ntasks-per-node cpus-per-task cpus-per-gpu gpus gpus-per-node gpus-per-task gres mem mem-per-gpu mem-per-cpu
+nodes ntasks ntasks-per-node cpus-per-task cpus-per-gpu gpus gpus-per-node gpus-per-task gres
+mem mem-per-gpu mem-per-cpu
 """
 _OF_JOB = """
-account begin comment error job-name mail-type mail-user nodelist open-mode output partition requeue reservation signal time
+account begin comment error job-name mail-type mail-user nodelist open-mode output partition requeue
+reservation signal time
 """
 _OF_STEP = (
     "kill-on-bad-exit label overlap unbuffered verbose wait container-workdir container-env nodelist jobid"
@@ -52,9 +55,9 @@ class Item(NamedTuple):
 def items(script: JobScript) -> list[Item]:
     """Return the items of a script that starts a training, those of modules in their order."""
     launch = main(script)
-    assert launch is not None
-    found = [*_requests(script, launch), *_directives(script), *_step(launch), *_variables(script, launch)]
-    return [*dict.fromkeys([*found, *_modules(script), *_container(launch), *_program(script, launch)])]
+    assert launch is not None  # noqa: S101 - it starts a training
+    asked = [*_requests(script, launch), *_directives(script), *_step(launch), *_variables(script, launch)]
+    return [*dict.fromkeys([*asked, *_modules(script), *_container(launch), *_program(script, launch)])]
 
 
 def gpus(script: JobScript, launch: Launch) -> int:
@@ -145,7 +148,7 @@ def text_of(word: Word, body: Body) -> str:
         )
     text = re.sub(r"\$(\w+)", r"${\1}", text)
     text = re.sub(r"\$\{\w+:[-=]([^{}]*)\}", r"\1", text)
-    return re.sub(r"\$\(mktemp -d\)|/tmp/[^/]+", "/tmp/...", text)
+    return re.sub(r"\$\(mktemp -d\)|/tmp/[^/]+", "/tmp/...", text)  # noqa: S108
 
 
 def _modules(script: JobScript) -> Iterator[Item]:

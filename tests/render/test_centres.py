@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.centres import job_of, lost, rendered
+from benchmarks.centres import lost
 from benchmarks.documented.examples import Example, Place
 from benchmarks.documented.facts import items
+from benchmarks.documented.jobs import job_of, rendered
 from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import bundled
@@ -42,8 +43,8 @@ def test_every_mode_and_launcher_renders_without_a_finding(name: str, shape: str
     said |= {key: OF_USER[key] for key in profile(name).required}
     job = plan("ddp" if "launcher" in said else shape, name, **said)
     text = script(job)
-    found = [each for each in (*check(job), *lint_rendered(job, text)) if each.severity != "info"]
-    assert [finding.problem.what for finding in found] == []
+    findings = [each for each in (*check(job), *lint_rendered(job, text)) if each.severity != "info"]
+    assert [finding.problem.what for finding in findings] == []
     subprocess.run(["bash", "-n"], input=text.encode(), check=True)
 
 
