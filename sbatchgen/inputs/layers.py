@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import IntEnum
+from functools import cache
 from typing import Any, NamedTuple, get_args, get_origin
 
 from sbatchgen.inputs.job import JobSpec
@@ -86,8 +87,9 @@ def settings_layer(
     """
     values: dict[str, Any] = {}
     where: dict[str, str] = {}
+    written = {place.removeprefix(below).partition(".")[0] for place in places if place.startswith(below)}
     for name, field in keys_of(JobSettings).items():
-        for key, value in _leaves(getattr(record, field.name), name):
+        for key, value in _leaves(getattr(record, field.name), name) if defaults or name in written else ():
             place = places.get(f"{below}{key}")
             if defaults or place:
                 values[key] = value
@@ -97,36 +99,62 @@ def settings_layer(
 
 
 def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """Yield flat keys and values; those of a mapping and of a record one by one."""
+    """Yield flat keys and values; those of a mapping and of a record one by one, and none that is not set."""
+    if value is None:
+        return
+    items: Iterable[tuple[str, Any]]
     if is_dataclass(value):
-        for name, field in keys_of(value).items():
-            yield from _leaves(getattr(value, field.name), f"{key}.{name}")
+        attributes = _attributes(type(value))  # type: ignore[arg-type]
+        items = ((name, getattr(value, attribute)) for name, attribute in attributes)
     elif isinstance(value, Mapping):
-        for name, item in value.items():
-            yield from _leaves(item, f"{key}.{name}")
-    elif value is not None:
+        items = value.items()
+    else:
         yield key, value
+        return
+    for name, item in items:
+        yield from _leaves(item, f"{key}.{name}") if item is not None else ()
+
+
+@cache
+def _attributes(kind: type) -> tuple[tuple[str, str], ...]:
+    """Return the keys of a record in YAML, each with its attribute."""
+    return tuple((name, field.name) for name, field in keys_of(kind).items())
 
 
 def settings_of(values: Mapping[str, Any]) -> JobSettings:
     """Return the record that flat keys make."""
-    settings: JobSettings = _record(JobSettings, values, "")
+    settings: JobSettings = _record(JobSettings, values)
     return settings
 
 
-def _record(kind: Any, values: Mapping[str, Any], below: str) -> Any:
+def _record(kind: Any, values: Mapping[str, Any]) -> Any:
+    shape = _shape(kind)
     made: dict[str, Any] = {}
-    for name, field in keys_of(kind).items():
-        key, type_ = f"{below}{name}", without_none(field.type)
+    inside: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        head, dot, rest = key.partition(".")
+        if dot and head in shape:
+            inside.setdefault(head, {})[rest] = value
+        elif head in shape:
+            made[shape[head][0]] = value
+    for head, several in inside.items():
+        name, type_ = shape[head]
         if is_dataclass(type_):
-            made[field.name] = _record(type_, values, f"{key}.")
-        elif get_origin(type_) is Mapping and is_dataclass(get_args(type_)[1]):
-            continue  # by launcher: it is laid over the others
-        elif get_origin(type_) is Mapping:
-            made[field.name] = below_key(values, key)
-        elif key in values:
-            made[field.name] = values[key]
+            made[name] = _record(type_, several)
+        elif type_ is not None:
+            made[name] = several
     return kind(**made)
+
+
+@cache
+def _shape(kind: Any) -> dict[str, tuple[str, Any]]:
+    """Return attribute and type of each key; no type of records by launcher, laid over the others."""
+    shape: dict[str, tuple[str, Any]] = {}
+    for name, field in keys_of(kind).items():
+        type_ = without_none(field.type)
+        by_name = get_origin(type_) is Mapping and is_dataclass(get_args(type_)[1])
+        shape[name] = field.name, None if by_name else type_
+    return shape
 
 
 def below_key(values: Mapping[str, Any], key: str) -> dict[str, Any]:

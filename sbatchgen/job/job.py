@@ -59,6 +59,12 @@ class Job:
         """How jobs start here: the settings of the cluster and of the job's partitions."""
         return (self.profile, *self.partitions.values())
 
+    @cached_property
+    def site_env(self) -> set[tuple[str, str]]:
+        """Names and values of the variables that the cluster gives jobs, with any launcher."""
+        parts = [part for each in self.settings for part in (each, *each.launchers.values())]
+        return {(str(name), str(value)) for part in parts for name, value in part.env.items()}
+
     def option(self, name: str) -> str:
         """The value of an option; "" if it is not given or a flag."""
         return self.resources.options.get(name, "")

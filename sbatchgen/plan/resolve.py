@@ -120,7 +120,8 @@ class _Values:
 
 
 def _partition(profile: Profile, name: str) -> Partition:
-    return profile.partitions.get(Text(name.split(",", maxsplit=1)[0]), Partition())
+    found = profile.partitions.get(Text(name.split(",", maxsplit=1)[0]))
+    return Partition() if found is None else found
 
 
 def named_partition(layers: Sequence[Layer]) -> str:

@@ -49,7 +49,7 @@ def _sees_gpus(script: JobScript) -> Iterator[Hit]:
     if not (resources.gpu_count or resources.shards):
         return
     containers = [container for container in script.containers if not container.pyxis]
-    variables = script.assigned | {str(name) for settings in script.settings for name in settings.env}
+    variables = script.assigned | {name for name, _ in script.site_env}
     if any(GPU_FLAGS & container.options.keys() for container in containers) or GPU_VARIABLES & variables:
         return
     if _AMD.search(script.text):  # whose devices are those of /dev, which containers have

@@ -136,12 +136,11 @@ def _variables_set(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB410", "warning", "a setting for debugging that makes training slow")
 def _debugging(script: JobScript) -> Iterator[Hit]:
-    site = {(str(name), str(value)) for settings in script.settings for name, value in settings.env.items()}
     of_aws = "FI_PROVIDER" in script.text or "efa" in script.text.lower()  # which uses no InfiniBand
     for setting, value in _settings(script, _SLOW):
         if not (setting.exported or setting.prefix) or (of_aws and setting.name.startswith("NCCL_IB")):
             continue
-        if value.upper() in _SLOW[setting.name] and (setting.name, value) not in site:
+        if value.upper() in _SLOW[setting.name] and (setting.name, value) not in script.site_env:
             what = f"{setting.name}={value} is for debugging and slows training down"
             often = "info" if setting.name.endswith("_DISABLE") else None  # some machines need it
             yield Hit(script.at_start(setting), what, "remove it when you have found the error", often)  # type: ignore[arg-type]
@@ -231,8 +230,8 @@ def _gloo_interface(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB419", "info", "Python output that reaches the log late")
 def _unbuffered(script: JobScript) -> Iterator[Hit]:
     name = "PYTHONUNBUFFERED"
-    of_site = any(name in settings.env for settings in script.settings)
-    if script.starts_unseen or of_site or name in script.assigned:
+    known = script.assigned | {variable for variable, _ in script.site_env}
+    if script.starts_unseen or name in known:
         return
     if script.resources.time is None or script.resources.time < LONG_S:
         return
