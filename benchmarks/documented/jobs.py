@@ -95,7 +95,7 @@ def with_rest(job: Job, missing: list[Item]) -> Job:
         elif name in ("CPUs of a task", "memory of a node"):
             options["mem" if name.startswith("mem") else "cpus_per_task"] = value
         elif name.startswith("gres "):
-            options["gres"] = name.removeprefix("gres ") + value
+            options |= {"gres": name.removeprefix("gres ") + value, "gpus": 1}
     return job | more | said | {"options": options, "binds": binds}
 
 

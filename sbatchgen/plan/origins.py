@@ -77,15 +77,14 @@ def settings(request: Request) -> Iterator[Setting]:
 
 
 def _documented(request: Request) -> dict[str, list[str]]:
-    """Return the sources of what is written at each place of the profile."""
-    documented: dict[str, list[str]] = {}
+    """Return the sources of what is written at each place of the profile: those that name the longest key."""
+    cited: dict[str, list[tuple[int, str]]] = {}
     places = read_document(request.profile_file, Profile).places
     for source in request.plan.profile.sources:
-        for at in {
-            places[key] for key in places if any(f"{key}.".startswith(f"{of}.") for of in source.keys)
-        }:
-            documented.setdefault(at, []).append(source.at.url)
-    return documented
+        for key in source.keys:
+            for at in {at for name, at in places.items() if f"{name}.".startswith(f"{key}.")}:
+                cited.setdefault(at, []).append((len(key), source.at.url))
+    return {at: [url for size, url in some if size == max(some)[0]] for at, some in cited.items()}
 
 
 def surprises(plan: Plan, profile_by: Origin) -> Iterator[Setting]:
