@@ -49,20 +49,21 @@ def profile_list() -> None:
             site = value.site or ""
         except SbatchgenError as error:
             text = f"broken: {error}"
-        sites.setdefault(site, []).append(f"{star} {name:<16} {text}\n    {file}")
+        sites.setdefault(site, []).append(f"{star} {name:<18} {text}\n    {file}")
     for site in sorted(sites):
         put(visible("\n".join([site, *sites[site]] if site else sites[site])))
 
 
 def _age(checked: str, today: date) -> str:
-    """Return how old facts are, in months; "" if they are new, or if there is no date."""
+    """Return how old facts are; "" if there is no date in the past."""
     from datetime import date
 
     try:
-        months = (today - date.fromisoformat(checked)).days // 30
+        days = (today - date.fromisoformat(checked)).days
     except ValueError:
         return ""
-    return f", {months} month{'s' * (months > 1)} ago" if months > 0 else ""
+    ago = f"{days // 30} months ago" if days >= 60 else f"{days} days ago" if days > 1 else "yesterday"
+    return "" if days < 0 else f", {ago if days else 'today'}"
 
 
 @profile.command("show")

@@ -94,7 +94,7 @@ def test_a_profile_of_an_installed_package_is_found_with_its_template(
     assert result.status == 0, result.err
     assert 'echo "Welcome to the example"\n' in result.out
     listed = command("profile", "list").out
-    assert "* example          slurm  checked 2026-01-31" in listed
+    assert "* example            slurm  checked 2026-01-31" in listed
     assert f"\n    {installed}/profiles/example.yaml\n" in listed
     assert command("profile", "show", "example").out == PROFILE
     lines = command("explain", "single", "--profile", "example", "--account", "abc", "--lines")
