@@ -10,6 +10,7 @@ from sbatchgen.adopt import runtime
 from sbatchgen.adopt.block import Block
 from sbatchgen.adopt.draft import Draft, is_variable
 from sbatchgen.adopt.shape import RANKS
+from sbatchgen.inputs.profile import NETWORK_VARIABLES
 
 if TYPE_CHECKING:
     from sbatchgen.bash import Assignment
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _MEETING = ("MASTER_ADDR", "MASTER_PORT", "MST_ADDR")
 _RENDEZVOUS = ("rdzv-id", "rdzv-endpoint", "master-addr", "master-port", "node-rank", "rdzv-conf")
 _OWN = frozenset(("OMP_NUM_THREADS", "PYTHONNOUSERSITE", "PYTHONUNBUFFERED"))  # the script sets them too
-_NETWORK = {key.upper(): key for key in ("nccl_socket_ifname", "gloo_socket_ifname", "nccl_ib_hca")}
+_NETWORK = {key.upper(): key for key in NETWORK_VARIABLES}
 # Variables whose place matters: before modules and conda, or on top of what these set.
 _ORDERED = re.compile(r"(?<!^PYTHON)PATH$|^(?:CONDA|MAMBA|LMOD|MODULE)")
 

@@ -112,6 +112,10 @@ class Partition(NodeFacts):
             yield "options", f"time {time} is more than time_max {most}", f"write time: {most}, or less"
 
 
+# Keys of `network` that are variables of the training, with the variable's name in lower case.
+NETWORK_VARIABLES = ("nccl_socket_ifname", "gloo_socket_ifname", "nccl_ib_hca")
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
 class Network:
     """How processes on several nodes find each other."""
