@@ -17,6 +17,7 @@ from sbatchgen.inputs.options import NAMES
 from sbatchgen.job.job import DEFAULT_SLURM
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint
+from sbatchgen.modes import MODES
 from sbatchgen.plan.plan import Plan
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.units import Duration, Memory
@@ -39,7 +40,9 @@ def test_only_what_can_not_run_is_refused() -> None:
         if of.profile.name in no_slurm and (of.runtime.name == "enroot" or of.launcher == "srun")
     }
     assert refused == expected
-    assert len(expected) == (6 + len(RUNTIMES) - 1) * 5  # enroot with all, srun with the others; * resumes
+    grouped = sum("srun" in mode.launchers for mode in MODES.values())
+    ways = sum(len(mode.launchers) or 1 for mode in MODES.values())
+    assert len(expected) == (ways + grouped * (len(RUNTIMES) - 1)) * 5  # enroot with all, srun with others
 
 
 def test_bash_finds_nothing(rendered: dict[str, tuple[Plan, str]]) -> None:
@@ -98,7 +101,7 @@ def test_scripts_are_plain(rendered: dict[str, tuple[Plan, str]]) -> None:
 
 def most_lines(of: Plan) -> int:
     """What a person still reads in a minute."""
-    most = 41 if not of.stoppable else 75 if of.mode.name == "ddp" else 60
+    most = 41 if not of.stoppable else 75 if of.mode.several_processes else 60
     return most + 10 * (of.runtime.is_container)
 
 
