@@ -16,7 +16,6 @@ import click
 from sbatchgen import __version__
 from sbatchgen.cli.output import note, say, warn_of_left_out
 from sbatchgen.errors import DocumentError, Problem, SbatchgenError, did_you_mean, of_file
-from sbatchgen.modes import MODES
 
 INTERRUPTED, READER_GONE = 130, 141  # as in shells: 128 and the number of the signal
 OF_STREAMS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
@@ -34,11 +33,6 @@ MODULES = {
     "images": ("image",),
     "completion": ("completion",),
 }
-_ABOUT = f"""Render, review and submit sbatch scripts for PyTorch on Slurm GPU clusters.
-
-JOB is a mode ({", ".join(MODES)}) or a job YAML. Arguments of the trainer come after --, as
-in: sbatchgen render ddp --profile msu -- --epochs 20
-"""
 
 
 class Commands(click.Group):
@@ -191,7 +185,11 @@ def _report_os_error(error: OSError) -> int:
     return DocumentError.exit_status
 
 
-@click.group(cls=Commands, help=_ABOUT, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="sbatchgen %(version)s")
 def cli() -> None:
-    """Run a command."""
+    """Render, review and submit sbatch scripts for PyTorch on Slurm GPU clusters.
+
+    JOB is a mode, such as single or ddp, or a job YAML. Arguments of the trainer come after --, as
+    in: sbatchgen render ddp --profile msu -- --epochs 20
+    """
