@@ -15,7 +15,7 @@ from sbatchgen.inputs.layers import Layer, Level, layer
 from sbatchgen.inputs.options import NAMES, SbatchOptions
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import bundled
-from sbatchgen.modes import LAUNCHERS, MODES
+from sbatchgen.modes import MODES
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.resolve import resolve
 from sbatchgen.render.render import render
@@ -91,7 +91,7 @@ def matrix() -> Iterator[tuple[str, Plan]]:
     for profile in PROFILES:
         for mode in MODES:
             for runtime in RUNTIMES:
-                for launcher in LAUNCHERS if mode == "ddp" else (None,):
+                for launcher in MODES[mode].launchers or (None,):
                     for resume in ("auto", "off", *(["step-100.pt"] if profile in ("msu", "local") else [])):
                         said: dict[str, Any] = {"runtime": runtime, "resume": Text(resume)}
                         said |= NEEDS.get(runtime, {})

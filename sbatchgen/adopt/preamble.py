@@ -10,13 +10,14 @@ from sbatchgen.adopt.block import Block
 from sbatchgen.adopt.draft import Draft, is_variable
 from sbatchgen.adopt.shape import RANKS
 from sbatchgen.bash import Assignment, Command
+from sbatchgen.inputs.settings import NETWORK_VARIABLES
 from sbatchgen.job.launches import Launch
 from sbatchgen.runtimes import RUNTIMES
 
 _MEETING = ("MASTER_ADDR", "MASTER_PORT", "MST_ADDR")
 _RENDEZVOUS = ("rdzv-id", "rdzv-endpoint", "master-addr", "master-port", "node-rank", "rdzv-conf")
 _OWN = frozenset(("OMP_NUM_THREADS", "PYTHONNOUSERSITE", "PYTHONUNBUFFERED"))  # the script sets them too
-_NETWORK = {key.upper(): key for key in ("nccl_socket_ifname", "gloo_socket_ifname", "nccl_ib_hca")}
+_NETWORK = {key.upper(): key for key in NETWORK_VARIABLES}
 # Variables whose place matters: before modules and conda, or on top of what these set.
 _ORDERED = re.compile(r"(?<!^PYTHON)PATH$|^(?:CONDA|MAMBA|LMOD|MODULE)")
 # The variables that a virtual environment or conda sets or, here, unsets.

@@ -188,7 +188,7 @@ def _report_os_error(error: OSError) -> int:
 def cli() -> None:
     """Render, review and submit sbatch scripts for PyTorch on Slurm GPU clusters.
 
-    JOB is a mode (cpu, single, dataparallel, ddp) or a job YAML. Arguments of the trainer come after --, as
+    JOB is a mode, such as single or ddp, or a job YAML. Arguments of the trainer come after --, as
     in: sbatchgen render ddp --profile msu -- --epochs 20
     """
 

@@ -28,9 +28,11 @@ class _CommonKeys:
     """What a job may set whatever its runtime is; None is "not set here". Values are data, never shell."""
 
     profile: Text | None = described("Profile of the cluster.", metavar="NAME|FILE", group="Job", common=True)
-    mode: ModeName | None = described("cpu, single, dataparallel or ddp.")
+    mode: ModeName | None = described("Which processes the job starts.")
     launcher: Launcher | None = described("How the processes of mode ddp start.", group="Launch", common=True)
-    runtime: RuntimeName | None = described("Where Python comes from.", group="Runtime", common=True)
+    runtime: RuntimeName | None = described(
+        "Software environment that the training runs in.", group="Runtime", common=True
+    )
     gpu_request: GpuRequest | None = described("How the script asks for GPUs.", group="Launch")
     nproc_per_node: int | None = described("Processes on each node (mode ddp).", metavar="N", group="Launch")
     run_dir: ShellPath | None = described(
@@ -49,10 +51,10 @@ class _CommonKeys:
         common=True,
     )
     max_restarts: int | None = described(
-        "How often the job may requeue itself before its time limit.", metavar="N", group="Training"
+        "Maximum number of automatic requeues.", metavar="N", group="Training"
     )
     chain: Count | None = described(
-        "Jobs that continue the training one after the other, where jobs may not requeue themselves.",
+        "Split the run into N dependent jobs, where jobs may not requeue themselves.",
         metavar="N",
         group="Training",
         common=True,

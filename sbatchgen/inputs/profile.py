@@ -207,7 +207,7 @@ class Profile(JobSettings):
 
     name: Text = required("The name of the cluster.")
     url: Text = required("The guide that its facts are from.")
-    checked: Text = required("The day on which they were last compared with the guide, as 2026-01-31.")
+    checked: Text = required("Date on which they were last verified, as 2026-01-31.")
     site: Text | None = described("The centre that runs it.")
     contact: Text | None = described("Whom to ask.")
     description: Text | None = described("One line.")

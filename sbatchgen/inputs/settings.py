@@ -18,6 +18,10 @@ SETUPS = ("setup_before_modules", "setup", "setup_after_runtime", "setup_per_nod
 _INTERFACE = r"[^\s/,^=]{1,15}"  # of Linux: IFNAMSIZ
 
 
+# Keys of `network` that are variables of the training, with the variable's name in lower case.
+NETWORK_VARIABLES = ("nccl_socket_ifname", "gloo_socket_ifname", "nccl_ib_hca")
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
 class Network:
     """How processes on several nodes find each other."""

@@ -23,6 +23,7 @@ from sbatchgen.inputs.layers import (
 )
 from sbatchgen.inputs.options import GPU_OPTIONS
 from sbatchgen.inputs.profile import NodeFacts, Partition, Profile
+from sbatchgen.inputs.settings import NETWORK_VARIABLES
 from sbatchgen.modes import MODES, Mode
 from sbatchgen.plan.plan import Plan, one_at_a_time
 from sbatchgen.runtimes import RUNTIMES
@@ -229,7 +230,7 @@ def _derive_job(values: _Values, profile: Profile, mode: Mode, name: str) -> Non
     values.derive("run_dir", ShellPath(f"{runs}/{job_name}"), "the job's name")
     if not values.get("trainer"):
         values.derive("args", DEFAULT_ARGS, "the bundled trainer")
-    for fact in ("nccl_socket_ifname", "gloo_socket_ifname", "nccl_ib_hca") if mode.several_processes else ():
+    for fact in NETWORK_VARIABLES if mode.several_processes else ():
         values.derive(f"env.{fact.upper()}", values.get(f"network.{fact}"), "network of the profile")
 
 

@@ -17,6 +17,7 @@ from sbatchgen.inputs.options import NAMES
 from sbatchgen.job.job import DEFAULT_SLURM
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint
+from sbatchgen.modes import MODES
 from sbatchgen.plan.plan import Plan
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.units import Duration, Memory
@@ -40,9 +41,10 @@ def test_only_what_can_not_run_is_refused() -> None:
     }
     assert refused == expected
     needing = sum(1 for runtime in RUNTIMES.values() if runtime.needs_slurm)
-    assert (
-        len(expected) == (6 * needing + len(RUNTIMES) - needing) * 5
-    )  # with all, srun with the others; * resumes
+    grouped = sum("srun" in mode.launchers for mode in MODES.values())
+    ways = sum(len(mode.launchers) or 1 for mode in MODES.values())
+    # of runtimes that need Slurm all ways, of others srun alone; each in five ways of resuming
+    assert len(expected) == (ways * needing + grouped * (len(RUNTIMES) - needing)) * 5
 
 
 def test_bash_finds_nothing(rendered: dict[str, tuple[Plan, str]]) -> None:
@@ -101,7 +103,7 @@ def test_scripts_are_plain(rendered: dict[str, tuple[Plan, str]]) -> None:
 
 def most_lines(of: Plan) -> int:
     """What a person still reads in a minute."""
-    most = 41 if not of.stoppable else 75 if of.mode.name == "ddp" else 60
+    most = 41 if not of.stoppable else 75 if of.mode.several_processes else 60
     return most + 10 * (of.runtime.is_container)
 
 
