@@ -14,7 +14,7 @@ from sbatchgen.job.known_options import PYXIS, RENAMED, is_near, known_plugins, 
 from sbatchgen.job.resources import resources
 from sbatchgen.plan.resources import Resources
 from sbatchgen.sbatch.getopt import Option, Stop, counting, scan
-from sbatchgen.sbatch.header import READ, Token
+from sbatchgen.sbatch.header import READ
 from sbatchgen.sbatch.option_table import Spec, line_of
 from sbatchgen.sbatch.reader import Script, read_script
 
@@ -204,7 +204,8 @@ class JobScript(Job):
     def uses(self) -> tuple[Option | Stop, ...]:
         """Every use of an option in the directives of the first component, also after what stops sbatch."""
         lines = [line for line in self.sbatch.directives if line.kind in READ and line.component <= 0]
-        return tuple(_uses([word for line in lines for word in line.words], table(self.slurm, self.plugins)))
+        words = [word for line in lines for word in line.words]
+        return tuple(scan(words, table(self.slurm, self.plugins), on=True))
 
     @cached_property
     def options(self) -> dict[str, Option]:
@@ -261,18 +262,3 @@ class JobScript(Job):
             return self.at_option(option)
         column, end = use.value_word.span(use.value_start)
         return self.at(use.value_word.line, column, end)
-
-
-def _uses(words: list[Token], known: Mapping[str, Spec]) -> Iterator[Option | Stop]:
-    """All options in these words; a word at which sbatch stops is skipped."""
-    numbers = {id(word): number for number, word in enumerate(words)}
-    shorts = {spec.short: spec for spec in known.values() if spec.short}
-    start = 0
-    while start < len(words):
-        stop = None
-        for item in scan(words, known, shorts, start):
-            yield item
-            stop = item if isinstance(item, Stop) else None
-        if stop is None:
-            return
-        start = numbers[id(stop.word)] + 1

@@ -55,11 +55,11 @@ def refused(name: str, value: str, slurm: str) -> tuple[str, str] | None:
     try:
         check_value(name, value, slurm=slurm)
     except RefusedError as error:
-        if not error.text:
+        if not error.args:
             return None
         example = EXAMPLES.get(name)
         return (
-            f"'{value}' is not a value for --{name}: sbatch says \"{error.text}\"",
+            f"'{value}' is not a value for --{name}: sbatch says \"{error}\"",
             f"write it as in {example}" if example else "see sbatch(1)",
         )
     return None

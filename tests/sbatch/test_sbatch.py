@@ -268,7 +268,7 @@ def test_places() -> None:
     name, partition, limit = options["job-name"], options["partition"], options["time"]
     assert (name.line, name.column) == (3, 9)
     assert name.value_word
-    assert name.value_word.span(name.value_start) == (13, 20)
+    assert name.value_word.span(name.value_start) == (12, 20)
     assert (partition.word.text, partition.column) == ("--part=gpu", 22)
     assert partition.value_word
     assert partition.value_word.span(partition.value_start) == (29, 32)
