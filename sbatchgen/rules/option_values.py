@@ -1,4 +1,4 @@
-"""Values that sbatch refuses, or passes on and slurmctld refuses, whatever the cluster has: SB140 and SB141.
+"""Values that sbatch refuses, or passes on and slurmctld refuses, whatever the cluster has: SB140.
 
 What only the cluster decides, such as whether a node or a licence exists, is left to the rules about its
 profile. Each verdict is compared with a real slurmctld by benchmarks/values.py. Sources: slurmctld 22.05 to
@@ -74,16 +74,6 @@ def _refused_value(job: Job) -> Iterator[Hit]:
                 check(text, job)
         except ValueError as error:
             yield Hit(option, f"Slurm refuses --{option}={text[:80]}: {error}", _FIX[kind].format(option))
-
-
-@RULES.add("SB141", "error", "times that contradict each other")
-def _contradicting_times(job: Job) -> Iterator[Hit]:
-    most, least = job.resources.time, job.resources.time_min
-    if most is not None and least is not None and least > most:
-        what = (
-            f"--time-min {time_limit(least)} is longer than --time {time_limit(most)}: Slurm refuses the job"
-        )
-        yield Hit("time-min", what, f"set --time-min {time_limit(most)} or less")
 
 
 def time_limit(seconds: int) -> str:

@@ -73,18 +73,6 @@ def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
     yield from (Hit(place, what, fix) for place, what in _doubtful_addresses(script))
 
 
-@RULES.add("SB323", "error", "a rendezvous id that differs in every task")
-def _rendezvous_id(script: JobScript) -> Iterator[Hit]:
-    for launch in script.trainings:
-        option = launch.launcher.option("rdzv-id") if launch.launcher else None
-        if option is None or launch.step is None:
-            continue
-        tasks, value = launch.tasks, _value(option, launch.launcher)
-        if "RANDOM" in value and _is_of_task(option, script) and tasks and tasks > 1:
-            what = f"each of {tasks} tasks uses a different --rdzv-id, so they never form one group"
-            yield Hit(script.at_option_of(option), what, "--rdzv-id=$SLURM_JOB_ID")
-
-
 @RULES.add("SB324", "warning", "--standalone on several nodes")
 def _standalone(script: JobScript) -> Iterator[Hit]:
     for launch in script.trainings:

@@ -132,15 +132,6 @@ def _resumes(script: JobScript) -> Iterator[Hit]:
         yield Hit("requeue", what, "add the trainer's resume option, or --no-requeue")
 
 
-@RULES.add("SB607", "warning", "a requeue that Slurm refuses")
-def _may_requeue(script: JobScript) -> Iterator[Hit]:
-    for command in script.named("scontrol") if "no-requeue" in script.options else ():
-        if not {"requeue", "requeuehold"} & {word.value for word in command.words[1:3]}:
-            continue
-        what = "Slurm refuses this requeue: the script has --no-requeue"
-        yield Hit(script.at_word(command), what, "replace --no-requeue by --requeue")
-
-
 @RULES.add("SB608", "info", "a long job without checkpoints")
 def _saves(script: JobScript) -> Iterator[Hit]:
     time = script.resources.time

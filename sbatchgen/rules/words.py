@@ -155,14 +155,6 @@ def _repeated(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at_use(use), what, fix, severity)
 
 
-@RULES.add("SB121", "error", "--test-only in a script")
-def _test_only(script: JobScript) -> Iterator[Hit]:
-    use = script.options.get("test-only")
-    if use:
-        what = "--test-only works in a directive, too: the job is never submitted"
-        yield Hit(script.at_use(use), what, "remove it, and give it to sbatch for a test")
-
-
 @RULES.add("SB130", "warning", "an option of another release")
 def _release(script: JobScript) -> Iterator[Hit]:
     for use in uses(script) if script.assumed else ():
