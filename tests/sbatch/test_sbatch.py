@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint
-from sbatchgen.rules.option_values import VALUE_CHECKS
 from sbatchgen.sbatch.combination import INVALID, MIXED
 from sbatchgen.sbatch.header import Kind
 from sbatchgen.sbatch.option_table import HasArgument, Spec, specs, value_kinds, variables
@@ -378,7 +377,6 @@ def test_rivals_and_kinds_are_of_options_that_there_are() -> None:
     assert {name for pair in RIVALS for name in (pair.first, pair.second)} <= known
     assert {pair.since for pair in RIVALS} <= set(RELEASES)
     assert set(value_kinds()) <= known
-    assert set(VALUE_CHECKS) <= set(value_kinds().values())
 
 
 @given(st.text(max_size=200))
