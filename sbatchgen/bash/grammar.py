@@ -164,19 +164,15 @@ _ASSIGNMENTS = re.compile(
     re.MULTILINE,
 )
 _NEXT = re.compile(rb"""("[^"]*"|'[^']*'|\$\([^()]*\)|\$\{[^}]*\})|[ \t](?=[A-Za-z_]\w*\+?=)""")
-_CONTINUED = re.compile(rb"\\(?=\n[ \t]*(?:\n|\Z))")  # by an empty line
 # Escaped blanks and backslashes, which the grammar can leave out; in $'\\' it takes \' for a quote.
 _BACKSLASHES = re.compile(rb"\\([\\ \t])|\\.", re.DOTALL)
-_STDIN = re.compile(rb"(?<=[ \t])-(?=[ \t]+(?:<<|\d[<>]))")  # which it leaves out
 
 
 def _prepared(text: str) -> bytes:
     """The text as the grammar reads it right: a byte for each character."""
     data = text.encode("ascii", "replace").replace(b"\0", b"?").replace(b"<>", b"> ")
     data = _ASSIGNMENTS.sub(_parted, data)
-    data = _BACKSLASHES.sub(lambda match: b".." if match[1] else match[0], data)
-    data = _STDIN.sub(b".", data)
-    return _CONTINUED.sub(b" ", data)
+    return _BACKSLASHES.sub(lambda match: b".." if match[1] else match[0], data)
 
 
 def _parted(match: re.Match[bytes]) -> bytes:
