@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from sbatchgen.bash.statement import Assignment, Command, Context, ShellOption, VariableUse
@@ -23,19 +24,21 @@ from sbatchgen.bash.word import Word, expansion
 TOP = Context()
 
 
+@dataclass(eq=False, repr=False)
 class Body:
     """The body of a script.
 
     Attributes:
-        language: The shell or the interpreter of the first line: "bash", "sh", "python3" and so on.
         source: The text; empty where the language is not a shell.
+        language: The shell or the interpreter of the first line: "bash", "sh", "python3" and so on.
+        context: What surrounds it.
+        flags: The options of the first line.
     """
 
-    def __init__(self, source: ShellText, language: str, context: Context, flags: str) -> None:
-        self.source = source
-        self.language = language
-        self.context = context
-        self.flags = flags
+    source: ShellText
+    language: str
+    context: Context
+    flags: str
 
     @property
     def faults(self) -> tuple[Fault, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,6 +33,7 @@ EXPANSIONS = names(
 _LEAVES = names("simple_expansion word raw_string number comment variable_name") | _TOKENS  # read no further
 
 
+@dataclass(slots=True, eq=False)
 class Node:
     """A node of the syntax tree.
 
@@ -42,13 +44,10 @@ class Node:
         children: The nodes in it, in order.
     """
 
-    __slots__ = ("children", "end", "kind", "start")
-
-    def __init__(self, kind: str, start: int, end: int, children: Iterable[Node] = ()) -> None:
-        self.kind = kind
-        self.start = start
-        self.end = end
-        self.children = [*children]
+    kind: str
+    start: int
+    end: int
+    children: list[Node] = field(default_factory=list)
 
 
 class Tree(NamedTuple):
