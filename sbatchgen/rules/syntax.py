@@ -18,14 +18,12 @@ RULES: Rules[JobScript] = Rules()
 
 SECONDS_MAX = 10.0
 BYTES_MAX = 1 << 20
-EXITS_MAX = 5  # lines with an exit that bash is asked about
 _COMPLAINT = re.compile(r"^\S*bash: line (\d+): (.*)$", re.MULTILINE)
 _HERE = re.compile(r"here-document at line (\d+) delimited by end-of-file \(wanted `(.*)'\)")
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*", re.MULTILINE)
 _PAIRS = (("if", "fi"), ("do", "done"), ("case", "esac"))
 _WORD = re.compile(r"(?<![\w$./-])(if|fi|do|done|case|esac)(?![\w./-])")
 _NO_TARGET = re.compile(r"[<>][&|]?[ \t]*(?:$|[;)])|[<>]&?[ \t]+[|&]", re.MULTILINE)
-_EXIT = re.compile(r"exit(?:[ \t]+\S+)?[ \t]*(?:#.*)?")
 _HEREDOC = re.compile(r"<<-?[ \t]*\\?['\"]?([\w.!-]+)")
 
 
@@ -54,20 +52,7 @@ def _faults(script: JobScript) -> list[tuple[int, str]]:
         return []
     last = script.text.count("\n") + 1
     text = text[: script.body.end].partition("\0")[0]
-    faults = [(min(line, last), message) for line, message in _faults_of_bash(text)]
-    return faults[:1] if faults and not _ends_before(text, faults[0][0]) else []
-
-
-def _ends_before(text: str, line: int) -> bool:
-    """Whether a line that is an exit ends the script before bash comes to that line."""
-    start, tries = 0, EXITS_MAX
-    for earlier in text.split("\n")[: line - 1]:
-        start += len(earlier) + 1
-        if _EXIT.fullmatch(earlier) and tries:
-            tries -= 1
-            if not _faults_of_bash(text[:start]):
-                return True
-    return False
+    return [(min(line, last), message) for line, message in _faults_of_bash(text)[:1]]
 
 
 def _is_doubtful(script: JobScript) -> bool:
@@ -82,7 +67,6 @@ def _is_doubtful(script: JobScript) -> bool:
     return any(match[1] not in ends for match in _HEREDOC.finditer(text))
 
 
-@lru_cache(maxsize=4)
 def _faults_of_bash(text: str) -> list[tuple[int, str]]:
     """Return what bash says, with line numbers; nothing without a bash, or if it takes too long."""
     options = ["-O", "extglob"] if "extglob" in text else []
