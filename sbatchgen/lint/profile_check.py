@@ -6,8 +6,6 @@ or left alone.
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +26,7 @@ from sbatchgen.plan.resolve import resolve
 from sbatchgen.render.render import render_request
 from sbatchgen.rules.judge import check
 from sbatchgen.rules.retired import RETIRED, removal
+from sbatchgen.rules.syntax import faults_of_bash
 
 _MADE_UP = ("x", "1", "gpu:1", "true")  # for what a profile requires: the first that the option takes
 
@@ -62,13 +61,9 @@ def _name(profile: Document[Profile], file: Path) -> Iterator[Finding]:
 
 def _setup(profile: Document[Profile]) -> Iterator[Finding]:
     """Report lines of `setup` that bash can't parse; they are not run."""
-    if not profile.value.setup or not shutil.which("bash"):
-        return
     text = "\n".join(profile.value.setup)
-    parsed = subprocess.run(["bash", "-n"], input=text.encode(), capture_output=True, check=False)
-    if parsed.returncode:
-        message = parsed.stderr.decode("utf-8", "replace").partition("\n")[0].removeprefix("bash: ")
-        what = f"setup: bash can't read it: {message}"
+    for line, message in faults_of_bash(text)[:1] if text else ():
+        what = f"setup: bash can't read it: line {line}: {message}"
         yield Finding("error", Problem(what, profile.places["setup"], "write whole commands, one a line"))
 
 

@@ -85,18 +85,15 @@ def _check(kind: str, text: str, job: Job) -> None:
     match kind:
         case "array":
             _check_array(text)
-        case "dependency":
-            from sbatchgen.sbatch.dependency import check
+        case "dependency" | "features" | "licenses":
+            from sbatchgen.sbatch import lists
 
-            check(text)
-        case "features":
-            from sbatchgen.sbatch.features import names
-
-            names(text)
-        case "licenses":
-            from sbatchgen.sbatch.licenses import counts
-
-            counts(text)
+            readers = {
+                "dependency": lists.check_dependency,
+                "features": lists.features,
+                "licenses": lists.licenses,
+            }
+            readers[kind](text)
         case "hosts":
             _check_hosts(text, job)
         case "gres" | "gpus" if job.is_script:  # a plan holds only words and counts

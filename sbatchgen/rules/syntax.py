@@ -52,7 +52,7 @@ def _faults(script: JobScript) -> list[tuple[int, str]]:
         return []
     last = script.text.count("\n") + 1
     text = text[: script.body.end].partition("\0")[0]
-    return [(min(line, last), message) for line, message in _faults_of_bash(text)[:1]]
+    return [(min(line, last), message) for line, message in faults_of_bash(text)[:1]]
 
 
 def _is_doubtful(script: JobScript) -> bool:
@@ -67,7 +67,7 @@ def _is_doubtful(script: JobScript) -> bool:
     return any(match[1] not in ends for match in _HEREDOC.finditer(text))
 
 
-def _faults_of_bash(text: str) -> list[tuple[int, str]]:
+def faults_of_bash(text: str) -> list[tuple[int, str]]:
     """Return what bash says, with line numbers; nothing without a bash, or if it takes too long."""
     options = ["-O", "extglob"] if "extglob" in text else []
     try:
