@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from sbatchgen.job.launches import Launch
 
 
-NAMES_MAX = 100  # of options that sbatch does not have, which are compared with its own
 # What does not depend on the release of Slurm.
 _OF_BASH = ("lines", "body", "commands", "_by_name")
 _OF_ENVIRONMENT = re.compile(
@@ -91,16 +90,7 @@ class JobScript(Job):
 
     def may_be_of_plugin(self, name: str) -> bool:
         """Whether an unknown option may be a plugin's: it is not a typo, and the profile lists no plugins."""
-        if self.profile.plugin_options:
-            return False
-        known = self._unknown_names
-        if name not in known and len(known) < NAMES_MAX:
-            known[name] = name not in RENAMED and not is_near(name, self.slurm)
-        return known.get(name, True)
-
-    @cached_property
-    def _unknown_names(self) -> dict[str, bool]:
-        return {}
+        return not (self.profile.plugin_options or name in RENAMED or is_near(name, self.slurm))
 
     @cached_property
     def sbatch(self) -> Script:

@@ -120,13 +120,10 @@ def _check(option: Option, slurm: str) -> None:
 
 def _by_component(lines: Iterable[Directive]) -> list[list[Directive]]:
     """Return the directives that sbatch reads, by component."""
-    parts: list[list[Directive]] = [[]]
-    for line in lines:
-        if line.kind in READ:
-            if line.component == len(parts):
-                parts.append([])
-            parts[line.component].append(line)
-    return parts[:MAX_COMPONENTS]
+    read = [line for line in lines if line.kind in READ]
+    count = 1 + max((line.component for line in read), default=0)
+    numbers = range(min(count, MAX_COMPONENTS))
+    return [[line for line in read if line.component == number] for number in numbers]
 
 
 def _options(lines: Sequence[Directive], table: Mapping[str, Spec]) -> Iterator[Option]:
