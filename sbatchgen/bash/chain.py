@@ -84,6 +84,11 @@ class Tool:
         """The last use of an option, which is the one that counts."""
         return next((option for option in reversed(self.given) if option.name == name), None)
 
+    def text_of(self, option: ToolOption) -> str:
+        """The value of an option; expansions that can't be followed stay as they are written."""
+        word = option.own_word(self.body) if option.value is None else None
+        return self.body.text_of(word) if word else option.value or ""
+
 
 def chain(command: Command, body: Body) -> tuple[Tool, ...]:
     """The tools that a command starts, each started by the one before; the last is the program."""
