@@ -6,8 +6,6 @@ or left alone.
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +27,7 @@ from sbatchgen.plan.resolve import resolve
 from sbatchgen.render.render import render_request
 from sbatchgen.rules.judge import check
 from sbatchgen.rules.retired import RETIRED, removal
+from sbatchgen.rules.syntax import faults_of_bash
 from sbatchgen.units import Text
 
 _MADE_UP = ("x", "1", "gpu:1", "true")  # for what a profile requires: the first that the option takes
@@ -72,14 +71,10 @@ def _setup(profile: Document[Profile]) -> Iterator[Finding]:
         for below, settings in records.items()
         for key in (*SETUPS, "master_addr")
     }
-    for key, value in texts.items() if shutil.which("bash") else ():
-        if not value:
-            continue
-        text = f"$({value}\n)" if isinstance(value, str) else "\n".join(value)
-        parsed = subprocess.run(["bash", "-n"], input=text.encode(), capture_output=True, check=False)
-        if parsed.returncode:
-            message = parsed.stderr.decode("utf-8", "replace").partition("\n")[0].removeprefix("bash: ")
-            what = f"{key}: bash can't read it: {message}"
+    for key, value in texts.items():
+        text = f"$({value}\n)" if isinstance(value, str) else "\n".join(value or ())
+        for line, message in faults_of_bash(text)[:1] if text else ():
+            what = f"{key}: bash can't read it: line {line}: {message}"
             yield Finding("error", Problem(what, profile.places[key], "write whole commands, one a line"))
 
 
@@ -89,11 +84,8 @@ def _sources(profile: Document[Profile]) -> Iterator[Finding]:
         for key in source.keys:
             if not any(f"{place}.".startswith(f"{key}.") for place in profile.places):
                 at = profile.places[f"sources[{number}].keys"]
-                what, fix = (
-                    f"sources: the profile does not set '{key}'",
-                    "write keys as partitions.gpu.time_max",
-                )
-                yield Finding("warning", Problem(what, at, fix))
+                what = f"sources: the profile does not set '{key}'"
+                yield Finding("warning", Problem(what, at, "write keys as partitions.gpu.time_max"))
 
 
 def _launchers(profile: Profile, mode: str, partition: str | None) -> list[str]:

@@ -128,8 +128,8 @@ def _pinned(script: JobScript) -> Iterator[Hit]:
 def _mounts(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
         name = "container-mounts" if container.pyxis else "bind"
-        for value in container.several.get(name, ()):
-            if "$(" in value or "`" in value:
+        for option, value, _ in container.uses:
+            if option != name or "$(" in value or "`" in value:
                 continue
             before, plain = "", value
             while before != plain:  # ${DATA:-/data} and the like would divide the list

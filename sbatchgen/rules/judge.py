@@ -17,7 +17,7 @@ PLANS = ("plans", "starts")
 JOBS = ("placement", "demands", "logs", "option_values")  # plans and scripts
 _SCRIPTS_WORDS = """
 directives words meanings processes rendezvous steps environment software names containers survival safety
-secret submit_environment syntax
+secret syntax
 """
 SCRIPTS = tuple(_SCRIPTS_WORDS.split())
 

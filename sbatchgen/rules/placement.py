@@ -286,10 +286,10 @@ def _features(text: str) -> tuple[str, ...]:
     """Return the names in a list of features; no names for a malformed one (SB140)."""
     if not text:
         return ()
-    from sbatchgen.sbatch.features import names  # only jobs that name features need it
+    from sbatchgen.sbatch.lists import features  # only jobs that name features need it
 
     try:
-        return tuple(dict.fromkeys(names(text)))
+        return tuple(dict.fromkeys(features(text)))
     except ValueError:
         return ()
 
@@ -298,9 +298,9 @@ def _licenses(text: str) -> tuple[str, ...]:
     """Return the names in a list of licences; no names for a malformed one (SB140)."""
     if not text:
         return ()
-    from sbatchgen.sbatch.licenses import counts  # only jobs that name licences need it
+    from sbatchgen.sbatch.lists import licenses  # only jobs that name licences need it
 
     try:
-        return tuple(name for name, count in counts(text).items() if count)
+        return tuple(name for name, count in licenses(text).items() if count)
     except ValueError:
         return ()
