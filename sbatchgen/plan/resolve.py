@@ -121,8 +121,8 @@ class _Values:
 
 
 def _partition(profile: Profile, name: str) -> Partition:
-    found = profile.partitions.get(Text(name.split(",", maxsplit=1)[0]))
-    return Partition() if found is None else found
+    known = profile.partitions.get(Text(name.split(",", maxsplit=1)[0]))
+    return Partition() if known is None else known
 
 
 def named_partition(layers: Sequence[Layer]) -> str:
@@ -315,7 +315,7 @@ def _derive_cpus(values: _Values, partition: Partition, gpus: int, shards: int, 
     if most:
         cpus = max(1, min(cpus, most // tasks))
     why = (
-        f"{GUESS}: write cpus_per_gpu of the partition into the profile"
+        f"{GUESS}; write cpus_per_gpu of the partition into the profile"
         if guessed
         else f"{share} per process or GPU"
     )

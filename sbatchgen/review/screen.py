@@ -160,7 +160,7 @@ def in_short(review: Review) -> str:
 def _node(request: Allocation) -> str:
     shards, memory = request.shards, request.memory_mib
     gpus = f"{_of(shards, 'shard')} of a GPU" if shards.given else _of(request.gpus, "GPU")
-    amounts = [gpus, _of(request.cpus, "CPU")]
+    amounts = [gpus, "all CPUs" if request.cpus.given is None else _of(request.cpus, "CPU")]
     if memory.given is None:
         amounts.append("the cluster's default memory")
     else:

@@ -119,7 +119,7 @@ def test_nonsense_is_refused(here: Path, command: Command, old: str, new: str, w
 
 def test_a_guessed_number_of_cpus_is_shown(here: Path, command: Command) -> None:
     words = ["ddp", "--profile", "./here.yaml", "--partition"]
-    said = "a guess: write cpus_per_gpu of the partition into the profile"
+    said = "a guess; write cpus_per_gpu of the partition into the profile"
     assert "--cpus-per-task 16" in (out := command("review", *words, "unknown").out)
     assert said in out
     assert said in command("explain", *words, "unknown").out
@@ -135,5 +135,5 @@ def test_a_whole_node_of_unknown_size_gives_all_its_cpus(here: Path, command: Co
     words = ["ddp", "--profile", "./here.yaml", "--partition", "unknown", "--exclusive"]
     out = command("review", *words).out
     assert "guess" not in out
-    assert "the cluster's" in out
+    assert "each node   4 of 4 GPUs, all CPUs, the cluster's default memory; exclusive" in out
     assert plan("ddp", here, partition="debug", exclusive=True).options.cpus_per_task == 64
