@@ -22,7 +22,6 @@ from sbatchgen.sbatch.option_table import HasArgument, specs, variables
 if TYPE_CHECKING:
     from sbatchgen.bash import Assignment, Command, Word
     from sbatchgen.job.launches import Launch
-    from sbatchgen.plan.resources import Resources
 
 RULES: Rules[JobScript] = Rules()
 
@@ -98,7 +97,7 @@ def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB407", "warning", "more threads or workers than a task has CPUs")
 def _threads_fit(script: JobScript) -> Iterator[Hit]:
     for launch in script.trainings:
-        cpus = _cpus(launch, script.resources)
+        cpus = _cpus(launch, script)
         if not cpus or (launch.step is None and script.resources.tasks_per_node > 1):
             continue  # the batch shell has the CPUs of all tasks of its node
         has = f"a task has {counted(cpus, 'CPU')}"
@@ -272,8 +271,9 @@ def _inside(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at(1), what, "submit it from a login node; sbatchgen submit leaves them out")
 
 
-def _cpus(launch: Launch, resources: Resources) -> int | None:
+def _cpus(launch: Launch, script: JobScript) -> int | None:
     """The CPUs of a task; None if the script does not say."""
+    resources = script.resources
     option = launch.step.option("cpus-per-task") if launch.step else None
     if option:
         return launch.number(option, launch.step) if launch.step else None
@@ -281,7 +281,8 @@ def _cpus(launch: Launch, resources: Resources) -> int | None:
         return resources.cpus_per_task
     loose = {"exclusive", "cpus-per-gpu", "mincpus", "extra-node-info", "cores-per-socket"}
     unknown = loose & resources.options.keys() or resources.gpu_count or resources.shards
-    return None if unknown or launch.step is None else 1
+    whole = any(partition.exclusive for partition in script.partitions.values())
+    return None if unknown or whole or launch.step is None else 1
 
 
 def _arguments(launch: Launch) -> Iterator[tuple[str, Word, str]]:

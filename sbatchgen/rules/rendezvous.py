@@ -139,6 +139,8 @@ def _doubtful_addresses(script: JobScript) -> Iterator[tuple[Place, str]]:
             what += "alone, without an error"
             yield script.at_word(words[0]), what
         elif name == "hostname" and id(command) in started and _ADDRESS_OPTIONS & set(values):
+            if command.pipe:
+                continue  # which takes one of them
             what = f"{' '.join(['hostname', *values])} may print 127.0.1.1 or several addresses: then the "
             what += "nodes never find each other"
             yield script.at_word(words[0]), what

@@ -190,7 +190,9 @@ def _combination(script: JobScript) -> Iterator[Hit]:
         return
     if any(refusal(script, use) for use in uses(script)):
         return
-    yield Hit(script.at(reply.line or 1), f'sbatch refuses the job: "{reply.text}"', "see sbatch(1)")
+    what, open_count = f'sbatch refuses the job: "{reply.text}"', "used without either" in reply.text
+    fix = "add --ntasks=N, unless the command line of sbatch gives it" if open_count else "see sbatch(1)"
+    yield Hit(script.at(reply.line or 1), what, fix, "warning" if open_count else None)
 
 
 def uses(script: JobScript) -> Iterator[Option]:
