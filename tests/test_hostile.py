@@ -74,7 +74,8 @@ def test_values_of_variables_arrive(folder: Path, command: Command) -> None:
     seen = run(folder, *flags, command=command)
     environment = seen["env"]
     assert isinstance(environment, dict)
-    assert {name: environment[name] for name in values} == values
+    expanded = {name: value.replace("${HOME}", environment["HOME"]) for name, value in values.items()}
+    assert {name: environment[name] for name in values} == expanded
 
 
 def names_in_use() -> list[str]:
