@@ -202,7 +202,8 @@ def _runtime(plan: Plan, exported: Sequence[str], mounted: Sequence[str]) -> Ite
     unset: tuple[str, ...] = MEETING if alone else ()
     if plan.mode.uses_gpus and plan.slurm:  # which may set several of them (gres.conf(5), Flags)
         unset += MASKS[plan.gpu_vendor][1:]
-    changes = [f"-u {name}" for name in unset if name not in plan.env]
+    own = " ".join(plan.settings.setup_per_task)
+    changes = [f"-u {name}" for name in unset if name not in plan.env and name not in own]
     changes += plan.runtime.environment_changes(plan)  # srun may look for all but env on the node
     if changes:
         yield " ".join(["env", *changes])

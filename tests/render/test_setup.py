@@ -127,3 +127,10 @@ def test_lines_that_bash_can_not_read_are_found(profile: Path, command: Command,
     done = command("profile", "check", str(profile))
     assert done.status == 3
     assert f"{key}: bash can't read it" in done.err
+
+
+def test_a_mask_of_gpus_that_each_task_sets_itself_stays(profile: Path) -> None:
+    keys = "gpu_vendor: amd\nsetup_per_task: [export HIP_VISIBLE_DEVICES=$SLURM_LOCALID]"
+    unset = next(line for line in rendered(profile, keys).splitlines() if line.strip().startswith("env -u"))
+    assert "CUDA_VISIBLE_DEVICES" in unset
+    assert "HIP_VISIBLE_DEVICES" not in unset
