@@ -15,6 +15,7 @@ import pytest
 from release import build
 from sbatchgen import __version__
 from tests.conftest import REPOSITORY
+from tests.scripts import PROFILES
 
 FOLDERS = {
     "sbatchgen": "sbatchgen",
@@ -98,8 +99,8 @@ def test_an_installed_command_renders_in_an_empty_folder(
     empty.mkdir()
     command = str(python.parent / "sbatchgen")
     assert run(command, "--version", cwd=empty) == f"sbatchgen {__version__}\n"
-    for profile in sorted(path.stem for path in (REPOSITORY / "profiles").glob("*.yaml")):
-        script = run(command, "render", "ddp", "--profile", profile, cwd=empty)
+    for profile in (*PROFILES, "lumi"):
+        script = run(command, "render", "ddp", "--profile", profile, "--account", "a", cwd=empty)
         code = next(line for line in script.splitlines() if line.startswith("CODE_DIR=")).split('"')[1]
         assert (Path(code) / "training" / "__main__.py").is_file()
         if source != "editable":

@@ -197,7 +197,8 @@ def test_json_holds_the_same(here: Path, command: Command) -> None:
     )
     assert sorted(data["cluster"]) == sorted("profile scheduler url checked partition account qos".split())
     assert all(
-        sorted(surprise) == ["at", "by", "name", "overrode", "value"] for surprise in data["surprises"]
+        sorted(surprise) == ["at", "by", "documented", "name", "overrode", "value"]
+        for surprise in data["surprises"]
     )
     lines = data["script"].splitlines()
     assert [lines[part["first"] - 1] for part in data["parts"][3:]] == [
