@@ -43,29 +43,40 @@ class Controller:
     """
 
     def __init__(
-        self, *, nodes: str, partitions: str, gres: str = "", extra: str = "", root: Path | None = None
+        self,
+        *,
+        nodes: str,
+        partitions: str,
+        gres: str = "",
+        extra: str = "",
+        topology: str = "",
+        settings: str = config.COMMON,
+        root: Path | None = None,
     ) -> None:
         """Nothing is started yet.
 
         Args:
-            nodes: NodeName lines of slurm.conf; they get State=CLOUD.
+            nodes: NodeName lines of slurm.conf; they get State=CLOUD unless they have a state.
             partitions: PartitionName lines.
             gres: Lines of gres.conf; shard needs a gpu line with File=, of devices that need not exist.
-            extra: Further settings of slurm.conf; they win over those of config.py.
+            extra: Further settings of slurm.conf; they win over `settings`.
+            topology: Lines of topology.conf.
+            settings: Settings of slurm.conf.
             root: The folder of another system, whose Slurm judges.
         """
         self._root = root
-        imaginary = "\n".join(f"{line} State=CLOUD" for line in nodes.splitlines() if line.strip())
-        self._slurm = (
-            config.override(config.COMMON + config.IMAGINARY, extra) + f"{imaginary}\n{partitions}\n"
-        )
-        self._gres = gres
+        lines = [line for line in nodes.splitlines() if line.strip()]
+        imaginary = "\n".join(line if " State=" in line else f"{line} State=CLOUD" for line in lines)
+        self._slurm = config.override(settings + config.IMAGINARY, extra) + f"{imaginary}\n{partitions}\n"
+        self._gres, self._topology = gres, topology
 
     def __enter__(self) -> Controller:
         with ExitStack() as stack:
             self._site = stack.enter_context(
                 site.prepared(slurm=self._slurm, gres=self._gres, root=self._root)
             )
+            if self._topology:
+                (self._site.folder / "slurm" / "topology.conf").write_text(self._topology)
             self._site.start()
             self._stack = stack.pop_all()
         return self
