@@ -17,7 +17,7 @@ from sbatchgen.inputs.profile import NodeFacts, Partition, Profile
 from sbatchgen.modes import MODES, Mode
 from sbatchgen.plan.plan import Plan, one_at_a_time
 from sbatchgen.runtimes import RUNTIMES
-from sbatchgen.sbatch.gres import requested, requested_gpus
+from sbatchgen.sbatch.gres import parted, requested, requested_gpus
 from sbatchgen.units import Duration, Gres, JobName, Memory, Resume, ShellPath, Text
 
 DEFAULT_TIME = Duration(3600)
@@ -54,11 +54,13 @@ def resolve(
     _derive_job(values, cluster, mode, name)
     alone = cluster.scheduler == "none" or partition.nodes_max == 1
     values.derive("options.nodes", 1 if alone else mode.nodes, f"mode {mode.name}")
+    others = _take_other_gres(values)
     gpus, shards = _gpus(values, cluster, partition, mode)
     nproc = _derive_tasks(values, gpus, shards, mode)
     _derive_cpus(values, partition, gpus, shards, mode)
     _derive_limits(values, cluster, partition, gpus)
     _emit_gpus(values, gpus)
+    _add_other_gres(values, *others)
     return _plan(values, cluster, partition_name, mode, gpus=gpus, nproc=nproc)
 
 
@@ -187,6 +189,32 @@ def _derive_job(values: _Values, profile: Profile, mode: Mode, name: str) -> Non
         values.derive("args", DEFAULT_ARGS, "the bundled trainer")
     for fact in ("nccl_socket_ifname", "gloo_socket_ifname", "nccl_ib_hca") if mode.several_processes else ():
         values.derive(f"env.{fact.upper()}", getattr(profile.network, fact), "network of the profile")
+
+
+def _take_other_gres(values: _Values) -> tuple[str, Origin]:
+    """Leave in --gres what it asks for of GPUs; return the rest, as local disk, which has no part in that."""
+    of_gpus, others, origin = "", "", BY_DEFAULT
+    if text := values.get("options.gres"):
+        of_gpus, others = parted(text)
+        origin = values.origins["options.gres"]
+    if others and not of_gpus:  # GPUs that a lower level asks for are not overridden
+        for lower, where in reversed(values.overridden.get("options.gres", ())):
+            if of_gpus := parted(lower)[0]:
+                values.origins["options.gres"] = where
+                break
+    if of_gpus:
+        values.values["options.gres"] = Gres(of_gpus)
+    elif others:
+        values.drop("options.gres")
+    return others, origin
+
+
+def _add_other_gres(values: _Values, others: str, origin: Origin) -> None:
+    """Give --gres back what is not about GPUs."""
+    if others:
+        of_gpus = values.get("options.gres")
+        values.values["options.gres"] = Gres(f"{of_gpus},{others}" if of_gpus else others)
+        values.origins["options.gres"] = origin
 
 
 def _gpus(values: _Values, profile: Profile, partition: Partition, mode: Mode) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from sbatchgen.rules.option_values import BAD_VALUE, refused
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.runtimes.base import NoFacts
+from sbatchgen.sbatch.gres import parted
 from sbatchgen.units import ShellPath
 
 RULES: Rules[PlannedJob] = Rules()
@@ -70,7 +71,8 @@ def _tasks_of_launcher(job: PlannedJob) -> Iterator[Hit]:
 @RULES.add("SB013", "error", "GPUs that the mode does not use")
 def _gpus_of_mode(job: PlannedJob) -> Iterator[Hit]:
     plan = job.plan
-    given = [name for name in GPU_OPTIONS if getattr(plan.options, name) is not None]
+    asked = {**vars(plan.options), "gres": parted(plan.options.gres or "")[0] or None}
+    given = [name for name in GPU_OPTIONS if asked[name] is not None]
     if plan.mode.gpus == 1 and plan.gpus_per_node > 1:
         what = f"mode '{plan.mode.name}' uses one GPU, but {plan.gpus_per_node} were asked for"
         yield Hit(job.at(f"options.{given[0]}" if given else ""), what, "ask for 1, or use mode ddp")
