@@ -50,6 +50,7 @@ _OF_SITE = re.compile(
     r"|jobacctgather\w+|jobcomp\w+|resumeprogram|suspendprogram|suspendtime|plugin\w+|plugstackconfig|prolog\w*"
     r"|epilog\w*|jobsubmitplugins|healthcheck\w+|srun\w+|unkillable\w+|include|crypto\w+|rebootprogram|gpufreqdef)$"
 )
+_DOWN = re.compile(r" State=(?!FUTURE)\S+")
 # What a person types after the mode; {names} are facts of the partition.
 _REQUESTS = """
 
@@ -104,9 +105,8 @@ _REQUESTS = """
 --tmp 9T
 --array 0-9
 --array 0-4999
---nodelist {host}
+--nodelist {host} --nodes 1
 --exclude {host}
---reservation nothing
 --switches 1 --nodes 2
 --set extra_options.segment=1 --nodes 2
 --qos nothing
@@ -122,7 +122,7 @@ REQUESTS = [line.split() for line in _REQUESTS.strip("\n").splitlines()]
 MODES = ("cpu", "single", "ddp")
 # Errors about jobs that Slurm takes and never starts, or that it has no part in.
 _WAITS = re.compile(r"pending for ever|pend for ever|wait(s)? for ever|starts none|takes jobs but")
-_NOT_SLURMS = {"SB016", "SB014", "SB013"}
+_NOT_SLURMS = {"SB016", "SB203"}
 
 
 @dataclass(frozen=True)
@@ -146,6 +146,7 @@ class Cluster:
         files = {name: folder / f"{name}.conf" for name in ("gres", "topology")}
         return cls(
             {key: "\n".join(value) for key, value in found.items()}
+            | {"nodes": _DOWN.sub("", "\n".join(found["nodes"]))}  # a profile does not hold states of nodes
             | {name: file.read_text() for name, file in files.items() if file.exists()}
             | {"extra": "\n".join(extra), "settings": "\n".join([*ours, ""])}
         )
@@ -206,7 +207,10 @@ def main() -> int:
 
 def compared(cluster: Cluster, root: Path | None = None) -> Result:
     """Start a cluster, discover it, and compare what both say of every job."""
-    with tempfile.TemporaryDirectory(prefix="clusters-") as name, Controller(**cluster.lines, root=root) as slurm:
+    with (
+        tempfile.TemporaryDirectory(prefix="clusters-") as name,
+        Controller(**cluster.lines, root=root) as slurm,
+    ):
         folder = Path(name)
         slurm.commands(folder, "scontrol", "sbatch", "sacctmgr", "id")
         environment = {"HOME": name, "PATH": f"{name}:{os.defpath}"}
@@ -261,7 +265,7 @@ def jobs(file: Path) -> Iterator[Job]:
 def facts(partition: Partition, profile: Profile) -> dict[str, object]:
     """Return what requests name, as far as it is known."""
     kinds = [kind for shape in partition.kinds() for kind in shape.gpu_types]
-    features = [*map(str, partition.features)]
+    features = [*map(str, partition.features or ())]
     values = {
         "most": partition.nodes_max,
         "more": partition.nodes_max and partition.nodes_max + 1,

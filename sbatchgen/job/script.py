@@ -74,8 +74,10 @@ class JobScript(Job):
     def plugins(self) -> tuple[Spec, ...]:
         """Options of sbatch that the site's plugins add; without a list of them, those that are known."""
         named = self.profile.plugin_options
-        known = () if named else (spec for spec in known_plugins() if f"--{spec.name}" in self.text)
-        return (*known, *of_plugins((*named, *self.known_options)))
+        known = (
+            () if named is not None else (spec for spec in known_plugins() if f"--{spec.name}" in self.text)
+        )
+        return (*known, *of_plugins((*(named or ()), *self.known_options)))
 
     @cached_property
     def placeholders(self) -> dict[int, re.Match[str]]:
@@ -91,7 +93,7 @@ class JobScript(Job):
 
     def may_be_of_plugin(self, name: str) -> bool:
         """Whether an unknown option may be a plugin's: it is not a typo, and the profile lists no plugins."""
-        if self.profile.plugin_options:
+        if self.profile.plugin_options is not None:
             return False
         known = self._unknown_names
         if name not in known and len(known) < NAMES_MAX:

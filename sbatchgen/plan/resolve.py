@@ -13,11 +13,11 @@ from sbatchgen.inputs.document import Document
 from sbatchgen.inputs.job import RUNTIME_KEYS
 from sbatchgen.inputs.layers import BY_DEFAULT, Layer, Level, Origin, option_values
 from sbatchgen.inputs.options import GPU_OPTIONS, SbatchOptions
-from sbatchgen.inputs.profile import NodeFacts, Partition, Profile
+from sbatchgen.inputs.profile import NodeFacts, NodeShape, Partition, Profile
 from sbatchgen.modes import MODES, Mode
 from sbatchgen.plan.plan import Plan, one_at_a_time
 from sbatchgen.runtimes import RUNTIMES
-from sbatchgen.sbatch.gres import parted, requested, requested_gpus
+from sbatchgen.sbatch.gres import is_slice, parted, requested, requested_gpus
 from sbatchgen.units import Duration, Gres, JobName, Memory, Resume, ShellPath, Text
 
 DEFAULT_TIME = Duration(3600)
@@ -71,6 +71,7 @@ class _Values:
         self.values: dict[str, Any] = {}
         self.origins: dict[str, Origin] = {}
         self.overridden: dict[str, tuple[tuple[Any, Origin], ...]] = {}
+        self.why_gpus = "mode and partition"
 
     def lay(self, over: Layer) -> None:
         for key, value in over.values.items():
@@ -245,8 +246,45 @@ def _gpus(values: _Values, profile: Profile, partition: Partition, mode: Mode) -
     if values.get("options.gpus"):
         return _count(values, "gpus") // max(1, values.get("options.nodes")), 0
     if profile.scheduler == "env":  # its platform hands out what was asked for there
-        here = values.get("nproc_per_node") or here
-    return (mode.gpus or here or 0), 0
+        return (mode.gpus or values.get("nproc_per_node") or here or 0), 0
+    if mode.gpus:
+        return mode.gpus, 0
+    return _most_gpus(values, profile, partition), 0
+
+
+def _most_gpus(values: _Values, profile: Profile, partition: Partition) -> int:
+    """The most GPUs of one type that enough nodes have, and a QOS allows; a slice only where there are no others."""
+    nodes, kinds = max(1, values.get("options.nodes")), partition.kinds()
+    counts = sorted({count for kind in kinds for count in kind.whole_gpus.values()}, reverse=True)
+    found = [(count, _nodes_with(kinds, count, nodes)) for count in counts]
+    most, why = counts[0] if counts else 0, "mode and partition"
+    if enough := [count for count, number in found if number >= nodes]:
+        most = enough[0]
+        if most < counts[0]:
+            why = f"{found[0][1]} of the nodes have {counts[0]} GPUs, and the job wants {nodes}"
+    elif any(kind.gpu_types for kind in kinds):
+        most, why = 1, "a slice of a GPU: NCCL uses no others"
+    names = (partition.partition_qos, values.get("options.qos"))
+    limits = [(limit, name) for name in names if name and (limit := _gpus_of(profile, name)) is not None]
+    if limits and nodes * most > min(limits)[0] >= nodes:
+        most, why = min(limits)[0] // nodes, f"qos {min(limits)[1]} allows {min(limits)[0]} GPUs"
+    slices = any(is_slice(kind) for node in kinds for kind in node.gpu_types)
+    types = {kind for node in kinds for kind, count in node.whole_gpus.items() if count >= most and kind}
+    if slices and types and not values.get("options.gpus_per_node"):  # a count alone may bring slices
+        values.set("options.gpus_per_node", Text(f"{min(types)}:{most}"), Origin(Level.DEFAULT, "whole GPUs"))
+    values.why_gpus = why
+    return most
+
+
+def _nodes_with(kinds: Sequence[NodeFacts], gpus: int, unknown: int) -> int:
+    """The number of nodes that have so many GPUs of one type."""
+    having = [kind for kind in kinds if max(kind.whole_gpus.values(), default=0) >= gpus]
+    return sum(kind.nodes if isinstance(kind, NodeShape) and kind.nodes else unknown for kind in having)
+
+
+def _gpus_of(profile: Profile, qos: str) -> int | None:
+    limits = profile.qos.get(Text(qos))
+    return limits.gpus_max if limits else None
 
 
 def _at_most(request: Text, most: int) -> Text:
@@ -258,8 +296,8 @@ def _at_most(request: Text, most: int) -> Text:
 
 def _alike(partition: Partition) -> int | None:
     """The most GPUs of one type that a node has: a job that names no type may not get several."""
-    most = [max(kind.gpu_types.values()) for kind in partition.kinds() if kind.gpu_types]
-    return max(most) if most else partition.gpus_per_node
+    counts = [count for kind in partition.kinds() for count in kind.whole_gpus.values()]
+    return max(counts, default=partition.gpus_per_node)
 
 
 def _count(values: _Values, option: str) -> int:
@@ -284,7 +322,8 @@ def _derive_tasks(values: _Values, gpus: int, shards: int, mode: Mode) -> int:
 def _derive_cpus(values: _Values, partition: Partition, gpus: int, shards: int, mode: Mode) -> None:
     """CPUs of a task: the share of the node that goes with its GPUs."""
     nodes = _nodes(values, partition, gpus, shards)
-    most = min((node.cpus_per_node for node in nodes if node.cpus_per_node), default=None)
+    limits = [node.cpus_per_node for node in nodes] + [partition.cpus_per_node_max]
+    most = min(filter(None, limits), default=None)
     share = partition.cpus_per_gpu or _share(nodes, "cpus_per_node", 1)
     if share and shards and partition.shards_per_gpu:
         share = max(1, share * shards // partition.shards_per_gpu)
@@ -318,11 +357,10 @@ def _share(nodes: Iterable[NodeFacts], name: str, gpus: int) -> int | None:
 
 def _derive_limits(values: _Values, profile: Profile, partition: Partition, gpus: int) -> None:
     """Time, memory, log, requeue and warning signal."""
-    values.derive("options.time", min(DEFAULT_TIME, partition.time_max or DEFAULT_TIME), "default")
-    asked = ("options.mem", "options.mem_per_cpu", "options.mem_per_gpu", "options.exclusive")
-    if gpus and not any(values.get(key) is not None for key in asked):
-        mem = _share(_nodes(values, partition, gpus, 0), "mem_per_node", gpus)
-        values.derive("options.mem", Memory(mem) if mem else None, "the GPUs' share of a node")
+    limits = profile.qos.get(partition.partition_qos or Text(""))
+    longest = (DEFAULT_TIME, partition.time_max, limits.time_max if limits else None)
+    values.derive("options.time", min(filter(None, longest)), "default")
+    _derive_memory(values, profile, partition, gpus)
     log = "%x-%A_%a.out" if values.get("options.array") else "%x-%j.out"
     values.derive("options.output", ShellPath(log), "default")
     consecutive = values.get("chain") > 1 or one_at_a_time(values.get("options.array") or "")
@@ -338,13 +376,32 @@ def _derive_limits(values: _Values, profile: Profile, partition: Partition, gpus
         values.derive("options.signal", Text(f"B:USR1@{lead}"), f"{why} before the limit")
 
 
+def _derive_memory(values: _Values, profile: Profile, partition: Partition, gpus: int) -> None:
+    """The GPUs' share; and all of a node where the partition's default is more than that."""
+    if any(values.get(f"options.{key}") is not None for key in ("mem", "mem_per_cpu", "mem_per_gpu")):
+        return
+    nodes = _nodes(values, partition, gpus, 0)
+    smallest = min((node.mem_per_node for node in nodes if node.mem_per_node), default=None)
+    most = min(filter(None, (smallest, partition.mem_per_node_max)), default=0)
+    if gpus and values.get("options.exclusive") is None:
+        mem = min(filter(None, (_share(nodes, "mem_per_node", gpus), partition.mem_per_node_max)), default=0)
+        values.derive("options.mem", Memory(mem) if mem > 1 else None, "the GPUs' share of a node")
+    elif most > 1 and partition.mem_per_cpu_default and profile.limits.memory_consumable is not False:
+        cpus = (values.get("options.ntasks_per_node") or 1) * values.get("options.cpus_per_task")
+        if values.get("options.exclusive"):
+            cpus = max((node.cpus_per_node or cpus for node in nodes), default=cpus)
+        if partition.mem_per_cpu_default * cpus > most:
+            why = f"the default of {partition.mem_per_cpu_default} per CPU is more than a node has"
+            values.derive("options.mem", Memory(most), why)
+
+
 def _emit_gpus(values: _Values, gpus: int) -> None:
     """The one GPU option, in the form that the cluster wants; a user's own other form stays."""
     form = values.get("gpu_request")
     given = [name for name in _GPU_KEYS if name in values.values]
     if not gpus or given not in ([], ["options.gpus_per_node"]) or (form == "none" and not given):
         return
-    count, origin = str(gpus), Origin(Level.DEFAULT, "mode and partition")
+    count, origin = str(gpus), Origin(Level.DEFAULT, values.why_gpus)
     if given and form != "none":
         count, origin = values.get("options.gpus_per_node"), values.origins["options.gpus_per_node"]
         values.drop("options.gpus_per_node")

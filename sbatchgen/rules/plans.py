@@ -258,8 +258,20 @@ def _extra_options(job: PlannedJob) -> Iterator[Hit]:
             yield Hit(at, f"--{name} is an option that sbatchgen knows", f"set options.{name}")
         elif value == "":
             yield Hit(at, f"--{name} has no value", "write true for an option that takes none")
+        elif job.plan.slurm and _is_unknown(job, name):
+            what = f"sbatch has no option --{name} on cluster '{job.profile.name}': it refuses the script"
+            yield Hit(at, what, f"remove {name}, or name it in the profile's plugin_options")
         elif job.plan.slurm and (what := _read_otherwise(job, name, value)):
             yield Hit(at, what, f"write what sbatch(1) says of --{name}: a value, or true for none")
+
+
+def _is_unknown(job: PlannedJob, name: str) -> bool:
+    """Whether neither the sbatch of the cluster nor one of the site's plugins has an option."""
+    from sbatchgen.job.known_options import releases
+
+    known, of_plugins = releases(name), job.profile.plugin_options
+    known = known if job.assumed else tuple(release for release in known if release == job.slurm[:5])
+    return of_plugins is not None and not known and not {name, f"{name}="} & {*of_plugins}
 
 
 def _read_otherwise(job: PlannedJob, name: str, value: str) -> str:

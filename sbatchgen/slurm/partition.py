@@ -40,6 +40,7 @@ class SlurmPartition:
         mem_per_cpu_max, mem_per_node_max, cpus_per_node_max: Limits.
         exclusive: Jobs get whole nodes.
         reservation_only, root_only: Only jobs with a reservation, or of root.
+        submit_hosts: AllocNodes; "" for any host.
         preempt: PreemptMode, as "REQUEUE", "CANCEL" or "OFF".
         grace_s: How long a job lasts once it is preempted.
     """
@@ -71,6 +72,7 @@ class SlurmPartition:
     exclusive: bool = printed("Exclusive", lambda kind: "EXCLUSIVE" in kind or kind.startswith("NODE "))
     reservation_only: bool = printed("ReqResv", _is_yes)
     root_only: bool = printed("RootOnly", _is_yes)
+    submit_hosts: str = printed("AllocNodes", lambda hosts: "" if hosts == "ALL" else text(hosts))
     preempt: str = printed("PreemptMode")
     grace_s: int = printed("GraceTime", count)
 
