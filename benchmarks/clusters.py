@@ -27,6 +27,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -45,7 +46,7 @@ from tests.cluster.controller import Controller
 MOST_MISSES = 0.01
 # What ties a configuration to its site.
 _OF_SITE = re.compile(
-    r"(?i)(slurmctld(host|port|pidfile|logfile|debug|timeout|parameters)|controlmachine|controladdr|backup\w*|slurmd\w+"
+    r"(?i)(clustername|slurmctld(host|port|pidfile|logfile|debug|timeout|parameters)|controlmachine|controladdr|backup\w*|slurmd\w+"
     r"|slurmuser|auth\w+|statesavelocation|proctracktype|taskplugin\w*|switchtype|mpi\w+|mailprog|accounting\w+"
     r"|jobacctgather\w+|jobcomp\w+|resumeprogram|suspendprogram|suspendtime|plugin\w+|plugstackconfig|prolog\w*"
     r"|epilog\w*|jobsubmitplugins|healthcheck\w+|srun\w+|unkillable\w+|include|crypto\w+|rebootprogram|gpufreqdef)$"
@@ -129,11 +130,14 @@ _NOT_SLURMS = {"SB016", "SB203"}
 class Cluster:
     """A configuration, adapted: what a Controller takes."""
 
-    lines: Mapping[str, str]
+    lines: Mapping[str, Any]
 
     @classmethod
-    def of(cls, folder: Path, *, later: bool) -> Cluster:
-        """Read a folder with slurm.conf, and gres.conf and topology.conf if there are any."""
+    def of(cls, folder: Path, *, later: bool = False) -> Cluster:
+        """Read a folder with slurm.conf, and gres.conf, topology.conf and accounts if there are any.
+
+        The lines of accounts are commands of sacctmgr.
+        """
         whole = re.sub(r"\\\n", " ", (folder / "slurm.conf").read_text())
         lines = [line.partition("#")[0].strip() for line in whole.splitlines()]
         about = {"nodes": r"(?i)NodeName=", "partitions": r"(?i)(PartitionName|NodeSet|DownNodes)="}
@@ -143,11 +147,15 @@ class Cluster:
         if later:  # it has no other one that shares out nodes
             extra = [line.replace("select/cons_res", "select/cons_tres") for line in extra]
         ours = [line for line in config.COMMON.splitlines() if not re.match("Select|GresTypes", line)]
+        accounts = folder / "accounts"
+        if accounts.exists():
+            extra += [line for line in rest if re.match("(?i)AccountingStorageEnforce=", line)]
         files = {name: folder / f"{name}.conf" for name in ("gres", "topology")}
         return cls(
             {key: "\n".join(value) for key, value in found.items()}
             | {"nodes": _DOWN.sub("", "\n".join(found["nodes"]))}  # a profile does not hold states of nodes
             | {name: file.read_text() for name, file in files.items() if file.exists()}
+            | {"accounts": accounts.read_text().splitlines() if accounts.exists() else ()}
             | {"extra": "\n".join(extra), "settings": "\n".join([*ours, ""])}
         )
 

@@ -105,6 +105,9 @@ def _user(cluster: LiveCluster) -> Iterator[Entry]:
     if not is_clean(cluster.user) or not (named or hosts or accounts):
         return
     default = next((each for each in accounts if each.is_default), None)
+    qos = default.default_qos if default else ""
+    if default and not qos and len(default.qos) == 1:
+        qos = default.qos[0]  # Slurm gives a job the only one
     by_name: dict[str, dict[str, None]] = defaultdict(dict)
     for each in accounts:
         by_name[each.name] |= dict.fromkeys(filter(is_clean, each.qos))
@@ -114,7 +117,7 @@ def _user(cluster: LiveCluster) -> Iterator[Entry]:
         host=is_clean(cluster.host) and scalar(cluster.host),
         account=default and scalar(default.name),
         accounts=by_name and flow({name: listed(qos) for name, qos in by_name.items()}),
-        qos=default and is_clean(default.default_qos) and scalar(default.default_qos),
+        qos=is_clean(qos) and scalar(qos),
     )
     yield Entry("user", above=["What holds for this user alone: leave it out for others."], entries=[*keys])
 

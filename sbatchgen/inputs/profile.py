@@ -33,7 +33,9 @@ class NodeFacts:
     gpu_types: Mapping[Text, int] = described("GPUs of a node by type, as gres.conf has them.", make=dict)
     shards_per_gpu: Count | None = described("Shards of a GPU.")
     features: tuple[Text, ...] | None = described("Features that its nodes have, for --constraint.")
-    gres: Mapping[Text, Count] | None = described("Generic resources of a node besides GPUs, as {nvme: 3600}.")
+    gres: Mapping[Text, Count] | None = described(
+        "Generic resources of a node besides GPUs, as {nvme: 3600}."
+    )
     tmp_per_node: Memory | None = described("Local disk of a node, for --tmp (TmpDisk).")
 
     @property

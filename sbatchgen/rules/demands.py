@@ -81,6 +81,8 @@ def _gpus_within_node(job: Job) -> Iterator[Hit]:
                 per_node = " (--gres counts per node)" * (resources.gpu_option == "gres")
                 what = f"partition '{name}' has {counted(most, 'GPU')} a node, but the job asks for "
                 what += f"{resources.gpu_count} a node{per_node}"
+                if resources.gpus and job.profile.limits.enforce_part_limits == "no":
+                    what += ": it waits for ever, if Slurm does not refuse it"
                 fix = f"set --gpus-per-node {most} and --nodes {nodes}"
             why_not = f"{counted(most, 'GPU')} a node" if most else "no GPUs"
             yield Hit(resources.gpu_option, what, fix, why_not=why_not)
@@ -454,7 +456,9 @@ def _disk_within_node(job: Job) -> Iterator[Hit]:
             yield Hit("tmp", what, fix, why_not=f"{partition.tmp_per_node} of local disk")
         for resource, _, count in job.resources.gres if partition.kinds() else ():
             most = max(_of_gres(node, resource, count) for node in partition.kinds())
-            if resource != "gpu" and count > most and not (resource == "shard" and most):  # which SB212 judges
+            if (
+                resource != "gpu" and count > most and not (resource == "shard" and most)
+            ):  # which SB212 judges
                 what = f"a node of partition '{name}' has {most or 'no'} {resource}, but the job asks for {count}"
                 yield Hit(
                     "gres", what, f"ask for at most {most}" * bool(most), why_not=f"{most} {resource} a node"

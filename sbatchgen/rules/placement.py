@@ -171,13 +171,15 @@ def _required_options(job: Job) -> Iterator[Hit]:
 
 @RULES.add("SB238", "error", "a partition, account or QOS that is not for this user", about_fit=True)
 def _open_to_user(job: Job) -> Iterator[Hit]:
+    enforced = job.profile.limits.enforce_part_limits
     for name, partition in job.partitions.items():
         from sbatchgen.job.user import closed
 
         for why_not, sure in (
             closed(partition, job.user) if partition.groups or partition.submit_hosts else ()
         ):
-            what = f"partition '{name}' is {why_not}" + ": Slurm refuses the job" * sure
+            fate = ": Slurm refuses the job" + ", or leaves it pending for ever" * (enforced in (None, "no"))
+            what = f"partition '{name}' is {why_not}" + fate * sure
             fix = "use another partition, or ask an administrator"
             yield Hit("partition", what, fix, None if sure else "warning", why_not=why_not)
     accounts = job.user.accounts if job.user else {}
