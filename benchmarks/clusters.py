@@ -9,9 +9,9 @@ Each slurm.conf is started with nodes that do not exist, and without what ties i
 paths, plugins and its database. `profile discover` describes it to an ordinary user; jobs of each mode with
 common options are planned in each partition and in none, and rendered; `sbatch --test-only` judges them.
 
-A false alarm is a job that Slurm takes, and sbatchgen refuses by an error about the cluster; errors about what
-Slurm does not look at (jobs that would wait for ever, modes that need GPUs) are counted apart. A miss is one
-that Slurm alone refuses.
+A false alarm is a job that Slurm takes, and sbatchgen refuses by an error about the cluster; errors about
+what Slurm does not look at (jobs that would wait for ever, modes that need GPUs) are counted apart. A miss is
+one that Slurm alone refuses. Nodes are given no state: whether they are up is not in a profile.
 
 Exit status: 1 after a false alarm, or if more than one job in a hundred is a miss.
 """

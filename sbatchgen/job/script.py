@@ -38,7 +38,7 @@ _IN_BODY = re.compile(
 )
 _IN_DIRECTIVE = re.compile(
     _IN_BODY.pattern + r"|\{\{[^\n]{0,200}?\}\}|(?<![$\w])\{[A-Za-z_][\w.]*\}|(?<![\w%])%[A-Z]{2}[A-Z0-9_]*%"
-    r"|(?<![\w$<])<[A-Za-z][^<>@\n]*>|(?<![A-Za-z0-9])__[A-Z][A-Z0-9_]*__(?![A-Za-z0-9])"
+    r"|(?<![\w$<])<[A-Za-z][^<>@\s]*>|(?<![A-Za-z0-9])__[A-Z][A-Z0-9_]*__(?![A-Za-z0-9])"
 )
 
 
@@ -87,7 +87,7 @@ class JobScript(Job):
             lines = {line.line for line in self.sbatch.directives if line.kind in READ}
             for number, text in enumerate(self.lines, start=1):
                 shape = _IN_DIRECTIVE if number in lines else _IN_BODY
-                if match := shape.search(text):
+                if (match := shape.search(text)) and "--mail-user" not in text:  # a person's own
                     matches[number] = match
         return matches
 

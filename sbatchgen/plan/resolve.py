@@ -238,22 +238,25 @@ def _gpus(values: _Values, profile: Profile, partition: Partition, mode: Mode) -
         return _count(values, "gpus_per_node"), shards
     if gpus or shards:
         return gpus, shards
-    here = _alike(partition)
+    if values.get("options.gpus_per_task") or values.get("options.gpus"):
+        return _gpus_of_job(values, partition, mode), 0
+    if profile.scheduler == "env":  # its platform hands out what was asked for there
+        return (mode.gpus or values.get("nproc_per_node") or _alike(partition) or 0), 0
+    return mode.gpus or _most_gpus(values, profile, partition), 0
+
+
+def _gpus_of_job(values: _Values, partition: Partition, mode: Mode) -> int:
+    """GPUs on a node of a job that asks for a number per task, or for all nodes together."""
     if values.get("options.gpus_per_task"):
         each = max(1, _count(values, "gpus_per_task"))  # `check` refuses 0
-        fitting = here // each if here and values.get("launcher") == "srun" and mode.launchers else 1
-        return each * (values.get("options.ntasks_per_node") or max(1, fitting)), 0
-    if values.get("options.gpus"):
-        return _count(values, "gpus") // max(1, values.get("options.nodes")), 0
-    if profile.scheduler == "env":  # its platform hands out what was asked for there
-        return (mode.gpus or values.get("nproc_per_node") or here or 0), 0
-    if mode.gpus:
-        return mode.gpus, 0
-    return _most_gpus(values, profile, partition), 0
+        here, by_srun = _alike(partition), values.get("launcher") == "srun" and mode.launchers
+        fitting = here // each if here and by_srun else 1
+        return int(each * (values.get("options.ntasks_per_node") or max(1, fitting)))
+    return _count(values, "gpus") // max(1, int(values.get("options.nodes")))
 
 
 def _most_gpus(values: _Values, profile: Profile, partition: Partition) -> int:
-    """The most GPUs of one type that enough nodes have, and a QOS allows; a slice only where there are no others."""
+    """The most whole GPUs of one type that enough nodes have, and a QOS allows; else one slice."""
     nodes, kinds = max(1, values.get("options.nodes")), partition.kinds()
     counts = sorted({count for kind in kinds for count in kind.whole_gpus.values()}, reverse=True)
     found = [(count, _nodes_with(kinds, count, nodes)) for count in counts]

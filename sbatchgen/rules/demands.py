@@ -90,8 +90,10 @@ def _gpus_within_node(job: Job) -> Iterator[Hit]:
         alike = max((_of_one_type(node) for node in partition.kinds()), default=0)
         untyped = _untyped(resources)
         if job.profile.limits.select_type == "cons_tres" and alike and untyped > alike:
-            what = f"a node of partition '{name}' has at most {alike} GPUs of one type, and Slurm gives a job that "
-            what += f"names no type no more of them: it refuses {untyped}"
+            what = (
+                f"a node of partition '{name}' has at most {alike} GPUs of one type, and a job that names no "
+            )
+            what += f"type gets no more: Slurm refuses {untyped}"
             fix = f"set --gpus-per-node {alike}, or name types: --gres=gpu:TYPE:N,gpu:TYPE:N"
             yield Hit(resources.gpu_option, what, fix, why_not=f"{alike} GPUs of one type a node")
             continue
@@ -106,7 +108,7 @@ def _gpus_within_node(job: Job) -> Iterator[Hit]:
 
 
 def _untyped(resources: Resources) -> int:
-    """Return how many GPUs of a node must have one type, although the job names none: those of --gpus need not."""
+    """Return how many GPUs of a node must have one type, although the job names none: not those of --gpus."""
     per_node = resources.gpu_option in ("gres", "gpus-per-node")
     return sum(count for kind, count in resources.gpus_on_node if not kind) if per_node else 0
 
@@ -120,7 +122,7 @@ def _of_one_type(node: NodeFacts) -> int:
 def _slices(job: Job) -> Iterator[Hit]:
     slices = [(kind, count) for kind, count in job.resources.gpus_on_node if is_slice(kind) and count > 1]
     for kind, count in slices:
-        what = f"{count} GPUs of type '{kind}' are slices (MIG): a process sees one of them, and NCCL uses no others"
+        what = f"{count} GPUs of type '{kind}' are slices (MIG): a process sees one, and NCCL uses no others"
         yield Hit(job.resources.gpu_option, what, f"ask for 1, or for whole GPUs: {kind}:1")
 
 
@@ -157,14 +159,16 @@ def _gres_known(job: Job) -> Iterator[Hit]:
     asked = [("gres", name) for name, _, _ in job.resources.gres]
     items = ",".join(item for item in job.option("tres-per-task").split(",") if item.startswith("gres"))
     asked += [("tres-per-task", name) for name, _, _ in requested(items, slurm=job.slurm)]
-    for option, name in asked if known is not None else ():
+    if known is None:
+        return
+    for option, name in asked:
         if name not in known:
             what = f"cluster '{job.profile.name}' has no generic resource '{name}'"
             yield Hit(option, what, did_you_mean(name, known))
-    of_gpus = job.resources.gpu_option if known is not None and "gpu" not in known else ""
-    if of_gpus and of_gpus != "gres":
-        what = f"Slurm does not know the GPUs of cluster '{job.profile.name}' (GresTypes has no gpu): it refuses "
-        yield Hit(of_gpus, f"{what}--{of_gpus}", "use --gpu-request none: a node's GPUs come with the node")
+    of_gpus = job.resources.gpu_option
+    if "gpu" not in known and of_gpus not in ("", "gres"):
+        what = f"Slurm knows no GPUs on cluster '{job.profile.name}': it refuses --{of_gpus}"
+        yield Hit(of_gpus, what, "use --gpu-request none: a node's GPUs come with the node")
 
 
 @RULES.add("SB211", "error", "shards together with whole GPUs")
@@ -215,8 +219,8 @@ def _cpus_within_node(job: Job) -> Iterator[Hit]:
         resources, most = job.resources.spread(partition.nodes_max), partition.cpus_per_node_max
         here = [node.cpus_per_node for node in partition.kinds() if node.cpus_per_node]
         if most and here and min(here) > most and _takes_whole_nodes(job):
-            what = f"partition '{name}' gives jobs at most {most} CPUs of a node (MaxCPUsPerNode), so no job has "
-            what += f"a whole node with {min(here)}: this one waits for ever, or Slurm refuses it"
+            what = f"partition '{name}' gives jobs at most {most} of {min(here)} CPUs of a node (Max"
+            what += "CPUsPerNode): a job for whole nodes waits for ever, or Slurm refuses it"
             yield Hit("exclusive", what, "remove --exclusive", why_not=f"{most} CPUs a node")
         limits = [number for number in (partition.cpus_per_node, most) if number is not None]
         if limits and resources.cpus_on_node > min(limits):
@@ -432,12 +436,12 @@ def _wishes(job: Job, asked: Resources, partition: Partition) -> Iterator[tuple[
         from sbatchgen.sbatch.features import matches  # only jobs that name features need it
 
         yield (lambda node: node.features is None or matches(features, node.features)), f"features {features}"
-    for name, _, count in asked.gres:
-        if name not in OF_GPUS:
-            yield (
-                (lambda node, name=name, count=count: _of_gres(node, name, count) >= count),
-                f"{count} {name}",
-            )
+    others = [(name, count) for name, _, count in asked.gres if name not in OF_GPUS]
+
+    def has_others(node: NodeFacts) -> bool:
+        return all(_of_gres(node, name, count) >= count for name, count in others)
+
+    yield has_others, " and ".join(f"{count} {name}" for name, count in others)
 
 
 def _of_gres(node: NodeFacts, name: str, unknown: int) -> int:
@@ -450,19 +454,22 @@ def _disk_within_node(job: Job) -> Iterator[Hit]:
     disk = mebibytes(job.option("tmp")) or 0
     for name, partition in job.partitions.items():
         if partition.tmp_per_node is not None and disk > partition.tmp_per_node:
-            what = f"nodes of partition '{name}' have {partition.tmp_per_node} of local disk (TmpDisk), but the job "
-            what += f"asks for {Memory(disk)}"
+            what = (
+                f"nodes of partition '{name}' have {partition.tmp_per_node} of local disk (TmpDisk), but the "
+            )
+            what += f"job asks for {Memory(disk)}"
             fix = f"set --tmp {partition.tmp_per_node} or less" if partition.tmp_per_node else "remove --tmp"
             yield Hit("tmp", what, fix, why_not=f"{partition.tmp_per_node} of local disk")
-        for resource, _, count in job.resources.gres if partition.kinds() else ():
-            most = max(_of_gres(node, resource, count) for node in partition.kinds())
+        for resource, _, count in job.resources.gres:
+            most = max((_of_gres(node, resource, count) for node in partition.kinds()), default=count)
             if (
-                resource != "gpu" and count > most and not (resource == "shard" and most)
+                count > most and resource != "gpu" and not (most and resource == "shard")
             ):  # which SB212 judges
-                what = f"a node of partition '{name}' has {most or 'no'} {resource}, but the job asks for {count}"
-                yield Hit(
-                    "gres", what, f"ask for at most {most}" * bool(most), why_not=f"{most} {resource} a node"
+                what = (
+                    f"a node of partition '{name}' has {most or 'no'} {resource}, but {count} were asked for"
                 )
+                fix = f"ask for at most {most}" if most else f"leave out {resource}"
+                yield Hit("gres", what, fix, why_not=f"{most} {resource} a node")
 
 
 @RULES.add("SB240", "error", "options that the cluster's SelectType does not know", about_fit=True)
@@ -470,7 +477,9 @@ def _selected(job: Job) -> Iterator[Hit]:
     plugin = job.profile.limits.select_type
     for option in _OF_CONS_TRES if plugin in ("cons_res", "linear") else ():
         if option in job.resources:
-            what = f"--{option} needs select/cons_tres, and this cluster has select/{plugin}: Slurm refuses the job"
+            what = (
+                f"--{option} needs select/cons_tres, and this cluster has select/{plugin}: Slurm refuses it"
+            )
             fix = "ask for GPUs by --gres=gpu:N" if option.startswith("gpus") else f"remove --{option}"
             yield Hit(option, what, fix)
 

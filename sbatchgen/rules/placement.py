@@ -203,30 +203,33 @@ def _within_qos(job: Job) -> Iterator[Hit]:
             fate = "Slurm refuses the job" + ", if it enforces QOS" * (not sure)
             what = f"cluster '{job.profile.name}' has no qos '{name}': {fate}"
             yield Hit("qos", what, did_you_mean(name, known), None if sure else "warning")
+    reported: set[str] = set()
+    for partition in job.partitions.values() or [Partition()]:
+        of_partition = {str(name or "").lower() for name in (partition.partition_qos, partition.options.qos)}
+        for name, hit in _beyond_qos(job, partition):
+            if hit.what not in reported:
+                reported.add(hit.what)
+                yield hit if name in of_partition else hit._replace(why_not="")
+
+
+def _beyond_qos(job: Job, partition: Partition) -> Iterator[tuple[str, Hit]]:
+    """Yield the limits that the job does not keep to: the partition's QOS wins over that of the job."""
+    known, own = _known_qos(job), str(partition.partition_qos or "").lower()
     default = str((job.user and job.user.qos) or "").lower()
-    reported = set()
-    for where, partition in job.partitions.items() or [("", Partition())]:
-        own = str(partition.partition_qos or "").lower()
-        of_options = str(partition.options.qos or "").lower()
-        in_force = [name for name in (own, *(_asked_qos(job) or [default])) if name in known]
-        denies = any(known[name].deny_on_limit for name in in_force)
-        seen: set[str] = set()  # limits: the partition's QOS wins over that of the job
-        if any("partition_qos" in known[name].overrides for name in in_force if name != own):
-            in_force.reverse()
-        for name in dict.fromkeys(in_force):
-            for hit in _beyond(job, name, known[name], denies=denies):
-                limit, hit = hit
-                if limit in seen or (limit, name) in reported:
-                    continue
-                reported.add((limit, name))
-                yield hit if name in (own, of_options) else hit._replace(why_not="")
-            seen |= {limit for limit in _LIMITS if getattr(known[name], limit) is not None}
+    in_force = [*dict.fromkeys(name for name in (own, *(_asked_qos(job) or [default])) if name in known)]
+    if any("partition_qos" in known[name].overrides for name in in_force if name != own):
+        in_force.reverse()
+    denies = any(known[name].deny_on_limit for name in in_force)
+    seen: set[str] = set()
+    for name in in_force:
+        yield from ((name, hit) for key, hit in _beyond(job, name, known[name], denies) if key not in seen)
+        seen |= {key for key in _LIMITS if getattr(known[name], key) is not None}
 
 
 _LIMITS = ("time_max", "nodes_max", "gpus_max", "cpus_max", "nodes_min", "gpus_min", "cpus_min", "jobs_max")
 
 
-def _beyond(job: Job, name: str, limits: Qos, *, denies: bool) -> Iterator[tuple[str, Hit]]:
+def _beyond(job: Job, name: str, limits: Qos, denies: object) -> Iterator[tuple[str, Hit]]:
     """Yield the limits of a QOS that the job does not keep to, and what to say."""
     resources = job.resources
     fate = "Slurm refuses the job" if denies else "the job would pend for ever"
@@ -344,12 +347,15 @@ def _array_throttled(job: Job) -> Iterator[Hit]:
 def _licenses_known(job: Job) -> Iterator[Hit]:
     known = job.profile.licenses
     for name, count in _licenses(job.option("licenses")) if known is not None else ():
-        if name not in known:
+        most = (known or {}).get(Text(name))
+        if most is None:
             what = f"cluster '{job.profile.name}' has no licence '{name}': Slurm refuses the job"
-            yield Hit("licenses", what, did_you_mean(name, known))
-        elif count > known[Text(name)]:
-            what = f"cluster '{job.profile.name}' has {known[Text(name)]} licences '{name}', but the job asks for "
-            yield Hit("licenses", f"{what}{count}: Slurm refuses it", f"ask for at most {known[Text(name)]}")
+            yield Hit("licenses", what, did_you_mean(name, known or {}))
+        elif count > most:
+            what = (
+                f"cluster '{job.profile.name}' has {most} licences '{name}', but the job asks for {count}: "
+            )
+            yield Hit("licenses", f"{what}Slurm refuses it", f"ask for at most {most}")
 
 
 def _features(text: str) -> tuple[str, ...]:

@@ -12,14 +12,14 @@ from sbatchgen.slurm.client import answer
 from sbatchgen.slurm.printed import limit, names, pairs, seconds
 from sbatchgen.units import Duration
 
-_QOS = ("name", "maxwall", "maxtres", "maxtrespu", "maxtrespa", "grptres", "mintres", "maxsubmitpu", "flags")
+_QOS = ("name", "maxwall", "maxtres", "maxtrespu", "maxtrespa", "grptres", "flags", "mintres", "maxsubmitpu")
 _OVERRIDES: Mapping[str, Literal["time_max", "nodes_max", "nodes_min", "partition_qos"]] = {
     "PartitionTimeLimit": "time_max",
     "PartitionMaxNodes": "nodes_max",
     "PartitionMinNodes": "nodes_min",
     "OverPartQOS": "partition_qos",
 }
-_ACCOUNTS = ("account", "partition", "qos", "defaultqos", "defaultaccount")
+_ACCOUNTS = ("account", "partition", "qos", "defaultqos")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +44,17 @@ def qos(environment: Mapping[str, str]) -> dict[str, Qos] | None:
 
 def accounts(user: str, cluster: str, environment: Mapping[str, str]) -> list[Account] | None:
     """Return the accounts of a user on a cluster, as in the database; None if it does not answer."""
-    asked = ["user", "where", f"name={user}", f"cluster={cluster}", "withassoc"]
-    rows = _rows(asked, _ACCOUNTS, environment)
+    rows = _rows(["assoc", "where", f"user={user}", f"cluster={cluster}"], _ACCOUNTS, environment)
     if rows is None:
         return None
+    default = _rows(["user", "where", f"name={user}"], ["defaultaccount"], environment) or []
     return [
         Account(
             row["account"],
             row["partition"],
             names(row["qos"]),
             default_qos=row["defaultqos"],
-            is_default=row["account"] == row["defaultaccount"],
+            is_default=row["account"] in (each["defaultaccount"] for each in default),
         )
         for row in rows
     ]
