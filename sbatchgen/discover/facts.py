@@ -11,9 +11,8 @@ from types import MappingProxyType
 from sbatchgen.discover.cluster import LiveCluster
 from sbatchgen.discover.entries import Entry, flow, is_clean, lines, listed, scalar
 from sbatchgen.discover.machine import conda_roots, fast_interfaces, modules, programs
-from sbatchgen.discover.shapes import Shape, shapes
+from sbatchgen.discover.shapes import Kinds, Shape, kinds_of_nodes, shapes
 from sbatchgen.slurm.config import array_limits
-from sbatchgen.slurm.node import SlurmNode
 from sbatchgen.slurm.partition import SlurmPartition
 from sbatchgen.slurm.printed import count
 from sbatchgen.units import Duration, Memory, Release
@@ -147,14 +146,9 @@ def _limits(cluster: LiveCluster) -> Iterator[Entry]:
 
 
 def _partitions(cluster: LiveCluster) -> Iterator[Entry]:
-    members: dict[str, list[SlurmNode]] = defaultdict(list)
-    later: Counter[str] = Counter()
-    for node in cluster.nodes:
-        if node.state == "FUTURE":
-            later.update(node.partitions)
-            continue
-        for name in node.partitions if node.cpus else ():
-            members[name].append(node)
+    now = [node for node in cluster.nodes if node.cpus and node.state != "FUTURE"]
+    members = kinds_of_nodes(now, cluster.settings)
+    later = Counter(name for node in cluster.nodes if node.state == "FUTURE" for name in node.partitions)
     above, known, entries = [], [], []
     for partition in cluster.partitions:
         if partition.root_only or not is_clean(partition.name):
@@ -168,7 +162,8 @@ def _partitions(cluster: LiveCluster) -> Iterator[Entry]:
     known.sort(key=lambda partition: (partition.hidden or bool(partition.groups), not partition.default))
     for each in known:
         partition = replace(each, nodes=max(each.nodes - later[each.name], 0))
-        below, notes = [*_partition(partition, members[partition.name], cluster)], [*_notes(partition)]
+        kinds = members.get(partition.name, Counter())
+        below, notes = [*_partition(partition, kinds, cluster)], [*_notes(partition)]
         if not any(entry.key for entry in below):
             notes += [note for entry in below for note in entry.above]
             below = []
@@ -182,9 +177,7 @@ def _notes(partition: SlurmPartition) -> Iterator[str]:
         yield f"Jobs may be preempted: PreemptMode={partition.preempt}, GraceTime={partition.grace_s} s."
 
 
-def _partition(
-    partition: SlurmPartition, nodes: Sequence[SlurmNode], cluster: LiveCluster
-) -> Iterator[Entry]:
+def _partition(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) -> Iterator[Entry]:
     hosts = partition.node_list
     if len(hosts) > _MOST_TEXT or not is_clean(hosts[:200]):
         hosts = ""
@@ -199,7 +192,7 @@ def _partition(
         nodes_max=min(filter(None, (partition.nodes_max, partition.nodes)), default=0),
         nodes_min=partition.nodes_min if (partition.nodes_min or 0) > 1 else None,
     )
-    yield from _nodes(partition, nodes, cluster)
+    yield from _nodes(partition, kinds, cluster)
     default, limit = (
         partition.mem_per_cpu,
         partition.mem_per_cpu_max,
@@ -244,10 +237,10 @@ def _names(names: Sequence[str]) -> str:
     return listed(names) if names and all(map(is_clean, names)) else ""
 
 
-def _nodes(partition: SlurmPartition, nodes: Sequence[SlurmNode], cluster: LiveCluster) -> Iterator[Entry]:
+def _nodes(partition: SlurmPartition, members: Kinds, cluster: LiveCluster) -> Iterator[Entry]:
     """Yield what the nodes have, if all of them are known."""
-    kinds = shapes(nodes, cluster.settings)
-    unseen = max(partition.nodes - len(nodes), 0)
+    kinds = shapes(members)
+    unseen = max(partition.nodes - members.total(), 0)
     if unseen or not kinds:
         yield _comments(*_unknown(partition, unseen, kinds))
         return
@@ -263,7 +256,7 @@ def _nodes(partition: SlurmPartition, nodes: Sequence[SlurmNode], cluster: LiveC
         for_all["gres"] = True  # gres_types says it
     yield from _details(kinds[0][0], for_all)
     if any(shape.untyped for shape, _ in kinds) and not any(shape.types for shape, _ in kinds):
-        if all(node.flags.isdisjoint({"CLOUD", "NOT_RESPONDING", "POWERED_DOWN"}) for node in nodes):
+        if all(shape.certain for shape, _ in kinds):
             yield Entry("gpus_typed", "false")
         else:
             yield _comments("slurm.conf gives these GPUs no type; gres.conf may.")

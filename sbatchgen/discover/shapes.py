@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from sbatchgen.slurm.gpu_nodes import of_node
 from sbatchgen.slurm.node import SlurmNode
 
 MOST_SHAPES = 6  # of a partition; if there are more, nodes that differ in details are one kind
 ALIKE = 1.05  # how much memory differs within a kind: slurmd -C prints another number on each node
+
+_UNREGISTERED = {"CLOUD", "NOT_RESPONDING", "POWERED_DOWN"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +29,7 @@ class Shape:
         gres: Generic resources besides GPUs, with their numbers.
         disk: TmpDisk.
         features: What --constraint may name.
+        certain: Whether its GPUs are known to have no other types: it has registered, with its gres.conf.
     """
 
     cpus: int
@@ -39,46 +43,60 @@ class Shape:
     gres: tuple[tuple[str, int], ...]
     disk: int
     features: tuple[str, ...]
+    certain: bool
 
 
-Kinds = dict[Shape, int]
+Kinds = Counter[Shape]  # each with the number of its nodes
 
 
-def shapes(nodes: Iterable[SlurmNode], settings: Mapping[str, str]) -> list[tuple[Shape, int]]:
-    """Return the kinds of nodes with their numbers, those with the most GPUs first."""
+def kinds_of_nodes(nodes: Iterable[SlurmNode], settings: Mapping[str, str]) -> dict[str, Kinds]:
+    """Return the kinds of nodes of each partition."""
     select = settings.get("SelectTypeParameters", "").upper()
-    kinds: Kinds = Counter(_shape(node, memory="MEMORY" in select, cpus="CPU" in select) for node in nodes)
-    kinds = _merged(kinds, lambda shape: replace(shape, memory=0, largest=0), ALIKE)
+    memory, cpus = "MEMORY" in select, "CPU" in select
+    groups = Counter((node.partitions, _shape(node, memory=memory, cpus=cpus)) for node in nodes)
+    kinds: dict[str, Kinds] = defaultdict(Counter)
+    for (names, shape), number in groups.items():  # thousands of nodes, a few groups
+        for name in names:
+            kinds[name][shape] += number
+    return kinds
+
+
+def shapes(kinds: Kinds) -> list[tuple[Shape, int]]:
+    """Return the kinds with their numbers, those with the most GPUs first; similar ones are one kind."""
+    kinds = _merged(kinds, _SAME, ALIKE)
     if len(kinds) > MOST_SHAPES:
-        kinds = _merged(kinds, lambda shape: replace(shape, memory=0, largest=0, features=()), ALIKE)
+        kinds = _merged(kinds, _SAME[:-1], ALIKE)
     if len(kinds) > MOST_SHAPES:
-        kinds = _merged(
-            kinds, lambda shape: replace(shape, memory=0, largest=0, features=(), disk=0), math.inf
-        )
+        kinds = _merged(kinds, _SAME[:-2], math.inf)
     return sorted(kinds.items(), key=lambda kind: (-kind[0].gpus, -kind[1], -kind[0].cpus, -kind[0].memory))
 
 
-def _merged(kinds: Kinds, key: Callable[[Shape], Shape], most: float) -> Kinds:
-    """Return kinds with those made one whose keys are equal, and whose memory differs by no more than `most`.
+_SAME = ("cpus", "threads", "gpus", "types", "untyped", "shards", "gres", "disk", "features")
+
+
+def _merged(kinds: Kinds, same: Sequence[str], most: float) -> Kinds:
+    """Return kinds with those made one that have the `same`, and memory that differs by no more than `most`.
 
     Such a kind has the smallest memory, the largest disk and all features: what one of its nodes may have.
     """
-    groups: dict[Shape, list[Shape]] = defaultdict(list)
-    for shape in sorted(kinds, key=lambda shape: shape.memory):
-        groups[key(shape)].append(shape)
-    made: Kinds = {}
-    for group in groups.values():
-        while group:
-            alike = [shape for shape in group if shape.largest <= group[0].memory * most]
-            alike = alike or group[:1]
-            group[:] = [shape for shape in group if shape not in alike]
-            one = replace(
-                alike[0],
-                largest=max(shape.largest for shape in alike),
-                disk=max(shape.disk for shape in alike),
-                features=tuple(dict.fromkeys(name for shape in alike for name in shape.features)),
-            )
-            made[one] = made.get(one, 0) + sum(kinds[shape] for shape in alike)
+    key = attrgetter(*same)
+    groups: dict[object, list[list[Shape]]] = defaultdict(list)
+    for shape in sorted(kinds, key=attrgetter("memory")):
+        group = groups[key(shape)]
+        if group and shape.largest <= group[-1][0].memory * most:
+            group[-1].append(shape)
+        else:
+            group.append([shape])
+    made: Kinds = Counter()
+    for alike in (alike for group in groups.values() for alike in group):
+        one = replace(
+            alike[0],
+            largest=max(shape.largest for shape in alike),
+            disk=max(shape.disk for shape in alike),
+            certain=all(shape.certain for shape in alike),
+            features=tuple(dict.fromkeys(name for shape in alike for name in shape.features)),
+        )
+        made[one] += sum(kinds[shape] for shape in alike)
     return made
 
 
@@ -107,4 +125,5 @@ def _shape(node: SlurmNode, *, memory: bool, cpus: bool) -> Shape:
         gres=tuple(sorted((name, count) for name, count in others.items() if name and count)),
         disk=node.disk,
         features=node.features,
+        certain=node.flags.isdisjoint(_UNREGISTERED),
     )

@@ -131,6 +131,8 @@ def _nodes_within_limit(job: Job) -> Iterator[Hit]:
         limit, doubt = _limit(job, partition, "nodes_max")
         if limit is not None and nodes > limit:
             what = f"partition '{name}' has {limit} nodes, but {nodes} were asked for{doubt}"
+            if job.profile.limits.enforce_part_limits == "no":
+                what += ": the job is refused, or pending for ever (PartitionNodeLimit)"
             why_not = f"{counted(limit, 'node')} at most"
             yield Hit("nodes", what, f"ask for at most {limit} nodes", _in(doubt), why_not=why_not)
         most = job.resources.nodes_max or nodes
