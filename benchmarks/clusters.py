@@ -141,8 +141,8 @@ class Cluster:
         whole = re.sub(r"\\\n", " ", (folder / "slurm.conf").read_text())
         lines = [line.partition("#")[0].strip() for line in whole.splitlines()]
         about = {"nodes": r"(?i)NodeName=", "partitions": r"(?i)(PartitionName|NodeSet|DownNodes)="}
-        found = {key: [line for line in lines if re.match(start, line)] for key, start in about.items()}
-        rest = [line for line in lines if "=" in line and not any(line in kind for kind in found.values())]
+        kinds = {key: [line for line in lines if re.match(start, line)] for key, start in about.items()}
+        rest = [line for line in lines if "=" in line and not any(line in kind for kind in kinds.values())]
         extra = [line for line in rest if not _OF_SITE.match(line.partition("=")[0].strip())]
         if later:  # it has no other one that shares out nodes
             extra = [line.replace("select/cons_res", "select/cons_tres") for line in extra]
@@ -152,8 +152,8 @@ class Cluster:
             extra += [line for line in rest if re.match("(?i)AccountingStorageEnforce=", line)]
         files = {name: folder / f"{name}.conf" for name in ("gres", "topology")}
         return cls(
-            {key: "\n".join(value) for key, value in found.items()}
-            | {"nodes": _DOWN.sub("", "\n".join(found["nodes"]))}  # a profile does not hold states of nodes
+            {key: "\n".join(value) for key, value in kinds.items()}
+            | {"nodes": _DOWN.sub("", "\n".join(kinds["nodes"]))}  # a profile does not hold states of nodes
             | {name: file.read_text() for name, file in files.items() if file.exists()}
             | {"accounts": accounts.read_text().splitlines() if accounts.exists() else ()}
             | {"extra": "\n".join(extra), "settings": "\n".join([*ours, ""])}
@@ -271,7 +271,7 @@ def jobs(file: Path) -> Iterator[Job]:
 
 
 def facts(partition: Partition, profile: Profile) -> dict[str, object]:
-    """Return what requests name, as far as it is known."""
+    """Return what requests name, if it is known."""
     kinds = [kind for shape in partition.kinds() for kind in shape.gpu_types]
     features = [*map(str, partition.features or ())]
     values = {

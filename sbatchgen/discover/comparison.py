@@ -24,7 +24,7 @@ _DEPTHS = {"limits": 2, "partitions": 3, "qos": 3}
 _ALWAYS_SHOWN = (
     "time_max time_default nodes_min mem_per_cpu_max mem_per_node_max cpus_per_node_max mem_per_gpu_default "
     "mem_per_node_default accounts accounts_denied qos qos_denied groups submit_hosts partition_qos hidden "
-    "state exclusive reservation_only"
+    "preemption billing state exclusive reservation_only"
 )
 # The staff choose these, whatever slurm.conf says.
 _CHOICES = ("default_partition", "cpus_per_gpu")
@@ -108,7 +108,7 @@ class _Comparison:
         return bool(known) and len(known) == _get(self.own.value, path)
 
     def _renamed(self, gone: Partition) -> str:
-        """Return the new partition that has the nodes of one that is gone; "" if there is none."""
+        """Return the new partition that has the nodes of one that is gone; "" if there is no such one."""
         new = (name for name in self.live.partitions if name not in self.own.value.partitions)
         had = {*hosts(str(gone.nodes or ""))}
         return next(

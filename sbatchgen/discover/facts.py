@@ -15,7 +15,7 @@ from sbatchgen.discover.shapes import Kinds, Shape, kinds_of_nodes, shapes
 from sbatchgen.slurm.config import array_limits
 from sbatchgen.slurm.partition import SlurmPartition
 from sbatchgen.slurm.printed import count
-from sbatchgen.units import Duration, Memory, Release
+from sbatchgen.units import Duration, Memory, Release, Weights
 
 _MOST_FEATURES = 100
 _MOST_TEXT = 4000  # characters of a list of nodes
@@ -72,7 +72,11 @@ def _facts(cluster: LiveCluster) -> Iterator[Entry]:
     yield from _all_qos(cluster)
     if cluster.settings:
         names = [name for name in cluster.setting("GresTypes").split(",") if is_clean(name)]
-        above = [] if "gpu" in names else ["Slurm knows no GPUs here: those of a node come with it, unasked."]
+        above = (
+            []
+            if "gpu" in names
+            else ["Slurm knows no GPUs here: a job gets those of its nodes without an option."]
+        )
         yield Entry("gres_types", listed(names), above)
         if (
             above
@@ -96,7 +100,7 @@ def _select_type(cluster: LiveCluster) -> str:
 
 
 def _user(cluster: LiveCluster) -> Iterator[Entry]:
-    """Yield what holds for this user alone, as far as the cluster looks at it."""
+    """Yield what holds for this user alone, if the cluster looks at it."""
     named = {group for partition in cluster.partitions for group in partition.groups}
     hosts = any(partition.submit_hosts for partition in cluster.partitions)
     enforced = "associations" in cluster.setting("AccountingStorageEnforce").split(",")
@@ -163,18 +167,12 @@ def _partitions(cluster: LiveCluster) -> Iterator[Entry]:
     for each in known:
         partition = replace(each, nodes=max(each.nodes - later[each.name], 0))
         kinds = members.get(partition.name, Counter())
-        below, notes = [*_partition(partition, kinds, cluster)], [*_notes(partition)]
+        below, notes = [*_partition(partition, kinds, cluster)], []
         if not any(entry.key for entry in below):
             notes += [note for entry in below for note in entry.above]
             below = []
         entries.append(Entry(partition.name, "" if below else "{}", notes, entries=below))
     yield Entry("partitions" if entries else "", above=above, entries=entries)
-
-
-def _notes(partition: SlurmPartition) -> Iterator[str]:
-    """Facts that jobs need and no key holds."""
-    if partition.preempt not in ("OFF", ""):
-        yield f"Jobs may be preempted: PreemptMode={partition.preempt}, GraceTime={partition.grace_s} s."
 
 
 def _partition(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) -> Iterator[Entry]:
@@ -225,11 +223,30 @@ def _partition(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) ->
         groups=_names(partition.groups),
         submit_hosts=is_clean(partition.submit_hosts) and scalar(partition.submit_hosts),
         partition_qos=is_clean(partition.own_qos) and scalar(partition.own_qos),
+        **_preemption(partition, cluster),
+        billing=_billing(partition, cluster),
         hidden=partition.hidden and "true",
         state=partition.state in ("down", "drain", "inactive") and partition.state,
         exclusive=partition.exclusive and "true",
         reservation_only=partition.reservation_only and "true",
     )
+
+
+def _preemption(partition: SlurmPartition, cluster: LiveCluster) -> dict[str, object]:
+    mode = partition.preempt.lower()
+    if cluster.setting("PreemptType") in ("", "preempt/none") or mode not in ("requeue", "cancel", "suspend"):
+        return {}
+    return {"preemption": mode, "preemption_grace": partition.grace_s and Duration(partition.grace_s)}
+
+
+def _billing(partition: SlurmPartition, cluster: LiveCluster) -> str:
+    """Return the weights; "" where the dearest resource alone is paid for, or one that is not known here."""
+    if "MAX_TRES" in cluster.setting("PriorityFlags"):
+        return ""
+    try:
+        return scalar(Weights.parse(partition.billing))
+    except ValueError:
+        return ""
 
 
 def _names(names: Sequence[str]) -> str:

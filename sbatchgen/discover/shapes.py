@@ -26,7 +26,7 @@ class Shape:
         types: Types of its GPUs, with their numbers.
         untyped: How many of them have no type.
         shards: Shards of each GPU; None if it has none, or not the same on each.
-        gres: Generic resources besides GPUs, with their numbers.
+        gres: Generic resources apart from GPUs, with their numbers.
         disk: TmpDisk.
         features: What --constraint may name.
         certain: Whether its GPUs are known to have no other types: it has registered, with its gres.conf.
@@ -89,14 +89,14 @@ def _merged(kinds: Kinds, same: Sequence[str], most: float) -> Kinds:
             group.append([shape])
     made: Kinds = Counter()
     for alike in (alike for group in groups.values() for alike in group):
-        one = replace(
+        kind = replace(
             alike[0],
             largest=max(shape.largest for shape in alike),
             disk=max(shape.disk for shape in alike),
             certain=all(shape.certain for shape in alike),
             features=tuple(dict.fromkeys(name for shape in alike for name in shape.features)),
         )
-        made[one] += sum(kinds[shape] for shape in alike)
+        made[kind] += sum(kinds[shape] for shape in alike)
     return made
 
 

@@ -16,7 +16,18 @@ from sbatchgen.modes import Launcher, ModeName
 from sbatchgen.runtimes import RUNTIMES, RuntimeName
 from sbatchgen.runtimes.base import NoFacts, Runtime
 from sbatchgen.sbatch.gres import is_slice
-from sbatchgen.units import Argument, Count, Duration, EnvName, Memory, Port, Release, ShellPath, Text
+from sbatchgen.units import (
+    Argument,
+    Count,
+    Duration,
+    EnvName,
+    Memory,
+    Port,
+    Release,
+    ShellPath,
+    Text,
+    Weights,
+)
 
 _INTERFACE = r"[^\s/,^=]{1,15}"  # of Linux: IFNAMSIZ
 
@@ -30,11 +41,12 @@ class NodeFacts:
     mem_per_node: Memory | None = described("Memory of a node that jobs may have.")
     mem_largest: Memory | None = described("Memory of the largest node, where nodes differ slightly.")
     gpus_per_node: int | None = described("GPUs of a node.")
+    gpu_memory: Memory | None = described("Memory of a GPU.")
     gpu_types: Mapping[Text, int] = described("GPUs of a node by type, as gres.conf has them.", make=dict)
     shards_per_gpu: Count | None = described("Shards of a GPU.")
     features: tuple[Text, ...] | None = described("Features that its nodes have, for --constraint.")
     gres: Mapping[Text, Count] | None = described(
-        "Generic resources of a node besides GPUs, as {nvme: 3600}."
+        "Generic resources of a node apart from GPUs, as {nvme: 3600}."
     )
     tmp_per_node: Memory | None = described("Local disk of a node, for --tmp (TmpDisk).")
 
@@ -83,6 +95,11 @@ class Partition(NodeFacts):
     groups: tuple[Text, ...] = described("Groups of users who may use it (AllowGroups); empty: any.", ())
     submit_hosts: Text | None = described("Hosts from which jobs may be submitted (AllocNodes).")
     partition_qos: Text | None = described("A quality of service whose limits hold for all its jobs.")
+    preemption: Literal["requeue", "cancel", "suspend"] | None = described(
+        "What jobs of partitions with a higher priority do to its jobs (PreemptMode)."
+    )
+    preemption_grace: Duration | None = described("How long a job runs on once it is preempted (GraceTime).")
+    billing: Weights | None = described("What a unit of each resource costs (TRESBillingWeights).")
     hidden: bool = described("Never chosen for a job that names no partition (Hidden).", False)
     state: Literal["up", "down", "drain", "inactive"] = described("Whether it takes jobs.", "up")
     exclusive: bool = described("Jobs get whole nodes (OverSubscribe=EXCLUSIVE).", False)
@@ -243,7 +260,7 @@ class Limits:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class User:
-    """What Slurm says of one user, and holds for nobody else: rules look at it if that user makes a job."""
+    """What Slurm says of one user, and holds for no other: rules look at it if that user makes a job."""
 
     name: Text = required("The user's name.")
     groups: tuple[Text, ...] = described("Those of the user's groups that partitions name.", ())

@@ -259,12 +259,12 @@ def _most_gpus(values: _Values, profile: Profile, partition: Partition) -> int:
     """The most whole GPUs of one type that enough nodes have, and a QOS allows; else one slice."""
     nodes, kinds = max(1, values.get("options.nodes")), partition.kinds()
     counts = sorted({count for kind in kinds for count in kind.whole_gpus.values()}, reverse=True)
-    found = [(count, _nodes_with(kinds, count, nodes)) for count in counts]
+    having = [(count, _nodes_with(kinds, count, nodes)) for count in counts]
     most, why = counts[0] if counts else 0, "mode and partition"
-    if enough := [count for count, number in found if number >= nodes]:
+    if enough := [count for count, number in having if number >= nodes]:
         most = enough[0]
         if most < counts[0]:
-            why = f"{found[0][1]} of the nodes have {counts[0]} GPUs, and the job wants {nodes}"
+            why = f"{having[0][1]} of the nodes have {counts[0]} GPUs, and the job wants {nodes}"
     elif any(kind.gpu_types for kind in kinds):
         most, why = 1, "a slice of a GPU: NCCL uses no others"
     names = (partition.partition_qos, values.get("options.qos"))

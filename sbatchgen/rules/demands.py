@@ -288,7 +288,7 @@ def _memory(job: Job, asked: Resources, partition: Partition, node: NodeFacts) -
     if not shared_out:
         return of_gpus
     of_cpus = (partition.mem_per_cpu_default or 0) * cpus
-    if of_gpus:  # besides, a node has to have the default memory of the CPUs
+    if of_gpus:  # and a node also has to have the default memory of the CPUs
         return max(of_gpus, of_cpus)
     return (partition.mem_per_gpu_default or 0) * gpus or of_cpus or partition.mem_per_node_default or 0
 

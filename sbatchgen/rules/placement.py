@@ -175,11 +175,11 @@ def _required_options(job: Job) -> Iterator[Hit]:
 def _open_to_user(job: Job) -> Iterator[Hit]:
     enforced = job.profile.limits.enforce_part_limits
     for name, partition in job.partitions.items():
-        from sbatchgen.job.user import closed
+        if not (partition.groups or partition.submit_hosts):
+            continue
+        from sbatchgen.job.user import closed  # few partitions are
 
-        for why_not, sure in (
-            closed(partition, job.user) if partition.groups or partition.submit_hosts else ()
-        ):
+        for why_not, sure in closed(partition, job.user):
             fate = ": Slurm refuses the job" + ", or leaves it pending for ever" * (enforced in (None, "no"))
             what = f"partition '{name}' is {why_not}" + fate * sure
             fix = "use another partition, or ask an administrator"

@@ -42,6 +42,7 @@ class SlurmPartition:
         reservation_only, root_only: Only jobs with a reservation, or of root.
         submit_hosts: AllocNodes; "" for any host.
         preempt: PreemptMode, as "REQUEUE", "CANCEL" or "OFF".
+        billing: TRESBillingWeights; "" if it has none.
         grace_s: How long a job lasts once it is preempted.
     """
 
@@ -74,6 +75,7 @@ class SlurmPartition:
     root_only: bool = printed("RootOnly", _is_yes)
     submit_hosts: str = printed("AllocNodes", lambda hosts: "" if hosts == "ALL" else text(hosts))
     preempt: str = printed("PreemptMode")
+    billing: str = printed("TRESBillingWeights", text)
     grace_s: int = printed("GraceTime", count)
 
 

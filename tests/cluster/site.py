@@ -57,7 +57,7 @@ class Site:
         }
 
     def start(self, before: Callable[[], None] = lambda: None) -> None:
-        """Start munged, what slurmctld needs besides, and slurmctld.
+        """Start munged, what else slurmctld needs, and slurmctld.
 
         Raises:
             RuntimeError: If one does not start; the text holds the end of their logs.

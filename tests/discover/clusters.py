@@ -37,7 +37,7 @@ DGX = Imaginary(
     "CoreSpecCount=4 MemSpecLimit=60000 Feature=h100,ib,nvme Gres=gpu:h100:8",
     gres="NodeName=dgx[01-04] " + GPUS.format("h100", 7),
     partitions="PartitionName=train Nodes=dgx[01-04] Default=YES MaxTime=2-00:00:00 DefaultTime=4:00:00 "
-    "MaxNodes=3 DefCpuPerGPU=24 DefMemPerGPU=240000 PreemptMode=REQUEUE GraceTime=120\n"
+    "MaxNodes=3 DefCpuPerGPU=24 DefMemPerGPU=240000 PreemptMode=REQUEUE GraceTime=120 TRESBillingWeights=CPU=1.0,Mem=0.25G\n"
     "PartitionName=debug Nodes=dgx01 MaxTime=30 MaxCPUsPerNode=64",
     extra="EnforcePartLimits=ALL\nMaxArraySize=5001\nSchedulerParameters=max_array_tasks=800\nKillWait=45\n"
     "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE\nJobRequeue=0",
@@ -56,6 +56,9 @@ DGX = Imaginary(
             "features": ("h100", "ib", "nvme"),
             "mem_per_gpu_default": 240000,
             "cpus_per_gpu": 24,
+            "preemption": "requeue",
+            "preemption_grace": 120,
+            "billing": "CPU=1.0,Mem=0.25G",
         },
         "debug": {
             "time_max": 1800,
@@ -70,7 +73,7 @@ DGX = Imaginary(
             "features": ("h100", "ib", "nvme"),
         },
     },
-    comments=("JobRequeue=0", "KillWait=45 sec", "PreemptMode=REQUEUE, GraceTime=120 s"),
+    comments=("JobRequeue=0", "KillWait=45 sec"),
 )
 MIXED = Imaginary(
     nodes="NodeName=h[1-2] CPUs=96 RealMemory=1000000 Gres=gpu:h100:8\n"

@@ -111,7 +111,7 @@ def test_the_default_memory_of_a_partition_is_never_more_than_a_node_has() -> No
     assert "more than a node has" in made.origin("options.mem").where
 
 
-def test_memory_that_slurm_conf_does_not_set_is_asked_for_by_nobody() -> None:
+def test_memory_that_slurm_conf_does_not_set_is_asked_for_by_no_default() -> None:
     facts = "default_partition: g\npartitions: {g: {cpus_per_node: 64, gpus_per_node: 4, mem_per_node: 1M}}"
     assert (plan(facts).options.mem, errors(plan(facts))) == (None, [])
     assert ids(plan(facts, mem="4G")) == {"SB216"}
@@ -123,7 +123,7 @@ default_partition: open
 limits: {{enforce_accounts: true, enforce_qos: true}}
 partitions:
   open: {OPEN}}}
-  theirs: {OPEN.replace("1-", "9-")}, groups: [a-group-that-nobody-has]}}
+  theirs: {OPEN.replace("1-", "9-")}, groups: [a-group-without-members]}}
   hosts: {OPEN.replace("1-", "9-")}, submit_hosts: "another[1-2]"}}
   hidden: {OPEN.replace("1-", "9-")}, hidden: true}}
   empty: {OPEN.replace("1-", "9-")}, nodes: ""}}
@@ -136,7 +136,7 @@ def test_a_partition_that_is_closed_to_the_user_is_not_chosen() -> None:
     assert made.partition_name == "last"
     assert made.passed_over == {
         "open": "time limit 1-00:00:00 is less than 2-00:00:00",
-        "theirs": "only for users of group a-group-that-nobody-has",
+        "theirs": "only for users of group a-group-without-members",
         "hosts": "only for jobs from host another[1-2]",
         "hidden": "hidden",
         "empty": "no nodes",
@@ -152,7 +152,7 @@ def test_it_is_an_error_where_the_cluster_was_asked_for_this_user(
     me = f"user: {{name: {user_name()}, groups: [], host: login1}}\n"
     assert not errors(plan(CLOSED, partition=partition))
     assert ids(plan(CLOSED + me, partition=partition)) == {"SB238"}
-    assert not errors(plan(CLOSED + me.replace("[]", "[a-group-that-nobody-has]"), partition="theirs"))
+    assert not errors(plan(CLOSED + me.replace("[]", "[a-group-without-members]"), partition="theirs"))
     assert not errors(plan(CLOSED + "user: {name: somebody-else}\n", partition=partition))
 
 
