@@ -19,7 +19,7 @@ TORCH_OLDEST ?= torch==2.2.2 torchvision==0.17.2 'numpy<2'
 
 BIN := $(VENV)/bin
 BIN_OLDEST := $(VENV_OLDEST)/bin
-.PHONY: demo docs test test-fast test-oldest check clean sid modules release
+.PHONY: demo docs test test-fast test-oldest check clean sid modules old-python release
 
 # Test files are shared out among so many processes, the slow ones first: more than cores, since jobs wait. Tests on
 # another Slurm are a part of their own (tests/conftest.py).
@@ -76,6 +76,10 @@ sid:
 # Two systems of modules, for jobs that load some; needs no root.
 modules:
 	bash tests/cluster/modules.sh build/modules
+
+# The Python of Debian 11, for the programs that start trainers on old systems; needs no root.
+old-python:
+	bash tests/training/old_python.sh build/python3.9
 
 test: check
 	$(BIN)/python -m compileall -q sbatchgen training

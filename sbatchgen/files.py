@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,9 +20,9 @@ from sbatchgen.quoting import word
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # without O_NONBLOCK a FIFO waits for a writer
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 PRIVATE = 0o600  # the mode of a file that may hold a secret
+_PAUSE_S = 0.005  # between two attempts to lock a file, at first
 
 
 def read_file(path: Path, most: int) -> bytes:
@@ -78,27 +78,38 @@ def put(path: Path, data: bytes, *, mode: int = 0o666) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def lock(descriptor: int, wait_s: float, path: str = "") -> bool:
-    """Lock an open file against other processes until it is closed; False on a file system without locks.
+@contextlib.contextmanager
+def locked(path: Path, wait_s: float, waits: Callable[[], None] = lambda: None) -> Iterator[int | None]:
+    """Hold a lock file, which is made; `waits` is called if another process holds it.
+
+    Yields:
+        Its descriptor: a program that inherits it holds the lock until it has ended, even if this process is
+        killed. None on a file system without locks.
 
     Raises:
-        BlockingIOError: Another process still holds the lock.
+        OSError: The file can't be made, or another process holds the lock for longer (BlockingIOError).
     """
     import fcntl
 
-    until, pause = time.monotonic() + wait_s, 0.005
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            if time.monotonic() > until:
-                raise BlockingIOError(error.errno, "another process holds the lock", path) from error
-            time.sleep(pause)
-            pause = min(2 * pause, 0.1)  # the file may be on a server that many ask
-        except OSError:
-            return False
-        else:
-            return True
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    until, pause = time.monotonic() + wait_s, _PAUSE_S
+    with os.fdopen(os.open(path, flags, PRIVATE), "rb") as file:
+        held: int | None = file.fileno()
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > until:
+                    raise BlockingIOError(error.errno, "another process holds the lock", str(path)) from error
+                if pause == _PAUSE_S:
+                    waits()
+                time.sleep(pause)
+                pause = min(2 * pause, 0.1)  # the file may be on a server that many ask
+            except OSError:
+                held = None
+                break
+        yield held
 
 
 def write(path: Path, data: bytes, *, before: bytes | None = None) -> None:
@@ -112,18 +123,24 @@ def write(path: Path, data: bytes, *, before: bytes | None = None) -> None:
     Raises:
         DocumentError: It can't be written, is read-only, or has changed since it was read.
     """
-    with _as_document_error(path):
-        try:
-            mode = path.stat().st_mode
-        except FileNotFoundError:
+    try:
+        if not path.exists():
             put(path.resolve(), data)
-            return
-        if stat.S_ISREG(mode):
-            if not mode & 0o222:  # root could write it all the same
-                raise DocumentError.of(f"{path} is read-only", fix=f"chmod u+w {word(str(path))}")
-            _overwrite(path, data, before)
-        else:
+        elif not path.is_file():
             _write_through(path, data)
+        elif not path.stat().st_mode & 0o222:  # root could write it all the same
+            raise DocumentError.of(f"{path} is read-only", fix=f"chmod u+w {word(str(path))}")
+        else:
+            _overwrite(path, data, before)
+    except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
+        why = error.strerror if isinstance(error, OSError) else error
+        number = error.errno if isinstance(error, OSError) else 0
+        fix = "name another file, or give it and its folder the right to write"
+        if number in (errno.ENOSPC, errno.EDQUOT):
+            fix = "make room there"
+        elif number == errno.ENOENT:
+            fix = f"mkdir -p {word(str(path.parent))}"
+        raise DocumentError.of(f"can't write {path}: {why}", fix=fix) from error
 
 
 def _overwrite(path: Path, data: bytes, before: bytes | None) -> None:
@@ -141,22 +158,6 @@ def _overwrite(path: Path, data: bytes, before: bytes | None) -> None:
         file.seek(0)
         file.write(data)
         file.truncate()
-
-
-@contextlib.contextmanager
-def _as_document_error(path: Path) -> Iterator[None]:
-    """Turn an OSError into an error that names the user's file."""
-    try:
-        yield
-    except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
-        why = error.strerror if isinstance(error, OSError) else error
-        number = error.errno if isinstance(error, OSError) else 0
-        fix = "name another file, or give it and its folder the right to write"
-        if number in _FULL:
-            fix = "make room there"
-        elif number == errno.ENOENT:
-            fix = f"mkdir -p {word(str(path.parent))}"
-        raise DocumentError.of(f"can't write {path}: {why}", fix=fix) from error
 
 
 @contextlib.contextmanager

@@ -31,8 +31,7 @@ NOWHERE = Place()
 class Edit(NamedTuple):
     """A change of a script that keeps the rest byte for byte: columns of one line, replaced by a text.
 
-    The text may hold line breaks. `end` 0 stands for the end of the line, `column` 0 for the whole line with
-    its line break, so that an empty text deletes the line.
+    The text may hold line breaks. `end` 0 stands for the end of the line.
     """
 
     line: int

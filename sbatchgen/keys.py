@@ -1,7 +1,9 @@
 """A key of a job or a profile: a field with its help, from which flags, schemas and pages are made."""
 
-from dataclasses import Field, field, fields
-from typing import Any
+import types
+from dataclasses import Field, field, fields, is_dataclass
+from functools import cache
+from typing import Any, Union, get_args, get_origin
 
 
 def described(help_text: str, default: Any = None, *, make: Any = None, **more: Any) -> Any:
@@ -26,5 +28,19 @@ def required(help_text: str) -> Any:
 
 
 def keys_of(record: Any) -> dict[str, Field[Any]]:
-    """Return the fields of a record by their names in YAML."""
-    return {key.metadata.get("key", key.name): key for key in fields(record)}
+    """Return the fields of a record by their names in YAML, its own before those of its bases."""
+    return _keys_of(record if isinstance(record, type) else type(record))
+
+
+@cache
+def _keys_of(kind: Any) -> dict[str, Field[Any]]:
+    inherited = {key.name for base in kind.__mro__[1:] if is_dataclass(base) for key in fields(base)}
+    keys = sorted(fields(kind), key=lambda key: key.name in inherited)
+    return {key.metadata.get("key", key.name): key for key in keys}
+
+
+def without_none(kind: Any) -> Any:
+    """Return the type of an optional value; any other type as it is."""
+    if get_origin(kind) not in (Union, types.UnionType):
+        return kind
+    return next(member for member in get_args(kind) if member is not type(None))

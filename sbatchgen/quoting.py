@@ -10,13 +10,12 @@ import functools
 import re
 from collections.abc import Iterable, Sequence
 
-from sbatchgen.units import ShellPath
+from sbatchgen.units import VARIABLE
 
 WIDTH = 110  # of a line of words in a script, where a single one is not longer
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
-# The variables of a path, and the folder of a relative one where there is no Slurm.
-_EXPANDED = re.compile(rf"{ShellPath.VARIABLE.pattern}|\$\{{PWD\}}")
 _SPECIAL = re.compile(r'[\\"`$]')
+_EXPANDED = re.compile(f"({VARIABLE.pattern})|{_SPECIAL.pattern}")  # a variable of a path, or what is special
 
 
 def is_plain(text: str) -> bool:
@@ -57,14 +56,13 @@ def inside_quotes(text: str) -> str:
 
 @functools.lru_cache(maxsize=256)
 def path(text: str) -> str:
-    """One word of bash in which only ${USER} and its like are expanded."""
-    if is_plain(text):
-        return f'"{text}"'
-    pieces, start = [], 0
-    for match in _EXPANDED.finditer(text):
-        pieces += [inside_quotes(text[start : match.start()]), match[0]]
-        start = match.end()
-    return '"' + "".join([*pieces, inside_quotes(text[start:])]) + '"'
+    """One word of bash in which only ${NAME} is expanded."""
+    return f'"{_EXPANDED.sub(lambda match: match[1] or inside_quotes(match[0]), text)}"'
+
+
+def value(text: str) -> str:
+    """Return the value of a variable as a word of bash, in which only ${NAME} is expanded."""
+    return path(text) if VARIABLE.search(text) else word(text)
 
 
 def directive(option: str, value: str) -> str:

@@ -8,18 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-RELEASES = (
-    "20.11",
-    "21.08",
-    "22.05",
-    "23.02",
-    "23.11",
-    "24.05",
-    "24.11",
-    "25.05",
-    "25.11",
-    "26.05",
-)  # of Slurm
+# Of Slurm.
+RELEASES = ("20.11", "21.08", "22.05", "23.02", "23.11", "24.05", "24.11", "25.05", "25.11", "26.05")
 NEWEST = RELEASES[-1]
 GRES = re.compile(
     r"(?P<name>[A-Z_][\w.-]*)(?:[:=](?P<type>\w[\w.-]*))??(?:[:=](?P<count>[0-9]+)(?P<unit>[KMGTP]?))?",
@@ -30,6 +20,7 @@ _MEMORY = re.compile("([0-9]+)(?:([KMGT])B?)?", re.IGNORECASE)
 _KIB = {"K": 1, "M": 1024, "G": 1024**2, "T": 1024**3}
 COUNT_MAX = 2**31 - 1  # Slurm keeps counts and seconds in C's int
 _MEMORY_MAX = 1 << 40  # MiB
+VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")  # what the job expands in paths and in `env`
 _DIGITS_MAX = 1000  # Python reads numbers of up to 4300
 
 
@@ -102,6 +93,31 @@ class Count(int):
         if value < 1:
             raise ValueError(f"'{text}' must be 1 or more")
         return cls(value)
+
+
+class NodeRange(str):
+    """Numbers of nodes: 4, 1-91, or 184- for 184 and more."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> NodeRange:
+        """Numbers of 1 and above, the first one not above the last one."""
+        made = cls(text)
+        if re.fullmatch("[0-9]{1,9}(?:-(?:[0-9]{1,9})?)?", text) is None or not 1 <= made.first <= made.last:
+            raise ValueError(f"'{text}' is not a number of nodes, as 4, 1-91 or 184-")
+        return made
+
+    @property
+    def first(self) -> int:
+        """The fewest nodes."""
+        return int(self.partition("-")[0])
+
+    @property
+    def last(self) -> int:
+        """The most nodes."""
+        first, dash, last = self.partition("-")
+        return int(last or COUNT_MAX) if dash else int(first)
 
 
 class Duration(int):
@@ -207,6 +223,21 @@ class Argument(str):
         return cls(text)
 
 
+class EnvValue(Argument):
+    """The value of an environment variable, in which the job expands ${NAME}."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> EnvValue:
+        """Refuses what `Argument` refuses, and a ${ that is not ${NAME}."""
+        Argument.parse(text)
+        if "${" in VARIABLE.sub("", text):
+            fix = "write ${NAME}, or export it in the profile's setup"
+            raise ValueError(f"'{text}' holds a ${{ that is not ${{NAME}} and would stay as it is; {fix}")
+        return cls(text)
+
+
 class Release(Text):
     """A release of Slurm, as 24.05 or 24.05.3."""
 
@@ -221,15 +252,13 @@ class Release(Text):
 
 
 class ShellPath(Text):
-    """A path in which the job expands ${USER}, ${HOME}, ${SCRATCH}, ${TMPDIR} and ${SLURM_...}."""
+    """A path in which the job expands ${NAME}, as ${USER} or ${SLURM_JOB_ID}."""
 
     __slots__ = ()
 
-    VARIABLE = re.compile(r"\$\{(USER|HOME|SCRATCH|WORK|TMPDIR|SLURM_[A-Z0-9_]+)\}")
-
     @classmethod
     def parse(cls, text: str) -> ShellPath:
-        """Refuses an empty path, a leading ~ or -, and other variables."""
+        """Refuses an empty path, a leading ~ or -, and variables in another form."""
         Text.parse(text)
         if not text:
             raise ValueError("a path is empty")
@@ -237,21 +266,52 @@ class ShellPath(Text):
             raise ValueError(f"'{text}' starts with ~, which is not expanded here; write ${{HOME}}/...")
         if text.startswith("-"):
             raise ValueError(f"path '{text}' starts with a dash; write ./{text}")
-        rest = cls.VARIABLE.sub("", text)
-        if re.search(r"\$\{[A-Za-z_]\w*\}|\$[A-Za-z_]", rest):
-            raise ValueError(
-                f"'{text}' holds a variable that is not expanded; a path may hold ${{USER}}, ${{HOME}}, "
-                "${SCRATCH}, ${WORK}, ${TMPDIR} and ${SLURM_...}, written with braces"
-            )
+        if re.search(r"\$[{A-Za-z_]", VARIABLE.sub("", text)):
+            raise ValueError(f"'{text}' holds a variable that is not expanded; write it as ${{NAME}}")
         return cls(text)
 
     def unset(self, environment: Mapping[str, str]) -> list[str]:
         """Its variables that are not set in an environment."""
-        return [name for name in self.VARIABLE.findall(self) if not environment.get(name)]
+        return [name for name in VARIABLE.findall(self) if not environment.get(name)]
 
     def filled(self, environment: Mapping[str, str]) -> str:
         """The path with its variables filled in; all are set."""
-        return self.VARIABLE.sub(lambda match: environment[match[1]], self)
+        return VARIABLE.sub(lambda match: environment[match[1]], self)
+
+
+class Citation(Text):
+    """Lines of a file in a public repository, or the address of a page."""
+
+    __slots__ = ()
+
+    LINES = re.compile(
+        r"(?P<repository>[\w.-]+(?:/[\w.-]+)+)@(?P<commit>[0-9a-f]{7,40}) (?P<path>[^\s:/][^\s:]*)"
+        r":(?P<first>[1-9][0-9]{0,6})(?:-(?P<last>[1-9][0-9]{0,6}))?(?: (?P<digest>[0-9a-f]{8}))?",
+        re.ASCII,
+    )
+
+    @classmethod
+    def parse(cls, text: str) -> Citation:
+        """OWNER/REPOSITORY@COMMIT PATH:LINES, with a digest of the lines if known; or https://..."""
+        cited = cls.LINES.fullmatch(Text.parse(text))
+        if cited and cited["last"] and int(cited["last"]) < int(cited["first"]):
+            raise ValueError(f"'{text}' ends before line {cited['first']}")
+        if cited is None and re.fullmatch(r"https?://\S+", text) is None:
+            raise ValueError(
+                f"'{text}' names no source: write OWNER/REPOSITORY@COMMIT PATH:LINE, as "
+                "example/docs@0123abc docs/gpu.md:12-14, or https://..."
+            )
+        return cls(text)
+
+    @property
+    def url(self) -> str:
+        """Where people read it."""
+        cited = self.LINES.fullmatch(self)
+        if cited is None:
+            return str(self)
+        host = "" if cited["repository"].count("/") > 1 else "github.com/"
+        until = f"-L{cited['last']}" if cited["last"] else ""
+        return f"https://{host}{cited['repository']}/blob/{cited['commit']}/{cited['path']}#L{cited['first']}{until}"
 
 
 class JobName(Text):
@@ -280,7 +340,7 @@ class EnvName(Text):
 
     SCRIPT = frozenset(
         """
-        RUN_DIR DATA_DIR RESUME CODE_DIR IMAGE restarts max_restarts rc name folder
+        RUN_DIR DATA_DIR RESUME CODE_DIR IMAGE EDF restarts max_restarts rc name folder
         RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE
         """.split()  # noqa: SIM905
     )
@@ -307,6 +367,37 @@ class EnvName(Text):
             raise ValueError(f"'{text}' is a variable of the script itself; use another name")
         if text in cls.BASH:
             raise ValueError(f"'{text}' is set by bash itself; use another name")
+        return cls(text)
+
+
+class CpuList(Text):
+    """Numbers of CPUs of a node, as 1-7,65-71."""
+
+    __slots__ = ()
+
+    LAST = 8191  # Linux has no more CPUs (NR_CPUS)
+
+    @classmethod
+    def parse(cls, text: str) -> CpuList:
+        """Numbers and spans, ascending."""
+        if re.fullmatch("[0-9]{1,4}(?:[-,][0-9]{1,4})*", text) is None or re.search("-[0-9]+-", text):
+            raise ValueError(f"'{text}' is not a list of CPUs, as 1-7,65-71")
+        numbers = [int(each) for each in re.split("[-,]", text)]
+        if numbers != sorted({*numbers}) or numbers[-1] > cls.LAST:
+            raise ValueError(f"'{text}' is not a list of CPUs in ascending order, up to {cls.LAST}")
+        return cls(text)
+
+
+class StepOption(Text):
+    """The long name of an option of srun."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> StepOption:
+        """Letters, digits, dashes and underscores, without the dashes in front."""
+        if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]+", text) is None:
+            raise ValueError(f"'{text}' is not the long name of an option of srun, as cpu-bind")
         return cls(text)
 
 

@@ -15,7 +15,7 @@ from sbatchgen.inputs.layers import Layer, Level, layer
 from sbatchgen.inputs.options import NAMES, SbatchOptions
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import bundled
-from sbatchgen.modes import LAUNCHERS, MODES
+from sbatchgen.modes import MODES
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.resolve import resolve
 from sbatchgen.render.render import render
@@ -25,6 +25,11 @@ from sbatchgen.units import ShellPath, Text
 
 CODE = Path("/opt/sbatchgen/code")
 PROFILES = ("local", "msu", "princeton", "public_cluster", "sensecore", "sensetime", "torchrun", "troila")
+# Those of centres, from their documentation: a test for each launcher, not the matrix.
+CENTRES = tuple(
+    "clariden frontier gcp-a3 iris kestrel leuven lumi mahti midway3 olivia parallelcluster-p5 perlmutter roihu "
+    "sherlock triton".split()
+)
 _COMPILED = tempfile.TemporaryDirectory(prefix="templates-")
 # What a runtime needs where the profile does not bring it.
 NEEDS: dict[str, dict[str, Any]] = {
@@ -33,6 +38,9 @@ NEEDS: dict[str, dict[str, Any]] = {
     "apptainer": {"image": ShellPath("/opt/train.sif")},
     "enroot": {"image": ShellPath("/opt/train.sqsh")},
     "podman-hpc": {"image": ShellPath("localhost/train:1")},
+    "edf": {"edf": ShellPath("/opt/train.toml")},
+    "shifter": {"image": ShellPath("nersc/pytorch:24.08.01")},
+    "prefix": {"prefix": (Text("site-python"), Text("--gpu"))},
     "uv": {"uv_project": ShellPath("/opt/project")},
 }
 # A profile of somebody's cluster, for attacks on its users.
@@ -83,7 +91,7 @@ def matrix() -> Iterator[tuple[str, Plan]]:
     for profile in PROFILES:
         for mode in MODES:
             for runtime in RUNTIMES:
-                for launcher in LAUNCHERS if mode == "ddp" else (None,):
+                for launcher in MODES[mode].launchers or (None,):
                     for resume in ("auto", "off", *(["step-100.pt"] if profile in ("msu", "local") else [])):
                         said: dict[str, Any] = {"runtime": runtime, "resume": Text(resume)}
                         said |= NEEDS.get(runtime, {})

@@ -62,7 +62,9 @@ def test_200_submissions_at_once_are_what_each_has_shown(notes: Path, folder: Pa
         )  # fmt: skip
         index = sbatch.open_index(os.environ, print)
         with sbatch.reserved(submission, os.environ, print) as (ready, lock):
-            done = sbatch.submit(ready, os.environ, lock=lock, index=index, keep_env=True, note=print)
+            done = sbatch.submit(
+                ready, environment=os.environ, lock=lock, index=index, keep_env=True, note=print
+            )
         return done.record.job, script
 
     with ThreadPoolExecutor(20) as threads:

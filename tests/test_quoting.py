@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sbatchgen import quoting
 from sbatchgen.runtimes import base
-from sbatchgen.units import ShellPath
+from sbatchgen.units import VARIABLE, ShellPath
 
 ANY_WORD = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
 ONE_LINE = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1, max_size=60)
@@ -45,7 +45,7 @@ def test_a_path_expands_its_variables_and_nothing_else(text: str) -> None:
         path = ShellPath.parse(f"/scratch/${{USER}}/{text}")
     except ValueError:
         return
-    expected = ShellPath.VARIABLE.sub(lambda match: {"USER": "alice"}.get(match[1], ""), path)
+    expected = VARIABLE.sub(lambda match: {"USER": "alice"}.get(match[1], ""), path)
     assert bash(f"printf %s {quoting.path(path)}", USER="alice", HOME="") == expected
 
 

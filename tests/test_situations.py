@@ -31,9 +31,8 @@ import pytest
 from sbatchgen.cli import output
 from sbatchgen.errors import DocumentError
 from sbatchgen.prepare import dataset
-from sbatchgen.review import terminal as screen
 from sbatchgen.runs import events as events_module
-from sbatchgen.runs.curves import read_history
+from sbatchgen.runs.plot import read_history
 from tests.conftest import REPOSITORY, Command
 
 TIMEOUT_S = 600  # nothing takes so long, whatever else the machine does
@@ -57,6 +56,7 @@ COMMANDS = {
     "check": ("profile", "check", "./here.yaml", "msu"),
     "test": ("profile", "test", "./here.yaml"),
     "show": ("profile", "show", "./here.yaml"),
+    "sources": ("profile", "sources", "./here.yaml"),
     "data": ("data", "mnist", "--to", "data", "--synthetic", "--train", "5", "--test", "5"),
     "image": ("image", "pull", "docker://x.org/y", "--to", "image.sif"),
     "plot": ("plot", "runs/drawn"),
@@ -125,7 +125,7 @@ def serve() -> None:
     import matplotlib.figure  # noqa: F401
 
     import sbatchgen.lint.call
-    import sbatchgen.review.terminal
+    import sbatchgen.review.screen
     import sbatchgen.runs.plot
     import sbatchgen.submit.local  # noqa: F401
 
@@ -511,7 +511,7 @@ def test_a_terminal_without_a_width_has_80_columns(monkeypatch: pytest.MonkeyPat
     with os.fdopen(master), os.fdopen(slave, "w") as terminal:
         monkeypatch.setattr(sys, "__stdout__", terminal)
         monkeypatch.setattr(output, "is_screen", lambda _: True)
-        monkeypatch.setattr(screen, "show_markdown", lambda *_, width: widths.append(width))
+        monkeypatch.setattr("rich.console.Console.print", lambda console, _: widths.append(console.width))
         output.show_markdown("# A rule")
     assert widths == [80]
 

@@ -70,12 +70,14 @@ def test_an_argument_may_hold_a_line_break_but_no_nul() -> None:
         Argument.parse("a\0b")
 
 
-@pytest.mark.parametrize("text", ["/scratch/${USER}/x", "${HOME}/a b", "./$(id)", "a#b", "100%"])
+@pytest.mark.parametrize(
+    "text", ["/scratch/${USER}/x", "${HOME}/a b", "${WRKDIR}/x", "./$(id)", "a#b", "100%"]
+)
 def test_a_path_may_hold_what_folders_hold(text: str) -> None:
     assert ShellPath.parse(text) == text
 
 
-@pytest.mark.parametrize("text", ["~/x", "$HOME/x", "${PWD}/x", "-x", "", "a\nb", "${home}/x"])
+@pytest.mark.parametrize("text", ["~/x", "$HOME/x", "${PWD:-x}/x", "-x", "", "a\nb", "${9}/x"])
 def test_a_path_refuses_what_would_not_be_expanded(text: str) -> None:
     with pytest.raises(ValueError, match=r"\S"):
         ShellPath.parse(text)

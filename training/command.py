@@ -13,9 +13,18 @@ import warnings
 from pathlib import Path
 
 from training.config import Config, parse
-from training.errors import DONE, FAILED, PREEMPTED, FolderError, NotFiniteError, UserError, one_line
+from training.errors import (
+    DONE,
+    FAILED,
+    PREEMPTED,
+    FolderError,
+    NotFiniteError,
+    UserError,
+    complain,
+    one_line,
+)
 from training.files import OTHERS_WRITE
-from training.output.log import complain, mark_failed
+from training.output.log import mark_failed
 from training.processes import spawn
 from training.processes.jobscript import PARENT, leave_status, reads_status
 from training.processes.ranks import detect

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+
 DONE = 0
 FAILED = 1
 NOT_FINITE = 3
@@ -40,3 +43,9 @@ def one_line(error: BaseException) -> str:
     """The error's text in one line, with the type's name unless the error is one of these."""
     text = " ".join(str(error).split())[:500]
     return text if isinstance(error, (UserError, NotFiniteError)) else f"{type(error).__name__}: {text}"
+
+
+def complain(line: str) -> None:
+    """Print a line on stderr, from any process; a full disk or a closed pipe is ignored."""
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr, flush=True)

@@ -98,5 +98,6 @@ def replace(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
             fill(file)
         new.replace(path)
     except BaseException:
-        new.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            new.unlink()
         raise

@@ -17,8 +17,7 @@ if __name__ == "__main__":  # started as a file: import the package around it, w
     sys.path[:] = [folder for folder in sys.path if Path(folder or ".").resolve() != PACKAGE]
     sys.path.insert(0, str(PACKAGE.parent))
 
-from training.errors import FAILED, UserError
-from training.output.log import complain
+from training.errors import FAILED, UserError, complain
 from training.processes import spawn
 from training.processes.jobscript import leave_status
 from training.processes.ranks import MEETING, detect
@@ -46,7 +45,7 @@ def main(argv: list[str]) -> int:
         complain(f"error: {error}")
         leave_status(FAILED)
         return FAILED
-    status = spawn.start([[sys.executable, *trainer]], [environment], ours=False)
+    status = spawn.start([([sys.executable, *trainer], environment)], ours=False)
     if status:
         leave_status(status)
     return status
@@ -64,8 +63,11 @@ def environment_of_task(environ: Mapping[str, str], launcher: str) -> dict[str, 
     environment = {name: value for name, value in environ.items() if name not in dropped}
     if launcher == "srun":
         place = detect(environ, "srun")
-        ranks = (place.rank, place.local_rank, place.size, place.local_size)
-        environment |= {name: str(number) for name, number in zip(RANK_NAMES, ranks, strict=True)}
+        environment["RANK"], environment["WORLD_SIZE"] = str(place.rank), str(place.size)
+        environment["LOCAL_RANK"], environment["LOCAL_WORLD_SIZE"] = (
+            str(place.local_rank),
+            str(place.local_size),
+        )
     return environment
 
 

@@ -27,8 +27,7 @@ if __name__ == "__main__":  # started as a file: import the package around it, w
     sys.path[:] = [folder for folder in sys.path if Path(folder or ".").resolve() != PACKAGE]
     sys.path.insert(0, str(PACKAGE.parent))
 
-from training.errors import FAILED, UserError
-from training.output.log import complain
+from training.errors import FAILED, UserError, complain
 from training.processes.jobscript import PARENT, leave_status
 from training.processes.ranks import MEETING, require, usable_cpus
 
@@ -62,8 +61,8 @@ def main(argv: list[str]) -> int:
     # The failure is printed below, once, with its rank.
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     try:
-        nodes = parse_args(argv).nnodes  # type: ignore[no-untyped-call]
-        options = parse_args([*_meeting(nodes, os.environ), *argv])  # type: ignore[no-untyped-call]
+        nodes = parse_args(_spelled(argv)).nnodes  # type: ignore[no-untyped-call]
+        options = parse_args(_spelled([*_meeting(nodes, os.environ), *argv]))  # type: ignore[no-untyped-call]
         _share_cpus(options)
         _run(options)
     except UserError as error:
@@ -83,6 +82,16 @@ def main(argv: list[str]) -> int:
         sys.stdout.flush()
         os._exit(INTERRUPTED)  # torch aborts an ordinary exit if the signal came while it made its store
     return 0
+
+
+def _spelled(argv: list[str]) -> list[str]:
+    """Return torchrun's options with _ in their names: torch before 2.0 takes no dashes, the later both."""
+    end = argv.index("--") if "--" in argv else len(argv)
+    spelled = []
+    for word in argv[:end]:
+        name, equals, value = word.partition("=")
+        spelled.append(f"--{name[2:].replace('-', '_')}{equals}{value}" if word.startswith("--") else word)
+    return spelled + argv[end:]
 
 
 def _meeting(nodes: str, environ: Mapping[str, str]) -> list[str]:

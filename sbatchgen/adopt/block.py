@@ -6,15 +6,13 @@ from bisect import bisect_left
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from sbatchgen.bash import Assignment, Body, Command
+from sbatchgen.bash.statement import VariableUse
 from sbatchgen.job.launches import HELPERS
 
-if TYPE_CHECKING:
-    from sbatchgen.bash import Assignment, Body, Command
-    from sbatchgen.bash.statement import VariableUse
-
-_Part = TypeVar("_Part", "Command", "Assignment", "VariableUse")
+_Part = TypeVar("_Part", Command, Assignment, VariableUse)
 
 
 def _words(text: str) -> frozenset[str]:

@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from sbatchgen.adopt import runtime
 from sbatchgen.adopt.block import Block
 from sbatchgen.adopt.draft import Draft, is_variable
 from sbatchgen.adopt.shape import RANKS
-
-if TYPE_CHECKING:
-    from sbatchgen.bash import Assignment
-    from sbatchgen.job.launches import Launch
+from sbatchgen.bash import Assignment, Command
+from sbatchgen.inputs.settings import NETWORK_VARIABLES
+from sbatchgen.job.launches import Launch
+from sbatchgen.runtimes import RUNTIMES
 
 _MEETING = ("MASTER_ADDR", "MASTER_PORT", "MST_ADDR")
 _RENDEZVOUS = ("rdzv-id", "rdzv-endpoint", "master-addr", "master-port", "node-rank", "rdzv-conf")
 _OWN = frozenset(("OMP_NUM_THREADS", "PYTHONNOUSERSITE", "PYTHONUNBUFFERED"))  # the script sets them too
-_NETWORK = {key.upper(): key for key in ("nccl_socket_ifname", "gloo_socket_ifname", "nccl_ib_hca")}
+_NETWORK = {key.upper(): key for key in NETWORK_VARIABLES}
 # Variables whose place matters: before modules and conda, or on top of what these set.
 _ORDERED = re.compile(r"(?<!^PYTHON)PATH$|^(?:CONDA|MAMBA|LMOD|MODULE)")
+# The variables that a virtual environment or conda sets or, here, unsets.
+_OF_ACTIVATION = frozenset(
+    ("CONDA_PREFIX", "CONDA_DEFAULT_ENV", "VIRTUAL_ENV", "PATH", "PYTHONPATH", "PYTHONHOME")
+)
+
+
+@dataclass(kw_only=True)
+class _Activation:
+    """The activation of an environment: the keys of the runtime, and the blocks that they are from."""
+
+    name: str = ""
+    keys: dict[str, str] = field(default_factory=dict)
+    blocks: list[Block] = field(default_factory=list)
 
 
 def follow_cd(draft: Draft, before: Iterable[Block]) -> None:
@@ -36,135 +48,220 @@ def follow_cd(draft: Draft, before: Iterable[Block]) -> None:
 
 
 def adopt_preamble(draft: Draft, before: Sequence[Block], launch: Launch) -> None:
-    """Take over the blocks before the launch."""
-    _Environment(draft, before, launch).read()
-
-
-class _Environment:
-    """The blocks before a launch.
-
-    Attributes:
-        meets: Whether processes connect to each other: then the new script sets the master address and ranks.
-        used: The variables that the script expands.
-        values: The variables that a job's env can hold: always exported, with a value that the text has.
-    """
-
-    def __init__(self, draft: Draft, before: Sequence[Block], launch: Launch) -> None:
-        self.draft = draft
-        self.before = before
-        self.meets = draft.job.get("mode") == "ddp"
-        self.used = {use.name for use in draft.script.body.uses}
-        draft.meeting = self._meeting(launch)
-        values: dict[str, str | None] = {}
-        for assignment in (each for block in before for each in block.sets if not each.prefix):
-            known = values.get(assignment.name, "") is not None
-            values[assignment.name] = self._literal(assignment) if known else None
-        self.values = {name: value for name, value in values.items() if value is not None}
-
-    def read(self) -> None:
-        """Take over what has a key, and keep the rest."""
-        draft = self.draft
-        rest = [*self.before] if draft.setup else runtime.without_modules(draft, self.before)
-        activation = runtime.Activation() if "runtime" in draft.profile else runtime.activated(draft, rest)
-        free = [block for block in rest if block not in activation.blocks]
-        kept = self._kept(free)
-        if activation.blocks and not runtime.may_move(activation, kept):
-            activation, free = runtime.Activation(), rest
-            kept = self._kept(free)
-        runtime.adopt_activation(draft, activation)
-        stays = {*kept}
-        for block in free:
-            if block in stays:
-                self._keep(block)
-            elif block.only_sets:
-                self._take(block)
-            else:
-                draft.add(block.lines, "dropped", "it only prints the old master address")
-
-    def _meeting(self, launch: Launch) -> frozenset[str]:
-        """Return the variables of the master address and ranks, and those that they are made of."""
-        assigned = self.draft.script.assigned
-        names = {*_MEETING, *RANKS} if self.meets else set()
-        for option in launch.launcher.given if launch.launcher else ():
-            if option.name in _RENDEZVOUS and option.value_word is not None:
-                names |= {*option.value_word.variables} & assigned
-        for block in reversed(self.before):
-            if block.only_sets and block.assigned & names:
-                names |= block.uses & assigned
-        return frozenset(names)
-
-    def _literal(self, assignment: Assignment) -> str | None:
-        """Return the value of an exported variable that a job's env can hold."""
-        name, word, body = assignment.name, assignment.word, self.draft.script.body
-        plain = assignment.exported and assignment.by in ("export", "") and assignment.context.top
-        if not plain or assignment.append or assignment.items is not None or assignment.subscript:
-            return None
-        if word is None or not is_variable(name) or _ORDERED.search(name):  # export NAME has no word
-            return None
-        value = body.value(word)
-        return self.draft.argument(word, body) if value is None and name == "OMP_NUM_THREADS" else value
-
-    def _kept(self, blocks: Sequence[Block]) -> list[Block]:
-        """Return the blocks that have to stay: what acts, and the variables that it uses."""
-        kept: list[Block] = []
-        needed = set(self.draft.needed)
-        acts = False  # whether a program that is kept follows: it may read any variable
-        for block in reversed(blocks):
-            if block.sets_only(self.draft.meeting):
-                stays = bool(block.assigned & needed)
-            elif block.only_assigns:
-                exported = {assignment.name for assignment in block.sets if assignment.exported}
-                taken = exported <= self.values.keys() | self.draft.meeting
-                stays = bool(block.assigned & needed) or not taken or (acts and bool(exported))
-            else:
-                stays = not (block.only_prints and block.uses & self.draft.meeting)
-            if stays:
-                kept.append(block)
-                needed |= block.uses | {each.name for each in block.sets if each.word is None}
-                acts = acts or not block.is_inert
-        return kept[::-1]
-
-    def _take(self, block: Block) -> None:
-        """Take over the variables of a block that only sets some."""
-        for name, exported in ((assignment.name, assignment.exported) for assignment in block.sets):
-            if name in self.draft.meeting:
-                what = "the new script has its own master address and ranks"
-                self.draft.add(block.lines, "dropped", what, name)
-            elif exported:
-                self._export(block, name, self.values.get(name, ""))
-            elif name in self.used:
-                self.draft.add(block.lines, "understood", "filled in where it is used", name)
-            else:
-                self.draft.add(block.lines, "dropped", "neither used nor exported", name)
-
-    def _export(self, block: Block, name: str, value: str) -> None:
-        """Set a variable of the job; the interfaces of the cluster belong to the profile."""
-        draft = self.draft
-        gloo = name == "GLOO_SOCKET_IFNAME" and any(char in value for char in "^= ")
-        if name in _NETWORK and value and self.meets and not gloo:
-            draft.profile.setdefault("network", {})[_NETWORK[name]] = value
-            draft.add(block.lines, "understood", "network", name)
-        elif block.first in draft.secrets:
-            draft.env[name] = None
-            draft.add(block.lines, "mended", "a secret is not copied, export it where you submit", name)
+    """Take over the blocks before the launch: what has a key, and the rest as setup."""
+    draft.meeting = _meeting(draft, before, launch)
+    values = _values(draft, before)
+    rest = [*before] if draft.setup else _without_modules(draft, before)
+    activation = _Activation() if "runtime" in draft.profile else _activated(draft, rest)
+    free = [block for block in rest if block not in activation.blocks]
+    kept = _kept(draft, free, values)
+    if activation.blocks and not _may_move(activation, kept):
+        activation, free = _Activation(), rest
+        kept = _kept(draft, free, values)
+    _adopt_activation(draft, activation)
+    used = {use.name for use in draft.body.uses}
+    for block in free:
+        if block in kept:
+            _keep(draft, block, values)
+        elif block.only_sets:
+            _take(draft, block, values, used)
         else:
-            draft.env[name] = value
-            draft.add(block.lines, "understood", "env", name)
+            draft.add(block.lines, "dropped", "it only prints the old master address")
 
-    def _keep(self, block: Block) -> None:
-        """Keep its lines unchanged, in the profile's setup."""
-        draft = self.draft
-        if {"PYTHONPATH", "PYTHONHOME"} & block.assigned and draft.profile.get("runtime", "host") != "host":
-            what = "PYTHONPATH is unset before the runtime starts: set it in the job's env"
-            draft.add(block.lines, "lost", what)
-            return
-        draft.env |= {name: self.values[name] for name in _OWN & block.assigned & self.values.keys()}
-        for number, text in zip(block.lines, block.text.split("\n"), strict=True):
-            line = "    " * (len(text) - len(text.lstrip("\t"))) + text.lstrip("\t")
-            if any(ord(char) < 32 or ord(char) == 127 for char in line):
-                what = "a tab or another control character: a profile can't hold the line"
-                draft.add((number,), "lost", what)
-            else:
-                draft.setup.append(line)
-                end = ": if it fails, the job ends" if line.endswith("|| exit") else ", unchanged"
-                draft.add((number,), "kept", f"in setup{end}")
+
+def _meets(draft: Draft) -> bool:
+    """Whether processes connect to each other: then the new script sets the master address and ranks."""
+    return draft.job.get("mode") == "ddp"
+
+
+def _meeting(draft: Draft, before: Sequence[Block], launch: Launch) -> frozenset[str]:
+    """Return the variables of the master address and ranks, and those that they are made of."""
+    assigned = draft.script.assigned
+    names = {*_MEETING, *RANKS} if _meets(draft) else set()
+    for option in launch.launcher.given if launch.launcher else ():
+        if option.name in _RENDEZVOUS and option.value_word is not None:
+            names |= {*option.value_word.variables} & assigned
+    for block in reversed(before):
+        if block.only_sets and block.assigned & names:
+            names |= block.uses & assigned
+    return frozenset(names)
+
+
+def _values(draft: Draft, before: Sequence[Block]) -> dict[str, str]:
+    """Return the variables that a job's env can hold: always exported, with a value that the text has."""
+    values: dict[str, str | None] = {}
+    for assignment in (each for block in before for each in block.sets if not each.prefix):
+        known = values.get(assignment.name, "") is not None
+        values[assignment.name] = _literal(draft, assignment) if known else None
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _literal(draft: Draft, assignment: Assignment) -> str | None:
+    """Return the value of an exported variable that a job's env can hold."""
+    name, word = assignment.name, assignment.word
+    plain = assignment.exported and assignment.by in ("export", "") and assignment.context.top
+    if not plain or assignment.append or assignment.items is not None or assignment.subscript:
+        return None
+    if word is None or not is_variable(name) or _ORDERED.search(name):  # export NAME has no word
+        return None
+    value = draft.body.value(word)
+    return draft.argument(word, draft.body) if value is None and name == "OMP_NUM_THREADS" else value
+
+
+def _kept(draft: Draft, blocks: Sequence[Block], values: Mapping[str, str]) -> set[Block]:
+    """Return the blocks that have to stay: what acts, and the variables that it uses."""
+    kept: set[Block] = set()
+    needed = set(draft.needed)
+    acts = False  # whether a program that is kept follows: it may read any variable
+    for block in reversed(blocks):
+        if block.sets_only(draft.meeting):
+            stays = bool(block.assigned & needed)
+        elif block.only_assigns:
+            exported = {assignment.name for assignment in block.sets if assignment.exported}
+            taken = exported <= values.keys() | draft.meeting
+            stays = bool(block.assigned & needed) or not taken or (acts and bool(exported))
+        else:
+            stays = not (block.only_prints and block.uses & draft.meeting)
+        if stays:
+            kept.add(block)
+            needed |= block.uses | {each.name for each in block.sets if each.word is None}
+            acts = acts or not block.is_inert
+    return kept
+
+
+def _take(draft: Draft, block: Block, values: Mapping[str, str], used: Container[str]) -> None:
+    """Take over the variables of a block that only sets some."""
+    for name, exported in ((assignment.name, assignment.exported) for assignment in block.sets):
+        if name in draft.meeting:
+            draft.add(block.lines, "dropped", "the new script has its own master address and ranks", name)
+        elif exported:
+            _export(draft, block, name, values.get(name, ""))
+        elif name in used:
+            draft.add(block.lines, "understood", "filled in where it is used", name)
+        else:
+            draft.add(block.lines, "dropped", "neither used nor exported", name)
+
+
+def _export(draft: Draft, block: Block, name: str, value: str) -> None:
+    """Set a variable of the job; the interfaces of the cluster belong to the profile."""
+    gloo = name == "GLOO_SOCKET_IFNAME" and any(char in value for char in "^= ")
+    if name in _NETWORK and value and _meets(draft) and not gloo:
+        draft.profile.setdefault("network", {})[_NETWORK[name]] = value
+        draft.add(block.lines, "understood", "network", name)
+    elif block.first in draft.secrets:
+        draft.env[name] = None
+        draft.add(block.lines, "mended", "a secret is not copied, export it where you submit", name)
+    elif "${" in value:  # text here, which `env` would expand
+        _keep(draft, block, {})
+    else:
+        draft.env[name] = value
+        draft.add(block.lines, "understood", "env", name)
+
+
+def _keep(draft: Draft, block: Block, values: Mapping[str, str]) -> None:
+    """Keep its lines unchanged, in the profile's setup."""
+    if {"PYTHONPATH", "PYTHONHOME"} & block.assigned and draft.profile.get("runtime", "host") != "host":
+        what = "PYTHONPATH is unset before the runtime starts: set it in the job's env"
+        draft.add(block.lines, "lost", what)
+        return
+    draft.env |= {name: values[name] for name in _OWN & block.assigned & values.keys()}
+    for number, text in zip(block.lines, block.text.split("\n"), strict=True):
+        line = "    " * (len(text) - len(text.lstrip("\t"))) + text.lstrip("\t")
+        if any(ord(char) < 32 or ord(char) == 127 for char in line):
+            what = "a tab or another control character: a profile can't hold the line"
+            draft.add((number,), "lost", what)
+        else:
+            draft.setup.append(line)
+            end = ": if it fails, the job ends" if line.endswith("|| exit") else ", unchanged"
+            draft.add((number,), "kept", f"in setup{end}")
+
+
+def _without_modules(draft: Draft, before: Sequence[Block]) -> list[Block]:
+    """Take over modules, unless an earlier block may change what they load; return the other blocks."""
+    loads = {block: names for block in before if (names := _loads(block)) is not None}
+    loaded = [name for names in loads.values() for name in names]
+    if not loaded:
+        return list(before)
+    earlier = before[: before.index([*loads][-1])]
+    others = [block for block in earlier if block not in loads and not block.sets_only(draft.meeting)]
+    if any(not block.is_inert or block.is_of_modules for block in others):
+        return list(before)
+    draft.profile["modules"] = loaded
+    for block, names in loads.items():
+        draft.add(block.lines, "understood", "modules", *(names or ("purge",)))
+    if not any("purge" in block.text for block in loads):
+        draft.note("modules are loaded after a module purge, which the old script did not do")
+    return [block for block in before if block not in loads]
+
+
+def _loads(block: Block) -> list[str] | None:
+    """Return the modules that a block loads, if it does nothing else except purge."""
+    loaded: list[str] = []
+    for command in block.commands:
+        words = [word.value for word in command.words]
+        if (
+            command.name not in ("module", "ml")
+            or not command.context.top
+            or command.redirects
+            or None in words
+        ):
+            return None
+        verb, *rest = [str(word) for word in words[1:]] or [""]
+        if command.name == "ml" and verb not in ("purge", "load"):
+            verb, rest = "load", [verb, *rest]
+        if verb not in ("purge", "load", "add") or any(name.startswith("-") or not name for name in rest):
+            return None
+        if verb == "purge" and (rest or loaded):
+            return None
+        loaded += rest
+    return loaded if block.commands and not block.sets else None
+
+
+def _activated(draft: Draft, blocks: Iterable[Block]) -> _Activation:
+    """Return the environment that blocks activate, if they do so in a known way."""
+    runtime = _Activation()
+    for block in blocks:
+        outer = list(block.outer)
+        steps = [_activation(draft, command) for command in outer]
+        if not outer or block.sets or any(step is None for step in steps):
+            continue
+        for name, keys in (step for step in steps if step):
+            if runtime.name and (runtime.name != name or runtime.keys.keys() & keys.keys()):
+                return _Activation()  # one after the other: kept unchanged
+            runtime.name = name
+            runtime.keys |= keys
+        runtime.blocks.append(block)
+    ready = "env" in runtime.keys or "path" in runtime.keys
+    return runtime if ready else _Activation()
+
+
+def _activation(draft: Draft, command: Command) -> tuple[str, dict[str, str]] | None:
+    """The runtime and the keys that a command of an activation gives."""
+    if not command.context.top or command.redirects or command.prefix or command.pipe:
+        return None
+    for name, runtime in RUNTIMES.items():
+        keys = runtime.activation(command, draft)
+        if keys is not None:
+            return name, keys
+    return None
+
+
+def _may_move(runtime: _Activation, kept: Collection[Block]) -> bool:
+    """Whether an activation may come after everything that is kept."""
+    first = min(block.start for block in runtime.blocks)
+    if any(_OF_ACTIVATION & (block.uses | block.assigned) for block in kept if block.start > first):
+        return False
+    if any({"PYTHONPATH", "PYTHONHOME"} & block.assigned for block in kept):
+        return False
+    return all(block.is_inert for block in kept if block.start > first)
+
+
+def _adopt_activation(draft: Draft, runtime: _Activation) -> None:
+    """Take over an activation, if there is one."""
+    if not runtime.blocks:
+        return
+    draft.profile["runtime"] = runtime.name
+    draft.profile["runtimes"] = {runtime.name: dict(sorted(runtime.keys.items(), reverse=True))}
+    environment = runtime.keys.get("env") or runtime.keys.get("path")
+    for block in runtime.blocks:
+        draft.add(block.lines, "understood", f"runtime {runtime.name}: {environment}")

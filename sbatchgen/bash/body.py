@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from sbatchgen.bash.statement import Assignment, Command, Context, ShellOption, VariableUse
@@ -23,19 +24,21 @@ from sbatchgen.bash.word import Word, expansion
 TOP = Context()
 
 
+@dataclass(eq=False, repr=False)
 class Body:
     """The body of a script.
 
     Attributes:
-        language: The shell or the interpreter of the first line: "bash", "sh", "python3" and so on.
         source: The text; empty where the language is not a shell.
+        language: The shell or the interpreter of the first line: "bash", "sh", "python3" and so on.
+        context: What surrounds it.
+        flags: The options of the first line.
     """
 
-    def __init__(self, source: ShellText, language: str, context: Context, flags: str) -> None:
-        self.source = source
-        self.language = language
-        self.context = context
-        self.flags = flags
+    source: ShellText
+    language: str
+    context: Context
+    flags: str
 
     @property
     def faults(self) -> tuple[Fault, ...]:
@@ -167,18 +170,9 @@ def read_body(text: str) -> Body:
 
 
 @lru_cache(maxsize=64)  # the rules of a script look into the same strings again and again
-def read_string(
-    text: str, origin: tuple[int, int], *, fixed: bool = False, context: Context | None = None
-) -> Body:
-    """Read a string that a shell is given within a script.
-
-    Args:
-        text: The string.
-        origin: The line and the column of its first character.
-        fixed: Whether every position is the origin's, because its own is not known.
-        context: What surrounds the commands in it.
-    """
-    return Body(ShellText(text, origin, fixed=fixed), "bash", context or TOP, "")
+def _read_string(text: str, origin: tuple[int, int], context: Context, *, fixed: bool) -> Body:
+    """Read a string that a shell is given within a script; the place of its characters is as in ShellText."""
+    return Body(ShellText(text, origin, fixed=fixed), "bash", context, "")
 
 
 def _language(text: str) -> tuple[str, str]:
@@ -222,7 +216,7 @@ def string_body(body: Body, word: Word, *, context: Context | None = None) -> Bo
     at = word.at + 1
     kept = len(word.pieces) == 1 and word.quoted and word.source.text[at : word.end - 1] == text
     line, column = word.source.position(at if kept else word.at)
-    return read_string(text, (line, column), fixed=not kept, context=context)
+    return _read_string(text, (line, column), context or TOP, fixed=not kept)
 
 
 _LETTERS = {"a": "allexport", "e": "errexit", "u": "nounset"}  # those that rules ask for

@@ -84,6 +84,11 @@ class Tool:
         """The last use of an option, which is the one that counts."""
         return next((option for option in reversed(self.given) if option.name == name), None)
 
+    def text_of(self, option: ToolOption) -> str:
+        """The value of an option; expansions that can't be followed stay as they are written."""
+        word = option.own_word(self.body) if option.value is None else None
+        return self.body.text_of(word) if word else option.value or ""
+
 
 def chain(command: Command, body: Body) -> tuple[Tool, ...]:
     """The tools that a command starts, each started by the one before; the last is the program."""
@@ -213,52 +218,45 @@ def _options(words: tuple[Word, ...], at: int, syntax: Syntax, body: Body) -> tu
         text = body.text_of(words[at])
         if text == "--":
             return given, at + 1
+        at += 1
         if text[:1] == "+" and syntax is SYNTAX["sh"]:
-            at += 1
             continue
         if len(text) < 2 or not text.startswith("-"):
-            return given, at
-        read = _long if text.startswith("--") or syntax.single else _cluster
-        options, at = read(text, words, at + 1, syntax, body)
-        given += options
+            return given, at - 1
+        is_long = text.startswith("--") or syntax.single
+        for name, glued in _long(text, syntax) if is_long else _letters(text, syntax):
+            option, at = _option(name, words, at, syntax, body, glued=glued)
+            given.append(option)
         if syntax is SYNTAX["python"] and given[-1].name in ("m", "c"):  # which take the rest
             break
     return given, at
 
 
-def _long(
-    text: str, words: tuple[Word, ...], at: int, syntax: Syntax, body: Body
-) -> tuple[list[ToolOption], int]:
-    """The option that a word with its long name is, and where the next word is; `at` is after it."""
+def _long(text: str, syntax: Syntax) -> Iterator[tuple[str, str | None]]:
+    """Yield the option that a word with its long name is, and the value that is glued to it."""
     name, equals, value = text.lstrip("-").partition("=")
     name = name.replace("_", "-") if syntax.underscores else name
     name = syntax.shorts.get(name, name)
     is_glued = syntax.single and not text.startswith("--") and name not in syntax.values
     if is_glued and name[:1] in syntax.values:  # -W, -X and -m of python
         name, value, equals = name[0], text[2:], "="
-    option, at = _option(name, words, at, syntax, body, glued=value if equals else None)
-    return [option], at
+    yield name, value if equals else None
 
 
-def _cluster(
-    text: str, words: tuple[Word, ...], at: int, syntax: Syntax, body: Body
-) -> tuple[list[ToolOption], int]:
-    """The options of a word of letters, and where the next word is; `at` is after it."""
-    given: list[ToolOption] = []
-    for index, letter in enumerate(text[1:], 2):
+def _letters(text: str, syntax: Syntax) -> Iterator[tuple[str, str | None]]:
+    """Yield the options of a word of letters, and the value that is glued to the last."""
+    for end, letter in enumerate(text[1:], 2):
         name = syntax.shorts.get(letter, letter)
-        is_last = name in syntax.values  # what follows is its value
-        option, at = _option(name, words, at, syntax, body, glued=(is_last and text[index:]) or None)
-        given.append(option)
-        if is_last:
-            break
-    return given, at
+        if name in syntax.values:  # what follows is its value
+            yield name, text[end:] or None
+            return
+        yield name, None
 
 
 def _option(
     name: str, words: tuple[Word, ...], at: int, syntax: Syntax, body: Body, *, glued: str | None
 ) -> tuple[ToolOption, int]:
-    """An option with its value, glued to it or in the next words, and where the next word is."""
+    """An option with its value, glued to it or in the words from `at`, and where the next word is."""
     word = words[at - 1]
     if glued is not None:
         is_known = body.value(word) is not None or not ("$" in glued or "`" in glued)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,6 +33,7 @@ EXPANSIONS = names(
 _LEAVES = names("simple_expansion word raw_string number comment variable_name") | _TOKENS  # read no further
 
 
+@dataclass(slots=True, eq=False)
 class Node:
     """A node of the syntax tree.
 
@@ -42,13 +44,10 @@ class Node:
         children: The nodes in it, in order.
     """
 
-    __slots__ = ("children", "end", "kind", "start")
-
-    def __init__(self, kind: str, start: int, end: int, children: Iterable[Node] = ()) -> None:
-        self.kind = kind
-        self.start = start
-        self.end = end
-        self.children = [*children]
+    kind: str
+    start: int
+    end: int
+    children: list[Node] = field(default_factory=list)
 
 
 class Tree(NamedTuple):
@@ -164,19 +163,15 @@ _ASSIGNMENTS = re.compile(
     re.MULTILINE,
 )
 _NEXT = re.compile(rb"""("[^"]*"|'[^']*'|\$\([^()]*\)|\$\{[^}]*\})|[ \t](?=[A-Za-z_]\w*\+?=)""")
-_CONTINUED = re.compile(rb"\\(?=\n[ \t]*(?:\n|\Z))")  # by an empty line
 # Escaped blanks and backslashes, which the grammar can leave out; in $'\\' it takes \' for a quote.
 _BACKSLASHES = re.compile(rb"\\([\\ \t])|\\.", re.DOTALL)
-_STDIN = re.compile(rb"(?<=[ \t])-(?=[ \t]+(?:<<|\d[<>]))")  # which it leaves out
 
 
 def _prepared(text: str) -> bytes:
     """The text as the grammar reads it right: a byte for each character."""
     data = text.encode("ascii", "replace").replace(b"\0", b"?").replace(b"<>", b"> ")
     data = _ASSIGNMENTS.sub(_parted, data)
-    data = _BACKSLASHES.sub(lambda match: b".." if match[1] else match[0], data)
-    data = _STDIN.sub(b".", data)
-    return _CONTINUED.sub(b" ", data)
+    return _BACKSLASHES.sub(lambda match: b".." if match[1] else match[0], data)
 
 
 def _parted(match: re.Match[bytes]) -> bytes:

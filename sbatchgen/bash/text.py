@@ -9,17 +9,6 @@ from typing import NamedTuple
 
 from sbatchgen.bash.grammar import EXPANSIONS, Node, parse
 
-# A comment within a line, without effect; what can hold its characters is matched first.
-_BACKQUOTED = re.compile(
-    r"""\\. | \$?'(?:(?<=\$')(?:\\.|[^'\\])*|[^']*)' | "(?:\\.|[^"\\])*" | (?<![^\s;&|(])\#[^\n]*
-    | <<< | <<-?[ \t]*['"\\]?([A-Za-z_]\w*)[^\n]*(?:\n(?![ \t]*\1$)[^\n]*)* | (?P<comment>`\#[^`\n]*`)""",
-    re.DOTALL | re.MULTILINE | re.VERBOSE,
-)
-# A here-document that no command reads serves as a comment.
-_BLOCK = re.compile(r"^[ \t]*<<[ \t]*(['\"\\]?)([\w!@%.-]+)['\"]?[ \t]*\n(?:.*\n){0,200}?\2$", re.MULTILINE)
-_VISIBLE = re.compile(r"[^\n]")
-
-
 _SPANS = EXPANSIONS - {"simple_expansion"} | {"array"}
 
 
@@ -41,10 +30,6 @@ class ShellText:
     def __init__(self, text: str, origin: tuple[int, int] = (1, 1), *, fixed: bool = False) -> None:
         if "\r" in text:
             text = text.replace("\\\r\n", " \\\n").replace("\r\n", " \n")
-        if "`#" in text:
-            text = _BACKQUOTED.sub(lambda match: _blanked(match) if match["comment"] else match[0], text)
-        if "<<" in text:
-            text = _BLOCK.sub(_blanked, text)
         self.text = text
         self._origin = origin
         self.fixed = fixed
@@ -84,10 +69,6 @@ class ShellText:
     def spans(self) -> dict[int, int]:
         """The end of each expansion and of each array, by its start."""
         return {node.start: node.end for node in self.nodes if node.kind in _SPANS}
-
-
-def _blanked(match: re.Match[str]) -> str:
-    return _VISIBLE.sub(" ", match[0])
 
 
 class Placed:

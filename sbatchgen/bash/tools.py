@@ -9,7 +9,7 @@ numactl(8), time(1) and bash(1); python(1).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sbatchgen.bash.grammar import names
 
@@ -47,8 +47,8 @@ SRUN = Syntax(
         "cluster-constraint clusters comment compress constraint container container-env "
         "container-id container-image container-mounts container-name container-save "
         "container-unshare container-workdir core-spec cores-per-socket cpu-bind cpu-freq "
-        "cpus-per-gpu cpus-per-task deadline delay-boot dependency distribution epilog error "
-        "exclude exclusive export export-file extra extra-node-info gid gpu-bind gpu-freq gpus "
+        "cpus-per-gpu cpus-per-task deadline delay-boot dependency distribution environment "
+        "epilog error exclude exclusive export export-file extra extra-node-info gid gpu-bind gpu-freq gpus "
         "gpus-per-node gpus-per-socket gpus-per-task gres gres-flags het-group hint immediate input "
         "job-name jobid kill-on-bad-exit licenses mail-type mail-user mcs-label mem mem-bind "
         "mem-per-cpu mem-per-gpu mincpus mpi msg-timeout network nice nodefile nodelist nodes "
@@ -69,6 +69,12 @@ SRUN = Syntax(
         "T=threads u=unbuffered v=verbose V=version W=wait w=nodelist X=disable-status x=exclude "
         "Z=no-allocate"
     ),
+)
+# Its options that take no value; srun(1) of 22.05 and of later releases.
+SRUN_FLAGS = names(
+    "contiguous consolidate-segments disable-status exact external-launcher help hold interactive label "
+    "multi-prog no-allocate overcommit overlap oversubscribe preserve-env pty quiet quit-on-interrupt reboot "
+    "spread-job stepmgr test-only unbuffered usage use-min-nodes verbose version wait-for-children whole x11"
 )
 
 TORCHRUN = Syntax(
@@ -162,6 +168,12 @@ PODMAN = Syntax(  # those of podman-hpc are flags
     operands=1,
 )
 
+SHIFTER = Syntax(
+    values=names("image volume env env-file module workdir entrypoint"),
+    shorts=_letters("i=image V=volume e=env m=module w=workdir E=clearenv v=verbose h=help"),
+    optional=names("entrypoint"),
+)
+
 PYTHON = Syntax(values=names("W X c m check-hash-based-pycs"), single=True)
 ENV = Syntax(
     values=names("unset chdir argv0 split-string"),
@@ -178,7 +190,12 @@ SYNTAX: dict[str, Syntax] = {
     **dict.fromkeys(
         (f"{name} {verb}" for name in ("apptainer", "singularity") for verb in ("exec", "run")), APPTAINER
     ),
+    **dict.fromkeys(  # which find the image in a variable
+        (f"{name}_wrapper {verb}" for name in ("apptainer", "singularity") for verb in ("exec", "run")),
+        replace(APPTAINER, operands=0),
+    ),
     "podman-hpc run": PODMAN,
+    "shifter": SHIFTER,
     "python": PYTHON,
     "env": ENV,
     "exec": Syntax(values=names("argv0"), shorts=_letters("a=argv0 c=empty l=login")),

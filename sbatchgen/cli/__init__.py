@@ -14,11 +14,12 @@ from typing import Any, NoReturn
 import click
 
 from sbatchgen import __version__
-from sbatchgen.cli.output import note, say, warn_of_left_out
+from sbatchgen.cli.output import note, put, say, warn_of_left_out
 from sbatchgen.errors import DocumentError, Problem, SbatchgenError, did_you_mean, of_file
 
 INTERRUPTED, READER_GONE = 130, 141  # as in shells: 128 and the number of the signal
 OF_STREAMS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+COMPLETE = "_SBATCHGEN_COMPLETE"  # the variable by which a shell asks
 HELP = getattr(click.exceptions, "NoArgsIsHelpError", ())  # of click 8.2 and newer
 # The modules of this folder and their commands. A module is loaded when one of its commands is asked for.
 MODULES = {
@@ -29,20 +30,18 @@ MODULES = {
     "gpus": ("gpus",),
     "scripts": ("lint", "adopt"),
     "profiles": ("profile", "schema"),
-    "data": ("data",),
-    "images": ("image",),
-    "completion": ("completion",),
+    "prepare": ("data", "image"),
 }
 
 
 class Commands(click.Group):
     """A group that keeps what follows `--` for the trainer, word for word."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's own shape
+    def list_commands(self, ctx: click.Context) -> list[str]:
         """Return all names, in the order of the help."""
-        return [name for names in MODULES.values() for name in names]
+        return [name for names in MODULES.values() for name in names] + super().list_commands(ctx)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of a name, if there is one."""
         for module, names in MODULES.items():
             if cmd_name in names:
@@ -50,7 +49,7 @@ class Commands(click.Group):
                 command = commands.get(cmd_name) or commands[f"{cmd_name}_"]
                 assert isinstance(command, click.Command)  # noqa: S101
                 return command
-        return None
+        return super().get_command(ctx, cmd_name)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Cut the command line at the first `--`."""
@@ -71,6 +70,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     _prepare_streams()
     try:
         status = _run(list(sys.argv[1:] if argv is None else argv))
+    except click.exceptions.Exit as end:  # --help
+        status = end.exit_code
     except (KeyboardInterrupt, click.Abort):
         status = INTERRUPTED
     except HELP as error:  # a command that needs arguments has none
@@ -95,21 +96,18 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 def _run(argv: list[str]) -> int:
     """Return the exit status of a command. click's own `main` would treat a broken pipe as a bug."""
-    if instruction := os.environ.get("_SBATCHGEN_COMPLETE"):
+    if instruction := os.environ.get(COMPLETE):
         from click.shell_completion import shell_complete
 
         with contextlib.suppress(Exception):  # then the shell completes nothing
-            return shell_complete(cli, {}, "sbatchgen", "_SBATCHGEN_COMPLETE", instruction)
+            return shell_complete(cli, {}, "sbatchgen", COMPLETE, instruction)
         return 1
     try:
         with cli.make_context("sbatchgen", argv) as context:
-            status = cli.invoke(context)
-    except click.exceptions.Exit as end:  # --help
-        status = end.exit_code
+            cli.invoke(context)
     except SystemExit as end:
-        status = end.code
-    sys.stdout.flush()
-    return status if isinstance(status, int) else 0
+        return int(end.code or 0)
+    return 0
 
 
 def problem_of(error: click.ClickException) -> Problem:
@@ -190,6 +188,20 @@ def _report_os_error(error: OSError) -> int:
 def cli() -> None:
     """Render, review and submit sbatch scripts for PyTorch on Slurm GPU clusters.
 
-    JOB is a mode (cpu, single, dataparallel, ddp) or a job YAML. Arguments of the trainer come after --, as
+    JOB is a mode, such as single or ddp, or a job YAML. Arguments of the trainer come after --, as
     in: sbatchgen render ddp --profile msu -- --epochs 20
     """
+
+
+@cli.command()
+@click.argument("shell", metavar="bash|zsh|fish", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print shell completion.
+
+    To enable it: eval "$(sbatchgen completion bash)".
+    """
+    from click.shell_completion import get_completion_class
+
+    complete = get_completion_class(shell)
+    assert complete is not None  # noqa: S101 - click knows these three
+    put(complete(cli, {}, "sbatchgen", COMPLETE).source())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -13,26 +13,10 @@ from sbatchgen.cli.output import FORMAT, put, redraw, report
 from sbatchgen.errors import CommandLineError, FitError, did_you_mean
 from sbatchgen.quoting import visible
 
-if TYPE_CHECKING:
-    from sbatchgen.plan.plan import Plan
-    from sbatchgen.slurm.room import Availability
-
 WATCH_S, SHORTEST_S = 30, 5  # between two questions to Slurm; its manual pages ask not to hurry
 
 
-class GpusCommand(JobCommand):
-    """It takes the options of a job, without JOB."""
-
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Its own options, and those of every job."""
-        return [param for param in super().get_params(ctx) if not isinstance(param, click.Argument)]
-
-    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's own shape
-        """Without JOB."""
-        return ["[OPTIONS]", "[--for JOB [OPTIONS OF RENDER]]"]
-
-
-@click.command(cls=GpusCommand)
+@click.command(cls=JobCommand, usage="[OPTIONS] [--for JOB [OPTIONS OF RENDER]]")
 @click.option("--by-node", is_flag=True, help="Show each node, with the numbers of its GPUs.")
 @click.option(
     "--for", "of_job", metavar="JOB", help="Say whether this job would start now, and on which nodes."
@@ -97,29 +81,26 @@ def _show(partition: str | None, form: str, *, by_node: bool) -> None:
 def _show_room(job: str, args: tuple[str, ...], job_options: dict[str, Any], form: str) -> None:
     from sbatchgen.review import gpus as screen
     from sbatchgen.rules.judge import check
-
-    plan = request_of(job, args, job_options).plan
-    if not plan.slurm:
-        what = f"profile '{plan.profile.name}' is not of a cluster with Slurm"
-        raise CommandLineError.of(what, at=str(plan.origin("profile")), fix="name one: --profile NAME")
-    report(check(plan))
-    rooms = _rooms(plan)
-    text = screen.room_as_json(rooms) if form == "json" else visible(screen.room_as_text(rooms))
-    put(text, nl=False)
-
-
-def _rooms(plan: Plan) -> list[Availability]:
     from sbatchgen.slurm.config import config
     from sbatchgen.slurm.gpu_nodes import gpu_nodes
     from sbatchgen.slurm.node import nodes
     from sbatchgen.slurm.partition import partitions
     from sbatchgen.slurm.room import rooms
 
-    asked = plan.resources
-    all_nodes, known = nodes(os.environ), partitions(os.environ)
+    plan = request_of(job, args, job_options).plan
+    if not plan.slurm:
+        what = f"profile '{plan.profile.name}' is not of a cluster with Slurm"
+        raise CommandLineError.of(what, at=str(plan.origin("profile")), fix="name one: --profile NAME")
+    report(check(plan))
+    asked, all_nodes, known = plan.resources, nodes(os.environ), partitions(os.environ)
     availabilities = rooms(asked, all_nodes, gpu_nodes(all_nodes, os.environ), known, config(os.environ))
     if not availabilities:
         name = f"partition '{','.join(asked.partitions)}'" if "partition" in asked else "default partition"
         fix = f"known: {', '.join(partition.name for partition in known)}"
         raise FitError.of(f"this cluster has no {name}", at=str(plan.origin("options.partition")), fix=fix)
-    return availabilities
+    text = (
+        screen.room_as_json(availabilities)
+        if form == "json"
+        else visible(screen.room_as_text(availabilities))
+    )
+    put(text, nl=False)

@@ -19,9 +19,14 @@ if TYPE_CHECKING:
 
 
 class JobCommand(click.Command):
-    """A command that takes JOB and every option of a job; they are made when it is called."""
+    """A command that takes every option of a job, and JOB if its usage starts with that.
 
-    several = False  # whether it takes several jobs
+    The options are made when the command is called.
+    """
+
+    def __init__(self, *args: Any, usage: str = "JOB [OPTIONS] [-- TRAINER ARGS]", **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.usage = usage
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """JOB, the command's own options, and those of every job."""
@@ -30,19 +35,15 @@ class JobCommand(click.Command):
         own = super().get_params(ctx)
         flag = {"is_flag": True, "is_eager": True, "expose_value": False}
         every = click.Option(["--help-all"], callback=_help_all, help="Show all options.", **flag)
-        count = -1 if self.several else 1
+        jobs, name = completed("jobs"), self.usage.split()[0]
         job = click.Argument(
-            ["job"], metavar=self._job, nargs=count, required=True, shell_complete=completed("jobs")
+            ["job"], metavar=name, nargs=-1 if name == "JOB..." else 1, required=True, shell_complete=jobs
         )
-        return [job, *own[:-1], *parameters(), every, own[-1]]
+        return [*[job] * name.startswith("JOB"), *own[:-1], *parameters(), every, own[-1]]
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's own shape
         """JOB first."""
-        return [self._job, "[OPTIONS]", "[-- TRAINER ARGS]"]
-
-    @property
-    def _job(self) -> str:
-        return "JOB..." if self.several else "JOB"
+        return [self.usage]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The command's own options, then the common ones of a job by group; with --help-all, all."""
@@ -57,12 +58,6 @@ class JobCommand(click.Command):
         for group, records in shown.items():
             with formatter.section(group):
                 formatter.write_dl(records)
-
-
-class JobsCommand(JobCommand):
-    """One that takes several jobs."""
-
-    several = True
 
 
 _ALL = "sbatchgen.all"

@@ -13,20 +13,17 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import click
 
-from sbatchgen.errors import CommandLineError, DocumentError, FitError, Problem, SbatchgenError
+from sbatchgen.errors import DocumentError, FitError, Problem, SbatchgenError
+from sbatchgen.inputs.search import left_out
 from sbatchgen.quoting import visible
 
 if TYPE_CHECKING:
     from sbatchgen.finding import Finding
     from sbatchgen.review.review import Review
 
+put = click.echo  # to stdout or another stream
 MOST_COLUMNS = 10_000
 _HARMLESS = re.compile(r"(\x1b\[[0-9;]*m|\r)")  # colours, and the start of the line, as progress bars use it
-
-
-def put(text: str | bytes, stream: TextIO | None = None, *, nl: bool = True) -> None:
-    """Print to stdout or another stream."""
-    click.echo(text, file=stream, nl=nl)
 
 
 def put_log(data: bytes) -> None:
@@ -57,8 +54,6 @@ def note(text: str, mark: str = "") -> None:
 
 def warn_of_left_out() -> None:
     """Warn of files that the search ignored."""
-    from sbatchgen.inputs.search import left_out
-
     for problem in left_out():
         say(problem, "warning")
 
@@ -113,32 +108,15 @@ FORMAT = click.option(
 
 def show_review(shown: Review, stream: TextIO, form: str = "text") -> None:
     """Print a review, on a terminal in colour."""
-    from sbatchgen.review.screen import as_json, as_text
+    from sbatchgen.review.screen import as_json, as_text, coloured
 
     warn_of_left_out()  # before the question whether to submit
     if form == "json":
         put(as_json(shown), stream, nl=False)
         return
     text = visible(as_text(shown, here()))
-    if is_screen(stream) and not os.environ.get("NO_COLOR"):
-        from sbatchgen.review.terminal import coloured
-
-        text = coloured(text)
-    put(text, stream, nl=False)
-
-
-def ask(what: str, *, yes: bool) -> None:
-    """Ask whether to submit something, unless --yes was given.
-
-    Raises:
-        CommandLineError: There is no terminal to ask.
-    """
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        fix = "add --yes to submit, or --dry-run to review only"
-        raise CommandLineError.of("no terminal to ask", fix=fix)
-    click.confirm(f"Submit {visible(what)}?", abort=True, err=True)
+    in_colour = is_screen(stream) and not os.environ.get("NO_COLOR")
+    put(coloured(text) if in_colour else text, stream, nl=False)
 
 
 def redraw(show: Callable[[], None], every_s: float) -> NoReturn:
@@ -147,7 +125,6 @@ def redraw(show: Callable[[], None], every_s: float) -> NoReturn:
         if sys.stdout.isatty():
             put("\x1b[H\x1b[2J", nl=False)
         show()
-        sys.stdout.flush()
         time.sleep(every_s)
 
 
@@ -158,15 +135,19 @@ def is_screen(stream: TextIO) -> bool:
 
 def show_markdown(text: str) -> None:
     """Print Markdown, on a terminal in colour."""
-    if is_screen(sys.stdout):
-        import shutil
-
-        from sbatchgen.review import terminal
-
-        columns = shutil.get_terminal_size().columns
-        terminal.show_markdown(text, sys.stdout, width=columns if 0 < columns <= MOST_COLUMNS else 80)
-    else:
+    if not is_screen(sys.stdout):
         put(text, nl=False)
+        return
+    import shutil
+
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    columns = shutil.get_terminal_size().columns
+    width = columns if 0 < columns <= MOST_COLUMNS else 80
+    height = 25  # without a height, Rich would use COLUMNS instead of the width
+    console = Console(force_terminal=True, emoji=False, markup=False, width=width, height=height)
+    console.print(Markdown(text, code_theme="ansi_dark"))  # the sixteen colours of the user's terminal
 
 
 def print_bytes(data: bytes) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from sbatchgen.cli.output import YES, here, note, print_bytes, put, report, say
-from sbatchgen.errors import CommandLineError, DocumentError, SbatchgenError
+from sbatchgen.errors import CommandLineError, DocumentError, Problem, SbatchgenError, SlurmError
+from sbatchgen.inputs.search import Places
 from sbatchgen.quoting import first_names, visible
 
 if TYPE_CHECKING:
+    from datetime import date
+
     from sbatchgen.discover.cluster import LiveCluster
 
 
@@ -22,24 +27,43 @@ def profile() -> None:
 
 @profile.command("list")
 def profile_list() -> None:
-    """List all profiles.
+    """List all profiles by site, with the age of their facts.
 
     Of several with the same name, the one marked * is used.
     """
+    from datetime import date
+
     from sbatchgen.inputs.document import read_document
     from sbatchgen.inputs.profile import Profile
-    from sbatchgen.inputs.search import Places
 
+    sites: dict[str, list[str]] = {}
     seen: set[str] = set()
     for name, file in Places(here(), os.environ).profiles():
         star = " " if name in seen else "*"
         seen.add(name)
+        site = ""
         try:
             value = read_document(file, Profile).value
-            text = f"{value.scheduler:<6} checked {value.checked}  {value.description or ''}"
+            age = _age(value.checked, date.today())  # noqa: DTZ011 - a day, as people write it
+            text = f"{value.scheduler:<6} checked {value.checked}{age}  {value.description or ''}"
+            site = value.site or ""
         except SbatchgenError as error:
             text = f"broken: {error}"
-        put(visible(f"{star} {name:<16} {text}\n    {file}"))
+        sites.setdefault(site, []).append(f"{star} {name:<18} {text}\n    {file}")
+    for site in sorted(sites):
+        put(visible("\n".join([site, *sites[site]] if site else sites[site])))
+
+
+def _age(checked: str, today: date) -> str:
+    """Return how old facts are; "" if there is no date in the past."""
+    from datetime import date
+
+    try:
+        days = (today - date.fromisoformat(checked)).days
+    except ValueError:
+        return ""
+    ago = f"{days // 30} months ago" if days >= 60 else f"{days} days ago" if days > 1 else "yesterday"
+    return "" if days < 0 else f", {ago if days else 'today'}"
 
 
 @profile.command("show")
@@ -48,7 +72,6 @@ def profile_show(name: str) -> None:
     """Print a profile; NAME is a name or a file."""
     from sbatchgen.files import read_file
     from sbatchgen.inputs.document import MAX_BYTES
-    from sbatchgen.inputs.search import Places
 
     print_bytes(read_file(Places(here(), os.environ).profile(name), MAX_BYTES))
 
@@ -84,8 +107,6 @@ def profile_discover(name: str | None, new: str | None, old: str | None, *, yes:
     if new is None:
         put(content, nl=False)
         return
-    from pathlib import Path
-
     from sbatchgen import files
 
     if os.path.lexists(new):
@@ -97,14 +118,12 @@ def profile_discover(name: str | None, new: str | None, old: str | None, *, yes:
 def _update(name: str, cluster: LiveCluster, *, today: str, yes: bool) -> None:
     """Show what would change in a profile, and write it if the user agrees."""
     import difflib
-    import sys
 
     from sbatchgen import files
     from sbatchgen.discover.comparison import differences, findings
     from sbatchgen.discover.update import updated
     from sbatchgen.inputs.document import MAX_BYTES, decode, read_document
     from sbatchgen.inputs.profile import Profile
-    from sbatchgen.inputs.search import Places
 
     file = Places(here(), os.environ).profile(name)
     own, before = read_document(file, Profile), files.read_file(file, MAX_BYTES)
@@ -139,7 +158,6 @@ def profile_check(names: tuple[str, ...], *, live: bool) -> None:
     from sbatchgen.finding import Finding
     from sbatchgen.inputs.document import read_document
     from sbatchgen.inputs.profile import Profile
-    from sbatchgen.inputs.search import Places
     from sbatchgen.lint.profile_check import findings
 
     cluster = ask(os.environ) if live else None
@@ -160,6 +178,37 @@ def profile_check(names: tuple[str, ...], *, live: bool) -> None:
     report(reported)
 
 
+@profile.command("sources")
+@click.argument("name")
+@click.option("--check", "folder", metavar="DIR", help="Compare them with checkouts of the documentation.")
+def profile_sources(name: str, *, folder: str | None) -> None:
+    """Show where the facts of a profile are documented.
+
+    NAME is a name or a file. DIR is a git checkout of the documentation, a bare repository, or a folder with
+    several; its newest commit counts. Exit status: 3 if cited lines changed, else 0.
+    """
+    from collections import Counter
+    from pathlib import Path
+
+    from sbatchgen.inputs.document import read_document
+    from sbatchgen.inputs.profile import Profile
+    from sbatchgen.inputs.search import Places
+    from sbatchgen.table import table
+
+    own = read_document(Places(here(), os.environ).profile(name), Profile)
+    if folder is None:
+        rows = ((", ".join(source.keys), source.at.url) for source in own.value.sources)
+        put(visible(table(rows)), nl=False)
+        return
+    from sbatchgen.discover.sources import SourceState, compare
+
+    compared = compare(own, Path(folder))
+    counts = Counter(each.state for each in compared)
+    states = ", ".join(f"{counts[state]} {state.value}" for state in SourceState if counts[state])
+    put(visible(f"{name}: {states or 'no sources'}"))
+    report(each.finding for each in compared if each.finding)
+
+
 @profile.command("test")
 @click.argument("names", nargs=-1, required=True, metavar="PACK|NAME...")
 @click.option("--live", is_flag=True, help="Ask the Slurm of this machine too (sbatch --test-only).")
@@ -173,12 +222,11 @@ def profile_test(names: tuple[str, ...], *, live: bool, settings: tuple[str, ...
     with profiles/, templates/ and jobs/, or the name of an installed one. Exit status: 3 if a job is wrong,
     5 if Slurm refuses one, else 0.
     """
-    from sbatchgen.errors import Problem, SlurmError
     from sbatchgen.submit import trial
 
     tried: list[trial.Trial] = []
     for name in names:
-        pack = trial.pack_of(name, os.environ, here())
+        pack = trial.pack_of(name, Places(here(), os.environ))
         tried += trial.trials(pack, {"settings": settings}, live=live)
     put(visible(trial.table(tried)), nl=False)
     by_problem: dict[Problem, list[str]] = {}

@@ -24,7 +24,7 @@ from sbatchgen.cli.output import (
     redraw,
     say,
 )  # fmt: skip
-from sbatchgen.errors import CommandLineError, DocumentError, Problem, SlurmError
+from sbatchgen.errors import CommandLineError, DocumentError, Problem, SlurmError, did_you_mean
 from sbatchgen.quoting import counted, visible
 
 if TYPE_CHECKING:
@@ -45,15 +45,13 @@ def _task(help_: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 def open_index() -> Index:
     """Return the index of runs; raises DocumentError if it can't be used."""
-    from sbatchgen.runs import index
+    from sbatchgen.runs.index import Index, place
 
-    return index.open_index(os.environ, note)
+    return Index(place(os.environ), note)
 
 
 def find_run(index: Index, word: str) -> Run:
     """Return the run that a word means; raises CommandLineError if there is not exactly one."""
-    from sbatchgen.errors import did_you_mean
-
     runs = index.find(word, here())
     if len(runs) == 1:
         return runs[0]

@@ -10,6 +10,7 @@ import click
 
 from sbatchgen.cli.output import FORMAT, colored, here, note, print_bytes, put, say, show_markdown
 from sbatchgen.errors import CommandLineError
+from sbatchgen.quoting import word
 
 
 @click.command()
@@ -97,7 +98,6 @@ def adopt(name: str, *, to: str | None, force: bool, partly: bool, form: str) ->
     from sbatchgen.adopt import account
     from sbatchgen.adopt.adoption import adopt as adopted
     from sbatchgen.lint.source import whole
-    from sbatchgen.quoting import word
 
     source = whole(name)
     adoption = adopted(

@@ -6,14 +6,17 @@ import dataclasses
 import os
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from sbatchgen.cli.jobs import JobsCommand, request_of
-from sbatchgen.cli.output import YES, ask, completed_runs, failure_of, here, note, put, put_log, show_review
+from sbatchgen.cli.jobs import JobCommand, request_of
+from sbatchgen.cli.output import YES, completed_runs, failure_of, here, note, put, put_log, show_review
+from sbatchgen.cli.runs import check_folder, find_run, follow_run, open_index
 from sbatchgen.errors import CommandLineError, DocumentError
+from sbatchgen.quoting import visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +41,7 @@ SNAPSHOT_FILE = click.option(
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Review only.")
 
 
-@click.command(cls=JobsCommand)
+@click.command(cls=JobCommand, usage="JOB... [OPTIONS] [-- TRAINER ARGS]")
 @YES
 @DRY_RUN
 @click.option("--follow", is_flag=True, help="Wait for the job and show its log. Ctrl-C leaves it alone.")
@@ -111,19 +114,24 @@ def submit_reviewed(
                 _report_all([each.about.name for each in submissions], number)
             raise
     if follow and index:
-        from sbatchgen.cli.runs import follow_run
-
         sys.exit(follow_run(index, done.record.run))
 
 
 def agreed(reviews: Sequence[Review], what: str, *, yes: bool, dry_run: bool) -> bool:
-    """Show reviews, exit if one has errors, and ask whether to submit; return False if that is not wanted."""
+    """Show reviews, exit if one has errors, and ask whether to submit; return False if that is not wanted.
+
+    Raises:
+        CommandLineError: There is no terminal to ask.
+    """
     for review in reviews:
         show_review(review, sys.stderr)
     if failure := failure_of([finding for review in reviews for finding in review.findings]):
         sys.exit(failure.exit_status)
-    if not dry_run:
-        ask(what, yes=yes)
+    if not yes and not dry_run:
+        if not sys.stdin.isatty():
+            fix = "add --yes to submit, or --dry-run to review only"
+            raise CommandLineError.of("no terminal to ask", fix=fix)
+        click.confirm(f"Submit {visible(what)}?", abort=True, err=True)
     return not dry_run
 
 
@@ -151,7 +159,6 @@ def _refuse_several(submissions: Sequence[Submission], *, follow: bool) -> None:
 
 def _dependency(submission: Submission, index: Index | None, after: tuple[str, ...]) -> str:
     """Return the dependency of a job that waits until the trainings of runs are complete."""
-    from sbatchgen.cli.runs import find_run
     from sbatchgen.runs.status import run_states
     from sbatchgen.submit import dependencies
 
@@ -188,18 +195,24 @@ def _submit_to_slurm(
                     before, dependency or (given.value if given and before else "")
                 )
                 run = sbatch.submit(
-                    reserved, os.environ, lock=lock, index=index, keep_env=keep_env, note=note,
-                    key=f"{key}{len(done):02x}" if submission.jobs > 1 else key, options=options,
+                    reserved, options, lock=lock, environment=os.environ, index=index, note=note,
+                    keep_env=keep_env, key=f"{key}{len(done):02x}" if submission.jobs > 1 else key,
                 )  # fmt: skip
                 done.append(run)
     finally:
         if done:
-            _show_submitted(submission, done)
+            show_submitted(done, "status, logs, cancel, resume")
+        if 0 < len(done) < submission.jobs:
+            what = (
+                f"{len(done)} of {submission.jobs} jobs of the chain are submitted, and continue the training"
+            )
+            fix = f"if they are too few: sbatchgen resume {done[-1].record.run}, once they have ended"
+            note(f"warning: {what}\n  fix: {fix}")
     return done[-1]
 
 
-def _show_submitted(submission: Submission, done: list[SubmittedRun]) -> None:
-    """Print the ids of the jobs, and what sbatch said."""
+def show_submitted(done: Sequence[SubmittedRun], verbs: str) -> None:
+    """Print the ids of the jobs, what sbatch said, and the commands for the run."""
     jobs = [f"{run.record.job};{run.record.cluster}".removesuffix(";") for run in done]
     try:
         put("\n".join(jobs))
@@ -209,11 +222,7 @@ def _show_submitted(submission: Submission, done: list[SubmittedRun]) -> None:
     finally:
         for says in filter(None, (run.accepted.says for run in done)):
             note(says)
-        note(done[-1].hint("status, logs, cancel, resume"))
-    if len(done) < submission.jobs:
-        what = f"{len(done)} of {submission.jobs} jobs of the chain are submitted, and continue the training"
-        fix = f"if they are too few: sbatchgen resume {done[-1].record.run}, once they have ended"
-        note(f"warning: {what}\n  fix: {fix}")
+        note(done[-1].hint(verbs))
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -228,8 +237,6 @@ def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes:
     where it was submitted; options change it, as in: sbatchgen resume ddp --time 8:00:00. The review shows
     what differs from the last job.
     """
-    from sbatchgen.cli.runs import find_run, open_index
-
     resumed = find_run(open_index(), run)
     last = last_record(resumed)
     if last.command[1:2] == ("sweep",):
@@ -253,7 +260,6 @@ def last_record(run: Run) -> Record:
     Raises:
         DocumentError: The run has no record, or the folder is gone.
     """
-    from sbatchgen.cli.runs import check_folder
     from sbatchgen.runs.folder import refusal
     from sbatchgen.runs.record import records, submitting
 
@@ -275,8 +281,6 @@ def last_record(run: Run) -> Record:
 
 def _resume_script(run: Run, last: Record, *, yes: bool) -> None:
     """Submit the script of a run again, as it was."""
-    from functools import partial
-
     from sbatchgen.files import read_file, read_own
     from sbatchgen.inputs.document import MAX_BYTES
     from sbatchgen.runs import scripts, start

@@ -5,14 +5,24 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sbatchgen.cli.jobs import JobCommand, request_of
-from sbatchgen.cli.output import YES, completed_runs, here, note, put, say
-from sbatchgen.cli.submit import DRY_RUN, SNAPSHOT, SNAPSHOT_FILE, agreed, last_record, snapshot_of
+from sbatchgen.cli.output import YES, completed_runs, here, note
+from sbatchgen.cli.runs import states_of
+from sbatchgen.cli.submit import (
+    DRY_RUN,
+    SNAPSHOT,
+    SNAPSHOT_FILE,
+    agreed,
+    last_record,
+    show_submitted,
+    snapshot_of,
+)
 from sbatchgen.errors import CommandLineError, SlurmError
 
 if TYPE_CHECKING:
@@ -20,8 +30,6 @@ if TYPE_CHECKING:
     from sbatchgen.plan.request import Request
     from sbatchgen.plan.sweep import Sweep, SweepArray
     from sbatchgen.submit.sbatch import SubmittedRun
-    from sbatchgen.submit.submission import Submission
-    from sbatchgen.submit.sweep_arrays import SubmittedSweep
 
 # Chooses points of a sweep by their numbers.
 Choice = Callable[["Sweep"], Iterable[int]]
@@ -135,37 +143,17 @@ def _submit(
     if not agreed([folded(submission.review)], what, yes=options["yes"], dry_run=options["dry_run"]):
         return
     index = sbatch.open_index(os.environ, note)
-
-    def send(array: Submission, words: tuple[str, ...], arguments: tuple[str, ...]) -> SubmittedRun:
-        run = sbatch.submit(
-            array, os.environ, lock=lock, index=index, keep_env=False, note=note,
-            options=words, arguments=arguments,
-        )  # fmt: skip
-        put(run.record.job)
-        if run.accepted.says:
-            note(run.accepted.says)
-        return run
-
-    with (
-        sbatch.reserved(submission, os.environ, note) as (reserved, lock),
-        sweep_arrays.kept_points(points, reserved),
-    ):
-        done = sweep_arrays.submit(reserved, arrays, options["throttle"], send)
-    _report(done)
-
-
-def _report(done: SubmittedSweep) -> None:
-    """Report how to find a sweep again, and which points are left."""
-    from sbatchgen.plan.sweep import numbers_as_text
-
-    name = done.runs[0].record.run
-    note(done.runs[0].hint(f"status {name}, cancel, resubmit"))
-    if done.why:
-        rest = [array.first + index for array in done.rest for index in array.indices]
-        for problem in done.why.problems:
-            say(problem, "error")
-        what = f"{len(rest):,} points are not submitted: {numbers_as_text(rest)}"
-        raise SlurmError.of(what, fix=f"later: sbatchgen resubmit {name}")
+    runs: list[SubmittedRun] = []
+    try:
+        with (
+            sbatch.reserved(submission, os.environ, note) as (reserved, lock),
+            sweep_arrays.kept_points(points, reserved, runs),
+        ):
+            send = partial(sbatch.submit, lock=lock, environment=os.environ, index=index, note=note)
+            sweep_arrays.submit(reserved, arrays, options["throttle"], send, runs)
+    finally:
+        if runs:
+            show_submitted(runs, f"status {runs[0].record.run}, cancel, resubmit")
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -183,7 +171,6 @@ def resubmit(
     Points that wait or run are left alone. Options change the job, as in: sbatchgen resubmit lr --failed
     --time 8:00:00. The bundled trainer continues from its last good checkpoint.
     """
-    from sbatchgen.cli.runs import states_of
     from sbatchgen.runs import points
     from sbatchgen.sbatch.array import indices
 

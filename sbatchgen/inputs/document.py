@@ -6,19 +6,18 @@ text is wanted. All problems of a file are reported at once.
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, is_dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Generic, Literal, TypeVar, get_args, get_origin
 
 from yaml import MappingNode, Node, ScalarNode, SequenceNode
 
 from sbatchgen import files
 from sbatchgen.errors import DocumentError, did_you_mean
 from sbatchgen.inputs.nodes import Problems, compose, cut, is_nothing, line_of
-from sbatchgen.keys import keys_of
+from sbatchgen.keys import keys_of, without_none
 from sbatchgen.units import whole_number
 
 T = TypeVar("T")
@@ -182,13 +181,6 @@ def is_required(field: Field[Any]) -> bool:
 
 def _leaf(path: str) -> str:
     return path.rsplit(".", maxsplit=1)[-1]
-
-
-def without_none(kind: Any) -> Any:
-    """Return the type of an optional value; any other type as it is."""
-    if get_origin(kind) not in (Union, types.UnionType):
-        return kind
-    return next(member for member in get_args(kind) if member is not type(None))
 
 
 def parse_scalar(text: str, kind: Any) -> Any:

@@ -10,10 +10,11 @@ from typing import Any, Literal, get_args, get_origin
 import click
 
 from sbatchgen.errors import CommandLineError, Problem, did_you_mean
-from sbatchgen.inputs.document import parse_scalar, without_none
+from sbatchgen.inputs.document import parse_scalar
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.layers import Layer, Level
 from sbatchgen.inputs.options import SbatchOptions
+from sbatchgen.keys import without_none
 
 GROUPS = ("Job", "Launch", "Runtime", "Training", "Slurm")
 _JOB_TYPES = {key.name: without_none(key.type) for key in fields(JobSpec)}
@@ -111,13 +112,14 @@ def _settings(args: tuple[str, ...], given: Mapping[str, Any]) -> Iterator[tuple
         value, flag = given.get(str(option.name)), option.opts[0]
         if value is None or value == () or option.name == "profile":
             continue
-        if option.name not in ("env", "settings"):
+        if option.name not in ("env", "step", "settings"):
             yield option.key, value, flag
             continue
         for text in value:
             name, equals, rest = text.partition("=")
             key = f"{option.key}.{name}".removeprefix(".") if equals or option.key else None
-            yield key, rest if equals else None, f"{flag} {name}"
+            flag_value = "true" if option.name == "step" else None
+            yield key, rest if equals else flag_value, f"{flag} {name}"
     if args:
         yield "args", args, "after --"
 
@@ -142,12 +144,12 @@ def key_type(key: str) -> Any:
         if rest not in _OPTION_TYPES:
             raise ValueError(f"unknown option '{rest}': {did_you_mean(rest, _OPTION_TYPES)}")
         return _OPTION_TYPES[rest]
-    if head in ("env", "extra_options") and dot:
+    if head in ("env", "extra_options", "step") and dot:
         name_type, value_type = get_args(_JOB_TYPES[head])
         name_type.parse(rest)
         return without_none(value_type)
     single = {field.name for field in fields(JobSpec) if field.default is not MISSING}
-    single -= {"args", "binds", "profile"}
+    single -= {"args", "launcher_args", "binds", "profile"}
     if key not in single:
         raise ValueError(f"unknown key '{key}': {did_you_mean(key, [*single, 'options.nodes', 'env.NAME'])}")
     return _JOB_TYPES[key]

@@ -8,9 +8,9 @@ from sbatchgen.inputs.options import SbatchOptions
 from sbatchgen.keys import described
 from sbatchgen.modes import Launcher, ModeName
 from sbatchgen.runtimes import RUNTIMES, RuntimeName
-from sbatchgen.units import Argument, Count, EnvName, Resume, ShellPath, Text
+from sbatchgen.units import Argument, Count, EnvName, EnvValue, Resume, ShellPath, StepOption, Text
 
-GpuRequest = Literal["gpus_per_node", "gres", "gpus_per_task", "none"]
+GpuRequest = Literal["gpus_per_node", "gres", "gpus_per_task", "gpus", "none"]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -28,9 +28,11 @@ class _CommonKeys:
     """What a job may set whatever its runtime is; None is "not set here". Values are data, never shell."""
 
     profile: Text | None = described("Profile of the cluster.", metavar="NAME|FILE", group="Job", common=True)
-    mode: ModeName | None = described("cpu, single, dataparallel or ddp.")
+    mode: ModeName | None = described("Which processes the job starts.")
     launcher: Launcher | None = described("How the processes of mode ddp start.", group="Launch", common=True)
-    runtime: RuntimeName | None = described("Where Python comes from.", group="Runtime", common=True)
+    runtime: RuntimeName | None = described(
+        "Software environment that the training runs in.", group="Runtime", common=True
+    )
     gpu_request: GpuRequest | None = described("How the script asks for GPUs.", group="Launch")
     nproc_per_node: int | None = described("Processes on each node (mode ddp).", metavar="N", group="Launch")
     run_dir: ShellPath | None = described(
@@ -49,10 +51,10 @@ class _CommonKeys:
         common=True,
     )
     max_restarts: int | None = described(
-        "How often the job may requeue itself before its time limit.", metavar="N", group="Training"
+        "Maximum number of automatic requeues.", metavar="N", group="Training"
     )
     chain: Count | None = described(
-        "Jobs that continue the training one after the other, where jobs may not requeue themselves.",
+        "Split the run into N dependent jobs, where jobs may not requeue themselves.",
         metavar="N",
         group="Training",
         common=True,
@@ -68,13 +70,20 @@ class _CommonKeys:
         "Copy of the code to run, as submit --snapshot makes it.", metavar="PATH", group="Training"
     )
     template: Text | None = described("Template of the script.", metavar="NAME", group="Job")
-    env: Mapping[EnvName, Argument | None] = described(
+    env: Mapping[EnvName, EnvValue | None] = described(
         "Environment variable of the job; without =VALUE, that of the shell that submits.",
         make=dict,
         metavar="NAME[=VALUE]",
         group="Training",
         common=True,
     )
+    step: Mapping[StepOption, Text] = described(
+        "Option of srun for the training; without =VALUE, a flag.",
+        make=dict,
+        metavar="NAME[=VALUE]",
+        group="Launch",
+    )
+    launcher_args: tuple[Argument, ...] | None = described("Arguments of torchrun, as --tee=3.")
     requeue_on_timeout: bool | None = described(
         "Requeue the job at its time limit, for a trainer that resumes by itself.", group="Training"
     )

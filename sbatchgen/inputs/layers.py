@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any, NamedTuple, get_args, get_origin
 
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.options import NAMES, SbatchOptions
+from sbatchgen.inputs.settings import JobSettings
+from sbatchgen.keys import keys_of, without_none
 
 
 class Level(IntEnum):
@@ -64,7 +67,97 @@ def layer(level: Level, spec: JobSpec, places: Mapping[str, str]) -> Layer:
 
 def option_values(options: SbatchOptions) -> dict[str, Any]:
     """The options that are set: "options.nodes" -> 4."""
-    return {_KEYS[name]: value for name, value in vars(options).items() if value is not None}
+    return {key: value for name, key in _KEYS.items() if (value := getattr(options, name)) is not None}
 
 
 _KEYS = {name: f"options.{name}" for name in NAMES}
+
+
+def settings_layer(
+    level: Level, record: JobSettings, places: Mapping[str, str], below: str = "", *, defaults: bool = False
+) -> Layer:
+    """Return the settings of a profile or a partition under flat keys: "network.port_base" -> 20000.
+
+    Args:
+        level: Whose settings they are.
+        record: The record that holds them.
+        places: The places of the profile's values.
+        below: The key that holds the record, with a dot at its end.
+        defaults: Whether values that are not written count, too.
+    """
+    values: dict[str, Any] = {}
+    where: dict[str, str] = {}
+    written = {place.removeprefix(below).partition(".")[0] for place in places if place.startswith(below)}
+    for name, field in keys_of(JobSettings).items():
+        for key, value in _leaves(getattr(record, field.name), name) if defaults or name in written else ():
+            place = places.get(f"{below}{key}")
+            if defaults or place:
+                values[key] = value
+            if place:
+                where[key] = place
+    return Layer(level, values, where)
+
+
+def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+    """Yield flat keys and values; those of a mapping and of a record one by one, and none that is not set."""
+    if value is None:
+        return
+    items: Iterable[tuple[str, Any]]
+    if is_dataclass(value):
+        attributes = _attributes(type(value))  # type: ignore[arg-type]
+        items = ((name, getattr(value, attribute)) for name, attribute in attributes)
+    elif isinstance(value, Mapping):
+        items = value.items()
+    else:
+        yield key, value
+        return
+    for name, item in items:
+        yield from _leaves(item, f"{key}.{name}") if item is not None else ()
+
+
+@cache
+def _attributes(kind: type) -> tuple[tuple[str, str], ...]:
+    """Return the keys of a record in YAML, each with its attribute."""
+    return tuple((name, field.name) for name, field in keys_of(kind).items())
+
+
+def settings_of(values: Mapping[str, Any]) -> JobSettings:
+    """Return the record that flat keys make."""
+    settings: JobSettings = _record(JobSettings, values)
+    return settings
+
+
+def _record(kind: Any, values: Mapping[str, Any]) -> Any:
+    shape = _shape(kind)
+    made: dict[str, Any] = {}
+    inside: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        head, dot, rest = key.partition(".")
+        if dot and head in shape:
+            inside.setdefault(head, {})[rest] = value
+        elif head in shape:
+            made[shape[head][0]] = value
+    for head, several in inside.items():
+        name, type_ = shape[head]
+        if is_dataclass(type_):
+            made[name] = _record(type_, several)
+        elif type_ is not None:
+            made[name] = several
+    return kind(**made)
+
+
+@cache
+def _shape(kind: Any) -> dict[str, tuple[str, Any]]:
+    """Return attribute and type of each key; no type of records by launcher, laid over the others."""
+    shape: dict[str, tuple[str, Any]] = {}
+    for name, field in keys_of(kind).items():
+        type_ = without_none(field.type)
+        by_name = get_origin(type_) is Mapping and is_dataclass(get_args(type_)[1])
+        shape[name] = field.name, None if by_name else type_
+    return shape
+
+
+def below_key(values: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return the values of a mapping: of "env", A for "env.A"."""
+    start = f"{key}."
+    return {name.removeprefix(start): value for name, value in values.items() if name.startswith(start)}

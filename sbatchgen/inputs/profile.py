@@ -3,33 +3,28 @@
 The records here, in `job` and in `options` are not frozen and have no comparison, only to start faster.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, make_dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from sbatchgen.errors import did_you_mean
-from sbatchgen.inputs.job import GpuRequest
-from sbatchgen.inputs.options import NAMES, SbatchOptions
+from sbatchgen.inputs.options import NAMES
+from sbatchgen.inputs.settings import JobSettings, ModeSettings
 from sbatchgen.keys import described, required
-from sbatchgen.modes import Launcher, ModeName
-from sbatchgen.runtimes import RUNTIMES, RuntimeName
-from sbatchgen.runtimes.base import NoFacts, Runtime
+from sbatchgen.modes import ModeName
 from sbatchgen.sbatch.gres import is_slice
 from sbatchgen.units import (
-    Argument,
+    Citation,
     Count,
+    CpuList,
     Duration,
-    EnvName,
     Memory,
-    Port,
+    NodeRange,
     Release,
     ShellPath,
     Text,
     Weights,
 )
-
-_INTERFACE = r"[^\s/,^=]{1,15}"  # of Linux: IFNAMSIZ
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -66,19 +61,28 @@ class NodeShape(NodeFacts):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Partition(NodeFacts):
+class Partition(JobSettings, NodeFacts):
     """What a job may ask for in one partition, per node where a name says so; None is "not known"."""
 
     time_max: Duration | None = described("Longest time limit (MaxTime).")
     time_default: Duration | None = described("Time limit of a job that sets none (DefaultTime).")
+    time_by_nodes: Mapping[NodeRange, Duration] = described(
+        "Longest time limit by number of nodes, as {1-91: 02:00:00, 92-: 12:00:00}.", make=dict
+    )
+    node_minutes_max: Count | None = described("Most nodes x minutes of a job.")
     nodes: Text | None = described("Host names, as n[1-16].")
     nodes_max: Count | None = described("Most nodes of a job (MaxNodes).")
     nodes_min: Count | None = described("Fewest nodes of a job (MinNodes).")
     cpus_per_gpu: Count | None = described("CPUs that go with a GPU.")
+    gpu_cpus: tuple[CpuList, ...] = described(
+        "CPUs close to each GPU, in the order of local ranks, for `step: {cpu-bind: gpu_cpus}`.",
+        (),
+    )
     gpu_type: Text | None = described("Type of the GPUs, as a100.")
     gpus_typed: bool = described(
         "Whether gres.conf gives the GPUs a type; if false, a job that names a type never starts.", True
     )
+    gpu_type_required: bool = described("Whether a request for GPUs must name their type.", False)
     mem_per_cpu_default: Memory | None = described("Memory per CPU if a job sets none (DefMemPerCPU).")
     mem_per_cpu_max: Memory | None = described("Most memory per CPU (MaxMemPerCPU).")
     mem_per_gpu_default: Memory | None = described("Memory per GPU if a job sets none (DefMemPerGPU).")
@@ -104,7 +108,6 @@ class Partition(NodeFacts):
     state: Literal["up", "down", "drain", "inactive"] = described("Whether it takes jobs.", "up")
     exclusive: bool = described("Jobs get whole nodes (OverSubscribe=EXCLUSIVE).", False)
     reservation_only: bool = described("Only for jobs with a reservation (ReqResv).", False)
-    options: SbatchOptions = described("Options of sbatch for its jobs.", make=SbatchOptions)
 
     def __post_init__(self) -> None:
         """Fill in what is not given for all nodes: the most that one has, if it is known of each."""
@@ -128,6 +131,18 @@ class Partition(NodeFacts):
             kinds = [item for shape in self.shapes for item in shape.gpu_types.items()]
             self.gpu_types = {kind: max(n for name, n in kinds if name == kind) for kind, _ in kinds}
 
+    def time_limit(self, nodes: int) -> Duration | None:
+        """Return the longest time limit of a job with so many nodes."""
+        limits = [limit for some, limit in self.time_by_nodes.items() if some.first <= nodes <= some.last]
+        limits += [self.time_max] if self.time_max else []
+        if self.node_minutes_max and nodes > 0:
+            limits.append(Duration(self.node_minutes_max // nodes * 60))  # Slurm counts whole minutes
+        return min(limits, default=None)
+
+    def only_type(self) -> str:
+        """Return the type of GPU that a job gets if it does not ask for one; "" if there are several."""
+        return str(self.gpu_type or (next(iter(self.gpu_types)) if len(self.gpu_types) == 1 else ""))
+
     def kinds(self, gpus: Iterable[tuple[str, int]] = ()) -> list[NodeFacts]:
         """Return the kinds of nodes that may have so many GPUs of each type ("" for any)."""
         asked = [*gpus]
@@ -141,6 +156,7 @@ class Partition(NodeFacts):
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """Yield values that contradict each other: the key, what is wrong, and a fix."""
+        yield from super().faults()
         gpus, types = self.gpus_per_node, {} if self.shapes else self.gpu_types
         if gpus is not None and gpus < 0:
             yield "gpus_per_node", f"{gpus} GPUs on a node", "write 0 or more"
@@ -157,47 +173,26 @@ class Partition(NodeFacts):
             least, most = getattr(self, low), getattr(self, high)
             if least is not None and most is not None and least > most:
                 yield low, f"{least} is more than {high} {most}", f"write {low}: {most}, or less"
+        if self.gpu_cpus and gpus is not None and len(self.gpu_cpus) != gpus:
+            yield "gpu_cpus", f"{len(self.gpu_cpus)} lists for {gpus} GPUs", "write a list for each GPU"
+        if self.gpu_type_required and not (self.gpus_typed and self.only_type()):
+            yield "gpu_type_required", "which type jobs ask for is not known", "write gpu_type: TYPE"
+        yield from self._ranges_at_fault()
         time, most = self.options.time, self.time_max
         if time is not None and most is not None and time > most:
             yield "options", f"time {time} is more than time_max {most}", f"write time: {most}, or less"
 
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class Network:
-    """How processes on several nodes find each other."""
-
-    nccl_socket_ifname: Text | None = described(
-        "NCCL_SOCKET_IFNAME: interface for NCCL, or ^docker,lo for all but these."
-    )
-    gloo_socket_ifname: Text | None = described("GLOO_SOCKET_IFNAME: interface for gloo.")
-    nccl_ib_hca: Text | None = described("NCCL_IB_HCA: InfiniBand adapters for NCCL.")
-    port_base: Port = described("First port for jobs.", make=lambda: Port(20000))
-    port_count: Count = described("How many ports jobs share.", make=lambda: Count(10000))
-
-    def faults(self) -> Iterator[tuple[str, str, str]]:
-        """Yield values that contradict each other: the key, what is wrong, and a fix."""
-        most = Port.LAST - self.port_base + 1
-        if self.port_count > most:
-            what = f"{self.port_count} ports from {self.port_base} on end above the last port, {Port.LAST}"
-            yield "port_count", what, f"write port_count: {most}, or less"
-        for name in (self.gloo_socket_ifname or "").split(","):  # NCCL alone knows ^ and =
-            if name and not re.fullmatch(_INTERFACE, name):
-                what = f"gloo needs names of interfaces, but '{name}' is not one"
-                yield "gloo_socket_ifname", what, "name them, as ib0 or ib0,ib1"
-
-
-Runtimes: Any = make_dataclass(
-    "Runtimes",
-    [
-        (runtime.attribute, runtime.Facts, described(runtime.title, make=runtime.Facts, key=runtime.name))
-        for runtime in RUNTIMES.values()
-        if runtime.Facts is not NoFacts
-    ],
-    namespace={"__doc__": "Where a Python with torch comes from, by runtime.", "__module__": __name__},
-    kw_only=True,
-    eq=False,
-    repr=False,
-)
+    def _ranges_at_fault(self) -> Iterator[tuple[str, str, str]]:
+        """Yield what is wrong with `time_by_nodes`."""
+        before: NodeRange | None = None
+        for some in sorted(self.time_by_nodes, key=lambda each: each.first):
+            if before and some.first <= before.last:
+                what = f"{before} and {some} have numbers of nodes in common"
+                yield "time_by_nodes", what, "give each number of nodes one limit"
+            if self.time_max and self.time_by_nodes[some] > self.time_max:
+                what = f"{self.time_by_nodes[some]} for {some} nodes is more than time_max {self.time_max}"
+                yield "time_by_nodes", what, f"write {some}: {self.time_max}, or less"
+            before = some
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -273,7 +268,17 @@ class User:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Profile:
+class FactSource:
+    """Where the documentation of a cluster says a fact."""
+
+    at: Citation = required(
+        "Lines of a public repository, OWNER/REPOSITORY@COMMIT PATH:LINES DIGEST, or https://..."
+    )
+    keys: tuple[Text, ...] = described("The keys whose values are from there.", ())
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Profile(JobSettings):
     """A cluster. `setup` lines are shell, run as they are; everything else is data.
 
     `policies` sets the severity of rules on this cluster, as SB228: error.
@@ -281,7 +286,8 @@ class Profile:
 
     name: Text = required("The name of the cluster.")
     url: Text = required("The guide that its facts are from.")
-    checked: Text = required("The day on which they were last compared with the guide, as 2026-01-31.")
+    checked: Text = required("Date on which they were last verified, as 2026-01-31.")
+    site: Text | None = described("The centre that runs it.")
     contact: Text | None = described("Whom to ask.")
     description: Text | None = described("One line.")
     slurm: Release | None = described("Release of Slurm, as 24.05.")
@@ -303,28 +309,18 @@ class Profile:
     policies: Mapping[Text, Literal["error", "warning", "info", "off"]] = described(
         "Severity of rules by id: error, warning, info or off.", make=dict
     )
-    gpu_request: GpuRequest = described("How jobs ask for GPUs.", "gpus_per_node")
-    modules: tuple[Text, ...] = described("Modules to load, after module purge.", ())
-    setup: tuple[Text, ...] = described("Lines of shell to run before the runtime is set up.", ())
-    env: Mapping[EnvName, Argument] = described("Variables of every job.", make=dict)
-    network: Network = described("How processes on several nodes find each other.", make=Network)
-    runtime: RuntimeName = described("Where Python comes from, unless the job says otherwise.", "host")
-    launcher: Launcher = described("How processes start, unless the job says otherwise.", "torchrun")
-    runtimes: Runtimes = described("Where a Python with torch comes from.", make=Runtimes)
+    gpu_vendor: Literal["nvidia", "amd"] = described("Who made the GPUs.", "nvidia")
     paths: Paths = described("Folders.", make=Paths)
-    options: SbatchOptions = described("Options of sbatch for every job.", make=SbatchOptions)
-    modes: Mapping[ModeName, SbatchOptions] = described("Options of sbatch by mode.", make=dict)
+    modes: Mapping[ModeName, ModeSettings] = described("Options of sbatch and srun by mode.", make=dict)
     template: Text | None = described("Template of the script.")
     required: tuple[Text, ...] = described("Options that every job must set, as account.", ())
     omit: tuple[Text, ...] = described("Options that are left out of scripts, as partition.", ())
     extra_options: Mapping[Text, Text] = described("Other options of sbatch, by their long names.", make=dict)
-
-    def facts(self, runtime: Runtime) -> Any:
-        """Return what the profile says of a runtime, as its `Facts`."""
-        return getattr(self.runtimes, runtime.attribute, None)
+    sources: tuple[FactSource, ...] = described("Where the documentation says the facts.", ())
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """Yield values that contradict each other: the key, what is wrong, and a fix."""
+        yield from super().faults()
         for key in ("required", "omit"):
             for name in getattr(self, key):
                 if name not in NAMES:

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import is_dataclass
 from typing import Any, Literal, get_args, get_origin
 
-from sbatchgen.inputs.document import is_required, without_none
+from sbatchgen.inputs.document import is_required
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.profile import Profile
-from sbatchgen.keys import keys_of
+from sbatchgen.keys import keys_of, without_none
 from sbatchgen.units import Count, Duration, Memory, Port
 
 DIALECT = "http://json-schema.org/draft-07/schema#"  # what editors' YAML servers know

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from sbatchgen.bash import Command, Word
 from sbatchgen.bash.chain import Tool
@@ -14,6 +15,7 @@ from sbatchgen.job.launches import APPTAINER, LAUNCHERS, Launch
 
 IMAGE_FILE = re.compile(r"\.(?:sqsh|squashfs|sif)$")
 PULLED = re.compile(r"(?:docker|oras|library|shub)://")
+Use = tuple[str, str, Place]  # of an option: its name, its value and where
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +26,7 @@ class Container:
         pyxis: Whether it is one of Enroot through pyxis; else it is Apptainer's or Singularity's.
         image: The image; expansions that can't be followed stay as they are written. "" without one.
         at: Where the image, or else the container's first option, is given.
-        options: Its options: the value, if the text gives it, and the place. The last of each counts.
-        several: All values of each option.
+        uses: Its options: the name, the value and the place of each.
         command: What starts it; None where a directive does.
         inside: The tools that run in it.
     """
@@ -33,10 +34,14 @@ class Container:
     pyxis: bool
     image: str
     at: Place
-    options: Mapping[str, tuple[str, Place]]
-    several: Mapping[str, tuple[str, ...]]
+    uses: Sequence[Use]
     command: Command | None = None
     inside: tuple[Tool, ...] = ()
+
+    @cached_property
+    def options(self) -> Mapping[str, tuple[str, Place]]:
+        """The value and the place of each option; the last use counts."""
+        return {name: (value, at) for name, value, at in self.uses}
 
     @property
     def registry(self) -> bool:
@@ -65,40 +70,34 @@ def containers(
         launches: What it starts.
         place: Returns the place of a word or a command of its body.
     """
-    given = {name: value for name, value in options.items() if name in PYXIS_NAMES}
-    if given:
-        image, at = given.get("container-image", ("", next(iter(given.values()))[1]))
-        several = {name: (value,) for name, (value, _) in given.items()}
-        yield Container(pyxis=True, image=image, at=at, options=given, several=several)
+    yield from _of_pyxis([(name, value, at) for name, (value, at) in options.items()])
     for launch in launches:
         for index, tool in enumerate(launch.tools):
-            if tool.name == "srun" or tool.name in APPTAINER:
-                yield from _container(place, launch.command, tool, launch.tools[index + 1 :])
+            inside = launch.tools[index + 1 :]
+            if tool.name == "srun":
+                yield from _of_pyxis(_uses(tool, place), launch.command, inside)
+            elif tool.name in APPTAINER and tool.operands:
+                image = tool.operands[0]
+                yield Container(
+                    pyxis=False,
+                    image=tool.body.text_of(image),
+                    at=place(image),
+                    uses=_uses(tool, place),
+                    command=launch.command,
+                    inside=inside,
+                )
 
 
-def _container(
-    place: Callable[[Word | Command], Place], command: Command, tool: Tool, inside: tuple[Tool, ...]
+def _uses(tool: Tool, place: Callable[[Word | Command], Place]) -> list[Use]:
+    return [(option.name, tool.text_of(option), place(option.word)) for option in tool.given]
+
+
+def _of_pyxis(
+    uses: Iterable[Use], command: Command | None = None, inside: tuple[Tool, ...] = ()
 ) -> Iterator[Container]:
-    pyxis = tool.name == "srun"
-    options: dict[str, tuple[str, Place]] = {}
-    several: dict[str, tuple[str, ...]] = {}
-    for option in tool.given:
-        if pyxis and option.name not in PYXIS_NAMES:
-            continue
-        value = option.value
-        if value is None:
-            word = option.own_word(tool.body)
-            value = tool.body.text_of(word) if word else ""
-        options[option.name] = value, place(option.word)
-        several[option.name] = (*several.get(option.name, ()), value)
-    if pyxis and not options:
-        return
-    if pyxis:
-        image, at = options.get("container-image", ("", next(iter(options.values()))[1]))
-    elif tool.operands:
-        image, at = tool.body.text_of(tool.operands[0]), place(tool.operands[0])
-    else:
-        return
-    yield Container(
-        pyxis=pyxis, image=image, at=at, options=options, several=several, command=command, inside=inside
-    )
+    """Yield the container of sbatch or of an srun, if it has an option of pyxis."""
+    own = [use for use in uses if use[0] in PYXIS_NAMES]
+    if own:
+        images = [use for use in own if use[0] == "container-image"]
+        _, image, at = images[-1] if images else ("", "", own[0][2])
+        yield Container(pyxis=True, image=image, at=at, uses=own, command=command, inside=inside)

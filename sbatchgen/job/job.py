@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sbatchgen.finding import Place
 from sbatchgen.inputs.profile import Partition, Profile, User
+from sbatchgen.inputs.settings import JobSettings
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.resources import Resources
 from sbatchgen.units import NEWEST, Text
@@ -61,6 +62,17 @@ class Job:
         from sbatchgen.job.user import user_of  # few profiles have one
 
         return user_of(self.profile)
+
+    @property
+    def settings(self) -> tuple[JobSettings, ...]:
+        """How jobs start here: the settings of the cluster and of the job's partitions."""
+        return (self.profile, *self.partitions.values())
+
+    @cached_property
+    def site_env(self) -> set[tuple[str, str]]:
+        """Names and values of the variables that the cluster gives jobs, with any launcher."""
+        parts = [part for each in self.settings for part in (each, *each.launchers.values())]
+        return {(str(name), str(value)) for part in parts for name, value in part.env.items()}
 
     def option(self, name: str) -> str:
         """The value of an option; "" if it is not given or a flag."""

@@ -35,20 +35,11 @@ RENAMED = {
     "email": "mail-user",
 }
 
-_PYXIS_VALUES = ("entrypoint-log", "env", "image", "mounts", "name", "save", "workdir")
-_PYXIS_FLAGS = ("entrypoint", "mount-home", "readonly", "remap-root", "writable")
-_PYXIS_NEGATED = ("entrypoint", "mount-home", "remap-root")
-
-
-def _plugin(name: str, argument: HasArgument) -> Spec:
-    return Spec(short="", name=name, argument=argument)
-
-
-PYXIS = (
-    *(_plugin(f"container-{name}", HasArgument.REQUIRED) for name in _PYXIS_VALUES),
-    *(_plugin(f"container-{name}", HasArgument.NONE) for name in _PYXIS_FLAGS),
-    *(_plugin(f"no-container-{name}", HasArgument.NONE) for name in _PYXIS_NEGATED),
-)
+_OF_PYXIS = """
+container-entrypoint-log= container-env= container-image= container-mounts= container-name= container-save=
+container-workdir= container-entrypoint container-mount-home container-readonly container-remap-root
+container-writable no-container-entrypoint no-container-mount-home no-container-remap-root
+"""
 # Options of other plugins: where they come from, then the names; name= for one with a value.
 _KNOWN_PLUGINS = """
 shifter: image= volume= module= ccm
@@ -62,13 +53,16 @@ BeeOND: beeond
 CEA: auks=
 Dresden: disable-perfparanoid
 """
-PYXIS_NAMES = frozenset(spec.name for spec in PYXIS)
 
 
 def of_plugins(names: Iterable[str]) -> tuple[Spec, ...]:
     """Options of a site's plugins; a name that ends in = has a value."""
     kinds = {True: HasArgument.REQUIRED, False: HasArgument.NONE}
-    return tuple(_plugin(name.rstrip("="), kinds[name.endswith("=")]) for name in names)
+    return tuple(Spec(name.rstrip("="), "", kinds[name.endswith("=")]) for name in names)
+
+
+PYXIS = of_plugins(_OF_PYXIS.split())
+PYXIS_NAMES = frozenset(spec.name for spec in PYXIS)
 
 
 @cache

@@ -26,10 +26,13 @@ if TYPE_CHECKING:
 LAUNCHERS = frozenset(("torchrun", "accelerate launch", "deepspeed"))
 MPI = frozenset(("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"))
 APPTAINER = frozenset(("apptainer exec", "apptainer run", "singularity exec", "singularity run"))
-CONTAINERS = APPTAINER | {"podman-hpc run"}
+WRAPPERS = frozenset(
+    tool.replace(" ", "_wrapper ") for tool in APPTAINER
+)  # which find the image in a variable
+CONTAINERS = APPTAINER | WRAPPERS | {"podman-hpc run", "shifter"}
 _STARTERS = """
-srun accelerate apptainer singularity podman-hpc python env exec command time timeout nohup stdbuf nice
-numactl taskset conda uv nsys eval
+srun accelerate apptainer singularity apptainer_wrapper singularity_wrapper podman-hpc shifter python env exec
+command time timeout nohup stdbuf nice numactl taskset conda uv nsys eval
 """
 STARTERS = LAUNCHERS | MPI | SHELLS | frozenset(_STARTERS.split())
 _HELPERS = """

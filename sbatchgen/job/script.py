@@ -14,7 +14,7 @@ from sbatchgen.job.known_options import PYXIS, RENAMED, is_near, known_plugins, 
 from sbatchgen.job.resources import resources
 from sbatchgen.plan.resources import Resources
 from sbatchgen.sbatch.getopt import Option, Stop, counting, scan
-from sbatchgen.sbatch.header import READ, Token
+from sbatchgen.sbatch.header import READ
 from sbatchgen.sbatch.option_table import Spec, line_of
 from sbatchgen.sbatch.reader import Script, read_script
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from sbatchgen.job.launches import Launch
 
 
-NAMES_MAX = 100  # of options that sbatch does not have, which are compared with its own
 # What does not depend on the release of Slurm.
 _OF_BASH = ("lines", "body", "commands", "_by_name")
 _OF_ENVIRONMENT = re.compile(
@@ -95,14 +94,7 @@ class JobScript(Job):
         """Whether an unknown option may be a plugin's: it is not a typo, and the profile lists no plugins."""
         if self.profile.plugin_options is not None:
             return False
-        known = self._unknown_names
-        if name not in known and len(known) < NAMES_MAX:
-            known[name] = name not in RENAMED and not is_near(name, self.slurm)
-        return known.get(name, True)
-
-    @cached_property
-    def _unknown_names(self) -> dict[str, bool]:
-        return {}
+        return not (name in RENAMED or is_near(name, self.slurm))
 
     @cached_property
     def sbatch(self) -> Script:
@@ -206,7 +198,8 @@ class JobScript(Job):
     def uses(self) -> tuple[Option | Stop, ...]:
         """Every use of an option in the directives of the first component, also after what stops sbatch."""
         lines = [line for line in self.sbatch.directives if line.kind in READ and line.component <= 0]
-        return tuple(_uses([word for line in lines for word in line.words], table(self.slurm, self.plugins)))
+        words = [word for line in lines for word in line.words]
+        return tuple(scan(words, table(self.slurm, self.plugins), on=True))
 
     @cached_property
     def options(self) -> dict[str, Option]:
@@ -263,18 +256,3 @@ class JobScript(Job):
             return self.at_option(option)
         column, end = use.value_word.span(use.value_start)
         return self.at(use.value_word.line, column, end)
-
-
-def _uses(words: list[Token], known: Mapping[str, Spec]) -> Iterator[Option | Stop]:
-    """All options in these words; a word at which sbatch stops is skipped."""
-    numbers = {id(word): number for number, word in enumerate(words)}
-    shorts = {spec.short: spec for spec in known.values() if spec.short}
-    start = 0
-    while start < len(words):
-        stop = None
-        for item in scan(words, known, shorts, start):
-            yield item
-            stop = item if isinstance(item, Stop) else None
-        if stop is None:
-            return
-        start = numbers[id(stop.word)] + 1

@@ -36,25 +36,17 @@ def edited(data: bytes, findings: Iterable[Finding]) -> bytes:
         if inside and not any(_meet(edit, other) for edit, other in others):
             for edit in finding.edits:
                 taken.setdefault(edit.line, []).append(edit)
-    for number in sorted(taken, reverse=True):
-        for edit in sorted(taken[number], key=lambda edit: edit.column, reverse=True):
-            lines[number - 1 : number] = _edited_line(lines[number - 1], edit)
+    for number, edits in taken.items():
+        line = lines[number - 1].decode("utf-8", "surrogateescape")
+        for edit in sorted(edits, key=lambda edit: edit.column, reverse=True):
+            rest = line[edit.end - 1 :] if edit.end else ""
+            line = f"{line[: edit.column - 1]}{edit.text}{rest}"
+        lines[number - 1] = line.encode("utf-8", "surrogateescape")
     return b"\n".join(lines)
-
-
-def _edited_line(line: bytes, edit: Edit) -> list[bytes]:
-    """Return the lines that an edit makes of a line."""
-    if not edit.column:
-        return [edit.text.encode("utf-8", "surrogateescape")] if edit.text else []
-    old = line.decode("utf-8", "surrogateescape")
-    rest = old[edit.end - 1 :] if edit.end else ""
-    return [f"{old[: edit.column - 1]}{edit.text}{rest}".encode("utf-8", "surrogateescape")]
 
 
 def _meet(edit: Edit, other: Edit) -> bool:
     """Whether two edits of a line touch the same characters; two insertions at one place do."""
-    if not edit.column or not other.column:
-        return True
     ends = [each.end or 1 << 30 for each in (edit, other)]
     return edit.column <= ends[1] and other.column <= ends[0]
 

@@ -156,10 +156,7 @@ def _result(each: Located, index: int) -> dict[str, Any]:
 
 def _replacement(edit: Edit) -> dict[str, Any]:
     """An edit; without an end column a region goes to the end of the line, without its line break."""
-    region = {"startLine": edit.line, "startColumn": max(1, edit.column)}
-    if not edit.column:
-        region |= {"endLine": edit.line + 1, "endColumn": 1}
-    elif edit.end:
-        region["endColumn"] = edit.end
-    text = edit.text + "\n" * (not edit.column and bool(edit.text))
-    return {"deletedRegion": region, "insertedContent": {"text": _sound(text)}}
+    region = {"startLine": edit.line, "startColumn": edit.column} | (
+        {"endColumn": edit.end} if edit.end else {}
+    )
+    return {"deletedRegion": region, "insertedContent": {"text": _sound(edit.text)}}

@@ -6,8 +6,6 @@ or left alone.
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +17,7 @@ from sbatchgen.inputs.flags import key_type
 from sbatchgen.inputs.layers import Layer, Level
 from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import Places, bundled
+from sbatchgen.inputs.settings import SETUPS, JobSettings
 from sbatchgen.lint.linter import lint_rendered
 from sbatchgen.lint.settings import checked
 from sbatchgen.modes import MODES
@@ -28,6 +27,8 @@ from sbatchgen.plan.resolve import resolve
 from sbatchgen.render.render import render_request
 from sbatchgen.rules.judge import check
 from sbatchgen.rules.retired import RETIRED, removal
+from sbatchgen.rules.syntax import faults_of_bash
+from sbatchgen.units import Text
 
 _MADE_UP = ("x", "1", "gpu:1", "true")  # for what a profile requires: the first that the option takes
 
@@ -39,16 +40,17 @@ def findings(file: Path, places: Places) -> list[Finding]:
         DocumentError: It can't be read.
     """
     profile = checked(file)
-    every = [*_name(profile, file), *_setup(profile)]
+    every = [*_name(profile, file), *_setup(profile), *_sources(profile)]
     for rule in sorted(RETIRED.intersection(profile.value.policies)):
         at = profile.places.get(f"policies.{rule}", "")
         every.append(Finding("info", Problem(removal(rule), at, "remove the policy")))
     for mode in MODES:
         for partition in (*profile.value.partitions,) or (None,):
-            plan = _plan(profile, mode, partition)
-            about = check(plan, log_folders_made=True)
-            every += [finding for finding in about if finding.problem.at.startswith(f"{file}:")]
-            every += _of_script(plan, profile, file, places)
+            for launcher in _launchers(profile.value, mode, partition):
+                plan = _plan(profile, mode, partition, launcher)
+                about = check(plan, log_folders_made=True)
+                every += [finding for finding in about if finding.problem.at.startswith(f"{file}:")]
+                every += _of_script(plan, file, places)
     return [*{finding.problem: finding for finding in every}.values()]
 
 
@@ -61,23 +63,44 @@ def _name(profile: Document[Profile], file: Path) -> Iterator[Finding]:
 
 
 def _setup(profile: Document[Profile]) -> Iterator[Finding]:
-    """Report lines of `setup` that bash can't parse; they are not run."""
-    if not profile.value.setup or not shutil.which("bash"):
-        return
-    text = "\n".join(profile.value.setup)
-    parsed = subprocess.run(["bash", "-n"], input=text.encode(), capture_output=True, check=False)
-    if parsed.returncode:
-        message = parsed.stderr.decode("utf-8", "replace").partition("\n")[0].removeprefix("bash: ")
-        what = f"setup: bash can't read it: {message}"
-        yield Finding("error", Problem(what, profile.places["setup"], "write whole commands, one a line"))
+    """Report lines of shell that bash can't parse; they are not run."""
+    records: dict[str, JobSettings] = {"": profile.value}
+    records |= {f"partitions.{name}.": each for name, each in profile.value.partitions.items()}
+    texts = {
+        f"{below}{key}": getattr(settings, key)
+        for below, settings in records.items()
+        for key in (*SETUPS, "master_addr")
+    }
+    for key, value in texts.items():
+        text = f"$({value}\n)" if isinstance(value, str) else "\n".join(value or ())
+        for line, message in faults_of_bash(text)[:1] if text else ():
+            what = f"{key}: bash can't read it: line {line}: {message}"
+            yield Finding("error", Problem(what, profile.places[key], "write whole commands, one a line"))
 
 
-def _plan(profile: Document[Profile], mode: str, partition: str | None) -> Plan:
+def _sources(profile: Document[Profile]) -> Iterator[Finding]:
+    """Warn of sources of keys that the profile does not set."""
+    for number, source in enumerate(profile.value.sources):
+        for key in source.keys:
+            if not any(f"{place}.".startswith(f"{key}.") for place in profile.places):
+                at = profile.places[f"sources[{number}].keys"]
+                what = f"sources: the profile does not set '{key}'"
+                yield Finding("warning", Problem(what, at, "write keys as partitions.gpu.time_max"))
+
+
+def _launchers(profile: Profile, mode: str, partition: str | None) -> list[str]:
+    """Return the launchers that have settings of their own; first "", the default one."""
+    of_partition = profile.partitions[Text(partition)].launchers if partition else {}
+    return ["", *({**profile.launchers, **of_partition} if MODES[mode].launchers else {})]
+
+
+def _plan(profile: Document[Profile], mode: str, partition: str | None, launcher: str) -> Plan:
     """Plan a job of a mode in a partition, with a value for everything that the profile requires."""
     texts = required(profile.value) | ({} if partition is None else {"partition": partition})
     values = {
         f"options.{name}": parse_scalar(text, key_type(f"options.{name}")) for name, text in texts.items()
     }
+    values |= {"launcher": launcher} if launcher else {}
     flags = Layer(Level.COMMAND_LINE, values, dict.fromkeys(values, "made up"))
     return resolve(profile, [flags], mode_name=mode, name=mode)
 
@@ -93,7 +116,7 @@ def required(profile: Profile) -> dict[str, str]:
     return values
 
 
-def _of_script(plan: Plan, profile: Document[Profile], file: Path, places: Places) -> Iterator[Finding]:
+def _of_script(plan: Plan, file: Path, places: Places) -> Iterator[Finding]:
     """Report what is wrong in the lines of the script that the profile writes: `setup`, and its template."""
     try:
         script = render_request(Request(plan=plan, places=places, profile_file=file))
@@ -102,6 +125,8 @@ def _of_script(plan: Plan, profile: Document[Profile], file: Path, places: Place
         return
     lines = script.split("\n")
     for finding in lint_rendered(plan, script) if plan.slurm else ():
-        if finding.place.line and lines[finding.place.line - 1] in plan.profile.setup:
-            problem = finding.problem._replace(at=profile.places.get("setup", str(file)))
-            yield finding._replace(problem=problem, place=NOWHERE, edits=())
+        line = lines[finding.place.line - 1] if finding.place.line else None
+        for key in SETUPS:
+            if line in getattr(plan.settings, key):
+                problem = finding.problem._replace(at=plan.origin(key).where)
+                yield finding._replace(problem=problem, place=NOWHERE, edits=())

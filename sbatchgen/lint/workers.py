@@ -1,4 +1,4 @@
-"""Work spread over processes, none of which outlives the call."""
+"""A pool of processes that always ends with the call."""
 
 from __future__ import annotations
 

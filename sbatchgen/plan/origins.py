@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from sbatchgen.inputs.document import read_document
 from sbatchgen.inputs.job import JobSpec
 from sbatchgen.inputs.layers import Level, Origin
 from sbatchgen.inputs.options import GPU_OPTIONS, LONG_NAMES
+from sbatchgen.inputs.profile import Profile
 from sbatchgen.inputs.search import bundled
 from sbatchgen.plan.choice import in_short
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.request import Request
-from sbatchgen.plan.resolve import FIRST
+from sbatchgen.plan.resolve import FIRST, GUESS
 
 _INHERITED = "(that of the shell that submits)"  # a variable that has no value in the plan
-_NOT_SHOWN = ("profile", "mode", "options", "extra_options", "env", "lint")
+_JOB_KEYS = {field.name for field in fields(JobSpec)}
+_NOT_SHOWN = ("profile", "mode", "options", "extra_options", "env", "step", "lint")
 # What a job costs, whom it is charged to, where it runs and when: such a value is shown with its origin where
 # the user did not type it.
 MATTER = (
@@ -38,6 +41,7 @@ class Setting:
         by: "default", "profile", "partition", "project" (sbatchgen.yaml), "job" or "command line".
         at: `file:line`, a flag, or the rule that the value follows from.
         overrode: The values that it overrode, the highest first.
+        documented: Where the documentation of the cluster says it.
     """
 
     name: str
@@ -45,19 +49,24 @@ class Setting:
     by: str
     at: str
     overrode: tuple[Setting, ...] = ()
+    documented: tuple[str, ...] = ()
 
 
 def settings(request: Request) -> Iterator[Setting]:
     """Yield every value of a plan."""
     plan = request.plan
+    documented = _documented(request) if plan.profile.sources else {}
     yield Setting(name="profile", value=str(plan.profile.name), by="profile", at=str(request.profile_file))
     keys = [f"options.{name}" for name in LONG_NAMES]
     keys += [field.name for field in fields(JobSpec) if field.name not in _NOT_SHOWN]
+    keys += [key for key in plan.origins if _of_settings(plan, key)]
+    keys += [f"step.{name}" for name in plan.step]
     keys += [f"env.{name}" for name in plan.env] + [f"extra_options.{name}" for name in plan.extra_options]
     for key in keys:
         value = _value(plan, key)
         if value is not None:
-            yield _setting(key, value, plan.origin(key), plan.overridden.get(key, ()))
+            setting = _setting(key, value, plan.origin(key), plan.overridden.get(key, ()))
+            yield replace(setting, documented=tuple(documented.get(setting.at, ())))
     if plan.passed_over and not plan.fits_nowhere:
         yield _partition(plan, FIRST)
     for name, why_not in plan.passed_over.items():
@@ -65,6 +74,17 @@ def settings(request: Request) -> Iterator[Setting]:
     if plan.trainer is None:
         folder = str(plan.code or bundled("code"))
         yield Setting(name="code", value=folder, by="default", at="the folder that holds `training`")
+
+
+def _documented(request: Request) -> dict[str, list[str]]:
+    """Return the sources of what is written at each place of the profile: those that name the longest key."""
+    cited: dict[str, list[tuple[int, str]]] = {}
+    places = read_document(request.profile_file, Profile).places
+    for source in request.plan.profile.sources:
+        for key in source.keys:
+            for at in {at for name, at in places.items() if f"{name}.".startswith(f"{key}.")}:
+                cited.setdefault(at, []).append((len(key), source.at.url))
+    return {at: [url for size, url in some if size == max(some)[0]] for at, some in cited.items()}
 
 
 def surprises(plan: Plan, profile_by: Origin) -> Iterator[Setting]:
@@ -98,7 +118,7 @@ def _partition(plan: Plan, why: str) -> Setting:
 def _untyped(key: str, origin: Origin, value: str) -> bool:
     """Whether a value matters that the user wrote neither into the command nor into the job."""
     if origin.level is Level.DEFAULT:
-        return key in DERIVED and value not in ("1", "gpu:1")
+        return origin.where.startswith(GUESS) or (key in DERIVED and value not in ("1", "gpu:1"))
     if origin.level in (Level.PROFILE, Level.PARTITION):
         return key.removeprefix("options.") in MATTER or key.startswith("extra_options.")
     return origin.level is Level.PROJECT
@@ -106,7 +126,7 @@ def _untyped(key: str, origin: Origin, value: str) -> bool:
 
 def _was_meant(key: str, by: Origin, *, instead: Origin) -> bool:
     """Whether somebody may rely on an overridden value; lists are joined instead of overridden."""
-    if key in ("args", "binds") or by.level is Level.DEFAULT:
+    if key in ("args", "launcher_args", "binds") or by.level is Level.DEFAULT:
         return False
     return by.level >= Level.PROJECT or instead.level in (Level.PARTITION, Level.PROJECT)
 
@@ -117,8 +137,8 @@ def _setting(key: str, value: Any, origin: Origin, overrode: Iterable[tuple[Any,
         f"--{LONG_NAMES.get(rest, rest)}"
         if head.endswith("options") and dot
         else f"env {rest}"
-        if dot
-        else head
+        if head == "env" and dot
+        else key
     )
     return Setting(
         name=name,
@@ -129,10 +149,21 @@ def _setting(key: str, value: Any, origin: Origin, overrode: Iterable[tuple[Any,
     )
 
 
+def _of_settings(plan: Plan, key: str) -> bool:
+    """Whether somebody has set how jobs start, by a key that no job has."""
+    head, _, rest = key.partition(".")
+    of_job = head in _JOB_KEYS or rest in {f"{plan.runtime.name}.{each.fact}" for each in plan.runtime.keys}
+    return not of_job and hasattr(plan.settings, head) and plan.origin(key).level > Level.DEFAULT
+
+
 def _value(plan: Plan, key: str) -> Any:
     """The value of a key as the plan has it in the end; None where it has none."""
     head, dot, rest = key.partition(".")
-    holder = plan.software.get(head, getattr(plan, head, None))
+    if head == "runtimes":
+        runtime, _, fact = rest.partition(".")
+        return getattr(plan.facts, fact, None) if runtime == plan.runtime.name else None
+    known = plan.software.get(head, getattr(plan, head, None))
+    holder = getattr(plan.settings, head, None) if known is None else known
     if not dot:
         return holder if holder != () else None
     if not isinstance(holder, dict):

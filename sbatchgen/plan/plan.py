@@ -11,6 +11,7 @@ from sbatchgen.finding import Place
 from sbatchgen.inputs.layers import BY_DEFAULT, Origin
 from sbatchgen.inputs.options import LONG_NAMES, SbatchOptions
 from sbatchgen.inputs.profile import Partition, Profile
+from sbatchgen.inputs.settings import JobSettings
 from sbatchgen.modes import Mode
 from sbatchgen.plan.resources import Resources
 from sbatchgen.runtimes.base import Runtime
@@ -20,6 +21,7 @@ from sbatchgen.units import Resume, ShellPath
 if TYPE_CHECKING:
     from sbatchgen.plan.sweep import Sweep
 
+GPU_CPUS = "gpu_cpus"  # a value of --cpu-bind: the partition's key
 SNAPSHOT_CODE = ".sbatchgen/code"  # where a snapshot of the code has the training package
 
 
@@ -32,6 +34,8 @@ def one_at_a_time(array: str) -> bool:
 class Plan:
     """A job on a cluster, everything decided. Counts are per node where the name says so.
 
+    `settings` has how jobs start here: the profile's settings with those of the partition and the job.
+    `step` has options of the srun that starts the training: "true" for one without a value, "false" for none.
     `software` has the values of the runtimes' job keys that are set.
     `gpus_per_node` is what the job gets, also where the cluster hands GPUs out without being asked.
     `passed_over` has the partitions that were not chosen, and why not, if the user has named no partition.
@@ -43,6 +47,8 @@ class Plan:
     mode: Mode
     launcher: str | None
     runtime: Runtime
+    settings: JobSettings
+    step: Mapping[str, str]
     software: Mapping[str, Any]
     options: SbatchOptions
     extra_options: Mapping[str, str]
@@ -51,6 +57,7 @@ class Plan:
     name: str
     trainer: str | None
     args: tuple[str, ...]
+    launcher_args: tuple[str, ...]
     env: Mapping[str, str | None]
     data: ShellPath
     run_dir: ShellPath
@@ -74,7 +81,23 @@ class Plan:
     @property
     def facts(self) -> Any:
         """What the profile says of this job's runtime."""
-        return self.profile.facts(self.runtime)
+        return self.settings.facts(self.runtime)
+
+    @property
+    def gpu_vendor(self) -> str:
+        """Who made the GPUs: nvidia or amd."""
+        return self.profile.gpu_vendor
+
+    @property
+    def gpu_visibility(self) -> str:
+        """The GPUs that a task sees: those of its "node", or its own, of the "task"."""
+        return self.settings.gpu_visibility or "node"
+
+    @property
+    def binds_to_gpu_cpus(self) -> bool:
+        """Whether each task is bound to the CPUs of its GPU, which the job has only with its whole node."""
+        of_all = self.nproc_per_node == self.gpus_per_node == len(self.partition.gpu_cpus)
+        return self.launcher == "srun" and of_all and self.step.get("cpu-bind") == GPU_CPUS
 
     @property
     def nodes(self) -> int:
@@ -168,4 +191,7 @@ class Plan:
                 directives.append((long, "" if value is True else str(value), key))
         for name, text in self.extra_options.items():
             directives.append((name, "" if text == "true" else str(text), f"extra_options.{name}"))
+        for name, text in self.runtime.directives(self).items():
+            if name not in self.extra_options:
+                directives.append((name, text, name))
         return directives

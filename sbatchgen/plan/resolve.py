@@ -1,31 +1,45 @@
 """Layers -> plan: the layers laid over each other, and what follows from them.
 
-The higher layer wins: defaults < profile < partition < sbatchgen.yaml < job < command line. Nothing here
-reads a file or the environment, and nothing is refused: `check` judges the finished plan.
+The higher layer wins: defaults < profile < partition < mode < sbatchgen.yaml < job < command line. Nothing
+here reads a file or the environment, and nothing is refused: `check` judges the finished plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from sbatchgen.inputs.document import Document
 from sbatchgen.inputs.job import RUNTIME_KEYS
-from sbatchgen.inputs.layers import BY_DEFAULT, Layer, Level, Origin, option_values
-from sbatchgen.inputs.options import GPU_OPTIONS, SbatchOptions
+from sbatchgen.inputs.layers import (
+    BY_DEFAULT,
+    Layer,
+    Level,
+    Origin,
+    below_key,
+    option_values,
+    settings_layer,
+    settings_of,
+)
+from sbatchgen.inputs.options import GPU_OPTIONS
 from sbatchgen.inputs.profile import NodeFacts, NodeShape, Partition, Profile
+from sbatchgen.inputs.settings import NETWORK_VARIABLES
 from sbatchgen.modes import MODES, Mode
 from sbatchgen.plan.plan import Plan, one_at_a_time
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.sbatch.gres import is_slice, parted, requested, requested_gpus
 from sbatchgen.units import Duration, Gres, JobName, Memory, Resume, ShellPath, Text
 
+DEFAULT_LAUNCHER = "torchrun"
+LAUNCHER_ARGS = "launchers.args"  # of the profile
 DEFAULT_TIME = Duration(3600)
 FIRST = "the first that fits"  # of the partitions
+GUESS = "a guess"  # how the reason starts that a number has where the profile lacks a fact
 DEFAULT_CPUS = 4  # per process, where nothing is known of the node
 LONGEST_WARNING_S = 300
 REQUEUE_S = 120  # slurmctld looks at time limits every half minute
 DEFAULT_ARGS = ("--dataset", "mnist", "--epochs", "10")
+_MEMORY_KEYS = ("options.mem", "options.mem_per_cpu", "options.mem_per_gpu")
 _GPU_KEYS = tuple(f"options.{name}" for name in GPU_OPTIONS)
 
 
@@ -45,12 +59,12 @@ def resolve(
     partition_name = chosen or _partition_name(cluster, layers, mode)
     partition = _partition(cluster, partition_name)
     values = _Values()
-    for layer in [*_profile_layers(profile, partition_name, partition, mode), *layers]:
+    for layer in [*_profile_layers(profile, partition_name, partition, mode, layers), *layers]:
         values.lay(layer)
     if chosen:
         values.set("options.partition", Text(chosen), Origin(Level.DEFAULT, FIRST))
     _join_args(values, layers)
-    _derive_runtime(values, profile)
+    _derive_runtime(values)
     _derive_job(values, cluster, mode, name)
     alone = cluster.scheduler == "none" or partition.nodes_max == 1
     values.derive("options.nodes", 1 if alone else mode.nodes, f"mode {mode.name}")
@@ -59,7 +73,7 @@ def resolve(
     nproc = _derive_tasks(values, gpus, shards, mode)
     _derive_cpus(values, partition, gpus, shards, mode)
     _derive_limits(values, cluster, partition, gpus)
-    _emit_gpus(values, gpus)
+    _emit_gpus(values, partition, gpus)
     _add_other_gres(values, *others)
     return _plan(values, cluster, partition_name, mode, gpus=gpus, nproc=nproc)
 
@@ -72,11 +86,14 @@ class _Values:
         self.origins: dict[str, Origin] = {}
         self.overridden: dict[str, tuple[tuple[Any, Origin], ...]] = {}
         self.why_gpus = "mode and partition"
+        self.ranks: dict[str, int] = {}  # of the layer of each value
 
     def lay(self, over: Layer) -> None:
+        rank = max(self.ranks.values(), default=0) + 1
         for key, value in over.values.items():
             place = over.places.get(key)  # none for a default of the profile's own
             self.set(key, value, Origin(over.level, place) if place else BY_DEFAULT)
+            self.ranks[key] = rank
 
     def set(self, key: str, value: Any, origin: Origin) -> None:
         if key in self.values:
@@ -93,21 +110,22 @@ class _Values:
         self.values.pop(key, None)
         self.origins.pop(key, None)
 
+    def highest(self, rivals: Sequence[str]) -> list[str]:
+        """Drop all but the highest layer's values of keys that exclude each other, and return their keys."""
+        given = [key for key in rivals if key in self.values]
+        top = max((self.ranks.get(key, 0) for key in given), default=0)
+        for key in given:
+            if self.ranks.get(key, 0) < top:
+                self.drop(key)
+        return [key for key in given if key in self.values]
+
     def get(self, key: str, default: Any = None) -> Any:
         return self.values.get(key, default)
 
-    def grouped(self) -> dict[str, dict[str, Any]]:
-        """Return the values with a dot in their key, by what is before it and after it."""
-        groups: dict[str, dict[str, Any]] = {"options": {}, "extra_options": {}, "env": {}}
-        for key, value in self.values.items():
-            head, dot, rest = key.partition(".")
-            if dot:
-                groups[head][rest] = value
-        return groups
-
 
 def _partition(profile: Profile, name: str) -> Partition:
-    return profile.partitions.get(Text(name.split(",", maxsplit=1)[0]), Partition())
+    known = profile.partitions.get(Text(name.split(",", maxsplit=1)[0]))
+    return Partition() if known is None else known
 
 
 def named_partition(layers: Sequence[Layer]) -> str:
@@ -123,17 +141,15 @@ def _partition_name(profile: Profile, layers: Sequence[Layer], mode: Mode) -> st
 
 
 def _profile_layers(
-    profile: Document[Profile], partition_name: str, partition: Partition, mode: Mode
+    profile: Document[Profile],
+    partition_name: str,
+    partition: Partition,
+    mode: Mode,
+    layers: Sequence[Layer],
 ) -> Iterator[Layer]:
-    """The profile's own layers: its options, those of the partition, and those of the mode."""
+    """The profile's own layers: its settings, those of the partition, and the options of the mode."""
     cluster, places = profile.value, profile.places
-    facts: dict[str, Any] = {
-        "runtime": cluster.runtime,
-        "launcher": cluster.launcher,
-        "gpu_request": cluster.gpu_request,
-    }
-    facts |= {f"env.{name}": value for name, value in cluster.env.items()}
-    facts |= {f"extra_options.{name}": value for name, value in cluster.extra_options.items()}
+    facts: dict[str, Any] = {f"extra_options.{name}": value for name, value in cluster.extra_options.items()}
     optional = {
         "template": cluster.template,
         "data": cluster.paths.data,
@@ -141,38 +157,67 @@ def _profile_layers(
     }
     facts |= {key: value for key, value in optional.items() if value}
     where = {"data": places.get("paths.data", ""), "options.partition": places.get("default_partition", "")}
-    yield Layer(Level.PROFILE, facts | option_values(cluster.options), {**places, **where})
+    yield Layer(Level.PROFILE, facts, {**places, **where})
     first = partition_name.split(",", maxsplit=1)[0]
-    yield _partition_layer(partition.options, places, f"partitions.{first}.options")
+    given = [each.values["launcher"] for each in layers if "launcher" in each.values]
+    launcher = given[-1] if given else partition.launcher or cluster.launcher or DEFAULT_LAUNCHER
+    uses_gpus = mode.uses_gpus and partition.gpus_per_node != 0
+    parts = [("gpu_options.", "options.")] * uses_gpus + [(f"launchers.{launcher}.", "")] * bool(
+        mode.launchers
+    )
+    yield from _with_parts(settings_layer(Level.PROFILE, cluster, places, defaults=True), parts)
+    own = settings_layer(Level.PARTITION, partition, places, f"partitions.{first}.")
+    yield from _with_parts(own, parts)
     if mode.name in cluster.modes:
-        yield _partition_layer(cluster.modes[mode.name], places, f"modes.{mode.name}")
+        of_mode, start = cluster.modes[mode.name], f"modes.{mode.name}"
+        values = option_values(of_mode)
+        written = {key: key.replace("options", start, 1) for key in values}
+        written |= {f"step.{name}": f"{start}.step.{name}" for name in of_mode.step}
+        values |= {f"step.{name}": value for name, value in of_mode.step.items()}
+        yield Layer(Level.PARTITION, values, {key: places.get(name, name) for key, name in written.items()})
 
 
-def _partition_layer(options: SbatchOptions, places: Mapping[str, str], written: str) -> Layer:
-    """Options that are written under another key of the profile."""
-    values = option_values(options)
-    where = {key: places.get(key.replace("options", written, 1), written) for key in values}
-    return Layer(Level.PARTITION, values, where)
+def _with_parts(settings: Layer, parts: Sequence[tuple[str, str]]) -> Iterator[Layer]:
+    """Yield settings without their parts, then each part that holds for this job: the start of its keys."""
+    level, values, places = settings
+    plain = {
+        key: value for key, value in values.items() if not key.startswith(("gpu_options.", "launchers."))
+    }
+    yield Layer(level, plain, places)
+    for start, instead in parts:
+        keys = {key: f"{instead}{key.removeprefix(start)}" for key in values if key.startswith(start)}
+        keys |= {key: LAUNCHER_ARGS for key, name in keys.items() if name == "args"}  # the trainer has others
+        where = {name: places[key] for key, name in keys.items() if key in places}
+        yield Layer(level, {name: values[key] for key, name in keys.items()}, where)
 
 
 def _join_args(values: _Values, layers: Sequence[Layer]) -> None:
-    """Trainer arguments of the command line come after those of the job, where they win."""
+    """Arguments that come after others, where they win: those of the job after those of the profile."""
     given = [each for each in layers if "args" in each.values]
     if len(given) > 1 and given[-1].level is Level.COMMAND_LINE:
         values.values["args"] = (*given[-2].values["args"], *given[-1].values["args"])
+    if here := values.get(LAUNCHER_ARGS):
+        by = values.origins.get("launcher_args", values.origins[LAUNCHER_ARGS])
+        values.set("launcher_args", (*here, *values.get("launcher_args", ())), by)
 
 
-def _derive_runtime(values: _Values, profile: Document[Profile]) -> None:
+def _derive_runtime(values: _Values) -> None:
     """What the chosen runtime needs, from the profile unless the job sets it; lists of both are joined."""
+    for name, default in (
+        ("gpu_request", "gpus_per_node"),
+        ("runtime", "host"),
+        ("launcher", DEFAULT_LAUNCHER),
+    ):
+        values.derive(name, default, "default")
     runtime = RUNTIMES[values.get("runtime")]
-    facts = profile.value.facts(runtime)
     for key in runtime.keys:
-        value, place = getattr(facts, key.fact), f"runtimes.{runtime.name}.{key.fact}"
-        origin = Origin(Level.PROFILE, profile.places.get(place, "profile"))
+        written = f"runtimes.{runtime.name}.{key.fact}"
+        value, origin = values.get(written), values.origins.get(written, BY_DEFAULT)
         if isinstance(value, tuple) and value:
             values.set(key.name, (*value, *values.get(key.name, ())), values.origins.get(key.name, origin))
         elif value and key.name not in values.values:
             values.set(key.name, value, origin)
+            values.overridden[key.name] = values.overridden.get(written, ())
 
 
 def _derive_job(values: _Values, profile: Profile, mode: Mode, name: str) -> None:
@@ -188,8 +233,8 @@ def _derive_job(values: _Values, profile: Profile, mode: Mode, name: str) -> Non
     values.derive("run_dir", ShellPath(f"{runs}/{job_name}"), "the job's name")
     if not values.get("trainer"):
         values.derive("args", DEFAULT_ARGS, "the bundled trainer")
-    for fact in ("nccl_socket_ifname", "gloo_socket_ifname", "nccl_ib_hca") if mode.several_processes else ():
-        values.derive(f"env.{fact.upper()}", getattr(profile.network, fact), "network of the profile")
+    for fact in NETWORK_VARIABLES if mode.several_processes else ():
+        values.derive(f"env.{fact.upper()}", values.get(f"network.{fact}"), "network of the profile")
 
 
 def _take_other_gres(values: _Values) -> tuple[str, Origin]:
@@ -219,12 +264,11 @@ def _add_other_gres(values: _Values, others: str, origin: Origin) -> None:
 
 
 def _gpus(values: _Values, profile: Profile, partition: Partition, mode: Mode) -> tuple[int, int]:
-    """GPUs and shards of the job on each node; only the highest level's GPU options are kept."""
-    given = {name: values.origins[name].level for name in _GPU_KEYS if name in values.origins}
-    top = max(given.values(), default=Level.DEFAULT)
+    """GPUs and shards of the job on each node; only the highest layer's GPU options are kept."""
     unwanted = not mode.uses_gpus or values.get("gpu_request") == "none"
-    for name, level in given.items():
-        if level < top or (unwanted and level < Level.PROJECT):
+    for name in values.highest(_GPU_KEYS):
+        level = values.origins[name].level
+        if unwanted and level < Level.PROJECT:
             values.drop(name)
         elif mode.gpus and level < Level.PROJECT:
             values.values[name] = _at_most(values.get(name), mode.gpus)
@@ -323,13 +367,16 @@ def _derive_tasks(values: _Values, gpus: int, shards: int, mode: Mode) -> int:
 
 
 def _derive_cpus(values: _Values, partition: Partition, gpus: int, shards: int, mode: Mode) -> None:
-    """CPUs of a task: the share of the node that goes with its GPUs."""
+    """CPUs of a task: the share of the node that goes with its GPUs; none of a whole node of unknown size."""
     nodes = _nodes(values, partition, gpus, shards)
     limits = [node.cpus_per_node for node in nodes] + [partition.cpus_per_node_max]
     most = min(filter(None, limits), default=None)
     share = partition.cpus_per_gpu or _share(nodes, "cpus_per_node", 1)
     if share and shards and partition.shards_per_gpu:
         share = max(1, share * shards // partition.shards_per_gpu)
+    if not share and not most and (values.get("options.exclusive") or partition.exclusive):
+        return
+    guessed = not share and (gpus or shards)
     if share is None or not mode.uses_gpus or not (gpus or shards):
         share = min(DEFAULT_CPUS, most or DEFAULT_CPUS)
     tasks = values.get("options.ntasks_per_node") or 1
@@ -337,7 +384,12 @@ def _derive_cpus(values: _Values, partition: Partition, gpus: int, shards: int, 
     cpus = share * max(1, processes // tasks)
     if most:
         cpus = max(1, min(cpus, most // tasks))
-    values.derive("options.cpus_per_task", cpus, f"{share} per process or GPU")
+    why = (
+        f"{GUESS}; write cpus_per_gpu of the partition into the profile"
+        if guessed
+        else f"{share} per process or GPU"
+    )
+    values.derive("options.cpus_per_task", cpus, why)
 
 
 def _nodes(values: _Values, partition: Partition, gpus: int, shards: int) -> list[NodeFacts]:
@@ -361,8 +413,9 @@ def _share(nodes: Iterable[NodeFacts], name: str, gpus: int) -> int | None:
 def _derive_limits(values: _Values, profile: Profile, partition: Partition, gpus: int) -> None:
     """Time, memory, log, requeue and warning signal."""
     limits = profile.qos.get(partition.partition_qos or Text(""))
-    longest = (DEFAULT_TIME, partition.time_max, limits.time_max if limits else None)
-    values.derive("options.time", min(filter(None, longest)), "default")
+    known = (partition.time_limit(values.get("options.nodes")), limits.time_max if limits else None)
+    longest = min((limit for limit in known if limit is not None), default=DEFAULT_TIME)
+    values.derive("options.time", max(Duration(60), min(DEFAULT_TIME, longest)), "default")
     _derive_memory(values, profile, partition, gpus)
     log = "%x-%A_%a.out" if values.get("options.array") else "%x-%j.out"
     values.derive("options.output", ShellPath(log), "default")
@@ -381,7 +434,9 @@ def _derive_limits(values: _Values, profile: Profile, partition: Partition, gpus
 
 def _derive_memory(values: _Values, profile: Profile, partition: Partition, gpus: int) -> None:
     """The GPUs' share; and all of a node where the partition's default is more than that."""
-    if any(values.get(f"options.{key}") is not None for key in ("mem", "mem_per_cpu", "mem_per_gpu")):
+    if not gpus and values.origins.get("options.mem_per_gpu", BY_DEFAULT).level < Level.PROJECT:
+        values.drop("options.mem_per_gpu")
+    if values.highest(_MEMORY_KEYS):
         return
     nodes = _nodes(values, partition, gpus, 0)
     smallest = min((node.mem_per_node for node in nodes if node.mem_per_node), default=None)
@@ -390,7 +445,7 @@ def _derive_memory(values: _Values, profile: Profile, partition: Partition, gpus
         mem = min(filter(None, (_share(nodes, "mem_per_node", gpus), partition.mem_per_node_max)), default=0)
         values.derive("options.mem", Memory(mem) if mem > 1 else None, "the GPUs' share of a node")
     elif most > 1 and partition.mem_per_cpu_default and profile.limits.memory_consumable is not False:
-        cpus = (values.get("options.ntasks_per_node") or 1) * values.get("options.cpus_per_task")
+        cpus = (values.get("options.ntasks_per_node") or 1) * (values.get("options.cpus_per_task") or 1)
         if values.get("options.exclusive"):
             cpus = max((node.cpus_per_node or cpus for node in nodes), default=cpus)
         if partition.mem_per_cpu_default * cpus > most:
@@ -398,7 +453,7 @@ def _derive_memory(values: _Values, profile: Profile, partition: Partition, gpus
             values.derive("options.mem", Memory(most), why)
 
 
-def _emit_gpus(values: _Values, gpus: int) -> None:
+def _emit_gpus(values: _Values, partition: Partition, gpus: int) -> None:
     """The one GPU option, in the form that the cluster wants; a user's own other form stays."""
     form = values.get("gpu_request")
     given = [name for name in _GPU_KEYS if name in values.values]
@@ -408,13 +463,19 @@ def _emit_gpus(values: _Values, gpus: int) -> None:
     if given and form != "none":
         count, origin = values.get("options.gpus_per_node"), values.origins["options.gpus_per_node"]
         values.drop("options.gpus_per_node")
-    if form == "gres":
+    if partition.gpu_type_required and ":" not in count:
+        count = f"{partition.only_type()}:{count}"
+    if form == "gpus" and "," not in count:
+        kind, _, each = count.rpartition(":")
+        total = int(each) * max(1, values.get("options.nodes"))
+        values.set("options.gpus", Text(f"{kind}:{total}".removeprefix(":")), origin)
+    elif form == "gres":
         values.set("options.gres", Gres(f"gpu:{count}"), origin)
     elif form == "gpus_per_task":
         kind, tasks = count.rpartition(":")[0], values.get("options.ntasks_per_node") or 1
         per_task = str(max(1, gpus // tasks))
         values.set("options.gpus_per_task", Text(f"{kind}:{per_task}" if kind else per_task), origin)
-    elif form == "gpus_per_node":
+    elif form in ("gpus", "gpus_per_node"):
         values.set("options.gpus_per_node", Text(count), origin)
 
 
@@ -428,11 +489,12 @@ def _plan(
             continue  # without it the job would go to the default one
         if values.origins.get(f"options.{option}", BY_DEFAULT).level < Level.PROJECT:
             values.drop(f"options.{option}")
-    grouped = values.grouped()
+    settings = settings_of(values.values)
     same = (
         "trainer data run_dir resume max_restarts chain requeue_on_timeout requeue_on_node_fail "
         "snapshot_dir template"
     )
+
     return Plan(
         profile=profile,
         partition=_partition(profile, partition_name),
@@ -440,14 +502,17 @@ def _plan(
         mode=mode,
         launcher=values.get("launcher") if mode.launchers else None,
         runtime=RUNTIMES[values.get("runtime")],
+        settings=settings,
+        step=below_key(values.values, "step"),
         software={key: values.get(key) for key in RUNTIME_KEYS if values.get(key)},
-        options=SbatchOptions(**grouped["options"]),
-        extra_options=grouped["extra_options"],
+        options=settings.options,
+        extra_options=below_key(values.values, "extra_options"),
         gpus_per_node=gpus,
         nproc_per_node=nproc,
         name=name,
         args=tuple(values.get("args", ())),
-        env=grouped["env"],
+        launcher_args=tuple(values.get("launcher_args", ())),
+        env=below_key(values.values, "env"),
         origins=values.origins,
         overridden=values.overridden,
         **{key: values.get(key) for key in same.split()},

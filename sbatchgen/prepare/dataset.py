@@ -54,12 +54,10 @@ def download_mnist(folder: Path, *, note: Callable[[str], None]) -> None:
     """Download the four files that are not there yet; each is checked before it gets its name.
 
     Raises:
+        OSError: The folder can't be made, or a file can't be written.
         DocumentError: No mirror has the right file.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DocumentError.of(f"can't make the folder {folder}: {error.strerror}") from error
+    folder.mkdir(parents=True, exist_ok=True)
     for name, md5 in FILES.items():
         path = folder / name
         if path.is_file() and _md5(files.read_file(path, MAX_BYTES)) == md5:
@@ -80,12 +78,10 @@ def _fetch(name: str, md5: str) -> bytes:
         except (OSError, http.client.HTTPException) as error:
             said.append(f"{mirror}: {error or type(error).__name__}")
             continue
-        if left:
-            said.append(f"{mirror}: {name} ended early, {left} bytes missing")
-            continue
         if _md5(data) == md5:
             return data
-        said.append(f"{mirror}: {name} has the wrong MD5 checksum")
+        why = f"ended early, {left} bytes missing" if left else "has the wrong MD5 checksum"
+        said.append(f"{mirror}: {name} {why}")
     fix = "copy the files there by hand, or use --synthetic"
     raise DocumentError.of(f"can't download {name}: {'; '.join(said)}", fix=fix)
 

@@ -34,7 +34,9 @@ def prepare(tool: ImageTool, source: str, target: Path, *, force: bool, note: Ca
         CommandLineError: There is no such source.
         DocumentError: The program is absent or failed, or the file is there already.
     """
-    uri, program = tool.uri(source), tool.words[0]
+    uri, (program, *verb) = tool.uri(source), tool.words
+    if not shutil.which(program) and tool.older and shutil.which(tool.older):
+        program = tool.older
     if not shutil.which(program):
         again = ("sbatchgen", "image", tool.verb, source, "--to", str(target), *["--force"] * force)
         fix = f"load its module, or run it where jobs run: srun --cpus-per-task=8 --mem=16G {words(again)}"
@@ -42,7 +44,7 @@ def prepare(tool: ImageTool, source: str, target: Path, *, force: bool, note: Ca
     if os.path.lexists(target) and not force:
         raise DocumentError.of(f"{target} is there already", fix="--force replaces it")
     with _handled_by(lambda number, _: sys.exit(128 + number)), _beside(target) as new:
-        _run(tool, (*tool.words, str(new), uri), target, note)
+        _run(tool, (program, *verb, str(new), uri), target, note)
         if not new.exists():
             raise DocumentError.of(f"{program} ended well, but made no image", at=str(target))
         with new.open("rb") as made:

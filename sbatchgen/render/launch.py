@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from sbatchgen import quoting
 from sbatchgen.inputs.layers import Level
 from sbatchgen.inputs.options import GPU_OPTIONS
-from sbatchgen.plan.plan import Plan
+from sbatchgen.plan.plan import GPU_CPUS, Plan
 from sbatchgen.runtimes.base import absolute, of_submission
 
-# What a trainer's arguments may hold for the run's own folders.
-PLACEHOLDERS = {"{run_dir}": '"$RUN_DIR"', "{data_dir}": '"$DATA_DIR"'}
+# What a trainer's arguments may hold: the run's own folders, and variables of the job.
+_PLACEHOLDER = re.compile(r"\{(run_dir|data_dir|resume|env:[A-Za-z_][A-Za-z0-9_]*)\}")
 FOLDERS = ("$PWD", "$RUN_DIR", "$DATA_DIR", "$CODE_DIR")  # whose names are known only where the job runs
 MEETING = ("MASTER_ADDR", "MASTER_PORT")
+# By which a process sees some GPUs of the node. For AMD the others choose, by new numbers, among those that
+# the first leaves: two of them may hide all. Source: rocm.docs.amd.com, "GPU isolation techniques".
+MASKS = {
+    "nvidia": ("CUDA_VISIBLE_DEVICES",),
+    "amd": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
+}
 FILES_NEEDED = ("mnist", "cifar10", "imagefolder")  # data sets of the bundled trainer that are files
 
 
@@ -26,7 +33,31 @@ def command(plan: Plan, exported: Sequence[str], mounted: Sequence[str]) -> tupl
         exported: The variables that a container must get.
         mounted: What the container sees, as `mounts` has it.
     """
-    return (*_step(plan), *_runtime(plan, exported, mounted), *_trainer(plan), *_arguments(plan))
+    setup = task_setup(plan)
+    return (*_step(plan), *setup, *_runtime(plan, exported, mounted), *_trainer(plan), *_arguments(plan))
+
+
+def node_setup(plan: Plan) -> str:
+    """Return the command that runs the profile's setup of a node once on each, or ""."""
+    text = shell_text(plan.settings.setup_per_node)
+    if not text or not plan.slurm:
+        return f"bash -c {text}" if text else ""
+    step = 'srun --ntasks="$SLURM_NNODES" --ntasks-per-node=1' if plan.nodes > 1 else "srun --ntasks=1"
+    return f"{step} bash -c {text}"
+
+
+def task_setup(plan: Plan) -> Iterator[str]:
+    """Yield the command that runs the profile's setup of a task before the program that follows it."""
+    lines = plan.settings.setup_per_task
+    if lines:
+        text = shell_text((*lines, 'exec "$@"'))
+        yield f"bash -c {text} task"  # $0 in messages of bash
+
+
+def shell_text(lines: Sequence[str]) -> str:
+    """Return lines of shell as one word of bash, a line for each; "" without lines."""
+    quoted = "\n".join(lines).replace("'", "'\\''")
+    return "" if not lines else f"'{quoted}'" if len(lines) == 1 else f"'\n{quoted}'"
 
 
 def files(plan: Plan) -> tuple[str, ...]:
@@ -94,7 +125,7 @@ def mounts(plan: Plan, here: str) -> tuple[str, ...]:
 
     The variable `here` holds the folder of submission.
     """
-    if not plan.runtime.is_container:
+    if not plan.runtime.mounts_own:
         return ()
     binds = plan.software.get("binds") or ()
     bound = [bind for bind in binds if ":" not in bind]
@@ -126,17 +157,40 @@ def sources(mounted: Iterable[str]) -> str:
 def _step(plan: Plan) -> Iterator[str]:
     if not plan.slurm:
         return
-    words = ["srun"]
+    own = [f"--{name}={word}" for name, word in _own_options(plan) if name not in plan.step]
+    yield " ".join(["srun", *own])
+    step = dict(plan.step)
+    if step.get("cpu-bind") == GPU_CPUS:
+        step["cpu-bind"] = _masks(plan)
+    yield from quoting.packed(
+        f"--{name}" if value == "true" else f"--{name}={quoting.word(value)}"
+        for name, value in step.items()
+        if value != "false"
+    )
+
+
+def _masks(plan: Plan) -> str:
+    """The binding of each task to the CPUs of its GPU; "false" where tasks have no GPU of their own."""
+    if not plan.binds_to_gpu_cpus:
+        return "false"
+    from sbatchgen.topology import mask  # few clusters need it
+
+    return f"mask_cpu:{','.join(map(mask, plan.partition.gpu_cpus))}"
+
+
+def _own_options(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield srun's options that follow from the plan, each with its value as a word of bash."""
     if plan.options.ntasks_per_node is None:  # a profile may leave it out of the directives
-        words.append(f"--ntasks-per-node={plan.nproc_per_node if plan.launcher == 'srun' else 1}")
+        yield "ntasks-per-node", str(plan.nproc_per_node if plan.launcher == "srun" else 1)
     if plan.options.cpus_per_task is not None:
-        words.append('--cpus-per-task="$SLURM_CPUS_PER_TASK"')  # 22.05 and 23.02 do not inherit it
+        yield "cpus-per-task", '"$SLURM_CPUS_PER_TASK"'  # 22.05 and 23.02 do not inherit it
     if several_tasks(plan):
         # Newer Slurm may follow the topology, but rank 0 must be on the first node: MASTER_ADDR names it.
-        words += ["--distribution=block", "--kill-on-bad-exit=1", f"--wait={plan.runtime.wait_s}"]
-    if plan.launcher == "srun" and plan.options.gpus_per_task:
-        words.append("--gpu-bind=none")  # else a rank sees only its own GPU and NCCL loses the others
-    yield " ".join(words)
+        yield "distribution", "block"
+        yield "kill-on-bad-exit", "1"
+        yield "wait", str(plan.runtime.wait_s)
+    if plan.launcher == "srun" and plan.options.gpus_per_task and plan.gpu_visibility == "node":
+        yield "gpu-bind", "none"  # else a rank sees only its own GPU and NCCL loses the others
 
 
 def _runtime(plan: Plan, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
@@ -145,7 +199,10 @@ def _runtime(plan: Plan, exported: Sequence[str], mounted: Sequence[str]) -> Ite
     yield from plan.runtime.command(plan, exported, mounted)
     # A trainer that starts its processes on one node meets no other: these would be the image's own.
     alone = contained and plan.trainer and plan.launcher == "spawn" and not several_tasks(plan)
-    changes = [f"-u {name}" for name in MEETING if alone and name not in plan.env]
+    unset: tuple[str, ...] = MEETING if alone else ()
+    if plan.mode.uses_gpus and plan.slurm:  # which may set several of them (gres.conf(5), Flags)
+        unset += MASKS[plan.gpu_vendor][1:]
+    changes = [f"-u {name}" for name in unset if name not in plan.env]
     changes += plan.runtime.environment_changes(plan)  # srun may look for all but env on the node
     if changes:
         yield " ".join(["env", *changes])
@@ -158,12 +215,17 @@ def _trainer(plan: Plan) -> Iterator[str]:
     ours = '"$CODE_DIR/training"'
     own, module = plan.trainer, plan.trainer is not None and not trainer_is_file(plan.trainer)
     python = "python3"
-    if not plan.mode.uses_gpus and own and "CUDA_VISIBLE_DEVICES" not in plan.env:
-        python = "env CUDA_VISIBLE_DEVICES= python3"  # exported, Slurm would unset it before the step
+    mask = MASKS[plan.gpu_vendor][0]
+    if not plan.mode.uses_gpus and own and mask not in plan.env:
+        python = f"env {mask}= python3"  # exported, Slurm would unset it before the step
     started = " ".join([*(["-m"] if module else []), quoting.word(own or "")])
     if plan.launcher == "torchrun":
         end = "-m --" if module else "--"  # its own options: it takes a trainer's --n for short forms of them
-        yield f'{python} "$CODE_DIR/training/torchrun.py"{_nodes(plan)} --nproc-per-node={_nproc(plan)} {end}'
+        more = [*map(quoting.word, plan.launcher_args), end]
+        first, *rest = [end] if not plan.launcher_args else ["", *quoting.packed(more)]
+        started = f'{python} "$CODE_DIR/training/torchrun.py"{_nodes(plan)} --nproc-per-node={_nproc(plan)}'
+        yield f"{started} {first}".rstrip()
+        yield from rest
         yield from [quoting.word(own)] if own else quoting.packed([ours, *_flags(plan)])
     elif own and (plan.launcher or _may_inherit_rank(plan)):
         yield f'{python} "$CODE_DIR/training/task.py" --launcher {plan.launcher or "none"} -- {started}'
@@ -249,18 +311,15 @@ def points(plan: Plan) -> tuple[str, ...]:
 
 
 def _argument(arg: str, plan: Plan) -> str:
-    """One argument as a word of bash, with {run_dir}, {data_dir} and {resume} filled in."""
-    if "{" not in arg:
-        return quoting.word(arg)
-    names = PLACEHOLDERS | {"{resume}": resume_word(plan)}
-    word, rest = "", arg
-    while rest:
-        place, name = min(((rest.find(name), name) for name in names if name in rest), default=(-1, ""))
-        if not name:
-            return word + quoting.word(rest)
-        word += (quoting.word(rest[:place]) if place else "") + names[name]
-        rest = rest[place + len(name) :]
-    return word
+    """One argument as a word of bash, with {run_dir}, {data_dir}, {resume} and {env:NAME} filled in."""
+    word = ""
+    for index, piece in enumerate(_PLACEHOLDER.split(arg)):
+        if index % 2:
+            variable = piece.removeprefix("env:") if piece.startswith("env:") else piece.upper()
+            word += resume_word(plan) if piece == "resume" else f'"${variable}"'
+        elif piece:
+            word += quoting.word(piece)
+    return word or "''"
 
 
 def _dataset(args: Sequence[str]) -> str:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import itertools
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from sbatchgen.plan.request import Request
 from sbatchgen.render import exports, launch
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.runtimes.base import ContainerRuntime, absolute
+from sbatchgen.units import VARIABLE
 
 FILTERS = {
     "sh": quoting.word,
@@ -39,6 +41,7 @@ TITLES = {
     "spawn": "one task on each node, which starts its processes",
 }
 _PROVENANCE = "sbatchgen"
+_EVERYWHERE = ("USER", "HOME", "SCRATCH", "WORK", "TMPDIR", "PWD")  # set at most sites
 
 
 def render(
@@ -222,24 +225,51 @@ def context(plan: Plan, *, code: Path) -> dict[str, Any]:
         "uses_code": launch.uses_code(plan),
         "code": absolute(plan.code, here) if plan.code else str(code),
         "snapshot": absolute(plan.snapshot_dir, here) if plan.snapshot_dir and plan.slurm else "",
-        "modules": plan.profile.modules,
-        "setup": _setup(plan.profile.setup),
+        "module_lines": tuple(_modules(plan)),
+        "setup_before_modules": _setup(plan.settings.setup_before_modules),
+        "setup": _setup(plan.settings.setup),
+        "setup_after_runtime": _setup(plan.settings.setup_after_runtime),
+        "setup_per_node": launch.node_setup(plan),
+        "needed": _needed(plan),
+        "master_addr": plan.settings.master_addr or "",
         # of a module or of setup: a virtual environment may use their packages
-        "keeps_pythonpath": plan.runtime.may_use_modules and bool(plan.profile.modules or plan.profile.setup),
+        "keeps_pythonpath": plan.runtime.may_use_modules
+        and bool(plan.settings.modules or plan.settings.setup),
         "runtime_part": plan.runtime.part,
         "image": absolute(image, here) if is_file else image,
         "image_is_file": is_file,
         "mount_sources": launch.sources(mounted),
         "mounted_text": "".join(path for path in mounted if path in launch.FOLDERS),
         "meets": launch.meets(plan),
-        "port_base": plan.profile.network.port_base,
-        "port_count": plan.profile.network.port_count,
+        "port_base": plan.settings.network.port_base,
+        "port_count": plan.settings.network.port_count,
         "inherited": plan.inherited,
         "export_lines": tuple(exports.lines(plan)),
         "max_restarts": plan.max_restarts,
         "training_title": TITLES[plan.launcher] if plan.launcher else plan.mode.title,
         "command_lines": launch.command(plan, exported, mounted),
     }
+
+
+def _modules(plan: Plan) -> Iterator[str]:
+    """The commands that load the profile's modules; those that follow each other are loaded at once."""
+    modules = plan.settings.modules
+    start = plan.settings.module_start or ("purge" if modules else "keep")
+    if start != "keep":
+        yield f"module {start}"
+    for uses, group in itertools.groupby(modules, lambda entry: entry.startswith("use ")):
+        if uses:
+            yield from (f"module use {quoting.path(entry[4:].strip())}" for entry in group)
+        else:
+            yield f"""module load {quoting.words(tuple(group))} || die "can't load the modules\""""
+
+
+def _needed(plan: Plan) -> tuple[str, ...]:
+    """The variables of a site that the paths at the top of the script need."""
+    data = plan.data if launch.uses_data(plan) else ""
+    paths = (plan.run_dir, data, plan.code or "", plan.snapshot_dir or "")
+    names = dict.fromkeys(name for path in paths for name in VARIABLE.findall(path))
+    return tuple(name for name in names if name not in _EVERYWHERE and not name.startswith("SLURM_"))
 
 
 def _setup(lines: Sequence[str]) -> tuple[str, ...]:

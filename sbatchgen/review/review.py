@@ -175,6 +175,9 @@ def of_plan(
     snapshot: Code | None = None,
 ) -> Review:
     """The review of a job; see Review. `profile_by`: who named its profile."""
+    change = None
+    if last and script is not None:
+        change = Change(job=last.job, time=last.time, file=str(last.file), diff=difference(last, script))
     return replace(
         of_script(script),
         job=_job(plan, snapshot),
@@ -184,7 +187,7 @@ def of_plan(
         start=start,
         surprises=tuple(surprises(plan, profile_by)),
         findings=tuple(findings),
-        last=_change(last, script) if last and script is not None else None,
+        last=change,
         own_lines=None if own_lines is None else tuple(own_lines),
     )
 
@@ -248,7 +251,9 @@ def _allocation(job: Resources, node: Partition, *, gpus: int) -> Allocation:
     alone = "exclusive" in job  # gets all of a node but its memory: sbatch(1), --exclusive
     whole = Amount(given=(alone and node.gpus_per_node) or gpus, of=node.gpus_per_node)
     shards = Amount(given=job.shards, of=node.shards_per_gpu)
-    cpus = Amount(given=(alone and node.cpus_per_node) or job.cpus_on_node, of=node.cpus_per_node)
+    asked = {"cpus-per-task", "cpus-per-gpu"} & job.options.keys()
+    given = job.cpus_on_node if asked or not (alone or node.exclusive) else None
+    cpus = Amount(given=(alone and node.cpus_per_node) or given, of=node.cpus_per_node)
     mem = node.mem_per_node if job.mem_on_node == 0 else job.mem_on_node
     memory = Amount(given=mem, of=node.mem_per_node)
     gpus_worth = job.shards / shards.of if shards.of and job.shards else whole.given or 0
@@ -310,10 +315,6 @@ def _cost(request: Allocation, billing: Weights | None = None) -> Cost:
         cpu_hours=None if cpus is None else cpus * hours,
         billing_hours=None if each is None else each * hours,
     )
-
-
-def _change(last: Submitted, script: str) -> Change:
-    return Change(job=last.job, time=last.time, file=str(last.file), diff=difference(last, script))
 
 
 def lines_of(script: str) -> list[str]:

@@ -1,8 +1,9 @@
-"""A review as plain text, and as JSON. `terminal` adds colours."""
+"""A review as plain text, on a terminal with colours, and as JSON."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +17,18 @@ from sbatchgen.review.review import SCHEMA, Allocation, Amount, Cluster, Cost, J
 from sbatchgen.slurm.refusal import UNCHECKED, Answer
 from sbatchgen.table import table
 from sbatchgen.units import Duration, Memory
+
+# What is coloured above the script, and how, as codes of ECMA-48.
+_STYLES = (
+    (r"(?m)^\S.*(?=\n  )", "1"),  # the title of a section
+    (r"(?m)^[a-z][a-z ]*?(?=  )", "36"),  # the name of a row
+    (r"(?m)^  (?:error|refuses)\b", "1;31"),
+    (r"(?m)^  warning\b", "1;33"),
+    (r"(?m)^  info\b", "1;34"),
+    (r"(?m)^  (?:\+.*|would\b)", "32"),
+    (r"(?m)^  -(?!-\w).*", "31"),
+)
+_SAME = re.compile(r"(?m)^(?!\|).+")  # a line of the script that neither the job nor the profile decides
 
 
 def as_json(review: Review) -> str:
@@ -34,6 +47,17 @@ def as_text(review: Review, folder: Path) -> str:
     if review.script is not None:
         blocks.append(script(review))
     return "\n".join(block for block in blocks if block)
+
+
+def coloured(text: str) -> str:
+    """Return a review with colours; it holds no control characters but line breaks."""
+    above, *rest = re.split(r"(?m)^(?=Script: |#!)", text, maxsplit=1)
+    for pattern, style in _STYLES:
+        above = re.sub(pattern, f"\x1b[{style}m\\g<0>\x1b[0m", above)
+    if not rest or rest[0].startswith("#!"):  # all of it is the user's
+        return "".join([above, *rest])
+    title, line_break, script = rest[0].partition("\n")
+    return f"{above}{title}{line_break}" + _SAME.sub("\x1b[2m\\g<0>\x1b[0m", script)
 
 
 def script(review: Review) -> str:
@@ -140,7 +164,7 @@ def _node(request: Allocation) -> str:
     shards, memory = request.shards, request.memory_mib
     gpus = f"{_of(shards, 'shard')} of a GPU" if shards.given else _of(request.gpus, "GPU")
     gpus += f" of {Memory(request.gpu_memory_mib)}" if request.gpu_memory_mib and request.gpus.given else ""
-    amounts = [gpus, _of(request.cpus, "CPU")]
+    amounts = [gpus, "all CPUs" if request.cpus.given is None else _of(request.cpus, "CPU")]
     if memory.given is None:
         amounts.append("the cluster's default memory")
     else:
@@ -207,14 +231,14 @@ def _indented(text: str) -> str:
 
 
 def explanation(settings: Iterable[Setting]) -> str:
-    """Every option: its value, where it was set, and what it overrode."""
+    """Every option: its value, where it was set, what it overrode, and where it is documented."""
     rows = ((setting.name, setting.value, setting.at + _over(setting)) for setting in settings)
     return table(rows, widest=40)
 
 
 def _over(setting: Setting) -> str:
     others = [f"{other.at} said {other.value}" for other in setting.overrode]
-    return f"  ({'; '.join(others)})" if others else ""
+    return "".join(f"  ({text})" for text in ("; ".join(others), " ".join(setting.documented)) if text)
 
 
 def blame(script: str, places: Sequence[TemplateLine], folder: Path) -> str:

@@ -16,6 +16,7 @@ from sbatchgen.job.containers import IMAGE_FILE, PULLED
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.runtimes import RUNTIMES
+from sbatchgen.runtimes.edf import IN_CONTAINER
 
 RULES: Rules[JobScript] = Rules()
 
@@ -29,8 +30,8 @@ _EXPANSION = re.compile(r"\$\{[^{}]*\}")
 
 @RULES.add("SB501", "info", "a pyxis option, but the profile has no pyxis")
 def _has_pyxis(script: JobScript) -> Iterator[Hit]:
-    profile = script.profile
-    if not script.known or profile.runtime == "enroot" or profile.facts(RUNTIMES["enroot"]).image:
+    profile, enroot = script.profile, RUNTIMES["enroot"]
+    if not script.known or any(s.runtime == "enroot" or s.facts(enroot).image for s in script.settings):
         return
     for container in script.containers:
         if container.pyxis:
@@ -50,7 +51,7 @@ def _sees_gpus(script: JobScript) -> Iterator[Hit]:
     if not (resources.gpu_count or resources.shards):
         return
     containers = [container for container in script.containers if not container.pyxis]
-    variables = script.assigned | {str(name) for name in script.profile.env}
+    variables = script.assigned | {name for name, _ in script.site_env}
     if any(GPU_FLAGS & container.options.keys() for container in containers) or GPU_VARIABLES & variables:
         return
     if _AMD.search(script.text):  # whose devices are those of /dev, which containers have
@@ -129,8 +130,8 @@ def _pinned(script: JobScript) -> Iterator[Hit]:
 def _mounts(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
         name = "container-mounts" if container.pyxis else "bind"
-        for value in container.several.get(name, ()):
-            if "$(" in value or "`" in value:
+        for option, value, _ in container.uses:
+            if option != name or "$(" in value or "`" in value:
                 continue
             before, plain = "", value
             while before != plain:  # ${DATA:-/data} and the like would divide the list
@@ -189,3 +190,11 @@ def _named(script: JobScript) -> Iterator[Hit]:
             what = f"the container '{name}' may stay on the node: a later job that names it gets its old "
             what += f"image, not '{container.image}'"
             yield Hit(at, what, f"--container-name={name.partition(':')[0]}-$SLURM_JOB_ID, or no name")
+
+
+@RULES.add("SB519", "warning", "a script that runs in the container of its steps")
+def _script_inside(script: JobScript) -> Iterator[Hit]:
+    option = script.options.get("environment")
+    if option and script.named("srun", "scontrol"):
+        fix = f"srun --environment={option.value} PROGRAM, and no directive"
+        yield Hit(script.at_use(option), f"--environment {IN_CONTAINER}", fix)

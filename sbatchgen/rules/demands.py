@@ -151,6 +151,10 @@ def _gpu_type_given(job: Job) -> Iterator[Hit]:
             enough = [kind for kind in here if partition.kinds([(kind, most)])]
             fix = f"name one, as {enough[0]}:{most}" if enough else "name one"
             yield Hit(job.resources.gpu_option, what, fix)
+        elif partition.gpu_type_required and any(not kind for kind, _ in job.resources.gpus_on_node):
+            what = f"a request for GPUs of partition '{name}' must name their type"
+            fix = f"ask for {partition.only_type()}:{max(1, job.resources.gpu_count)}"
+            yield Hit(job.resources.gpu_option, what, fix, "error")
 
 
 @RULES.add("SB210", "error", "a generic resource that the cluster does not have", about_fit=True)
@@ -371,7 +375,8 @@ def _fair_share(job: Job) -> Iterator[Hit]:
 def _gpus_used(job: Job) -> Iterator[Hit]:
     resources = job.resources
     free = [name for name, partition in job.profile.partitions.items() if partition.gpus_per_node == 0]
-    wanted = resources.gpu_option or resources.gres or job.profile.gpu_request == "none"
+    unasked = any(settings.gpu_request == "none" for settings in job.settings)
+    wanted = resources.gpu_option or resources.gres or unasked
     for name, partition in job.partitions.items() if free and not wanted else ():
         if all(node.gpus_per_node for node in partition.kinds()):
             gpus = counted(partition.gpus_per_node or 0, "GPU")
@@ -433,7 +438,7 @@ def _wishes(job: Job, asked: Resources, partition: Partition) -> Iterator[tuple[
         f"{Memory(memory)} of memory" * bool(memory),
     )
     if features:
-        from sbatchgen.sbatch.features import matches  # only jobs that name features need it
+        from sbatchgen.sbatch.lists import matches  # only jobs that name features need it
 
         yield (lambda node: node.features is None or matches(features, node.features)), f"features {features}"
     others = [(name, count) for name, _, count in asked.gres if name not in OF_GPUS]

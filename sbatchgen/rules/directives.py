@@ -29,7 +29,7 @@ _SLIP = re.compile(r"[ \t]+#SBATCH[ \t]|#(?:sbatch|Sbatch)[ \t]+-|#SBATCH(?=-)")
 
 @RULES.add("SB101", "error", "the first line does not start with #!")
 def _shebang(script: JobScript) -> Iterator[Hit]:
-    if script.text.strip() and not script.text.startswith("#!"):
+    if not script.text.startswith("#!"):
         if script.text.startswith("\ufeff#!"):
             what = "a byte order mark before #!: sbatch refuses the script"
             yield Hit(script.at(1), what, "remove it", edits=(Edit(1, 1, 2, ""),))
@@ -46,20 +46,6 @@ def _line_ends(script: JobScript) -> Iterator[Hit]:
         many = f"{len(numbers)} lines end" if len(numbers) > 1 else "a line ends"
         what = f"{many} in a carriage return (DOS line ends): sbatch refuses the script"
         yield Hit(script.at(numbers[0]), what, f"sed -i 's/\\r$//' {script.file}", edits=edits)
-
-
-@RULES.add("SB103", "error", "an empty script, or one with a NUL character")
-def _content(script: JobScript) -> Iterator[Hit]:
-    if not script.text.strip(" \t\n\v\f\r"):
-        yield Hit(
-            script.at(1), "the script is empty: sbatch refuses it", "write #!/bin/bash and the commands"
-        )
-    at = script.text.find("\0")
-    if at >= 0:
-        line = script.text.count("\n", 0, at) + 1
-        column = at - script.text.rfind("\n", 0, at)
-        what = "a NUL character: sbatch refuses the script"
-        yield Hit(script.at(line, column, column + 1), what, "remove it")
 
 
 @RULES.add("SB104", "warning", "a directive after the first command is ignored")

@@ -1,4 +1,4 @@
-"""What the body finds and sets around the programs it starts.
+"""What the body finds and sets around the programs it starts, and where the job is submitted from.
 
 Sources: sbatch(1), srun(1) and the FAQ of Slurm; the environment variables of NCCL's and PyTorch's
 documentation; bash(1) and execve(2).
@@ -17,11 +17,11 @@ from sbatchgen.quoting import counted
 from sbatchgen.rules.edits import line_before
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.rules.software import PREPARES
+from sbatchgen.sbatch.option_table import HasArgument, specs, variables
 
 if TYPE_CHECKING:
     from sbatchgen.bash import Assignment, Command, Word
     from sbatchgen.job.launches import Launch
-    from sbatchgen.plan.resources import Resources
 
 RULES: Rules[JobScript] = Rules()
 
@@ -97,7 +97,7 @@ def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB407", "warning", "more threads or workers than a task has CPUs")
 def _threads_fit(script: JobScript) -> Iterator[Hit]:
     for launch in script.trainings:
-        cpus = _cpus(launch, script.resources)
+        cpus = _cpus(launch, script)
         if not cpus or (launch.step is None and script.resources.tasks_per_node > 1):
             continue  # the batch shell has the CPUs of all tasks of its node
         has = f"a task has {counted(cpus, 'CPU')}"
@@ -136,12 +136,11 @@ def _variables_set(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB410", "warning", "a setting for debugging that makes training slow")
 def _debugging(script: JobScript) -> Iterator[Hit]:
-    site = {str(name): str(value) for name, value in script.profile.env.items()}
     of_aws = "FI_PROVIDER" in script.text or "efa" in script.text.lower()  # which uses no InfiniBand
     for setting, value in _settings(script, _SLOW):
         if not (setting.exported or setting.prefix) or (of_aws and setting.name.startswith("NCCL_IB")):
             continue
-        if value.upper() in _SLOW[setting.name] and site.get(setting.name) != value:
+        if value.upper() in _SLOW[setting.name] and (setting.name, value) not in script.site_env:
             what = f"{setting.name}={value} is for debugging and slows training down"
             often = "info" if setting.name.endswith("_DISABLE") else None  # some machines need it
             yield Hit(script.at_start(setting), what, "remove it when you have found the error", often)  # type: ignore[arg-type]
@@ -231,7 +230,8 @@ def _gloo_interface(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB419", "info", "Python output that reaches the log late")
 def _unbuffered(script: JobScript) -> Iterator[Hit]:
     name = "PYTHONUNBUFFERED"
-    if script.starts_unseen or name in script.profile.env or name in script.assigned:
+    known = script.assigned | {variable for variable, _ in script.site_env}
+    if script.starts_unseen or name in known:
         return
     if script.resources.time is None or script.resources.time < LONG_S:
         return
@@ -246,8 +246,34 @@ def _unbuffered(script: JobScript) -> Iterator[Hit]:
             return
 
 
-def _cpus(launch: Launch, resources: Resources) -> int | None:
+@RULES.add("SB901", "warning", "a variable that overrides the script")
+def _overrides(script: JobScript) -> Iterator[Hit]:
+    known = specs(script.slurm)
+    for variable, name in variables(script.slurm) if script.environment else ():
+        new = script.environment.get(variable)
+        is_flag = name in known and known[name].argument is HasArgument.NONE
+        if new is None or (is_flag and new not in ("", "1", "yes")):  # else it takes the flag back
+            continue
+        if name not in script.options:
+            what = f"{variable}={new} in the environment sets --{name}, which the script does not set"
+            yield Hit(script.at(1), what, f"unset {variable}, or write it into the script", "info")
+        elif not is_flag and (old := script.option(name)) != new:
+            what = f"{variable} in the environment wins over the script: --{name} is '{new}', not '{old}'"
+            yield Hit(name, what, f"env -u {variable} sbatch {script.file}")
+
+
+@RULES.add("SB902", "warning", "a job submitted from inside another job")
+def _inside(script: JobScript) -> Iterator[Hit]:
+    job = script.environment.get("SLURM_JOB_ID")
+    if job:
+        what = f"submitted from inside job {job}: its SLURM_ variables are inherited, and srun takes some of "
+        what += "them as options"
+        yield Hit(script.at(1), what, "submit it from a login node; sbatchgen submit leaves them out")
+
+
+def _cpus(launch: Launch, script: JobScript) -> int | None:
     """The CPUs of a task; None if the script does not say."""
+    resources = script.resources
     option = launch.step.option("cpus-per-task") if launch.step else None
     if option:
         return launch.number(option, launch.step) if launch.step else None
@@ -255,7 +281,8 @@ def _cpus(launch: Launch, resources: Resources) -> int | None:
         return resources.cpus_per_task
     loose = {"exclusive", "cpus-per-gpu", "mincpus", "extra-node-info", "cores-per-socket"}
     unknown = loose & resources.options.keys() or resources.gpu_count or resources.shards
-    return None if unknown or launch.step is None else 1
+    whole = any(partition.exclusive for partition in script.partitions.values())
+    return None if unknown or whole or launch.step is None else 1
 
 
 def _arguments(launch: Launch) -> Iterator[tuple[str, Word, str]]:

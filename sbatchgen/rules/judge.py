@@ -13,11 +13,11 @@ from sbatchgen.plan.plan import Plan
 from sbatchgen.rules.rule import Rule
 
 # The modules of rules, by what they judge. Only those that are needed are loaded.
-PLANS = ("plans",)
+PLANS = ("plans", "starts")
 JOBS = ("placement", "demands", "logs", "option_values")  # plans and scripts
 _SCRIPTS_WORDS = """
 directives words meanings processes rendezvous steps environment software names containers survival safety
-secret submit_environment syntax
+secret syntax
 """
 SCRIPTS = tuple(_SCRIPTS_WORDS.split())
 

@@ -10,7 +10,7 @@ from sbatchgen.finding import Severity
 from sbatchgen.job.job import Job
 from sbatchgen.plan.resources import UNLIMITED
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.units import ShellPath
+from sbatchgen.units import VARIABLE
 
 RULES: Rules[Job] = Rules()
 
@@ -26,7 +26,7 @@ MAKES_FOLDERS = "23.02"  # the first release that makes the folders of logs
 @RULES.add("SB117", "warning", "a variable or ~ in a directive, which sbatch does not expand")
 def _not_expanded(job: Job) -> Iterator[Hit]:
     """In a plan a dollar is a dollar, but for the variables that a path of ours may hold."""
-    literal = _SHELL if job.is_script else ShellPath.VARIABLE
+    literal = _SHELL if job.is_script else VARIABLE
     for name in LITERAL_OPTIONS if job.is_script else (*LOGS, "chdir"):
         value = job.option(name)
         if literal.search(value) is None:

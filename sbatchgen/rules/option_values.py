@@ -1,4 +1,4 @@
-"""Values that sbatch refuses, or passes on and slurmctld refuses, whatever the cluster has: SB140 and SB141.
+"""Values that sbatch refuses, or passes on and slurmctld refuses, whatever the cluster has: SB140.
 
 What only the cluster decides, such as whether a node or a licence exists, is left to the rules about its
 profile. Each verdict is compared with a real slurmctld by benchmarks/values.py. Sources: slurmctld 22.05 to
@@ -8,7 +8,7 @@ profile. Each verdict is compared with a real slurmctld by benchmarks/values.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from sbatchgen.finding import Severity
 from sbatchgen.job.job import Job
@@ -55,11 +55,11 @@ def refused(name: str, value: str, slurm: str) -> tuple[str, str] | None:
     try:
         check_value(name, value, slurm=slurm)
     except RefusedError as error:
-        if not error.text:
+        if not error.args:
             return None
         example = EXAMPLES.get(name)
         return (
-            f"'{value}' is not a value for --{name}: sbatch says \"{error.text}\"",
+            f"'{value}' is not a value for --{name}: sbatch says \"{error}\"",
             f"write it as in {example}" if example else "see sbatch(1)",
         )
     return None
@@ -70,20 +70,9 @@ def _refused_value(job: Job) -> Iterator[Hit]:
     for option, text in job.resources.options.items():
         kind = value_kinds().get(option, "")
         try:
-            if check := VALUE_CHECKS.get(kind):
-                check(text, job)
+            _check(kind, text, job)
         except ValueError as error:
             yield Hit(option, f"Slurm refuses --{option}={text[:80]}: {error}", _FIX[kind].format(option))
-
-
-@RULES.add("SB141", "error", "times that contradict each other")
-def _contradicting_times(job: Job) -> Iterator[Hit]:
-    most, least = job.resources.time, job.resources.time_min
-    if most is not None and least is not None and least > most:
-        what = (
-            f"--time-min {time_limit(least)} is longer than --time {time_limit(most)}: Slurm refuses the job"
-        )
-        yield Hit("time-min", what, f"set --time-min {time_limit(most)} or less")
 
 
 def time_limit(seconds: int) -> str:
@@ -91,7 +80,35 @@ def time_limit(seconds: int) -> str:
     return "UNLIMITED" if seconds >= UNLIMITED else str(Duration(seconds))
 
 
-def _array(text: str, _: Job) -> None:
+def _check(kind: str, text: str, job: Job) -> None:
+    """Raise a ValueError for a value that slurmctld refuses; a reader is loaded where its kind is given."""
+    match kind:
+        case "array":
+            _check_array(text)
+        case "dependency" | "features" | "licenses":
+            from sbatchgen.sbatch import lists
+
+            readers = {
+                "dependency": lists.check_dependency,
+                "features": lists.features,
+                "licenses": lists.licenses,
+            }
+            readers[kind](text)
+        case "hosts":
+            _check_hosts(text, job)
+        case "gres" | "gpus" if job.is_script:  # a plan holds only words and counts
+            from sbatchgen.sbatch.gres import items, of_gpus
+
+            for _ in items(of_gpus(text) if kind == "gpus" else text, slurm=job.slurm):
+                pass
+        case "tres" if job.slurm >= "24.05":
+            kinds = [re.split("[/:=]", item, maxsplit=1)[0] for item in text.split(",") if item]
+            for unknown in (name for name in kinds if name not in _TRES):
+                hint = ": write gres/gpu" if unknown == "gpu" else ""
+                raise ValueError(f"'{unknown}' is not a kind of resource{hint}")
+
+
+def _check_array(text: str) -> None:
     from sbatchgen.sbatch.array import indices
 
     ranges = indices(text)
@@ -101,28 +118,10 @@ def _array(text: str, _: Job) -> None:
         raise ValueError(f"no cluster has indices of {LARGEST_ARRAY} or more")
 
 
-def _dependency(text: str, _: Job) -> None:
-    from sbatchgen.sbatch.dependency import check
-
-    check(text)
-
-
-def _features(text: str, _: Job) -> None:
-    from sbatchgen.sbatch.features import names
-
-    names(text)
-
-
-def _licenses(text: str, _: Job) -> None:
-    from sbatchgen.sbatch.licenses import counts
-
-    counts(text)
-
-
-def _hosts(text: str, job: Job) -> None:
+def _check_hosts(text: str, job: Job) -> None:
     from sbatchgen.sbatch.hostlist import expanded, hosts
 
-    if not hosts(text) and "/" not in text and "{" not in text:  # a file, or a function of slurmctld
+    if not {"/", "{"} & {*text}:  # a file, or a function of slurmctld
         expanded(text)
     if text == job.resources.options.get("exclude"):
         asked = hosts(job.option("nodelist"))
@@ -130,38 +129,3 @@ def _hosts(text: str, job: Job) -> None:
         fewer = any(size is not None and size < len(asked) for size in sizes)  # Slurm may leave some out
         if both := set() if fewer else {*hosts(text)} & {*asked}:
             raise ValueError(f"{', '.join(sorted(both)[:3])} is in --nodelist too")
-
-
-def _gres(text: str, job: Job) -> None:
-    from sbatchgen.sbatch.gres import items
-
-    if job.is_script:  # a plan holds only words and counts
-        for _ in items(text, slurm=job.slurm):
-            pass
-
-
-def _gpus(text: str, job: Job) -> None:
-    from sbatchgen.sbatch.gres import of_gpus
-
-    _gres(of_gpus(text), job)
-
-
-def _tres_per_task(text: str, job: Job) -> None:
-    for item in filter(None, text.split(",") if job.slurm >= "24.05" else ()):
-        kind = re.split("[/:=]", item, maxsplit=1)[0]
-        if kind not in _TRES:
-            hint = ": write gres/gpu" if kind == "gpu" else ""
-            raise ValueError(f"'{kind}' is not a kind of resource{hint}")
-
-
-# By the kind of value of sbatch.option_table; a kind that sbatch itself refuses is not one of them.
-VALUE_CHECKS: dict[str, Callable[[str, Job], None]] = {
-    "array": _array,
-    "dependency": _dependency,
-    "features": _features,
-    "gpus": _gpus,
-    "gres": _gres,
-    "hosts": _hosts,
-    "licenses": _licenses,
-    "tres": _tres_per_task,
-}

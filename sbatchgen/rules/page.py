@@ -3,8 +3,8 @@
 Pages are Markdown, one file a group, in `pages`. A rule's part starts with `## SB104 Title`. Its examples are
 fenced blocks that begin with ```bash bad or ```bash good, or ```yaml bad or ```yaml good for a job. Settings
 NAME=VALUE follow: `slurm=23.02` for the release, `submitted=yes` for a script about to be submitted, others
-for the environment of the submission; with `escapes=yes` the texts of _ESCAPES in the script are these
-characters. Examples are for the cluster of example.yaml, unless the part has a block ```yaml profile.
+for the environment of the submission; with `escapes=yes` a backslash with an r is a carriage return. Examples
+are for the cluster of example.yaml, unless the part has a block ```yaml profile.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent / "pages"
 PROFILE = FOLDER / "example.yaml"
-_ESCAPES = {"\\r": "\r", "\\0": "\0"}
 _HEADING = re.compile(r"^## (SB\d{3}) (.+)$", re.MULTILINE)
 _BLOCK = re.compile(r"^```(\w+) (bad|good|profile)((?: \S+=\S*)*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -66,8 +65,7 @@ def _pages(file: Path) -> Iterator[Page]:
                 continue
             pairs = dict(word.split("=", 1) for word in settings.split())
             if pairs.pop("escapes", ""):
-                for escape, character in _ESCAPES.items():
-                    block = block.replace(escape, character)  # noqa: PLW2901
+                block = block.replace("\\r", "\r")  # noqa: PLW2901
             examples.append(
                 Example(is_job=language == "yaml", good=kind == "good", text=block, settings=pairs)
             )

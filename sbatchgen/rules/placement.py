@@ -1,4 +1,4 @@
-"""Where a job may run and for how long, judged by its cluster: SB201 to SB206, and SB223 to SB234.
+"""Where a job may run and for how long, judged by its cluster: SB201 to SB206, SB223 to SB234, and SB250.
 
 A fact that the profile does not give is not judged. Sources: sbatch(1), slurm.conf(5).
 """
@@ -142,6 +142,28 @@ def _nodes_within_limit(job: Job) -> Iterator[Hit]:
             what += f"but {most} were asked for{doubt}"
             fix = f"ask for at least {least} nodes, or use another partition"
             yield Hit("nodes", what, fix, _in(doubt), why_not=f"{least} nodes at least")
+
+
+@RULES.add("SB250", "error", "the time limit is longer than that for so many nodes", about_fit=True)
+def _time_of_nodes(job: Job) -> Iterator[Hit]:
+    nodes, time = job.resources.nodes_max or job.resources.nodes_min or 0, job.resources.time or 0
+    for name, partition in job.partitions.items():
+        most, doubt = _limit(job, partition, "time_max")
+        most = partition.time_limit(nodes) if nodes and (most or not partition.time_max) else None
+        if most is None or time <= most or (partition.time_max and time > partition.time_max):
+            continue
+        what = (
+            f"{counted(nodes, 'node')} of partition '{name}' may run for {most}, not for {time_limit(time)}"
+        )
+        if partition.node_minutes_max and nodes * time > partition.node_minutes_max * 60:
+            what += f": a job may have {partition.node_minutes_max} node-minutes"
+        others = [some.first for some in partition.time_by_nodes]
+        others += [partition.node_minutes_max * 60 // time] if partition.node_minutes_max else []
+        fitting = [other for other in others if other and time <= (partition.time_limit(other) or 0)]
+        ways = [f"--time {most} or less"] if most else []
+        ways += [f"--nodes {fitting[0]}"] if fitting else []
+        why_not = f"{most} at most for {counted(nodes, 'node')}"
+        yield Hit("time", what + doubt, f"set {' or '.join(ways)}", _in(doubt), why_not=why_not)
 
 
 @RULES.add("SB223", "error", "a required option is missing, or its value is not allowed", about_fit=True)
@@ -364,16 +386,16 @@ def _features(text: str) -> tuple[str, ...]:
     """Return the names in a list of features; no names for a malformed one (SB140)."""
     if not text:
         return ()
-    from sbatchgen.sbatch.features import names  # only jobs that name features need it
+    from sbatchgen.sbatch.lists import features  # only jobs that name features need it
 
     try:
-        return tuple(dict.fromkeys(names(text)))
+        return tuple(dict.fromkeys(features(text)))
     except ValueError:
         return ()
 
 
 def _matches(text: str, having: Sequence[str]) -> bool:
-    from sbatchgen.sbatch.features import matches
+    from sbatchgen.sbatch.lists import matches
 
     return matches(text, having)
 
@@ -382,9 +404,9 @@ def _licenses(text: str) -> tuple[tuple[str, int], ...]:
     """Return the names in a list of licences with their numbers; nothing for a malformed one (SB140)."""
     if not text:
         return ()
-    from sbatchgen.sbatch.licenses import counts  # only jobs that name licences need it
+    from sbatchgen.sbatch.lists import licenses  # only jobs that name licences need it
 
     try:
-        return tuple((name, count) for name, count in counts(text).items() if count)
+        return tuple((name, count) for name, count in licenses(text).items() if count)
     except ValueError:
         return ()

@@ -16,8 +16,9 @@ from sbatchgen.rules.option_values import BAD_VALUE, refused
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.runtimes.base import NoFacts
+from sbatchgen.runtimes.edf import IN_CONTAINER
 from sbatchgen.sbatch.gres import parted
-from sbatchgen.units import ShellPath
+from sbatchgen.units import VARIABLE
 
 RULES: Rules[PlannedJob] = Rules()
 
@@ -26,6 +27,10 @@ NOT_IN_A_SCRIPT = ("help", "parsable", "quiet", "test-only", "usage", "verbose",
 # Options whose values sbatchgen takes as they are, and sbatch parses.
 _PARSED_BY_SBATCH = "begin deadline distribution hint mail_type nodelist signal switches"
 PARSED_BY_SBATCH = tuple(_PARSED_BY_SBATCH.split())
+# sbatch(1), OUTPUT ENVIRONMENT VARIABLES: in the batch script they are those of its own, single task.
+_OF_TASKS = ("SLURM_LOCALID", "SLURM_NODEID", "SLURM_PROCID", "SLURM_TASK_PID", "SLURM_STEP_GPUS")
+_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+_LITERAL = re.compile(r"\$(?:[A-Za-z_]\w*|\()")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
@@ -127,7 +132,7 @@ def _shards_known(job: PlannedJob) -> Iterator[Hit]:
 @RULES.add("SB018", "error", "a runtime without its image or environment")
 def _runtime_complete(job: PlannedJob) -> Iterator[Hit]:
     plan = job.plan
-    required = plan.runtime.requires
+    required = plan.runtime.needs(plan.facts)
     if required and not plan.software.get(required.key):
         what = f"runtime '{plan.runtime.name}' needs {required.what}"
         yield Hit(job.at("runtime"), what, f"add {required.flag}")
@@ -145,8 +150,8 @@ def _slurm_needed(job: PlannedJob) -> Iterator[Hit]:
         yield Hit(job.at("launcher"), what, "use --launcher torchrun or spawn")
 
 
-@RULES.add("SB020", "error", "an image file that pyxis takes for a registry address")
-def _image_is_file(job: PlannedJob) -> Iterator[Hit]:
+@RULES.add("SB020", "error", "what the runtime takes for something else")
+def _taken_otherwise(job: PlannedJob) -> Iterator[Hit]:
     for key, what, fix in job.plan.runtime.faults(job.plan):
         yield Hit(job.at(key), what, fix)
 
@@ -169,9 +174,11 @@ def _mounts(job: PlannedJob) -> Iterator[Hit]:
     paths += [("run_dir", plan.run_dir)] if "$RUN_DIR" in mounted else []
     paths += [("data", plan.data)] if "$DATA_DIR" in mounted else []
     for key, path in paths:
-        text = ShellPath.VARIABLE.sub("", path)
+        text = VARIABLE.sub("", path)
         fix = "mount a symbolic link with a plain name"
-        if text.count(":") > (key == "binds") or "," in text:
+        _, *rest = text.split(":", 2)
+        split = rest if key != "binds" else rest[1:] and not re.fullmatch(plan.runtime.mount_options, rest[1])
+        if "," in text or split:
             what = f"'{path}' can't be mounted: the path would be split at the comma or colon"
             yield Hit(job.at(key), what, fix)
         elif why := plan.runtime.unmountable(text):
@@ -256,6 +263,9 @@ def _extra_options(job: PlannedJob) -> Iterator[Hit]:
             yield Hit(at, f"--{name} does not belong in a script", "give it to sbatch itself")
         elif name.replace("-", "_") in NAMES:
             yield Hit(at, f"--{name} is an option that sbatchgen knows", f"set options.{name}")
+        elif name == "environment":
+            fix = f"write runtimes: {{edf: {{environment: {value}}}}} and runtime: edf in the profile"
+            yield Hit(at, f"--{name} {IN_CONTAINER}", fix, "warning")
         elif value == "":
             yield Hit(at, f"--{name} has no value", "write true for an option that takes none")
         elif job.plan.slurm and _is_unknown(job, name):
@@ -301,11 +311,28 @@ def _env_leaves_paths_alone(job: PlannedJob) -> Iterator[Hit]:
     software = (*plan.software.values(), *vars(plan.facts or NoFacts()).values())
     places = [path for value in software for path in (value if isinstance(value, tuple) else (value,))]
     for name in (name for name, value in plan.env.items() if value is not None):
-        holding = [path for path in (*paths, *places) if path and f"${{{name}}}" in path]
+        holding = [path for path in (*paths, *places) if isinstance(path, str) and f"${{{name}}}" in path]
         if holding:
             what = f"the job sets {name}, so its path {holding[0]} changes while the script runs"
             fix = f"write the path without ${{{name}}}, or set another variable"
             yield Hit(job.at(f"env.{name}"), what, fix)
+
+
+@RULES.add("SB036", "error", "a variable of tasks in a value of the whole job")
+def _env_of_tasks(job: PlannedJob) -> Iterator[Hit]:
+    for name, value in job.plan.env.items():
+        for of_task in sorted({*_OF_TASKS, *_RANKS} & {*VARIABLE.findall(value or "")}):
+            what = f"{name} is set before any task starts, where {of_task} is not yet that of a task"
+            fix = f"set it in each task: setup_per_task: ['export {name}=...'], in the profile"
+            yield Hit(job.at(f"env.{name}"), what, fix)
+
+
+@RULES.add("SB037", "warning", "a variable that the job does not expand")
+def _env_literal(job: PlannedJob) -> Iterator[Hit]:
+    for name, value in job.plan.env.items():
+        if match := _LITERAL.search(VARIABLE.sub("", value or "")):
+            what = f"{name} gets the text {match[0]}... as it is: the job expands ${{NAME}} alone"
+            yield Hit(job.at(f"env.{name}"), what, "write ${NAME}, or export it in the profile's setup")
 
 
 @RULES.add("SB030", "error", "a requeue_on_timeout that can't work")

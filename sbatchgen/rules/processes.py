@@ -186,6 +186,22 @@ def _rank_for_each_gpu(script: JobScript) -> Iterator[Hit]:
             return
 
 
+@RULES.add("SB330", "warning", "a launcher bound to the CPUs of one process")
+def _launcher_bound(script: JobScript) -> Iterator[Hit]:
+    exported = [each for each in script.body.sets if each.name == "SLURM_CPU_BIND" and each.value]
+    for launch in script.trainings:
+        if not launch.step or not launch.launcher or launch.workers == 1 or launch.tasks_per_node != 1:
+            continue
+        option = launch.step.option("cpu-bind")
+        value = option.value if option else next((each.value for each in reversed(exported)), None)
+        kind, _, listed = (value or "").removeprefix("verbose,").removeprefix("v,").partition(":")
+        if kind == "map_cpu" or (kind == "mask_cpu" and "," in listed):
+            name = launch.launcher.name
+            what = f"srun binds {name} to the first entry of {kind}, and all its processes share that"
+            at = script.at_option_of(option) if option else script.at_start(exported[-1])
+            yield Hit(at, what, f"leave {kind} out, or let srun start a task for each process")
+
+
 def _head(launch: Launch) -> str:
     """Return the first words of a launch, to show what follows srun."""
     return " ".join(word.text for word in launch.command.words[:2]) + " ..."

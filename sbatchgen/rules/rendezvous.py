@@ -16,7 +16,7 @@ from sbatchgen.rules.rule import Hit, Rules
 
 if TYPE_CHECKING:
     from sbatchgen.bash import Assignment
-    from sbatchgen.bash.chain import Tool, ToolOption
+    from sbatchgen.bash.chain import ToolOption
 
 RULES: Rules[JobScript] = Rules()
 
@@ -55,9 +55,10 @@ def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
     nodes = script.resources.nodes
     for launch in spread:
         launcher = launch.launcher
-        names = _ADDRESSES.get(launcher.name, ()) if launcher else ()
-        for option in filter(None, map(launcher.option, names) if launcher else ()):
-            value = _value(option, launcher)
+        if launcher is None:
+            continue
+        for option in filter(None, map(launcher.option, _ADDRESSES.get(launcher.name, ()))):
+            value = launcher.text_of(option)
             if LOOPBACK.match(value) and not (value.endswith(":0") and launch.told_nodes == 1):
                 what = f"on each node {value} is the node itself: the {launch.nodes} nodes never find each "
                 what += "other"
@@ -73,18 +74,6 @@ def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
     yield from (Hit(place, what, fix) for place, what in _doubtful_addresses(script))
 
 
-@RULES.add("SB323", "error", "a rendezvous id that differs in every task")
-def _rendezvous_id(script: JobScript) -> Iterator[Hit]:
-    for launch in script.trainings:
-        option = launch.launcher.option("rdzv-id") if launch.launcher else None
-        if option is None or launch.step is None:
-            continue
-        tasks, value = launch.tasks, _value(option, launch.launcher)
-        if "RANDOM" in value and _is_of_task(option, script) and tasks and tasks > 1:
-            what = f"each of {tasks} tasks uses a different --rdzv-id, so they never form one group"
-            yield Hit(script.at_option_of(option), what, "--rdzv-id=$SLURM_JOB_ID")
-
-
 @RULES.add("SB324", "warning", "--standalone on several nodes")
 def _standalone(script: JobScript) -> Iterator[Hit]:
     for launch in script.trainings:
@@ -95,14 +84,6 @@ def _standalone(script: JobScript) -> Iterator[Hit]:
             what += "times"
             fix = "--nnodes=$SLURM_NNODES --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
             yield Hit(script.at_word(option.word), what, fix)
-
-
-def _value(option: ToolOption, tool: Tool | None) -> str:
-    """The value of an option; unknown expansions stay as they are written."""
-    if option.value is not None or option.value_word is None or tool is None:
-        return option.value or ""
-    text = tool.body.text_of(option.value_word)
-    return text.partition("=")[2] if option.value_word is option.word else text
 
 
 def _is_of_task(option: ToolOption, script: JobScript) -> bool:
@@ -134,7 +115,7 @@ def _ports(script: JobScript) -> Iterator[tuple[Place, str]]:
             option = launcher.option(name)
             pieces = option.value_word.pieces if option and option.value_word else ()
             if option and pieces and pieces[-1].kind == "text":
-                yield script.at_option_of(option), _value(option, launcher).rpartition(":")[2]
+                yield script.at_option_of(option), launcher.text_of(option).rpartition(":")[2]
 
 
 def _addresses(script: JobScript) -> list[Assignment]:
@@ -158,6 +139,8 @@ def _doubtful_addresses(script: JobScript) -> Iterator[tuple[Place, str]]:
             what += "alone, without an error"
             yield script.at_word(words[0]), what
         elif name == "hostname" and id(command) in started and _ADDRESS_OPTIONS & set(values):
+            if command.pipe:
+                continue  # which takes one of them
             what = f"{' '.join(['hostname', *values])} may print 127.0.1.1 or several addresses: then the "
             what += "nodes never find each other"
             yield script.at_word(words[0]), what

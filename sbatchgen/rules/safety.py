@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import pairwise
 
 from sbatchgen.bash import Command, Word
 from sbatchgen.bash.tools import SHELLS
-from sbatchgen.finding import Edit, Place
+from sbatchgen.finding import Edit
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.sbatch.header import READ
@@ -34,9 +33,6 @@ SLURM_SUBMIT_DIR UID USER
 _OF_SITES = "TMPDIR SCRATCH WORK SLURM_TMPDIR PROJECT LOCAL_SCRATCH TMP LSCRATCH SLURM_SCRATCH"
 OF_SITES = frozenset(_OF_SITES.split())
 ALWAYS_SET = frozenset(_ALWAYS_SET.split())
-_IPV4 = re.compile(r"(?!127\.|0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?")
-_ADDRESS = re.compile(r"(?:^|_)(?:ADDR|HOST|IP|NODE|ENDPOINT)$", re.IGNORECASE)
-_ITEM_OF_LIST = re.compile(r"[A-Z_][A-Z0-9_]*\*?", re.ASCII)
 _OPTION_LINE = re.compile(r"\n[ \t]*-")
 UNFILLED = re.compile(
     r"/path/to\b[\w./-]*|\bCHANGE_?ME\b|<your[\w -]+>"
@@ -161,33 +157,6 @@ def _run_texts(script: JobScript) -> Iterator[tuple[str, Word]]:
             option = tool.option("command") if tool.name in SHELLS else None
             if option and option.value is None and option.value_word and tool.body is script.body:
                 yield f"{tool.name} -c", option.value_word
-
-
-@RULES.add("SB808", "warning", "a comma in the value of --export")
-def _export_of_job(script: JobScript) -> Iterator[Hit]:
-    for before, item in pairwise(script.option("export").split(",")):
-        if "=" in before and item and "=" not in item and not _ITEM_OF_LIST.fullmatch(item):
-            what = f"--export ends a value at a comma: {before}, and '{item}' names another variable"
-            yield Hit("export", what, f"export {before},{item} in the script")
-            return
-
-
-@RULES.add("SB811", "warning", "a hard-coded host")
-def _of_one(script: JobScript) -> Iterator[Hit]:
-    for made in script.body.sets:
-        value = made.value if _ADDRESS.search(made.name) else None
-        if value and _IPV4.fullmatch(value):
-            yield _fixed_address(script.at_start(made), value)
-    for launch in script.trainings:
-        for option in launch.launcher.given if launch.launcher else ():
-            named = option.name in ("master-addr", "rdzv-endpoint", "main-process-ip")
-            if named and option.value and _IPV4.fullmatch(option.value):
-                yield _fixed_address(script.at_word(option.word), option.value)
-
-
-def _fixed_address(at: Place, value: str) -> Hit:
-    what = f"{value} is one machine, but Slurm decides where the job runs"
-    return Hit(at, what, 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)')
 
 
 @RULES.add("SB812", "warning", "an unfilled placeholder")

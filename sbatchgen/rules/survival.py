@@ -38,16 +38,14 @@ def _name(signal: str) -> str:
     return _NAMES.get(signal, signal.upper()).removeprefix("SIG")
 
 
-def _trapped(script: JobScript) -> dict[str, list[Command]]:
-    """The signals for which the script sets a trap, with the trap commands; "?" for unknown ones."""
-    traps: dict[str, list[Command]] = {}
+def _trapped(script: JobScript) -> set[str]:
+    """The signals for which the script sets a trap; "?" for unknown ones."""
+    signals: set[str] = set()
     for command in script.named("trap"):
         words = [word for word in command.words[1:] if word.text != "--"]
         if len(words) > 1 and words[0].text != "-":
-            for word in words[1:]:
-                value = script.body.value(word)
-                traps.setdefault("?" if value is None else _name(value), []).append(command)
-    return traps
+            signals |= {_name(script.body.value(word) or "?") for word in words[1:]}
+    return signals
 
 
 def _is_whole(script: JobScript) -> bool:
@@ -83,7 +81,7 @@ def _has_trap(script: JobScript) -> Iterator[Hit]:
     name = _signal(script, batch=True)
     if name is None or name in HARMLESS or name == "INT":  # a bash that waits does not die of INT
         return
-    if {name, "?"} & _trapped(script).keys() or not _is_whole(script):
+    if {name, "?"} & _trapped(script) or not _is_whole(script):
         return
     if not any(_name(word.text) == name for command in script.commands for word in command.words[1:]):
         what = f"bash gets {name} before the time limit and has no trap for it: the signal ends the script, "
@@ -130,15 +128,6 @@ def _resumes(script: JobScript) -> Iterator[Hit]:
         what = "--requeue starts the script again from its first line, but nothing in it looks for a "
         what += "checkpoint: training starts from scratch, and may overwrite what it has saved"
         yield Hit("requeue", what, "add the trainer's resume option, or --no-requeue")
-
-
-@RULES.add("SB607", "warning", "a requeue that Slurm refuses")
-def _may_requeue(script: JobScript) -> Iterator[Hit]:
-    for command in script.named("scontrol") if "no-requeue" in script.options else ():
-        if not {"requeue", "requeuehold"} & {word.value for word in command.words[1:3]}:
-            continue
-        what = "Slurm refuses this requeue: the script has --no-requeue"
-        yield Hit(script.at_word(command), what, "replace --no-requeue by --requeue")
 
 
 @RULES.add("SB608", "info", "a long job without checkpoints")

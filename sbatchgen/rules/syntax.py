@@ -7,10 +7,9 @@ takes a little less than bash.
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
-from functools import cache, lru_cache
+from functools import lru_cache
 
 from sbatchgen.job.script import JobScript
 from sbatchgen.rules.rule import Hit, Rules
@@ -19,14 +18,12 @@ RULES: Rules[JobScript] = Rules()
 
 SECONDS_MAX = 10.0
 BYTES_MAX = 1 << 20
-EXITS_MAX = 5  # lines with an exit that bash is asked about
 _COMPLAINT = re.compile(r"^\S*bash: line (\d+): (.*)$", re.MULTILINE)
 _HERE = re.compile(r"here-document at line (\d+) delimited by end-of-file \(wanted `(.*)'\)")
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*", re.MULTILINE)
 _PAIRS = (("if", "fi"), ("do", "done"), ("case", "esac"))
 _WORD = re.compile(r"(?<![\w$./-])(if|fi|do|done|case|esac)(?![\w./-])")
 _NO_TARGET = re.compile(r"[<>][&|]?[ \t]*(?:$|[;)])|[<>]&?[ \t]+[|&]", re.MULTILINE)
-_EXIT = re.compile(r"exit(?:[ \t]+\S+)?[ \t]*(?:#.*)?")
 _HEREDOC = re.compile(r"<<-?[ \t]*\\?['\"]?([\w.!-]+)")
 
 
@@ -55,20 +52,7 @@ def _faults(script: JobScript) -> list[tuple[int, str]]:
         return []
     last = script.text.count("\n") + 1
     text = text[: script.body.end].partition("\0")[0]
-    faults = [(min(line, last), message) for line, message in _faults_of_bash(text)]
-    return faults[:1] if faults and not _ends_before(text, faults[0][0]) else []
-
-
-def _ends_before(text: str, line: int) -> bool:
-    """Whether a line that is an exit ends the script before bash comes to that line."""
-    start, tries = 0, EXITS_MAX
-    for earlier in text.split("\n")[: line - 1]:
-        start += len(earlier) + 1
-        if _EXIT.fullmatch(earlier) and tries:
-            tries -= 1
-            if not _faults_of_bash(text[:start]):
-                return True
-    return False
+    return [(min(line, last), message) for line, message in faults_of_bash(text)[:1]]
 
 
 def _is_doubtful(script: JobScript) -> bool:
@@ -83,23 +67,15 @@ def _is_doubtful(script: JobScript) -> bool:
     return any(match[1] not in ends for match in _HEREDOC.finditer(text))
 
 
-@cache
-def _bash() -> str:
-    return shutil.which("bash", path="/bin:/usr/bin:/usr/local/bin") or ""
-
-
-@lru_cache(maxsize=4)
-def _faults_of_bash(text: str) -> list[tuple[int, str]]:
+def faults_of_bash(text: str) -> list[tuple[int, str]]:
     """Return what bash says, with line numbers; nothing without a bash, or if it takes too long."""
-    if not _bash():
-        return []
     options = ["-O", "extglob"] if "extglob" in text else []
     try:
         done = subprocess.run(
-            [_bash(), "--norc", "--noprofile", *options, "-n"],
+            ["bash", "--norc", "--noprofile", *options, "-n"],
             input=text.encode("utf-8", "surrogateescape"),
             capture_output=True,
-            env={"LC_ALL": "C", "PATH": "/bin:/usr/bin"},  # no BASH_ENV, which bash would run
+            env={"LC_ALL": "C", "PATH": "/bin:/usr/bin:/usr/local/bin"},  # no BASH_ENV, which bash would run
             timeout=SECONDS_MAX,
             check=False,
             close_fds=False,

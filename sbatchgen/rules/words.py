@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 
 from sbatchgen.errors import did_you_mean
 from sbatchgen.finding import Edit, Severity
@@ -24,6 +25,7 @@ from sbatchgen.units import RELEASES
 RULES: Rules[JobScript] = Rules()
 
 _WITH_BLANKS = frozenset(("job-name", "comment", "output", "error", "input", "chdir"))
+COMPLAINTS_MAX = 100  # of a script: each is compared with all options
 NAMES_OF_CLUSTER = frozenset(("partition", "clusters", "reservation", "constraint", "nodelist"))
 
 
@@ -155,14 +157,6 @@ def _repeated(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at_use(use), what, fix, severity)
 
 
-@RULES.add("SB121", "error", "--test-only in a script")
-def _test_only(script: JobScript) -> Iterator[Hit]:
-    use = script.options.get("test-only")
-    if use:
-        what = "--test-only works in a directive, too: the job is never submitted"
-        yield Hit(script.at_use(use), what, "remove it, and give it to sbatch for a test")
-
-
 @RULES.add("SB130", "warning", "an option of another release")
 def _release(script: JobScript) -> Iterator[Hit]:
     for use in uses(script) if script.assumed else ():
@@ -196,7 +190,9 @@ def _combination(script: JobScript) -> Iterator[Hit]:
         return
     if any(refusal(script, use) for use in uses(script)):
         return
-    yield Hit(script.at(reply.line or 1), f'sbatch refuses the job: "{reply.text}"', "see sbatch(1)")
+    what, open_count = f'sbatch refuses the job: "{reply.text}"', "used without either" in reply.text
+    fix = "add --ntasks=N, unless the command line of sbatch gives it" if open_count else "see sbatch(1)"
+    yield Hit(script.at(reply.line or 1), what, fix, "warning" if open_count else None)
 
 
 def uses(script: JobScript) -> Iterator[Option]:
@@ -205,8 +201,9 @@ def uses(script: JobScript) -> Iterator[Option]:
 
 
 def _complaints(script: JobScript) -> Iterator[Stop]:
-    """Where sbatch ends at an option that it can't take."""
-    return (use for use in script.uses if isinstance(use, Stop) and use.complaint)
+    """The first places where sbatch ends at an option that it can't take."""
+    stops = (use for use in script.uses if isinstance(use, Stop) and use.complaint)
+    return islice(stops, COMPLAINTS_MAX)
 
 
 def _stray_words(script: JobScript) -> Iterator[tuple[Option | None, list[Stop]]]:

@@ -13,11 +13,10 @@ from dataclasses import asdict, dataclass, replace
 
 from sbatchgen.plan.resources import Resources
 from sbatchgen.quoting import counted, visible
-from sbatchgen.runs import usage
 from sbatchgen.runs.overview import duration
 from sbatchgen.runs.points import DONE
 from sbatchgen.runs.status import RunState, words
-from sbatchgen.runs.usage import RunUsage
+from sbatchgen.runs.usage import run_usage
 from sbatchgen.table import table
 from sbatchgen.units import Duration, Memory
 
@@ -94,14 +93,7 @@ class Report:
 
 def make_report(state: RunState, environment: Mapping[str, str]) -> Report:
     """Return what a run has cost so far."""
-    known = usage.run_usage(state, environment)
-    report = _put_together(state, known)
-    killed = any(job.state == "OUT_OF_MEMORY" for job in state.jobs)
-    return replace(report, advice=tuple(_advice(report, known.asked, killed=killed)))
-
-
-def _put_together(state: RunState, known: RunUsage) -> Report:
-    """Return the figures of all starts."""
+    known = run_usage(state, environment)
     starts, trained, newest = known.starts, known.trained, known.starts[-1]
     used, seconds = [start.used_s for start in starts], sum(_all(trained, "seconds"))
     if state.sweep:
@@ -114,7 +106,7 @@ def _put_together(state: RunState, known: RunUsage) -> Report:
     busy = [(facts["gpu_utilization"], facts["seconds"]) for facts in trained if "gpu_utilization" in facts]
     of_slurm = _mean([(start.cpu_s, start.used_s) for start in starts if start.cpu_s])
     of_trainer = _mean([(facts["cpu_s"], facts["seconds"]) for facts in trained if "cpu_s" in facts])
-    return Report(
+    report = Report(
         name=state.run.name,
         state=DONE if done else words(state.last) if state.last else "no job",
         done=done and all(job.ended for job in state.jobs),
@@ -137,6 +129,8 @@ def _put_together(state: RunState, known: RunUsage) -> Report:
         waiting=min(sum(_all(trained, "data_s")) / seconds, 1.0) if seconds else None,
         problems=tuple(known.problems),
     )
+    killed = any(job.state == "OUT_OF_MEMORY" for job in state.jobs)
+    return replace(report, advice=tuple(_advice(report, known.asked, killed=killed)))
 
 
 def _all(trained: Sequence[Mapping[str, float]], name: str) -> list[float]:
@@ -236,16 +230,14 @@ def as_json(report: Report) -> str:
 def _rows(report: Report) -> Iterator[tuple[str, str, str, str]]:
     """Yield the lines of the table: name, what the run had, what it used, and what to ask for next time."""
     next_time = {advice.about: f"{advice.option} {advice.value}" for advice in report.advice if advice.option}
-    busy = UNKNOWN if report.gpu_utilization is None else f"{report.gpu_utilization:.0f}% busy"
-    waits = UNKNOWN if report.waiting is None else f"{report.waiting:.0%} of the time"
     for name, had, used in (
         (TIME, _time(report.limit_s), _time(report.used_s)),
         (MEMORY, _size(report.memory_mib, 20), _size(report.memory_bytes)),
-        (CPUS, _count(report.cpus, 0), _count(report.cpus_used, 1)),
-        (GPUS, _count(report.gpus, 0), busy),
+        (CPUS, _shown(report.cpus), _shown(report.cpus_used, "{:.1f}")),
+        (GPUS, _shown(report.gpus), _shown(report.gpu_utilization, "{:.0f}% busy")),
         ("GPU memory", _size(report.gpu_bytes), _size(report.gpu_reserved_bytes)),
-        ("samples/s", UNKNOWN, _count(report.samples_per_s, 0)),
-        ("waiting for data", UNKNOWN, waits),
+        ("samples/s", UNKNOWN, _shown(report.samples_per_s)),
+        ("waiting for data", UNKNOWN, _shown(report.waiting, "{:.0%} of the time")),
     ):
         if name in (TIME, MEMORY, CPUS) or used != UNKNOWN or (name == GPUS and report.gpus):
             yield name, had, used, next_time.get(name, "")
@@ -259,9 +251,9 @@ def _missing(report: Report) -> Iterator[str]:
         yield "CPUs and memory: sacct has them after the job, the bundled trainer after an epoch"
     if report.gpus and report.gpu_utilization is None:
         yield (
-            "GPUs: the bundled trainer shows how busy they are where nvidia-ml-py is installed beside torch"
+            "GPUs: the bundled trainer shows how busy they are with nvidia-ml-py, for AMD with amdsmi"
             if report.processes
-            else f"GPUs: sbatchgen exec {report.name} -- nvidia-smi shows how busy they are while it runs"
+            else f"GPUs: sbatchgen exec {report.name} -- nvidia-smi (AMD: rocm-smi) shows how busy they are"
         )
 
 
@@ -269,8 +261,8 @@ def _time(seconds: float | None) -> str:
     return UNKNOWN if seconds is None else duration(round(seconds))
 
 
-def _count(things: float | None, digits: int) -> str:
-    return UNKNOWN if things is None else f"{things:.{digits}f}"
+def _shown(figure: float | None, pattern: str = "{:.0f}") -> str:
+    return UNKNOWN if figure is None else pattern.format(figure)
 
 
 def _size(amount: int | None, power: int = 0) -> str:

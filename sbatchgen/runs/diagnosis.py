@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import pwd
 import re
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from sbatchgen.errors import Problem, SlurmError
+from sbatchgen.inputs.trust import user_name
 from sbatchgen.job.script import JobScript
 from sbatchgen.runs import process
 from sbatchgen.runs.events import STATUS
@@ -82,13 +82,12 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
         task = task or next(iter(bad), "")
         if task not in bad:
             return Diagnosis(run=run, failed=False, says=f"point {task} has not failed" if task else says)
-    job, first = _job_of(state, task)
+    job, kept = _job_of(state, task)
     if job is None:
         return Diagnosis(run=run, failed=False, says=says)
     rows, problems = _rows(job, environment)
-    kept = read_record(state.run.folder, job.id)
     in_turn = bool(kept and kept.one_training)
-    row = _row(rows, task, first, in_turn=in_turn)
+    row = _row(rows, task, kept.first if kept else 0, in_turn=in_turn)
     task = task or (row.task if row else "")
     folder = state.run.folder / task if task.isdecimal() and not in_turn else state.run.folder
     log, lines = _log(kept, task)
@@ -117,14 +116,14 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "") ->
     )
 
 
-def _job_of(state: RunState, task: str) -> tuple[RunJob | None, int]:
-    """Return the newest job, or the newest with a task, and the point that has its index 0."""
+def _job_of(state: RunState, task: str) -> tuple[RunJob | None, Record | None]:
+    """Return the newest job, or the newest with a point of a sweep, and its record."""
     if task.isdecimal() and state.sweep:
         jobs = {job.id: job for job in state.jobs}
         for kept in reversed(records(state.run.folder)):
             if kept.job in jobs and int(task) in numbers(kept, kept.array):
-                return jobs[kept.job], kept.first
-    return state.last, 0
+                return jobs[kept.job], kept
+    return state.last, read_record(state.run.folder, state.last.id) if state.last else None
 
 
 def _row(rows: Sequence[SlurmJob], task: str, first: int, *, in_turn: bool) -> SlurmJob | None:
@@ -221,10 +220,7 @@ def _with_details(says: str, row: SlurmJob | None) -> str:
     if row and row.state.name == "FAILED" and row.task:
         says += f", signal {row.signal}" if row.signal else f", exit status {row.exit_code}"
     if row and row.cancelled_by is not None:
-        who = f"the user with the id {row.cancelled_by}"
-        with contextlib.suppress(KeyError):
-            who = pwd.getpwuid(row.cancelled_by).pw_name
-        says = says.replace(row.state.words, f"{row.state.words} by {who}", 1)
+        says = says.replace(row.state.words, f"{row.state.words} by {user_name(row.cancelled_by)}", 1)
     return says
 
 

@@ -9,6 +9,8 @@ import contextlib
 import os
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 from sbatchgen import files
@@ -40,7 +42,7 @@ def refusal(run_dir: Path) -> Problem | None:
         return Problem(f"the run folder {run_dir} is a link", fix=f"name its target: --run-dir {target}")
     if not stat.S_ISDIR(status.st_mode):
         return Problem(f"the run folder {run_dir} is a file", fix=ANOTHER)
-    for path, inside in ((run_dir, status), *_entries(run_dir)):
+    for path, inside in _entries(run_dir):
         if inside.st_uid != os.geteuid() and (inside.st_uid or path == run_dir):
             where = "the run folder" if path == run_dir else "a file in the run folder"
             fix = "" if path == run_dir else f"look at it, then remove it: rm -r {word(str(path))}; or "
@@ -67,14 +69,15 @@ def make(run_dir: Path) -> None:
         raise DocumentError([problem])
     with contextlib.suppress(OSError):  # it would overrule the umask
         os.removexattr(run_dir, "system.posix_acl_default")
-    for path, status in ((run_dir, run_dir.lstat()), *_entries(run_dir)):
+    for path, status in _entries(run_dir):
         is_mine = status.st_uid == os.geteuid() and not stat.S_ISLNK(status.st_mode)
         if is_mine and status.st_mode & OTHERS_WRITE:
             path.chmod(stat.S_IMODE(status.st_mode) & ~OTHERS_WRITE)
 
 
 def _entries(run_dir: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield the files of a run folder and those of its checkpoints, which an earlier version left open."""
+    """Yield a run folder, its files, and those of its checkpoints, which an earlier version left open."""
+    yield run_dir, run_dir.lstat()
     for folder in (run_dir, run_dir / "checkpoints"):
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             yield from ((Path(entry.path), entry.stat(follow_symlinks=False)) for entry in entries)
@@ -91,22 +94,7 @@ def only_owner_writes() -> Iterator[None]:
         os.umask(old)
 
 
-@contextlib.contextmanager
-def locked(run_dir: Path, note: Callable[[str], None]) -> Iterator[int | None]:
-    """Hold the lock for submissions into a run folder; `note` gets a line if another process holds it.
-
-    Yields:
-        The file descriptor of the lock, for sbatch: the lock is held until sbatch has ended too, even if this
-        process is killed. None on a file system without locks.
-
-    Raises:
-        OSError: The file of the lock can't be made, or another process holds the lock for three minutes.
-    """
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with os.fdopen(os.open(run_dir / LOCK, flags, 0o644), "rb") as file:
-        try:
-            works = files.lock(file.fileno(), 0)
-        except BlockingIOError:
-            note(f"note: another sbatchgen is submitting into {run_dir}: waiting for it")
-            works = files.lock(file.fileno(), LOCK_S, str(run_dir / LOCK))
-        yield file.fileno() if works else None
+def locked(run_dir: Path, note: Callable[[str], None]) -> AbstractContextManager[int | None]:
+    """Return the lock for submissions into a run folder; `note` gets a line if another process holds it."""
+    says = f"note: another sbatchgen is submitting into {run_dir}: waiting for it"
+    return files.locked(run_dir / LOCK, LOCK_S, partial(note, says))

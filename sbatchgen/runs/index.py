@@ -1,8 +1,8 @@
 """The index of a user's runs: their names, folders and jobs.
 
-A file in XDG_STATE_HOME with a line of JSON and its checksum for each run and each job. It is a cache: all
-but the states is in the run folders too, and `add` enters it again from there. No job needs it. Several
-commands may use it at the same time: one of them writes, and the file is replaced, never changed.
+A file in XDG_STATE_HOME: a checksum, and a line of JSON. It is a cache: all but the states is in the run
+folders too, and `add` enters it again from there. No job needs it. Several commands may use it at the same
+time: one of them writes, and the file is replaced, never changed.
 """
 
 from __future__ import annotations
@@ -82,22 +82,14 @@ def place(environment: Mapping[str, str]) -> Path:
     return Path(state, "sbatchgen", "runs.jsonl")
 
 
-def open_index(environment: Mapping[str, str], note: Callable[[str], None]) -> Index:
-    """Return the index, and note what was done about a damaged file; raises DocumentError."""
-    index = Index(place(environment))
-    if index.repaired:
-        note(f"warning: {index.repaired}")
-    return index
-
-
 class Index:
     """The runs and jobs of the file, which is read again where other commands have replaced it.
 
-    `repaired` says what was done about a damaged file; a file that can't be used is a DocumentError.
+    A file that can't be used is a DocumentError; `note` gets what was done about a damaged one.
     """
 
-    def __init__(self, file: Path) -> None:
-        self.file, self.repaired = file, ""
+    def __init__(self, file: Path, note: Callable[[str], None] = lambda _: None) -> None:
+        self.file, self._note = file, note
         self._data: bytes | None = None
         self._runs: dict[str, Run] = {}
         self._jobs: dict[str, RunJob] = {}
@@ -113,12 +105,8 @@ class Index:
         The submissions into one folder are one run, unless other runs have their folders in it (`shared`).
         """
         now = time.time()
-        with self._changing():
-            run = None if shared else self._of_folder(folder)
-            run = run or Run(self._free(name), folder, shared, now)
-            self._runs[run.name] = run
-            self._jobs[key] = RunJob(key, run.name, "", "", now, SUBMITTING, seen=now)
-        return run
+        job = RunJob(key, name, "", "", now, SUBMITTING, seen=now)
+        return self.add([(Run(name, folder, shared, now), [job])])[0]
 
     def add(self, runs: Iterable[tuple[Run, list[RunJob]]]) -> list[Run]:
         """Enter runs that were runs in folders, but for jobs already known; return them as named here."""
@@ -207,63 +195,47 @@ class Index:
         return next(free for free in names if free not in self._runs)
 
     def _load(self) -> bytes:
-        """Read the file if it has changed; return what it holds if a part of that is damaged."""
+        """Read the file if it has changed; return what it holds if that is damaged."""
         data = b""
         with self._as_document_error(), contextlib.suppress(FileNotFoundError):
             data = files.read_own(self.file, MAX_BYTES)
         if data == self._data:
             return b""
-        self._runs, self._jobs = {}, {}
-        *lines, rest = data.split(b"\n")
-        damaged = bool(rest)
-        for line in lines:
-            checksum, _, text = line.partition(b" ")
-            if checksum != b"%08x" % zlib.crc32(text):
-                damaged = True
-                continue
-            kind, *facts = json.loads(text)
-            if kind == "run":
-                name, folder, *others = facts
-                self._runs[name] = Run(name, Path(folder), *others)
-            elif kind == "job" and facts[1] in self._runs:  # the line of its run may be damaged
-                self._jobs[facts[0]] = RunJob(*facts)
-        self._data = None if damaged else data
-        return data if damaged else b""
+        checksum, _, text = data.partition(b"\n")
+        is_whole = checksum == b"%d" % zlib.crc32(text)
+        runs, jobs = json.loads(text) if is_whole else ([], [])
+        self._runs = {name: Run(name, Path(folder), *more) for name, folder, *more in runs}
+        self._jobs = {job.key: job for job in itertools.starmap(RunJob, jobs)}
+        self._data = data if is_whole else None
+        return b"" if is_whole else data
 
     def _repair(self, data: bytes) -> None:
         """Set damaged data aside, and enter the runs again whose folders it names."""
         aside = self.file.with_name(f"{self.file.name}.broken")
         files.put(aside, data, mode=files.PRIVATE)
         folders = set()
-        for match in _FOLDER.findall(data):  # also in the damaged lines
+        for match in _FOLDER.findall(data):
             with contextlib.suppress(ValueError, OSError):
                 path = Path(json.loads(match))
                 folders |= {path} if path.is_dir() else set()
         for run, jobs in itertools.chain.from_iterable(map(_runs_in, sorted(folders))):
             self._add(run, jobs)
         what = f"the index of runs was damaged: it is now {aside}. The runs that it names were entered again"
-        self.repaired = f"{what}\n  fix: if a run is missing: sbatchgen status --scan FOLDER"
+        self._note(f"warning: {what}\n  fix: if a run is missing: sbatchgen status --scan FOLDER")
 
     @contextlib.contextmanager
     def _changing(self, wait_s: float = WRITE_S) -> Iterator[None]:
         """Let no other command write, and replace the file by what is known afterwards."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        with self._as_document_error():
-            descriptor = os.open(self.file.with_suffix(".lock"), flags, files.PRIVATE)
-            try:
-                files.lock(descriptor, wait_s)
-                if damaged := self._load():
-                    self._repair(damaged)
-                self._data = None  # after an error the file is read again
-                yield
-                facts = 2 * [["run", *run] for run in self._runs.values()]  # one damaged line loses nothing
-                facts += [["job", *job] for job in self._jobs.values()]
-                texts = [json.dumps(fact, default=os.fspath) for fact in facts]
-                data = "".join(f"{zlib.crc32(text.encode()):08x} {text}\n" for text in texts).encode()
-                files.put(self.file, data, mode=files.PRIVATE)
-                self._data = data
-            finally:
-                os.close(descriptor)
+        with self._as_document_error(), files.locked(self.file.with_suffix(".lock"), wait_s):
+            if damaged := self._load():
+                self._repair(damaged)
+            self._data = None  # after an error the file is read again
+            yield
+            facts = [[*self._runs.values()], [*self._jobs.values()]]
+            text = json.dumps(facts, default=os.fspath).encode()
+            data = b"%d\n%s" % (zlib.crc32(text), text)
+            files.put(self.file, data, mode=files.PRIVATE)
+            self._data = data
 
     @contextlib.contextmanager
     def _as_document_error(self) -> Iterator[None]:
@@ -284,18 +256,15 @@ def scan(folder: Path, most_deep: int = 6) -> Iterator[tuple[Run, list[RunJob]] 
 
     Links are not followed.
     """
-    with contextlib.suppress(OSError):
-        owners = {folder.lstat().st_uid}
-        for file in folder.glob("job-*.json"):
-            if {*owners, file.lstat().st_uid} != {os.geteuid()}:
-                yield None
-        if owners == {os.geteuid()}:
-            yield from _runs_in(folder)
-    if most_deep:
+    me = os.geteuid()
+    for at, folders, _ in os.walk(folder):
+        here = Path(at)
+        folders[:] = sorted(folders) if len(here.relative_to(folder).parts) < most_deep else []
         with contextlib.suppress(OSError):
-            for below in sorted(folder.iterdir()):
-                if below.is_dir() and not below.is_symlink():
-                    yield from scan(below, most_deep - 1)
+            owner, *others = (path.lstat().st_uid for path in (here, *here.glob("job-*.json")))
+            yield from (None for other in others if {owner, other} != {me})
+            if owner == me:
+                yield from _runs_in(here)
 
 
 def _runs_in(folder: Path) -> Iterator[tuple[Run, list[RunJob]]]:

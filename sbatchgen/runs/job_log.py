@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import glob
 import io
 import os
@@ -13,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sbatchgen import files
+from sbatchgen.inputs.trust import user_name
 from sbatchgen.runs.record import Record
 
 PIECE = 1 << 20  # bytes that are read at a time
@@ -43,18 +43,11 @@ def _filled(record: Record, task: str, match: re.Match[str]) -> str:
         return "%"
     if letter in "aj" and record.array and not task:
         return "*"  # of an array each task has an id of its own
-    known = {"A": record.job, "j": record.job, "a": task, "x": record.name, "u": _user()}
+    known = {"A": record.job, "j": record.job, "a": task, "x": record.name, "u": user_name(os.geteuid())}
     if letter not in known or (letter == "j" and task):
         return "*"
     value = known[letter]
     return glob.escape(value.zfill(width) if letter in "Aaj" else value)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # no entry for this number
-        return "*"
 
 
 def last_lines(path: Path) -> Iterator[tuple[int, str]]:

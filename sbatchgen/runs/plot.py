@@ -1,5 +1,8 @@
 """A picture of runs: loss, accuracy and throughput over the steps, one colour per run.
 
+The training package writes events.jsonl, one JSON object per line, config.json and status.json; your own
+trainer may write the same.
+
 The same runs give the same bytes, whatever the user's settings of matplotlib are. Colours: Okabe and Ito,
 "Color Universal Design", https://jfly.uni-koeln.de/color/.
 """
@@ -8,14 +11,15 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sbatchgen import files
 from sbatchgen.errors import CommandLineError, DocumentError
 from sbatchgen.quoting import visible
-from sbatchgen.runs.curves import CURVES, History, read_history
+from sbatchgen.runs.events import CONFIG, EVENTS, STATUS, count, events, number, read_object
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +34,9 @@ SETTINGS = ("dataset", "model", "global_batch_size", "optimizer", "lr", "precisi
 LOG_FROM = 50  # a loss that falls by more than this factor has a logarithmic scale
 MOST_RESTARTS = 200  # that are drawn, the last ones
 MOST_LETTERS = 60  # of a name or a setting
-ENDS = {"stopped": "8", "failed": "X"}
+CURVES = {"train": ("loss", "accuracy", "samples_per_s"), "epoch": ("loss", "accuracy")}  # of each event
+ENDS = {"preempted": "stopped", "done": "done"}
+MARKS = {"stopped": "8", "failed": "X"}  # of ends that are early
 TRAINING: dict[str, Any] = {"linewidth": 1.3, "markersize": 2}
 VALIDATION: dict[str, Any] = {"linewidth": 1, "linestyle": (0, (4, 2)), "markersize": 4.5}
 END: dict[str, Any] = {"markersize": 8, "markeredgecolor": "white", "zorder": 5, "linestyle": ""}
@@ -47,6 +53,69 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "svg.hashsalt": "sbatchgen",
 }
+
+
+@dataclass(kw_only=True)
+class History:
+    """A run so far; steps that were repeated after a crash count once.
+
+    Attributes:
+        folder: The run folder.
+        curves: Points (step, value) of "train loss", "epoch accuracy" and so on. Losses are means per sample,
+            accuracies in 0..1, samples_per_s is that of all processes.
+        restarts: The steps from which a later start resumed.
+        last: The last known step.
+        end: "stopped", "failed" or "done"; empty while it runs, or if it was killed.
+        config: What config.json says; empty without one.
+    """
+
+    folder: Path
+    curves: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    restarts: list[int] = field(default_factory=list)
+    last: int = 0
+    end: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_history(folder: Path) -> History:
+    """Return the history of the run in a folder.
+
+    Raises:
+        DocumentError: There is no such folder, or nothing was measured.
+    """
+    history = History(folder=folder, config=read_object(folder / CONFIG))
+    for event in events(folder):
+        _add(history, event)
+    if read_object(folder / STATUS).get("state") == "failed":
+        history.end = "failed"
+    if not any(history.curves.values()):
+        raise DocumentError.of(
+            "nothing was measured in this run so far",
+            at=str(folder / EVENTS),
+            fix="wait for the first epoch, or for --log-every steps",
+        )
+    return history
+
+
+def _add(history: History, event: Mapping[str, Any]) -> None:
+    kind, step = event["event"], count(event.get("step"))
+    if step is None:
+        return
+    if kind == "start":
+        for points in history.curves.values():  # the start repeats the steps after the one it resumes from
+            while points and points[-1][0] > step:
+                points.pop()
+        history.restarts = [earlier for earlier in history.restarts if earlier <= step] + [step] * bool(step)
+        history.end = ""
+    elif kind in CURVES:
+        for name in CURVES[kind]:
+            if (value := number(event.get(name))) is not None:
+                history.curves.setdefault(f"{kind} {name}", []).append((step, value))
+    elif kind in ENDS:
+        history.end = ENDS[kind]
+    else:
+        return
+    history.last = step if kind == "start" else max(history.last, step)
 
 
 def plot(folders: Sequence[Path], output: Path | None) -> Path:
@@ -124,7 +193,7 @@ def _panels(figure: Figure, runs: Sequence[tuple[History, str, str]]) -> None:
     for axes, (history, color, _) in itertools.product(panels, runs):
         for step in history.restarts[-MOST_RESTARTS:]:
             axes.axvline(step, color=color, alpha=0.8, zorder=1, **RESTART)
-        if marker := ENDS.get(history.end):  # an early end is a mark at the bottom
+        if marker := MARKS.get(history.end):  # an early end is a mark at the bottom
             place = axes.get_xaxis_transform()
             axes.plot([history.last], [0.04], marker=marker, color=color, transform=place, **END)
 
@@ -137,8 +206,8 @@ def _legend(figure: Figure, runs: Sequence[tuple[History, str, str]]) -> None:
     kinds = {"training": TRAINING, "validation": {"marker": "o", **VALIDATION}}
     if any(history.restarts for history in histories):
         kinds["restart"] = RESTART
-    for end in [end for end in ENDS if any(history.end == end for history in histories)]:
-        kinds[end] = {"marker": ENDS[end], "markersize": 7, "linestyle": ""}
+    for end in [end for end in MARKS if any(history.end == end for history in histories)]:
+        kinds[end] = {"marker": MARKS[end], "markersize": 7, "linestyle": ""}
     entries = [Line2D([], [], color="#555555", label=label, **look) for label, look in kinds.items()]
     if len(runs) > 1:
         handles = [

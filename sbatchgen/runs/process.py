@@ -56,27 +56,17 @@ def exit_status(run_dir: Path, job: str) -> int | None:
 
 def stop(process: Process) -> None:
     """Ask the script to end: it lets the trainer save first, as after scancel."""
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    try:
-        scripts = [int(pid) for pid in children.read_text().split()]
-    except OSError:
-        scripts = []
-    for pid in scripts:
+    scripts: list[int] = []
+    with contextlib.suppress(OSError):
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+        scripts = [int(pid) for pid in children.split()]
+    for target in scripts or [-process.pid]:  # else all of its group
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
-    if not scripts:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
+            os.kill(target, signal.SIGTERM)
 
 
 def _born(pid: int) -> int | None:
-    """Return when a process was started, in ticks, 0 without /proc; None if it has ended."""
-    if not Path("/proc/self/stat").exists():
-        try:
-            os.kill(pid, 0)
-        except OSError:
-            return None
-        return 0
+    """Return when a process was started, in ticks; None if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

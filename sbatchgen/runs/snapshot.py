@@ -1,6 +1,7 @@
-"""A copy of the code in the run folder, for a job that waits while people continue to edit.
+"""The code that a job runs: what git says of it, and a copy for a job that waits while people edit.
 
-It holds the files that git knows, as they are in the working tree, and those that are named.
+The copy, in the run folder, holds the files that git knows, as they are in the working tree, and those that
+are named.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from pathlib import Path
 from sbatchgen import files
 from sbatchgen.errors import DocumentError
 from sbatchgen.finding import Finding
+from sbatchgen.git import git
 from sbatchgen.plan.plan import SNAPSHOT_CODE, Plan
 from sbatchgen.quoting import word
 from sbatchgen.render import launch
-from sbatchgen.runs import code
 from sbatchgen.runs.record import Code
 from sbatchgen.runs.start import error
 
@@ -79,6 +80,15 @@ class Snapshot:
             shutil.rmtree(new, ignore_errors=True)
 
 
+def describe(folder: Path) -> Code:
+    """Return what git says of the code in a folder; only the folder itself if git does not know it."""
+    root, commit = git(folder, "rev-parse", "--show-toplevel"), git(folder, "rev-parse", "--verify", "HEAD")
+    if not root or not commit:
+        return Code(folder=str(folder))
+    changed = git(folder, "status", "--porcelain", "--untracked-files=no")
+    return Code(folder=root, commit=commit, dirty=changed != "")
+
+
 def find_code(folder: Path, place: Path, named: Sequence[str], package: Path | None) -> Snapshot:
     """Return the snapshot of the code in a folder; nothing is copied.
 
@@ -91,9 +101,9 @@ def find_code(folder: Path, place: Path, named: Sequence[str], package: Path | N
     Raises:
         DocumentError: git does not know the folder, or there is too much in it.
     """
-    top = code.git(folder, "rev-parse", "--show-toplevel")
-    inside = code.git(folder, "rev-parse", "--show-prefix")
-    listed = code.git(Path(top), "ls-files", "-z", "--recurse-submodules") if top else None
+    top = git(folder, "rev-parse", "--show-toplevel")
+    inside = git(folder, "rev-parse", "--show-prefix")
+    listed = git(Path(top), "ls-files", "-z", "--recurse-submodules") if top else None
     if not top or inside is None or listed is None:
         fix = f"see what git says: git -C {word(str(folder))} status; or submit without --snapshot"
         raise DocumentError.of(f"--snapshot copies what git knows, and git does not know {folder}", fix=fix)
@@ -102,7 +112,7 @@ def find_code(folder: Path, place: Path, named: Sequence[str], package: Path | N
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # known to git, and deleted
             sources[name] = _status(root / name)
     size = _bounded(root, sources)
-    about = replace(code.describe(folder), snapshot=str(place), files=len(sources), size=size)
+    about = replace(describe(folder), snapshot=str(place), files=len(sources), size=size)
     return Snapshot(
         place=place, root=root, inside=inside.removesuffix("/"), sources=sources, package=package, code=about
     )
@@ -186,7 +196,5 @@ def _target(link: Path, snapshot: Snapshot) -> str:
     """Return where a link leads: to the copy of what is copied, otherwise to the same file as now."""
     target = os.path.normpath(link.parent / link.readlink())
     name = os.path.relpath(target, snapshot.root)
-    is_copied = name == "." or name in snapshot.sources
-    if is_copied or any(source.startswith(f"{name}/") for source in snapshot.sources):
-        return os.path.relpath(target, link.parent)
-    return target
+    is_copied = name == "." or any(f"{source}/".startswith(f"{name}/") for source in snapshot.sources)
+    return os.path.relpath(target, link.parent) if is_copied else target

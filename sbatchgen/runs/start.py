@@ -236,15 +236,14 @@ def _here(path: ShellPath, folder: Path, environment: Mapping[str, str]) -> Path
 
 def queued(run_dir: Path, environment: Mapping[str, str], *, at: str = "") -> Problem | None:
     """Return the problem of a run folder whose job still waits or runs; `at` is where it was named."""
-    known = [kept for kept in record.records(run_dir)[-100:] if kept.key and kept.process is None]
-    keys = {kept.job: kept.key for kept in known}
+    of_slurm = [kept for kept in record.records(run_dir)[-100:] if kept.process is None]
+    clusters = {kept.key: kept.cluster for kept in of_slurm if kept.key}
     live = {}
     try:
-        for cluster in {kept.cluster for kept in known}:
-            jobs = [kept.job for kept in known if kept.cluster == cluster]
-            for row in queue(environment, jobs, cluster=cluster):
-                ours = key_of(row.command) == keys.get(str(row.job))
-                if ours and not row.state.ended and row.state.name != "COMPLETING":
+        for cluster in {*clusters.values()}:
+            for row in queue(environment, cluster=cluster):
+                ended = row.state.ended or row.state.name == "COMPLETING"
+                if key_of(row.command) in clusters and not ended:
                     live[row.job] = row.state
     except SlurmError:  # what submits will say why Slurm does not answer
         return None

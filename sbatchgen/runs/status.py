@@ -206,11 +206,10 @@ def _of_process(job: RunJob, run_dir: Path) -> RunJob:
         says = "its run folder is gone" if gone else "its record can't be read"
         return job._replace(state="" if gone else job.state, ended=gone, says=says)
     alive = process.is_alive(kept.process) if kept.process else False
-    if alive is None and kept.process:
-        return job._replace(state="RUNNING", says=f"on {kept.process.host}, as it was last seen")
-    if alive:
-        return job._replace(state="RUNNING", says="")
-    return job._replace(state="FAILED", ended=True, says="killed")
+    if alive is False or not kept.process:
+        return job._replace(state="FAILED", ended=True, says="killed")
+    says = "" if alive else f"on {kept.process.host}, as it was last seen"
+    return job._replace(state="RUNNING", says=says)
 
 
 def words(job: RunJob) -> str:

@@ -50,17 +50,15 @@ class TrainingStart:
     """A start of a training, from its events.
 
     Attributes:
-        job: The id of its job; "" without Slurm.
+        job: The id of its job; "" without Slurm; None for an element of an array, whose job has its own id.
         began, last: When, in seconds since 1970; of the first and the last of its events.
         used: Its newest event "resources".
-        is_element: Whether it is of an element of an array, whose job has an id of its own.
     """
 
-    job: str
+    job: str | None
     began: float
     last: float
     used: dict[str, float] = field(default_factory=dict)
-    is_element: bool = False
 
 
 def run_usage(state: RunState, environment: Mapping[str, str]) -> RunUsage:
@@ -112,8 +110,8 @@ def _starts(folder: Path, *, is_element: bool = False) -> list[TrainingStart]:
         if when is None:
             continue
         if event["event"] == "start":
-            job = str(event.get("job", ""))
-            starts.append(TrainingStart(job=job, began=when, last=when, is_element=is_element))
+            job = None if is_element else str(event.get("job", ""))
+            starts.append(TrainingStart(job=job, began=when, last=when))
         elif starts and event["event"] in _WHILE_TRAINING:
             starts[-1].last = max(starts[-1].last, when)
             if event["event"] == "resources" and _amount(event.get("seconds")):
@@ -143,8 +141,8 @@ def _times(
     until = after.submitted if after else math.inf
     meanwhile = [start for start in trained if job.submitted <= start.began < until]
     if not is_local(job):
-        starts = [start for start in trained if start.job == job.id and not start.is_element]
-        starts += [start for start in meanwhile if start.is_element]
+        starts = [start for start in trained if start.job == job.id]
+        starts += [start for start in meanwhile if start.job is None]
         used = [start.last - start.began for start in starts]
         if job is state.jobs[-1] and len(state.now) == 1 and state.now[0].used_s:
             used = [*used[:-1], max(*used[-1:], state.now[0].used_s, 0)]  # squeue: since the newest start

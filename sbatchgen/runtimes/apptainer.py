@@ -1,10 +1,14 @@
-"""apptainer: an image for Apptainer, or for Singularity where it has that name."""
+"""apptainer: an image for Apptainer or Singularity, or a site's wrapper of them.
+
+Source: apptainer.org/docs/user, "Bind Paths and Mounts", "GPU Support" and "Singularity Compatibility"; for
+mount options pkg/util/bind of apptainer/apptainer; for wrappers docs.csc.fi/computing/containers/overview.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from sbatchgen import quoting
 from sbatchgen.errors import CommandLineError
@@ -12,6 +16,7 @@ from sbatchgen.keys import described
 from sbatchgen.runtimes.base import (
     ContainerRuntime,
     ImageTool,
+    KeyFault,
     Requirement,
     RuntimeJob,
     ScriptDraft,
@@ -24,17 +29,30 @@ if TYPE_CHECKING:
     from sbatchgen.bash.chain import Tool
 
 _URI = re.compile(r"[a-z][a-z0-9+.-]*://")
-_STARTS = tuple(f"{program} {verb}" for program in ("apptainer", "singularity") for verb in ("exec", "run"))
+Program = Literal["apptainer", "singularity", "apptainer_wrapper", "singularity_wrapper"]
+_WRAPPER = "_wrapper"
+_STARTS = tuple(
+    f"{program}{wrapper} {verb}"
+    for program in ("apptainer", "singularity")
+    for wrapper in ("", _WRAPPER)
+    for verb in ("exec", "run")
+)
+GPU_FLAGS = {"nvidia": "--nv", "amd": "--rocm"}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Apptainer:
     """An image for Apptainer, its bind mounts, and the flag that gives it the GPUs."""
 
+    command: Program = described(
+        "The program; a wrapper gets image and flags in SING_IMAGE and SING_FLAGS, also from a module.",
+        "apptainer",
+    )
+    verb: Literal["exec", "run"] = described("run starts the image's runscript, which starts Python.", "exec")
     image: ShellPath | None = described("The image, a .sif file or an address.")
     source: Text | None = described("The address that `sbatchgen image pull` gets the file from.")
-    binds: tuple[ShellPath, ...] = described("Bind mounts, SRC or SRC:DST.", ())
-    gpu_flag: Text = described("The flag that gives it the GPUs.", make=lambda: Text("--nv"))
+    binds: tuple[ShellPath, ...] = described("Bind mounts, SRC, SRC:DST or SRC:DST:ro.", ())
+    gpu_flag: Text | None = described("The flag that gives it the GPUs; by default --nv, for AMD --rocm.")
 
 
 def _source(source: str) -> str:
@@ -57,42 +75,78 @@ class ApptainerRuntime(ContainerRuntime):
     requires = Requirement("image", "an image", "--image FILE.sif")
     part = "runtime/image.sh.j2"
     programs = ("apptainer", "singularity")
+    mount_options = r"ro|rw|(?:image-src|id)=[^:,]+"
     image_tools = tuple(
-        ImageTool(verb, ("apptainer", verb), ("APPTAINER_TMPDIR", "APPTAINER_CACHEDIR"), _source)
+        ImageTool(
+            verb, ("apptainer", verb), ("APPTAINER_TMPDIR", "APPTAINER_CACHEDIR"), _source, "singularity"
+        )
         for verb in ("pull", "build")
     )
 
     def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
         """Return the lines of variables that must win over the image's own."""
         del here
-        return {"twin_lines": quoting.packed(exported) if job.runtime is self else ()}
+        if job.runtime is not self:
+            return {"twin_lines": (), "twins": "", "wrapper": False, "image_of_module": False}
+        twins = " ".join(f'"{prefix}ENV_$name=${{!name}}"' for prefix in self._prefixes(job))
+        wrapper = _is_wrapper(job.facts)
+        return {
+            "twin_lines": quoting.packed(exported),
+            "twins": twins,
+            "wrapper": wrapper,
+            "image_of_module": wrapper and not job.software.get("image"),
+        }
+
+    def _prefixes(self, job: RuntimeJob) -> tuple[str, ...]:
+        """Return the beginnings of variables: Singularity knows its own alone, Apptainer takes two alike."""
+        return ("APPTAINER", *(["SINGULARITY"] if job.facts.command.startswith("singularity") else []))
+
+    def needs(self, facts: Any) -> Requirement | None:
+        """Return the image, unless a module names it to a wrapper."""
+        return None if _is_wrapper(facts) else self.requires
 
     def own_exports(self, job: RuntimeJob) -> tuple[str, ...]:
         """Keep Apptainer from evaluating the values of APPTAINERENV_ variables."""
-        del job
-        return ("APPTAINER_NO_EVAL=1",)
+        return tuple(f"{prefix}_NO_EVAL=1" for prefix in self._prefixes(job))
 
     def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
-        """Yield `apptainer exec` with its mounts."""
+        """Yield `apptainer exec` with its mounts, or the wrapper with the variables that it reads."""
         del exported
-        flag = job.facts.gpu_flag if job.mode.uses_gpus else ""
+        facts, flag = job.facts, ""
+        if job.mode.uses_gpus:
+            flag = GPU_FLAGS[job.gpu_vendor] if facts.gpu_flag is None else facts.gpu_flag
         flags = f" {quoting.word(flag)}" if flag else ""
-        yield f'apptainer exec{flags} --pwd "$PWD" --bind "{",".join(mounted)}" "$IMAGE"'
+        binds = ",".join(mounted)
+        if not _is_wrapper(facts):
+            yield f'{facts.command} {facts.verb}{flags} --pwd "$PWD" --bind "{binds}" "$IMAGE"'
+            return
+        yield f'env SING_IMAGE="$IMAGE" SING_FLAGS="$SING_FLAGS{flags} --pwd $PWD --bind {binds}"'
+        yield f"{facts.command} {facts.verb}"
+
+    def faults(self, job: RuntimeJob) -> Iterator[KeyFault]:
+        """Yield a mount that a wrapper would split."""
+        for bind in job.software.get("binds") or () if _is_wrapper(job.facts) else ():
+            if re.search(r"\s", bind):
+                what = f"'{bind}' can't be mounted: {job.facts.command} splits its flags at blanks"
+                yield KeyFault("binds", what, "mount a symbolic link with a plain name")
 
     def tool(self, launch: ScriptLaunch) -> "Tool | None":
-        """Return apptainer exec or run, or singularity's."""
+        """Return exec or run of Apptainer, of Singularity, or of a wrapper."""
         return next((tool for tool in launch.tools if tool.name in _STARTS), None)
 
     def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:
-        """Return image, binds and the GPU flag."""
+        """Return program, image, binds and the GPU flag."""
         del launch
         flags = {option.name for option in tool.given} & {"nv", "rocm"}
-        keys: dict[str, Any] = {}
-        if tool.name.endswith(" run"):
-            draft.lose(f"{tool.name}: what the image starts is not known; write exec")
+        command, _, verb = tool.name.partition(" ")
+        keys: dict[str, Any] = {"command": command} if command != self.name else {}
+        if verb != "exec":
+            keys["verb"] = verb
+        wrapped = command.endswith(_WRAPPER)
         image = draft.file(tool.operands[0], tool.body) if tool.operands else None
         if image is None:
-            draft.lose("the script does not say which image is started")
+            if not wrapped:
+                draft.lose("the script does not say which image is started")
         else:
             keys["image"] = image
         binds: list[str] = []
@@ -103,9 +157,14 @@ class ApptainerRuntime(ContainerRuntime):
                 draft.lose(f"--{option.name} of {tool.name}")
         if binds:
             keys["binds"] = binds
-        if draft.job["mode"] != "cpu" and flags != {"nv"}:
+        if draft.job["mode"] != "cpu" and flags != {"nv"} and not wrapped:
             keys["gpu_flag"] = f"--{min(flags)}" if flags else ""
         return keys
+
+
+def _is_wrapper(facts: Apptainer) -> bool:
+    """Whether a site's script starts the container."""
+    return facts.command.endswith(_WRAPPER)
 
 
 RUNTIME = ApptainerRuntime()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from sbatchgen import quoting
 from sbatchgen.keys import described
 from sbatchgen.modes import Mode
 from sbatchgen.units import ShellPath
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
         @property
         def nodes(self) -> int:
             """Number of nodes."""
+
+        @property
+        def gpu_vendor(self) -> str:
+            """Who made the GPUs: nvidia or amd."""
 
         @property
         def gpus_per_node(self) -> int:
@@ -124,12 +129,14 @@ class ImageTool(NamedTuple):
         words: What starts it, before the new file and the source.
         scratch: The variables that name its folders for parts of an image, and for its cache.
         uri: Returns its argument for a source; raises CommandLineError.
+        older: The program's earlier name, which is used where only that is on PATH.
     """
 
     verb: str
     words: tuple[str, ...]
     scratch: tuple[str, str]
     uri: Callable[[str], str]
+    older: str = ""
 
 
 class Requirement(NamedTuple):
@@ -165,10 +172,12 @@ class Runtime:
         part: The template that sets it up, or "".
         programs: The programs that it needs where jobs run.
         is_container: Whether the training runs in a container.
+        mounts_own: Whether the script mounts the folders of the run in its container.
         may_use_modules: Whether packages of modules may reach it by PYTHONPATH.
         finds_user_packages: Whether Python would find packages in ~/.local, were they not turned off.
         needs_slurm: Why it needs Slurm, or "".
         one_line_values: Why values of variables may have no line breaks, or "".
+        mount_options: What may follow SRC:DST: in a mount, as a regular expression.
         wait_s: Seconds that srun waits once a task has ended.
         image_tools: Its commands that prepare an image.
     """
@@ -181,10 +190,12 @@ class Runtime:
     part = ""
     programs: tuple[str, ...] = ()
     is_container = False
+    mounts_own = False
     may_use_modules = False
     finds_user_packages = True
     needs_slurm = ""
     one_line_values = ""
+    mount_options = ""
     wait_s = WAIT_S
     image_tools: tuple[ImageTool, ...] = ()
 
@@ -196,10 +207,15 @@ class Runtime:
         """Its name as Python has it."""
         return self.name.replace("-", "_")
 
+    def needs(self, facts: Any) -> Requirement | None:
+        """Return the job key that it can't do without, in this profile."""
+        del facts
+        return self.requires
+
     def is_ready(self, facts: Any) -> bool:
         """Whether a profile brings what the runtime requires."""
-        required = self.requires.key if self.requires else ""
-        return any(getattr(facts, key.fact) for key in self.keys if key.name == required)
+        needed = self.needs(facts)
+        return needed is None or any(getattr(facts, key.fact) for key in self.keys if key.name == needed.key)
 
     def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
         """Return the variables of the runtime's template part, also for a job of another runtime.
@@ -219,6 +235,11 @@ class Runtime:
 
     def words(self, job: RuntimeJob) -> dict[str, str]:
         """Return variables of the training whose values bash makes where the job runs, as words of bash."""
+        del job
+        return {}
+
+    def directives(self, job: RuntimeJob) -> Mapping[str, str]:
+        """Return options of sbatch that the runtime itself adds, by long name."""
         del job
         return {}
 
@@ -283,13 +304,16 @@ def job_key(help_text: str, *, metavar: str, after: str = "runtime", common: boo
 
 
 IMAGE = job_key("Container image, a file or a registry address.", metavar="IMAGE")
-BINDS = job_key("Folder to mount in the container.", flag="--bind", metavar="SRC[:DST]", after="template")
+BINDS = job_key(
+    "Folder to mount in the container.", flag="--bind", metavar="SRC[:DST[:OPTIONS]]", after="template"
+)
 
 
 class ContainerRuntime(Runtime):
     """A runtime that starts the training in a container."""
 
     is_container = True
+    mounts_own = True
 
     def is_file(self, image: str) -> bool:
         """Whether the image is a file, not the address of a registry."""
@@ -302,6 +326,16 @@ def container_keys(mounts: str) -> tuple[Key, ...]:
         Key("image", ShellPath | None, IMAGE, "image"),
         Key("binds", tuple[ShellPath, ...] | None, BINDS, mounts),
     )
+
+
+def inside(job: RuntimeJob, exported: Sequence[str]) -> Iterator[str]:
+    """Yield an `env` for a container whose image overrides variables, and which starts in the image's folder.
+
+    Values of the submitting shell may be secrets, which have no place in a command line.
+    """
+    secret = {name for name, value in job.env.items() if value is None}
+    kept = (f'{name}="${name}"' for name in exported if name not in secret)
+    yield from quoting.packed(['env --chdir="$PWD"', *kept])
 
 
 def sourced(command: Command, draft: ScriptDraft) -> tuple[str, int]:

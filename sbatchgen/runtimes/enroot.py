@@ -63,6 +63,10 @@ class EnrootRuntime(ContainerRuntime):
     needs_slurm = "is started by pyxis, a plugin of Slurm"
     one_line_values = "Enroot would take its lines for variables"
     finds_user_packages = False  # the home folder is not mounted
+    # of mount(8), with + between them (README of NVIDIA/pyxis), and Enroot's x-create=dir
+    mount_options = (
+        r"(?:(?:ro|rw|r?bind|r?private|r?slave|r?shared|no(?:suid|dev|exec)|x-create=\w+)(?:\+|$))+"
+    )
     wait_s = 600  # until the container is removed, which took 41 s with a small image
     image_tools = (
         ImageTool(
@@ -85,15 +89,22 @@ class EnrootRuntime(ContainerRuntime):
     def exports(self, job: RuntimeJob) -> dict[str, str]:
         """Return what Enroot's hook reads; "all" would fail on a node without NVIDIA's tools."""
         exports = {}
+        on_nvidia = job.mode.uses_gpus and job.gpu_vendor == "nvidia"  # those of AMD are devices in /dev
         if not self.words(job):
-            exports[NVIDIA] = "all" if job.mode.uses_gpus else "void"
-        if job.mode.uses_gpus:
+            exports[NVIDIA] = "all" if on_nvidia else "void"
+        if on_nvidia:
             exports["NVIDIA_DRIVER_CAPABILITIES"] = "compute,utility"
         return exports
 
     def words(self, job: RuntimeJob) -> dict[str, str]:
         """Return GPUs that only the command line of sbatch can ask for: the job itself asks for none."""
-        known = not job.mode.uses_gpus or job.gpus_per_node or job.shards or NVIDIA in job.env
+        known = (
+            not job.mode.uses_gpus
+            or job.gpu_vendor == "amd"
+            or job.gpus_per_node
+            or job.shards
+            or NVIDIA in job.env
+        )
         return {} if known else {NVIDIA: '"${CUDA_VISIBLE_DEVICES:+all}"'}
 
     def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:

@@ -22,8 +22,9 @@ from sbatchgen.units import ShellPath, Text
 if TYPE_CHECKING:
     from sbatchgen.bash.chain import Tool
 
-# A container gets no variable of the host by itself. Ranks read Slurm's, and CUDA reads the GPUs of the job.
-_FROM_HOST = ("'SLURM_*'", "'SBATCHGEN_*'", "CUDA_VISIBLE_DEVICES")
+# A container gets no variable of the host by itself. Ranks read Slurm's.
+_FROM_HOST = ("'SLURM_*'", "'SBATCHGEN_*'")
+_MASKS = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICES"}  # the GPUs of the job
 # Of an old script, what the command below has in any case.
 _SAME = frozenset(("rm", "ipc", "network", "net", "workdir", "env", "volume"))
 
@@ -50,6 +51,7 @@ class PodmanHpcRuntime(ContainerRuntime):
     part = "runtime/podman_hpc.sh.j2"
     programs = ("podman-hpc",)
     finds_user_packages = False
+    mount_options = "ro|rw|z|Z|O|U"
     wait_s = 600  # until each container is removed
 
     def is_file(self, image: str) -> bool:
@@ -60,10 +62,11 @@ class PodmanHpcRuntime(ContainerRuntime):
     def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
         """Yield `podman-hpc run`, on the host's network, where ranks meet, with the host's shared memory."""
         flags = [quoting.word(flag) for flag in job.facts.gpu_flags] if job.mode.uses_gpus else []
+        mask = _MASKS[job.gpu_vendor]
         yield " ".join(["podman-hpc run --rm", *flags, '--network=host --ipc=host --workdir="$PWD"'])
         both = (path if ":" in path else f"{path}:{path}" for path in mounted)
         yield from quoting.packed(f'--volume="{path}"' for path in both)
-        yield from quoting.packed(f"--env={name}" for name in dict.fromkeys((*_FROM_HOST, *exported)))
+        yield from quoting.packed(f"--env={name}" for name in dict.fromkeys((*_FROM_HOST, mask, *exported)))
         yield '-- "$IMAGE"'  # podman-hpc removes the first -- of its command line: it must not be torchrun's
 
     def tool(self, launch: ScriptLaunch) -> "Tool | None":

@@ -1,4 +1,4 @@
-"""venv: a virtual environment; what bin/activate does, by two variables."""
+"""venv: a virtual environment; what bin/activate does, by two variables, or by that file itself."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -29,6 +29,7 @@ class Venv:
     """A virtual environment."""
 
     path: ShellPath | None = described("The virtual environment.")
+    activate: bool = described("Source bin/activate, where a site has put more into it, as modules.", False)
 
 
 PATH = job_key("Virtual environment.", metavar="PATH")
@@ -49,7 +50,8 @@ class VenvRuntime(Runtime):
     def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
         """Return the environment's folder."""
         del exported
-        return {"venv": absolute(job.software.get("venv") or "", here)}
+        activate = job.runtime is self and job.facts.activate
+        return {"venv": absolute(job.software.get("venv") or "", here), "venv_activate": activate}
 
     def missing(self, job: RuntimeJob, here: Callable[[ShellPath], Path | None]) -> Iterator[KeyFault]:
         """Yield an environment that does not exist, in a folder that does."""

@@ -69,44 +69,34 @@ def counting(before: Option | None, use: Option, slurm: str) -> Option:
     return replace(use, value=",".join(dict.fromkeys(",".join(events).split(",")))) if events else use
 
 
-def scan(
-    words: Sequence[Token],
-    table: Mapping[str, Spec],
-    shorts: Mapping[str, Spec] | None = None,
-    start: int = 0,
-) -> Iterator[Option | Stop]:
-    """Yield the options in these words, and at the end a Stop where getopt stops.
+def scan(words: Sequence[Token], table: Mapping[str, Spec], *, on: bool = False) -> Iterator[Option | Stop]:
+    """Yield the options in these words, and a Stop where getopt stops.
 
     Args:
         words: The words.
         table: The options by long name.
-        shorts: The options by letter; by default those of the table.
-        start: The first word that is read.
+        on: Whether to read on after the word at which it stops.
     """
-    if shorts is None:
-        shorts = {spec.short: spec for spec in table.values() if spec.short}
-    at = start
+    shorts = {spec.short: spec for spec in table.values() if spec.short}
+    at = 0
     while at < len(words):
         word = words[at]
         at += 1
-        if word.text == "--":
-            if at < len(words):
-                yield Stop(word=words[at])
-            return
-        if len(word.text) < 2 or word.text[0] != "-":
-            yield Stop(word=word)
-            return
         following = words[at] if at < len(words) else None
-        items = (
-            [_long(word, following, table)]
-            if word.text.startswith("--")
-            else list(_cluster(word, following, shorts))
-        )
+        if word.text == "--":
+            items: list[Option | Stop] = [Stop(word=following)] if following else []
+        elif len(word.text) < 2 or word.text[0] != "-":
+            items = [Stop(word=word)]
+        elif word.text.startswith("--"):
+            items = [_long(word, following, table)]
+        else:
+            items = [*_cluster(word, following, shorts)]
         yield from items
-        last = items[-1]
-        if isinstance(last, Stop):
-            return
-        at += last.value_word is not None and last.value_word is following
+        for last in items[-1:]:
+            if isinstance(last, Stop) and not on:
+                return
+            used = last.word if isinstance(last, Stop) else last.value_word
+            at += used is following
 
 
 def _long(word: Token, following: Token | None, table: Mapping[str, Spec]) -> Option | Stop:
@@ -118,43 +108,36 @@ def _long(word: Token, following: Token | None, table: Mapping[str, Spec]) -> Op
     if len(matching) > 1:
         names = "".join(f" '--{spec.name}'" for spec in matching)
         return Stop(word=word, complaint=f"option '{word.text}' is ambiguous; possibilities:{names}")
-    if equals:
-        return _with_value(matching[0], word, value)
-    return _without_value(matching[0], word, following)
-
-
-def _with_value(spec: Spec, word: Token, value: str) -> Option | Stop:
-    if spec.argument is HasArgument.NONE:
+    spec = matching[0]
+    if equals and spec.argument is HasArgument.NONE:
         return Stop(word=word, complaint=f"option '--{spec.name}' doesn't allow an argument")
-    start = len(word.text) - len(value)
-    return Option(spec=spec, word=word, value=value, value_word=word, value_start=start)
-
-
-def _without_value(spec: Spec, word: Token, following: Token | None) -> Option | Stop:
-    if spec.argument is not HasArgument.REQUIRED:
-        return Option(spec=spec, word=word)
-    if following is None:
-        return Stop(word=word, complaint=f"option '--{spec.name}' requires an argument")
-    return Option(spec=spec, word=word, value=following.text, value_word=following)
+    lacking = f"option '--{spec.name}' requires an argument"
+    return _option(spec, word, following, value if equals else None, lacking)
 
 
 def _cluster(word: Token, following: Token | None, shorts: Mapping[str, Spec]) -> Iterator[Option | Stop]:
     """Yield the options of a word like -HO or -n4."""
-    for at in range(1, len(word.text)):
-        letter = word.text[at]
+    for end, letter in enumerate(word.text[1:], start=2):
         spec = shorts.get(letter)
         if spec is None:
             yield Stop(word=word, complaint=f"invalid option -- '{letter}'")
             return
-        if spec.argument is HasArgument.NONE:
-            yield Option(spec=spec, word=word)
-            continue
-        if at + 1 < len(word.text):
-            yield Option(spec=spec, word=word, value=word.text[at + 1 :], value_word=word, value_start=at + 1)
-        elif spec.argument is HasArgument.OPTIONAL:
-            yield Option(spec=spec, word=word)
-        elif following is None:
-            yield Stop(word=word, complaint=f"option requires an argument -- '{letter}'")
-        else:
-            yield Option(spec=spec, word=word, value=following.text, value_word=following)
-        return
+        is_last = spec.argument is not HasArgument.NONE
+        glued = (is_last and word.text[end:]) or None
+        yield _option(spec, word, following, glued, f"option requires an argument -- '{letter}'")
+        if is_last:
+            return
+
+
+def _option(
+    spec: Spec, word: Token, following: Token | None, glued: str | None, lacking: str
+) -> Option | Stop:
+    """Return an option with its argument, which is glued to it or the next word."""
+    if glued is not None:
+        start = len(word.text) - len(glued)
+        return Option(spec=spec, word=word, value=glued, value_word=word, value_start=start)
+    if spec.argument is not HasArgument.REQUIRED:
+        return Option(spec=spec, word=word)
+    if following is None:
+        return Stop(word=word, complaint=lacking)
+    return Option(spec=spec, word=word, value=following.text, value_word=following)

@@ -7,25 +7,22 @@ The words are not shell: sbatch has its own quoting. Source: Slurm's sbatch, rel
 from __future__ import annotations
 
 import re
-from array import array
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from sbatchgen.sbatch.option_table import line_of
-from sbatchgen.sbatch.values import BLANKS, RefusedError
+from sbatchgen.sbatch.values import BLANKS, Message, RefusedError
 
 _BLANKS = re.compile(f"[{BLANKS}]*")
 _COMMAND = re.compile(r"^[ \t\v\f\r]*[^# \t\n\v\f\r]", re.MULTILINE)
 _CANDIDATE = re.compile(r"^[ \t]*#[ \t#]*(?:SBATCH|SLURM|PBS|BSUB)[^\n]*", re.MULTILINE | re.IGNORECASE)
 _LOOKALIKE = re.compile(r"[ \t]*#+[ \t]*#*[ \t]*SBATCH(?![A-Za-z_])", re.IGNORECASE)
-_PLAIN = re.compile(r"""[^ \t\n\v\f\r\\"'#]+(?=[ \t\n\v\f\r#]|\Z)""")
-_RUNS = {
-    "": re.compile(r"""[^ \t\n\v\f\r\\"'#]+"""),
-    '"': re.compile(r'[^\\"]+'),
-    "'": re.compile(r"[^\\']+"),
-}
+_PIECE = r"""[^ \t\v\f\r\\"'#]+|\\[^ \t\v\f\r]|"[^"\\]*(?:\\.[^"\\]*)*"|'[^'\\]*(?:\\.[^'\\]*)*'"""
+# Before 24.05 `\ ` ended a word; later it is a space in it.
+_WORDS = {spaces: re.compile(rf"(?:{_PIECE}{more})*") for spaces, more in ((False, ""), (True, r"|\\ "))}
+_PIECES = re.compile(rf"{_PIECE}|\\ ")
+_ESCAPE = re.compile(r"\\(.)")
 _SEPARATOR = re.compile(f"(?:packjob|hetjob)(?=[{BLANKS}]|\\Z)", re.IGNORECASE | re.ASCII)
 _FOREIGN_LINES = 100  # sbatch looks for #PBS and #BSUB until it saw more lines than these without a #
 
@@ -34,7 +31,6 @@ class Kind(Enum):
     """The meaning for sbatch of a line that looks like a directive."""
 
     SBATCH = "directive"
-    SLURM = "directive with an old name"  # read, with a complaint
     SEPARATOR = "start of the next component"
     LOOKALIKE = "comment that looks like a directive"  # ` #SBATCH`, `# SBATCH`, `#sbatch`
     DISABLED = "directive switched off"  # `##SBATCH`
@@ -43,9 +39,9 @@ class Kind(Enum):
     BSUB = "LSF directive"
 
 
-READ = (Kind.SBATCH, Kind.SLURM, Kind.SEPARATOR)
+READ = (Kind.SBATCH, Kind.SEPARATOR)
 FOREIGN = (Kind.PBS, Kind.BSUB)  # sbatch translates them, which is not done here
-_MAGIC = {Kind.SBATCH: 7, Kind.SLURM: 6, Kind.PBS: 4, Kind.BSUB: 5}  # how long the word is that marks them
+_MARKS = {"#SBATCH": Kind.SBATCH, "#SLURM": Kind.SBATCH, "#PBS": Kind.PBS, "#BSUB": Kind.BSUB}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,41 +51,19 @@ class Token:
     Attributes:
         text: The argument.
         line: Its line.
-        offsets: Where in the text each run of characters that are together in the line starts.
-        columns: Where in the line each of these runs starts.
-        end: The column after the word.
+        column: Where in the line it starts.
+        end: The column after it.
     """
 
     text: str
     line: int
-    offsets: Sequence[int] = (0,)
-    columns: Sequence[int] = (0,)
-    end: int = 0
-
-    @property
-    def column(self) -> int:
-        """Return the column in which it starts."""
-        return self.columns[0]
+    column: int
+    end: int
 
     def span(self, start: int) -> tuple[int, int]:
-        """Return the columns of what follows the first `start` characters, the end exclusive."""
-        run = bisect_right(self.offsets, start) - 1
-        return min(self.columns[run] + start - self.offsets[run], self.end), self.end
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Message:
-    """A message of sbatch that refuses a script.
-
-    Attributes:
-        text: Its text; "" where sbatch only prints a help text.
-        line: The line that it is about; 0 for no single one.
-        column: Where in the line.
-    """
-
-    text: str
-    line: int = 0
-    column: int = 0
+        """Return the columns of what follows the first `start` characters; of a quoted word, those of all."""
+        is_plain = self.end - self.column == len(self.text)
+        return self.column + start * is_plain, self.end
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,108 +119,54 @@ def directives(text: str, *, slurm: str) -> Iterator[Directive]:
         number += text.count("\n", at, match.start())
         comments += text.count("\n#", max(at - 1, 0), match.start())
         at = match.start()
-        if line.startswith(("#PBS", "#BSUB")):
-            kind = Kind.PBS if line.startswith("#P") else Kind.BSUB
+        mark = next((mark for mark in _MARKS if line.startswith(mark)), "")
+        kind = _MARKS.get(mark)
+        if kind in FOREIGN:
             if number - comments - 2 <= _FOREIGN_LINES:
-                yield _read(line, number, -1, kind, spaces=spaces)
-        elif line.startswith(("#SBATCH", "#SLURM")):
-            if at > end:
-                yield Directive(kind=Kind.LATE, text=line, line=number, column=1)
-                continue
-            kind = Kind.SBATCH if line.startswith("#SB") else Kind.SLURM
-            separator = _SEPARATOR.match(line, _skip_blanks(line, _MAGIC[kind]))
+                yield _read(line, number, -1, mark, spaces=spaces)
+        elif kind and at > end:
+            yield Directive(kind=Kind.LATE, text=line, line=number, column=1)
+        elif kind:
+            separator = _SEPARATOR.match(line, _skip_blanks(line, len(mark)))
             component += separator is not None
-            read = _read(line, number, component, kind, spaces=spaces)
+            read = _read(line, number, component, mark, spaces=spaces)
             yield replace(read, kind=Kind.SEPARATOR) if separator else read
         elif _LOOKALIKE.match(line):
-            yield _lookalike(line, number)
+            column = line.index("#") + 1
+            kind = Kind.DISABLED if line.startswith("##", column - 1) else Kind.LOOKALIKE
+            yield Directive(kind=kind, text=line, line=number, column=column)
 
 
-def _lookalike(line: str, number: int) -> Directive:
-    column = line.index("#") + 1
-    kind = Kind.DISABLED if line[column - 1 :].startswith("##") else Kind.LOOKALIKE
-    return Directive(kind=kind, text=line, line=number, column=column)
-
-
-def _read(line: str, number: int, component: int, kind: Kind, *, spaces: bool) -> Directive:
-    at = _MAGIC[kind]
-    if component >= 0:
-        at = _skip_blanks(line, at)
+def _read(line: str, number: int, component: int, mark: str, *, spaces: bool) -> Directive:
+    at = _skip_blanks(line, len(mark))
     words: list[Token] = []
-    fault = None
-    while True:
-        start = _skip_blanks(line, at)
-        if _SEPARATOR.match(line, start):
+    fault = ""
+    while not _SEPARATOR.match(line, start := _skip_blanks(line, at)):
+        match = _WORDS[spaces].match(line, start)
+        stop = match.end() if match else start
+        if line[start : start + 1] == ":":
+            fault = f"Unexpected `:` in [{line[at:]}]"
+        elif line[stop : stop + 1] in ("'", '"'):
+            fault = f"Unmatched `{line[stop]}` in [{line[at:]}]"
+        text = _unquoted(line[start:stop])
+        if fault or not text:  # there is no word at the end, at a comment, and in empty quotes
             break
-        if line.startswith(":", start):
-            fault = Message(text=f"Unexpected `:` in [{line[at:]}]", line=number, column=start + 1)
-            break
-        word, end, quote = _word(line, start, number, spaces=spaces)
-        if quote:
-            fault = Message(text=f"Unmatched `{quote}` in [{line[at:]}]", line=number, column=start + 1)
-            break
-        if word is None:
-            break
-        words.append(word)
-        at = end
+        words.append(Token(text=text, line=number, column=start + 1, end=stop + 1))
+        at = stop + (line[stop : stop + 1] == "\\")
     return Directive(
-        kind=kind,
+        kind=_MARKS[mark],
         text=line,
         line=number,
         column=1,
         component=component,
         words=tuple(words),
-        fault=fault,
+        fault=Message(fault, number, start + 1) if fault else None,
     )
 
 
-def _word(line: str, start: int, number: int, *, spaces: bool) -> tuple[Token | None, int, str]:
-    """Return the word at `start`, where it ends, and the quote that is left open.
-
-    There is no word at the end, at a comment, and in empty quotes.
-    """
-    if plain := _PLAIN.match(line, start):
-        word = Token(text=plain[0], line=number, columns=(start + 1,), end=plain.end() + 1)
-        return word, plain.end(), ""
-    return _quoted_word(line, start, number, spaces=spaces)
-
-
-def _quoted_word(line: str, start: int, number: int, *, spaces: bool) -> tuple[Token | None, int, str]:
-    at, quote, length = start, "", 0
-    runs: list[str] = []
-    offsets, columns = array("Q"), array("Q")
-    while at < len(line):
-        character = line[at]
-        if not quote and character in BLANKS + "#":
-            break
-        if character == quote:
-            quote = ""
-            at += 1
-            continue
-        if not quote and character in "\"'":
-            quote = character
-            at += 1
-            continue
-        if character == "\\":
-            at += 1
-            run = line[at : at + 1]
-            if not run or (not quote and run in BLANKS and not (spaces and run == " ")):
-                break
-        else:
-            match = _RUNS[quote].match(line, at)
-            run = match[0] if match else ""
-        runs.append(run)
-        offsets.append(length)
-        columns.append(at + 1)
-        length += len(run)
-        at += len(run)
-    if not runs:
-        return None, at, quote
-    return (
-        Token(text="".join(runs), line=number, offsets=offsets, columns=columns, end=at + 1),
-        at,
-        quote,
-    )
+def _unquoted(word: str) -> str:
+    pieces = (match[0] for match in _PIECES.finditer(word))
+    return "".join(_ESCAPE.sub(r"\1", piece[1:-1] if piece[0] in "'\"" else piece) for piece in pieces)
 
 
 def _skip_blanks(line: str, at: int) -> int:

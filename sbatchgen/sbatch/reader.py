@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 
 from sbatchgen.sbatch.combination import check_options
 from sbatchgen.sbatch.getopt import Option, Stop, counting, scan
-from sbatchgen.sbatch.header import FOREIGN, READ, Directive, Message, Token, check_file, directives
+from sbatchgen.sbatch.header import FOREIGN, READ, Directive, check_file, directives
 from sbatchgen.sbatch.option_table import Spec, line_of, specs
 from sbatchgen.sbatch.rivals import hint_rivals
-from sbatchgen.sbatch.values import RefusedError, check_value
+from sbatchgen.sbatch.values import Message, RefusedError, check_value
 
 MAX_COMPONENTS = 128  # of a heterogeneous job that are read; Slurm has no larger ones
 
@@ -90,7 +90,7 @@ def read_script(text: str | bytes, *, slurm: str = "22.05", plugin_options: Iter
             if not has_foreign:
                 check_options({name: use.value or "" for name, use in carried.items()}, slurm=release)
     except RefusedError as error:
-        refusal = Message(text=error.text, line=error.line, column=error.column)
+        refusal = Message(*error.args)
     return Script(directives=lines, components=tuple(components), refusal=refusal, has_foreign=has_foreign)
 
 
@@ -115,28 +115,23 @@ def _check(option: Option, slurm: str) -> None:
         if option.value is not None:
             check_value(option.name, option.value, slurm=slurm)
     except RefusedError as error:
-        raise RefusedError(error.text, option.line, option.column) from error
+        raise RefusedError(str(error), option.line, option.column) from error
 
 
 def _by_component(lines: Iterable[Directive]) -> list[list[Directive]]:
     """Return the directives that sbatch reads, by component."""
-    parts: list[list[Directive]] = [[]]
-    for line in lines:
-        if line.kind in READ:
-            if line.component == len(parts):
-                parts.append([])
-            parts[line.component].append(line)
-    return parts[:MAX_COMPONENTS]
+    read = [line for line in lines if line.kind in READ]
+    count = 1 + max((line.component for line in read), default=0)
+    numbers = range(min(count, MAX_COMPONENTS))
+    return [[line for line in read if line.component == number] for number in numbers]
 
 
 def _options(lines: Sequence[Directive], table: Mapping[str, Spec]) -> Iterator[Option]:
     """Yield the options of a component; raise what ends sbatch."""
-    words: list[Token] = []
     for line in lines:
-        words += line.words
         if line.fault:
-            raise RefusedError(line.fault.text, line.fault.line, line.fault.column)
-    for item in scan(words, table):
+            raise RefusedError(*line.fault)
+    for item in scan([word for line in lines for word in line.words], table):
         if isinstance(item, Stop):
             text = item.complaint or f"Invalid directive found in batch script: {item.word.text}"
             raise RefusedError(text, item.word.line, item.word.column)

@@ -29,27 +29,16 @@ _PATTERNS = {
     "distribution": r"(plane|(no)?pack).*|arbitrary|hostfile|:*(block|cyclic|\*)[:*a-z]*(,(no)?pack)?",
     "exclusive": "|exclusive|oversubscribe|user|mcs|topo|allocation",
     "hint": "((compute_bound|memory_bound|(no)?multithread)([,;]|$))+",
+    "moment": r"(now|today|tomorrow|midnight|noon|fika|teatime|elevenses|uts|[ap]m"
+    r"|(second|minute|hour|day|week)s?|[0-9:./T+\s-])+",
     "open-mode": "[at].*",
     "yes-no": "yes|no",
     "zero-one": r"|\s*\+?0*[01]",
 }
-# A point in time, piece by piece.
-_MOMENT = re.compile(
-    r"""
-    midnight | noon | fika | teatime | elevenses | today | tomorrow | uts[0-9]+
-    | now [ \t]*\Z
-    | now [ \t]* [+-] \s* [0-9] [0-9\s]* (?: (?:second|minute|hour|day|week)s? | \Z)
-    | (?: [01]?[0-9] | 2[0-3] ) :[0-5][0-9] (?: :[0-5][0-9] )? (?!:) \s* (?: [ap]m )?
-    | [0-9]{4} - (?: 1[0-2] | 0?[1-9] ) - (?: 3[01] | [12][0-9] | 0?[1-9] ) (?![0-9])
-    | [ \t\-T]
-    | (?: 1[0-2] | 0?[1-9] ) [./]? (?: 3[01] | [12][0-9] | 0?[1-9] ) (?: [./]?[0-9]{2} )? (?![0-9:])
-    """,
-    re.IGNORECASE | re.ASCII | re.VERBOSE,
-)
 
 
-class RefusedError(Exception):
-    """sbatch ends here, refusing the job.
+class Message(NamedTuple):
+    """A message of sbatch that refuses a script.
 
     Attributes:
         text: The most telling part of its message; "" where it only prints a help text.
@@ -57,11 +46,13 @@ class RefusedError(Exception):
         column: Where in the line.
     """
 
-    def __init__(self, text: str = "", line: int = 0, column: int = 0) -> None:
-        super().__init__(text)
-        self.text = text
-        self.line = line
-        self.column = column
+    text: str = ""
+    line: int = 0
+    column: int = 0
+
+
+class RefusedError(Exception):
+    """sbatch ends here, refusing the job; the arguments are those of a Message."""
 
 
 class Signal(NamedTuple):
@@ -86,12 +77,10 @@ def check_value(option: str, text: str, *, slurm: str) -> None:
     elif kind == "gres" and fold(text) in ("help", "list"):
         raise RefusedError
     elif not _is_taken(kind, text):
-        message = (
-            f'unrecognized --hint argument "{text}"'
-            if kind == "hint"
-            else f"Invalid --{option} specification"
+        is_hint = kind == "hint"
+        raise RefusedError(
+            f'unrecognized --hint argument "{text}"' if is_hint else f"Invalid --{option} specification"
         )
-        raise RefusedError(message)
 
 
 def _is_taken(kind: str, text: str) -> bool:
@@ -100,7 +89,7 @@ def _is_taken(kind: str, text: str) -> bool:
     if kind == "mail":
         return not MAIL_EVENTS.isdisjoint(fold(text).upper().split(","))
     readers = {"time": minutes, "memory": mebibytes, "signal": read_signal}
-    return readers[kind](text) is not None if kind in readers else kind != "moment" or _is_moment(text)
+    return kind not in readers or readers[kind](text) is not None
 
 
 def fold(text: str) -> str:
@@ -173,11 +162,3 @@ def read_signal(text: str) -> Signal | None:
     )
     lead = units.number(match[4]) if match[3] else 60
     return Signal(match[1].upper(), int(number), lead) if number and lead <= 0xFFFF else None
-
-
-def _is_moment(text: str) -> bool:
-    """Whether --begin or --deadline takes the text for a point in time."""
-    at = 0
-    while at < len(text) and (match := _MOMENT.match(text, at)):
-        at = match.end()
-    return at == len(text) and text.strip(" \t-T") != ""

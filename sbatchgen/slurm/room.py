@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from sbatchgen.plan.resources import Resources
 from sbatchgen.quoting import counted
-from sbatchgen.sbatch.features import is_flat, matches
 from sbatchgen.sbatch.hostlist import hosts
+from sbatchgen.sbatch.lists import is_flat, matches
 from sbatchgen.slurm.gpu_nodes import Gpu, GpuNode, unavailable
 from sbatchgen.slurm.node import SlurmNode
 from sbatchgen.slurm.partition import SlurmPartition

@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from sbatchgen import quoting
-from sbatchgen.errors import CommandLineError, DocumentError, FitError
+from sbatchgen.errors import CommandLineError, DocumentError, FitError, Problem
+from sbatchgen.finding import Finding
 from sbatchgen.inputs.layers import Level
 from sbatchgen.inputs.search import bundled
 from sbatchgen.lint.linter import lint_rendered
@@ -22,11 +23,11 @@ from sbatchgen.render.trace import trace_request
 from sbatchgen.review import review
 from sbatchgen.rules.judge import check
 from sbatchgen.runs import record, scripts, start
+from sbatchgen.runs.folder import refusal
 from sbatchgen.runs.record import Code, PlanValue, Record
-from sbatchgen.runs.snapshot import Snapshot, find_code
+from sbatchgen.runs.snapshot import Snapshot, find_code, missing
 from sbatchgen.sbatch.reader import read_script
 from sbatchgen.slurm.refusal import asked_by
-from sbatchgen.submit.checks import check_here, has_known_name
 from sbatchgen.submit.submission import Submission, log_folders
 from sbatchgen.units import ShellPath, Text
 
@@ -60,10 +61,10 @@ def of_job(
     if snapshot is not None and run_dir:
         code = _snapshot(request.plan, environment, folder, run_dir, snapshot)
     plan, queued, used = request.plan, None, None
-    if ask_squeue and run_dir and plan.slurm and not plan.options.dependency and has_known_name(plan.run_dir):
+    if ask_squeue and run_dir and plan.slurm and not plan.options.dependency and _has_known_name(plan):
         queued = partial(start.queued, run_dir, environment, at=str(plan.origin("run_dir")))
         used = queued()
-    begins, findings = check_here(plan, environment, folder, run_dir, code, used=used)
+    begins, findings = _check_here(plan, environment, folder, run_dir, code, used=used)
     request = _with_folders(request, run_dir, code)
     plan = request.plan
     findings = [*check(plan, log_folders_made=True), *findings]
@@ -111,6 +112,52 @@ def _run_dir(plan: Plan, environment: Mapping[str, str], folder: Path, *, review
         raise DocumentError.of(what, fix=f"export {unset[0]}, or give --run-dir")
     what = f"profile '{plan.profile.name}' has no scheduler to submit to: its platform starts the script"
     raise FitError.of(what, fix="render it, and give the script to the platform")
+
+
+def _has_known_name(plan: Plan) -> bool:
+    """Return whether the run folder's name is known before the job runs."""
+    return "${SLURM_" not in plan.run_dir
+
+
+def _check_here(
+    plan: Plan,
+    environment: Mapping[str, str],
+    folder: Path,
+    run_dir: Path | None,
+    snapshot: Snapshot | None,
+    *,
+    used: Problem | None,
+) -> tuple[start.Start | None, list[Finding]]:
+    """Return what the job will find in its run folder, and findings about that and about missing files.
+
+    `used` is the problem of another job that uses the run folder.
+    """
+    if refused := refusal(run_dir) if run_dir else None:
+        return None, [Finding("error", refused._replace(at=str(plan.origin("run_dir"))))]
+    begins, findings = _start(plan, environment, folder, run_dir)
+    if used and begins and begins.state == "used":
+        findings = []  # by that job
+    findings += [*start.unset(plan, environment), *start.files_there(plan, folder, environment)]
+    if snapshot:
+        findings += missing(plan, snapshot)
+    return begins, findings + ([Finding("error", used)] if used else [])
+
+
+def _start(
+    plan: Plan, environment: Mapping[str, str], folder: Path, run_dir: Path | None
+) -> tuple[start.Start | None, list[Finding]]:
+    """Return what the bundled trainer will find in its run folder, and what is wrong with that."""
+    code = plan.profile.paths.code
+    if (
+        plan.trainer
+        or (plan.options.array and not plan.sweep)  # each element has a folder of its own
+        or not run_dir
+        or not _has_known_name(plan)
+        or any(ShellPath(path).unset(environment) for path in (plan.resume, code or ""))
+    ):
+        return None, []
+    package = folder / code.filled(environment) if code else bundled("code")
+    return start.inspect_run_folder(plan, run_dir, package, ShellPath(plan.resume).filled(environment))
 
 
 def _with_folders(request: Request, run_dir: Path | None, snapshot: Snapshot | None) -> Request:

@@ -16,11 +16,12 @@ from pathlib import Path
 from sbatchgen import files
 from sbatchgen.errors import DocumentError, SbatchgenError, SlurmError
 from sbatchgen.quoting import word
-from sbatchgen.runs import code, folder, scripts
+from sbatchgen.runs import folder, scripts
 from sbatchgen.runs import index as run_index
 from sbatchgen.runs import record as records
 from sbatchgen.runs.index import Index
 from sbatchgen.runs.record import Record, run_name
+from sbatchgen.runs.snapshot import describe
 from sbatchgen.slurm import client
 from sbatchgen.slurm.queue import find_job
 from sbatchgen.slurm.refusal import Answer, OptionSource, Refusal, refusals, understand
@@ -76,7 +77,7 @@ def reserved(
     make_log_folders(submission, note)
     folder.make(run_dir)
     about = submission.about
-    about = replace(about, code=about.code or code.describe(Path(about.folder)))
+    about = replace(about, code=about.code or describe(Path(about.folder)))
     with folder.only_owner_writes(), folder.locked(run_dir, note) as lock:
         if pending := records.submitting(run_dir):
             _settle(run_dir, pending, environment)
@@ -96,28 +97,28 @@ def _settle(run_dir: Path, pending: Record, environment: Mapping[str, str]) -> N
 
 def submit(
     submission: Submission,
-    environment: Mapping[str, str],
-    *,
-    lock: int | None,
-    index: Index | None,
-    keep_env: bool,
-    note: Note,
-    key: str = "",
     options: tuple[str, ...] = (),
     arguments: tuple[str, ...] = (),
+    *,
+    lock: int | None,
+    environment: Mapping[str, str],
+    index: Index | None,
+    note: Note,
+    keep_env: bool = False,
+    key: str = "",
 ) -> SubmittedRun:
     """Submit a job, and keep its script and its record.
 
     Args:
         submission: What, as `reserved` yields it.
-        environment: The user's.
-        lock: Of the run folder: sbatch holds it until it has ended.
-        index: The index of runs; None if it can't be used.
-        keep_env: Whether sbatch sees SBATCH_* and SLURM_*.
-        note: Prints a message to the user.
-        key: Names the submission; made if it is missing.
         options: Options of sbatch that are not in the script, as of a dependency.
         arguments: Those of the script.
+        lock: Of the run folder: sbatch holds it until it has ended.
+        environment: The user's.
+        index: The index of runs; None if it can't be used.
+        note: Prints a message to the user.
+        keep_env: Whether sbatch sees SBATCH_* and SLURM_*.
+        key: Names the submission; made if it is missing.
 
     Raises:
         SlurmError: Slurm refused, or can't be asked.
@@ -167,7 +168,7 @@ def submit(
 def open_index(environment: Mapping[str, str], note: Note) -> Index | None:
     """Return the index of runs; None if it can't be used: the job is submitted without it."""
     with _noted(note):
-        return run_index.open_index(environment, note)
+        return Index(run_index.place(environment), note)
     return None
 
 

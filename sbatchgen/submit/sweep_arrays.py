@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sbatchgen import files
-from sbatchgen.errors import DocumentError, SbatchgenError
-from sbatchgen.plan.sweep import Sweep, SweepArray
+from sbatchgen.errors import DocumentError, Problem, SbatchgenError, SlurmError
+from sbatchgen.plan.sweep import Sweep, SweepArray, numbers_as_text
 from sbatchgen.runs.points import POINTS
 from sbatchgen.submit.sbatch import SubmittedRun, TooManyJobsError
 from sbatchgen.submit.submission import Submission
@@ -17,32 +17,21 @@ from sbatchgen.submit.submission import Submission
 Send = Callable[[Submission, tuple[str, ...], tuple[str, ...]], SubmittedRun]
 
 
-@dataclass(frozen=True)
-class SubmittedSweep:
-    """The outcome of a sweep.
-
-    Attributes:
-        runs: The arrays that were submitted.
-        rest: The arrays that were not.
-        why: Why not; None if all were.
-    """
-
-    runs: Sequence[SubmittedRun]
-    rest: Sequence[SweepArray]
-    why: SbatchgenError | None = None
-
-
 def submit(
-    submission: Submission, arrays: Sequence[SweepArray], throttle: int | None, send: Send
-) -> SubmittedSweep:
+    submission: Submission,
+    arrays: Sequence[SweepArray],
+    throttle: int | None,
+    send: Send,
+    runs: list[SubmittedRun],
+) -> None:
     """Submit the arrays, each again in halves while it is over a limit of how many jobs a user may have.
 
-    With a throttle, the arrays start one after the other: Slurm limits the elements of one array.
+    With a throttle, the arrays start one after the other: Slurm limits the elements of one array. Those that
+    are submitted are added to `runs`.
 
     Raises:
-        SbatchgenError: Nothing could be submitted.
+        SbatchgenError: An array could not be submitted; of all but the first, the error names what is left.
     """
-    runs: list[SubmittedRun] = []
     waiting = list(arrays)
     while waiting:
         array = waiting[0]
@@ -60,32 +49,32 @@ def submit(
                 continue
             if not runs:
                 raise
-            return SubmittedSweep(runs, waiting, error)
+            rest = [left.first + index for left in waiting for index in left.indices]
+            what = f"{len(rest):,} points are not submitted: {numbers_as_text(rest)}"
+            fix = f"later: sbatchgen resubmit {runs[0].record.run}"
+            raise SlurmError([*error.problems, Problem(what, fix=fix)]) from error
         del waiting[0]
-    return SubmittedSweep(runs, ())
 
 
 @contextlib.contextmanager
-def kept_points(sweep: Sweep, submission: Submission) -> Iterator[None]:
-    """Write the points into the run folder; if the first array can't be submitted, remove them again.
+def kept_points(sweep: Sweep, submission: Submission, runs: Sequence[SubmittedRun]) -> Iterator[None]:
+    """Write the points into the run folder; if no array has been submitted, remove them again.
 
     Raises:
         DocumentError: The folder holds another sweep, or can't be written.
     """
     assert submission.run_dir  # noqa: S101 - a job of Slurm has one
     file, text = submission.run_dir / POINTS, sweep.as_csv().encode()
-    made = False
     try:
-        same = files.read_own(file, len(text) + 1) == text
+        new, same = False, files.read_own(file, len(text) + 1) == text
     except FileNotFoundError:
         files.put(file, text)
-        made = same = True
+        new = same = True
     if not same:
         what = f"{submission.run_dir} holds a sweep with other points"
         raise DocumentError.of(what, at=str(file), fix="start another: --job-name NAME, or --run-dir PATH")
     try:
         yield
-    except BaseException:
-        if made:
+    finally:
+        if new and not runs:
             file.unlink(missing_ok=True)
-        raise

@@ -20,7 +20,7 @@ from sbatchgen.inputs.search import TRUST, Places
 from sbatchgen.lint import profile_check
 from sbatchgen.lint.linter import lint_rendered
 from sbatchgen.modes import MODES
-from sbatchgen.plan.request import Request, read_request
+from sbatchgen.plan.request import read_request
 from sbatchgen.render.render import render_request
 from sbatchgen.rules.judge import check
 from sbatchgen.runtimes import RUNTIMES
@@ -60,31 +60,24 @@ class Pack:
     Attributes:
         profiles: Names and files of profiles.
         jobs: Files of jobs.
-        environment: That of the user, in which names in the pack are found.
-        folder: The current folder.
+        places: Where names are looked for, first in the pack.
     """
 
     profiles: Mapping[str, Path]
     jobs: Sequence[Path]
-    environment: Mapping[str, str]
-    folder: Path
-
-    @property
-    def places(self) -> Places:
-        """Where names are looked for."""
-        return Places(self.folder, self.environment)
+    places: Places
 
 
-def pack_of(name: str, environment: Mapping[str, str], folder: Path) -> Pack:
+def pack_of(name: str, places: Places) -> Pack:
     """Return a pack, by its folder or its installed package; or one profile, by name or file.
 
     Raises:
         DocumentError: There is no such pack or profile.
     """
-    places = Places(folder, environment)
+    folder, environment = places.folder, places.environment
     root = folder / name if (folder / name / "profiles").is_dir() else places.sites.get(name)
     if root is None:
-        return Pack(profiles={name: places.profile(name)}, jobs=(), environment=environment, folder=folder)
+        return Pack(profiles={name: places.profile(name)}, jobs=(), places=places)
     # The user has named the folder: it is trusted.
     first = {
         "SBATCHGEN_PATH": f"{root}:{environment.get('SBATCHGEN_PATH', '')}",
@@ -93,8 +86,7 @@ def pack_of(name: str, environment: Mapping[str, str], folder: Path) -> Pack:
     return Pack(
         profiles={file.stem: file for file in sorted((root / "profiles").glob("*.yaml"))},
         jobs=sorted((root / "jobs").glob("*.yaml")),
-        environment={**environment, **first},
-        folder=folder,
+        places=Places(folder, {**environment, **first}),
     )
 
 
@@ -115,13 +107,8 @@ def trials(pack: Pack, given: Mapping[str, Any], *, live: bool) -> Iterator[Tria
             continue
         yield Trial(profile=name, job=ITSELF, outcome="error" if problems else "ok", problems=problems)
         made_up = profile_check.required(profile)
-        runtimes = [
-            key
-            for key, value in RUNTIMES.items()
-            if key == profile.runtime or value.is_ready(profile.facts(value))
-        ]
-        for runtime in runtimes:
-            for partition in (*map(str, profile.partitions),) or ("",):
+        for runtime in RUNTIMES:
+            for partition in _having(runtime, profile):
                 for mode in MODES:
                     flags = {**made_up, **given, "profile": str(file), "runtime": runtime}
                     flags |= {"partition": partition} if partition else {}
@@ -138,31 +125,36 @@ def trials(pack: Pack, given: Mapping[str, Any], *, live: bool) -> Iterator[Tria
                 yield _tried(Trial(profile=name, job=str(job)), pack, flags, live=live)
 
 
+def _having(runtime: str, profile: Profile) -> Iterator[str]:
+    """Yield the partitions that bring what a runtime needs; "" for a profile without partitions."""
+    for name, partition in profile.partitions.items() or [("", profile)]:
+        used = partition.runtime or profile.runtime or "host"
+        facts = [settings.facts(RUNTIMES[runtime]) for settings in (profile, partition)]
+        if runtime == used or any(map(RUNTIMES[runtime].is_ready, facts)):
+            yield str(name)
+
+
 def _tried(trial: Trial, pack: Pack, given: Mapping[str, Any], *, live: bool) -> Trial:
     """Return a trial with its outcome."""
+    places = pack.places
     try:
         request = read_request(
-            trial.job, (), given, environment=pack.environment, folder=pack.folder, check=check
+            trial.job, (), given, environment=places.environment, folder=places.folder, check=check
         )
-        if problems := _errors(check(request.plan, log_folders_made=True)):
+        plan = request.plan
+        if problems := _errors(check(plan, log_folders_made=True)):
             of_profile = any(problem.at.startswith(f"{request.profile_file}:") for problem in problems)
             unfit = trial.job in MODES and not of_profile
             return replace(trial, outcome="unfit" if unfit else "error", problems=problems)
-        return _rendered(trial, request, pack, live=live)
+        script = render_request(request)
+        problems = _errors(lint_rendered(plan, script)) if plan.slurm else ()
+        if problems or not (live and plan.slurm):
+            return replace(trial, outcome="error" if problems else "ok", problems=problems)
+        answer = ask_slurm(script.encode(), "job.slurm", asked_by(plan), places.environment)
     except SbatchgenError as error:
         return replace(trial, outcome="error", problems=error.problems)
-
-
-def _rendered(trial: Trial, request: Request, pack: Pack, *, live: bool) -> Trial:
-    script = render_request(request)
-    plan = request.plan
-    problems = _errors(lint_rendered(plan, script)) if plan.slurm else ()
-    if problems or not (live and plan.slurm):
-        return replace(trial, outcome="error" if problems else "ok", problems=problems)
-    answer = ask_slurm(script.encode(), "job.slurm", asked_by(plan), pack.environment)
-    if answer.accepted:
-        return trial
-    return replace(trial, outcome="refused", problems=tuple(row.problem for row in answer.refusals))
+    outcome: Outcome = "ok" if answer.accepted else "refused"
+    return replace(trial, outcome=outcome, problems=tuple(row.problem for row in answer.refusals))
 
 
 def _errors(findings: Sequence[Finding]) -> tuple[Problem, ...]:

@@ -44,6 +44,7 @@ KEPT = [  # a body, and the lines of setup
     ("A=1\nB=$A\necho $B\npython t.py", ["A=1", "B=$A", "echo $B"]),
     ("A=1\nB=2\nmkdir $A\npython t.py --b $B", ["A=1", "mkdir $A"]),
     ("export SEED=$RANDOM\npython t.py", ["export SEED=$RANDOM"]),
+    ("export A='${B}'\npython t.py", ["export A='${B}'"]),
     ("module use /apps\nmodule load cuda\npython t.py", ["module use /apps", "module load cuda"]),
     ("source v/bin/activate\npip list\npython t.py", ["source v/bin/activate", "pip list"]),
     (

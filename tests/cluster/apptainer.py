@@ -1,4 +1,6 @@
-"""A stand-in for Apptainer in tests: checks a command line of `apptainer exec`, then runs it on the host.
+"""A stand-in for Apptainer in tests: checks a command line of `apptainer exec` or `run`, then runs it on the host.
+
+Called `singularity`, it is one from before Apptainer: it knows the variables of this name alone.
 
 The image is any file; IMAGE.env beside it holds the variables that the image sets, one NAME=VALUE a line. They win
 over the host's, and APPTAINERENV_NAME wins over them, as in Apptainer (its user guide, "Environment and Metadata").
@@ -13,11 +15,12 @@ from pathlib import Path
 from typing import NoReturn
 
 FLAGS = ("--nv", "--rocm")
+OWN = "SINGULARITY" if Path(sys.argv[0]).name == "singularity" else "APPTAINER"
 
 
 def main(words: list[str]) -> None:
-    if not words or words.pop(0) != "exec":
-        fail("only `exec` is known here")
+    if not words or (verb := words.pop(0)) not in ("exec", "run"):
+        fail("only `exec` and `run` are known here")
     folder, seen = Path("/"), []
     while words and words[0].startswith("-"):
         option = words.pop(0)
@@ -36,6 +39,7 @@ def main(words: list[str]) -> None:
         fail(f"failed to set working directory: chdir {folder}: no such file or directory")
     os.chdir(folder)
     os.environ.update(variables(Path(f"{image}.env")))
+    os.environ["STARTED_BY"] = verb
     try:
         os.execvp(command[0], command)  # noqa: S606 that is its purpose
     except FileNotFoundError:
@@ -63,16 +67,16 @@ def variables(file: Path) -> dict[str, str]:
     """What the image sets, and over it what the caller sets for the container."""
     lines = file.read_text().splitlines() if file.exists() else []
     own = {
-        name.removeprefix("APPTAINERENV_"): evaluated(value)
+        name.removeprefix(f"{OWN}ENV_"): evaluated(value)
         for name, value in os.environ.items()
-        if name.startswith("APPTAINERENV_")
+        if name.startswith(f"{OWN}ENV_")
     }
     return dict(line.split("=", 1) for line in lines) | own
 
 
 def evaluated(value: str) -> str:
     """A value as the real one gives it to the container: read as shell text, unless APPTAINER_NO_EVAL is set."""
-    if os.environ.get("APPTAINER_NO_EVAL"):
+    if os.environ.get(f"{OWN}_NO_EVAL"):
         return value
     return subprocess.run(
         ["sh", "-c", f'printf %s "{value}"'], capture_output=True, text=True, check=False

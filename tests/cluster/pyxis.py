@@ -38,8 +38,13 @@ def build(folder: Path, *, contents: Iterable[Path], nvidia: Iterable[str], slur
         (folder / name).mkdir()
     for node in nvidia:
         (folder / "nvidia" / node).touch()
-    headers = [f"-I{slurm}/usr/include"] if slurm else []
-    subprocess.run([*COMPILER, *headers, "-shared", "-fPIC", "-o", str(plugin), str(SOURCE)], check=True)
+    compile_plugin(SOURCE, plugin, slurm)
     settings = [f"{name}={folder / name}" for name in ("root", "store", "nvidia")]
     settings += [f"contents={path}" for path in contents]
     return " ".join(["required", str(plugin), "home={site}/home", *settings]) + "\n"
+
+
+def compile_plugin(source: Path, plugin: Path, slurm: Path | None = None) -> None:
+    """Compile a plugin for this machine's Slurm, or for that of another system's folder."""
+    headers = [f"-I{slurm}/usr/include"] if slurm else []
+    subprocess.run([*COMPILER, *headers, "-shared", "-fPIC", "-o", str(plugin), str(source)], check=True)

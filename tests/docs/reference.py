@@ -18,8 +18,9 @@ from sbatchgen.cli import cli
 from sbatchgen.cli.jobs import JobCommand
 from sbatchgen.inputs.flags import GROUPS, JobOption, parameters
 from sbatchgen.inputs.job import JobSpec
-from sbatchgen.inputs.options import SbatchOptions
+from sbatchgen.inputs.options import NAMES, SbatchOptions
 from sbatchgen.inputs.profile import Profile
+from sbatchgen.keys import keys_of
 from sbatchgen.lint.linter import rules
 from sbatchgen.rules.page import FOLDER as RULE_PAGES
 from sbatchgen.units import RELEASES, Count, Duration, Memory, Port, Release, Resume, ShellPath
@@ -194,13 +195,15 @@ def _records(kind: type, example: str, defaults: Mapping[str, str]) -> Iterator[
         seen.add(record)
         yield ""
         yield f"## {'Keys of the file' if not path else f'Keys in {path}'}"
-        of_options = record is SbatchOptions and kind is not JobSpec
-        if of_options:
+        keys = keys_of(record)
+        if issubclass(record, SbatchOptions) and kind is not JobSpec:
             yield ""
             yield "Options of sbatch: [the keys that a job has in `options`](job.md#keys-in-options)."
-            continue
+            keys = {name: key for name, key in keys.items() if name not in NAMES}
+            if not keys:
+                continue
         rows = []
-        for key in dataclasses.fields(record):
+        for key in keys.values():
             type_ = key.type
             rows.append(_row(key, type_, value.get(key.name), defaults, prefix=path))
             if inner := _record_in(type_):
@@ -217,8 +220,9 @@ def _row(
     key: Field[Any], kind: Any, example: Any, defaults: Mapping[str, str], *, prefix: str
 ) -> tuple[str, ...]:
     name = f"--{key.name.replace('_', '-')}" if prefix == "options" else key.name
-    default = defaults.get(name, _default(key))
-    text, _ = _without_default(key.metadata["help"])
+    text, said = _without_default(key.metadata["help"])
+    text, said = _without_default(key.metadata["help"])
+    default = defaults.get(name, _default(key)) or said
     required = key.default is MISSING and key.default_factory is MISSING
     shown = "" if isinstance(example, dict) and _record_in(kind) else f"`{_flow(example)}`"
     return (

@@ -43,8 +43,8 @@ def test_the_example_has_every_key_and_is_sound(name: str) -> None:
 
 
 def keys(value: object) -> Iterator[str]:
-    for key, inner in value.items() if isinstance(value, dict) else ():
-        yield key
+    yield from value if isinstance(value, dict) else ()
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         yield from keys(inner)
 
 

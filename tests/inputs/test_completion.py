@@ -40,7 +40,7 @@ def test_a_shell_completes_modes_profiles_partitions_and_runs(folder: Path) -> N
     assert completed("sbatchgen re", folder) == ["render", "review", "resume", "resubmit", "report"]
     assert completed("sbatchgen render d", folder) == ["dataparallel", "ddp"]
     assert completed("sbatchgen render ddp --nod", folder) == ["--nodes", "--nodelist"]
-    assert completed("sbatchgen render ddp --profile t", folder) == ["torchrun", "troila"]
+    assert completed("sbatchgen render ddp --profile t", folder) == ["torchrun", "triton", "troila"]
     assert completed("sbatchgen render ddp --profile public_cluster --partition ", folder) == ["gpu"]
     assert completed("sbatchgen render ddp --profile nope --partition ", folder) == []
     for name in ("runs/a", "runs/b", "other"):
@@ -51,7 +51,7 @@ def test_a_shell_completes_modes_profiles_partitions_and_runs(folder: Path) -> N
     Path("sbatchgen.yaml").touch()
     Path(".sbatchgen/profiles/tiny.yaml").write_text(HEAD)
     Path(".sbatchgen/profiles/torn.yaml").write_text("[")
-    assert completed("sbatchgen render ddp --profile t", folder) == ["tiny", "torchrun", "troila"]
+    assert completed("sbatchgen render ddp --profile t", folder) == ["tiny", "torchrun", "triton", "troila"]
 
 
 HARMFUL = (

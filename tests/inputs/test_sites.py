@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import zipfile
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 from hatchling.build import build_wheel
 
 from sbatchgen.inputs.search import SITES
+from sbatchgen.modes import MODES
 from tests.cluster.controller import Controller
 from tests.conftest import Command
 from tests.test_imports import loaded
@@ -93,9 +95,9 @@ def test_a_profile_of_an_installed_package_is_found_with_its_template(
     result = command("render", "single", "--profile", "example", "--account", "abc")
     assert result.status == 0, result.err
     assert 'echo "Welcome to the example"\n' in result.out
-    assert f"* example          slurm  checked 2026-01-31  \n    {installed}/profiles/example.yaml\n" in (
-        command("profile", "list").out
-    )
+    listed = command("profile", "list").out
+    assert "* example            slurm  checked 2026-01-31" in listed
+    assert f"\n    {installed}/profiles/example.yaml\n" in listed
     assert command("profile", "show", "example").out == PROFILE
     lines = command("explain", "single", "--profile", "example", "--account", "abc", "--lines")
     assert lines.status == 0
@@ -138,13 +140,12 @@ def test_packages_are_looked_for_only_where_a_name_is_found_nowhere_else() -> No
 
 
 def test_a_pack_is_tried_as_a_folder_and_installed(package: Path, installed: Path, command: Command) -> None:
-    table = """\
-profile  runtime  partition  cpu  single  dataparallel  ddp
-example  conda    gpu        ok   ok      ok            ok
-example  conda    cpu        ok   -       -             -
-example  venv     gpu        ok   ok      ok            ok
-example  venv     cpu        ok   -       -             -
-"""
+    lines = ["profile  runtime  partition  " + "  ".join(MODES)]
+    for runtime, partition in (("conda", "gpu"), ("conda", "cpu"), ("venv", "gpu"), ("venv", "cpu")):
+        fits = ("ok" if mode == "cpu" or partition == "gpu" else "-" for mode in MODES)
+        cells = "  ".join(f"{fit:<{len(mode)}}" for mode, fit in zip(MODES, fits, strict=True))
+        lines.append(f"example  {runtime:<7}  {partition:<9}  {cells}".rstrip())
+    table = "\n".join(lines) + "\n"
     for name, jobs in ((str(package / "example_site"), package / "example_site"), ("example", installed)):
         result = command("profile", "test", name, "--set", "options.account=abc")
         assert result.out == table + f"example  {jobs}/jobs/train.yaml: ok\n"
@@ -161,7 +162,7 @@ def test_a_problem_of_a_pack_is_reported_once(package: Path, folder: Path, comma
         (folder / "pack" / kind / name).write_text(text)
     result = command("profile", "test", "pack")
     assert result.status == 3
-    assert "a        venv     gpu        error  error   error         error\n" in result.out
+    assert re.search(rf"(?m)^a +venv +gpu( +error){{{len(MODES)}}}$", result.out)
     assert "b  profile: error\n" in result.out
     assert f"a  {folder}/pack/jobs/wrong.yaml: error\n" in result.out
     assert result.err.count("no template 'none.sh.j2'") == 1

@@ -53,12 +53,17 @@ def site(later_root: Path, images: Path) -> Iterator[Site]:
     with Cluster(visible=[*VISIBLE, images], root=later_root) as cluster:
         for name in ("torch", "small"):
             image.make(cluster, images / name, SETS, torch=name == "torch")
+        runscript = images / "small/.singularity.d/runscript"
+        runscript.write_text('#!/bin/sh\nexport LANG=of-the-runscript\nexec "$@"\n')
+        runscript.chmod(0o755)
         uncompressed = ("--mksquashfs-args", "-noI -noD -noF -noX")
         image.build(cluster, *uncompressed, images / "small.sif", images / "small")
         text = PROFILE.partition("runtime: venv")[0]
         runtime = f"runtime: apptainer\nruntimes:\n  apptainer: {{image: {images / 'torch'}}}\n"
         cluster.put("work/testing.yaml", text + runtime)
         cluster.put("work/plain.yaml", re.sub(", PYTHONPATH: [^}]*", "", text) + runtime)
+        link = runtime.replace("{image: ", "{command: singularity, verb: run, image: ")
+        cluster.put("work/link.yaml", text + link.replace("/torch}", "/small, binds: ['/usr:/mnt:ro']}"))
         cluster.put("work/sbatchgen.yaml", "profile: ./testing.yaml\n")
         cluster.put("work/probe.py", PROBE)
         python = f".local/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
@@ -142,6 +147,15 @@ def test_variables_of_the_job_win_over_the_images(site: Site) -> None:
         assert (task["COLOUR"], task["SHAPE"], task["API_KEY"]) == (COLOUR, "the image's", COLOUR)
         assert task["PYTHONPATH"] == f"{QUICKLY}:/image/lib", "the job's before the image's"
         assert task["cwd"] == str(site.folder)
+
+
+def test_under_its_old_name_it_runs_the_runscript_and_says_nothing_of_the_variables(site: Site) -> None:
+    """They have both prefixes, with one value: two that differ, or the old one alone, make it print a line each."""
+    given = ("--profile", "./link.yaml", "--env", f"COLOUR={COLOUR}", "--env", "API_KEY")
+    (task,) = probe(site, "probe-link", "single", *given, API_KEY=COLOUR)
+    assert (task["LANG"], task["COLOUR"], task["API_KEY"]) == ("of-the-runscript", COLOUR, COLOUR)
+    assert (task["cwd"], task["OMP_NUM_THREADS"]) == (str(site.folder), "1")
+    assert "SINGULARITYENV" not in site.log("probe-link")
 
 
 def test_a_trainer_that_starts_its_processes_on_one_node_meets_nobody(site: Site) -> None:

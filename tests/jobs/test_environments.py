@@ -195,6 +195,44 @@ def test_a_conda_environment_that_can_not_be_used_is_told(
     assert site.log(name).splitlines()[-1] == f"error: {message.format(prefix=prefix)}"
 
 
+LARGE = """
+import json, os, sys
+names = "SLURM_PROCID SLURM_LOCALID OWN FOLDER DEEP MASTER_ADDR LATE".split()
+print(json.dumps({name: os.environ.get(name) for name in names}))
+"""
+
+
+def test_setup_runs_once_in_the_job_on_each_node_and_in_each_task(site: Site) -> None:
+    site.cluster.put("work/large.py", LARGE)
+    flags = put_profile(
+        site,
+        "large",
+        "venv",
+        runtimes={"venv": {"path": sys.prefix}},
+        launcher="srun",
+        setup=["set -eu"],
+        setup_after_runtime=["export LATE=${VIRTUAL_ENV##*/}"],
+        setup_per_node=["mkdir -p -- $FOLDER", "echo $SLURM_NODEID >>$FOLDER/node-$SLURM_NODEID"],
+        setup_per_task=["export OWN=$SLURM_LOCALID"],
+        master_addr="hostname",
+        env={"FOLDER": "${HOME}/large-${SLURM_JOB_ID}", "DEEP": "${FOLDER}/it's"},
+    )
+    job = submit(site, "large", "ddp", *flags[1:4], "large.py", *flags[5:], "--nproc-per-node", "2")
+    state = site.cluster.wait(job, {"COMPLETED"})
+    lines = [json.loads(line) for line in site.log("large").splitlines() if line.startswith("{")]
+    assert sorted(line["SLURM_PROCID"] for line in lines) == ["0", "1", "2", "3"]
+    folder = f"{site.cluster.home}/large-{job}"
+    for line in lines:
+        assert line["OWN"] == line["SLURM_LOCALID"]
+        assert (line["FOLDER"], line["DEEP"], line["LATE"]) == (
+            folder,
+            f"{folder}/it's",
+            Path(sys.prefix).name,
+        )
+        assert line["MASTER_ADDR"] == state["BatchHost"]
+    assert [Path(folder, f"node-{node}").read_text() for node in (0, 1)] == ["0\n", "1\n"]
+
+
 BEFORE = {
     "nothing": {},
     "home": {"PYTHONHOME": "/wrong"},

@@ -14,7 +14,7 @@ import pytest
 from sbatchgen.runs.failure import failures
 from tests.cluster.fixtures import FIRST, LATER, on_one_release
 from tests.cluster.slurm import Cluster
-from tests.jobs.jobs import EPOCH, TRAINING, Site, site_on
+from tests.jobs.jobs import EPOCH, PROFILE, TRAINING, Site, site_on
 
 
 @pytest.fixture(scope="module")
@@ -388,6 +388,27 @@ def test_an_allocation_that_differs_from_the_script_is_used_as_it_is(site: Site)
     ranks = re.findall(r"rank (\d+) of (\d+) on (n\d)", Path(record["StdOut"]).read_text())
     assert [rank[:2] for rank in ranks] == [("0", "2"), ("1", "2")]
     assert len({node for _, _, node in ranks}) == 1
+
+
+@on_one_release
+def test_the_step_has_the_options_of_its_launcher(site: Site) -> None:
+    text = 'f\'role {os.environ.get("ROLE_NAME")} of {os.environ["SLURM_STEP_TASKS_PER_NODE"]}\\n\''
+    show = f"import os\nos.write(1, {text}.encode())\n"  # at once: several processes write to the log
+    site.cluster.put("work/show.py", show)
+    launchers = "launchers:\n  torchrun: {args: [--role=trainers]}\n  srun: {step: {label: true}}\n"
+    totals = "step: {unbuffered: true}\ngpu_request: gpus\n"
+    site.cluster.put("work/step.yaml", PROFILE + launchers + totals)
+    flags = ("--profile", "./step.yaml", "--nodes", "2", "--gpus-per-node", "2", "--trainer", "show.py")
+    ids = {}
+    for launcher in ("torchrun", "srun"):
+        words = ("submit", "ddp", "--yes", "--launcher", launcher, "--job-name", f"step-{launcher}", *flags)
+        done = site.sbatchgen(*words, "--step", "multi-prog=false", "--step", "wait=30", check=True)
+        ids[launcher] = int(done.stdout)
+    for number in ids.values():
+        assert site.cluster.wait(number, {"COMPLETED"})["NumNodes"] == "2"
+    assert site.log("step-torchrun").count("role trainers of 1(x2)") == 4
+    lines = [line for line in site.log("step-srun").splitlines() if "role" in line]
+    assert sorted(lines) == [f"{rank}: role None of 2(x2)" for rank in range(4)]
 
 
 @on_one_release

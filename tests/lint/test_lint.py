@@ -610,3 +610,19 @@ def test_the_hook_is_one_that_runs(command: Command) -> None:
     assert program == "sbatchgen"
     put("job.slurm")
     assert command(*words, "job.slurm").status == 3
+
+
+def test_a_number_of_tasks_may_come_from_the_command_line(command: Command) -> None:
+    put("a.slurm", "#!/bin/bash\n#SBATCH --time=1:00:00 --gpus-per-task=1\nsrun python train.py\n")
+    done = command("lint", "a.slurm", "--no-shellcheck")
+    assert done.status == 0
+    assert "warning SB135" in done.out
+
+
+def test_tasks_of_whole_nodes_have_more_than_one_cpu(command: Command) -> None:
+    head = "#!/bin/bash\n#SBATCH --time=1:00:00 --nodes=2 --ntasks-per-node=4 --partition=gpu\n"
+    put("a.slurm", f"{head}export OMP_NUM_THREADS=8\nsrun python train.py\n")
+    assert "SB407" in ids(command, "a.slurm")
+    keys = "name: x\nurl: https://example.org\nchecked: 2026-01-01\npartitions: {gpu: {exclusive: true}}\n"
+    put("x.yaml", keys)
+    assert "SB407" not in ids(command, "a.slurm", "--profile", "./x.yaml")

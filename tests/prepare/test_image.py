@@ -91,6 +91,15 @@ def test_the_image_gets_the_name_that_is_given(
 
 
 @pytest.mark.usefixtures("programs")
+def test_where_only_its_earlier_name_is_there_that_is_used(
+    command: Command, folder: Path, said: Path
+) -> None:
+    (folder / "bin/apptainer").rename(folder / "bin/singularity")
+    assert command("image", "pull", URI, "--to", "x.sif").err.startswith("$ singularity pull ")
+    assert asked(said) == ["singularity", "pull", URI]
+
+
+@pytest.mark.usefixtures("programs")
 def test_a_folder_is_built(command: Command, folder: Path, said: Path) -> None:
     (folder / "-root").mkdir()
     command("image", "build", "./-root", "--to", "x.sif")

@@ -17,6 +17,7 @@ from sbatchgen.inputs.options import NAMES
 from sbatchgen.job.job import DEFAULT_SLURM
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint
+from sbatchgen.modes import MODES
 from sbatchgen.plan.plan import Plan
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.units import Duration, Memory
@@ -36,10 +37,14 @@ def test_only_what_can_not_run_is_refused() -> None:
     expected = {
         name
         for name, of in plans
-        if of.profile.name in no_slurm and (of.runtime.name == "enroot" or of.launcher == "srun")
+        if of.profile.name in no_slurm and (of.runtime.needs_slurm or of.launcher == "srun")
     }
     assert refused == expected
-    assert len(expected) == (6 + len(RUNTIMES) - 1) * 5  # enroot with all, srun with the others; * resumes
+    needing = sum(1 for runtime in RUNTIMES.values() if runtime.needs_slurm)
+    grouped = sum("srun" in mode.launchers for mode in MODES.values())
+    ways = sum(len(mode.launchers) or 1 for mode in MODES.values())
+    # of runtimes that need Slurm all ways, of others srun alone; each in five ways of resuming
+    assert len(expected) == (ways * needing + grouped * (len(RUNTIMES) - needing)) * 5
 
 
 def test_bash_finds_nothing(rendered: dict[str, tuple[Plan, str]]) -> None:
@@ -74,7 +79,7 @@ def test_lint_finds_nothing(rendered: dict[str, tuple[Plan, str]]) -> None:
     for name, (of, text) in rendered.items():
         release = of.profile.slurm or DEFAULT_SLURM
         findings = lint(JobScript(file="job.slurm", text=text, slurm=release, profile=of.profile))
-        enroot = of.runtime.name == "enroot" and of.profile.runtimes.enroot.image is None
+        enroot = of.runtime.name == "enroot" and of.settings.runtimes.enroot.image is None
         known = {"SB214", *(["SB501"] if enroot else [])}  # shards do not divide a GPU's memory
         assert {finding.rule for finding in findings} <= known, name
         assert {finding.severity for finding in findings} <= {"info"}, name
@@ -98,7 +103,7 @@ def test_scripts_are_plain(rendered: dict[str, tuple[Plan, str]]) -> None:
 
 def most_lines(of: Plan) -> int:
     """What a person still reads in a minute."""
-    most = 41 if not of.stoppable else 75 if of.mode.name == "ddp" else 60
+    most = 41 if not of.stoppable else 75 if of.mode.several_processes else 60
     return most + 10 * (of.runtime.is_container)
 
 
@@ -158,10 +163,10 @@ SBATCH_NAMES = {
 def test_directives_read_back_to_the_plan(
     rendered: dict[str, tuple[Plan, str]], oracle: Callable[..., Any]
 ) -> None:
-    """By the real sbatch: one script of each set of directives."""
+    """By the real sbatch, which has no plugin: one script of each set of directives."""
     headers: dict[tuple[str, ...], str] = {}
     for name, (of, text) in rendered.items():
-        if of.slurm:
+        if of.slurm and not of.runtime.directives(of):
             header = tuple(line for line in text.splitlines() if line.startswith("#SBATCH"))
             headers.setdefault(header, name)
     assert len(headers) > 20

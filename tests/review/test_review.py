@@ -202,7 +202,8 @@ def test_json_holds_the_same(here: Path, command: Command) -> None:
         "profile scheduler url checked partition account qos preemption preemption_grace_s".split()
     )
     assert all(
-        sorted(surprise) == ["at", "by", "name", "overrode", "value"] for surprise in data["surprises"]
+        sorted(surprise) == ["at", "by", "documented", "name", "overrode", "value"]
+        for surprise in data["surprises"]
     )
     lines = data["script"].splitlines()
     assert [lines[part["first"] - 1] for part in data["parts"][3:]] == [

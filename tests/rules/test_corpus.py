@@ -83,7 +83,7 @@ def has_an_error_if_bash_refuses(name: str) -> None:
 # What the field has shown to be taken for wrong where it is right, and what it is in the corpus.
 HARMLESS = {
     "options of plugins": (
-        "shifter-directives shifter-with-blanks cscs-uenv cscs-environment ear-energy fpga-link quota-type gpu-mps-flag"
+        "shifter-directives shifter-with-blanks cscs-uenv ear-energy fpga-link quota-type gpu-mps-flag"
     ),
     "text of echo, of a here-document, after an exit, in quotes": (
         "bio-banner bio-heredoc-bang bio-block-comment bio-quoted-docstring bio-text-after-exit bio-backquoted-comments "

@@ -105,7 +105,6 @@ BREAKS: list[tuple[str, dict[str, Any], str, bool]] = [
     ("ddp", {"nodelist": Text("n1"), "exclude": Text("n[1-2]")}, "n1 is in --nodelist too", False),
     ("ddp", {"begin": Text("sometime")}, "is not a value for --begin", False),
     ("ddp", {"switches": Text("x")}, "is not a value for --switches", False),
-    ("ddp", {"time": 300, "time_min": 600}, "is longer than --time", False),
     ("ddp", {"open_mode": Text("apend")}, "is not append or truncate", False),
     ("ddp", {"account": Text("")}, "account is empty", False),
     ("ddp", {"extra_options": {"wrap": "x"}}, "does not belong in a script", False),

@@ -45,7 +45,7 @@ partitions:
   cpu: *gpu
 """
 # Errors of lint about what Slurm takes, and what then goes wrong.
-NOT_REFUSED = frozenset({"SB121", "SB604"})
+NOT_REFUSED = frozenset({"SB604"})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -141,24 +141,27 @@ def test_a_damaged_index_is_made_again(tmp_path: Path) -> None:
         data = bytearray(whole)
         data[at] ^= 1
         file.write_bytes(data)
-        assert [(run.name, run.folder.name) for run in Index(file).runs()] == [("0a", "0a"), ("0b", "0b")]
+        assert {"0a", "0b"} >= {run.name for run in Index(file).runs()} != set()  # a damaged folder is lost
     chance = random.Random(1)  # noqa: S311 - for tests
     for _ in range(300):
         data = bytearray(whole)
         for _ in range(chance.randint(1, 3)):
             data[chance.randrange(len(data) - 1)] = chance.randrange(256)
         file.write_bytes(data)
-        index = Index(file)
+        notes: list[str] = []
+        index = Index(file, notes.append)
         assert {run.name for run in index.runs()} <= {"0a", "0b"}
         assert {job.id for job in index.jobs()} <= {"", "7"}
-        assert bool(index.repaired) == (data != whole)
-    file.write_bytes(whole.replace(b'["run", "0a"', b'["run", 0a"', 1))
-    repaired = Index(file)
+        assert bool(notes) == (data != whole)
+    file.write_bytes(whole.replace(b'["0a"', b'[0a"', 1))
+    notes = []
+    repaired = Index(file, notes.append)
     assert {run.name: run.folder for run in repaired.runs()} == {
         key: tmp_path / "runs" / key for key in ("0a", "0b")
     }
-    assert "runs.jsonl.broken" in repaired.repaired
-    assert Index(file).repaired == ""
+    assert "runs.jsonl.broken" in notes.pop()
+    Index(file, notes.append)
+    assert notes == []
 
 
 def test_an_index_that_is_no_file_is_said(tmp_path: Path) -> None:
@@ -177,15 +180,6 @@ def test_a_locked_index_is_read_and_waits_for_a_second_to_be_written(index: Inde
         (job,) = index.jobs()
         with pytest.raises(DocumentError, match="another command is writing the index of runs"):
             index.seen([job._replace(state="RUNNING")])
-
-
-def test_a_part_of_a_line_costs_nothing(index: Index, tmp_path: Path) -> None:
-    index.begin("a", tmp_path, "ddp", shared=False)
-    with index.file.open("ab") as file:
-        file.write(b'["job", "b", "ddp')
-    index.accepted("a", "7")
-    assert [job.id for job in Index(index.file).jobs()] == ["7"]
-    assert Index(index.file).repaired == ""
 
 
 def test_it_follows_the_umask(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.runs.curves import read_history
+from sbatchgen.runs.plot import read_history
 from tests.conftest import Command
 
 CONFIG = {"dataset": "mnist", "model": "convnet", "global_batch_size": 64, "lr": 0.1, "processes": 2}

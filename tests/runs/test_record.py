@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.runs import code
+from sbatchgen.runs import snapshot
 from sbatchgen.runs.index import scan
 from sbatchgen.runs.progress import Progress, read_progress
 from sbatchgen.runs.record import (
@@ -105,8 +105,8 @@ def test_runs_are_found_in_folders(tmp_path: Path) -> None:
 
 
 def test_what_git_says_of_the_code(tmp_path: Path) -> None:
-    assert code.describe(tmp_path) == Code(folder=str(tmp_path))
-    assert code.describe(tmp_path / "nothing") == Code(folder=str(tmp_path / "nothing"))
+    assert snapshot.describe(tmp_path) == Code(folder=str(tmp_path))
+    assert snapshot.describe(tmp_path / "nothing") == Code(folder=str(tmp_path / "nothing"))
 
     def git(*arguments: str) -> str:
         author = ("-c", "user.name=a", "-c", "user.email=a@b")
@@ -116,16 +116,16 @@ def test_what_git_says_of_the_code(tmp_path: Path) -> None:
         return done.stdout.strip()
 
     git("init", "--quiet")
-    assert code.describe(tmp_path) == Code(folder=str(tmp_path))  # no commit yet
+    assert snapshot.describe(tmp_path) == Code(folder=str(tmp_path))  # no commit yet
     (tmp_path / "train.py").write_text("1\n")
     git("add", "train.py")
     git("commit", "--quiet", "--message", "1")
     (tmp_path / "new.txt").write_text("not of git\n")
     (tmp_path / "below").mkdir()
     clean = Code(folder=str(tmp_path), commit=git("rev-parse", "HEAD"))
-    assert code.describe(tmp_path / "below") == clean
+    assert snapshot.describe(tmp_path / "below") == clean
     (tmp_path / "train.py").write_text("2\n")
-    assert code.describe(tmp_path) == replace(clean, dirty=True)
+    assert snapshot.describe(tmp_path) == replace(clean, dirty=True)
 
 
 def write(folder: Path, status: dict[str, Any], *events: dict[str, Any] | str) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from sbatchgen.errors import SbatchgenError, SlurmError
-from sbatchgen.plan.sweep import parts
+from sbatchgen.plan.sweep import grid, parts
 from sbatchgen.review.review import of_script
+from sbatchgen.runs.points import POINTS
 from sbatchgen.runs.record import Record
 from sbatchgen.sbatch.array import indices
 from sbatchgen.slurm.client import Output
@@ -22,7 +23,7 @@ from sbatchgen.submit import sbatch
 from sbatchgen.submit.attempt import Accepted
 from sbatchgen.submit.sbatch import SubmittedRun, TooManyJobsError
 from sbatchgen.submit.submission import Submission
-from sbatchgen.submit.sweep_arrays import Send, submit
+from sbatchgen.submit.sweep_arrays import Send, kept_points, submit
 from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster
 from tests.conftest import Command
@@ -199,27 +200,39 @@ def send(limit: int, sent: list[tuple[str, ...]], why: SbatchgenError) -> Send:
 def test_a_limit_of_submitted_jobs_is_filled_and_the_rest_is_told(command: Command, folder: Path) -> None:
     sent: list[tuple[str, ...]] = []
     submission = submission_of("0-5")
-    done = submit(submission, parts(range(20), 6), None, send(15, sent, TooManyJobsError.of("too many")))
+    runs: list[SubmittedRun] = []
+    with pytest.raises(SlurmError, match="too many; 5 points are not submitted: 15-19"):
+        submit(submission, parts(range(20), 6), None, send(15, sent, TooManyJobsError.of("too many")), runs)
+    assert len(runs) == 3
     assert [words for words, _ in sent] == ["0-5", "0-5", "0-2"]
     assert [words for _, words in sent] == ["", "--array=0-5 6", "--array=0-2 12"]
-    assert [array.first + index for array in done.rest for index in array.indices] == [*range(15, 20)]
-    assert done.why is not None
 
 
 def test_arrays_with_a_throttle_start_one_after_the_other() -> None:
     sent: list[tuple[str, ...]] = []
-    submit(submission_of("0-5%2"), parts(range(9), 6), 2, send(99, sent, SlurmError.of("")))
+    submit(submission_of("0-5%2"), parts(range(9), 6), 2, send(99, sent, SlurmError.of("")), [])
     assert sent == [("0-5%2", ""), ("0-2%2", "--array=0-2%2 --dependency=afterany:1 6")]
 
 
 def test_another_refusal_ends_a_sweep() -> None:
     sent: list[tuple[str, ...]] = []
+    refused = send(0, sent, SlurmError.of("no such partition"))
     with pytest.raises(SlurmError, match="no such partition"):
-        submit(
-            submission_of("0-5"), parts(range(9), 6), None, send(0, sent, SlurmError.of("no such partition"))
-        )
-    done = submit(submission_of("0-5"), parts(range(9), 6), None, send(8, sent, SlurmError.of("down")))
-    assert [array.first for array in done.rest] == [6]
+        submit(submission_of("0-5"), parts(range(9), 6), None, refused, [])
+    with pytest.raises(SlurmError, match="down; 3 points are not submitted: 6-8"):
+        submit(submission_of("0-5"), parts(range(9), 6), None, send(8, sent, SlurmError.of("down")), [])
+
+
+@pytest.mark.parametrize("submitted", [0, 1])
+def test_the_points_stay_once_an_array_is_submitted(tmp_path: Path, submitted: int) -> None:
+    submission = replace(submission_of("0-1"), run_dir=tmp_path)
+    accepted = SubmittedRun(Accepted("1", "", ""), submission.about, tmp_path, listed=True)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        kept_points(grid(("x=1,2",), None, 0), submission, [accepted] * submitted),
+    ):
+        raise KeyboardInterrupt
+    assert (tmp_path / POINTS).exists() == bool(submitted)
 
 
 @pytest.mark.parametrize(

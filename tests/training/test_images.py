@@ -549,6 +549,11 @@ def test_the_next_batch_is_copied_while_this_one_is_computed_on(monkeypatch: pyt
             "12.6",
             "they do not match (RuntimeError: operator",
         ),
+        (
+            RuntimeError("operator torchvision::nms does not exist"),
+            "hip 6.4",
+            "they do not match (RuntimeError: operator",
+        ),
     ],
 )
 def test_a_torchvision_that_cannot_be_imported(
@@ -558,7 +563,8 @@ def test_a_torchvision_that_cannot_be_imported(
         raise error
 
     monkeypatch.setattr(importlib, "import_module", fail)
-    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(torch.version, "cuda", None if cuda and cuda.startswith("hip") else cuda)
+    monkeypatch.setattr(torch.version, "hip", cuda if cuda and cuda.startswith("hip") else None)
     with pytest.raises(UserError) as raised:
         import_torchvision("--model resnet18")
 

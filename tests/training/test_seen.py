@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.runs.curves import CURVES, read_history
-from sbatchgen.runs.plot import plot
+from sbatchgen.runs.plot import CURVES, plot, read_history
 from training.output import log
 from training.output.bar import Bar
 from training.run import evaluation

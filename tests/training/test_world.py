@@ -1,4 +1,4 @@
-"""The memory of a process that trains on the CPU."""
+"""The memory of a process that trains on the CPU, and the GPU that a process uses."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
-from training.processes.world import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, keep_memory
+from training.errors import UserError
+from training.processes.ranks import Place
+from training.processes.world import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, _choose_device, keep_memory
 
 from .trainers import quickly
 
@@ -17,7 +20,9 @@ from .trainers import quickly
 # for the last five. The first ten warm up: the heap still grows.
 STEPS = """
 import resource, sys, torch
-from training.processes.world import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, keep_memory
+from training.errors import UserError
+from training.processes.ranks import Place
+from training.processes.world import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, _choose_device, keep_memory
 if sys.argv[1] == "kept":
     assert keep_memory()
 def step():
@@ -65,3 +70,47 @@ def test_an_old_c_library_is_given_what_it_takes(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("ctypes.CDLL", lambda _name: Old)
     assert keep_memory()
     assert taken == {M_MMAP_THRESHOLD: 32 << 20, M_TRIM_THRESHOLD: -1}
+
+
+@pytest.mark.parametrize(
+    ("visible", "place", "number"),
+    [
+        (4, Place(launcher="srun", rank=3, size=4, local_rank=3, local_size=4), 3),
+        (
+            1,
+            Place(launcher="srun", rank=3, size=4, local_rank=3, local_size=4),
+            0,
+        ),  # bound to its own by Slurm
+        (1, Place(launcher="srun", rank=5, size=8, local_rank=1, local_size=4), 0),
+        (1, Place(), 0),
+    ],
+)
+def test_a_rank_uses_its_own_gpu_also_where_it_sees_no_other(
+    monkeypatch: pytest.MonkeyPatch, visible: int, place: Place, number: int
+) -> None:
+    used: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
+    monkeypatch.setattr(torch.cuda, "set_device", used.append)
+    assert _choose_device(place, "cuda", "auto") == torch.device("cuda", number)
+    assert used == [torch.device("cuda", number)]
+
+
+def test_ranks_of_torchrun_can_not_share_the_one_gpu_that_all_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    place = Place(launcher="torchrun", rank=1, size=2, local_rank=1, local_size=2)
+    with pytest.raises(UserError, match="local rank 1 has no GPU: 1 visible"):
+        _choose_device(place, "cuda", "auto")
+
+
+@pytest.mark.parametrize(
+    ("built", "message"),
+    [("cuda", "no GPU is visible"), ("hip", "no GPU is visible"), ("", "built for CPUs only")],
+)
+def test_without_a_gpu_it_says_whether_torch_could_use_one(
+    monkeypatch: pytest.MonkeyPatch, built: str, message: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    for name in ("cuda", "hip"):
+        monkeypatch.setattr(torch.version, name, "6.4" if name == built else None)
+    with pytest.raises(UserError, match=message):
+        _choose_device(Place(), "cuda", "auto")

@@ -163,7 +163,8 @@ def import_torchvision(flag: str) -> Any:
         what = f"{flag} needs torchvision ({one_line(error)[:200]})"
         raise UserError(what, fix=f"install the one made for torch {torch.__version__}") from error
     except RuntimeError as error:
-        kind = "torch is for CPUs, torchvision for GPUs" if not torch.version.cuda else "they do not match"
+        gpus = torch.version.cuda or torch.version.hip
+        kind = "they do not match" if gpus else "torch is for CPUs, torchvision for GPUs"
         what = (
             f"{flag}: torchvision {importlib.metadata.version('torchvision')} cannot be used with "
             f"torch {torch.__version__}: {kind} ({one_line(error)[:200]})"

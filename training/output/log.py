@@ -1,7 +1,7 @@
 """The output of a run: lines on stdout, events.jsonl for programs, status.json for the job script.
 
 On a terminal there is also a progress bar, and with TensorBoard its curves. Only rank 0 writes. Nothing else
-in the package prints.
+in the package prints, but for errors (`errors.complain`).
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ import contextlib
 import errno
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from training.errors import FolderError, one_line
+from training.errors import FolderError, complain, one_line
 from training.files import open_regular, own_folder, parse, read_small, replace
 from training.output.bar import Bar
 from training.output.curves import Curves
@@ -108,12 +107,6 @@ class Log:
             self.failing.add(name)
         else:
             self.failing.discard(name)
-
-
-def complain(line: str) -> None:
-    """Print a line on stderr, from any process."""
-    with LOST:
-        print(line, file=sys.stderr, flush=True)
 
 
 def write_json(path: Path, value: dict[str, Any], *, indent: int | None = None) -> None:

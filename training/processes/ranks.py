@@ -6,7 +6,7 @@ import os
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from training.errors import UserError
 
@@ -16,8 +16,7 @@ MEETING = ("MASTER_ADDR", "MASTER_PORT")
 MEETING_FIX = "export MASTER_ADDR=(first host of the job) MASTER_PORT=(a free port) before srun"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """This process: `rank` of `size` in the run, `local_rank` of `local_size` on its node."""
 
     launcher: str = "none"
@@ -74,10 +73,10 @@ def spawn_environments(
         node = _number(environ, "SLURM_NODEID") if nodes > 1 else 0
     if nodes > 1:
         require(environ, MEETING, fix=MEETING_FIX)
-    shared = dict(environ) | {"WORLD_SIZE": str(nodes * processes), "LOCAL_WORLD_SIZE": str(processes)}
+    shared = {**environ, "WORLD_SIZE": str(nodes * processes), "LOCAL_WORLD_SIZE": str(processes)}
     if nodes == 1:  # replaces what a container image may set
-        shared |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(_free_port())}
-    return [shared | {"RANK": str(node * processes + i), "LOCAL_RANK": str(i)} for i in range(processes)]
+        shared["MASTER_ADDR"], shared["MASTER_PORT"] = "localhost", str(_free_port())
+    return [{**shared, "RANK": str(node * processes + i), "LOCAL_RANK": str(i)} for i in range(processes)]
 
 
 def usable_cpus() -> int:

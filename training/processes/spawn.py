@@ -36,19 +36,16 @@ def run(argv: list[str], processes: int, *, nodes: int = 0, node: int = 0) -> in
     """
     package = str(Path(__file__).parents[1])
     command = [sys.executable, package, *argv, "--nproc-per-node", "0", "--launcher", "torchrun"]
-    known = dict(os.environ) | {PARENT: str(os.getpid())}
+    known = {**os.environ, PARENT: str(os.getpid())}
     environments = spawn_environments(known, processes, nodes=nodes, node=node)
-    return start([command] * processes, environments)
+    return start([(command, environment) for environment in environments])
 
 
-def start(
-    commands: Sequence[list[str]], environments: Sequence[Mapping[str, str]], *, ours: bool = True
-) -> int:
+def start(processes: Sequence[tuple[list[str], Mapping[str, str]]], *, ours: bool = True) -> int:
     """Start processes, pass signals on, wait for all of them; returns the exit status as `run` does.
 
     Args:
-        commands: The command of each process.
-        environments: The environment of each process.
+        processes: The command and the environment of each process.
         ours: Whether the processes are of this package, which unblocks signals once it is ready for them.
     """
     children: list[subprocess.Popen[bytes]] = []
@@ -68,10 +65,9 @@ def start(
     try:
         for number in handlers:
             signal.signal(number, pass_on)
-        pairs = zip(commands, environments, strict=True)
         children.extend(
             subprocess.Popen(command, env=environment, preexec_fn=None if ours else unblock)  # noqa: PLW1509 - one thread
-            for command, environment in pairs
+            for command, environment in processes
         )
         unblock()
         return _wait(children)

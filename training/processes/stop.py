@@ -90,7 +90,7 @@ def handled_signals() -> tuple[signal.Signals, ...]:
 
 def first_reason(requests: list[float]) -> str:
     """The first of REASONS that any process has, or ""; `requests` are summed over the processes."""
-    return next((name for name, count in zip(REASONS, requests, strict=True) if count), "")
+    return next((REASONS[number] for number, count in enumerate(requests) if count), "")
 
 
 def parse_deadline(deadline: str, environ: Mapping[str, str], now: float) -> float:

@@ -168,13 +168,17 @@ def _choose_device(place: Place, wanted: str, backend: str) -> torch.device:
     count = torch.cuda.device_count() if wanted != "cpu" else 0
     if count == 0:
         if wanted == "cuda":
-            built = "no GPU is visible" if torch.version.cuda else "this torch is built for CPUs only"
+            built = (
+                "no GPU is visible"
+                if torch.version.cuda or torch.version.hip
+                else "this torch is built for CPUs only"
+            )
             fix = "ask for GPUs, or --device cpu"
             raise UserError(f"--device cuda, but {built}", at=socket.gethostname(), fix=fix)
         return torch.device("cpu")
     index = place.local_rank
     if index >= count:
-        # srun may bind one GPU to each task, which then sees it as number 0; gloo allows a GPU to be shared
+        # Slurm may bind one GPU to each task, which then sees it as number 0; gloo allows a GPU to be shared.
         if not (count == 1 and place.launcher == "srun") and backend != "gloo":
             what = f"local rank {index} has no GPU: {count} visible"
             fix = f"start at most {count} processes per node, or --device cpu"

@@ -1,4 +1,4 @@
-"""image: prepare container images of Apptainer and Enroot."""
+"""data, image: what is made before a job holds GPUs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,35 @@ from pathlib import Path
 
 import click
 
-from sbatchgen.cli.output import here, note, put
+from sbatchgen.cli.jobs import request_of
+from sbatchgen.cli.output import note, put
 from sbatchgen.errors import CommandLineError
+
+IMAGES = click.IntRange(min=1, max=1_000_000)  # they are drawn in memory
+
+
+@click.group()
+def data() -> None:
+    """Download data sets before a job holds GPUs."""
+
+
+@data.command("mnist")
+@click.option("--to", "folder", required=True, type=click.Path(file_okay=False), help="Folder for the files.")
+@click.option("--synthetic", is_flag=True, help="Draw digits instead of downloading them; needs no network.")
+@click.option("--train", type=IMAGES, help="Images to draw for training (--synthetic).")
+@click.option("--test", type=IMAGES, help="Images to draw for testing (--synthetic).")
+@click.option("--seed", type=int, help="Seed of the drawing (--synthetic).")
+def data_mnist(folder: str, *, synthetic: bool, **drawing: int | None) -> None:
+    """Get MNIST as IDX files."""
+    from sbatchgen.prepare.dataset import download_mnist, draw_mnist
+
+    sizes = {name: value for name, value in drawing.items() if value is not None}
+    if synthetic:
+        put(draw_mnist(Path(folder), sizes))
+    elif sizes:
+        raise CommandLineError.of(f"--{next(iter(sizes))} needs --synthetic", fix="add --synthetic")
+    else:
+        download_mnist(Path(folder), note=note)
 
 
 @click.group()
@@ -74,12 +101,9 @@ def _prepare(verb: str, *, source: str | None, to: str | None, profile: str | No
 
 def _of_profile(runtime: str, profile: str | None, source: str | None, to: str | None) -> tuple[str, str]:
     """Return source and file of an image; the profile has what the command line lacks."""
-    from sbatchgen.plan.request import read_request
     from sbatchgen.render.render import image_is_file
-    from sbatchgen.rules.judge import check
 
-    options = {"profile": profile, "runtime": runtime}
-    plan = read_request("single", (), options, environment=os.environ, folder=here(), check=check).plan
+    plan = request_of("single", (), {"profile": profile, "runtime": runtime}).plan
     image, is_file = plan.software.get("image"), image_is_file(plan)
     key, cluster = f"runtimes.{runtime}", f"profile '{plan.profile.name}'"
     if to is None:

@@ -1,0 +1,214 @@
+"""The scripts of the documentation that start a training, by profile: where they are, and how they are read.
+
+Nothing of them is kept: each run reads the newest commit of the checkouts.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sbatchgen.git import git
+from sbatchgen.job.script import JobScript
+from sbatchgen.lint.source import sources
+
+AWS, CSC = "aws-samples/awsome-distributed-training", "CSCfi/csc-user-guide"
+LUMI, OLIVIA = "Lumi-supercomputer/LUMI-AI-Guide", "UNINETTSigma2/documentation"
+_CSC_PAGES = r"docs/support/tutorials/ml-multi\.md|docs/apps/pytorch\.md"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where the examples of a profile are.
+
+    Attributes:
+        profile: The profile.
+        repository: OWNER/REPOSITORY.
+        files: The files, as a regular expression.
+        branch: The branch that holds them.
+        having: What a script has if it is for this cluster, where a page has scripts for several.
+    """
+
+    profile: str
+    repository: str
+    files: str
+    branch: str = "HEAD"
+    having: str = ""
+
+
+PLACES = (
+    Place(profile="lumi", repository=LUMI, files=r"(01|04|05|06|07|08|09)-.*\.sh"),
+    Place(profile="lumi", repository=CSC, files=_CSC_PAGES, having=r"laifs"),
+    Place(
+        profile="frontier",
+        repository="olcf/olcf-user-docs",
+        files=r"software/analytics/pytorch_frontier\.rst",
+    ),
+    Place(
+        profile="clariden",
+        repository="eth-cscs/cscs-docs",
+        files=r"docs/(software/ml/pytorch|tutorials/ml/llm-nanotron-training|software/alps-extended-images)\.md",
+    ),
+    Place(
+        profile="olivia", repository=OLIVIA, files=r"code_development/guides/pytorch_olivia/PyTorch\w+Gpu\.md"
+    ),
+    Place(
+        profile="olivia",
+        repository=OLIVIA,
+        files=r"code_development/guides/pytorch_olivia/PyTorchMultiNode\.md",
+    ),
+    Place(profile="mahti", repository=CSC, files=_CSC_PAGES, having=r"gpu:a100"),
+    Place(profile="roihu", repository=CSC, files=_CSC_PAGES, having=r"gpu:gh200"),
+    Place(profile="triton", repository="AaltoSciComp/scicomp-docs", files=r"triton/examples/pytorch/.*\.sh"),
+    Place(
+        profile="triton",
+        repository="AaltoSciComp/scicomp-docs",
+        files=r"triton/usage/gracehopper\.rst",
+        having="train",
+    ),
+    Place(profile="perlmutter", repository="NERSC/sc24-dl-tutorial", files=r"submit_pm\w*\.sh"),
+    Place(profile="perlmutter", repository="NERSC/pytorch-examples", files=r"scripts/train_perlmutter\.sh"),
+    Place(
+        profile="kestrel",
+        repository="NREL/HPC",
+        branch="gh-pages",
+        files=r"docs/Documentation/Machine_Learning/index\.md",
+        having="gpus=",
+    ),
+    Place(
+        profile="parallelcluster-p5",
+        repository=AWS,
+        files=r"3\.test_cases/pytorch/(FSDP|ddp|torchtitan|picotron/SmolLM-1\.7B)/slurm/.*\.(sbatch|sh)",
+    ),
+    Place(
+        profile="gcp-a3",
+        repository="GoogleCloudPlatform/cluster-toolkit",
+        files=r"examples/machine-learning/a3-megagpu-8g/topological-pytorch/.*\.sh",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Example:
+    """A documented script.
+
+    Attributes:
+        place: Where it is.
+        file: Its file.
+        line: Its first line there.
+        commit: The commit that was read.
+        script: What sbatch and bash read.
+    """
+
+    place: Place
+    file: str
+    line: int
+    commit: str
+    script: JobScript
+
+    @property
+    def file_name(self) -> str:
+        """A name for files about it."""
+        repository = self.place.repository.rpartition("/")[2]
+        where = re.sub(r"[^\w.-]", "_", f"{repository}-{self.file}-{self.line}")
+        return f"{self.place.profile}-{where}"
+
+
+def examples(checkouts: Path) -> Iterator[Example]:
+    """Yield the examples of the repositories that a folder holds."""
+    for place in PLACES:
+        repository = checkout(checkouts, place.repository)
+        listed = git(repository, "ls-tree", "-r", "--name-only", place.branch) if repository else None
+        if repository is None or listed is None:
+            continue
+        commit = (git(repository, "rev-parse", place.branch) or "")[:10]
+        for file in listed.split("\n"):
+            if re.fullmatch(place.files, file):
+                text = git(repository, "cat-file", "blob", f"{commit}:{file}") or ""
+                for line, script in _scripts(_whole(text, repository, commit), file):
+                    read = JobScript(file=file, text=script, slurm="24.11", assumed=True)
+                    if read.trainings and re.search(place.having, script):
+                        yield Example(place, file, line, commit, read)
+
+
+def checkout(folder: Path, repository: str) -> Path | None:
+    """Return the checkout or bare repository of OWNER/NAME in a folder."""
+    owner, _, name = repository.partition("/")
+    for path in (
+        folder / f"{owner}+{name}" / "repo",
+        folder / owner / name,
+        folder / f"{owner}+{name}",
+        folder / name,
+    ):
+        if (path / "HEAD").is_file() or (path / ".git").exists():
+            return path
+    return None
+
+
+def _whole(text: str, repository: Path, commit: str) -> str:
+    """Return a page as its readers see it: with what it includes, without marks of tabs and annotations."""
+
+    def included(match: re.Match[str]) -> str:
+        return git(repository, "cat-file", "blob", f"{commit}:{match[1]}") or ""
+
+    text = re.sub(r'^--8<-- "([\w./-]+)"$', included, text, flags=re.MULTILINE)
+    text = re.sub(r"^`{4,}.*$|^:linenos:$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^```\{code-block\} ", "```", text, flags=re.MULTILINE)
+    return re.sub(r"(\\?)[ \t]*#?[ \t]?\(\d+\)!?[ \t]*$", r"\1", text, flags=re.MULTILINE)
+
+
+def _scripts(text: str, file: str) -> Iterator[tuple[int, str]]:
+    """Yield the first line and the text of each script of a file."""
+    if file.endswith(".md"):
+        with tempfile.NamedTemporaryFile("w", suffix=".md") as page:
+            page.write(text)
+            page.flush()
+            yield from ((source.line, _mended(source.text)) for source in sources(page.name))
+    elif file.endswith(".rst"):
+        yield from ((line, _mended(script)) for line, script in _literal_blocks(text))
+    elif "#SBATCH" in text:
+        yield 1, _mended(text)
+
+
+def _literal_blocks(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the indented blocks with directives of a page in reStructuredText."""
+    lines = text.split("\n")
+    starts = [number for number, line in enumerate(lines) if re.match(r"[ \t]+#!/bin/bash", line)]
+    for start in starts:
+        indent = len(lines[start]) - len(lines[start].lstrip())
+        end = next(
+            (
+                n
+                for n in range(start, len(lines))
+                if lines[n].strip() and len(lines[n]) - len(lines[n].lstrip()) < indent
+            ),
+            len(lines),
+        )
+        block = textwrap.dedent("\n".join(lines[start:end]))
+        if "#SBATCH" in block:
+            yield start + 1, block
+
+
+def _mended(script: str) -> str:
+    """Return a script as a reader would run it.
+
+    Placeholders are words, and a launch in a comment is a launch. What AWS adds on HyperPod alone is left
+    out.
+    """
+    script = (
+        script.replace("${AUTO_RESUME} ", "")
+        .replace("${PROFILE_CMD} ", "")
+        .replace("#export CONTAINER_IMAGE=", "export CONTAINER_IMAGE=")
+    )
+    script = re.sub(
+        r"^if \[ ! -z \$CONTAINER_IMAGE \];\nthen\n(.*?)^fi\n", r"\1", script, flags=re.MULTILINE | re.DOTALL
+    )
+    script = re.sub(r"[ \t]<[\w-]*(?:options|args)>", "", script)
+    script = re.sub(r"<([A-Za-z][\w -]*)>", lambda match: re.sub(r"\W", "_", match[1]), script)
+    if not re.search(r"^[ \t]*srun\b", script, re.MULTILINE):
+        script = re.sub(r"^#[ \t]*(srun\b.*python)", r"\1", script, count=1, flags=re.MULTILINE)
+    return script

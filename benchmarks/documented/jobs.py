@@ -1,0 +1,114 @@
+"""The job that corresponds to a documented script, and the script that its profile renders."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.documented.examples import Example
+from benchmarks.documented.facts import Item, gpus, items
+from sbatchgen.adopt.training import main
+from sbatchgen.errors import SbatchgenError
+from sbatchgen.inputs.document import read_document
+from sbatchgen.inputs.options import NAMES
+from sbatchgen.inputs.profile import Profile
+from sbatchgen.inputs.search import bundled
+from sbatchgen.job.launches import Launch
+from sbatchgen.job.script import JobScript
+from sbatchgen.plan.request import read_request
+from sbatchgen.render.render import render_request
+from sbatchgen.rules.judge import check
+from sbatchgen.units import Text
+
+Job = dict[str, Any]
+_CONTAINERS = {"apptainer": "apptainer", "singularity": "apptainer", "shifter": "shifter"}
+_OF_USERS = {"account": "x", "time": "00:30:00"}
+
+
+def job_of(example: Example) -> Job:
+    """Return what only the author of a script decides: mode, launcher, nodes, GPUs, partition, software."""
+    script, launch = example.script, main(example.script)
+    assert launch is not None  # noqa: S101 - an example starts a training
+    profile = read_document(bundled("profiles") / f"{example.place.profile}.yaml", Profile).value
+    many = launch.launcher is not None or (launch.tasks or 1) > 1
+    partition = Text(script.resources.options.get("partition", ""))
+    options: Job = {name: _OF_USERS[name] for name in profile.required}
+    options |= {"nodes": launch.nodes or script.resources.nodes} if many else {}
+    options |= {"partition": partition} if partition in profile.partitions else {}
+    job: Job = {"mode": "ddp" if many else "single", "profile": example.place.profile, "trainer": "train.py"}
+    job |= {"launcher": "torchrun" if launch.launcher else "srun"} if many else {}
+    place = profile.partitions.get(partition or profile.default_partition or Text(""))
+    count = gpus(script, launch) or launch.workers or 0
+    if count and count != (place.gpus_per_node if place and many else 1):
+        request = profile.gpu_request or "gpus_per_node"
+        kind = "".join(f":{name}" for name in script.resources.gpu_types)
+        asked = {"gres": f"gpu{kind}:{count}", "gpus": f"{count * options.get('nodes', 1)}"}
+        if request == "none":
+            job["nproc_per_node"] = count
+        else:
+            options[request if request in asked else "gpus_per_node"] = asked.get(request, f"{count}")
+    return job | _software(script, launch, profile) | {"options": options}
+
+
+def _software(script: JobScript, launch: Launch, profile: Profile) -> Job:
+    """Return the runtime, and the author's own image or environment."""
+    words = {item.name: item.value for item in items(script) if item.kind in ("container", "program")}
+    runtime, own = "host", Job()
+    if "environment" in words:
+        runtime, own = "edf", {"edf": f"./{words['environment']}"}
+    elif launch.container:
+        name = launch.container.name.split()
+        runtime = _CONTAINERS.get(name[0], "prefix")
+        own = {"prefix": name} if runtime == "prefix" else {}
+        own |= {"image": "x.sif"} if runtime == "apptainer" and runtime != profile.runtime else {}
+    elif launch.step and launch.step.option("container-image"):
+        runtime = "enroot"
+    elif "conda environment" in words:
+        runtime, own = "conda", {"conda_env": "my_env"}
+    elif "virtual environment" in words or "/bin/torchrun" in script.text:
+        runtime, own = "venv", {"venv": "env"}
+    return {"runtime": runtime} | own
+
+
+def with_rest(job: Job, missing: list[Item]) -> Job:
+    """Return the job with all that it can say of what its profile does not say."""
+    said: dict[str, Job] = {key: {} for key in ("extra_options", "env", "step")}
+    options, more, binds = Job(job["options"]), Job(), []
+    for kind, name, value in missing:
+        option = name.removeprefix("--")
+        if kind == "variable":
+            said["env"][name] = value.replace("...", "cache")
+        elif kind == "step":
+            said["step"][option] = value or True
+        elif name.startswith("--"):
+            known = option.replace("-", "_") in NAMES
+            (options if known else said["extra_options"])[option.replace("-", "_") if known else option] = (
+                value or "true"
+            )
+        elif name == "GPUs of a node":
+            options["gpus_per_node"], more["gpu_request"] = value, "gpus_per_node"
+        elif name == "mount":
+            binds.append(f"/folder:{value}")
+        elif name in ("CPUs of a task", "memory of a node"):
+            options["mem" if name.startswith("mem") else "cpus_per_task"] = value
+        elif name.startswith("gres "):
+            options |= {"gres": name.removeprefix("gres ") + value, "gpus": 1}
+    return job | more | said | {"options": options, "binds": binds}
+
+
+def rendered(job: Job, folder: Path) -> JobScript:
+    """Return the script of a job."""
+    file = folder / "job.yaml"
+    file.write_text(json.dumps({key: value for key, value in job.items() if value not in ({}, [])}))
+    try:
+        request = read_request(str(file), (), {}, environment=os.environ, folder=folder, check=check)
+        text = render_request(request)
+    except SbatchgenError as error:
+        sys.exit(f"{json.dumps(job)}\n{error}")
+    for finding in check(request.plan):
+        if finding.severity == "error":
+            print(f"{job['profile']}: {finding.problem.what}", file=sys.stderr)
+    return JobScript(file="rendered", text=text, slurm="24.11", assumed=True)

@@ -1,0 +1,167 @@
+"""The documentation that a profile's facts are from, compared with a newer checkout of it.
+
+A source has a digest of the lines that it cites, so that a shallow checkout is enough. Blanks don't count:
+tables are aligned again when a row is added.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple
+
+from sbatchgen.errors import DocumentError, Problem
+from sbatchgen.finding import Finding, Severity
+from sbatchgen.git import git
+from sbatchgen.inputs.document import Document
+from sbatchgen.inputs.profile import FactSource, Profile
+from sbatchgen.quoting import first_names
+from sbatchgen.units import Citation
+
+_SHOWN = 100  # characters of a line
+
+
+class SourceState(Enum):
+    """What became of the cited lines."""
+
+    SAME = "unchanged"
+    MOVED = "moved"
+    CHANGED = "changed"
+    ELSEWHERE = "not in the folder"  # a page, or a repository that the folder lacks
+
+
+class Comparison(NamedTuple):
+    """A source and what became of its lines, with a finding unless they are unchanged or elsewhere."""
+
+    source: FactSource
+    state: SourceState
+    finding: Finding | None = None
+
+
+def digest(lines: Sequence[str]) -> str:
+    """Return eight hexadecimal digits that stand for lines of text."""
+    text = "\n".join(" ".join(line.split()) for line in lines)
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+
+
+def compare(profile: Document[Profile], folder: Path) -> list[Comparison]:
+    """Compare each source of a profile with the checkouts of its documentation.
+
+    Args:
+        profile: The profile.
+        folder: A checkout, a bare repository, or a folder with several.
+
+    Raises:
+        DocumentError: There is no repository of them.
+    """
+    cited = [Citation.LINES.fullmatch(source.at) for source in profile.value.sources]
+    names = dict.fromkeys(match["repository"] for match in cited if match)
+    checkouts = _repositories(folder, [*names])
+    if names and not checkouts:
+        what = f"{folder} holds no repository of {first_names([*names], 3)}"
+        raise DocumentError.of(what, fix=f"git clone https://github.com/{next(iter(names))} in it")
+    return [
+        _compare(
+            source, match, checkouts[match["repository"]], profile.places.get(f"sources[{number}].at", "")
+        )
+        if match and match["repository"] in checkouts
+        else Comparison(source, SourceState.ELSEWHERE)
+        for number, (source, match) in enumerate(zip(profile.value.sources, cited, strict=True))
+    ]
+
+
+def _repositories(folder: Path, names: Sequence[str]) -> dict[str, Path]:
+    """Return the repositories of these names that a folder is or holds, by their origin or their folder."""
+    candidates = [path for path in (folder, *folder.glob("*"), *folder.glob("*/*")) if _is_repository(path)]
+    checkouts: dict[str, Path] = {}
+    for path in candidates:
+        origin = (git(path, "config", "--get", "remote.origin.url") or "").removesuffix(".git").lower()
+        for name in names:
+            known_as = {name.lower().replace("/", mark) for mark in "+-_"} | {name.rpartition("/")[2].lower()}
+            folders = {path.name.lower(), path.parent.name.lower()} if path != folder else set()
+            if re.search(rf"(?:^|[/:]){re.escape(name.lower())}$", origin) or known_as & folders:
+                checkouts.setdefault(name, path)
+    if len(names) == 1 and candidates == [folder]:
+        checkouts.setdefault(names[0], folder)
+    return checkouts
+
+
+def _is_repository(path: Path) -> bool:
+    return (path / ".git").exists() or ((path / "HEAD").is_file() and (path / "objects").is_dir())
+
+
+def _compare(source: FactSource, cited: re.Match[str], repository: Path, at: str) -> Comparison:
+    """Compare the lines of a source with those of the newest commit."""
+    path, first = cited["path"], int(cited["first"])
+    count = int(cited["last"] or first) - first + 1
+    newest = _newest(repository, cited["commit"])
+    now, before = _lines(repository, newest, path), _lines(repository, cited["commit"], path)
+    old = before[first - 1 : first - 1 + count]
+    known = cited["digest"] or (digest(old) if old else "")
+    where = f"{path}:{cited['first']}" + (f"-{cited['last']}" if cited["last"] else "")
+    if not now:
+        what = f"{where} is gone: {cited['repository']} has no such file now"
+        fix = "find the facts elsewhere, and correct or remove the source"
+        return _result(source, SourceState.CHANGED, what, at, fix)
+    starts = [start for start in range(len(now)) if known and digest(now[start : start + count]) == known]
+    start = min(starts, key=lambda start: abs(start - first + 1), default=None)
+    if start == first - 1 and cited["digest"]:
+        return Comparison(source, SourceState.SAME)
+    commit = (git(repository, "rev-parse", newest) or "")[:10]
+    if start is not None:
+        what = f"{where} is line {start + 1} now" if start != first - 1 else f"{where} has no digest"
+        new = _citation(cited, commit, start + 1, now[start : start + count])
+        return _result(source, SourceState.MOVED, what, at, f"write at: {new}")
+    start = _nearest(now, old, first - 1)
+    new = _citation(cited, commit, start + 1, now[start : start + count])
+    was = f", it was '{_short(_first_change(old, now[start : start + count]))}'" if old else ""
+    line = _short(_first_change(now[start : start + count], old))
+    what = f"{where} changed{was}; line {start + 1} is now '{line}'"
+    return _result(source, SourceState.CHANGED, what, at, f"correct the values, then write at: {new}")
+
+
+def _newest(repository: Path, commit: str) -> str:
+    """Return HEAD, or if that is another branch than the commit's, the newest commit of its branches."""
+    if git(repository, "merge-base", "--is-ancestor", commit, "HEAD") is not None:
+        return "HEAD"
+    branches = ("--contains", commit, "--format=%(objectname)", "refs/heads", "refs/remotes")
+    return git(repository, "for-each-ref", "--sort=-committerdate", "--count=1", *branches) or "HEAD"
+
+
+def _lines(repository: Path, commit: str, path: str) -> list[str]:
+    """Return the lines of a file in a commit; none if either is not in the repository."""
+    text = git(repository, "cat-file", "blob", f"{commit}:{path}")
+    return text.split("\n") if text is not None else []
+
+
+def _nearest(now: Sequence[str], old: Sequence[str], start: int) -> int:
+    """Return the line that is most like the first of the old lines; the same number if nothing is like it."""
+    from difflib import get_close_matches
+
+    like = get_close_matches(old[0], now, 1) if old and old[0].strip() else []
+    return now.index(like[0]) if like else min(start, len(now) - 1)
+
+
+def _first_change(lines: Sequence[str], others: Sequence[str]) -> str:
+    """Return the first line that the others lack."""
+    theirs = {" ".join(line.split()) for line in others}
+    return next((line for line in lines if " ".join(line.split()) not in theirs), lines[0] if lines else "")
+
+
+def _citation(cited: re.Match[str], commit: str, first: int, lines: Sequence[str]) -> str:
+    until = f"-{first + len(lines) - 1}" if len(lines) > 1 else ""
+    return f"{cited['repository']}@{commit} {cited['path']}:{first}{until} {digest(lines)}"
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _result(source: FactSource, state: SourceState, what: str, at: str, fix: str) -> Comparison:
+    severity: Severity = "error" if state is SourceState.CHANGED else "info"
+    about = f"{first_names(source.keys, 2)}: " if source.keys else ""
+    return Comparison(source, state, Finding(severity, Problem(about + what, at, fix)))

@@ -1,0 +1,92 @@
+"""edf: the container engine of CSCS, a plugin of Slurm that srun's --environment starts.
+
+Source: docs/software/container-engine (run.md, edf.md, known-issue.md) of eth-cscs/cscs-docs.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sbatchgen.keys import described
+from sbatchgen.runtimes.base import (
+    Key,
+    KeyFault,
+    Requirement,
+    Runtime,
+    RuntimeJob,
+    ScriptDraft,
+    ScriptLaunch,
+    absolute,
+    inside,
+    job_key,
+)
+from sbatchgen.units import ShellPath
+
+if TYPE_CHECKING:
+    from sbatchgen.bash.chain import Tool
+
+# What is wrong with its option as a directive.
+IN_CONTAINER = "puts the whole script into the container, where srun and scontrol may be missing or fail"
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Edf:
+    """An environment definition file (EDF): image, mounts and variables of a container."""
+
+    environment: ShellPath | None = described("The file, as ./train.toml, or a name in the search path.")
+
+
+EDF = job_key(
+    "Environment of the CSCS container engine, a file or a name.", metavar="FILE|NAME", common=False
+)
+
+
+class EdfRuntime(Runtime):
+    """See the module."""
+
+    name = "edf"
+    title = "The CSCS container engine."
+    Facts = Edf
+    keys = (Key("edf", ShellPath | None, EDF, "environment"),)
+    requires = Requirement("edf", "an environment", "--edf ./FILE.toml")
+    part = "runtime/edf.sh.j2"
+    is_container = True
+    needs_slurm = "is started by the container engine, a plugin of Slurm"
+    wait_s = 600  # until each container is removed
+
+    def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
+        """Return the environment, and whether it is a file."""
+        del exported
+        edf = str(job.software.get("edf") or "")
+        return {"edf": absolute(edf, here) if "/" in edf else edf, "edf_is_file": "/" in edf}
+
+    def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
+        """Yield the option of srun; the EDF alone says what is mounted and where programs start."""
+        del mounted
+        yield '--environment="$EDF"'
+        yield from inside(job, exported)
+
+    def faults(self, job: RuntimeJob) -> Iterator[KeyFault]:
+        """Yield a file that the engine takes for a name."""
+        edf = str(job.software.get("edf") or "")
+        if edf.endswith(".toml") and "/" not in edf:
+            what = f"the container engine takes '{edf}' for a name in its search path, not for a file"
+            yield KeyFault("edf", what, f"write ./{edf}, or the absolute path")
+
+    def tool(self, launch: ScriptLaunch) -> "Tool | None":
+        """Return an srun with --environment."""
+        return next(
+            (tool for tool in launch.tools if tool.name == "srun" and tool.option("environment")), None
+        )
+
+    def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:
+        """Return the environment."""
+        del launch
+        option = tool.option("environment")
+        if option and option.value and "/" not in option.value:
+            return {"environment": option.value}
+        path = draft.option_path(tool, option, file=True) if option else None
+        return {"environment": path if "/" in path else f"./{path}"} if path else {}
+
+
+RUNTIME = EdfRuntime()

@@ -1,0 +1,64 @@
+"""prefix: words before the program, as a site's own wrapper of a container or of its environment.
+
+In an old script a wrapper looks like any program that the user has written: `adopt` does not know it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sbatchgen import quoting
+from sbatchgen.keys import described
+from sbatchgen.runtimes.base import Key, KeyFault, Requirement, Runtime, RuntimeJob, job_key
+from sbatchgen.units import Text
+
+# They start the tasks themselves, and srun would start each of them once for each task.
+_STARTERS = frozenset(
+    ("srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "ibrun", "bede-mpirun")
+)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Prefix:
+    """A command that starts the program which follows it."""
+
+    command: tuple[Text, ...] = described("The words, as [site-python-wrapper, --gpu].", ())
+
+
+COMMAND = job_key("Word before the program, after those of the profile.", metavar="WORD", common=False)
+
+
+class PrefixRuntime(Runtime):
+    """See the module."""
+
+    name = "prefix"
+    title = "Words before the program."
+    Facts = Prefix
+    keys = (Key("prefix", tuple[Text, ...] | None, COMMAND, "command"),)
+    requires = Requirement("prefix", "a command", "--prefix WORD")
+    part = "runtime/prefix.sh.j2"
+    may_use_modules = True
+
+    def variables(self, job: RuntimeJob, here: str, exported: Sequence[str]) -> dict[str, Any]:
+        """Return the program that is started."""
+        del here, exported
+        return {"prefix": _words(job)[0] if _words(job) else ""}
+
+    def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
+        """Yield the words."""
+        del exported, mounted
+        yield quoting.words(_words(job))
+
+    def faults(self, job: RuntimeJob) -> Iterator[KeyFault]:
+        """Yield a command that starts the tasks itself."""
+        program = _words(job)[0] if _words(job) else ""
+        if program.rpartition("/")[2] in _STARTERS:
+            what = f"'{program}' starts the tasks itself, and srun would start it once for each task"
+            yield KeyFault("prefix", what, "name the command that each task runs before Python")
+
+
+def _words(job: RuntimeJob) -> tuple[str, ...]:
+    return tuple(map(str, job.software.get("prefix") or ()))
+
+
+RUNTIME = PrefixRuntime()

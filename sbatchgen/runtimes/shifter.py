@@ -1,0 +1,106 @@
+"""shifter: an image that Shifter has on each node once the job starts, as a directive asks for.
+
+Source: doc/command/shifter.rst and doc/wlm/slurm.rst of NERSC/shifter, and NERSC/sc24-dl-tutorial.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sbatchgen import quoting
+from sbatchgen.keys import described
+from sbatchgen.runtimes.base import (
+    ContainerRuntime,
+    KeyFault,
+    Requirement,
+    RuntimeJob,
+    ScriptDraft,
+    ScriptLaunch,
+    absolute,
+    container_keys,
+    inside,
+)
+from sbatchgen.units import ShellPath
+
+if TYPE_CHECKING:
+    from sbatchgen.bash.chain import Tool
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Shifter:
+    """An image of Shifter, and folders that the site does not mount itself."""
+
+    image: ShellPath | None = described("The image, as `shifterimg images` shows it.")
+    volumes: tuple[ShellPath, ...] = described("Mounts, SRC:DST.", ())
+
+
+class ShifterRuntime(ContainerRuntime):
+    """See the module."""
+
+    name = "shifter"
+    title = "Shifter."
+    Facts = Shifter
+    keys = container_keys("volumes")
+    requires = Requirement("image", "an image", "--image NAME")
+    part = "runtime/shifter.sh.j2"
+    programs = ("shifter",)
+    mounts_own = False  # the site's file systems are there
+    needs_slurm = "gets its image by an option of sbatch"
+    mount_options = r"ro|perNodeCache=[^:,;]+"
+
+    def is_file(self, image: str) -> bool:
+        """Return False: Shifter knows images by name."""
+        del image
+        return False
+
+    def directives(self, job: RuntimeJob) -> Mapping[str, str]:
+        """Return the image: Shifter prepares it on all nodes before the script starts."""
+        image = job.software.get("image")
+        return {"image": str(image)} if image else {}
+
+    def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
+        """Yield `shifter` with the mounts that are asked for: the site mounts its own file systems."""
+        del mounted
+        binds = [quoting.path(absolute(bind, "PWD"))[1:-1] for bind in job.software.get("binds") or ()]
+        both = (f'--volume="{path if ":" in path else f"{path}:{path}"}"' for path in binds)
+        yield from quoting.packed(["shifter", *both])
+        yield from inside(job, exported)
+
+    def faults(self, job: RuntimeJob) -> Iterator[KeyFault]:
+        """Yield an image that is not a name: sbatch expands no variable."""
+        image = str(job.software.get("image") or "")
+        if image.startswith(("/", ".", "$")) or "${" in image:
+            what = f"'{image}' is not the name of an image of Shifter"
+            yield KeyFault("image", what, "write it as `shifterimg images` shows it")
+
+    def unmountable(self, path: str) -> str:
+        """Return why Shifter can't mount a path."""
+        return "Shifter would split it at the semicolon" if ";" in path else ""
+
+    def tool(self, launch: ScriptLaunch) -> "Tool | None":
+        """Return shifter."""
+        return next((tool for tool in launch.tools if tool.name == "shifter"), None)
+
+    def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:
+        """Return image and volumes; a directive may have them, too."""
+        del launch
+        asked = draft.job.get("extra_options", {})
+        keys: dict[str, Any] = {"image": asked.pop("image", None)}
+        volumes = [volume for volume in asked.pop("volume", "").split(";") if volume]
+        for option in tool.given:
+            if option.name == "image":
+                keys["image"] = option.value
+            elif option.name == "volume":
+                path = draft.option_path(tool, option)
+                volumes += path.split(";") if path else []
+            elif option.name == "module" and option.value:
+                draft.job.setdefault("extra_options", {})["module"] = option.value
+            else:
+                draft.lose(f"--{option.name} of shifter")
+        if not keys["image"]:
+            del keys["image"]
+            draft.lose("the script does not say which image is started")
+        return {**keys, "volumes": volumes} if volumes else keys
+
+
+RUNTIME = ShifterRuntime()

@@ -1,0 +1,129 @@
+"""Lines of a site in the script: modules, setup, variables that the job expands, and their places."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sbatchgen.lint.linter import lint_rendered
+from sbatchgen.rules.judge import check
+from tests.conftest import Command
+from tests.scripts import plan, script
+
+PROFILE = """
+name: large
+url: https://example.org
+checked: 2026-01-01
+default_partition: gpu
+partitions: {gpu: {gpus_per_node: 8, cpus_per_node: 56}}
+runtime: venv
+runtimes: {venv: {path: "${HOME}/venv"}}
+"""
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Path:
+    return tmp_path / "large.yaml"
+
+
+def rendered(profile: Path, keys: str) -> str:
+    profile.write_text(PROFILE + keys)
+    of = plan("ddp", profile)
+    assert [str(finding.problem) for finding in check(of)] == []
+    text = script(of)
+    assert [str(finding.problem) for finding in lint_rendered(of, text)] == []
+    return text
+
+
+def test_modules_and_their_folders_keep_their_order(profile: Path) -> None:
+    text = rendered(profile, 'modules: [base, "use ${EB}/m", rocm, torch]\nmodule_start: reset')
+    lines = [line for line in text.splitlines() if line.startswith("module ")]
+    assert lines == [
+        "module reset",
+        """module load base || die "can't load the modules\"""",
+        'module use "${EB}/m"',
+        """module load rocm torch || die "can't load the modules\"""",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("keys", "first"),
+    [
+        ("modules: [a]", ["module purge", "module load"]),
+        ("modules: [a]\nmodule_start: keep", ["module load"]),
+        ("module_start: purge", ["module purge"]),
+        ("module_start: keep", []),
+    ],
+)
+def test_modules_that_are_loaded_already_are_purged_if_the_job_loads_some(
+    profile: Path, keys: str, first: list[str]
+) -> None:
+    lines = [line for line in rendered(profile, keys).splitlines() if line.startswith("module ")]
+    assert [" ".join(line.split()[:2]) for line in lines] == first
+
+
+def test_lines_of_setup_have_their_places(profile: Path) -> None:
+    text = rendered(
+        profile,
+        "modules: [a]\nsetup_before_modules: [first=1]\nsetup: [second=1]\nsetup_after_runtime: [third=1]\n"
+        "setup_per_node: [fourth=1, fourth=2]\nsetup_per_task: [fifth=1]",
+    )
+    parts = ["first=1", "module load", "second=1", "VIRTUAL_ENV=", "third=1", "export MASTER_ADDR"]
+    parts += ["bash -c '\nfourth=1\nfourth=2' || die", "bash -c '\nfifth=1\nexec \"$@\"' task"]
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+
+
+def test_a_value_may_hold_variables_of_earlier_ones(profile: Path) -> None:
+    env = 'env: {A: "/tmp/${USER}", B: "1 \'2\'", C: "2", D: "${A}/`x`:${LD}"}'
+    lines = [line for line in rendered(profile, env).splitlines() if line.startswith("export ")]
+    assert [line for line in lines if line[7] in "ABCD"] == [
+        'export A="/tmp/${USER}"',
+        """export B='1 '"'"'2'"'"'' C=2""",
+        'export D="${A}/\\`x\\`:${LD}"',
+    ]
+
+
+def test_other_expansions_in_a_value_are_an_error(profile: Path, command: Command) -> None:
+    profile.write_text(PROFILE + 'env: {A: "${HOME:-/x}"}')
+    done = command("render", "ddp", "--profile", str(profile))
+    assert done.status == 3
+    assert "write ${NAME}, or export it in the profile's setup" in done.err
+
+
+@pytest.mark.parametrize(
+    ("argument", "word"),
+    [
+        ("--data={env:SCRATCH}/a b", """--data="$SCRATCH"'/a b'"""),
+        ("{env:A}{run_dir}{env:B}", '"$A""$RUN_DIR""$B"'),
+        ("{env:A B}", "'{env:A B}'"),
+        ("${A}", "'${A}'"),
+        ("", "''"),
+    ],
+)
+def test_an_argument_may_hold_a_variable_of_the_job(argument: str, word: str) -> None:
+    lines = script(plan("single", "local", args=("--", argument), trainer="t.py")).splitlines()
+    assert f"    -- {word} &" in lines
+
+
+def test_a_path_with_a_variable_of_the_site_needs_it(profile: Path) -> None:
+    text = rendered(profile, "paths: {runs: '${WRKDIR}/runs', data: '${SCRATCH}/${PROJ}'}")
+    needed = [line for line in text.splitlines() if line.startswith(("[[ $WRK", "[[ $PROJ"))]
+    assert len(needed) == 2
+    assert text.index("[[ $PROJ ]]") < text.index("RUN_DIR=")
+
+
+def test_the_address_of_the_first_node_is_what_a_command_prints(profile: Path) -> None:
+    text = rendered(profile, "master_addr: hostname -i")
+    assert "MASTER_ADDR=$(hostname -i) # of this node, the first\n" in text
+    assert "scontrol show hostnames" not in text
+
+
+@pytest.mark.parametrize("key", ["setup_before_modules", "setup_per_node", "setup_per_task", "master_addr"])
+def test_lines_that_bash_can_not_read_are_found(profile: Path, command: Command, key: str) -> None:
+    value = "'if true'" if key == "master_addr" else "['if true']"
+    profile.write_text(f"{PROFILE}{key}: {value}")
+    done = command("profile", "check", str(profile))
+    assert done.status == 3
+    assert f"{key}: bash can't read it" in done.err
