@@ -29,20 +29,23 @@ DISCOVER = [[str(Path(sys.prefix, "bin", "sbatchgen")), "profile", "discover"]]
 _SLURM = """
 scontrol -a -o show partition
 scontrol show config
-scontrol -a -o -d show node
+scontrol -a -o -d -F show node
+scontrol -o show licenses
 sacctmgr -nP show qos format=name
 sacctmgr -nP show assoc where user=root format=account
+id -Gnz
 sbatch --help
 """
 SLURM = [line.split() for line in _SLURM.strip().splitlines()]
 ROUNDS = 5
-MOST_S, MOST_MB = 3.0, 300
+MOST_S, MOST_MB = 2.0, 300
 
 
 def main() -> int:
     """Print the figures; return 1 if they miss their targets."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, default=10_000)
+    parser.add_argument("--partitions", type=int, default=3, help="of which all but two have all nodes")
     parser.add_argument("--root", type=Path, help="the folder of another system, whose Slurm is asked")
     asked = parser.parse_args()
     gpus = max(1, asked.nodes // 10)
@@ -54,11 +57,12 @@ def main() -> int:
             gres=f"NodeName=g[1-{gpus}] Name=gpu Type=h100 File=/dev/nvidia[0-7]\n"
             f"NodeName=g[1-{gpus}] Name=shard Count=64",
             partitions=f"PartitionName=cpu Nodes=n[1-{asked.nodes - gpus}] Default=YES\n"
-            f"PartitionName=gpu Nodes=g[1-{gpus}]\nPartitionName=all Nodes=ALL",
+            f"PartitionName=gpu Nodes=g[1-{gpus}]\n"
+            + "\n".join(f"PartitionName=all{number} Nodes=ALL" for number in range(asked.partitions - 2)),
             root=asked.root and asked.root.resolve(),
         ) as controller,
     ):
-        controller.commands(Path(folder), "scontrol", "sbatch", "sacctmgr")
+        controller.commands(Path(folder), "scontrol", "sbatch", "sacctmgr", "id")
         environment = {"HOME": folder, "PATH": f"{folder}:{os.defpath}"}
         rounds = [(_run(DISCOVER, environment), _run(SLURM, environment)) for _ in range(ROUNDS)]
     print(f"{asked.nodes:,} nodes; beyond Slurm's own commands, the median of {ROUNDS} (least..most):")

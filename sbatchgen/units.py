@@ -61,6 +61,9 @@ def mebibytes(text: str) -> int | None:
     return -(-number(match[1]) * _KIB[(match[2] or "M").upper()] // 1024) if match else None
 
 
+_WEIGHT = re.compile(r"(CPU|Mem|GRES/gpu|Node)=([0-9]{1,9}(?:\.[0-9]{1,9})?)([KMGT]?)", re.IGNORECASE)
+
+
 def is_utf8(text: str) -> bool:
     """Whether a text can be written as UTF-8: arguments of a command may hold any bytes."""
     return text.isascii() or re.search(r"[\ud800-\udfff]", text) is None
@@ -178,6 +181,31 @@ class Text(str):
         if len(text) > _DIGITS_MAX and re.search(f"[0-9]{{{_DIGITS_MAX}}}", text):
             raise ValueError(f"'{text}' holds a number of {_DIGITS_MAX} digits or more")
         return cls(text)
+
+
+class Weights(Text):
+    """What a unit of each resource costs, as TRESBillingWeights of slurm.conf has it: CPU=1.0,Mem=0.25G."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Weights:
+        """CPU, Mem with a unit, GRES/gpu and Node, with their weights."""
+        if not all(_WEIGHT.fullmatch(item) for item in text.split(",")):
+            raise ValueError(f"'{text}' does not give weights; write CPU=1.0,Mem=0.25G,GRES/gpu=2.0")
+        return cls(Text.parse(text))
+
+    def cost(self, *, cpus: int, mib: int | None, gpus: int) -> float | None:
+        """Return what this much of a node costs; None if that is not known."""
+        total = 0.0
+        for name, weight, unit in _WEIGHT.findall(self):
+            amount = {"cpu": cpus, "gres/gpu": gpus, "node": 1, "mem": mib}.get(name.lower())
+            if amount is None:
+                return None
+            total += (
+                float(weight) * amount * (1024 / _KIB[(unit or "M").upper()] if name.lower() == "mem" else 1)
+            )
+        return total
 
 
 class Argument(str):

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import platform
 import pwd
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from sbatchgen.errors import SlurmError
 from sbatchgen.inputs.profile import Qos
 from sbatchgen.slurm.accounts import Account, accounts, qos
 from sbatchgen.slurm.client import PrivateDataError, answer
-from sbatchgen.slurm.config import config
+from sbatchgen.slurm.config import config, licenses
 from sbatchgen.slurm.node import SlurmNode, nodes
 from sbatchgen.slurm.partition import SlurmPartition, partitions
 
@@ -28,9 +30,11 @@ class LiveCluster:
 
     Attributes:
         settings: Names and values of slurm.conf; empty if Slurm did not show them.
-        partitions, nodes: All that Slurm shows.
+        partitions, nodes: All that Slurm shows, with nodes for later (FUTURE).
         qos: All qualities of service, by name; None if no database answered.
-        user: The name of the user.
+        user, host: The names of the user and of this host.
+        groups: Those of the user.
+        licenses: All of the cluster with their numbers; None if Slurm did not say.
         accounts: Those of the user; None if no database answered.
         plugin_options: Options that plugins add to sbatch, with = at the end if they take a value; None if
             sbatch did not list them.
@@ -41,6 +45,9 @@ class LiveCluster:
     nodes: list[SlurmNode]
     qos: Mapping[str, Qos] | None
     user: str
+    host: str
+    groups: tuple[str, ...]
+    licenses: Mapping[str, int] | None
     accounts: list[Account] | None
     plugin_options: tuple[str, ...] | None
 
@@ -64,9 +71,12 @@ def ask(environment: Mapping[str, str]) -> LiveCluster:
     return LiveCluster(
         settings=settings,
         partitions=shown,
-        nodes=_shown(nodes, environment),
+        nodes=_shown(partial(nodes, future=True), environment),
         qos=qos(environment),
         user=user,
+        host=platform.node().partition(".")[0],
+        groups=_groups(environment),
+        licenses=licenses(environment),
         accounts=accounts(user, settings.get("ClusterName", ""), environment) if user else None,
         plugin_options=_plugin_options(environment),
     )
@@ -78,6 +88,14 @@ def _shown(read: Callable[[Mapping[str, str]], list[T]], environment: Mapping[st
         return read(environment)
     except PrivateDataError:
         return []
+
+
+def _groups(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of the user's groups, which may have blanks."""
+    try:
+        return tuple(filter(None, answer(["id", "-Gnz"], environment).split("\0")))
+    except SlurmError:
+        return ()
 
 
 def _plugin_options(environment: Mapping[str, str]) -> tuple[str, ...] | None:

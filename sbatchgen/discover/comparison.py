@@ -22,7 +22,9 @@ _HEAD = 'name: x\nurl: ""\nchecked: x\n'
 _DEPTHS = {"limits": 2, "partitions": 3, "qos": 3}
 # scontrol shows these of every partition: if the cluster has no value, there is no limit.
 _ALWAYS_SHOWN = (
-    "time_max time_default nodes_min mem_per_cpu_max accounts qos state exclusive reservation_only".split()  # noqa: SIM905
+    "time_max time_default nodes_min mem_per_cpu_max mem_per_node_max cpus_per_node_max mem_per_gpu_default "
+    "mem_per_node_default accounts accounts_denied qos qos_denied groups submit_hosts partition_qos hidden "
+    "preemption billing state exclusive reservation_only"
 )
 # The staff choose these, whatever slurm.conf says.
 _CHOICES = ("default_partition", "cpus_per_gpu")
@@ -37,7 +39,7 @@ class Difference:
     Attributes:
         path: The key and those above it.
         at: Its place in the file; "" if the profile lacks it.
-        own: Its value in the profile, as text; "" if it has none.
+        own: Its value in the profile, as text; "" if it has none. Of a partition that is gone, its new name.
         live: The cluster's entry; None if it has none, or the cluster has no such partition.
         severity: "info" for what is new, or less than there is; "warning" for what changes often.
     """
@@ -95,9 +97,28 @@ class _Comparison:
             return
         less = _is_less(ours, theirs)
         severity: Severity = "warning" if less or path[-1] == "state" else "error"
-        if not at or (less and path[-1] in _MAY_BE_LESS):
+        if not at or (less and path[-1] in _MAY_BE_LESS and not self._follows(path)):
             severity = "info"
         yield Difference(path, at, _shown(ours), entry, severity)
+
+    def _follows(self, path: Path) -> bool:
+        """Whether a value is the number of the partition's nodes, and no limit that the staff chose."""
+        listed = _get(self.own.value, (*path[:-1], "nodes"))
+        known = {*hosts(str(listed))} if path[-1] == "nodes_max" and listed else ()
+        return bool(known) and len(known) == _get(self.own.value, path)
+
+    def _renamed(self, gone: Partition) -> str:
+        """Return the new partition that has the nodes of one that is gone; "" if there is no such one."""
+        new = (name for name in self.live.partitions if name not in self.own.value.partitions)
+        had = {*hosts(str(gone.nodes or ""))}
+        return next(
+            (
+                str(name)
+                for name in new
+                if had and had == {*hosts(str(self.live.partitions[name].nodes or ""))}
+            ),
+            "",
+        )
 
     def gone(self) -> Iterator[Difference]:
         """Partitions that the cluster does not have, and keys of others that it has no value for."""
@@ -105,7 +126,7 @@ class _Comparison:
         for name, ours in self.own.value.partitions.items():
             path = ("partitions", str(name))
             if name not in shown and "partitions" not in self.cluster.setting("PrivateData"):
-                yield Difference(path, self.own.places.get(".".join(path), ""), "", None)
+                yield Difference(path, self.own.places.get(".".join(path), ""), self._renamed(ours), None)
             theirs = self.live.partitions.get(name)
             for key, value in _without_entry(ours, theirs) if theirs else ():
                 at, written = self.own.places.get(".".join((*path, key)), ""), getattr(ours, key)
@@ -117,8 +138,8 @@ class _Comparison:
 
 def _without_entry(ours: Partition, theirs: Partition) -> Iterator[tuple[str, Any]]:
     """Keys of a partition that the cluster has no entry for, with their values there."""
-    for key in _ALWAYS_SHOWN:
-        if getattr(theirs, key) in (None, (), "up", False):
+    for key in _ALWAYS_SHOWN.split():
+        if getattr(theirs, key) in (None, (), "", "up", False):
             yield key, getattr(theirs, key)
     if theirs.shapes:
         for key in ("cpus_per_node", "mem_per_node", "gpus_per_node"):
@@ -178,6 +199,11 @@ def findings(rows: Sequence[Difference], file: str) -> Iterator[Finding]:
         key, theirs = row.path[-1], _cut(row.live.flow) if row.live else ""
         if row.live is None and len(row.path) == 2:
             what, fix = f"the cluster shows no partition '{key}'", "remove it, or ask an administrator"
+            if row.own:
+                what, fix = (
+                    f"{what}, and '{row.own}' has its nodes",
+                    f"if it was renamed, write {row.own}: for {key}:",
+                )
         elif row.live is None:
             what, fix = f"{row.key} is {_cut(row.own)}, but the cluster has no such limit", f"remove {key}"
             if key == "shapes":

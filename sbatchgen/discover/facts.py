@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 
 from sbatchgen.discover.cluster import LiveCluster
 from sbatchgen.discover.entries import Entry, flow, is_clean, lines, listed, scalar
 from sbatchgen.discover.machine import conda_roots, fast_interfaces, modules, programs
-from sbatchgen.discover.shapes import Shape, shapes
+from sbatchgen.discover.shapes import Kinds, Shape, kinds_of_nodes, shapes
 from sbatchgen.slurm.config import array_limits
-from sbatchgen.slurm.node import SlurmNode
 from sbatchgen.slurm.partition import SlurmPartition
 from sbatchgen.slurm.printed import count
-from sbatchgen.units import Duration, Memory, Release
+from sbatchgen.units import Duration, Memory, Release, Weights
 
 _MOST_FEATURES = 100
 _MOST_TEXT = 4000  # characters of a list of nodes
 _SETTINGS = ("JobRequeue", "KillWait", "PreemptMode", "PrivateData", "JobSubmitPlugins")
-_QOS_LIMITS = ("time_max", "nodes_max", "gpus_max", "cpus_max")
+_QOS_LIMITS = (
+    *("time_max", "nodes_max", "gpus_max", "cpus_max"),
+    *("nodes_min", "gpus_min", "cpus_min", "jobs_max"),
+)
 
 
 def text(cluster: LiveCluster, environment: Mapping[str, str], *, name: str, today: str) -> str:
@@ -66,13 +70,59 @@ def _facts(cluster: LiveCluster) -> Iterator[Entry]:
     yield from _limits(cluster)
     yield from _partitions(cluster)
     yield from _all_qos(cluster)
-    names = [name for name in cluster.setting("GresTypes").split(",") if is_clean(name)]
-    plugins = cluster.plugin_options
-    yield from _keys(gres_types=names and listed(names), plugin_options=plugins and listed(plugins))
-    if plugins is None:
+    if cluster.settings:
+        names = [name for name in cluster.setting("GresTypes").split(",") if is_clean(name)]
+        above = (
+            []
+            if "gpu" in names
+            else ["Slurm knows no GPUs here: a job gets those of its nodes without an option."]
+        )
+        yield Entry("gres_types", listed(names), above)
+        if (
+            above
+            and cluster.nodes
+            and not any(gres.name == "gpu" for node in cluster.nodes for gres in node.gres)
+        ):
+            yield Entry("gpu_request", "none", ["Where nodes have GPUs, write gpus_per_node for them."])
+    if cluster.licenses is not None:
+        yield Entry("licenses", flow({name: n for name, n in cluster.licenses.items() if is_clean(name)}))
+    if cluster.plugin_options is None:
         yield _comments("plugin_options: not known; see the end of `sbatch --help`")
-    if cluster.setting("SelectType").startswith(("select/cons_res", "select/linear")):
+    else:
+        yield Entry("plugin_options", listed(cluster.plugin_options))
+    if "gpu" in cluster.setting("GresTypes").split(",") and _select_type(cluster) in ("cons_res", "linear"):
         yield Entry("gpu_request", "gres", ["--gpus-per-node needs select/cons_tres."])
+    yield from _user(cluster)
+
+
+def _select_type(cluster: LiveCluster) -> str:
+    return cluster.setting("SelectType").removeprefix("select/")
+
+
+def _user(cluster: LiveCluster) -> Iterator[Entry]:
+    """Yield what holds for this user alone, if the cluster looks at it."""
+    named = {group for partition in cluster.partitions for group in partition.groups}
+    hosts = any(partition.submit_hosts for partition in cluster.partitions)
+    enforced = "associations" in cluster.setting("AccountingStorageEnforce").split(",")
+    accounts = [each for each in cluster.accounts or () if enforced and is_clean(each.name)]
+    if not is_clean(cluster.user) or not (named or hosts or accounts):
+        return
+    default = next((each for each in accounts if each.is_default), None)
+    qos = default.default_qos if default else ""
+    if default and not qos and len(default.qos) == 1:
+        qos = default.qos[0]  # Slurm gives a job the only one
+    by_name: dict[str, dict[str, None]] = defaultdict(dict)
+    for each in accounts:
+        by_name[each.name] |= dict.fromkeys(filter(is_clean, each.qos))
+    keys = _keys(
+        name=scalar(cluster.user),
+        groups=listed(sorted(filter(is_clean, named & {*cluster.groups}))),
+        host=is_clean(cluster.host) and scalar(cluster.host),
+        account=default and scalar(default.name),
+        accounts=by_name and flow({name: listed(qos) for name, qos in by_name.items()}),
+        qos=is_clean(qos) and scalar(qos),
+    )
+    yield Entry("user", above=["What holds for this user alone: leave it out for others."], entries=[*keys])
 
 
 def _limits(cluster: LiveCluster) -> Iterator[Entry]:
@@ -81,12 +131,15 @@ def _limits(cluster: LiveCluster) -> Iterator[Entry]:
         return
     select = cluster.setting("SelectTypeParameters").upper()
     enforced = cluster.setting("EnforcePartLimits").lower()
+    accounting = cluster.setting("AccountingStorageEnforce").split(",")
     limits = _keys(
         enforce_part_limits=enforced in ("no", "any", "all") and scalar(enforced),
-        enforce_qos="qos" in cluster.setting("AccountingStorageEnforce").split(",") and "true",
+        enforce_accounts=str("associations" in accounting).lower(),
+        enforce_qos=str("qos" in accounting).lower(),
         **{key: str(limit) for key, limit in array_limits(cluster.settings).items()},
         memory_consumable=str("MEMORY" in select).lower(),
         several_gpus_per_sharing_job="MULTIPLE_SHARING_GRES_PJ" in select and "true",
+        select_type=_select_type(cluster) in ("cons_tres", "cons_res", "linear") and _select_type(cluster),
     )
     values = ((name, cluster.setting(name)) for name in _SETTINGS)
     settings = ", ".join(f"{name}={value}" for name, value in values if value not in ("", "none", "OFF"))
@@ -97,10 +150,9 @@ def _limits(cluster: LiveCluster) -> Iterator[Entry]:
 
 
 def _partitions(cluster: LiveCluster) -> Iterator[Entry]:
-    members: dict[str, list[SlurmNode]] = defaultdict(list)
-    for node in cluster.nodes:
-        for name in node.partitions if node.cpus else ():
-            members[name].append(node)
+    now = [node for node in cluster.nodes if node.cpus and node.state != "FUTURE"]
+    members = kinds_of_nodes(now, cluster.settings)
+    later = Counter(name for node in cluster.nodes if node.state == "FUTURE" for name in node.partitions)
     above, known, entries = [], [], []
     for partition in cluster.partitions:
         if partition.root_only or not is_clean(partition.name):
@@ -112,8 +164,10 @@ def _partitions(cluster: LiveCluster) -> Iterator[Entry]:
         above.append("PrivateData hides partitions: there may be others; ask an administrator.")
     # A job that names no partition gets the first that fits: those for few people come last.
     known.sort(key=lambda partition: (partition.hidden or bool(partition.groups), not partition.default))
-    for partition in known:
-        below, notes = [*_partition(partition, members[partition.name], cluster)], [*_notes(partition)]
+    for each in known:
+        partition = replace(each, nodes=max(each.nodes - later[each.name], 0))
+        kinds = members.get(partition.name, Counter())
+        below, notes = [*_partition(partition, kinds, cluster)], []
         if not any(entry.key for entry in below):
             notes += [note for entry in below for note in entry.above]
             below = []
@@ -121,40 +175,22 @@ def _partitions(cluster: LiveCluster) -> Iterator[Entry]:
     yield Entry("partitions" if entries else "", above=above, entries=entries)
 
 
-def _notes(partition: SlurmPartition) -> Iterator[str]:
-    """Facts that jobs need and no key holds."""
-    if partition.hidden:
-        yield "Hidden: sinfo shows it with --all only."
-    if partition.groups:
-        yield f"Only for groups {', '.join(partition.groups)}."
-    for what, names in (("accounts", partition.accounts_denied), ("QOS", partition.qos_denied)):
-        if names:
-            yield f"Not for {what} {', '.join(names)}."
-    if partition.own_qos:
-        yield f"The limits of QOS {partition.own_qos} hold as well."
-    if partition.preempt not in ("OFF", ""):
-        yield f"Jobs may be preempted: PreemptMode={partition.preempt}, GraceTime={partition.grace_s} s."
-    for memory, whose in ((partition.mem_per_gpu, "GPU"), (partition.mem_per_node, "node")):
-        if memory:
-            yield f"Without --mem a job gets {Memory(memory)} per {whose}."
-
-
-def _partition(
-    partition: SlurmPartition, nodes: Sequence[SlurmNode], cluster: LiveCluster
-) -> Iterator[Entry]:
+def _partition(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) -> Iterator[Entry]:
     hosts = partition.node_list
     if len(hosts) > _MOST_TEXT or not is_clean(hosts[:200]):
         hosts = ""
-    if partition.node_list and not hosts:
+    if not partition.nodes:
+        hosts = ""
+    elif partition.node_list and not hosts:
         yield _comments(f"nodes: too long a list; see scontrol show partition {partition.name}")
     yield from _keys(
         time_max=partition.time_max_s and Duration(partition.time_max_s),
         time_default=partition.time_default_s and Duration(partition.time_default_s),
-        nodes=hosts and scalar(hosts),
+        nodes=scalar(hosts) if hosts or not partition.nodes else None,
         nodes_max=min(filter(None, (partition.nodes_max, partition.nodes)), default=0),
         nodes_min=partition.nodes_min if (partition.nodes_min or 0) > 1 else None,
     )
-    yield from _nodes(partition, nodes, cluster)
+    yield from _nodes(partition, kinds, cluster)
     default, limit = (
         partition.mem_per_cpu,
         partition.mem_per_cpu_max,
@@ -165,47 +201,88 @@ def _partition(
         limit = count(cluster.setting("MaxMemPerCPU"))
     if default and limit and default > limit:
         default = None
+    of_node, most = partition.mem_per_node, partition.mem_per_node_max
+    if not of_node and not default:
+        of_node = count(cluster.setting("DefMemPerNode"))
+    if not most and not limit:
+        most = count(cluster.setting("MaxMemPerNode"))
+    if of_node and most and of_node > most:
+        of_node = None
     yield from _keys(
         mem_per_cpu_default=default and Memory(default),
         mem_per_cpu_max=limit and Memory(limit),
+        mem_per_gpu_default=partition.mem_per_gpu and Memory(partition.mem_per_gpu),
+        mem_per_node_default=of_node and Memory(of_node),
+        mem_per_node_max=most and Memory(most),
+        cpus_per_node_max=partition.cpus_per_node_max,
         cpus_per_gpu=partition.cpus_per_gpu,
-        accounts=partition.accounts and all(map(is_clean, partition.accounts)) and listed(partition.accounts),
-        qos=partition.qos and all(map(is_clean, partition.qos)) and listed(partition.qos),
+        accounts=_names(partition.accounts),
+        accounts_denied=_names(partition.accounts_denied),
+        qos=_names(partition.qos),
+        qos_denied=_names(partition.qos_denied),
+        groups=_names(partition.groups),
+        submit_hosts=is_clean(partition.submit_hosts) and scalar(partition.submit_hosts),
+        partition_qos=is_clean(partition.own_qos) and scalar(partition.own_qos),
+        **_preemption(partition, cluster),
+        billing=_billing(partition, cluster),
+        hidden=partition.hidden and "true",
         state=partition.state in ("down", "drain", "inactive") and partition.state,
         exclusive=partition.exclusive and "true",
         reservation_only=partition.reservation_only and "true",
     )
 
 
-def _nodes(partition: SlurmPartition, nodes: Sequence[SlurmNode], cluster: LiveCluster) -> Iterator[Entry]:
+def _preemption(partition: SlurmPartition, cluster: LiveCluster) -> dict[str, object]:
+    mode = partition.preempt.lower()
+    if cluster.setting("PreemptType") in ("", "preempt/none") or mode not in ("requeue", "cancel", "suspend"):
+        return {}
+    return {"preemption": mode, "preemption_grace": partition.grace_s and Duration(partition.grace_s)}
+
+
+def _billing(partition: SlurmPartition, cluster: LiveCluster) -> str:
+    """Return the weights; "" where the dearest resource alone is paid for, or one that is not known here."""
+    if "MAX_TRES" in cluster.setting("PriorityFlags"):
+        return ""
+    try:
+        return scalar(Weights.parse(partition.billing))
+    except ValueError:
+        return ""
+
+
+def _names(names: Sequence[str]) -> str:
+    """Return a list of names; "" if there are no names, or a profile can't hold them."""
+    return listed(names) if names and all(map(is_clean, names)) else ""
+
+
+def _nodes(partition: SlurmPartition, members: Kinds, cluster: LiveCluster) -> Iterator[Entry]:
     """Yield what the nodes have, if all of them are known."""
-    kinds, remark = shapes(nodes, partition, cluster.settings)
-    unseen = max(partition.nodes - len(nodes), 0)
+    kinds = shapes(members)
+    unseen = max(partition.nodes - members.total(), 0)
     if unseen or not kinds:
         yield _comments(*_unknown(partition, unseen, kinds))
         return
-    if remark:
-        yield _comments(remark)
+    if any(shape.memory <= 1 for shape, _ in kinds):
+        yield _comments("RealMemory is not set: Slurm takes 1M for it, and refuses jobs that ask for memory.")
+    alike = {key: len({getattr(shape, key) for shape, _ in kinds}) == 1 for key in _DETAILS}
     if len(kinds) == 1:
         yield from _shape(kinds[0][0])
     else:
-        yield Entry("shapes", items=[_seen(shape, number) for shape, number in kinds])
+        yield Entry("shapes", items=[_seen(shape, number, alike) for shape, number in kinds])
+    for_all = {key: not same for key, same in alike.items()}
+    if not {*cluster.setting("GresTypes").split(",")} - {"", "gpu"}:
+        for_all["gres"] = True  # gres_types says it
+    yield from _details(kinds[0][0], for_all)
     if any(shape.untyped for shape, _ in kinds) and not any(shape.types for shape, _ in kinds):
-        if all(node.flags.isdisjoint({"CLOUD", "NOT_RESPONDING", "POWERED_DOWN"}) for node in nodes):
+        if all(shape.certain for shape, _ in kinds):
             yield Entry("gpus_typed", "false")
         else:
             yield _comments("slurm.conf gives these GPUs no type; gres.conf may.")
-    features = [*dict.fromkeys(feature for node in nodes for feature in node.features)]
-    if len(features) > _MOST_FEATURES or not all(map(is_clean, features)):
-        yield _comments("features: too many, or not UTF-8; see sinfo -o '%50N %f'")
-    elif features:
-        yield Entry("features", listed(features))
 
 
 def _unknown(partition: SlurmPartition, unseen: int, kinds: Sequence[tuple[Shape, int]]) -> Iterator[str]:
     total, cpus = partition.nodes, partition.cpus
     if not total:
-        yield "It has no nodes now: what they will have is not known."
+        yield "It has no nodes now: Slurm refuses jobs, and what its nodes will have is not known."
         return
     average = f" ({cpus} CPUs in all, {cpus // total} on average)" if cpus else ""
     yield f"Slurm hides {unseen} of {total} nodes{average}: off in the cloud, or private."
@@ -215,20 +292,35 @@ def _unknown(partition: SlurmPartition, unseen: int, kinds: Sequence[tuple[Shape
         yield f"seen: {_seen(shape, number)}"
 
 
-def _seen(shape: Shape, number: int) -> str:
+_DETAILS = ("features", "gres", "disk")  # given for all nodes where they are the same on all
+
+
+def _seen(shape: Shape, number: int, left_out: Mapping[str, bool] = MappingProxyType({})) -> str:
     """Return so many nodes of a kind, as a mapping."""
-    return flow({"nodes": number, **{entry.key: entry.flow for entry in _shape(shape)}})
+    entries = [*_shape(shape), *_details(shape, left_out)]
+    return flow({"nodes": number, **{entry.key: entry.flow for entry in entries if entry.key}})
 
 
 def _shape(shape: Shape) -> Iterator[Entry]:
     return _keys(
         cpus_per_node=str(shape.cpus),
         threads_per_core=shape.threads if shape.threads > 1 else None,
-        # 1 MiB is what slurm.conf has where no one set it
-        mem_per_node=Memory(shape.memory) if shape.memory > 1 else None,
+        mem_per_node=Memory(shape.memory),
+        mem_largest=Memory(shape.largest) if shape.largest > shape.memory else None,
         gpus_per_node=str(shape.gpus),
         gpu_types=flow(dict(shape.types)) if shape.types and not shape.untyped else None,
         shards_per_gpu=shape.shards,
+    )
+
+
+def _details(shape: Shape, left_out: Mapping[str, bool]) -> Iterator[Entry]:
+    clean = len(shape.features) <= _MOST_FEATURES and all(map(is_clean, shape.features))
+    if not clean and not left_out.get("features"):
+        yield _comments("features: too many, or not UTF-8; see sinfo -o '%50N %f'")
+    yield from _keys(
+        features=clean and not left_out.get("features") and listed(shape.features),
+        gres=not left_out.get("gres") and flow({name: n for name, n in shape.gres if is_clean(name)}),
+        tmp_per_node=not left_out.get("disk") and str(Memory(shape.disk)),
     )
 
 

@@ -12,7 +12,19 @@ from sbatchgen.inputs.options import NAMES
 from sbatchgen.inputs.settings import JobSettings, ModeSettings
 from sbatchgen.keys import described, required
 from sbatchgen.modes import ModeName
-from sbatchgen.units import Citation, Count, CpuList, Duration, Memory, NodeRange, Release, ShellPath, Text
+from sbatchgen.sbatch.gres import is_slice
+from sbatchgen.units import (
+    Citation,
+    Count,
+    CpuList,
+    Duration,
+    Memory,
+    NodeRange,
+    Release,
+    ShellPath,
+    Text,
+    Weights,
+)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -22,9 +34,23 @@ class NodeFacts:
     cpus_per_node: Count | None = described("CPUs of a node.")
     threads_per_core: Count | None = described("Hardware threads of a core.")
     mem_per_node: Memory | None = described("Memory of a node that jobs may have.")
+    mem_largest: Memory | None = described("Memory of the largest node, where nodes differ slightly.")
     gpus_per_node: int | None = described("GPUs of a node.")
+    gpu_memory: Memory | None = described("Memory of a GPU.")
     gpu_types: Mapping[Text, int] = described("GPUs of a node by type, as gres.conf has them.", make=dict)
     shards_per_gpu: Count | None = described("Shards of a GPU.")
+    features: tuple[Text, ...] | None = described("Features that its nodes have, for --constraint.")
+    gres: Mapping[Text, Count] | None = described(
+        "Generic resources of a node apart from GPUs, as {nvme: 3600}."
+    )
+    tmp_per_node: Memory | None = described("Local disk of a node, for --tmp (TmpDisk).")
+
+    @property
+    def whole_gpus(self) -> dict[str, int]:
+        """GPUs of a node by type, "" for any, without slices of a GPU (MIG)."""
+        if self.gpu_types:
+            return {str(kind): count for kind, count in self.gpu_types.items() if not is_slice(kind)}
+        return {"": self.gpus_per_node} if self.gpus_per_node else {}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -59,22 +85,44 @@ class Partition(JobSettings, NodeFacts):
     gpu_type_required: bool = described("Whether a request for GPUs must name their type.", False)
     mem_per_cpu_default: Memory | None = described("Memory per CPU if a job sets none (DefMemPerCPU).")
     mem_per_cpu_max: Memory | None = described("Most memory per CPU (MaxMemPerCPU).")
-    features: tuple[Text, ...] = described("Features that its nodes have, for --constraint.", ())
+    mem_per_gpu_default: Memory | None = described("Memory per GPU if a job sets none (DefMemPerGPU).")
+    mem_per_node_default: Memory | None = described("Memory of a node if a job sets none (DefMemPerNode).")
+    mem_per_node_max: Memory | None = described("Most memory of a job on a node (MaxMemPerNode).")
+    cpus_per_node_max: Count | None = described("Most CPUs of all jobs on a node (MaxCPUsPerNode).")
     shapes: tuple[NodeShape, ...] = described(
         "Kinds of its nodes, where they differ. What is not given for all nodes is the most that one has.", ()
     )
     accounts: tuple[Text, ...] = described("Accounts that may use it; empty: any.", ())
+    accounts_denied: tuple[Text, ...] = described("Accounts that may not use it.", ())
     qos: tuple[Text, ...] = described("Qualities of service that may use it; empty: any.", ())
+    qos_denied: tuple[Text, ...] = described("Qualities of service that may not use it.", ())
+    groups: tuple[Text, ...] = described("Groups of users who may use it (AllowGroups); empty: any.", ())
+    submit_hosts: Text | None = described("Hosts from which jobs may be submitted (AllocNodes).")
+    partition_qos: Text | None = described("A quality of service whose limits hold for all its jobs.")
+    preemption: Literal["requeue", "cancel", "suspend"] | None = described(
+        "What jobs of partitions with a higher priority do to its jobs (PreemptMode)."
+    )
+    preemption_grace: Duration | None = described("How long a job runs on once it is preempted (GraceTime).")
+    billing: Weights | None = described("What a unit of each resource costs (TRESBillingWeights).")
+    hidden: bool = described("Never chosen for a job that names no partition (Hidden).", False)
     state: Literal["up", "down", "drain", "inactive"] = described("Whether it takes jobs.", "up")
     exclusive: bool = described("Jobs get whole nodes (OverSubscribe=EXCLUSIVE).", False)
     reservation_only: bool = described("Only for jobs with a reservation (ReqResv).", False)
 
     def __post_init__(self) -> None:
         """Fill in what is not given for all nodes: the most that one has, if it is known of each."""
-        for name in ("cpus_per_node", "mem_per_node", "gpus_per_node"):
+        for name in ("cpus_per_node", "mem_per_node", "gpus_per_node", "tmp_per_node"):
             numbers = [getattr(shape, name) for shape in self.shapes]
+            if name == "mem_per_node":
+                numbers = [shape.mem_largest or shape.mem_per_node for shape in self.shapes]
             if getattr(self, name) is None and None not in numbers:
                 setattr(self, name, max(numbers, default=None))
+        if self.features is None and self.shapes and all(kind.features is not None for kind in self.shapes):
+            self.features = tuple(dict.fromkeys(name for kind in self.shapes for name in kind.features or ()))
+        for shape in self.shapes:  # what is given for all nodes holds for each kind
+            for name in ("features", "gres", "tmp_per_node"):
+                if getattr(shape, name) is None:
+                    setattr(shape, name, getattr(self, name))
         shared = [shape.shards_per_gpu for shape in self.shapes if shape.shards_per_gpu]
         self.shards_per_gpu = self.shards_per_gpu or max(shared, default=None)
         threads = [shape.threads_per_core or Count(1) for shape in self.shapes]
@@ -119,6 +167,8 @@ class Partition(JobSettings, NodeFacts):
             ("time_default", "time_max"),
             ("nodes_min", "nodes_max"),
             ("mem_per_cpu_default", "mem_per_cpu_max"),
+            ("mem_per_node_default", "mem_per_node_max"),
+            ("mem_per_node", "mem_largest"),
         ):
             least, most = getattr(self, low), getattr(self, high)
             if least is not None and most is not None and least > most:
@@ -164,12 +214,23 @@ class Qos:
     nodes_max: int | None = described("Most nodes of a job.")
     gpus_max: int | None = described("Most GPUs of a job.")
     cpus_max: int | None = described("Most CPUs of a job.")
+    nodes_min: int | None = described("Fewest nodes of a job (MinTRES).")
+    gpus_min: int | None = described("Fewest GPUs of a job (MinTRES).")
+    cpus_min: int | None = described("Fewest CPUs of a job (MinTRES).")
+    jobs_max: int | None = described("Most jobs of a user at a time, with waiting ones (MaxSubmitPU).")
     deny_on_limit: bool = described(
         "A job over the limit is refused (DenyOnLimit); otherwise it waits.", False
     )
-    overrides: tuple[Literal["time_max", "nodes_max", "nodes_min"], ...] = described(
-        "Limits of the partition that do not hold for its jobs (PartitionTimeLimit, ...).", ()
+    overrides: tuple[Literal["time_max", "nodes_max", "nodes_min", "partition_qos"], ...] = described(
+        "Limits of the partition that do not hold for its jobs (PartitionTimeLimit, OverPartQOS, ...).", ()
     )
+
+    def faults(self) -> Iterator[tuple[str, str, str]]:
+        """Yield values that contradict each other: the key, what is wrong, and a fix."""
+        for what in ("nodes", "gpus", "cpus"):
+            least, most = getattr(self, f"{what}_min"), getattr(self, f"{what}_max")
+            if least is not None and most is not None and least > most:
+                yield f"{what}_min", f"{least} is more than {what}_max {most}", f"write {most}, or less"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -177,7 +238,8 @@ class Limits:
     """Settings of slurm.conf for all partitions; None is "not known"."""
 
     enforce_part_limits: Literal["no", "any", "all"] | None = described("EnforcePartLimits of slurm.conf.")
-    enforce_qos: bool = described("AccountingStorageEnforce has qos: an unknown QOS is refused.", False)
+    enforce_accounts: bool | None = described("AccountingStorageEnforce has associations.")
+    enforce_qos: bool | None = described("AccountingStorageEnforce has qos: an unknown QOS is refused.")
     max_array_size: int | None = described("MaxArraySize of slurm.conf.")
     max_array_tasks: int | None = described("max_array_tasks of SchedulerParameters.")
     memory_consumable: bool | None = described(
@@ -186,6 +248,23 @@ class Limits:
     several_gpus_per_sharing_job: bool = described(
         "SelectTypeParameters has MULTIPLE_SHARING_GRES_PJ.", False
     )
+    select_type: Literal["cons_tres", "cons_res", "linear"] | None = described(
+        "SelectType of slurm.conf: cons_res and linear know no --gpus and the like."
+    )
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class User:
+    """What Slurm says of one user, and holds for no other: rules look at it if that user makes a job."""
+
+    name: Text = required("The user's name.")
+    groups: tuple[Text, ...] = described("Those of the user's groups that partitions name.", ())
+    host: Text | None = described("The host that was asked.")
+    account: Text | None = described("The account of a job that names none.")
+    accounts: Mapping[Text, tuple[Text, ...]] = described(
+        "Accounts, each with its qualities of service; Slurm refuses others.", make=dict
+    )
+    qos: Text | None = described("The quality of service of a job that names none.")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -221,11 +300,12 @@ class Profile(JobSettings):
     )
     limits: Limits = described("Limits of slurm.conf.", make=Limits)
     qos: Mapping[Text, Qos] = described("Limits of qualities of service, by name.", make=dict)
-    gres_types: tuple[Text, ...] = described("Names that --gres may have here (GresTypes).", ())
-    licenses: tuple[Text, ...] = described("Licenses that exist here.", ())
-    plugin_options: tuple[Text, ...] = described(
-        "Options that the site's plugins add to sbatch; with = at the end if they take a value.", ()
+    gres_types: tuple[Text, ...] | None = described("Names that --gres may have here (GresTypes).")
+    licenses: Mapping[Text, int] | None = described("Licenses that exist here, with their numbers.")
+    plugin_options: tuple[Text, ...] | None = described(
+        "Options that the site's plugins add to sbatch; with = at the end if they take a value."
     )
+    user: User | None = described("The user who discovered it; leave it out of a profile for others.")
     policies: Mapping[Text, Literal["error", "warning", "info", "off"]] = described(
         "Severity of rules by id: error, warning, info or off.", make=dict
     )

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from sbatchgen.finding import Place
-from sbatchgen.inputs.profile import Partition, Profile
+from sbatchgen.inputs.profile import Partition, Profile, User
 from sbatchgen.inputs.settings import JobSettings
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.resources import Resources
@@ -53,6 +53,15 @@ class Job:
         """The partitions that it asks for and the profile knows."""
         known = {str(name): partition for name, partition in self.profile.partitions.items()}
         return {name: known[name] for name in self.resources.partitions if name in known}
+
+    @cached_property
+    def user(self) -> User | None:
+        """What the profile says of this user; None if it is about another one."""
+        if self.profile.user is None:
+            return None
+        from sbatchgen.job.user import user_of  # few profiles have one
+
+        return user_of(self.profile)
 
     @property
     def settings(self) -> tuple[JobSettings, ...]:

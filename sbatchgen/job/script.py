@@ -37,7 +37,7 @@ _IN_BODY = re.compile(
 )
 _IN_DIRECTIVE = re.compile(
     _IN_BODY.pattern + r"|\{\{[^\n]{0,200}?\}\}|(?<![$\w])\{[A-Za-z_][\w.]*\}|(?<![\w%])%[A-Z]{2}[A-Z0-9_]*%"
-    r"|(?<![\w$<])<[A-Za-z][^<>@\n]*>|(?<![A-Za-z0-9])__[A-Z][A-Z0-9_]*__(?![A-Za-z0-9])"
+    r"|(?<![\w$<])<[A-Za-z][^<>@\s]*>|(?<![A-Za-z0-9])__[A-Z][A-Z0-9_]*__(?![A-Za-z0-9])"
 )
 
 
@@ -73,8 +73,10 @@ class JobScript(Job):
     def plugins(self) -> tuple[Spec, ...]:
         """Options of sbatch that the site's plugins add; without a list of them, those that are known."""
         named = self.profile.plugin_options
-        known = () if named else (spec for spec in known_plugins() if f"--{spec.name}" in self.text)
-        return (*known, *of_plugins((*named, *self.known_options)))
+        known = (
+            () if named is not None else (spec for spec in known_plugins() if f"--{spec.name}" in self.text)
+        )
+        return (*known, *of_plugins((*(named or ()), *self.known_options)))
 
     @cached_property
     def placeholders(self) -> dict[int, re.Match[str]]:
@@ -84,13 +86,15 @@ class JobScript(Job):
             lines = {line.line for line in self.sbatch.directives if line.kind in READ}
             for number, text in enumerate(self.lines, start=1):
                 shape = _IN_DIRECTIVE if number in lines else _IN_BODY
-                if match := shape.search(text):
+                if (match := shape.search(text)) and "--mail-user" not in text:  # a person's own
                     matches[number] = match
         return matches
 
     def may_be_of_plugin(self, name: str) -> bool:
         """Whether an unknown option may be a plugin's: it is not a typo, and the profile lists no plugins."""
-        return not (self.profile.plugin_options or name in RENAMED or is_near(name, self.slurm))
+        if self.profile.plugin_options is not None:
+            return False
+        return not (name in RENAMED or is_near(name, self.slurm))
 
     @cached_property
     def sbatch(self) -> Script:

@@ -54,8 +54,14 @@ def in_short(plan: Plan) -> str:
 
 def _closed(plan: Plan) -> Iterator[str]:
     """Yield why it is not known that the job may use the partition: it names no account or QOS of it."""
-    for option, allowed in (("account", plan.partition.accounts), ("qos", plan.partition.qos)):
-        if allowed and not getattr(plan.options, option):
+    if plan.partition.hidden:
+        yield "hidden"
+    limits = plan.profile.limits
+    for option, allowed, enforced in (
+        ("account", plan.partition.accounts, limits.enforce_accounts),
+        ("qos", plan.partition.qos, limits.enforce_qos),
+    ):
+        if allowed and enforced is not False and not getattr(plan.options, option):
             yield only_for(option, allowed)
 
 

@@ -22,12 +22,12 @@ from sbatchgen.inputs.layers import (
     settings_of,
 )
 from sbatchgen.inputs.options import GPU_OPTIONS
-from sbatchgen.inputs.profile import NodeFacts, Partition, Profile
+from sbatchgen.inputs.profile import NodeFacts, NodeShape, Partition, Profile
 from sbatchgen.inputs.settings import NETWORK_VARIABLES
 from sbatchgen.modes import MODES, Mode
 from sbatchgen.plan.plan import Plan, one_at_a_time
 from sbatchgen.runtimes import RUNTIMES
-from sbatchgen.sbatch.gres import requested, requested_gpus
+from sbatchgen.sbatch.gres import is_slice, parted, requested, requested_gpus
 from sbatchgen.units import Duration, Gres, JobName, Memory, Resume, ShellPath, Text
 
 DEFAULT_LAUNCHER = "torchrun"
@@ -68,11 +68,13 @@ def resolve(
     _derive_job(values, cluster, mode, name)
     alone = cluster.scheduler == "none" or partition.nodes_max == 1
     values.derive("options.nodes", 1 if alone else mode.nodes, f"mode {mode.name}")
+    others = _take_other_gres(values)
     gpus, shards = _gpus(values, cluster, partition, mode)
     nproc = _derive_tasks(values, gpus, shards, mode)
     _derive_cpus(values, partition, gpus, shards, mode)
     _derive_limits(values, cluster, partition, gpus)
     _emit_gpus(values, partition, gpus)
+    _add_other_gres(values, *others)
     return _plan(values, cluster, partition_name, mode, gpus=gpus, nproc=nproc)
 
 
@@ -83,6 +85,7 @@ class _Values:
         self.values: dict[str, Any] = {}
         self.origins: dict[str, Origin] = {}
         self.overridden: dict[str, tuple[tuple[Any, Origin], ...]] = {}
+        self.why_gpus = "mode and partition"
         self.ranks: dict[str, int] = {}  # of the layer of each value
 
     def lay(self, over: Layer) -> None:
@@ -234,6 +237,32 @@ def _derive_job(values: _Values, profile: Profile, mode: Mode, name: str) -> Non
         values.derive(f"env.{fact.upper()}", values.get(f"network.{fact}"), "network of the profile")
 
 
+def _take_other_gres(values: _Values) -> tuple[str, Origin]:
+    """Leave in --gres what it asks for of GPUs; return the rest, as local disk, which has no part in that."""
+    of_gpus, others, origin = "", "", BY_DEFAULT
+    if text := values.get("options.gres"):
+        of_gpus, others = parted(text)
+        origin = values.origins["options.gres"]
+    if others and not of_gpus:  # GPUs that a lower level asks for are not overridden
+        for lower, where in reversed(values.overridden.get("options.gres", ())):
+            if of_gpus := parted(lower)[0]:
+                values.origins["options.gres"] = where
+                break
+    if of_gpus:
+        values.values["options.gres"] = Gres(of_gpus)
+    elif others:
+        values.drop("options.gres")
+    return others, origin
+
+
+def _add_other_gres(values: _Values, others: str, origin: Origin) -> None:
+    """Give --gres back what is not about GPUs."""
+    if others:
+        of_gpus = values.get("options.gres")
+        values.values["options.gres"] = Gres(f"{of_gpus},{others}" if of_gpus else others)
+        values.origins["options.gres"] = origin
+
+
 def _gpus(values: _Values, profile: Profile, partition: Partition, mode: Mode) -> tuple[int, int]:
     """GPUs and shards of the job on each node; only the highest layer's GPU options are kept."""
     unwanted = not mode.uses_gpus or values.get("gpu_request") == "none"
@@ -253,16 +282,56 @@ def _gpus(values: _Values, profile: Profile, partition: Partition, mode: Mode) -
         return _count(values, "gpus_per_node"), shards
     if gpus or shards:
         return gpus, shards
-    here = _alike(partition)
+    if values.get("options.gpus_per_task") or values.get("options.gpus"):
+        return _gpus_of_job(values, partition, mode), 0
+    if profile.scheduler == "env":  # its platform hands out what was asked for there
+        return (mode.gpus or values.get("nproc_per_node") or _alike(partition) or 0), 0
+    return mode.gpus or _most_gpus(values, profile, partition), 0
+
+
+def _gpus_of_job(values: _Values, partition: Partition, mode: Mode) -> int:
+    """GPUs on a node of a job that asks for a number per task, or for all nodes together."""
     if values.get("options.gpus_per_task"):
         each = max(1, _count(values, "gpus_per_task"))  # `check` refuses 0
-        fitting = here // each if here and values.get("launcher") == "srun" and mode.launchers else 1
-        return each * (values.get("options.ntasks_per_node") or max(1, fitting)), 0
-    if values.get("options.gpus"):
-        return _count(values, "gpus") // max(1, values.get("options.nodes")), 0
-    if profile.scheduler == "env":  # its platform hands out what was asked for there
-        here = values.get("nproc_per_node") or here
-    return (mode.gpus or here or 0), 0
+        here, by_srun = _alike(partition), values.get("launcher") == "srun" and mode.launchers
+        fitting = here // each if here and by_srun else 1
+        return int(each * (values.get("options.ntasks_per_node") or max(1, fitting)))
+    return _count(values, "gpus") // max(1, int(values.get("options.nodes")))
+
+
+def _most_gpus(values: _Values, profile: Profile, partition: Partition) -> int:
+    """The most whole GPUs of one type that enough nodes have, and a QOS allows; else one slice."""
+    nodes, kinds = max(1, values.get("options.nodes")), partition.kinds()
+    counts = sorted({count for kind in kinds for count in kind.whole_gpus.values()}, reverse=True)
+    having = [(count, _nodes_with(kinds, count, nodes)) for count in counts]
+    most, why = counts[0] if counts else 0, "mode and partition"
+    if enough := [count for count, number in having if number >= nodes]:
+        most = enough[0]
+        if most < counts[0]:
+            why = f"{having[0][1]} of the nodes have {counts[0]} GPUs, and the job wants {nodes}"
+    elif any(kind.gpu_types for kind in kinds):
+        most, why = 1, "a slice of a GPU: NCCL uses no others"
+    names = (partition.partition_qos, values.get("options.qos"))
+    limits = [(limit, name) for name in names if name and (limit := _gpus_of(profile, name)) is not None]
+    if limits and nodes * most > min(limits)[0] >= nodes:
+        most, why = min(limits)[0] // nodes, f"qos {min(limits)[1]} allows {min(limits)[0]} GPUs"
+    slices = any(is_slice(kind) for node in kinds for kind in node.gpu_types)
+    types = {kind for node in kinds for kind, count in node.whole_gpus.items() if count >= most and kind}
+    if slices and types and not values.get("options.gpus_per_node"):  # a count alone may bring slices
+        values.set("options.gpus_per_node", Text(f"{min(types)}:{most}"), Origin(Level.DEFAULT, "whole GPUs"))
+    values.why_gpus = why
+    return most
+
+
+def _nodes_with(kinds: Sequence[NodeFacts], gpus: int, unknown: int) -> int:
+    """The number of nodes that have so many GPUs of one type."""
+    having = [kind for kind in kinds if max(kind.whole_gpus.values(), default=0) >= gpus]
+    return sum(kind.nodes if isinstance(kind, NodeShape) and kind.nodes else unknown for kind in having)
+
+
+def _gpus_of(profile: Profile, qos: str) -> int | None:
+    limits = profile.qos.get(Text(qos))
+    return limits.gpus_max if limits else None
 
 
 def _at_most(request: Text, most: int) -> Text:
@@ -274,8 +343,8 @@ def _at_most(request: Text, most: int) -> Text:
 
 def _alike(partition: Partition) -> int | None:
     """The most GPUs of one type that a node has: a job that names no type may not get several."""
-    most = [max(kind.gpu_types.values()) for kind in partition.kinds() if kind.gpu_types]
-    return max(most) if most else partition.gpus_per_node
+    counts = [count for kind in partition.kinds() for count in kind.whole_gpus.values()]
+    return max(counts, default=partition.gpus_per_node)
 
 
 def _count(values: _Values, option: str) -> int:
@@ -300,7 +369,8 @@ def _derive_tasks(values: _Values, gpus: int, shards: int, mode: Mode) -> int:
 def _derive_cpus(values: _Values, partition: Partition, gpus: int, shards: int, mode: Mode) -> None:
     """CPUs of a task: the share of the node that goes with its GPUs; none of a whole node of unknown size."""
     nodes = _nodes(values, partition, gpus, shards)
-    most = min((node.cpus_per_node for node in nodes if node.cpus_per_node), default=None)
+    limits = [node.cpus_per_node for node in nodes] + [partition.cpus_per_node_max]
+    most = min(filter(None, limits), default=None)
     share = partition.cpus_per_gpu or _share(nodes, "cpus_per_node", 1)
     if share and shards and partition.shards_per_gpu:
         share = max(1, share * shards // partition.shards_per_gpu)
@@ -342,15 +412,11 @@ def _share(nodes: Iterable[NodeFacts], name: str, gpus: int) -> int | None:
 
 def _derive_limits(values: _Values, profile: Profile, partition: Partition, gpus: int) -> None:
     """Time, memory, log, requeue and warning signal."""
-    longest = partition.time_limit(values.get("options.nodes"))
-    time = DEFAULT_TIME if longest is None else max(Duration(60), min(DEFAULT_TIME, longest))
-    values.derive("options.time", time, "default")
-    if not gpus and values.origins.get("options.mem_per_gpu", BY_DEFAULT).level < Level.PROJECT:
-        values.drop("options.mem_per_gpu")
-    asked = values.highest(_MEMORY_KEYS)
-    if gpus and not asked and values.get("options.exclusive") is None:
-        mem = _share(_nodes(values, partition, gpus, 0), "mem_per_node", gpus)
-        values.derive("options.mem", Memory(mem) if mem else None, "the GPUs' share of a node")
+    limits = profile.qos.get(partition.partition_qos or Text(""))
+    known = (partition.time_limit(values.get("options.nodes")), limits.time_max if limits else None)
+    longest = min((limit for limit in known if limit is not None), default=DEFAULT_TIME)
+    values.derive("options.time", max(Duration(60), min(DEFAULT_TIME, longest)), "default")
+    _derive_memory(values, profile, partition, gpus)
     log = "%x-%A_%a.out" if values.get("options.array") else "%x-%j.out"
     values.derive("options.output", ShellPath(log), "default")
     consecutive = values.get("chain") > 1 or one_at_a_time(values.get("options.array") or "")
@@ -366,13 +432,34 @@ def _derive_limits(values: _Values, profile: Profile, partition: Partition, gpus
         values.derive("options.signal", Text(f"B:USR1@{lead}"), f"{why} before the limit")
 
 
+def _derive_memory(values: _Values, profile: Profile, partition: Partition, gpus: int) -> None:
+    """The GPUs' share; and all of a node where the partition's default is more than that."""
+    if not gpus and values.origins.get("options.mem_per_gpu", BY_DEFAULT).level < Level.PROJECT:
+        values.drop("options.mem_per_gpu")
+    if values.highest(_MEMORY_KEYS):
+        return
+    nodes = _nodes(values, partition, gpus, 0)
+    smallest = min((node.mem_per_node for node in nodes if node.mem_per_node), default=None)
+    most = min(filter(None, (smallest, partition.mem_per_node_max)), default=0)
+    if gpus and values.get("options.exclusive") is None:
+        mem = min(filter(None, (_share(nodes, "mem_per_node", gpus), partition.mem_per_node_max)), default=0)
+        values.derive("options.mem", Memory(mem) if mem > 1 else None, "the GPUs' share of a node")
+    elif most > 1 and partition.mem_per_cpu_default and profile.limits.memory_consumable is not False:
+        cpus = (values.get("options.ntasks_per_node") or 1) * (values.get("options.cpus_per_task") or 1)
+        if values.get("options.exclusive"):
+            cpus = max((node.cpus_per_node or cpus for node in nodes), default=cpus)
+        if partition.mem_per_cpu_default * cpus > most:
+            why = f"the default of {partition.mem_per_cpu_default} per CPU is more than a node has"
+            values.derive("options.mem", Memory(most), why)
+
+
 def _emit_gpus(values: _Values, partition: Partition, gpus: int) -> None:
     """The one GPU option, in the form that the cluster wants; a user's own other form stays."""
     form = values.get("gpu_request")
     given = [name for name in _GPU_KEYS if name in values.values]
     if not gpus or given not in ([], ["options.gpus_per_node"]) or (form == "none" and not given):
         return
-    count, origin = str(gpus), Origin(Level.DEFAULT, "mode and partition")
+    count, origin = str(gpus), Origin(Level.DEFAULT, values.why_gpus)
     if given and form != "none":
         count, origin = values.get("options.gpus_per_node"), values.origins["options.gpus_per_node"]
         values.drop("options.gpus_per_node")

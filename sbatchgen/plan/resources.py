@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from sbatchgen.finding import Place
+from sbatchgen.sbatch.gres import parted
 
 UNLIMITED = 1 << 40  # seconds: what --time=UNLIMITED and 0 mean
 
@@ -114,7 +115,8 @@ class Resources:
     @property
     def gpu_option(self) -> str:
         """The option that asks for GPUs; "" if no option does."""
-        asked = ("gres", "gpus-per-node", "gpus-per-task", "gpus", "gpus-per-socket")
+        asked = ["gres"] if parted(self.options.get("gres", ""))[0] else []
+        asked += ["gpus-per-node", "gpus-per-task", "gpus", "gpus-per-socket"]
         return next((name for name in asked if name in self.options), "")
 
     @property

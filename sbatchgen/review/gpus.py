@@ -18,7 +18,7 @@ NOTE = "Other jobs that wait may start first, and limits of accounts and QOS may
 
 
 def as_table(counts: Sequence[GpuCount], nodes: Sequence[GpuNode]) -> str:
-    """GPUs by type and partitions, and the nodes that take no jobs."""
+    """GPUs by type, and the nodes that take no jobs."""
     if not counts:
         return "no node has GPUs\n"
     shards = any(count.shards for count in counts)
@@ -34,7 +34,10 @@ def _row(count: GpuCount, *, shards: bool) -> tuple[str, ...]:
     if shards:
         on_one = f", {count.shards_on_one} on a GPU" if count.shards_free else ""
         cells += [count.shared, f"{count.shards_free} of {count.shards}{on_one}" if count.shards else "-"]
-    return tuple(one_line(str(cell)) for cell in (*cells, ",".join(count.partitions) or "-"))
+    return tuple(
+        one_line(str(cell))
+        for cell in (*cells, first_names(count.partitions, MOST_NAMES) if count.partitions else "-")
+    )
 
 
 def _closed(nodes: Sequence[GpuNode]) -> Iterator[str]:

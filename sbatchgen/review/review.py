@@ -21,6 +21,7 @@ from sbatchgen.runs.record import Code
 from sbatchgen.runs.scripts import Submitted, difference
 from sbatchgen.runs.start import Start
 from sbatchgen.slurm.refusal import Answer
+from sbatchgen.units import Weights
 
 SCHEMA = 1
 FEW_POINTS = 20  # of a sweep, that `folded` leaves in the script
@@ -66,14 +67,19 @@ class Allocation:
     jobs: int
     consecutive: bool
     restarts: int
+    gpu_memory_mib: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Hours used if every job runs to its time limit once; a shard counts as its fraction of a GPU."""
+    """Hours used if every job runs to its time limit once; a shard counts as its fraction of a GPU.
+
+    `billing_hours` are in the site's own unit.
+    """
 
     gpu_hours: float | None
     cpu_hours: float | None
+    billing_hours: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +131,8 @@ class Cluster:
     partition: str | None
     account: str | None
     qos: str | None
+    preemption: str | None = None
+    preemption_grace_s: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +183,7 @@ def of_plan(
         job=_job(plan, snapshot),
         cluster=_cluster(plan),
         request=(request := _allocation_of_plan(plan)),
-        cost=_cost(request) if plan.slurm else None,
+        cost=_cost(request, plan.partition.billing) if plan.slurm else None,
         start=start,
         surprises=tuple(surprises(plan, profile_by)),
         findings=tuple(findings),
@@ -220,6 +228,8 @@ def _cluster(plan: Plan) -> Cluster:
         partition=plan.options.partition,
         account=plan.options.account,
         qos=plan.options.qos,
+        preemption=plan.partition.preemption,
+        preemption_grace_s=plan.partition.preemption_grace,
     )
 
 
@@ -261,6 +271,7 @@ def _allocation(job: Resources, node: Partition, *, gpus: int) -> Allocation:
         jobs=elements(job.options["array"]) if "array" in job else 1,
         consecutive=False,
         restarts=0,
+        gpu_memory_mib=min((kind.gpu_memory for kind in node.kinds() if kind.gpu_memory), default=None),
     )
 
 
@@ -289,16 +300,20 @@ def elements(array: str) -> int:
     return sum(map(len, indices(array) or ())) or 1
 
 
-def _cost(request: Allocation) -> Cost:
+def _cost(request: Allocation, billing: Weights | None = None) -> Cost:
     if request.time_s is None:
         return Cost(gpu_hours=None, cpu_hours=None)
     hours = request.jobs * request.nodes * request.time_s / 3600
     gpus: float | None = request.gpus.given
     if shards := request.shards.given:
         gpus = shards / request.shards.of if request.shards.of else None
+    cpus, each = request.cpus.given, None
+    if billing and cpus is not None:
+        each = billing.cost(cpus=cpus, mib=request.memory_mib.given, gpus=request.gpus.given or 0)
     return Cost(
         gpu_hours=None if gpus is None else gpus * hours,
-        cpu_hours=None if request.cpus.given is None else request.cpus.given * hours,
+        cpu_hours=None if cpus is None else cpus * hours,
+        billing_hours=None if each is None else each * hours,
     )
 
 

@@ -143,6 +143,9 @@ def _cluster(cluster: Cluster) -> Iterator[str]:
     if cluster.scheduler == "slurm":
         yield f"partition {cluster.partition}" if cluster.partition else "its default partition"
         yield f"account {cluster.account}" if cluster.account else "your default account"
+    if cluster.preemption:
+        grace = f" after {Duration(cluster.preemption_grace_s)}" if cluster.preemption_grace_s else ""
+        yield f"jobs of other partitions may preempt it ({cluster.preemption}{grace})"
     if cluster.qos:
         yield f"QOS {cluster.qos}"
     yield f"profile checked {cluster.checked}"
@@ -160,6 +163,7 @@ def in_short(review: Review) -> str:
 def _node(request: Allocation) -> str:
     shards, memory = request.shards, request.memory_mib
     gpus = f"{_of(shards, 'shard')} of a GPU" if shards.given else _of(request.gpus, "GPU")
+    gpus += f" of {Memory(request.gpu_memory_mib)}" if request.gpu_memory_mib and request.gpus.given else ""
     amounts = [gpus, "all CPUs" if request.cpus.given is None else _of(request.cpus, "CPU")]
     if memory.given is None:
         amounts.append("the cluster's default memory")
@@ -178,6 +182,7 @@ def _of(amount: Amount, noun: str) -> str:
 
 def _cost(cost: Cost, request: Allocation) -> str:
     hours = [(cost.gpu_hours, "GPU-hours"), (cost.cpu_hours, "CPU-hours")]
+    hours += [(cost.billing_hours, "billing-hours of the site")]
     text = ", ".join(f"{_number(count)} {name}" for count, name in hours if count)
     if not text:
         return "not known without a time limit"

@@ -40,7 +40,9 @@ def _has_pyxis(script: JobScript) -> Iterator[Hit]:
             what = f"--{name} needs the plugin pyxis, and profile '{profile.name}' has no Enroot: without "
             what += f'the plugin {reader} ends with "unrecognized option"'
             fix = "apptainer exec --nv IMAGE.sif, or runtimes: {enroot: {image: ...}} in the profile"
-            yield Hit(container.options[name][1], what, fix)
+            refused = container.command is None and profile.plugin_options is not None
+            refused = refused and not {name, f"{name}="} & {*(profile.plugin_options or ())}
+            yield Hit(container.options[name][1], what, fix, "error" if refused else None)
 
 
 @RULES.add("SB504", "warning", "a container without access to the GPUs")

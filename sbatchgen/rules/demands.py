@@ -6,19 +6,21 @@ Slurm: sbatch(1), slurm.conf(5), gres.html.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 
 from sbatchgen.errors import did_you_mean
-from sbatchgen.inputs.profile import NodeShape, Partition
+from sbatchgen.inputs.profile import NodeFacts, NodeShape, Partition
 from sbatchgen.job.job import Job, PlannedJob
-from sbatchgen.plan.resources import Amounts
+from sbatchgen.plan.resources import UNLIMITED, Amounts, Resources
 from sbatchgen.quoting import counted
 from sbatchgen.rules.rule import Hit, Rules
-from sbatchgen.sbatch.gres import requested
+from sbatchgen.sbatch.gres import OF_GPUS, is_slice, requested
 from sbatchgen.sbatch.rivals import Rivals, rivals
-from sbatchgen.units import Memory
+from sbatchgen.units import Memory, Text, mebibytes
 
 RULES: Rules[Job] = Rules()
+Fits = Callable[[NodeFacts], bool]
 
 GENEROUS = 1.5  # times the GPUs' share of a node
 
@@ -79,9 +81,21 @@ def _gpus_within_node(job: Job) -> Iterator[Hit]:
                 per_node = " (--gres counts per node)" * (resources.gpu_option == "gres")
                 what = f"partition '{name}' has {counted(most, 'GPU')} a node, but the job asks for "
                 what += f"{resources.gpu_count} a node{per_node}"
+                if resources.gpus and job.profile.limits.enforce_part_limits == "no":
+                    what += ": it waits for ever, if Slurm does not refuse it"
                 fix = f"set --gpus-per-node {most} and --nodes {nodes}"
             why_not = f"{counted(most, 'GPU')} a node" if most else "no GPUs"
             yield Hit(resources.gpu_option, what, fix, why_not=why_not)
+            continue
+        alike = max((_of_one_type(node) for node in partition.kinds()), default=0)
+        untyped = _untyped(resources)
+        if job.profile.limits.select_type == "cons_tres" and alike and untyped > alike:
+            what = (
+                f"a node of partition '{name}' has at most {alike} GPUs of one type, and a job that names no "
+            )
+            what += f"type gets no more: Slurm refuses {untyped}"
+            fix = f"set --gpus-per-node {alike}, or name types: --gres=gpu:TYPE:N,gpu:TYPE:N"
+            yield Hit(resources.gpu_option, what, fix, why_not=f"{alike} GPUs of one type a node")
             continue
         counts = {str(kind): count for kind, count in partition.gpu_types.items()}
         for kind, asked in resources.gpus_on_node:
@@ -91,6 +105,25 @@ def _gpus_within_node(job: Job) -> Iterator[Hit]:
                 why_not = f"{counts[kind]} GPUs of type {kind} a node"
                 fix = f"ask for at most {kind}:{counts[kind]}"
                 yield Hit(resources.gpu_option, what, fix, why_not=why_not)
+
+
+def _untyped(resources: Resources) -> int:
+    """Return how many GPUs of a node must have one type, although the job names none: not those of --gpus."""
+    per_node = resources.gpu_option in ("gres", "gpus-per-node")
+    return sum(count for kind, count in resources.gpus_on_node if not kind) if per_node else 0
+
+
+def _of_one_type(node: NodeFacts) -> int:
+    """Return the most GPUs of one type that a node has."""
+    return max(node.gpu_types.values(), default=node.gpus_per_node or 0)
+
+
+@RULES.add("SB241", "warning", "several slices of a GPU")
+def _slices(job: Job) -> Iterator[Hit]:
+    slices = [(kind, count) for kind, count in job.resources.gpus_on_node if is_slice(kind) and count > 1]
+    for kind, count in slices:
+        what = f"{count} GPUs of type '{kind}' are slices (MIG): a process sees one, and NCCL uses no others"
+        yield Hit(job.resources.gpu_option, what, f"ask for 1, or for whole GPUs: {kind}:1")
 
 
 @RULES.add("SB208", "error", "a type of GPU that the partition does not have", about_fit=True)
@@ -130,10 +163,16 @@ def _gres_known(job: Job) -> Iterator[Hit]:
     asked = [("gres", name) for name, _, _ in job.resources.gres]
     items = ",".join(item for item in job.option("tres-per-task").split(",") if item.startswith("gres"))
     asked += [("tres-per-task", name) for name, _, _ in requested(items, slurm=job.slurm)]
-    for option, name in asked if known else ():
+    if known is None:
+        return
+    for option, name in asked:
         if name not in known:
             what = f"cluster '{job.profile.name}' has no generic resource '{name}'"
             yield Hit(option, what, did_you_mean(name, known))
+    of_gpus = job.resources.gpu_option
+    if "gpu" not in known and of_gpus not in ("", "gres"):
+        what = f"Slurm knows no GPUs on cluster '{job.profile.name}': it refuses --{of_gpus}"
+        yield Hit(of_gpus, what, "use --gpu-request none: a node's GPUs come with the node")
 
 
 @RULES.add("SB211", "error", "shards together with whole GPUs")
@@ -181,15 +220,21 @@ def _shards_share_memory(job: Job) -> Iterator[Hit]:
 @RULES.add("SB215", "error", "more CPUs on a node than it has", about_fit=True)
 def _cpus_within_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
-        resources = job.resources.spread(partition.nodes_max)
-        if partition.cpus_per_node is not None and resources.cpus_on_node > partition.cpus_per_node:
-            what = f"partition '{name}' has {partition.cpus_per_node} CPUs a node, but the job asks for "
+        resources, most = job.resources.spread(partition.nodes_max), partition.cpus_per_node_max
+        here = [node.cpus_per_node for node in partition.kinds() if node.cpus_per_node]
+        if most and here and min(here) > most and _takes_whole_nodes(job):
+            what = f"partition '{name}' gives jobs at most {most} of {min(here)} CPUs of a node (Max"
+            what += "CPUsPerNode): a job for whole nodes waits for ever, or Slurm refuses it"
+            yield Hit("exclusive", what, "remove --exclusive", why_not=f"{most} CPUs a node")
+        limits = [number for number in (partition.cpus_per_node, most) if number is not None]
+        if limits and resources.cpus_on_node > min(limits):
+            what = f"partition '{name}' has {min(limits)} CPUs a node, but the job asks for "
             what += f"{resources.cpus_on_node}"
             if resources.tasks_per_node > 1 and resources.cpus_per_task:
                 what += f": {resources.tasks_per_node} tasks with {resources.cpus_per_task} each"
             options = ("cpus-per-task", "cpus-per-gpu", "ntasks-per-node", "ntasks")
             option = next((option for option in options if option in resources), "")
-            why_not = f"{partition.cpus_per_node} CPUs a node"
+            why_not = f"{min(limits)} CPUs a node"
             yield Hit(option, what, f"ask for at most {why_not}", why_not=why_not)
 
 
@@ -197,20 +242,59 @@ def _cpus_within_node(job: Job) -> Iterator[Hit]:
 def _memory_within_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         resources = job.resources.spread(partition.nodes_max)
-        cpus, gpus = resources.cpus_on_node, resources.gpu_count
-        if resources.options.get("exclusive") in ("", "exclusive"):  # all that a node has is the job's
-            cpus, gpus = max(cpus, partition.cpus_per_node or 0), max(gpus, partition.gpus_per_node or 0)
-        asked = resources.mem or (resources.mem_per_cpu or 0) * cpus or (resources.mem_per_gpu or 0) * gpus
-        if partition.mem_per_node and asked > partition.mem_per_node:
-            what = f"a node of partition '{name}' has {partition.mem_per_node} of memory, but the job asks "
-            what += f"for {Memory(asked)}"
-            if resources.mem_per_cpu:
-                what += f": {cpus} CPUs with {Memory(resources.mem_per_cpu)} each"
-            elif resources.mem_per_gpu:
-                what += f": {gpus} GPUs with {Memory(resources.mem_per_gpu)} each"
-            why_not = f"{partition.mem_per_node} of memory a node"
-            fix = f"set --mem {partition.mem_per_node} or less"
-            yield Hit(_memory_option(job), what, fix, why_not=why_not)
+        about = [(_memory_limit(job, partition, node), node) for node in partition.kinds()]
+        wanted = [(most, _memory(job, resources, partition, node)) for most, node in about]
+        if not all(most and asked > most for most, asked in wanted):
+            continue
+        most, asked = max(wanted)
+        what = (
+            f"a node of partition '{name}' has {Memory(most)} of memory, but the job asks for {Memory(asked)}"
+        )
+        each = resources.mem_per_cpu or resources.mem_per_gpu
+        if each:
+            what += (
+                f": {asked // each} {'CPUs' if resources.mem_per_cpu else 'GPUs'} with {Memory(each)} each"
+            )
+        elif resources.mem is None:
+            what += ", the partition's default"
+        fix = (
+            f"set --mem {Memory(most)} or less"
+            if most > 1
+            else "ask for no memory: slurm.conf has no RealMemory"
+        )
+        yield Hit(_memory_option(job), what, fix, why_not=f"{Memory(most)} of memory a node")
+
+
+def _takes_whole_nodes(job: Job) -> bool:
+    """Whether the job gets all CPUs and GPUs of its nodes."""
+    return job.resources.options.get("exclusive") in ("", "exclusive")
+
+
+def _memory_limit(job: Job, partition: Partition, node: NodeFacts) -> int:
+    """Return the most MiB that a job can have on a node of a kind; 0 if that is not known."""
+    largest = node.mem_largest or node.mem_per_node
+    shared_out = job.profile.limits.memory_consumable is not False  # else Slurm does not look at the limit
+    return min(filter(None, (largest, shared_out and partition.mem_per_node_max)), default=0)
+
+
+def _memory(job: Job, asked: Resources, partition: Partition, node: NodeFacts) -> int:
+    """Return the MiB that a job needs on a node of a kind; 0 if that is not known."""
+    shared_out = job.profile.limits.memory_consumable is not False
+    cpus, gpus = asked.cpus_on_node, asked.gpu_count
+    whole = _takes_whole_nodes(job) or job.profile.limits.select_type == "linear"
+    if whole and shared_out:  # all that a node has is the job's
+        cpus, gpus = max(cpus, node.cpus_per_node or 0), max(gpus, node.gpus_per_node or 0)
+    if asked.mem is not None:
+        return asked.mem or node.mem_per_node or 0
+    if asked.mem_per_cpu:
+        return asked.mem_per_cpu * cpus
+    of_gpus = (asked.mem_per_gpu or 0) * gpus
+    if not shared_out:
+        return of_gpus
+    of_cpus = (partition.mem_per_cpu_default or 0) * cpus
+    if of_gpus:  # and a node also has to have the default memory of the CPUs
+        return max(of_gpus, of_cpus)
+    return (partition.mem_per_gpu_default or 0) * gpus or of_cpus or partition.mem_per_node_default or 0
 
 
 @RULES.add("SB217", "info", "no memory is asked for, and the default is small")
@@ -320,19 +404,15 @@ def _shards_shared(job: Job) -> Iterator[Hit]:
 @RULES.add("SB237", "error", "GPUs, CPUs and memory that no node has together", about_fit=True)
 def _kind_of_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
-        asked = job.resources.spread(partition.nodes_max)
-        cpus, memory, shapes = asked.cpus_on_node, asked.mem_on_node or 0, partition.shapes
-        enough_cpus = [shape for shape in shapes if cpus <= (shape.cpus_per_node or cpus)]
-        enough_memory = [shape for shape in shapes if memory <= (shape.mem_per_node or memory)]
-        enough_gpus = [shape for shape in shapes if shape in partition.kinds(asked.gpus_on_node)]
-        if not (enough_cpus and enough_memory and enough_gpus):
+        asked, shapes = job.resources.spread(partition.nodes_max), partition.shapes
+        enough = [[shape for shape in shapes if fits(shape)] for fits, _ in _wishes(job, asked, partition)]
+        if not all(enough):
             continue  # other rules tell it
-        fitting = [shape for shape in enough_gpus if shape in enough_cpus and shape in enough_memory]
+        fitting = [shape for shape in shapes if all(shape in kinds for kinds in enough)]
         alike = asked.ntasks is None and asked.gpus is None  # else the others may get less than the busiest
         nodes = job.resources.nodes if alike else 1
         most = sum(shape.nodes or nodes for shape in fitting)
-        what = f"{counted(asked.gpu_count, 'GPU')} and {counted(cpus, 'CPU')}"
-        what += f" and {Memory(memory)} of memory" * bool(memory)
+        what = " and ".join(words for _, words in _wishes(job, asked, partition) if words)
         if most < nodes:
             has = f"only {most} nodes" if most else "no node"
             why_not = f"{has} with {what}"
@@ -341,6 +421,75 @@ def _kind_of_node(job: Job) -> Iterator[Hit]:
             kinds = "; ".join(_described(shape) for shape in shapes)
             what = f"partition '{name}' has {has} with {what}"
             yield Hit("partition", what, f"ask for what one kind of node has: {kinds}", why_not=why_not)
+
+
+def _wishes(job: Job, asked: Resources, partition: Partition) -> Iterator[tuple[Fits, str]]:
+    """Yield what a job asks of a node: whether a kind has it, and what it is."""
+    cpus, memory, features = asked.cpus_on_node, asked.mem_on_node or 0, job.option("constraint")
+    having = partition.kinds(asked.gpus_on_node)
+    if job.profile.limits.select_type == "cons_tres":
+        having = [node for node in having if _untyped(asked) <= (_of_one_type(node) or math.inf)]
+    yield having.__contains__, counted(asked.gpu_count, "GPU")
+    yield (lambda node: cpus <= (node.cpus_per_node or cpus)), counted(cpus, "CPU")
+    yield (
+        lambda node: (
+            _memory(job, asked, partition, node) <= (_memory_limit(job, partition, node) or UNLIMITED)
+        ),
+        f"{Memory(memory)} of memory" * bool(memory),
+    )
+    if features:
+        from sbatchgen.sbatch.lists import matches  # only jobs that name features need it
+
+        yield (lambda node: node.features is None or matches(features, node.features)), f"features {features}"
+    others = [(name, count) for name, _, count in asked.gres if name not in OF_GPUS]
+
+    def has_others(node: NodeFacts) -> bool:
+        return all(_of_gres(node, name, count) >= count for name, count in others)
+
+    yield has_others, " and ".join(f"{count} {name}" for name, count in others)
+
+
+def _of_gres(node: NodeFacts, name: str, unknown: int) -> int:
+    """Return how many of a generic resource a node has."""
+    return unknown if node.gres is None else node.gres.get(Text(name), 0)
+
+
+@RULES.add("SB239", "error", "local disk or other resources that no node has", about_fit=True)
+def _disk_within_node(job: Job) -> Iterator[Hit]:
+    disk = mebibytes(job.option("tmp")) or 0
+    for name, partition in job.partitions.items():
+        if partition.tmp_per_node is not None and disk > partition.tmp_per_node:
+            what = (
+                f"nodes of partition '{name}' have {partition.tmp_per_node} of local disk (TmpDisk), but the "
+            )
+            what += f"job asks for {Memory(disk)}"
+            fix = f"set --tmp {partition.tmp_per_node} or less" if partition.tmp_per_node else "remove --tmp"
+            yield Hit("tmp", what, fix, why_not=f"{partition.tmp_per_node} of local disk")
+        for resource, _, count in job.resources.gres:
+            most = max((_of_gres(node, resource, count) for node in partition.kinds()), default=count)
+            if (
+                count > most and resource != "gpu" and not (most and resource == "shard")
+            ):  # which SB212 judges
+                what = (
+                    f"a node of partition '{name}' has {most or 'no'} {resource}, but {count} were asked for"
+                )
+                fix = f"ask for at most {most}" if most else f"leave out {resource}"
+                yield Hit("gres", what, fix, why_not=f"{most} {resource} a node")
+
+
+@RULES.add("SB240", "error", "options that the cluster's SelectType does not know", about_fit=True)
+def _selected(job: Job) -> Iterator[Hit]:
+    plugin = job.profile.limits.select_type
+    for option in _OF_CONS_TRES if plugin in ("cons_res", "linear") else ():
+        if option in job.resources:
+            what = (
+                f"--{option} needs select/cons_tres, and this cluster has select/{plugin}: Slurm refuses it"
+            )
+            fix = "ask for GPUs by --gres=gpu:N" if option.startswith("gpus") else f"remove --{option}"
+            yield Hit(option, what, fix)
+
+
+_OF_CONS_TRES = "gpus gpus-per-socket gpus-per-task cpus-per-gpu mem-per-gpu ntasks-per-gpu".split()  # noqa: SIM905
 
 
 def _described(shape: NodeShape) -> str:

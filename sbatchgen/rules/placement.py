@@ -5,7 +5,7 @@ A fact that the profile does not give is not judged. Sources: sbatch(1), slurm.c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sbatchgen.errors import did_you_mean
 from sbatchgen.finding import NOWHERE, Severity
@@ -15,6 +15,7 @@ from sbatchgen.job.job import Job, PlannedJob
 from sbatchgen.quoting import counted, first_names
 from sbatchgen.rules.option_values import time_limit
 from sbatchgen.rules.rule import Hit, Rules
+from sbatchgen.units import Text
 
 RULES: Rules[Job] = Rules()
 
@@ -41,6 +42,11 @@ def _partition_up(job: Job) -> Iterator[Hit]:
             severity = "warning" if partition.state == "down" else None
             what = f"partition '{name}' is {partition.state}: it {takes}"
             yield Hit("partition", what, fix, severity, why_not=partition.state)  # type: ignore[arg-type]
+        elif partition.nodes == "":
+            fix = (
+                "use another partition, or bring the profile up to date: sbatchgen profile discover --update"
+            )
+            yield Hit("partition", f"partition '{name}' has no nodes", fix, why_not="no nodes")
 
 
 @RULES.add("SB203", "error", "no partition is asked for, and the cluster has no default", about_fit=True)
@@ -125,6 +131,8 @@ def _nodes_within_limit(job: Job) -> Iterator[Hit]:
         limit, doubt = _limit(job, partition, "nodes_max")
         if limit is not None and nodes > limit:
             what = f"partition '{name}' has {limit} nodes, but {nodes} were asked for{doubt}"
+            if job.profile.limits.enforce_part_limits == "no":
+                what += ": the job is refused, or pending for ever (PartitionNodeLimit)"
             why_not = f"{counted(limit, 'node')} at most"
             yield Hit("nodes", what, f"ask for at most {limit} nodes", _in(doubt), why_not=why_not)
         most = job.resources.nodes_max or nodes
@@ -164,55 +172,136 @@ def _required_options(job: Job) -> Iterator[Hit]:
         option = name.replace("_", "-")
         if option not in job.resources and name in NAMES:
             yield Hit(option, f"cluster '{job.profile.name}' requires --{option}", f"add --{option} ...")
+    limits = job.profile.limits
     for where, partition in job.partitions.items():
-        for option, allowed in (("account", partition.accounts), ("qos", partition.qos)):
-            asked = job.resources.options.get(option)
-            if allowed and asked and asked not in allowed:
-                from sbatchgen.plan.choice import only_for
+        for option, allowed, denied, enforced in (
+            ("account", partition.accounts, partition.accounts_denied, limits.enforce_accounts),
+            ("qos", partition.qos, partition.qos_denied, limits.enforce_qos),
+        ):
+            if enforced is False:
+                continue  # Slurm does not look at it
+            asked = job.option(option) or str(getattr(job.user, option, None) or "")
+            if not asked or not ((allowed and asked not in allowed) or asked in denied):
+                continue
+            from sbatchgen.plan.choice import only_for
 
-                what = f"partition '{where}' does not allow {option} '{asked}'"
-                yield Hit(option, what, f"use {' or '.join(allowed)}", why_not=only_for(option, allowed))
+            what = f"partition '{where}' does not allow {option} '{asked}'" + ", yours" * (
+                option not in job.resources
+            )
+            fix = f"use {option} {' or '.join(allowed)}" if allowed else f"use another {option}"
+            why_not = only_for(option, allowed) if allowed else f"not for {option} {asked}"
+            yield Hit(option, what, fix, why_not=why_not)
+
+
+@RULES.add("SB238", "error", "a partition, account or QOS that is not for this user", about_fit=True)
+def _open_to_user(job: Job) -> Iterator[Hit]:
+    enforced = job.profile.limits.enforce_part_limits
+    for name, partition in job.partitions.items():
+        if not (partition.groups or partition.submit_hosts):
+            continue
+        from sbatchgen.job.user import closed  # few partitions are
+
+        for why_not, sure in closed(partition, job.user):
+            fate = ": Slurm refuses the job" + ", or leaves it pending for ever" * (enforced in (None, "no"))
+            what = f"partition '{name}' is {why_not}" + fate * sure
+            fix = "use another partition, or ask an administrator"
+            yield Hit("partition", what, fix, None if sure else "warning", why_not=why_not)
+    accounts = job.user.accounts if job.user else {}
+    account = job.option("account") or str((job.user and job.user.account) or "")
+    if accounts and account and account not in accounts:
+        what = f"{job.user and job.user.name} has no account '{account}' here: Slurm refuses the job"
+        yield Hit("account", what, did_you_mean(account, accounts))
+    allowed = accounts.get(Text(account), ())
+    for qos in _asked_qos(job) if allowed and job.profile.limits.enforce_qos else ():
+        if qos in _known_qos(job) and qos not in (name.lower() for name in allowed):
+            what = f"account '{account}' may not use qos '{qos}': Slurm refuses the job"
+            yield Hit("qos", what, f"use {' or '.join(allowed)}")
 
 
 @RULES.add("SB224", "error", "more than the QOS allows", about_fit=True)
 def _within_qos(job: Job) -> Iterator[Hit]:
-    resources, known = job.resources, _known_qos(job)
+    known = _known_qos(job)
     for name in _asked_qos(job) if known else ():
-        limits = known.get(name)
-        if limits is None:
+        if name not in known:
             sure = job.profile.limits.enforce_qos
             fate = "Slurm refuses the job" + ", if it enforces QOS" * (not sure)
             what = f"cluster '{job.profile.name}' has no qos '{name}': {fate}"
             yield Hit("qos", what, did_you_mean(name, known), None if sure else "warning")
-            continue
-        own = name in {str(partition.options.qos).lower() for partition in job.partitions.values()}
-        fate = "Slurm refuses the job" if limits.deny_on_limit else "the job would pend for ever"
-        gpus, cpus = resources.nodes * resources.gpu_count, resources.nodes * resources.cpus_on_node
-        if limits.time_max and (resources.time or 0) > limits.time_max:
-            what = f"time {time_limit(resources.time or 0)} is over the limit {limits.time_max} of qos "
-            what += f"'{name}': {fate}"
-            why_not = f"its qos '{name}' ends at {limits.time_max}" if own else ""
-            yield Hit("time", what, f"set --time {limits.time_max} or less", why_not=why_not)
-        for option, asked, most, unit in (
-            ("nodes", resources.nodes, limits.nodes_max, "nodes"),
-            (resources.gpu_option, gpus, limits.gpus_max, "GPUs"),
-            ("cpus-per-task", cpus, limits.cpus_max, "CPUs"),
-        ):
-            if most is not None and asked > most:
-                what = f"{asked} {unit} are over the limit {most} of qos '{name}': {fate}"
-                why_not = f"its qos '{name}' allows {most} {unit}" if own else ""
-                yield Hit(option, what, f"ask for at most {most}, or use another qos", why_not=why_not)
+    reported: set[str] = set()
+    for partition in job.partitions.values() or [Partition()]:
+        of_partition = {str(name or "").lower() for name in (partition.partition_qos, partition.options.qos)}
+        for name, hit in _beyond_qos(job, partition):
+            if hit.what not in reported:
+                reported.add(hit.what)
+                yield hit if name in of_partition else hit._replace(why_not="")
+
+
+def _beyond_qos(job: Job, partition: Partition) -> Iterator[tuple[str, Hit]]:
+    """Yield the limits that the job does not keep to: the partition's QOS wins over that of the job."""
+    known, own = _known_qos(job), str(partition.partition_qos or "").lower()
+    default = str((job.user and job.user.qos) or "").lower()
+    in_force = [*dict.fromkeys(name for name in (own, *(_asked_qos(job) or [default])) if name in known)]
+    if any("partition_qos" in known[name].overrides for name in in_force if name != own):
+        in_force.reverse()
+    denies = any(known[name].deny_on_limit for name in in_force)
+    seen: set[str] = set()
+    for name in in_force:
+        yield from ((name, hit) for key, hit in _beyond(job, name, known[name], denies) if key not in seen)
+        seen |= {key for key in _LIMITS if getattr(known[name], key) is not None}
+
+
+_LIMITS = ("time_max", "nodes_max", "gpus_max", "cpus_max", "nodes_min", "gpus_min", "cpus_min", "jobs_max")
+
+
+def _beyond(job: Job, name: str, limits: Qos, denies: object) -> Iterator[tuple[str, Hit]]:
+    """Yield the limits of a QOS that the job does not keep to, and what to say."""
+    resources = job.resources
+    fate = "Slurm refuses the job" if denies else "the job would pend for ever"
+    if limits.time_max and (resources.time or 0) > limits.time_max:
+        what = f"time {time_limit(resources.time or 0)} is over the limit {limits.time_max} of qos "
+        what += f"'{name}': {fate}"
+        why_not = f"its qos '{name}' ends at {limits.time_max}"
+        yield "time_max", Hit("time", what, f"set --time {limits.time_max} or less", why_not=why_not)
+    for option, asked, unit in (
+        ("nodes", resources.nodes, "nodes"),
+        (resources.gpu_option, resources.nodes * resources.gpu_count, "GPUs"),
+        ("cpus-per-task", resources.nodes * resources.cpus_on_node, "CPUs"),
+    ):
+        least, most = (getattr(limits, f"{unit.lower()}_{end}") for end in ("min", "max"))
+        if most is not None and asked > most:
+            what = f"{asked} {unit} are over the limit {most} of qos '{name}': {fate}"
+            why_not = f"its qos '{name}' allows {most} {unit}"
+            fix = f"ask for at most {most}, or use another qos"
+            yield f"{unit.lower()}_max", Hit(option, what, fix, why_not=why_not)
+        if least is not None and asked < least:
+            what = f"{asked} {unit} are fewer than the {least} that qos '{name}' wants: {fate}"
+            why_not = f"its qos '{name}' is for {least} {unit} or more"
+            yield f"{unit.lower()}_min", Hit(option, what, f"ask for at least {least}", why_not=why_not)
+    if limits.jobs_max is not None and max(job.array_tasks, 1) > limits.jobs_max:
+        what = f"qos '{name}' lets a user have {limits.jobs_max} jobs at a time, and the array has "
+        what += f"{job.array_tasks}: Slurm refuses it"
+        yield "jobs_max", Hit("array", what, "submit smaller arrays, one after the other")
 
 
 @RULES.add("SB225", "error", "a feature that no node has", about_fit=True)
 def _features_known(job: Job) -> Iterator[Hit]:
-    known = {feature for partition in job.partitions.values() for feature in partition.features}
-    for option in ("constraint", "prefer") if known else ():
+    every = [partition.features for partition in job.partitions.values()]
+    if not every or None in every:
+        return
+    known = {feature for features in every for feature in features or ()}
+    names = " or ".join(f"'{name}'" for name in job.partitions)
+    for option in ("constraint", "prefer"):
         for feature in _features(job.option(option)):
             if feature not in known:
-                names = " or ".join(f"'{name}'" for name in job.partitions)
                 what = f"no node of partition {names} has the feature '{feature}': Slurm refuses the job"
                 yield Hit(option, what, did_you_mean(feature, known), why_not=f"no feature '{feature}'")
+    text = job.option("constraint")
+    kinds = [node.features or () for partition in job.partitions.values() for node in partition.kinds()]
+    if text and known.issuperset(_features(text)) and not any(_matches(text, having) for having in kinds):
+        what = f"no node of partition {names} has all features of '{text}': Slurm refuses the job"
+        yield Hit(
+            "constraint", what, "name features of one kind of node", why_not="no node with all features"
+        )
 
 
 @RULES.add("SB226", "error", "nodes that are not in the partition", about_fit=True)
@@ -230,6 +319,11 @@ def _nodes_known(job: Job) -> Iterator[Hit]:
             what = f"partition {names} has no node {first_names(strange, 3)}"
             fix = "name nodes of the partition, or remove the option"
             yield Hit(option, what, fix, why_not=f"no node {first_names(strange, 3)}")
+    left = len(known - {*hosts(lists.get("exclude", ""))})
+    if left < job.resources.nodes:
+        what = f"--exclude leaves {counted(left, 'node')} of the partition, but the job asks for "
+        what += f"{job.resources.nodes}: Slurm refuses it"
+        yield Hit("exclude", what, "exclude fewer nodes", why_not=f"{counted(left, 'node')} left")
 
 
 @RULES.add("SB227", "warning", "the job waits for certain nodes", pedantic=True)
@@ -276,10 +370,16 @@ def _array_throttled(job: Job) -> Iterator[Hit]:
 @RULES.add("SB234", "error", "a licence that the cluster does not have", about_fit=True)
 def _licenses_known(job: Job) -> Iterator[Hit]:
     known = job.profile.licenses
-    for name in _licenses(job.option("licenses")) if known else ():
-        if name not in known:
+    for name, count in _licenses(job.option("licenses")) if known is not None else ():
+        most = (known or {}).get(Text(name))
+        if most is None:
             what = f"cluster '{job.profile.name}' has no licence '{name}': Slurm refuses the job"
-            yield Hit("licenses", what, did_you_mean(name, known))
+            yield Hit("licenses", what, did_you_mean(name, known or {}))
+        elif count > most:
+            what = (
+                f"cluster '{job.profile.name}' has {most} licences '{name}', but the job asks for {count}: "
+            )
+            yield Hit("licenses", f"{what}Slurm refuses it", f"ask for at most {most}")
 
 
 def _features(text: str) -> tuple[str, ...]:
@@ -294,13 +394,19 @@ def _features(text: str) -> tuple[str, ...]:
         return ()
 
 
-def _licenses(text: str) -> tuple[str, ...]:
-    """Return the names in a list of licences; no names for a malformed one (SB140)."""
+def _matches(text: str, having: Sequence[str]) -> bool:
+    from sbatchgen.sbatch.lists import matches
+
+    return matches(text, having)
+
+
+def _licenses(text: str) -> tuple[tuple[str, int], ...]:
+    """Return the names in a list of licences with their numbers; nothing for a malformed one (SB140)."""
     if not text:
         return ()
     from sbatchgen.sbatch.lists import licenses  # only jobs that name licences need it
 
     try:
-        return tuple(name for name, count in licenses(text).items() if count)
+        return tuple((name, count) for name, count in licenses(text).items() if count)
     except ValueError:
         return ()

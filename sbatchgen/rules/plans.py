@@ -17,6 +17,7 @@ from sbatchgen.rules.rule import Hit, Rules
 from sbatchgen.runtimes import RUNTIMES
 from sbatchgen.runtimes.base import NoFacts
 from sbatchgen.runtimes.edf import IN_CONTAINER
+from sbatchgen.sbatch.gres import parted
 from sbatchgen.units import VARIABLE
 
 RULES: Rules[PlannedJob] = Rules()
@@ -75,7 +76,8 @@ def _tasks_of_launcher(job: PlannedJob) -> Iterator[Hit]:
 @RULES.add("SB013", "error", "GPUs that the mode does not use")
 def _gpus_of_mode(job: PlannedJob) -> Iterator[Hit]:
     plan = job.plan
-    given = [name for name in GPU_OPTIONS if getattr(plan.options, name) is not None]
+    asked = {**vars(plan.options), "gres": parted(plan.options.gres or "")[0] or None}
+    given = [name for name in GPU_OPTIONS if asked[name] is not None]
     if plan.mode.gpus == 1 and plan.gpus_per_node > 1:
         what = f"mode '{plan.mode.name}' uses one GPU, but {plan.gpus_per_node} were asked for"
         yield Hit(job.at(f"options.{given[0]}" if given else ""), what, "ask for 1, or use mode ddp")
@@ -266,8 +268,20 @@ def _extra_options(job: PlannedJob) -> Iterator[Hit]:
             yield Hit(at, f"--{name} {IN_CONTAINER}", fix, "warning")
         elif value == "":
             yield Hit(at, f"--{name} has no value", "write true for an option that takes none")
+        elif job.plan.slurm and _is_unknown(job, name):
+            what = f"sbatch has no option --{name} on cluster '{job.profile.name}': it refuses the script"
+            yield Hit(at, what, f"remove {name}, or name it in the profile's plugin_options")
         elif job.plan.slurm and (what := _read_otherwise(job, name, value)):
             yield Hit(at, what, f"write what sbatch(1) says of --{name}: a value, or true for none")
+
+
+def _is_unknown(job: PlannedJob, name: str) -> bool:
+    """Whether neither the sbatch of the cluster nor one of the site's plugins has an option."""
+    from sbatchgen.job.known_options import releases
+
+    known, of_plugins = releases(name), job.profile.plugin_options
+    known = known if job.assumed else tuple(release for release in known if release == job.slurm[:5])
+    return of_plugins is not None and not known and not {name, f"{name}="} & {*of_plugins}
 
 
 def _read_otherwise(job: PlannedJob, name: str, value: str) -> str:

@@ -133,7 +133,7 @@ def _of_plugins(plan: Plan) -> dict[str, bool]:
     from sbatchgen.job.known_options import PYXIS, known_plugins, of_plugins
     from sbatchgen.sbatch.option_table import HasArgument
 
-    added = (*PYXIS, *known_plugins(), *of_plugins(plan.profile.plugin_options))
+    added = (*PYXIS, *known_plugins(), *of_plugins(plan.profile.plugin_options or ()))
     return {spec.name: spec.argument is HasArgument.REQUIRED for spec in added}
 
 

@@ -13,7 +13,22 @@ from sbatchgen.units import GRES, NEWEST, number
 
 _UNITS = "KMGTP"
 _AMOUNT = re.compile(f"([0-9]+)([{_UNITS}]?)", re.IGNORECASE)
+_NAME = re.compile("(?:gres[:/])?([^:=]*)")
+OF_GPUS = ("gpu", "shard", "mps")  # whole GPUs, or parts of one
+_SLICE = re.compile(r"(?:^|_)[1-7]g\.[0-9]+gb")
 Amount = tuple[str, str, int]  # name, type ("" for any) and count
+
+
+def parted(text: str) -> tuple[str, str]:
+    """Return the items of a --gres that are GPUs or parts of them, and the others."""
+    items = [item for item in text.split(",") if item]
+    gpus = [item for item in items if (match := _NAME.match(item)) and match[1] in OF_GPUS]
+    return ",".join(gpus), ",".join(item for item in items if item not in gpus)
+
+
+def is_slice(kind: str) -> bool:
+    """Whether a type of GPU is a slice of one (MIG), as 1g.10gb or nvidia_a100_3g.20gb."""
+    return bool(_SLICE.search(kind))
 
 
 def requested(text: str, *, slurm: str = NEWEST) -> tuple[Amount, ...]:

@@ -7,6 +7,7 @@ Whether a job, a feature or a licence exists is not checked, nor are counts of f
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from sbatchgen.sbatch.values import fold
 from sbatchgen.units import number
@@ -15,6 +16,7 @@ _KINDS = ("after", "afterany", "afterok", "afternotok", "aftercorr", "afterburst
 # What follows a job id, as in 12_3 or 12+5, is not checked.
 _ID = re.compile(r"\s*[+-]?0*[1-9][0-9]*([_+].*)?", re.DOTALL)
 _BRACKETS = re.compile(r"[^\[\]]*(?:\[[^\[\]]+\][^\[\]]*)?")
+_FLAT = re.compile(r"[^&|,*\[\]()]+(?:[&,][^&|,*\[\]()]+)*|[^&|,*\[\]()]+(?:\|[^&|,*\[\]()]+)*")
 _PARENTHESES = re.compile(r"[^()]*(?:\([^()*]+\)[^()]*)*")
 _LICENSE = re.compile(r"\s*([^:=\s]*)(?:[:=](.*))?", re.DOTALL | re.ASCII)
 
@@ -55,6 +57,19 @@ def features(text: str) -> tuple[str, ...]:
         raise ValueError("& or | needs a feature before it")
     items = re.split(r"[&|\[\]()]", text)
     return tuple(name for name in (item.partition("*")[0] for item in items) if name)
+
+
+def is_flat(text: str) -> bool:
+    """Whether a list has features that are all wanted, or of which any is, without counts and brackets."""
+    return bool(_FLAT.fullmatch(text))
+
+
+def matches(text: str, having: Collection[str]) -> bool:
+    """Whether a node with these features may be what the list wants; true of a list that is not flat."""
+    if not is_flat(text):
+        return True
+    wanted = re.split(r"[&,|]", text)
+    return any(name in having for name in wanted) if "|" in text else all(name in having for name in wanted)
 
 
 def licenses(text: str) -> dict[str, int]:

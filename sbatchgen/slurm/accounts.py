@@ -12,23 +12,28 @@ from sbatchgen.slurm.client import answer
 from sbatchgen.slurm.printed import limit, names, pairs, seconds
 from sbatchgen.units import Duration
 
-_QOS = ("name", "maxwall", "maxtres", "maxtrespu", "maxtrespa", "grptres", "flags")
-_OVERRIDES: Mapping[str, Literal["time_max", "nodes_max", "nodes_min"]] = {
+_QOS = ("name", "maxwall", "maxtres", "maxtrespu", "maxtrespa", "grptres", "flags", "mintres", "maxsubmitpu")
+_OVERRIDES: Mapping[str, Literal["time_max", "nodes_max", "nodes_min", "partition_qos"]] = {
     "PartitionTimeLimit": "time_max",
     "PartitionMaxNodes": "nodes_max",
     "PartitionMinNodes": "nodes_min",
+    "OverPartQOS": "partition_qos",
 }
 _ACCOUNTS = ("account", "partition", "qos", "defaultqos")
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """An account that a user may charge; in one partition only, if it names one."""
+    """An account that a user may charge; in one partition only, if it names one.
+
+    `is_default`: a job that names no account has this one.
+    """
 
     name: str
     partition: str
     qos: tuple[str, ...]
     default_qos: str
+    is_default: bool = False
 
 
 def qos(environment: Mapping[str, str]) -> dict[str, Qos] | None:
@@ -42,8 +47,15 @@ def accounts(user: str, cluster: str, environment: Mapping[str, str]) -> list[Ac
     rows = _rows(["assoc", "where", f"user={user}", f"cluster={cluster}"], _ACCOUNTS, environment)
     if rows is None:
         return None
+    default = _rows(["user", "where", f"name={user}"], ["defaultaccount"], environment) or []
     return [
-        Account(row["account"], row["partition"], names(row["qos"]), default_qos=row["defaultqos"])
+        Account(
+            row["account"],
+            row["partition"],
+            names(row["qos"]),
+            default_qos=row["defaultqos"],
+            is_default=row["account"] in (each["defaultaccount"] for each in default),
+        )
         for row in rows
     ]
 
@@ -63,6 +75,7 @@ def _qos(row: Mapping[str, str]) -> Qos:
     """One job can have no more than a user or an account, nor than all jobs together."""
     tres = [pairs(row[name].split(",")) for name in ("maxtres", "maxtrespu", "maxtrespa", "grptres")]
     flags, most = row["flags"].split(","), seconds(row["maxwall"])
+    fewest = pairs(row["mintres"].split(","))
 
     def least(name: str) -> int | None:
         limits = (limit(values[name]) for values in tres)
@@ -73,6 +86,10 @@ def _qos(row: Mapping[str, str]) -> Qos:
         nodes_max=least("node"),
         gpus_max=least("gres/gpu"),
         cpus_max=least("cpu"),
+        nodes_min=limit(fewest["node"]),
+        gpus_min=limit(fewest["gres/gpu"]),
+        cpus_min=limit(fewest["cpu"]),
+        jobs_max=limit(row["maxsubmitpu"]),
         deny_on_limit="DenyOnLimit" in flags,
         overrides=tuple(key for flag, key in _OVERRIDES.items() if flag in flags),
     )

@@ -12,6 +12,7 @@ from sbatchgen.slurm.client import answer, of_cluster
 from sbatchgen.slurm.printed import limit, text
 
 Record = TypeVar("Record")
+_LICENSE = re.compile(r"^LicenseName=(\S+) +Total=([0-9]{1,9})\b", re.MULTILINE)
 _LINE = re.compile(r"^(\w+)\s*= (.*?)\s*$", re.MULTILINE)
 
 
@@ -26,6 +27,15 @@ def config(environment: Mapping[str, str], cluster: str = "") -> dict[str, str]:
 def settings_in(printed: str) -> dict[str, str]:
     """Return names and values in what scontrol printed; "" for one that is not set."""
     return {name: text(value) for name, value in _LINE.findall(printed)}
+
+
+def licenses(environment: Mapping[str, str]) -> dict[str, int] | None:
+    """Return all licences with their numbers; None if the controller does not answer."""
+    try:
+        said = answer(["scontrol", "-o", "show", "licenses"], environment)
+    except SlurmError:
+        return None
+    return {name: int(total) for name, total in _LICENSE.findall(said)}
 
 
 def array_limits(settings: Mapping[str, str]) -> dict[str, int]:

@@ -89,11 +89,11 @@ class GpuNode:
 
 @dataclass(frozen=True, slots=True)
 class GpuCount:
-    """GPUs of a type on nodes that are in the same partitions: in use, shared, free or unavailable.
+    """GPUs of a type: in use, shared, free or unavailable.
 
     Attributes:
         type: As a100; "" if it has none.
-        partitions: The partitions of the nodes.
+        partitions: Those that nodes with such GPUs are in.
         total: All of them.
         in_use: Those that jobs have whole.
         shared: Those of which jobs have shards.
@@ -235,16 +235,18 @@ def _before_texts(row: Mapping[str, str], printed: str, records: Sequence[int]) 
 
 
 def counts(nodes: Iterable[GpuNode]) -> list[GpuCount]:
-    """Return GPUs by type and partitions, in the order of the nodes."""
-    groups: dict[tuple[str, tuple[str, ...]], list[tuple[Gpu, bool]]] = {}
+    """Return GPUs by type, in the order of the nodes."""
+    groups: dict[str, list[tuple[Gpu, bool]]] = {}
+    partitions: dict[str, dict[str, None]] = {}
     for gpu_node in nodes:
         closed = bool(unavailable(gpu_node.node))
         for gpu in gpu_node.gpus:
-            groups.setdefault((gpu.type, gpu_node.node.partitions), []).append((gpu, closed))
+            groups.setdefault(gpu.type, []).append((gpu, closed))
+            partitions.setdefault(gpu.type, {}).update(dict.fromkeys(gpu_node.node.partitions))
     return [
         GpuCount(
             type=kind,
-            partitions=partitions,
+            partitions=tuple(partitions[kind]),
             total=len(gpus),
             in_use=sum(gpu.taken for gpu, _ in gpus),
             shared=sum(not gpu.taken and gpu.shards_used != 0 for gpu, _ in gpus),
@@ -254,5 +256,5 @@ def counts(nodes: Iterable[GpuNode]) -> list[GpuCount]:
             shards_free=sum(gpu.shards_free for gpu, closed in gpus if not closed),
             shards_on_one=max((gpu.shards_free for gpu, closed in gpus if not closed), default=0),
         )
-        for (kind, partitions), gpus in groups.items()
+        for kind, gpus in groups.items()
     ]

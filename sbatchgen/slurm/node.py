@@ -44,6 +44,7 @@ class SlurmNode:
         memory, memory_reserved, memory_used: All (RealMemory), what is kept from jobs (MemSpecLimit), and
             what jobs have.
         gres, gres_used: Generic resources, as configured, and in use.
+        disk: TmpDisk.
         features: What --constraint may name.
     """
 
@@ -63,12 +64,18 @@ class SlurmNode:
     memory_used: int = printed("AllocMem", count)
     gres: tuple[NodeGres, ...] = printed("Gres", node_gres)
     gres_used: tuple[NodeGres, ...] = printed("GresUsed", node_gres)
+    disk: int = printed("TmpDisk", count)
     features: tuple[str, ...] = printed("AvailableFeatures", names)
 
 
-def nodes(environment: Mapping[str, str]) -> list[SlurmNode]:
-    """Return all nodes that the controller shows to this user; raise SlurmError without an answer."""
-    return list(nodes_in(answer(["scontrol", "-a", "-o", "-d", "show", "node"], environment)))
+def nodes(environment: Mapping[str, str], *, future: bool = False) -> list[SlurmNode]:
+    """Return all nodes that the controller shows to this user, those for later too if `future`.
+
+    Raises:
+        SlurmError: The controller does not answer.
+    """
+    later = ["-F"] if future else []
+    return list(nodes_in(answer(["scontrol", "-a", "-o", "-d", *later, "show", "node"], environment)))
 
 
 def nodes_in(printed: str) -> Iterator[SlurmNode]:

@@ -40,7 +40,9 @@ class SlurmPartition:
         mem_per_cpu_max, mem_per_node_max, cpus_per_node_max: Limits.
         exclusive: Jobs get whole nodes.
         reservation_only, root_only: Only jobs with a reservation, or of root.
+        submit_hosts: AllocNodes; "" for any host.
         preempt: PreemptMode, as "REQUEUE", "CANCEL" or "OFF".
+        billing: TRESBillingWeights; "" if it has none.
         grace_s: How long a job lasts once it is preempted.
     """
 
@@ -71,7 +73,9 @@ class SlurmPartition:
     exclusive: bool = printed("Exclusive", lambda kind: "EXCLUSIVE" in kind or kind.startswith("NODE "))
     reservation_only: bool = printed("ReqResv", _is_yes)
     root_only: bool = printed("RootOnly", _is_yes)
+    submit_hosts: str = printed("AllocNodes", lambda hosts: "" if hosts == "ALL" else text(hosts))
     preempt: str = printed("PreemptMode")
+    billing: str = printed("TRESBillingWeights", text)
     grace_s: int = printed("GraceTime", count)
 
 

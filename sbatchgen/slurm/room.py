@@ -6,20 +6,18 @@ back.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sbatchgen.plan.resources import Resources
 from sbatchgen.quoting import counted
 from sbatchgen.sbatch.hostlist import hosts
+from sbatchgen.sbatch.lists import is_flat, matches
 from sbatchgen.slurm.gpu_nodes import Gpu, GpuNode, unavailable
 from sbatchgen.slurm.node import SlurmNode
 from sbatchgen.slurm.partition import SlurmPartition
 from sbatchgen.slurm.printed import limit
 from sbatchgen.units import Memory
-
-_FEATURES = re.compile(r"[^&|,*\[\]()]+(?:[&,][^&|,*\[\]()]+)*|[^&|,*\[\]()]+(?:\|[^&|,*\[\]()]+)*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +108,7 @@ def _room(demand: NodeDemand, nodes: Sequence[SlurmNode], gpus: Mapping[str, Gpu
         free = [name for name in free if name in named]
     features = job.options.get("constraint", "")
     not_seen = [option for option in ("licenses", "switches", "tmp", "begin", "dependency") if option in job]
-    not_seen += ["constraint"] if features and not _FEATURES.fullmatch(features) else []
+    not_seen += ["constraint"] if features and not is_flat(features) else []
     return Availability(
         partition=demand.partition.name,
         wanted=wanted,
@@ -128,8 +126,9 @@ def _lacks(demand: NodeDemand, node: SlurmNode, gpus: Sequence[Gpu]) -> Iterator
     closed = unavailable(node)
     if closed and not (closed == "reserved" and "reservation" in job):
         yield closed
-    if not _has_features(job.options.get("constraint", ""), node):
-        yield f"not --constraint={job.options['constraint']}"
+    features = job.options.get("constraint", "")
+    if features and not matches(features, node.features):
+        yield f"not --constraint={features}"
     whole_nodes = demand.partition.exclusive or job.options.get("exclusive") in ("", "exclusive")
     if whole_nodes and node.cpus_used:
         yield "used by other jobs"
@@ -163,12 +162,3 @@ def _lacks_gres(demand: NodeDemand, node: SlurmNode, gpus: Sequence[Gpu]) -> Ite
             spare = sum(gres.count for gres in here) - sum(gres.count for gres in used)
             if spare < count and all(gres.consumed for gres in here):  # Slurm does not count what is not
                 yield f"fewer than {count} free {name}"
-
-
-def _has_features(text: str, node: SlurmNode) -> bool:
-    """Whether a node has the features of --constraint; counts and brackets are not looked at."""
-    if not text or not _FEATURES.fullmatch(text):
-        return True
-    if "|" in text:
-        return any(name in node.features for name in text.split("|"))
-    return all(name in node.features for name in re.split("[&,]", text))

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple, final
 
-from . import config, site
+from . import accounting, config, site
 
 BATCH = 500
 _END = "\x1e\n"
@@ -43,30 +43,48 @@ class Controller:
     """
 
     def __init__(
-        self, *, nodes: str, partitions: str, gres: str = "", extra: str = "", root: Path | None = None
+        self,
+        *,
+        nodes: str,
+        partitions: str,
+        gres: str = "",
+        extra: str = "",
+        topology: str = "",
+        settings: str = config.COMMON,
+        accounts: Sequence[str] = (),
+        root: Path | None = None,
     ) -> None:
         """Nothing is started yet.
 
         Args:
-            nodes: NodeName lines of slurm.conf; they get State=CLOUD.
+            nodes: NodeName lines of slurm.conf; they get State=CLOUD unless they have a state.
             partitions: PartitionName lines.
             gres: Lines of gres.conf; shard needs a gpu line with File=, of devices that need not exist.
-            extra: Further settings of slurm.conf; they win over those of config.py.
+            extra: Further settings of slurm.conf; they win over `settings`.
+            topology: Lines of topology.conf.
+            settings: Settings of slurm.conf.
+            accounts: Commands of sacctmgr, for a cluster with a database.
             root: The folder of another system, whose Slurm judges.
         """
         self._root = root
-        imaginary = "\n".join(f"{line} State=CLOUD" for line in nodes.splitlines() if line.strip())
-        self._slurm = (
-            config.override(config.COMMON + config.IMAGINARY, extra) + f"{imaginary}\n{partitions}\n"
-        )
-        self._gres = gres
+        lines = [line for line in nodes.splitlines() if line.strip()]
+        imaginary = "\n".join(line if " State=" in line else f"{line} State=CLOUD" for line in lines)
+        if accounts:
+            settings = config.override(settings, accounting.SETTINGS)
+        self._slurm = config.override(settings + config.IMAGINARY, extra) + f"{imaginary}\n{partitions}\n"
+        self._gres, self._topology, self._accounts = gres, topology, accounts
 
     def __enter__(self) -> Controller:
         with ExitStack() as stack:
             self._site = stack.enter_context(
                 site.prepared(slurm=self._slurm, gres=self._gres, root=self._root)
             )
-            self._site.start()
+            if self._topology:
+                (self._site.folder / "slurm" / "topology.conf").write_text(self._topology)
+            made = self._site
+            added = [command for command in self._accounts if command.startswith("add ")]
+            made.start(lambda: accounting.start(made, added) if added else None)
+            accounting.fill(made, [command for command in self._accounts if command not in added])
             self._stack = stack.pop_all()
         return self
 

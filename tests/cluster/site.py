@@ -56,8 +56,8 @@ class Site:
             "SLURM_CONF": "/etc/slurm/slurm.conf",
         }
 
-    def start(self) -> None:
-        """Start munged and slurmctld.
+    def start(self, before: Callable[[], None] = lambda: None) -> None:
+        """Start munged, what else slurmctld needs, and slurmctld.
 
         Raises:
             RuntimeError: If one does not start; the text holds the end of their logs.
@@ -66,17 +66,17 @@ class Site:
         socket = folder / "munge" / "socket"
         private = [f"--{name}-file={folder}/munge/{name}" for name in ("key", "pid", "seed", "log")]
         munged = ["munged", "--foreground", "--force", f"--socket={socket}", *private]
-        daemons = {
-            "munged": host.spawn(munged, log=folder / "log" / "munged-stderr"),
-            "slurmctld": host.spawn(["slurmctld", "-D"], log=folder / "log" / "slurmctld-stderr"),
-        }
+        daemons = {"munged": host.spawn(munged, log=folder / "log" / "munged-stderr")}
+        until(socket.exists, "munged")
+        before()
+        daemons["slurmctld"] = host.spawn(["slurmctld", "-D"], log=folder / "log" / "slurmctld-stderr")
 
         def answers() -> bool:
             ended = [name for name, daemon in daemons.items() if daemon.poll() is not None]
             if ended:
                 raise RuntimeError(f"{ended[0]} ended at once")
             try:
-                return socket.exists() and "UP" in host.run(["scontrol", "ping"]).stdout
+                return "UP" in host.run(["scontrol", "ping"]).stdout
             except RuntimeError:
                 return False
 

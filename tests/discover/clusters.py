@@ -37,7 +37,7 @@ DGX = Imaginary(
     "CoreSpecCount=4 MemSpecLimit=60000 Feature=h100,ib,nvme Gres=gpu:h100:8",
     gres="NodeName=dgx[01-04] " + GPUS.format("h100", 7),
     partitions="PartitionName=train Nodes=dgx[01-04] Default=YES MaxTime=2-00:00:00 DefaultTime=4:00:00 "
-    "MaxNodes=3 DefCpuPerGPU=24 DefMemPerGPU=240000 PreemptMode=REQUEUE GraceTime=120\n"
+    "MaxNodes=3 DefCpuPerGPU=24 DefMemPerGPU=240000 PreemptMode=REQUEUE GraceTime=120 TRESBillingWeights=CPU=1.0,Mem=0.25G\n"
     "PartitionName=debug Nodes=dgx01 MaxTime=30 MaxCPUsPerNode=64",
     extra="EnforcePartLimits=ALL\nMaxArraySize=5001\nSchedulerParameters=max_array_tasks=800\nKillWait=45\n"
     "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE\nJobRequeue=0",
@@ -54,13 +54,18 @@ DGX = Imaginary(
             "gpus_per_node": 8,
             "gpu_types": {"h100": 8},
             "features": ("h100", "ib", "nvme"),
+            "mem_per_gpu_default": 240000,
             "cpus_per_gpu": 24,
+            "preemption": "requeue",
+            "preemption_grace": 120,
+            "billing": "CPU=1.0,Mem=0.25G",
         },
         "debug": {
             "time_max": 1800,
             "nodes": "dgx01",
             "nodes_max": 1,
-            "cpus_per_node": 64,
+            "cpus_per_node": 216,
+            "cpus_per_node_max": 64,
             "threads_per_core": 2,
             "mem_per_node": 2000000,
             "gpus_per_node": 8,
@@ -68,7 +73,7 @@ DGX = Imaginary(
             "features": ("h100", "ib", "nvme"),
         },
     },
-    comments=("JobRequeue=0", "KillWait=45 sec", "PreemptMode=REQUEUE, GraceTime=120 s", "240000M per GPU"),
+    comments=("JobRequeue=0", "KillWait=45 sec"),
 )
 MIXED = Imaginary(
     nodes="NodeName=h[1-2] CPUs=96 RealMemory=1000000 Gres=gpu:h100:8\n"
@@ -89,6 +94,9 @@ MIXED = Imaginary(
         "all": {
             "nodes": "a[1-4],c[1-8],h[1-2],v1",
             "nodes_max": 15,
+            "features": (),
+            "gres": {},
+            "tmp_per_node": 0,
             "shapes": [
                 {
                     "nodes": 2,
@@ -158,6 +166,7 @@ SHARDS = Imaginary(
             "gpus_per_node": 4,
             "gpu_types": {"a100": 4},
             "shards_per_gpu": 16,
+            "gres": {"shard": 64},
         },
         "plain": {
             "nodes": "u1",
@@ -166,6 +175,7 @@ SHARDS = Imaginary(
             "mem_per_node": 64000,
             "gpus_per_node": 2,
             "shards_per_gpu": 10,
+            "gres": {"shard": 20},
         },
     },
     comments=("slurm.conf gives these GPUs no type; gres.conf may.",),
@@ -196,6 +206,7 @@ CPUS = Imaginary(
             "threads_per_core": 2,
             "mem_per_node": 257000,
             "gpus_per_node": 0,
+            "mem_per_node_default": 3000,
             "exclusive": True,
         },
     },
@@ -218,16 +229,14 @@ HIDDEN = Imaginary(
             "nodes_max": 2,
             **_G,
             "accounts": ("ml", "vision"),
+            "hidden": True,
         },
-        "staff": {"nodes": "g4", "nodes_max": 1, **_G, "reservation_only": True},
-        "off": {"nodes": "g1", "nodes_max": 1, **_G, "state": "down"},
-        "empty": {},
+        "staff": {"nodes": "g4", "nodes_max": 1, **_G, "reservation_only": True, "groups": ("root",)},
+        "off": {"nodes": "g1", "nodes_max": 1, **_G, "state": "down", "accounts_denied": ("guest",)},
+        "empty": {"nodes": ""},
     },
     comments=(
         "No partition is the default one",
-        "Hidden: sinfo shows it with --all only.",
-        "Only for groups root.",
-        "Not for accounts guest.",
         "Left out: admin",
         "It has no nodes now",
     ),
@@ -268,6 +277,7 @@ LARGE = Imaginary(
             "gpus_per_node": 8,
             "gpu_types": {"h100": 8},
             "shards_per_gpu": 8,
+            "gres": {"shard": 64},
             "features": ("h100",),
         },
         "all": {
@@ -281,10 +291,19 @@ LARGE = Imaginary(
                     "gpus_per_node": 8,
                     "gpu_types": {"h100": 8},
                     "shards_per_gpu": 8,
+                    "features": ("h100",),
+                    "gres": {"shard": 64},
                 },
-                {"nodes": 9000, "cpus_per_node": 128, "mem_per_node": 512000, "gpus_per_node": 0},
+                {
+                    "nodes": 9000,
+                    "cpus_per_node": 128,
+                    "mem_per_node": 512000,
+                    "gpus_per_node": 0,
+                    "features": ("zen4",),
+                    "gres": {},
+                },
             ],
-            "features": ("h100", "zen4"),
+            "tmp_per_node": 0,
         },
     },
 )

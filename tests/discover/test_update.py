@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.discover.cluster import LiveCluster
-from sbatchgen.discover.comparison import Difference, differences
+from sbatchgen.discover.comparison import Difference, differences, findings
 from sbatchgen.discover.facts import text
-from sbatchgen.discover.shapes import MEMORY_DIFFERS
 from sbatchgen.discover.update import updated
 from sbatchgen.inputs.document import decode
 from sbatchgen.inputs.profile import Profile, Qos
@@ -56,7 +55,8 @@ setup:
 
 def live(partitions: str, nodes: str = "", settings: str = "", **more: object) -> LiveCluster:
     """A cluster that gives these answers."""
-    facts = {"qos": None, "user": "ann", "accounts": None, "plugin_options": ()} | more
+    facts: dict[str, object] = {"qos": None, "user": "ann", "accounts": None, "plugin_options": ()}
+    facts |= {"host": "login1", "groups": ("ann",), "licenses": {}} | more
     return LiveCluster(
         settings=settings_in(settings),
         partitions=[*partitions_in(partitions)],
@@ -257,10 +257,10 @@ def test_many_kinds_of_nodes() -> None:
     made = text(live(partition, "\n".join(lines)), {"PATH": ""}, name="x", today=TODAY)
     (made_facts,) = decode(made, Profile, name="made").value.partitions.values()
     assert [(shape.nodes, shape.cpus_per_node, shape.mem_per_node) for shape in made_facts.shapes] == [
-        (20, 32, 64019),
-        (20, 16, 64019),
+        (20, 32, 64000),
+        (20, 16, 64000),
     ]
-    assert MEMORY_DIFFERS in made
+    assert {shape.mem_largest for shape in made_facts.shapes} == {64019}
 
 
 def test_a_slurm_that_shows_little() -> None:
@@ -425,3 +425,57 @@ def test_a_limit_that_is_gone_is_reported(own: str) -> None:
     made, by_hand = update(f"name: a\nurl: x\nchecked: x\npartitions:\n  gpu:\n    {own} # ours\n", CLUSTER)
     assert f"\n    {own} # ours\n" in made
     assert [difference.path[-1] for difference in by_hand] == [own.partition(":")[0]]
+
+
+@pytest.mark.parametrize(
+    ("own", "after"),
+    [
+        ("nodes: n1\n    nodes_max: 1", 'nodes: "n[1-2]"\n    nodes_max: 2'),  # it was the number of nodes
+        ('nodes: "n[1-2]"\n    nodes_max: 1', 'nodes: "n[1-2]"\n    nodes_max: 1'),  # staff may allow fewer
+    ],
+)
+def test_the_number_of_nodes_follows_the_nodes(own: str, after: str) -> None:
+    made, _ = update(f"name: a\nurl: x\nchecked: x\npartitions:\n  gpu:\n    {own}\n  cpu: {{}}\n", CLUSTER)
+    assert f"\n    {after}\n" in made
+
+
+def test_a_partition_that_has_the_nodes_of_one_that_is_gone_may_be_its_new_name() -> None:
+    own = decode(
+        "name: a\nurl: x\nchecked: x\npartitions: {old: {nodes: 'n1,n2'}, cpu: {}}", Profile, name="own"
+    )
+    said = [finding.problem for finding in findings([*differences(own, CLUSTER)], "own")]
+    gone = next(problem for problem in said if "no partition 'old'" in problem.what)
+    assert gone.what == "the cluster shows no partition 'old', and 'gpu' has its nodes"
+    assert gone.fix == "if it was renamed, write gpu: for old:"
+
+
+def test_what_a_site_has_not_is_written_as_empty() -> None:
+    made = text(CLUSTER, {"PATH": ""}, name="x", today=TODAY)
+    profile = decode(made, Profile, name="made").value
+    assert (profile.licenses, profile.plugin_options) == ({}, ())
+    bare = live(
+        "PartitionName=p State=UP Nodes=n1 TotalNodes=1",
+        "NodeName=n1 CoresPerSocket=16  CPUAlloc=0 CPUTot=32 Gres=(null) RealMemory=1 TmpDisk=0"
+        " AllocMem=0 Sockets=2 State=IDLE ThreadsPerCore=1 Partitions=p",
+        "GresTypes = (null)\nSelectType = select/linear\n",
+    )
+    made = text(bare, {"PATH": ""}, name="x", today=TODAY)
+    profile = decode(made, Profile, name="made").value
+    (facts,) = profile.partitions.values()
+    assert (profile.gres_types, facts.features, facts.tmp_per_node, facts.mem_per_node) == ((), (), 0, 1)
+    assert (profile.gpu_request, profile.limits.select_type) == ("none", "linear")
+    assert "RealMemory is not set" in made
+
+
+def test_slightly_different_nodes_are_one_kind_with_the_smallest_memory() -> None:
+    lines = [
+        f"NodeName=n{n} CoresPerSocket=16  CPUAlloc=0 CPUTot=32 Gres=(null) RealMemory={memory}"
+        " AllocMem=0 Sockets=2 State=IDLE ThreadsPerCore=1 Partitions=p"
+        for n, memory in enumerate([64100, 64000, 64900, 128000])
+    ]
+    nodes = "PartitionName=p State=UP Nodes=n[0-3] TotalNodes=4"
+    made = text(live(nodes, "\n".join(lines)), {"PATH": ""}, name="x", today=TODAY)
+    (facts,) = decode(made, Profile, name="made").value.partitions.values()
+    kinds = [(kind.nodes, kind.mem_per_node, kind.mem_largest) for kind in facts.shapes]
+    assert kinds == [(3, 64000, 64900), (1, 128000, None)]
+    assert facts.mem_per_node == 128000

@@ -189,13 +189,18 @@ def test_json_holds_the_same(here: Path, command: Command) -> None:
     )
     assert data["request"]["gpus"] == {"given": 8, "of": 8}
     assert sorted(data["request"]) == sorted(
-        "nodes processes gpus shards cpus memory_mib exclusive time_s share jobs consecutive restarts".split()
+        (
+            "nodes processes gpus shards cpus memory_mib exclusive time_s share jobs consecutive restarts "
+            "gpu_memory_mib"
+        ).split()
     )
-    assert data["cost"] == {"gpu_hours": 32.0, "cpu_hours": 512.0}
+    assert data["cost"] == {"gpu_hours": 32.0, "cpu_hours": 512.0, "billing_hours": None}
     assert sorted(data["job"]) == sorted(
         "name mode launcher runtime trainer args run_dir data resume snapshot".split()
     )
-    assert sorted(data["cluster"]) == sorted("profile scheduler url checked partition account qos".split())
+    assert sorted(data["cluster"]) == sorted(
+        "profile scheduler url checked partition account qos preemption preemption_grace_s".split()
+    )
     assert all(
         sorted(surprise) == ["at", "by", "documented", "name", "overrode", "value"]
         for surprise in data["surprises"]

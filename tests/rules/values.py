@@ -37,7 +37,7 @@ url: https://slurm.schedmd.com
 checked: 2026-11-24
 default_partition: gpu
 gres_types: [gpu]
-licenses: [matlab]
+licenses: {matlab: 10}
 limits: {enforce_part_limits: all, max_array_size: 1001}
 partitions:
   gpu: &gpu {time_max: 14-00:00:00, nodes: "n[1-64]", nodes_max: 64, cpus_per_node: 128, gpus_per_node: 8, gpu_type: a100,
@@ -173,6 +173,5 @@ REASONS = (
         "--nodelist=",
         "--test-only alone refuses more nodes than the named ones: submitted, it is taken",
     ),
-    (_NO_NODES, "--exclude=", "how many nodes are left without the excluded ones"),
     ("", "--gpus-per-task=|--ntasks-per-gpu=|--gpus=.*--nodes=.*--ntasks=", "GPUs of tasks"),
 )

@@ -33,7 +33,7 @@ def test_what_a_qos_allows_to_one_job(environment: dict[str, str]) -> None:
         "long": {"time_max": 604800, "nodes_max": 2, "gpus_max": 4, "deny_on_limit": True},
         "short": {"time_max": 3600, "gpus_max": 2, "cpus_max": 4},
         "group": {"gpus_max": 6},
-        "typed": {"deny_on_limit": True, "overrides": ("time_max",)},
+        "typed": {"deny_on_limit": True, "overrides": ("time_max", "partition_qos")},
         "peracct": {"gpus_max": 3},
         "big": {},
         "over": {"overrides": ("time_max", "nodes_max")},
@@ -45,7 +45,13 @@ def test_accounts_of_this_cluster_alone(environment: dict[str, str]) -> None:
     mine = [
         Account(name="chem", partition="cpu", qos=("normal",), default_qos=""),
         Account(name="chem", partition="", qos=everywhere, default_qos=""),
-        Account(name="physics", partition="", qos=("long", "normal", "over", "short"), default_qos="short"),
+        Account(
+            name="physics",
+            partition="",
+            qos=("long", "normal", "over", "short"),
+            default_qos="short",
+            is_default=True,
+        ),
     ]
     known = accounts("alice", "test", environment)
     assert sorted(known or (), key=lambda account: (account.name, not account.partition)) == mine

@@ -10,6 +10,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,13 @@ def test_types_are_counted_by_type() -> None:
     mixed = node("gpu:a100:2,gpu:h100:2", "gpu:a100:1(IDX:2),gpu:h100:1(IDX:0)")
     by_type = {row.type: (row.total, row.in_use, row.free) for row in counts([mixed])}
     assert by_type == {"a100": (2, 1, 1), "h100": (2, 1, 1)}
+
+
+def test_a_type_is_one_row_whatever_partitions_its_nodes_are_in() -> None:
+    nodes = [node("gpu:a100:4", "N/A") for _ in range(2)]
+    apart = replace(nodes[1], node=replace(nodes[1].node, partitions=("other",)))
+    (row,) = counts([nodes[0], apart])
+    assert (row.total, row.partitions) == (8, (*nodes[0].node.partitions, "other"))
 
 
 def test_shards_of_older_releases_are_those_of_jobs() -> None:

@@ -1,0 +1,46 @@
+"""The user who makes a job: what the cluster says of this user, and which partitions are closed to it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+
+from sbatchgen.inputs.profile import Partition, Profile, User
+from sbatchgen.sbatch.hostlist import hosts
+
+
+def user_of(profile: Profile) -> User | None:
+    """Return what the profile says of the user of this process; None if it is about another one."""
+    if profile.user is None:
+        return None
+    import pwd
+
+    with suppress(KeyError):  # a user without a name
+        return profile.user if pwd.getpwuid(os.getuid()).pw_name == profile.user.name else None
+    return None
+
+
+def closed(partition: Partition, user: User | None) -> Iterator[tuple[str, bool]]:
+    """Yield why a partition is closed to the user, or to this host; and whether that is certain.
+
+    It is certain if the cluster was asked: elsewhere groups may be others.
+    """
+    groups = {*partition.groups}
+    if groups and not groups & {*_groups(), *(user.groups if user else ())}:
+        yield f"only for users of group {' or '.join(partition.groups)}", user is not None
+    if partition.submit_hosts:
+        import platform
+
+        here = platform.node().partition(".")[0]
+        if here not in hosts(str(partition.submit_hosts)):
+            yield f"only for jobs from host {partition.submit_hosts}", user is not None and user.host == here
+
+
+def _groups() -> Iterator[str]:
+    """Yield the groups of this process that have a name."""
+    import grp
+
+    for number in os.getgroups():
+        with suppress(KeyError):
+            yield grp.getgrgid(number).gr_name
