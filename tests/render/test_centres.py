@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ from benchmarks.documented.examples import Example, Place
 from benchmarks.documented.facts import items
 from benchmarks.documented.jobs import job_of, rendered
 from sbatchgen.inputs.document import read_document
-from sbatchgen.inputs.profile import Profile
+from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.inputs.search import bundled
 from sbatchgen.job.script import JobScript
 from sbatchgen.lint.linter import lint_rendered
+from sbatchgen.plan.plan import Plan
 from sbatchgen.rules.judge import check
 from sbatchgen.units import Duration, Text
+from tests.cluster.controller import Controller
 from tests.conftest import FIXTURES, Command
 from tests.scripts import CENTRES, plan, script
 
@@ -35,17 +38,78 @@ def profile(name: str) -> Profile:
     return read_document(bundled("profiles") / f"{name}.yaml", Profile).value
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", CENTRES)
-def test_every_mode_and_launcher_renders_without_a_finding(name: str, shape: str) -> None:
+def job_of_shape(name: str, shape: str) -> Plan:
     said: dict[str, Any] = {"launcher": shape} if shape in ("torchrun", "srun", "spawn") else {}
     said |= {"nodes": 1} if shape == "spawn" else {}
     said |= {key: OF_USER[key] for key in profile(name).required}
-    job = plan("ddp" if "launcher" in said else shape, name, **said)
+    return plan("ddp" if "launcher" in said else shape, name, **said)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", CENTRES)
+def test_every_mode_and_launcher_renders_without_a_finding(name: str, shape: str) -> None:
+    job = job_of_shape(name, shape)
     text = script(job)
     findings = [each for each in (*check(job), *lint_rendered(job, text)) if each.severity != "info"]
     assert [finding.problem.what for finding in findings] == []
     subprocess.run(["bash", "-n"], input=text.encode(), check=True)
+
+
+def controller_of(cluster: Profile, factory: Callable[..., Controller]) -> Controller:
+    """A slurmctld with the partitions and kinds of nodes of a profile; what it does not say is plenty."""
+    nodes, partitions, gres = [], [], []
+    for number, (name, facts) in enumerate((cluster.partitions or {"any": Partition()}).items()):
+        kinds = {f"p{number}k{index}n": kind for index, kind in enumerate(facts.kinds())}
+        count = facts.nodes_max or 8
+        for prefix, kind in kinds.items():
+            total = 8 if kind.gpus_per_node is None else kind.gpus_per_node
+            of_type = {facts.gpu_type: total} if facts.gpu_type and facts.gpus_typed else {}
+            types = {**kind.gpu_types} or of_type or {Text(""): total}
+            has, first = [], 0
+            for gpu, number_of in types.items():
+                if number_of:
+                    devices = f"/dev/nvidia[{first}-{first + number_of - 1}]"
+                    kept = f"Type={gpu} " if gpu else ""
+                    gres.append(f"NodeName={prefix}[1-{count}] Name=gpu {kept}File={devices}")
+                    has.append(":".join(filter(None, ("gpu", gpu, str(number_of)))))
+                    first += number_of
+            features = f" Features={','.join(kind.features)}" if kind.features else ""
+            line = f"NodeName={prefix}[1-{count}] CPUs={kind.cpus_per_node or 512} "
+            nodes.append(
+                f"{line}RealMemory={int(kind.mem_per_node or 4000000)}{features} Gres={','.join(has)}"
+            )
+        default = "YES" if name == (cluster.default_partition or "any") else "NO"
+        where = ",".join(f"{prefix}[1-{count}]" for prefix in kinds)
+        limit = facts.time_max or "UNLIMITED"
+        shown = "main" if name == "default" else name  # slurm.conf(5): DEFAULT is no partition
+        partitions.append(f"PartitionName={shown} Nodes={where} Default={default} MaxTime={limit}")
+    of_gpus = "\n".join(nodes).replace(" Gres=\n", "\n").removesuffix(" Gres=")
+    limits = "EnforcePartLimits=ALL\nMaxNodeCount=65000"
+    return factory(nodes=of_gpus, partitions="\n".join(partitions), gres="\n".join(gres), extra=limits)
+
+
+@pytest.mark.parametrize("name", CENTRES)
+def test_a_slurmctld_with_the_facts_of_the_centre_takes_every_script(
+    real_slurm: None, controller_factory: Callable[..., Controller], name: str
+) -> None:
+    cluster = profile(name)
+    controller = controller_of(cluster, controller_factory)
+    # of plugins, a federation and licences that this slurmctld lacks
+    lacks = (
+        "clusters",
+        "image",
+        "module",
+        "licenses",
+        *(each.rstrip("=") for each in cluster.plugin_options or ()),
+    )
+    for shape in SHAPES:
+        text = "".join(
+            line
+            for line in script(job_of_shape(name, shape)).splitlines(keepends=True)
+            if not line.startswith(tuple(f"#SBATCH --{option}" for option in lacks))
+        )
+        verdict = controller.test_only(text)
+        assert verdict.returncode == 0, f"{shape}: {verdict.stderr}\n{text[:1500]}"
 
 
 @pytest.mark.parametrize("name", CENTRES)
