@@ -58,7 +58,7 @@ def test_every_mode_and_launcher_renders_without_a_finding(name: str, shape: str
 def controller_of(cluster: Profile, factory: Callable[..., Controller]) -> Controller:
     """A slurmctld with the partitions and kinds of nodes of a profile; what it does not say is plenty."""
     nodes, partitions, gres = [], [], []
-    for number, (name, facts) in enumerate((cluster.partitions or {"any": Partition()}).items()):
+    for number, (name, facts) in enumerate((cluster.partitions or {Text("any"): Partition()}).items()):
         kinds = {f"p{number}k{index}n": kind for index, kind in enumerate(facts.kinds())}
         count = facts.nodes_max or 8
         for prefix, kind in kinds.items():
