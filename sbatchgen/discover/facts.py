@@ -233,8 +233,15 @@ def _partition(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) ->
 
 
 def _preemption(partition: SlurmPartition, cluster: LiveCluster) -> dict[str, object]:
+    """What jobs of a higher tier on the same nodes do; which QOS preempt others is not asked for."""
     mode = partition.preempt.lower()
-    if cluster.setting("PreemptType") in ("", "preempt/none") or mode not in ("requeue", "cancel", "suspend"):
+    higher = {other.name for other in cluster.partitions if other.tier > partition.tier}
+    together = {node.partitions for node in cluster.nodes} if higher else set()
+    if (
+        cluster.setting("PreemptType") != "preempt/partition_prio"
+        or mode not in ("requeue", "cancel", "suspend")
+        or not any(partition.name in names and higher.intersection(names) for names in together)
+    ):
         return {}
     return {"preemption": mode, "preemption_grace": partition.grace_s and Duration(partition.grace_s)}
 

@@ -42,6 +42,7 @@ class SlurmPartition:
         reservation_only, root_only: Only jobs with a reservation, or of root.
         submit_hosts: AllocNodes; "" for any host.
         preempt: PreemptMode, as "REQUEUE", "CANCEL" or "OFF".
+        tier: PriorityTier: jobs of a higher one go first, and may preempt others.
         billing: TRESBillingWeights; "" if it has none.
         grace_s: How long a job lasts once it is preempted.
     """
@@ -75,6 +76,7 @@ class SlurmPartition:
     root_only: bool = printed("RootOnly", _is_yes)
     submit_hosts: str = printed("AllocNodes", lambda hosts: "" if hosts == "ALL" else text(hosts))
     preempt: str = printed("PreemptMode")
+    tier: int = printed("PriorityTier", count)
     billing: str = printed("TRESBillingWeights", text)
     grace_s: int = printed("GraceTime", count)
 

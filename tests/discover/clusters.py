@@ -38,7 +38,7 @@ DGX = Imaginary(
     gres="NodeName=dgx[01-04] " + GPUS.format("h100", 7),
     partitions="PartitionName=train Nodes=dgx[01-04] Default=YES MaxTime=2-00:00:00 DefaultTime=4:00:00 "
     "MaxNodes=3 DefCpuPerGPU=24 DefMemPerGPU=240000 PreemptMode=REQUEUE GraceTime=120 TRESBillingWeights=CPU=1.0,Mem=0.25G\n"
-    "PartitionName=debug Nodes=dgx01 MaxTime=30 MaxCPUsPerNode=64",
+    "PartitionName=debug Nodes=dgx01 MaxTime=30 MaxCPUsPerNode=64 PriorityTier=10",
     extra="EnforcePartLimits=ALL\nMaxArraySize=5001\nSchedulerParameters=max_array_tasks=800\nKillWait=45\n"
     "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE\nJobRequeue=0",
     limits={"enforce_part_limits": "all", "max_array_size": 5001, "max_array_tasks": 800},
