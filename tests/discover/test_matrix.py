@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.clusters import Cluster, compared
-from tests.cluster import accounting
+from tests.cluster import accounting, fixtures
 
 CONFIGS = Path(__file__).with_name("configs")
 
@@ -26,8 +26,7 @@ def test_both_say_the_same(name: str, root: Path | None) -> None:
 
 @pytest.mark.usefixtures("real_slurm")
 def test_both_say_the_same_of_accounts_and_qos() -> None:
-    if lacking := accounting.why_not():
-        pytest.skip(f"left out: accounts in a database: {lacking}")
+    fixtures._need(accounting.why_not(), what="accounts in a database")
     result = compared(Cluster.of(CONFIGS / "accounts"))
     assert result.agree > 600
     assert result.alarms == []
