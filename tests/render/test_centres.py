@@ -81,7 +81,7 @@ def controller_of(cluster: Profile, factory: Callable[..., Controller]) -> Contr
         default = "YES" if name == (cluster.default_partition or "any") else "NO"
         where = ",".join(f"{prefix}[1-{count}]" for prefix in kinds)
         limit = facts.time_max or "UNLIMITED"
-        shown = "main" if name == "default" else name  # slurm.conf(5): DEFAULT is no partition
+        shown = "main" if name == "default" else name  # slurm.conf(5): DEFAULT holds defaults of the others
         partitions.append(f"PartitionName={shown} Nodes={where} Default={default} MaxTime={limit}")
     of_gpus = "\n".join(nodes).replace(" Gres=\n", "\n").removesuffix(" Gres=")
     limits = "EnforcePartLimits=ALL\nMaxNodeCount=65000"
