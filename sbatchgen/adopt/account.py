@@ -68,7 +68,7 @@ def refusal(adoption: Adoption) -> SbatchgenError:
         return DocumentError.of("no job can be made of it: nothing was written", at=adoption.script)
     lines = {line for row in adoption.lost for line in row.lines}
     what = f"line {_spans(lines)} can't be expressed in a job" if lines else "the new script would differ"
-    fix = "leave them out: --partly; or move them to separate jobs"
+    fix = f"leave them out: --partly; or run the script as it is: sbatchgen submit {adoption.script}"
     return DocumentError.of(f"{what}: nothing was written", at=adoption.script, fix=fix)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from sbatchgen.adopt import documents, invocation, preamble, proof, slurm_options, training
 from sbatchgen.adopt.block import blocks
 from sbatchgen.adopt.draft import Draft
+from sbatchgen.adopt.plain import Plain, plain
 from sbatchgen.adopt.remarks import AccountRow, Remark, joined
 from sbatchgen.errors import DocumentError, SbatchgenError
 from sbatchgen.finding import Finding
@@ -106,8 +107,12 @@ def adopt(text: str, *, file: str, user: Mapping[str, str], day: str, folder: Pa
     _refuse(script)
     findings = [finding for finding in lint(script) if not finding.pedantic and finding.severity != "info"]
     secrets = frozenset(finding.place.line for finding in findings if finding.rule == TELLS_SECRETS)
-    draft = Draft(script=training.unchained(script), environment=user, secrets=secrets)
-    _read(draft)
+    read = plain(script)
+    draft = Draft(script=read.script, environment=user, secrets=secrets)
+    if read.defaults:
+        values = ", ".join(f"{variable} is {default}" for variable, default in read.defaults.items())
+        draft.note(f"defaults of the script, which no exported variable changes: {values}")
+    _read(draft, read)
     name = file.rpartition("/")[2]
     name = name.rpartition(".")[0] or name
     if not name or name.strip("<>-.") != name:
@@ -134,7 +139,7 @@ def _refuse(script: JobScript) -> None:
         raise DocumentError.of(fault.text, at=f"{script.file}:{fault.line}", fix=f"bash -n {script.file}")
 
 
-def _read(draft: Draft) -> None:
+def _read(draft: Draft, read: Plain) -> None:
     """Take over everything that has a place."""
     script = draft.script
     slurm_options.adopt_options(draft)
@@ -154,7 +159,7 @@ def _read(draft: Draft) -> None:
     main, home = chosen
     before = [block for block in statements if block.start < home.start]
     preamble.follow_cd(draft, before)
-    invocation.adopt_launch(draft, main)
+    invocation.adopt_launch(draft, main, read)
     training.read_same_statement(draft, home, main)
     preamble.adopt_preamble(draft, before, main)
     for block in statements:
@@ -196,14 +201,16 @@ def _rendered(draft: Draft, findings: Sequence[Finding], name: str, day: str) ->
         for problem in error.problems:
             draft.add((), "lost", problem.what)
         return _adoption(draft, name)
-    _note_exports(draft, plan)
+    _note_differences(draft, plan)
     return replace(
         _adoption(draft, name), mended=mended, left=left, job=job, profile=profile, rendered=script
     )
 
 
-def _note_exports(draft: Draft, plan: Plan) -> None:
-    """Note variables that the new script exports and the old one did not."""
+def _note_differences(draft: Draft, plan: Plan) -> None:
+    """Note arguments that are not split, and variables that the old script did not export."""
+    if draft.unquoted:
+        draft.note(f"one argument each here, also if empty or with blanks: {', '.join(draft.unquoted)}")
     if "PYTHONNOUSERSITE" not in draft.env and plan.runtime.finds_user_packages:
         draft.note("packages in ~/.local are not found: env: {PYTHONNOUSERSITE: ''} finds them")
     threads = exports.variables(plan).get("OMP_NUM_THREADS")

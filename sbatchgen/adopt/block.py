@@ -138,7 +138,8 @@ class Block:
     def only_closes(self) -> bool:
         """Whether, after the training, it only prints something or sets the exit status."""
         return all(
-            (command.test or command.name in _CLOSING) and not _writes(command) for command in self.outer
+            (command.test or command.name in _CLOSING or _shows(command)) and not _writes(command)
+            for command in self.outer
         )
 
 
@@ -155,7 +156,12 @@ def _is_harmless(command: Command) -> bool:
     words = [word.value or "" for word in command.words]
     if command.name == "srun":
         return any(word in ("hostname", "ip", "getent") for word in words)
-    return command.name in _LOOKING or (command.name == "scontrol" and words[1:2] == ["show"])
+    return command.name in _LOOKING or _shows(command)
+
+
+def _shows(command: Command) -> bool:
+    """Whether it is scontrol show."""
+    return command.name == "scontrol" and [word.value for word in command.words[1:2]] == ["show"]
 
 
 def blocks(body: Body) -> list[Block]:

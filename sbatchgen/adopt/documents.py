@@ -17,7 +17,7 @@ from sbatchgen.plan.resolve import resolve
 
 # Options that a rendered script has by default.
 _OMITTED = ("output", "nodes", "ntasks_per_node", "cpus_per_task", "time", "requeue", "job_name")
-_FIRST = ("mode", "launcher", "nproc_per_node", "gpu_request", "trainer", "args")
+_FIRST = ("mode", "launcher", "nproc_per_node", "gpu_request", "trainer", "args", "launcher_args")
 
 
 def profile(draft: Draft, name: str, day: str) -> str:
@@ -28,7 +28,7 @@ def profile(draft: Draft, name: str, day: str) -> str:
         "checked": day,
         "description": f"the cluster of {draft.script.file.rpartition('/')[2]}",
         **draft.profile,
-        "setup": [*draft.setup, *draft.step_setup],
+        "setup": [*draft.setup, *draft.step_setup, *draft.argument_lines],
         "omit": [key for key in _OMITTED if key not in draft.options],
     }
     content = "the facts of its cluster, and lines of shell (setup)"

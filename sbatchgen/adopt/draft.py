@@ -42,6 +42,8 @@ class Draft:
         folder: The folder of relative paths at the launch; None if it is known only when the job runs.
         secrets: The lines that hold passwords, tokens or keys.
         notes: Other differences.
+        unquoted: Variables in arguments that bash would split at blanks.
+        made: Values that only the job knows, with the variables of arguments that get them.
     """
 
     script: JobScript
@@ -61,6 +63,8 @@ class Draft:
     folder: str | None = SUBMIT_DIR
     secrets: frozenset[int] = frozenset()
     notes: list[str] = field(default_factory=list)
+    made: dict[str, str] = field(default_factory=dict)
+    unquoted: dict[str, None] = field(default_factory=dict)
     _marked: set[tuple[Sequence[int], Outcome]] = field(default_factory=set)  # lines with their outcome
 
     @property
@@ -85,35 +89,62 @@ class Draft:
         if text not in self.notes:
             self.notes.append(text)
 
-    def argument(self, word: Word, body: Body) -> str | None:
+    @property
+    def argument_lines(self) -> list[str]:
+        """Lines of shell that set the variables of arguments."""
+        return [f"{name}={value}" for value, name in self.made.items()]
+
+    def known(self, word: Word, body: Body) -> str | None:
         """Return the string that a word is where the job runs; None if only the job knows it.
 
         The user's own HOME and USER are filled in, and numbers that the directives give.
         """
-        text = ""
-        for piece in body.followed(word).pieces:
-            value = self._text(piece)
-            if value is None:
-                return None
-            text += value
-        return text
+        pieces = [(self.text_of(piece), piece) for piece in body.followed(word).pieces]
+        texts = [self.of_user(piece) if text is None else text for text, piece in pieces]
+        return None if None in texts else "".join(filter(None, texts))
 
-    def _text(self, piece: Piece) -> str | None:
+    def text_of(self, piece: Piece) -> str | None:
+        """Return the string that a part of a word is, if the text or a directive gives it."""
         if piece.kind in LITERAL:
             return None if piece.kind == "glob" else piece.text
-        name = "HOME" if piece.kind == "tilde" and piece.text == "~" else piece.name
-        if piece.kind not in ("tilde", "variable") or piece.subscript or piece.operator not in _PLAIN:
+        if piece.kind != "variable" or piece.subscript or piece.operator not in _PLAIN:
             return None
-        if name in _OF_USER and name not in self.script.assigned and (value := self.environment.get(name)):
-            self.note(f"{name} is {value} in the arguments, which are plain text")
-            return value
-        number = slurm_number(name, self.script.resources)
+        number = slurm_number(piece.name, self.script.resources)
         return None if number is None else str(number)
+
+    def of_user(self, piece: Piece) -> str | None:
+        """Return the string that a part of a word is for the user."""
+        name = "HOME" if piece.kind == "tilde" and piece.text == "~" else piece.name
+        plain = piece.kind in ("tilde", "variable") and not piece.subscript and piece.operator in _PLAIN
+        value = self.environment.get(name) if plain and name in _OF_USER else None
+        if value is None or name in self.script.assigned:
+            return None
+        self.note(f"{name} is {value}, as plain text")
+        return value
 
     def path(self, word: Word, body: Body) -> str | None:
         """Return a path as jobs and profiles have it, ${HOME}/x; None if only the job knows it."""
-        pieces = [_of_path(piece) for piece in body.followed(word).pieces]
-        return None if None in pieces else parsed("".join(filter(None, pieces)))
+        text = self._expandable(word, body)
+        return None if text is None else parsed(text)
+
+    def _expandable(self, word: Word, body: Body) -> str | None:
+        for pieces in (body.followed(word).pieces, word.pieces if body is self.body else ()):
+            texts = [_of_path(piece) for piece in pieces]
+            if pieces and None not in texts:
+                self.needed |= {piece.name for piece in pieces}
+                return "".join(filter(None, texts))
+        return None
+
+    def option_env(self, tool: Tool, option: ToolOption) -> None:
+        """Take over the variable that an option of a container sets, NAME=VALUE."""
+        word = option.own_word(tool.body)
+        name, equals, value = (self._expandable(word, tool.body) or "" if word else "").partition("=")
+        if equals and is_variable(name) and "," not in value and "PATH" not in name:
+            self.env[name] = value
+        else:
+            self.lose(
+                f"--{option.name} of {tool.name}: export it before the launch", name or option.word.text
+            )
 
     def file(self, word: Word, body: Body) -> str | None:
         """Return a path relative to the launch's folder as one relative to the folder of submission."""
@@ -158,7 +189,7 @@ def parsed(text: str) -> str | None:
 
 def _of_path(piece: Piece) -> str | None:
     if piece.kind == "text":
-        return piece.text
+        return None if "${" in piece.text else piece.text
     if piece.kind == "tilde" and piece.text == "~":
         return "${HOME}"
     if piece.kind == "variable" and piece.operator == "" and not piece.subscript:

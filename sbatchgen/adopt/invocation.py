@@ -11,28 +11,20 @@ import re
 
 from sbatchgen import quoting
 from sbatchgen.adopt import shape
+from sbatchgen.adopt.arguments import arguments
+from sbatchgen.adopt.block import Block, blocks
 from sbatchgen.adopt.draft import SUBMIT_DIR, Draft, is_variable
+from sbatchgen.adopt.plain import Plain
 from sbatchgen.bash import Word
-from sbatchgen.bash.body import string_body
+from sbatchgen.bash.body import Body, string_body
 from sbatchgen.bash.chain import Tool
 from sbatchgen.bash.statement import Command
-from sbatchgen.bash.tools import SHELLS
+from sbatchgen.bash.tools import SHELLS, SRUN, SRUN_FLAGS
+from sbatchgen.job.known_options import PYXIS_NAMES
 from sbatchgen.job.launches import LAUNCHERS, MPI, Launch
 from sbatchgen.runtimes import RUNTIMES
+from sbatchgen.runtimes.enroot import OF_PYXIS
 
-# Options of srun that it takes from the environment as well.
-_VARIABLES = {
-    "cpu-bind": "SLURM_CPU_BIND",
-    "error": "SLURM_STDERRMODE",
-    "gpu-bind": "SLURM_GPU_BIND",
-    "hint": "SLURM_HINT",
-    "label": "SLURM_LABELIO",
-    "mem-bind": "SLURM_MEM_BIND",
-    "mpi": "SLURM_MPI_TYPE",
-    "output": "SLURM_STDOUTMODE",
-    "overlap": "SLURM_OVERLAP",
-    "unbuffered": "SLURM_UNBUFFEREDIO",
-}
 # What the rendered srun does in any case, or what is the default.
 _SAME = (
     *shape.COUNTS,
@@ -46,6 +38,7 @@ _SAME = (
     "wait",
 )
 _DEFAULTS = {"export": "ALL", "distribution": "block", "gpu-bind": "none"}
+_OF_NODES = ("nodelist", "exclude", "relative", "nodefile", "chdir", "input", "multi-prog", "het-group")
 _GPUS = ("gpus", "gpus-per-node", "gres")
 # Options of torchrun that the new script has itself: how the processes meet, and the name of a module.
 _OWN = """
@@ -63,8 +56,13 @@ _INSTEAD = {
 _MODULES = {"accelerate launch": "accelerate.commands.launch", "deepspeed": "deepspeed.launcher.runner"}
 
 
-def adopt_launch(draft: Draft, launch: Launch) -> None:
+def adopt_launch(draft: Draft, launch: Launch, read: Plain) -> None:
     """Take over a launch."""
+    if read.prefix:
+        draft.profile |= {"runtime": "prefix", "runtimes": {"prefix": {"command": [*read.prefix]}}}
+        draft.add(draft.lines, "understood", f"prefix: {read.prefix[0]}")
+    for word, text in read.optional:
+        _read_optional(draft, launch, word, text)
     _read_wrappers(draft, launch)
     shape.adopt_shape(draft, launch)
     if launch.step:
@@ -86,12 +84,25 @@ def adopt_launch(draft: Draft, launch: Launch) -> None:
         draft.add(draft.lines, "understood", f"{starter}: {draft.job['trainer']}")
 
 
+def _read_optional(draft: Draft, launch: Launch, word: Word, text: str) -> None:
+    """Report a word that is empty unless a condition holds."""
+    line, first = (word.line,), launch.program.words[0]
+    written = (own for own in launch.command.words if first in draft.body.expand(own))
+    if (
+        next(written, launch.command.words[-1]).at <= word.at
+    ):  # the last word may be a string with the program
+        what = f"{word.text} is given under a condition, and args always: start two jobs"
+        draft.add(line, "lost", what)
+    else:
+        draft.add(line, "dropped", f"{word.text} is empty unless a condition holds; it would be: {text}")
+
+
 def _read_wrappers(draft: Draft, launch: Launch) -> None:
     """Take over the variables of the launch, and check the programs around the trainer."""
     of_runtimes = [runtime.tool(launch) for runtime in RUNTIMES.values()]
     for tool in launch.tools[:-1]:
         if tool.name in SHELLS:
-            _check_shell(draft, tool)
+            _check_shell(draft, launch, tool)
         elif tool.name == "env" and not tool.given:
             for word in tool.words[1 : len(tool.words) - len(tool.rest)]:
                 name, equals, value = word.text.partition("=")
@@ -121,18 +132,36 @@ def _set(draft: Draft, name: str, value: str | None, word: Word | None = None) -
         draft.lose("set for the launch alone, to a value that is known only when the job runs", name)
 
 
-def _check_shell(draft: Draft, tool: Tool) -> None:
-    """Check the string of bash -c: it may only hold the launch and rank variables."""
+def _check_shell(draft: Draft, launch: Launch, tool: Tool) -> None:
+    """Keep what the string of bash -c holds before the launch."""
     option = tool.option("command")
     if option is None or option.value_word is None:
         draft.lose(f"{tool.name} starts another script, which is not read")
         return
     inner = string_body(tool.body, option.value_word)
-    names = [command.name for command in inner.commands if not command.context.substitution]
-    own = [name for name in names if name not in ("export", "exec")]
-    others = len(own) > 1 or any(assignment.name not in shape.RANKS for assignment in inner.sets)
-    if others or (not own and "exec" not in names):
-        draft.lose(f"{tool.name} -c with more than the launch in it: put that before the launch")
+    at = launch.program.words[0].at if launch.program.body is inner else -1
+    for block in blocks(inner):
+        names = [command.name for command in block.outer]
+        own = [name for name in names if name not in ("export", "exec")]
+        if block.start <= at < block.end:
+            others = {each.name for each in block.sets} - shape.RANKS
+            if len(own) > 1 or (others and "export" in names) or (not own and "exec" not in names):
+                draft.lose(f"{tool.name} -c with other commands in the launch: put each on a line of its own")
+        elif block.sets_only(shape.RANKS) or block.only_prints:
+            draft.add(draft.lines, "dropped", "ranks, and what is only printed in each task")
+        elif block.start > at:
+            draft.lose(f"{tool.name} -c with a command after the launch: {' '.join(names)}")
+        elif not block.only_assigns or any(each.exported for each in block.sets):
+            _keep_in_task(draft, block)
+
+
+def _keep_in_task(draft: Draft, block: Block) -> None:
+    """Keep a block of bash -c as setup of each task, which gets the variables that it uses."""
+    outer = sorted(block.uses & draft.script.assigned)
+    draft.needed |= {*outer}
+    draft.step_setup += [f"export {' '.join(outer)}"] if outer else []
+    draft.profile.setdefault("setup_per_task", []).extend(map(str.strip, block.text.split("\n")))
+    draft.add(draft.lines, "kept", "in setup_per_task, unchanged")
 
 
 def _read_step(draft: Draft, step: Tool) -> None:
@@ -140,20 +169,29 @@ def _read_step(draft: Draft, step: Tool) -> None:
     for option in step.given:
         name, value = option.name, option.value
         usual = draft.script.option(name) if name in _GPUS else _DEFAULTS.get(name)
-        if name in _SAME or name.startswith(("container-", "no-container-")):
+        if name in _SAME or (name in PYXIS_NAMES and name not in OF_PYXIS):
             continue
-        if value is not None and value == usual:
-            continue
-        if name in _VARIABLES and value is not None:
-            line = f"export {_VARIABLES[name]}={quoting.word(value or '1')}"
-            draft.step_setup.append(line)
-            draft.add(draft.lines, "kept", f"--{name} of srun, as {line}")
-        else:
-            draft.lose(f"--{name} of srun")
+        if value is None or value != usual:
+            _set_step(draft, name, value)
+
+
+def _set_step(draft: Draft, name: str, value: str | None) -> None:
+    """Take over an option of srun."""
+    if value is None or name in _OF_NODES:
+        draft.lose(
+            f"--{name} of srun" + (": its value is known only when the job runs" if value is None else "")
+        )
+        return
+    draft.profile.setdefault("step", {})[name] = value or "true"
+    if name not in SRUN.values | SRUN_FLAGS:
+        draft.profile.setdefault("plugin_options", []).append(f"{name}=" if value else name)
+    if name == "gpu-bind":
+        draft.profile["gpu_visibility"] = "task"
+    draft.add(draft.lines, "understood", "step", name)
 
 
 def _read_torchrun(draft: Draft, launch: Launch, launcher: Tool) -> None:
-    """Turn all options of torchrun but those of the rendezvous into PET_* variables."""
+    """Take over all options of torchrun but those of the rendezvous."""
     python = any(tool.name == "python" for tool in launch.tools)
     if python and "distributed.launch" in draft.script.text and not launcher.option("use-env"):
         draft.lose(
@@ -165,7 +203,8 @@ def _read_torchrun(draft: Draft, launch: Launch, launcher: Tool) -> None:
         if option.name == "no-python" or option.value is None:
             draft.lose(f"--{option.name} of torchrun")
         else:
-            draft.env[f"PET_{option.name.upper().replace('-', '_')}"] = option.value or "1"
+            value = [f"--{option.name}={option.value}" if option.value else f"--{option.name}"]
+            draft.job["launcher_args"] = draft.job.get("launcher_args", []) + value
 
 
 def _read_trainer(draft: Draft, launch: Launch) -> None:
@@ -184,18 +223,27 @@ def _read_trainer(draft: Draft, launch: Launch) -> None:
     if not words:
         draft.lose("no trainer is started")
         return
-    values = [draft.argument(word, body) for word in words]
-    for word, value in zip(words, values, strict=True):
+    own = [*arguments(draft, words[0 if own_module else 1 :], body, in_task=body is not draft.body)]
+    for word, value in own:
         if value is None:
             given = any(name.isdigit() or name in "@*" for name in body.followed(word).variables)
             what = "the script's own arguments" if given else "what is known only when the job runs"
             draft.lose(f"write out {what}", word.text if len(word.text) < 40 else f"{word.text[:36]}...")
     if own_module:
         draft.job["trainer"] = own_module
-    elif (name := values.pop(0)) is not None:
+    elif (name := _program(draft, words[0], body)) is None:
+        draft.lose("write out the trainer's path, which is known only when the job runs", words[0].text)
+    else:
         is_module = program.module or any(tool.module for tool in launch.tools)
         draft.job["trainer"] = name if is_module else _file(draft, name)
-    draft.job["args"] = [value for value in values if value is not None]
+    draft.job["args"] = [value for _, value in own if value is not None]
+
+
+def _program(draft: Draft, word: Word, body: Body) -> str | None:
+    """Return the trainer's file or module, also in the folder of the launch."""
+    path = draft.path(word, body) or ""
+    name = path.removeprefix(f"{draft.folder}/")
+    return name if name != path and "${" not in name else draft.known(word, body)
 
 
 def _read_interpreter(draft: Draft, launch: Launch) -> None:

@@ -16,6 +16,8 @@ from sbatchgen.runtimes import RUNTIMES
 
 _MEETING = ("MASTER_ADDR", "MASTER_PORT", "MST_ADDR")
 _RENDEZVOUS = ("rdzv-id", "rdzv-endpoint", "master-addr", "master-port", "node-rank", "rdzv-conf")
+_BY_ADDRESS = re.compile(r"\bhostname (?:-i|--ip-address)\b")
+_STARTS = ("purge", "reset")  # of modules
 _OWN = frozenset(("OMP_NUM_THREADS", "PYTHONNOUSERSITE", "PYTHONUNBUFFERED"))  # the script sets them too
 _NETWORK = {key.upper(): key for key in NETWORK_VARIABLES}
 # Variables whose place matters: before modules and conda, or on top of what these set.
@@ -105,7 +107,7 @@ def _literal(draft: Draft, assignment: Assignment) -> str | None:
     if word is None or not is_variable(name) or _ORDERED.search(name):  # export NAME has no word
         return None
     value = draft.body.value(word)
-    return draft.argument(word, draft.body) if value is None and name == "OMP_NUM_THREADS" else value
+    return draft.known(word, draft.body) if value is None and name == "OMP_NUM_THREADS" else value
 
 
 def _kept(draft: Draft, blocks: Sequence[Block], values: Mapping[str, str]) -> set[Block]:
@@ -133,6 +135,8 @@ def _take(draft: Draft, block: Block, values: Mapping[str, str], used: Container
     """Take over the variables of a block that only sets some."""
     for name, exported in ((assignment.name, assignment.exported) for assignment in block.sets):
         if name in draft.meeting:
+            if _BY_ADDRESS.search(block.text):
+                draft.profile["master_addr"] = "hostname -i"
             draft.add(block.lines, "dropped", "the new script has its own master address and ranks", name)
         elif exported:
             _export(draft, block, name, values.get(name, ""))
@@ -179,23 +183,29 @@ def _keep(draft: Draft, block: Block, values: Mapping[str, str]) -> None:
 def _without_modules(draft: Draft, before: Sequence[Block]) -> list[Block]:
     """Take over modules, unless an earlier block may change what they load; return the other blocks."""
     loads = {block: names for block in before if (names := _loads(block)) is not None}
-    loaded = [name for names in loads.values() for name in names]
-    if not loaded:
+    if not loads:
         return list(before)
     earlier = before[: before.index([*loads][-1])]
     others = [block for block in earlier if block not in loads and not block.sets_only(draft.meeting)]
     if any(not block.is_inert or block.is_of_modules for block in others):
         return list(before)
-    draft.profile["modules"] = loaded
+    start, loaded = "keep", list[str]()
     for block, names in loads.items():
-        draft.add(block.lines, "understood", "modules", *(names or ("purge",)))
-    if not any("purge" in block.text for block in loads):
-        draft.note("modules are loaded after a module purge, which the old script did not do")
+        draft.add(block.lines, "understood", "modules", *names)
+        for name in names:
+            if name in _STARTS:
+                start, loaded = (
+                    name,
+                    [entry for entry in loaded if name == "purge" and entry.startswith("use ")],
+                )
+            else:
+                loaded.append(name)
+    draft.profile |= {"modules": loaded, "module_start": start}
     return [block for block in before if block not in loads]
 
 
 def _loads(block: Block) -> list[str] | None:
-    """Return the modules that a block loads, if it does nothing else except purge."""
+    """Return the modules that a block loads, with `use PATH`, purge and reset, if it does nothing else."""
     loaded: list[str] = []
     for command in block.commands:
         words = [word.value for word in command.words]
@@ -207,13 +217,13 @@ def _loads(block: Block) -> list[str] | None:
         ):
             return None
         verb, *rest = [str(word) for word in words[1:]] or [""]
-        if command.name == "ml" and verb not in ("purge", "load"):
+        if command.name == "ml" and verb not in (*_STARTS, "load", "use"):
             verb, rest = "load", [verb, *rest]
-        if verb not in ("purge", "load", "add") or any(name.startswith("-") or not name for name in rest):
+        if verb not in (*_STARTS, "load", "add", "use") or any(name[:1] in ("-", "") for name in rest):
             return None
-        if verb == "purge" and (rest or loaded):
+        if bool(rest) is (verb in _STARTS):
             return None
-        loaded += rest
+        loaded += [verb] if verb in _STARTS else [f"use {name}" for name in rest] if verb == "use" else rest
     return loaded if block.commands and not block.sets else None
 
 

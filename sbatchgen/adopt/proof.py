@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 
 from sbatchgen.adopt import training
+from sbatchgen.adopt.arguments import arguments
 from sbatchgen.adopt.draft import Draft
+from sbatchgen.adopt.plain import plain
 from sbatchgen.adopt.slurm_options import options_of
 from sbatchgen.finding import Finding
 from sbatchgen.job.script import JobScript
@@ -24,7 +26,7 @@ def compare(draft: Draft, plan: Plan, new: JobScript) -> None:
         if old != now:
             what = f"--{option}: {old or 'none'} in the old script, {now or 'none'} in the new one"
             draft.add((), "lost", what)
-    setup = {*draft.setup}
+    setup = {*draft.setup, *draft.step_setup, *draft.argument_lines}
     kept = {number for number, line in enumerate(new.lines, start=1) if line in setup}
     for name in _overwritten(draft, plan, new, kept):
         what = f"the new script sets {name} too: write its value as plain text, or give it another name"
@@ -35,7 +37,7 @@ def compare(draft: Draft, plan: Plan, new: JobScript) -> None:
         if name in ours and draft.outcomes.get(line) == "kept":
             what = f"the new script has its own function {name}: give this one another name"
             draft.add((line,), "lost", what)
-    old_start, new_start = _started(draft.script, draft), _started(new, draft)
+    old_start, new_start = _started(draft.script, draft), _started(plain(new).script, draft)
     if old_start != new_start and all(remark.outcome != "lost" for remark in draft.remarks):
         draft.add((), "lost", f"the old script starts {old_start}, the new one {new_start}")
 
@@ -56,7 +58,7 @@ def _requested(script: JobScript) -> dict[str, str]:
 def _overwritten(draft: Draft, plan: Plan, new: JobScript, kept: Container[int]) -> list[str]:
     """Return the variables that kept lines set for the trainer, and the new script sets again."""
     folders = ("CODE_DIR", "DATA_DIR", *(["RUN_DIR"] if plan.runtime.is_container else []))
-    theirs, ours = set(), set()
+    theirs, ours = {*draft.needed}, set()
     for assignment in new.body.sets:
         name, word = assignment.name, assignment.word
         if assignment.line not in kept:
@@ -76,8 +78,8 @@ def _started(script: JobScript, draft: Draft) -> tuple[object, ...]:
     workers = launch.workers or (script.resources.gpu_count if launch.launcher else 1)
     agents = 1 if launch.launcher else launch.tasks_per_node
     words = program.rest[1:] if program.name == "python" else program.rest
-    values = ((draft.argument(word, body), word.text) for word in words)
-    return (workers, agents, tuple(text if value is None else value for value, text in values))
+    values = arguments(draft, words, body, in_task=body is not script.body)
+    return (workers, agents, [word.text if value is None else value for word, value in values])
 
 
 def mended_and_left(

@@ -31,6 +31,9 @@ def adopt_shape(draft: Draft, launch: Launch) -> None:
     launcher = launch.launcher.name if launch.launcher else ""
     if launcher == "torchrun":
         _of_torchrun(draft, launch, nodes)
+    elif launcher == "accelerate launch" and tasks == nodes > 1 and launch.step:
+        draft.job |= {"mode": "ddp", "launcher": "srun", "nproc_per_node": 1}
+        _one_task(draft)
     elif launcher and (nodes > 1 or tasks > 1):
         draft.job["mode"] = "ddp"
         draft.lose(f"{launcher} on several nodes: write torchrun for it, whose variables it reads")
@@ -73,12 +76,12 @@ def _of_torchrun(draft: Draft, launch: Launch, nodes: int) -> None:
 
 def _of_srun(draft: Draft, launch: Launch, nodes: int) -> None:
     resources, step = draft.script.resources, launch.step
+    bound = [option.value for option in step.given if option.name == "gpu-bind"] if step else []
     tasks, per_node = launch.tasks or 1, launch.tasks_per_node or 1
     draft.job |= {"mode": "ddp", "launcher": "srun", "nproc_per_node": per_node}
-    if resources.gpus_per_task and per_node > 1:
-        draft.lose(
-            "--gpus-per-task showed each process its own GPU; here it sees all, and chooses by LOCAL_RANK"
-        )
+    if resources.gpus_per_task and per_node > 1 and "none" not in (draft.script.option("gpu-bind"), *bound):
+        draft.profile["gpu_visibility"] = "task"
+        draft.add(draft.lines, "understood", "gpu_visibility: task, by --gpus-per-task")
     requested = nodes * resources.tasks_per_node
     partly = step and any(step.option(name) for name in COUNTS) and (resources.ntasks or requested > nodes)
     if tasks != nodes * per_node or (partly and tasks != (resources.ntasks or requested)):

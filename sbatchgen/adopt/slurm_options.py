@@ -23,7 +23,7 @@ _IGNORED = {
     Kind.LOOKALIKE: "a comment to Slurm",
     Kind.DISABLED: "a comment to Slurm",
 }
-_FORMS = ("gres", "gpus_per_node", "gpus_per_task")  # of requesting GPUs, that a profile may name
+_FORMS = ("gres", "gpus_per_node", "gpus_per_task", "gpus")  # of requesting GPUs, that a profile may name
 
 
 def adopt_options(draft: Draft) -> None:

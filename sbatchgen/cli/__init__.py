@@ -52,8 +52,9 @@ class Commands(click.Group):
         return super().get_command(ctx, cmd_name)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Cut the command line at the first `--`."""
-        cut = args.index("--") if "--" in args else len(args)
+        """Cut the command line at the first `--`, unless the command reads scripts: their names follow it."""
+        name = next((arg for arg in args if not arg.startswith("-")), "")
+        cut = args.index("--") if "--" in args and name not in MODULES["scripts"] else len(args)
         ctx.obj = tuple(args[cut + 1 :])
         return super().parse_args(ctx, args[:cut])
 

@@ -33,8 +33,8 @@ def command(plan: Plan, exported: Sequence[str], mounted: Sequence[str]) -> tupl
         exported: The variables that a container must get.
         mounted: What the container sees, as `mounts` has it.
     """
-    setup = task_setup(plan)
-    return (*_step(plan), *setup, *_runtime(plan, exported, mounted), *_trainer(plan), *_arguments(plan))
+    started = (*_step(plan), *_runtime(plan, exported, mounted), *task_setup(plan))
+    return (*started, *_trainer(plan), *_arguments(plan))
 
 
 def node_setup(plan: Plan) -> str:
@@ -202,8 +202,7 @@ def _runtime(plan: Plan, exported: Sequence[str], mounted: Sequence[str]) -> Ite
     unset: tuple[str, ...] = MEETING if alone else ()
     if plan.mode.uses_gpus and plan.slurm:  # which may set several of them (gres.conf(5), Flags)
         unset += MASKS[plan.gpu_vendor][1:]
-    own = " ".join(plan.settings.setup_per_task)
-    changes = [f"-u {name}" for name in unset if name not in plan.env and name not in own]
+    changes = [f"-u {name}" for name in unset if name not in plan.env]
     changes += plan.runtime.environment_changes(plan)  # srun may look for all but env on the node
     if changes:
         yield " ".join(["env", *changes])

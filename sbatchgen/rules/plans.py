@@ -296,7 +296,8 @@ def _read_otherwise(job: PlannedJob, name: str, value: str) -> str:
     release = job.slurm if not known or job.slurm in known else known[-1]
     plugins = () if known else of_plugins((name if value == "true" else f"{name}=",))
     line = directive(name, "" if value == "true" else value)
-    header = f"#SBATCH {line}\n#SBATCH --comment=next\n"
+    gpus = "#SBATCH --gpus=1\n" if name.endswith("-per-gpu") and job.resources.gpu_option else ""
+    header = f"{gpus}#SBATCH {line}\n#SBATCH --comment=next\n"
     script = read_script(f"#!/bin/bash\n{header}", slurm=release, plugin_options=plugins)
     if name in script.options and "comment" not in script.options:
         return f"--{name} needs a value: Slurm would take the next directive for it"

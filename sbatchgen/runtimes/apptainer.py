@@ -149,17 +149,24 @@ class ApptainerRuntime(ContainerRuntime):
                 draft.lose("the script does not say which image is started")
         else:
             keys["image"] = image
-        binds: list[str] = []
-        for option in tool.given:
-            if option.name == "bind":
-                binds += draft.option_list(tool, option)
-            elif option.name not in flags:
-                draft.lose(f"--{option.name} of {tool.name}")
-        if binds:
+        if binds := list(_adopted_binds(draft, tool)):
             keys["binds"] = binds
         if draft.job["mode"] != "cpu" and flags != {"nv"} and not wrapped:
             keys["gpu_flag"] = f"--{min(flags)}" if flags else ""
         return keys
+
+
+def _adopted_binds(draft: ScriptDraft, tool: "Tool") -> Iterator[str]:
+    """Yield the bind mounts of an old script, and take over the other options."""
+    for option in tool.given:
+        if option.name == "bind":
+            yield from draft.option_list(tool, option)
+        elif option.name == "env":
+            draft.option_env(tool, option)
+        elif option.name not in ("nv", "rocm") and (
+            option.name not in ("pwd", "cwd") or draft.option_path(tool, option) != draft.folder
+        ):
+            draft.lose(f"--{option.name} of {tool.name}")
 
 
 def _is_wrapper(facts: Apptainer) -> bool:

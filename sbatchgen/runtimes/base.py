@@ -91,6 +91,9 @@ if TYPE_CHECKING:
         def option_path(self, tool: Tool, option: ToolOption, *, file: bool = False) -> str | None:
             """Return the path that an option of a tool gives."""
 
+        def option_env(self, tool: Tool, option: ToolOption) -> None:
+            """Take over the variable that an option of a container sets."""
+
         def option_list(self, tool: Tool, option: ToolOption) -> list[str]:
             """Return the paths that an option gives, separated by commas."""
 

@@ -50,6 +50,15 @@ def _source(source: str) -> str:
     return f"{scheme or 'docker'}://{rest}"
 
 
+# Options of pyxis that change nothing of what is mounted or started.
+OF_PYXIS = (
+    "container-remap-root",
+    "no-container-remap-root",
+    "container-readonly",
+    "no-container-entrypoint",
+)
+
+
 class EnrootRuntime(ContainerRuntime):
     """See the module."""
 
@@ -152,9 +161,13 @@ class EnrootRuntime(ContainerRuntime):
                 keys["workdir"] = draft.option_path(tool, option)
             elif option.name.removeprefix("no-").startswith("container-") and option.name not in (
                 "container-env",  # all that the script exports gets in
+                "container-mount-home",
                 "no-container-mount-home",
+                *OF_PYXIS,
             ):
                 draft.lose(f"--{option.name} of srun")
+        if tool.option("container-mount-home"):
+            keys["mounts"] = [*keys.get("mounts", []), "${HOME}"]
         program = launch.program
         if "workdir" not in keys and not program.module and not program.name.startswith("/"):
             draft.lose("the image's own working folder counts, which is not known: add --container-workdir")

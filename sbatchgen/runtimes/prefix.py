@@ -1,6 +1,6 @@
 """prefix: words before the program, as a site's own wrapper of a container or of its environment.
 
-In an old script a wrapper looks like any program that the user has written: `adopt` does not know it.
+`adopt` takes for it what an old script has before its Python, and sbatchgen does not know.
 """
 
 from collections.abc import Iterator, Sequence

@@ -183,7 +183,10 @@ def test_the_command_stops_where_something_would_be_lost(folder: Path, command: 
     result = command("adopt", "old.slurm")
     assert (result.status, result.out) == (3, "")
     assert "4         lost " in result.err
-    assert "fix: leave them out: --partly" in result.err
+    assert (
+        "fix: leave them out: --partly; or run the script as it is: sbatchgen submit old.slurm" in result.err
+    )
+    assert command("adopt", "--", "old.slurm") == result
 
     partly = command("adopt", "old.slurm", "--partly")
     assert partly.status == 0
@@ -229,11 +232,34 @@ EPOCHS=3
 cd work && srun python ../show.py --epochs $EPOCHS --name "two words" '*.py'
 echo done
 """
+# With what only the job knows: a default, a number, a variable of the job and one of each task, setup of a task.
+LATE = """#!/bin/bash
+#SBATCH --job-name=show --nodes=2 --ntasks-per-node=2 --cpus-per-task=1 --time=5 --output=%x-%j.log
+: "${{EPOCHS:=3}}"
+HALF=$((SLURM_CPUS_PER_TASK + 1))
+OUT=/data/$SLURM_JOB_NAME
+OPTIONS=""
+[ -d /no/such/folder ] && OPTIONS="--no-such-option"
+export WORK=work
+mkdir -p $WORK
+srun $OPTIONS bash -c "
+export RANK=\\$SLURM_PROCID GREETING='hello, world'
+cd $WORK
+{python}/python ../show.py --epochs ${{EPOCHS}} --half=$HALF --out $OUT/x $((1 + 2)) --rank=\\$SLURM_PROCID
+"
+"""
 
 
-def test_both_scripts_do_the_same_on_a_real_slurm(cluster: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("old", "last"),
+    [
+        (OLD, ["--epochs", "3", "--name", "two words", "*.py"]),
+        (LATE, ["--epochs", "3", "--half=2", "--out", "/data/show/x", "3", "--rank=3"]),
+    ],
+)
+def test_both_scripts_do_the_same_on_a_real_slurm(cluster: Cluster, old: str, last: list[str]) -> None:
     """The old script and the new one: argument for argument, folder and numbers of each process."""
-    text = OLD.format(python=Path(sys.executable).parent)
+    text = old.format(python=Path(sys.executable).parent)
     adoption = adopted(text)
     assert not adoption.lost
     cluster.put("adopt/show.py", SHOW)
@@ -249,4 +275,4 @@ def test_both_scripts_do_the_same_on_a_real_slurm(cluster: Cluster, tmp_path: Pa
         seen.append({file.name: json.loads(file.read_text()) for file in left.glob("[0-9]")})
     assert seen[0] == seen[1]
     assert sorted(seen[0]) == ["0", "1", "2", "3"]
-    assert seen[0]["3"][0] == ["--epochs", "3", "--name", "two words", "*.py"]
+    assert seen[0]["3"][0] == last

@@ -45,7 +45,12 @@ KEPT = [  # a body, and the lines of setup
     ("A=1\nB=2\nmkdir $A\npython t.py --b $B", ["A=1", "mkdir $A"]),
     ("export SEED=$RANDOM\npython t.py", ["export SEED=$RANDOM"]),
     ("export A='${B}'\npython t.py", ["export A='${B}'"]),
-    ("module use /apps\nmodule load cuda\npython t.py", ["module use /apps", "module load cuda"]),
+    ("module use $APPS\nmodule load cuda\npython t.py", ["module use $APPS", "module load cuda"]),
+    ("A=$S/x\nexport B=$A\npython t.py --out=$A/y", ["A=$S/x", "export B=$A"]),
+    ("python t.py --n=$((2 * 2))", ["argument_1=$((2 * 2))"]),
+    ('I=$(uuidgen)\npython t.py "${I:0:4}" "${I:0:4}"', ["I=$(uuidgen)", 'argument_1="${I:0:4}"']),
+    ('RUN="srun python t.py --n $(nproc)"\n$RUN', ['argument_1="$(nproc)"']),
+    ("V=x\nsrun bash -c '. v/bin/activate\nls $V\npython t.py'", ["V=x", "export V"]),
     ("source v/bin/activate\npip list\npython t.py", ["source v/bin/activate", "pip list"]),
     (
         "source v/bin/activate\nexport PYTHONPATH=$PWD:$PYTHONPATH\npython t.py",
@@ -61,7 +66,6 @@ KEPT = [  # a body, and the lines of setup
     ("export A=1\n./fetch\npython t.py", ["export A=1", "./fetch"]),
     ("export CONDA_ENVS_PATH=/x\npython t.py", ["export CONDA_ENVS_PATH=/x"]),
     ("export PATH=/a:/b\nmodule load c\npython t.py", ["export PATH=/a:/b", "module load c"]),
-    ("srun --label --cpu-bind=cores python t.py", ["export SLURM_LABELIO=1", "export SLURM_CPU_BIND=cores"]),
     ("A=1\nexport A\npython t.py", ["A=1", "export A"]),
     ("export A=1\nunset A\npython t.py", ["export A=1", "unset A"]),
     ("export A=1\nif true; then export A=2; fi\npython t.py", ["export A=1", "if true; then export A=2; fi"]),
@@ -83,7 +87,35 @@ UNDERSTOOD: list[
 ] = [  # a body, keys of the job, keys of the profile
     ("python -u t.py --lr 0.1", {"mode": "single", "trainer": "t.py", "args": ["--lr", "0.1"]}, {}),
     ("python -m pkg.train", {"trainer": "pkg.train"}, {}),
-    ("python ~/t.py --out $HOME/x", {"trainer": "/home/me/t.py", "args": ["--out", "/home/me/x"]}, {}),
+    ("python ~/t.py --out $HOME/x", {"trainer": "/home/me/t.py", "args": ["--out", "{env:HOME}/x"]}, {}),
+    ("python $SLURM_SUBMIT_DIR/t.py $SCRATCH/x", {"trainer": "t.py", "args": ["{env:SCRATCH}/x"]}, {}),
+    ('python t.py --a 1 "$@"', {"args": ["--a", "1"]}, {}),
+    (': "${N:=4}"\nM=${M:-$N}\npython t.py $M ${K:-5}', {"args": ["4", "5"]}, {}),
+    ("srun --label --cpu-bind=cores python t.py", {}, {"step": {"label": "true", "cpu-bind": "cores"}}),
+    ("srun --auto-resume=1 python t.py", {}, {"plugin_options": ["auto-resume="]}),
+    ("srun gssr-record -v python t.py", {"trainer": "t.py"}, {"runtime": "prefix"}),
+    (
+        "module use /apps\nml cuda\npython t.py",
+        {},
+        {"modules": ["use /apps", "cuda"], "module_start": "keep"},
+    ),
+    ("module load a\nml purge\nml b\npython t.py", {}, {"modules": ["b"], "module_start": "purge"}),
+    ("module reset\npython t.py", {}, {"module_start": "reset", "modules": None}),
+    (
+        "srun bash -c 'export RANK=$SLURM_PROCID; python t.py --r $RANK'",
+        {"args": ["--r", "@SLURM_PROCID@"]},
+        {},
+    ),
+    (
+        "srun --environment=e bash -c '. v/bin/activate\ncd x\necho hi\npython t.py'",
+        {"trainer": "t.py"},
+        {"setup_per_task": [". v/bin/activate", "cd x"], "runtime": "edf"},
+    ),
+    (
+        "cd /w\napptainer exec --nv --pwd /w --env A=$S/a i.sif python t.py",
+        {"env": {"A": "${S}/a"}},
+        {"runtime": "apptainer", "setup": ["cd /w"]},
+    ),
     ("python t.py --n $SLURM_NNODES", {"args": ["--n", "1"]}, {}),
     ("export A=1 B='x y'\npython t.py", {"env": {"A": "1", "B": "x y"}}, {}),
     ("A=1 python t.py", {"env": {"A": "1"}}, {}),
@@ -104,14 +136,14 @@ UNDERSTOOD: list[
     ),
     (
         "torchrun --standalone --nproc_per_node=4 --max_restarts=3 t.py",
-        {"mode": "ddp", "launcher": "torchrun", "nproc_per_node": 4, "env": {"PET_MAX_RESTARTS": "3"}},
+        {"mode": "ddp", "launcher": "torchrun", "nproc_per_node": 4, "launcher_args": ["--max-restarts=3"]},
         {},
     ),
     ("srun bash -c 'export RANK=$SLURM_PROCID; exec python t.py'", {"trainer": "t.py"}, {}),
     ("python t.py 2>&1 | tee log", {"trainer": "t.py"}, {}),
     ("CMD='srun python t.py | tee log'\neval $CMD", {"trainer": "t.py"}, {}),
     ("python t.py && echo done", {"trainer": "t.py"}, {}),
-    ("python t.py\nls -l x\nuname -a", {"trainer": "t.py"}, {}),
+    ("python t.py\nls -l x\nuname -a\nscontrol show job 1", {"trainer": "t.py"}, {}),
     ("~/venv/bin/python t.py", {"trainer": "t.py"}, {"runtimes": {"venv": {"path": "${HOME}/venv"}}}),
     (
         "accelerate launch --num_processes 2 t.py --a 1",
@@ -133,6 +165,11 @@ UNDERSTOOD: list[
         {"trainer": "./t.py"},
         {"runtimes": {"enroot": {"image": "/i.sqsh", "workdir": "/w", "mounts": ["/a:/w"]}}},
     ),
+    (
+        "I=$S/i.sqsh\nsrun --container-image=$I --container-mount-home --no-container-remap-root python /t.py",
+        {"trainer": "/t.py"},
+        {"runtimes": {"enroot": {"image": "${S}/i.sqsh", "mounts": ["${HOME}"]}}},
+    ),
 ]
 
 
@@ -141,7 +178,7 @@ def test_what_is_understood() -> None:
         adoption = of_body(body)
         assert {key: job(adoption).get(key) for key in keys} == keys
         assert {key: profile(adoption).get(key) for key in facts} == facts
-        assert "setup" not in profile(adoption)
+        assert facts.get("setup") == profile(adoption).get("setup")
 
     hold(check, UNDERSTOOD)
 
@@ -161,9 +198,20 @@ LOST = [  # a body, the line, and the reason
     ("mpirun -np 4 python t.py", 5, "write srun for it"),
     ("uv run --with x python t.py", 5, "uv sync --with prepares"),
     ("numactl -N0 python t.py", 5, "--cpu-bind"),
-    ("python t.py --id $SLURM_JOB_ID", 5, "what is known only when the job runs"),
-    ("python t.py --config $SCRATCH/c.yaml", 5, "what is known only when the job runs"),
-    ('python t.py "$@"', 5, "the script's own arguments"),
+    ('python t.py "$1"', 5, "the script's own arguments"),
+    ("python t.py $(cat arguments)", 5, "what is known only when the job runs"),
+    ("python t.py ${A:+--a $A}", 5, "what is known only when the job runs"),
+    ('mapfile -t A < f\npython t.py "${A[@]}"', 6, "what is known only when the job runs"),
+    ('A=""\n[ -d x ] && A="--b c"\npython t.py $A', 7, "under a condition"),
+    ('A=""\n[ -d x ] && A="--b c"\npython t.py $A --c', 7, "under a condition"),
+    ("[ -d x ] && A=y || A=$B\nL=(--a $A)\nA=z$B\npython t.py ${L[@]}", 8, "known only when the job runs"),
+    ("srun bash -c 'X=$(nproc)\npython t.py $X'", 5, "what is known only when the job runs"),
+    ("python $S/t.py", 5, "the trainer's path"),
+    ("srun --cpu-bind=$B python t.py", 5, "--cpu-bind of srun: its value"),
+    ("srun bash -c 'python t.py; cp a b'", 5, "a command after the launch"),
+    ("srun bash -c 'cd /w && python t.py'", 5, "other commands in the launch"),
+    ("apptainer exec --env LD_LIBRARY_PATH=/x i.sif python t.py", 5, "export it before the launch"),
+    ("apptainer exec --pwd /y i.sif python t.py", 5, "--pwd"),
     ("python t.py < data", 5, "into the trainer"),
     ("timeout 1h python t.py", 5, "timeout around"),
     ("python3.11 t.py", 5, "python3.11"),
@@ -196,7 +244,12 @@ def test_what_has_no_place_is_reported_at_its_line() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", ["CODE_DIR=/x\nls $CODE_DIR\ntorchrun t.py", "export OMP_NUM_THREADS=$((2 * 2))\npython t.py"]
+    "body",
+    [
+        "CODE_DIR=/x\nls $CODE_DIR\ntorchrun t.py",
+        "export OMP_NUM_THREADS=$((2 * 2))\npython t.py",
+        "python t.py --out $RUN_DIR",
+    ],
 )
 def test_a_variable_that_the_new_script_sets_as_well(body: str) -> None:
     assert "the new script sets" in of_body(body).lost[0].what
@@ -274,3 +327,84 @@ def test_a_secret_is_not_copied() -> None:
         row.what for row in adoption.rows if "SB" not in row.what
     )
     assert adoption.lines[5] == "mended"
+
+
+HYPERPOD = """AUTO=""
+if [ -d /opt/x ]; then AUTO="--auto-resume=1"; fi
+if [ -n "$IMAGE" ]; then declare -a ARGS=(--container-image $IMAGE); fi
+srun $AUTO "${ARGS[@]}" python t.py
+"""
+
+
+def test_options_of_srun_under_a_condition_are_left_out_and_named() -> None:
+    adoption = of_body(HYPERPOD)
+    assert "step" not in profile(adoption)
+    dropped = [row.what.partition("; it would be: ")[2] for row in adoption.rows if "would be" in row.what]
+    assert dropped == ["--auto-resume=1", "--container-image $IMAGE"]
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        'if [ -z "$A" ]; then A=--label; fi',  # which holds
+        "if true; then A=--label; else A=--exclusive; fi",
+        "for x in 1 2; do A=--label; done",
+    ],
+)
+def test_options_that_are_given_always_are_not_left_out(condition: str) -> None:
+    adoption = of_body(f"{condition}\nsrun $A python t.py")
+    assert adoption.lost
+
+
+def test_a_default_is_named_as_exported_variables_do_not_change_it() -> None:
+    note = of_body("python t.py --n ${N:-4}").notes[0]
+    assert note == "defaults of the script, which no exported variable changes: N is 4"
+
+
+def test_arguments_that_bash_would_split_are_named() -> None:
+    notes = of_body('python t.py --a $A --b "$B" --c $SLURM_JOB_ID --d $D').notes
+    assert notes[0] == "one argument each here, also if empty or with blanks: $A, $D"
+
+
+def test_a_default_that_is_set_where_it_is_used_stays() -> None:
+    adoption = of_body("A=${B:=x}\npython t.py $B")
+    assert job(adoption)["args"] == ["{env:B}"]
+    assert profile(adoption)["setup"] == ["A=${B:=x}"]
+
+
+ON_TWO_NODES = """#!/bin/bash
+#SBATCH --nodes=2 --ntasks-per-node={tasks} --time=10 {gpus}
+MAIN=$(hostname -i)
+export MASTER_ADDR=$MAIN
+srun {command}
+"""
+
+
+def test_accelerate_on_several_nodes_knows_its_node() -> None:
+    command = 'bash -c "accelerate launch --machine_rank=\\$SLURM_NODEID --main_process_ip=$MAIN t.py"'
+    adoption = adopted(ON_TWO_NODES.format(tasks=1, gpus="--gpus-per-node=4", command=command))
+    keys = job(adoption)
+    assert (keys["launcher"], keys["nproc_per_node"]) == ("srun", 1)
+    assert keys["args"] == ["--machine_rank=@SLURM_NODEID@", "--main_process_ip={env:argument_1}", "t.py"]
+    assert profile(adoption)["setup_per_task"] == ['set -- "${@//@SLURM_NODEID@/$SLURM_NODEID}"']
+    assert profile(adoption)["master_addr"] == "hostname -i"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "step", "visibility"),
+    [
+        ("--gpus-per-task=1", "", "task"),
+        ("--gpus-per-task=1", "--gpu-bind=none", None),
+        ("--gpus-per-task=1 --gpu-bind=none", "", None),
+        ("--gpus-per-node=2", "", None),
+        ("--gpus-per-node=2", "--gpu-bind=closest", "task"),
+    ],
+)
+def test_the_gpus_that_a_task_sees_stay(gpus: str, step: str, visibility: str | None) -> None:
+    adoption = adopted(ON_TWO_NODES.format(tasks=2, gpus=gpus, command=f"{step} python t.py"))
+    assert profile(adoption).get("gpu_visibility") == visibility
+
+
+def test_cpus_per_gpu_stay() -> None:
+    adoption = of_body("python t.py", "--gpus-per-node=2", "--cpus-per-gpu=4")
+    assert job(adoption)["extra_options"] == {"cpus-per-gpu": "4"}

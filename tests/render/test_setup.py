@@ -131,6 +131,21 @@ def test_lines_that_bash_can_not_read_are_found(profile: Path, command: Command,
 
 def test_a_mask_of_gpus_that_each_task_sets_itself_stays(profile: Path) -> None:
     keys = "gpu_vendor: amd\nsetup_per_task: [export HIP_VISIBLE_DEVICES=$SLURM_LOCALID]"
-    unset = next(line for line in rendered(profile, keys).splitlines() if line.strip().startswith("env -u"))
-    assert "CUDA_VISIBLE_DEVICES" in unset
-    assert "HIP_VISIBLE_DEVICES" not in unset
+    text = rendered(profile, keys)
+    assert text.index("env -u") < text.index("export HIP_VISIBLE_DEVICES")
+
+
+@pytest.mark.parametrize(
+    ("runtime", "before"),
+    [
+        ("edf: {environment: ./a.toml}", "--environment="),
+        ("enroot: {image: /i.sqsh}", "--container-env="),
+        ("apptainer: {image: /i.sif}", '"$IMAGE"'),
+    ],
+)
+def test_setup_of_a_task_runs_in_its_container(profile: Path, runtime: str, before: str) -> None:
+    name = runtime.partition(":")[0]
+    facts = PROFILE.partition("runtime:")[0]
+    profile.write_text(f"{facts}runtime: {name}\nruntimes: {{{runtime}}}\nsetup_per_task: [fifth=1]")
+    command = script(plan("ddp", profile)).partition("# --- Training")[2]
+    assert command.index(before) < command.index("fifth=1") < command.index("python3")

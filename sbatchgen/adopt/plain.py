@@ -1,0 +1,125 @@
+"""A script as `adopt` reads it, line by line: with its defaults, without words that may be empty."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from sbatchgen.adopt.training import main, unchained
+from sbatchgen.bash import Word
+from sbatchgen.bash.word import Piece
+from sbatchgen.job.script import JobScript
+
+_DEFAULT = re.compile(r"\$\{(\w+):?[-=](.+)\}", re.DOTALL)
+# Variables that jobs have without the script.
+_OF_JOBS = re.compile(
+    r"SLURM_.*|\w+_VISIBLE_DEVICES|(?:LD_LIBRARY_|PYTHON)?PATH|HOME|USER|TMPDIR|SCRATCH|HOSTNAME"
+)
+_PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plain:
+    """A script in plain words.
+
+    Attributes:
+        script: The script.
+        defaults: The variables whose defaults are filled in.
+        optional: Words of launches that are left out, with what they are if a condition holds.
+        prefix: Words before the program that starts Python, left out.
+    """
+
+    script: JobScript
+    defaults: dict[str, str]
+    optional: list[tuple[Word, str]]
+    prefix: tuple[str, ...]
+
+
+def plain(script: JobScript) -> Plain:
+    """Return a script in plain words."""
+    script, defaults = _with_defaults(script)
+    script, optional = _without_optional(script)
+    script, prefix = _without_prefix(script)
+    return Plain(script=unchained(script), defaults=defaults, optional=optional, prefix=prefix)
+
+
+def _edited(script: JobScript, edits: Iterable[tuple[int, int, str]]) -> JobScript:
+    """Return the script with other text in some places."""
+    text = script.text
+    for start, end, new in sorted(edits, reverse=True):
+        text = text[:start] + new + text[end:]
+    return script if text == script.text else replace(script, text=text)
+
+
+def _blank(script: JobScript, start: int, end: int) -> tuple[int, int, str]:
+    """Return the edit that leaves out words, but no line."""
+    return start, end, re.sub(r"\\(?!\n)|[^\n\\]", " ", script.text[start:end])
+
+
+def _with_defaults(script: JobScript) -> tuple[JobScript, dict[str, str]]:
+    """Return the script with DEFAULT for ${NAME:-DEFAULT} and : ${NAME:=DEFAULT}, and the defaults."""
+    edits, defaults = {}, {}
+    for piece, start, end, form in _defaults(script):
+        match = _DEFAULT.fullmatch(piece.text)
+        sets = [each for each in script.body.sets if each.name == piece.name and each.end <= piece.at]
+        before = any(not each.context.branch for each in sets)
+        if match and not before and not _OF_JOBS.fullmatch(piece.name):
+            defaults[piece.name] = match[2].strip("\"'")
+            edits[start] = (start, end, form.format(match[2]))
+    return _edited(script, edits.values()), defaults
+
+
+def _defaults(script: JobScript) -> Iterator[tuple[Piece, int, int, str]]:
+    """Yield expansions that may have a default, with the place and the form of what replaces them."""
+    body = script.body
+    words = [("", word) for launch in script.launches for word in launch.command.words]
+    for each in body.sets:
+        values = (each.word, *(each.items or ())) if each.context.top else ()
+        words += [(each.name, word) for word in values if word]
+    for name, word in words:
+        for piece in word.pieces if word.source is body.source else ():
+            if piece.operator in (":-", "-") or (piece.operator in (":=", "=") and piece.name == name):
+                yield piece, piece.at, piece.at + len(piece.text), "{}"
+    for command in body.commands:
+        only = command.words[-1].only_piece if command.name == ":" and command.context.top else None
+        if only and only.operator in (":=", "=") and (only.quoted or " " not in only.text):
+            yield only, command.at, command.end, f'{only.name}="{{}}"' if only.quoted else f"{only.name}={{}}"
+
+
+def _without_optional(script: JobScript) -> tuple[JobScript, list[tuple[Word, str]]]:
+    """Return the script without the words of launches that are options under a condition, else nothing."""
+    body, optional = script.body, []
+    for word in dict.fromkeys(word for launch in script.launches for word in launch.command.words):
+        piece = word.only_piece
+        if word.source is not body.source or piece is None or piece.kind != "variable" or piece.operator:
+            continue
+        sets = [each for each in body.sets if each.name == piece.name and each.at < word.at]
+        certain = [each.items or (each.word and each.word.value) for each in sets if each.context.top]
+        others = [each for each in sets if not each.context.top]
+        if len(others) != 1 or any(certain) or (piece.quoted and piece.subscript != "@"):
+            continue
+        sometimes = others[0]
+        asked = any(use.name == piece.name and use.at < sometimes.at for use in body.uses)  # [ -z $NAME ]
+        values = sometimes.items or ([sometimes.word] if sometimes.word else [])
+        text = " ".join(map(body.text_of, values))
+        if text.startswith("-") and not asked and not sometimes.context.loop and sometimes.context.branch:
+            optional.append((word, text))
+    return _edited(script, (_blank(script, word.at, word.end) for word, _ in optional)), optional
+
+
+def _without_prefix(script: JobScript) -> tuple[JobScript, tuple[str, ...]]:
+    """Return the script without the words of an unknown program that starts Python, and the words."""
+    body = script.body
+    for launch in reversed(script.launches if main(script) is None else ()):
+        first = launch.program.words[0]
+        pairs = [(own, written) for written in launch.command.words for own in body.expand(written)]
+        at = next((index for index, (own, _) in enumerate(pairs) if own == first), len(pairs))
+        words = [body.value(own) or "" for own, _ in pairs[at:]]
+        count = next((index for index, word in enumerate(words) if _PYTHON.fullmatch(word)), 0)
+        if not count or launch.is_helper or not all(words[:count]) or not launch.command.context.top:
+            continue
+        start, end = pairs[at][1].at, pairs[at + count][1].at
+        if start < end and "-c" not in words[count:]:
+            return _edited(script, [_blank(script, start, end)]), tuple(words[:count])
+    return script, ()
