@@ -183,9 +183,7 @@ class Job:
         """The learning rate of the first step of each epoch."""
         samples, _, _ = DATA_SETS[self.config.dataset]
         steps = math.ceil(samples / global_batch(self.config, self.shape["processes"]))
-        return [
-            lr_at(self.config, epoch * steps, steps_per_epoch=steps) for epoch in range(self.config.epochs)
-        ]
+        return [lr_at(self.config, epoch, 0, steps_per_epoch=steps) for epoch in range(self.config.epochs)]
 
 
 def built(config: Config) -> nn.Module:

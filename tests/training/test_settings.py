@@ -21,7 +21,7 @@ EPOCHS, STEPS = 90, 7  # of the curves, and steps an epoch
 
 def rates(config: Config) -> list[float]:
     """The learning rate of the first step of each epoch."""
-    return [lr_at(config, epoch * STEPS, steps_per_epoch=STEPS) for epoch in range(config.epochs)]
+    return [lr_at(config, epoch, 0, steps_per_epoch=STEPS) for epoch in range(config.epochs)]
 
 
 def rates_of_torch(lr: float, schedule: str, **how: float) -> list[float]:
