@@ -231,5 +231,5 @@ def test_a_weight_that_is_not_finite_is_not_saved(tmp_path: Path) -> None:
 def test_learning_rates(flags: list[str], rates: list[float]) -> None:
     config = parse(["--lr", "1", "--epochs", "2", *flags])
 
-    found = [lr_at(config, *divmod(step, 2), steps_per_epoch=2) for step in range(4)]
-    assert found == pytest.approx(rates, abs=1e-4)
+    all_rates = [lr_at(config, *divmod(step, 2), steps_per_epoch=2) for step in range(4)]
+    assert all_rates == pytest.approx(rates, abs=1e-4)
