@@ -5,7 +5,7 @@
     python benchmarks/smoke_gpu.py    # with a Python that has torch and torchvision for the GPUs
 
 Each row is a run of the trainer as users start it: one GPU, all GPUs with NCCL, nn.DataParallel, bf16, fp16,
---compile, a checkpoint of the GPU resumed on the CPU and back, and the images a second against a plain loop. A
+--compile, a checkpoint of the GPU resumed on the CPU and back, and images a second against a plain loop. A
 run that is stopped in the middle and resumed with --deterministic has to end with the checkpoint of an
 uninterrupted one, bit for bit.
 

@@ -14,7 +14,7 @@ from typing import IO, Any
 from training.config import Config, changed_settings
 from training.errors import UserError, one_line
 from training.files import own_folder
-from training.model.models import load_weights, rename_for
+from training.model.models import load_weights
 from training.model.optimizer import load_state
 from training.output.log import read_events
 from training.processes.world import broadcast_bytes, on_rank0, together
@@ -184,9 +184,9 @@ def _apply(session: Session, state: State, name: str) -> Progress:
 
 def _load(session: Session, state: State, name: str, changed: dict[str, Any]) -> Progress:
     """The same, with these settings changed; raises an error of any of these types if it does not fit."""
-    means = rename_for(session.model, state.get("ema") or {})
+    means = state.get("ema") or {}
     if session.config.evaluate:
-        load_weights(session.model, rename_for(session.model, state["model"]) | means, name)
+        load_weights(session.model, state["model"] | means, name)
         return Progress(step=state["step"], epoch=state["epoch"])
     load_weights(session.model, state["model"], name)
     if session.ema:
