@@ -3,6 +3,7 @@
 # make test-fast  format, lint and the tests of the command that need no Slurm and no torch: after each change
 # make docs   the documentation as a site, in build/site: open build/site/index.html
 # make release   a wheel, an sdist and sbatchgen.pyz in dist, each tried in an empty folder; the release note
+# make smoke-gpu   try the training package on the GPUs of this machine; a table for a report; 77 if there is no GPU
 # make test-oldest   the tests of the training package on the oldest Python and torch that it is for: before a release
 
 VENV ?= .venv
@@ -19,7 +20,7 @@ TORCH_OLDEST ?= torch==2.2.2 torchvision==0.17.2 'numpy<2'
 
 BIN := $(VENV)/bin
 BIN_OLDEST := $(VENV_OLDEST)/bin
-.PHONY: demo docs test test-fast test-oldest check clean sid modules old-python release
+.PHONY: smoke-gpu demo docs test test-fast test-oldest check clean sid modules old-python release
 
 # Test files are shared out among so many processes, the slow ones first: more than cores, since jobs wait. Tests on
 # another Slurm are a part of their own (tests/conftest.py).
@@ -58,6 +59,10 @@ $(VENV_OLDEST)/.test: pyproject.toml Makefile | $(BIN_OLDEST)/python
 
 demo: $(VENV)/.demo
 	PATH="$(abspath $(BIN)):$$PATH" bash examples/demo.sh demo
+
+# Its own Python, which has a torch for the GPUs: make smoke-gpu PYTHON=python3
+smoke-gpu:
+	$(PYTHON) benchmarks/smoke_gpu.py
 
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --conf-dir docs . build/site

@@ -46,12 +46,13 @@ Exit status: 0 done, 75 stopped and saved, 3 loss not finite, 1 failed.
 #     __main__, command, config            the command line
 #     torchrun, task                       started by job scripts, for each node or task
 #     processes/ranks, processes/spawn     rank and world size; starts the processes of a node
-#     processes/jobscript                  the files by which script and trainer talk
-#     data/datasets, data/mnist, data/cifar, digits    data sets and their files; synthetic digits
+#     processes/jobscript, processes/hang  the files by which script and trainer talk; what a hang leaves
+#     data/datasets, data/mnist, data/cifar    data sets and their files
 #     model/models, model/optimizer        what is trained, and how
 #     model/precision, model/activation_checkpointing    fp16 and bf16; less memory
 #     output/log, output/bar, output/curves    what is printed and recorded
 #     saving/reading                       what of a checkpoint is refused
 #     saving/lock, saving/names, runfolder     one job per run folder; what is in it
 #     run/export, run/usage                the weights alone; what is used of CPUs, GPUs and memory
-#     errors, files                        errors; the run folder, which is its user's alone, and its files
+#     errors, run/faults                   errors that end a run, and those of torch in one line
+#     files                                the run folder, which is its user's alone, and its files

@@ -19,6 +19,7 @@ from training.errors import (
     PREEMPTED,
     FolderError,
     NotFiniteError,
+    RankError,
     UserError,
     complain,
     one_line,
@@ -26,9 +27,9 @@ from training.errors import (
 from training.files import OTHERS_WRITE
 from training.output.log import mark_failed
 from training.processes import spawn
-from training.processes.jobscript import PARENT, leave_status, reads_status
+from training.processes.jobscript import leave_status, reads_status
 from training.processes.ranks import detect
-from training.processes.stop import Stop, end_with_parent
+from training.processes.stop import Stop, end_with_launcher
 from training.runfolder import look
 
 
@@ -44,8 +45,7 @@ def main(argv: list[str]) -> int:
         if config.launcher == "spawn":
             processes = config.nproc_per_node or _gpus(config) or 1
             return _finish(spawn.run(argv, processes, nodes=config.nnodes, node=config.node_rank))
-        if os.environ.get(PARENT, "").isdecimal():
-            end_with_parent(int(os.environ[PARENT]))
+        end_with_launcher(os.environ)
         stop = Stop()  # before the slow imports: from here on signals do not kill
         place = detect(os.environ, config.launcher)
         try:
@@ -60,7 +60,7 @@ def main(argv: list[str]) -> int:
     except (UserError, NotFiniteError) as error:
         if error.shared and _number("RANK", "SLURM_PROCID"):
             return error.status  # rank 0 prints it
-        if error.shared or _number("LOCAL_RANK", "SLURM_LOCALID") == 0:
+        if error.shared or isinstance(error, RankError) or _number("LOCAL_RANK", "SLURM_LOCALID") == 0:
             complain(f"error: {error}")
         return _fail(config, error, error.status)
     except Exception as error:  # noqa: BLE001 - a bug, or another process has ended

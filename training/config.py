@@ -34,7 +34,7 @@ ONLY_WITH = {
 AT_LEAST_1 = ("epochs", "keep", "sync_every", "log_every", "fake_samples", "accumulate", "step_size")
 AT_LEAST_0 = (
     *("batch_size", "batch_size_per_gpu", "nproc_per_node", "nnodes", "node_rank", "workers", "save_every"),
-    *("step_delay", "lr", "momentum", "weight_decay", "gamma", "warmup_epochs", "clip_norm"),
+    *("eval_batch", "step_delay", "lr", "momentum", "weight_decay", "gamma", "warmup_epochs", "clip_norm"),
 )
 
 
@@ -112,12 +112,18 @@ class Config:
     ema: float = _critical(0.0, "decay of a running mean of the weights (EMA), which is then evaluated")
     channels_last: bool = _option(False, "memory format channels_last: faster on many GPUs")
     compile: bool = _option(False, "compile the model (torch.compile) for the training steps")
+    deterministic: bool = _option(
+        False, "only kernels that give the same bits each time; on GPUs slower, and some layers have none"
+    )
     activation_checkpointing: bool = _option(
         False, "recompute activations in the backward pass: less memory, the same weights"
     )
 
     device: str = _option("auto", "", choices=("auto", "cpu", "cuda"))
     dataparallel: bool = _option(False, "one process drives all visible GPUs (torch.nn.DataParallel)")
+    find_unused_parameters: bool = _option(
+        False, "for models with weights that have no part in some losses, with several processes: slower"
+    )
     launcher: str = _option(
         "auto", "what starts the processes", choices=("auto", "torchrun", "srun", "spawn", "none")
     )
@@ -135,6 +141,9 @@ class Config:
     look: bool = _option(
         False, "print as JSON what a start would do with the run folder, and exit; needs no torch"
     )
+    eval_batch: int = _option(
+        0, "validation images per process at once (default: as many as a process trains on at once)"
+    )
     evaluate: bool = _option(False, "evaluate the newest (or --resume's or --init-from's) weights and exit")
     save_every: int = _option(0, "steps between checkpoints, in addition to one after each epoch")
     keep: int = _option(3, "checkpoints to keep, in addition to the best")
@@ -151,7 +160,9 @@ class Config:
         "stop and save before this time: auto (the end of the Slurm job), off, or seconds from the start or "
         "since 1970",
     )
-    sync_every: int = _option(10, "steps between synchronisations, at which all processes can stop")
+    sync_every: int = _option(
+        10, "most steps between synchronisations, at which all processes can stop; at least one a second"
+    )
     log_every: int = _option(20, "steps between progress lines")
     tensorboard: str = _option(
         "auto", "curves in RUN_DIR/tensorboard; auto: if TensorBoard is installed", choices=("auto", "off")
@@ -218,7 +229,11 @@ def _check(config: Config) -> None:
     for name in ("label_smoothing", "ema"):
         if not 0 <= getattr(config, name) < 1:
             raise UserError(f"{_flag(name)} is {getattr(config, name)}, but must be in 0..1, below 1")
-    for first, other in (("batch_size", "batch_size_per_gpu"), ("compile", "activation_checkpointing")):
+    for first, other in (
+        ("batch_size", "batch_size_per_gpu"),
+        ("compile", "activation_checkpointing"),
+        ("compile", "dataparallel"),
+    ):
         if getattr(config, first) and getattr(config, other):
             raise UserError(f"{_flag(first)} and {_flag(other)} exclude each other", fix="give one of them")
     parse_deadline(config.deadline, {}, 0)
@@ -259,22 +274,24 @@ def global_batch(config: Config, processes: int) -> int:
     return batch
 
 
-def critical_settings(config: Config, *, batch: int, train_samples: int) -> dict[str, int | float | str]:
+def critical_settings(
+    config: Config, *, batch: int, train_samples: int, data_checksum: str
+) -> dict[str, int | float | str]:
     """The settings on which the weights depend: saved in checkpoints, compared on resume."""
     names = [field.name for field in dataclasses.fields(config) if field.metadata["critical"]]
     settings = {name: getattr(config, name) for name in names}
-    return settings | {"batch_size": batch, "train_samples": train_samples}
+    return settings | {"batch_size": batch, "train_samples": train_samples, "data_checksum": data_checksum}
 
 
 def changed_settings(now: dict[str, Any], then: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The critical settings that differ and play a part, as (then, now).
 
-    A setting that an old checkpoint does not have had its default.
+    A setting that an old checkpoint does not have had its default; its data are taken for the present ones.
     """
     defaults = {
         option.name: option.default for option in dataclasses.fields(Config) if option.metadata["critical"]
     }
-    then = defaults | then
+    then = defaults | {"data_checksum": now.get("data_checksum")} | then
     names = [name for name in then | now if name not in unused_settings(then) | unused_settings(now)]
     return {name: (then.get(name), now.get(name)) for name in names if then.get(name) != now.get(name)}
 

@@ -33,6 +33,10 @@ class FolderError(UserError):
     """The run folder belongs to another job or cannot be written: nothing is recorded in it."""
 
 
+class RankError(UserError):
+    """An error of this process alone, which prints it."""
+
+
 class NotFiniteError(Exception):
     """The loss or a weight became infinite or NaN; nothing is saved after this."""
 

@@ -24,6 +24,7 @@ class Saved:
         epoch: Epochs done.
         job: The Slurm job that saved it.
         settings: The settings it depends on (config.critical_settings).
+        consumed: Images of the next epoch that are done.
         samples: Training images.
     """
 
@@ -32,6 +33,7 @@ class Saved:
     epoch: int | None = None
     job: str = ""
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    consumed: int | None = None
     samples: int | None = None
 
 
@@ -91,8 +93,9 @@ def look(config: Config, processes: int) -> Start:
 def _resume(config: Config, batch: int, old: Saved) -> Start:
     state, changed = "resume", {}
     if old.settings and not config.allow_config_change:
-        # the number of images is known only after they are read
-        now = critical_settings(config, batch=batch, train_samples=old.settings.get("train_samples", 0))
+        of_data = {"train_samples": 0, "data_checksum": ""}  # known only after the images are read
+        known = {name: old.settings.get(name, unknown) for name, unknown in of_data.items()}
+        now = critical_settings(config, batch=batch, **known)
         changed = changed_settings(now, old.settings)
     if changed:
         state = "changed"
@@ -102,12 +105,20 @@ def _resume(config: Config, batch: int, old: Saved) -> Start:
         state=state,
         checkpoint=old.name,
         step=old.step,
-        steps=config.epochs * math.ceil(old.samples / batch) if old.samples else None,
+        steps=_all_steps(config, batch, old),
         epoch=old.epoch,
         epochs=config.epochs,
         job=old.job,
         changed=changed,
     )
+
+
+def _all_steps(config: Config, batch: int, old: Saved) -> int | None:
+    """The steps done, of whatever batches they were, and those that are left; None if unknown."""
+    if not old.samples or old.step is None or old.epoch is None or old.consumed is None:
+        return None
+    done = old.epoch * math.ceil(old.samples / batch) + old.consumed / batch  # as many of the present batch
+    return old.step + max(0, math.ceil(config.epochs * math.ceil(old.samples / batch) - done))
 
 
 def read_saved(run_dir: Path, path: Path) -> Saved:
@@ -128,6 +139,7 @@ def read_saved(run_dir: Path, path: Path) -> Saved:
                 epoch=_count(event.get("epoch")),
                 job=str(start.get("job") or ""),
                 settings=settings if isinstance(settings, dict) else {},
+                consumed=_count(event.get("consumed")),
                 samples=_count(start.get("train_samples")),
             )
     return known

@@ -17,7 +17,6 @@ from training.run import evaluation
 
 def f14(place: Place) -> Iterator[Row]:
     """An evaluation that cannot be shared evenly."""
-    place.patches.setattr(evaluation, "EVALUATION_BATCH", 4)
     right = evaluated(place.new("F14/1"), 1)
     worst, padded, equal_counts = 0.0, 0.0, 0
     for size in (1, 2, 3):

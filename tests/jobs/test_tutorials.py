@@ -28,11 +28,11 @@ from PIL import Image
 from torch import nn
 from torch.optim import lr_scheduler
 
+from sbatchgen.prepare import digits
 from tests.cluster.slurm import Cluster
 from tests.conftest import REPOSITORY, Command
 from tests.training import vision
 from tests.training.forks import QUICKLY
-from training import digits
 from training.config import Config, global_batch, parse
 from training.data.datasets import Data, load_data
 from training.data.order import epoch_order
@@ -183,9 +183,7 @@ class Job:
         """The learning rate of the first step of each epoch."""
         samples, _, _ = DATA_SETS[self.config.dataset]
         steps = math.ceil(samples / global_batch(self.config, self.shape["processes"]))
-        return [
-            lr_at(self.config, epoch * steps, steps_per_epoch=steps) for epoch in range(self.config.epochs)
-        ]
+        return [lr_at(self.config, epoch, 0, steps_per_epoch=steps) for epoch in range(self.config.epochs)]
 
 
 def built(config: Config) -> nn.Module:

@@ -140,7 +140,8 @@ MODULE = """
 
     def save(*args, **how):
         began = time.time()
-        hold("last save" if how["step"] == int(os.environ.get("LAST_STEP", "0")) else "save")
+        last = how["step"] == int(os.environ.get("LAST_STEP", "0")) and not args[1]["consumed"]
+        hold("last save" if last else "save")
         name = written(*args, **how)
         note("save", time.time() - began)
         return name

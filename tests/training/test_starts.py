@@ -65,7 +65,7 @@ def test_the_lines_for_several_machines_work_in_a_job(small_digits: Path, cluste
         "#!/bin/bash",
         f"export PATH={BIN}:$PATH PYTHONPATH={ROOT}:{QUICKLY} OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=hsn0",
     ]
-    lines += ["set -e", "python -m training.digits --to data --train 64 --test 16", MEETING]
+    lines += ["set -e", "sbatchgen data mnist --to data --synthetic --train 64 --test 16", MEETING]
     for number, line in enumerate(IN_A_JOB):
         lines.append(f"mkdir {number}; cd {number}; ln -s ../data; {line}; cd ..")
     cluster.put("starts/job.sh", "\n".join(lines) + "\n", mode=0o755)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from training.config import parse
 from training.errors import UserError
 from training.processes import stop
 from training.processes.stop import Stop, first_reason, parse_deadline
+from training.run.session import Meter
 
 from .trainers import Here, status
 
@@ -101,3 +103,57 @@ def test_the_end_of_the_job_stops_the_run_in_time(
     assert (ended.code, saved["state"], saved["reason"]) == (75, "preempted", "deadline"), ended.err
     assert "Stopped by deadline at step" in ended.out
     assert on.code == 0, on.err
+
+
+@pytest.fixture
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds of each sleep, by which all clocks are ahead; nothing sleeps."""
+    sleeps: list[float] = []
+
+    def ahead(clock: Callable[[], float]) -> Callable[[], float]:
+        return lambda: clock() + sum(sleeps)
+
+    for name in ("time", "monotonic", "perf_counter"):
+        monkeypatch.setattr(time, name, ahead(getattr(time, name)))
+    monkeypatch.setattr(time, "sleep", sleeps.append)
+    return sleeps
+
+
+@pytest.mark.parametrize(("step_s", "deadline_s"), [(6, 40), (40, 300), (90, 300), (2, 20)])
+def test_slow_steps_end_before_the_deadline(
+    here: Here, tmp_path: Path, slept: list[float], step_s: int, deadline_s: int
+) -> None:
+    ended = here(tmp_path, "--step-delay", str(step_s), "--deadline", str(deadline_s), "--epochs", "99")
+
+    assert (ended.code, status(tmp_path)["reason"]) == (75, "deadline"), ended.err
+    assert deadline_s / 3 < sum(slept) < deadline_s
+
+
+@pytest.mark.parametrize("step_s", [0.6, 6, 40])
+def test_a_stop_file_is_seen_within_a_step(
+    here: Here, tmp_path: Path, slept: list[float], monkeypatch: pytest.MonkeyPatch, step_s: float
+) -> None:
+    at = 13
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == at:
+            (tmp_path / "stop").touch()
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    ended = here(tmp_path, "--step-delay", str(step_s), "--epochs", "99")
+
+    assert (ended.code, status(tmp_path)["reason"]) == (75, "stop file"), ended.err
+    assert status(tmp_path)["step"] <= at + 1
+
+
+def test_quick_steps_synchronise_seldom(slept: list[float]) -> None:
+    meter = Meter()
+    synchronised = []
+    for step in range(1, 61):
+        slept.append(0.01)
+        if meter.due(step, 10):
+            synchronised.append(step)
+            meter.synchronised(meter.step_s())
+
+    assert synchronised == [1, 10, 20, 30, 40, 50, 60]

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DataParallel
 
-from training import digits
+from sbatchgen.prepare import digits
 from training.config import parse
 from training.data.datasets import load_data
 from training.data.mnist import read_mnist
@@ -238,24 +238,6 @@ def test_two_processes_export_once(trainers: Trainers, tmp_path: Path) -> None:
 
     assert ended.out.count("Weights saved to") == 1, ended.err
     assert equal(torch.load(tmp_path / "model.pt"), everything(tmp_path)["model"])
-
-
-def test_convnets_of_older_checkpoints_are_known(here: Here, tmp_path: Path) -> None:
-    """Their layers were named by position. Such a run resumes with the same result."""
-    places = {"conv1": "0", "conv2": "2", "fc1": "7", "fc2": "10"}
-
-    def older(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return {".".join((places[name.split(".")[0]], name.split(".")[1])): w for name, w in weights.items()}
-
-    flags = ("--ema", "0.9", "--epochs", "2")
-    assert here(tmp_path / "whole", *flags).code == 0
-    assert here(tmp_path / "parts", *flags[:2]).code == 0
-    (path,) = (tmp_path / "parts/checkpoints").glob("step-*")
-    state = torch.load(path, weights_only=True)
-    torch.save(state | {name: older(state[name]) for name in ("model", "ema")}, path)
-    assert here(tmp_path / "parts", *flags).code == 0
-
-    assert equal(everything(tmp_path / "parts"), everything(tmp_path / "whole"))
 
 
 def test_a_convnet_is_their_net(digits_28: Path) -> None:

@@ -221,7 +221,7 @@ def test_the_training_goes_on_beside_a_slow_disk_and_ends_with_all_saved(
 
     assert [plain.code, ended.code] == [0, 0], ended.err
     assert order.index(("train", 4)) < order.index(("save", 3))
-    assert [step for kind, step in order if kind == "save"] == [3, 6, 8]
+    assert [step for kind, step in order if kind == "save"] == [3, 6, 8, 8]  # before and after the validation
     assert order[-1] == ("done", 8)
     assert status(tmp_path / "slow")["checkpoint"] == "checkpoints/step-00000008.pt"
     for name in ("step-00000003.pt", "step-00000006.pt", "step-00000008.pt"):

@@ -5,6 +5,7 @@ Shape suffixes: N samples, C channels, H height, W width.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.metadata
 from collections.abc import Callable
@@ -38,6 +39,7 @@ class Data:
     validation: Split
     classes: int
     shape_CHW: tuple[int, int, int]
+    checksum: str = ""  # of the training labels, and of the names of classes and files
 
 
 def load_data(config: Config, device: torch.device) -> Data:
@@ -95,7 +97,13 @@ def _in_memory(
     ]
     _, channels, height, width = train[0].shape
     classes = max(int(labels_N.max()) for _, labels_N in (train, validation)) + 1
-    return Data(train=splits[0], validation=splits[1], classes=classes, shape_CHW=(channels, height, width))
+    return Data(
+        train=splits[0],
+        validation=splits[1],
+        classes=classes,
+        shape_CHW=(channels, height, width),
+        checksum=_checksum(train[1].tolist()),
+    )
 
 
 def _check_tensors(images: torch.Tensor, labels: torch.Tensor, shape: torch.Size, part: str) -> None:
@@ -135,7 +143,25 @@ def _from_loaders(train: Any, validation: Any, norm: Norm, device: torch.device,
         )
         for dataset in (train, validation)
     ]
-    return Data(train=splits[0], validation=splits[1], classes=classes, shape_CHW=shape_CHW)
+    samples = getattr(train, "samples", ())  # as torchvision's folders have them: (path, label)
+    names = [(path.rpartition("/")[2], label) for path, label in samples] if _are_files(samples) else []
+    return Data(
+        train=splits[0],
+        validation=splits[1],
+        classes=classes,
+        shape_CHW=shape_CHW,
+        checksum=_checksum([*train.classes], names),
+    )
+
+
+def _are_files(samples: Any) -> bool:
+    """Whether it lists (path, label)."""
+    first = samples[0] if isinstance(samples, list) and samples else None
+    return isinstance(first, tuple) and len(first) == 2 and isinstance(first[0], str)
+
+
+def _checksum(*parts: list[Any]) -> str:
+    return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
 
 
 def _fake(config: Config) -> tuple[Batch, Batch]:

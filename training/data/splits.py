@@ -10,8 +10,10 @@ Shape suffixes: N samples of the split, B of a batch, C channels, H height, W wi
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import itertools
 import random
+import signal
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -261,5 +263,6 @@ def _check_batch(batch: Any) -> Batch:
 
 def _start_worker(_worker: int) -> None:
     torch.set_num_threads(1)
+    faulthandler.register(signal.SIGALRM)  # prints where it is, see processes/hang
     ignore_signals()
     end_with_parent()

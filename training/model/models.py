@@ -13,8 +13,6 @@ from training.data.order import mix
 from training.errors import UserError
 from training.model.activation_checkpointing import checkpoint_activations
 
-# Names of convnet's layers in pytorch/examples/mnist; older checkpoints of ours have their indices.
-CONVNET_NAMES = {"0": "conv1", "2": "conv2", "7": "fc1", "10": "fc2"}
 CONVNET_SIDE = 6  # pixels: each convolution takes two, then pooling halves the rest
 
 
@@ -38,24 +36,13 @@ def build_model(config: Config, data: Data) -> nn.Module:
 
 
 def load_weights(model: nn.Module, weights: dict[str, torch.Tensor], origin: str) -> None:
-    """Copy weights into a model; raises UserError if they belong to another model."""
+    """Copy weights into a model, also those of a DataParallel one; UserError if they are of another."""
     try:
-        model.load_state_dict(rename_for(model, weights))
+        model.load_state_dict({name.removeprefix("module."): value for name, value in weights.items()})
     except RuntimeError as error:
         first = str(error).splitlines()[1:2] or [str(error)]
         what = f"the weights are of another model: {first[0].strip()[:300]}"
         raise UserError(what, at=origin, fix="the same --model") from error
-
-
-def rename_for(model: nn.Module, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The weights without DataParallel's prefix "module.", and with this version's names of convnet."""
-    bare = {name.removeprefix("module."): value for name, value in weights.items()}
-    if "0.weight" not in bare or not hasattr(model, "conv1"):
-        return bare
-    parts = {name: name.partition(".") for name in bare}
-    return {
-        f"{CONVNET_NAMES.get(place, place)}.{what}": bare[name] for name, (place, _, what) in parts.items()
-    }
 
 
 def _convnet(shape_CHW: tuple[int, int, int], classes: int) -> nn.Module:
@@ -64,7 +51,7 @@ def _convnet(shape_CHW: tuple[int, int, int], classes: int) -> nn.Module:
     if min(height, width) < CONVNET_SIDE:
         what = f"--model convnet needs images of {CONVNET_SIDE}x{CONVNET_SIDE} or larger"
         raise UserError(f"{what}, these are {height}x{width}", fix="another --model")
-    layers: dict[str, nn.Module] = {
+    layers: dict[str, nn.Module] = {  # the names of pytorch/examples/mnist
         "conv1": nn.Conv2d(channels, 32, 3),
         "relu1": nn.ReLU(),
         "conv2": nn.Conv2d(32, 64, 3),

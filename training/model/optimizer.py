@@ -1,11 +1,12 @@
 """Optimizers, learning rate schedules and the running mean of the weights (EMA).
 
-The learning rate is a function of the step: there is no scheduler state to save.
+The learning rate is a function of the position: there is no scheduler state to save.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -73,6 +74,9 @@ def load_state(optimizer: torch.optim.Optimizer, stored: dict[str, Any]) -> None
         if kept:
             state[number] = kept
     optimizer.load_state_dict({"state": state, "param_groups": groups})
+    for weight, kept in optimizer.state.items():  # in its memory format: fused kernels don't look at strides
+        laid_out = {name: torch.empty_like(weight).copy_(kept[name]) for name in kept.keys() - {"step"}}
+        kept.update(laid_out)
 
 
 def state_bytes(config: Config, model: nn.Module) -> int:
@@ -83,13 +87,17 @@ def state_bytes(config: Config, model: nn.Module) -> int:
     return weights * (1 + of_each + (config.ema > 0)) + others
 
 
-def lr_at(config: Config, step: int, *, steps_per_epoch: int) -> float:
-    """The learning rate of a step, counted from 0."""
+def lr_at(config: Config, epoch: int, steps: float, *, steps_per_epoch: int) -> float:
+    """The learning rate after `epoch` epochs and `steps` steps of the next one, all of the present batch.
+
+    The steps that were done do not count: the batch may have been another one then.
+    """
     warmup = config.warmup_epochs * steps_per_epoch
+    step = epoch * steps_per_epoch + steps
     if step < warmup:
         return config.lr * (step + 1) / (warmup + 1)
     if config.schedule == "step":
-        return float(config.lr * config.gamma ** (step // steps_per_epoch // config.step_size))
+        return float(config.lr * config.gamma ** (epoch // config.step_size))
     if config.schedule == "cosine":
         total = config.epochs * steps_per_epoch - warmup
         return config.lr * 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(total, 1))))
@@ -103,12 +111,14 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 
 class Ema:
-    """A running mean of a model's weights, without the buffers: running statistics are means already."""
+    """A running mean of a model's weights, and of the running statistics that belong to them."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
-        self._names = [name for name, _ in model.named_parameters()]
-        self._weights = [weight.detach() for weight in model.parameters()]
+        saved = model.state_dict().keys()
+        tensors = itertools.chain(model.named_parameters(), model.named_buffers())
+        meant = {name: t.detach() for name, t in tensors if name in saved and t.is_floating_point()}
+        self._names, self._weights = list(meant), list(meant.values())
         self._means = [weight.clone() for weight in self._weights]
 
     def update(self, step: int) -> None:

@@ -1,12 +1,14 @@
-"""--precision: autocast, the loss scale of fp16, and whether the CPU computes in bf16."""
+"""--precision and --deterministic: autocast, the loss scale of fp16, and which kernels torch may use."""
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from training.config import Config
 from training.errors import UserError
@@ -20,6 +22,33 @@ def autocast(config: Config, device: torch.device) -> torch.autocast:
     """The context in which the model computes."""
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(config.precision)
     return torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)
+
+
+class Autocast(nn.Module):
+    """A model that computes in autocast: nn.DataParallel's threads would take fp16 for bf16."""
+
+    def __init__(self, model: nn.Module, config: Config, device: torch.device) -> None:
+        super().__init__()
+        self.model, self._config, self._device = model, config, device
+
+    def forward(self, x_BCHW: torch.Tensor) -> Any:
+        """Call the model."""
+        with autocast(self._config, self._device):
+            return self.model(x_BCHW)
+
+
+def choose_kernels(config: Config, device: torch.device) -> None:
+    """Let torch use the fastest kernels for the GPU, or with --deterministic those that always give the same.
+
+    TF32 rounds the factors of a product of float32 to 10 bits; it is as deterministic as float32.
+    """
+    if config.deterministic:
+        torch.use_deterministic_algorithms(True)
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined,unused-ignore]
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+        torch.backends.cudnn.benchmark = not config.deterministic
 
 
 def build_scaler(config: Config, device: torch.device) -> Any:

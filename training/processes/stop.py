@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from training.errors import UserError
-from training.processes.jobscript import CANCELLED, LIMIT, read_stop_file
+from training.processes.jobscript import CANCELLED, LIMIT, PARENT, read_stop_file
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP)
 STOP_FILE_REASON = "stop file"
@@ -33,7 +33,7 @@ REASONS = (
 )
 OUT_OF_TIME = (LIMIT_REASON, DEADLINE_REASON)
 LOOK_EVERY_S = 0.5  # a stat on a network file system is not free
-MARGIN_S = 30.0  # before a deadline, plus twice the time of the last save
+MARGIN_S = 30.0  # before a deadline, plus the time of a step and twice that of the last save
 EPOCH_FROM_S = 1e9  # a larger --deadline is in seconds since 1970, a smaller one from the start
 
 
@@ -47,6 +47,7 @@ class Stop:
         self.began = time.time()
         self._end = float("inf")
         self.save_s = 0.0  # time of the last save
+        self.step_s = 0.0  # time of a step: the next look is after one
         for number in handled_signals():
             signal.signal(number, self._note)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # spawn starts its children with them blocked
@@ -78,8 +79,8 @@ class Stop:
         return [float(asked) for asked in self._asked]
 
     def _margin_s(self) -> float:
-        """Seconds for the last save; at most half the time of a short job."""
-        return min(2 * self.save_s + MARGIN_S, max(0.0, self._end - self.began) / 2)
+        """Seconds for a step and the last save; at most half the time of a short job."""
+        return min(self.step_s + 2 * self.save_s + MARGIN_S, max(0.0, self._end - self.began) / 2)
 
 
 def handled_signals() -> tuple[signal.Signals, ...]:
@@ -121,6 +122,14 @@ def ignore_signals() -> None:
     """In loader processes: Slurm signals them too, and one that dies would end the run before it saves."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+
+
+def end_with_launcher(environ: Mapping[str, str]) -> None:
+    """In ranks: `end_with_parent`, if it is our launcher, which gives its number, or torchrun."""
+    if environ.get(PARENT, "").isdecimal():
+        end_with_parent(int(environ[PARENT]))
+    elif "TORCHELASTIC_RUN_ID" in environ:
+        end_with_parent()
 
 
 def end_with_parent(parent: int = 0) -> None:

@@ -6,12 +6,13 @@ With one process there is no process group, and the collectives do nothing.
 from __future__ import annotations
 
 import ctypes
+import inspect
 import os
 import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -56,7 +57,7 @@ def join(place: Place, *, device: str, backend: str, timeout_s: float) -> World:
             backend = {"cuda": "nccl", "cpu": "gloo"}[chosen.type]
         if backend == "nccl" and chosen.type == "cpu":
             raise UserError("--backend nccl needs GPUs, but the device is the CPU", fix="--backend gloo")
-        _meet(place, backend, timeout_s)
+        _meet(place, backend, timeout_s, chosen)
     return World(
         rank=place.rank,
         size=place.size,
@@ -85,11 +86,13 @@ def keep_memory() -> bool:
 def leave(world: World) -> None:
     """Wait for the others, then leave the group: a launcher takes an early exit for a failure.
 
-    The tensor of the last sum is kept until the group is destroyed, to avoid a deadlock in torch 2.2: it
-    waits for its threads while it holds the GIL, which a thread needs that frees the last reference.
+    The sum is read because NCCL's is asynchronous. Its tensor is kept until the group is destroyed, to avoid
+    a deadlock in torch 2.2: it waits for its threads while it holds the GIL, which a thread needs that frees
+    the last reference.
     """
     if world.size > 1:
         last = reduce_sum(world, torch.zeros(1, device=world.device))
+        last.item()
         dist.destroy_process_group()
         del last
 
@@ -201,11 +204,12 @@ def _threads(place: Place) -> int:
     return max(1, usable // place.local_size)
 
 
-def _meet(place: Place, backend: str, timeout_s: float) -> None:
+def _meet(place: Place, backend: str, timeout_s: float, device: torch.device) -> None:
+    how: dict[str, Any] = {"timeout": timedelta(seconds=timeout_s)}
+    if backend == "nccl" and "device_id" in inspect.signature(dist.init_process_group).parameters:
+        how["device_id"] = device  # since torch 2.3: NCCL connects here, not at the first use
     try:
-        dist.init_process_group(
-            backend, rank=place.rank, world_size=place.size, timeout=timedelta(seconds=timeout_s)
-        )
+        dist.init_process_group(backend, rank=place.rank, world_size=place.size, **how)
     except (RuntimeError, ValueError) as error:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         what = f"the {place.size} processes did not meet at {address} ({one_line(error)[:200]})"

@@ -7,6 +7,7 @@ import math
 import torch
 
 from training.errors import NotFiniteError, UserError
+from training.processes import hang
 from training.processes.stop import first_reason
 from training.processes.world import reduce_sum, together
 from training.run.session import Progress, Session
@@ -49,9 +50,17 @@ def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, 
 
 
 def agree(session: Session, values: torch.Tensor) -> tuple[list[float], str]:
-    """The values (float64, 1-D) summed over the processes, and the reason to stop, if any."""
-    noted = torch.tensor(session.stop.requests(), dtype=torch.float64, device=values.device)
-    totals = total(session, torch.cat((values, noted)))
+    """The values (float64, 1-D) summed over the processes, and the reason to stop, if any.
+
+    Rank 0's time of a step decides on all when they synchronise next.
+    """
+    if values.device.type == "cuda":
+        torch.cuda.synchronize(values.device)  # the time until here is that of the steps
+    step_s = session.meter.step_s() if session.world.rank == 0 else 0.0
+    noted = torch.tensor([*session.stop.requests(), step_s], dtype=torch.float64, device=values.device)
+    *totals, step_s = total(session, torch.cat((values, noted)))
+    session.stop.step_s = step_s
+    session.meter.synchronised(step_s)
     return totals[: len(values)], first_reason(totals[len(values) :])
 
 
@@ -59,6 +68,7 @@ def total(session: Session, values: torch.Tensor) -> list[float]:
     """The values (float64, 1-D) summed over the processes; raises the UserError of any process on all."""
     problems = torch.tensor([len(session.problems)], dtype=torch.float64, device=values.device)
     totals: list[float] = reduce_sum(session.world, torch.cat((values, problems))).tolist()
+    hang.met()
     if totals.pop():
         together(session.world, lambda: _raise_first(session.problems))
     return totals

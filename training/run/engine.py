@@ -18,8 +18,9 @@ from training.errors import DONE, PREEMPTED, FolderError, UserError, one_line
 from training.files import own_folder
 from training.model.models import build_model, load_weights
 from training.model.optimizer import Ema, build_optimizer, state_bytes
-from training.model.precision import build_scaler, warn_of_bf16
+from training.model.precision import Autocast, build_scaler, choose_kernels, warn_of_bf16
 from training.output.log import Log, format_duration, progress_of, read_status
+from training.processes import hang
 from training.processes.jobscript import STOP, ask_again, may_ask_again
 from training.processes.ranks import Place
 from training.processes.stop import OUT_OF_TIME, STOP_FILE_REASON, Stop, parse_deadline
@@ -36,6 +37,7 @@ from training.processes.world import (
 from training.run.agreement import StoppedError, synchronise
 from training.run.evaluation import Score, evaluate
 from training.run.export import export
+from training.run.faults import explain
 from training.run.loop import time_left_s, train_epoch, try_out, warm_up
 from training.run.resume import checkpoint_folder, restore, save
 from training.run.session import Meter, Progress, Session
@@ -63,10 +65,6 @@ def run(config: Config, place: Place, stop: Stop) -> int:
         if refusal and error is not refusal:
             raise refusal from error  # first: nothing may be written in another job's folder
         raise
-    except RuntimeError as error:
-        if not str(error).startswith("DataLoader worker"):  # torch's text if one is killed
-            raise
-        raise UserError(one_line(error), fix="more memory for the job, or fewer --workers") from error
     finally:
         lock.release()
 
@@ -79,13 +77,21 @@ def _run(  # noqa: PLR0917 - what `run` has
     if config.dataparallel and place.size > 1:
         what = f"--dataparallel is one process, but {place.size} were started"
         raise UserError(what, fix="leave it out", shared=True)
+    if place.size > 1:
+        hang.record(log.run_dir)
     world = join(place, device=config.device, backend=config.backend, timeout_s=config.dist_timeout)
     refused = broadcast_bytes(world, str(refusal).encode() if refusal else None)
     if refused is not None:
         raise refusal or FolderError(refused.decode(), shared=True)
     _announce(config, world, log)
-    session = _prepare(config, world, log, stop, lock)
-    status = _evaluate_only(session) if config.evaluate else _train(session)
+    hang.watch(world, config.dist_timeout)
+    try:
+        session = _prepare(config, world, log, stop, lock)
+        status = _evaluate_only(session) if config.evaluate else _train(session)
+    except (RuntimeError, ValueError) as error:
+        if (known := explain(error, world)) is None:
+            raise
+        raise known from error
     leave(world)
     return status
 
@@ -133,6 +139,7 @@ def _announce(config: Config, world: World, log: Log) -> None:
 def _prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) -> Session:
     """Load the data, build the model and the optimizer."""
     batch = global_batch(config, world.size)
+    choose_kernels(config, world.device)
     loaded = together(world, lambda: load_data(config, world.device))
     model = together(world, lambda: build_model(config, loaded)).to(world.device)
     if config.init_from:
@@ -155,7 +162,9 @@ def _prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) 
         optimizer=build_optimizer(config, model),
         scaler=together(world, lambda: build_scaler(config, world.device)),
         ema=Ema(model, config.ema) if config.ema and not config.evaluate else None,
-        settings=critical_settings(config, batch=batch, train_samples=loaded.train.samples),
+        settings=critical_settings(
+            config, batch=batch, train_samples=loaded.train.samples, data_checksum=loaded.checksum
+        ),
     )
     together(world, lambda: try_out(session))
     if log.speaks and log.records:
@@ -303,13 +312,19 @@ def _wrap(session: Session) -> nn.Module:
     """The model for training steps."""
     world, config = session.world, session.config
     model: Any = session.model
+    if (
+        config.compile
+    ):  # around DistributedDataParallel it compiles nothing of an nn.Sequential (pytorch#140416)
+        model = torch.compile(model, dynamic=False)  # a short last batch must not change what others compute
     if world.size > 1:
-        devices = [world.device] if world.device.type == "cuda" else None
-        model = DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
+        model = DistributedDataParallel(
+            model,
+            device_ids=[world.device] if world.device.type == "cuda" else None,
+            gradient_as_bucket_view=True,
+            find_unused_parameters=config.find_unused_parameters,
+        )
     elif config.dataparallel and world.device.type == "cuda":
-        model = nn.DataParallel(model)
-    if config.compile:
-        model = torch.compile(model)
+        model = nn.DataParallel(Autocast(model, config, world.device))
     made: nn.Module = model
     return made
 

@@ -16,10 +16,9 @@ from training.data.order import evaluation_share
 from training.model.precision import autocast
 from training.processes.world import copy_from_rank0
 from training.run.agreement import StoppedError, agree, total
-from training.run.loop import batches_of, set_memory_format, sums_of
+from training.run.loop import batches_of, images_at_once, set_memory_format, sums_of
 from training.run.session import Session
 
-EVALUATION_BATCH = 256  # images, per process
 TOP = 5  # for top-5 accuracy, which is reported if there are more than twice as many classes
 
 
@@ -45,24 +44,25 @@ def evaluate(session: Session) -> Score:
         UserError: If an image cannot be read.
     """
     world, split, model = session.world, session.data.validation, session.model
-    # running statistics differ between processes; rank 0's are saved
-    copy_from_rank0(world, model.buffers())
-    lists = evaluation_share(split.samples, chunk=EVALUATION_BATCH, rank=world.rank, size=world.size)
+    chunk = session.config.eval_batch or max(1, images_at_once(session))  # the training had room for it
+    lists = evaluation_share(split.samples, chunk=chunk, rank=world.rank, size=world.size)
     lists = [index_B.to(split.index_device) for index_B in lists]
     sums = torch.zeros(4, dtype=torch.float64, device=world.device)  # of `sums_of` and `_count_top`
     began = time.perf_counter()
     model.eval()
+    session.meter.begin()
     with (
         torch.no_grad(),
         session.ema.in_place() if session.ema else contextlib.nullcontext(),
         autocast(session.config, world.device),
     ):
+        copy_from_rank0(world, model.buffers())  # statistics differ between processes; rank 0's are saved
         for done, (x_BCHW, y_B) in enumerate(batches_of(session, split, lists, 0), start=1):
             if len(y_B):
                 logits_BK = model(set_memory_format(session, x_BCHW)).float()
                 losses_B = functional.cross_entropy(logits_BK, y_B, reduction="none")
                 sums += torch.cat((sums_of(losses_B, logits_BK, y_B), _count_top(logits_BK, y_B)))
-            if done % session.config.sync_every == 0:
+            if session.meter.due(done, session.config.sync_every):
                 (loss, correct, samples, _), why = agree(session, sums)
                 if why:
                     raise StoppedError(why)

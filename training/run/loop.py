@@ -21,6 +21,7 @@ from training.model.optimizer import lr_at, set_lr
 from training.model.precision import autocast
 from training.output.log import format_duration
 from training.run.agreement import synchronise
+from training.run.faults import explain
 from training.run.resume import save
 from training.run.session import Progress, Session
 
@@ -42,36 +43,39 @@ def train_epoch(session: Session, progress: Progress) -> None:
     steps_per_epoch = math.ceil(split.samples / session.batch)
     since_sync = torch.zeros(3, dtype=torch.float64, device=world.device)
     session.trained.train()
+    session.meter.begin()
     batches = batches_of(session, split, mine, progress.epoch)
     for (first, count), step_parts in zip(todo, parts, strict=True):
-        lr = lr_at(config, progress.step, steps_per_epoch=steps_per_epoch)
+        lr = lr_at(config, progress.epoch, first / session.batch, steps_per_epoch=steps_per_epoch)
         set_lr(session.optimizer, lr)
         since_sync += train_step(session, batches, [count for _, count in step_parts], step=progress.step)
         progress.step += 1
         progress.consumed = first + count
         if config.step_delay:
             time.sleep(config.step_delay)
-        ends = progress.consumed == split.samples  # it is saved after the validation
-        saves = not ends and config.save_every > 0 and progress.step % config.save_every == 0
-        if saves or ends or progress.step % config.sync_every == 0:
-            synchronise(session, progress, since_sync, saves=saves or ends)
+        ends = progress.consumed == split.samples  # saved too: the validation may fail
+        saves = ends or (config.save_every > 0 and progress.step % config.save_every == 0)
+        if session.meter.due(progress.step, config.sync_every) or saves:
+            synchronise(session, progress, since_sync, saves=saves)
             _report(session, progress, lr, steps_per_epoch)
             if saves:
                 save(session, progress)
 
 
 def warm_up(session: Session) -> None:
-    """Let DistributedDataParallel do a step without effect.
+    """Let DistributedDataParallel do a step without effect, of a whole batch: that is what is compiled.
 
     After its first step it rebuilds its buckets, and so sums gradients in another order. A resumed run would
     round its first step differently from the uninterrupted one if that happened then.
     """
-    x_BCHW, y_B = _stand_in(session, 2)
+    config, world = session.config, session.world
+    x_BCHW, y_B = _stand_in(session, images_at_once(session))
     session.trained.train()
     with keep_buffers(session.model):
         for _ in range(2):  # the buckets are rebuilt at the beginning of the second
-            loss = functional.cross_entropy(session.trained(set_memory_format(session, x_BCHW)).float(), y_B)
-            torch.autograd.backward(loss)
+            with autocast(config, world.device):
+                logits_BK = session.trained(set_memory_format(session, x_BCHW))
+            torch.autograd.backward(functional.cross_entropy(logits_BK.float(), y_B))
     session.optimizer.zero_grad(set_to_none=True)
 
 
@@ -92,6 +96,8 @@ def try_out(session: Session) -> None:
         with torch.no_grad(), keep_buffers(model), autocast(config, session.world.device):
             logits_BK = model(set_memory_format(session, x_BCHW))
     except (RuntimeError, ValueError, AssertionError) as error:  # of torch and torchvision
+        if known := explain(error, session.world):
+            raise known from error
         size = "x".join(map(str, data.shape_CHW))
         what = f"--model {config.model} cannot take {images} images of {size} ({one_line(error)[:200]})"
         few = "another --batch-size: the last step of an epoch has one image per process"
@@ -183,6 +189,11 @@ def batches_of(session: Session, split: Split, lists: list[torch.Tensor], epoch:
             yield _stand_in(session, 2)
 
 
+def images_at_once(session: Session) -> int:
+    """The most images that a process trains on at once."""
+    return session.batch // session.config.accumulate // session.world.size
+
+
 def _stand_in(session: Session, images: int) -> Batch:
     """Black images of the first class."""
     device = session.world.device
@@ -228,7 +239,7 @@ def _report(session: Session, progress: Progress, lr: float, steps_per_epoch: in
         "train", epoch=progress.epoch + 1, step=progress.step, **means, lr=lr, samples_per_s=rate
     )
     if not session.log.bar.up:
-        done = progress.step - progress.epoch * steps_per_epoch
+        done = math.ceil(progress.consumed / session.batch)
         session.log.say(f"Epoch {progress.epoch + 1}: step {done} of {steps_per_epoch}, {line}")
     meter.restart()
 

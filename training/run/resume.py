@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import io
 import os
 import time
@@ -12,7 +14,7 @@ from typing import IO, Any
 from training.config import Config, changed_settings
 from training.errors import UserError, one_line
 from training.files import own_folder
-from training.model.models import load_weights, rename_for
+from training.model.models import load_weights
 from training.model.optimizer import load_state
 from training.output.log import read_events
 from training.processes.world import broadcast_bytes, on_rank0, together
@@ -24,7 +26,7 @@ from training.saving.reading import State
 
 PROGRESS = ("step", "epoch", "consumed", "best", "sums")  # what is saved of it
 # the position in an epoch is kept if these are unchanged
-SAME_SAMPLES = ("dataset", "train_samples", "seed")
+SAME_SAMPLES = ("dataset", "train_samples", "data_checksum", "seed")
 # a checkpoint's path (in the run folder, if it is there), bytes if other processes need them, what is in it
 Found = tuple[bytes, bytes, State, Progress]
 
@@ -43,21 +45,25 @@ def save(session: Session, progress: Progress, *, best: bool = False, must: bool
     """
     if session.world.rank != 0:
         return
-    session.writer.wait()
     began = time.monotonic()
-    state = session.copies.take(
-        {
-            "model": session.model.state_dict(),
-            "optimizer": session.optimizer.state_dict(),
-            "scaler": session.scaler.state_dict() if session.scaler else {},
-            "ema": session.ema.state() if session.ema else {},
-            **{key: getattr(progress, key) for key in PROGRESS},
-            "config": session.settings,
-            "epochs": session.config.epochs,
-            "world": session.world.size,
-        }
-    )
-    session.writer.start(lambda: _write(session, progress, state, began=began, best=best, must=must))
+    again = session.copies.last.get("step") == progress.step  # only the validation was done since
+    if not again:
+        session.writer.wait()  # the copy replaces the last one
+        session.copies.take(
+            {
+                "model": session.model.state_dict(),
+                "optimizer": session.optimizer.state_dict(),
+                "scaler": session.scaler.state_dict() if session.scaler else {},
+                "ema": session.ema.state() if session.ema else {},
+                "step": progress.step,
+                "config": session.settings,
+                "epochs": session.config.epochs,
+                "world": session.world.size,
+            }
+        )
+    state = session.copies.last | {key: copy.copy(getattr(progress, key)) for key in PROGRESS}
+    work = functools.partial(_write, session, progress, state, began=began, best=best, must=must)
+    session.writer.start(work, after=again)
     if must:
         session.writer.wait()
 
@@ -82,7 +88,7 @@ def _write(
         return
     session.stop.save_s = time.monotonic() - began
     progress.checkpoint = f"{place.name}/{name}"
-    facts = {"checkpoint": progress.checkpoint, "bytes": size, "best": best}
+    facts = {"checkpoint": progress.checkpoint, "bytes": size, "best": best, "consumed": state["consumed"]}
     if named:
         facts["also"] = EPOCH_NAME.format(named)
     session.log.event("save", step=step, epoch=epoch, **facts)
@@ -178,9 +184,9 @@ def _apply(session: Session, state: State, name: str) -> Progress:
 
 def _load(session: Session, state: State, name: str, changed: dict[str, Any]) -> Progress:
     """The same, with these settings changed; raises an error of any of these types if it does not fit."""
-    means = rename_for(session.model, state.get("ema") or {})
+    means = state.get("ema") or {}
     if session.config.evaluate:
-        load_weights(session.model, rename_for(session.model, state["model"]) | means, name)
+        load_weights(session.model, state["model"] | means, name)
         return Progress(step=state["step"], epoch=state["epoch"])
     load_weights(session.model, state["model"], name)
     if session.ema:

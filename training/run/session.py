@@ -20,6 +20,8 @@ from training.run.usage import Usage
 from training.saving.lock import RunLock
 from training.saving.writer import Copies, Writer
 
+SYNC_S = 1.0  # about so long a request to stop waits, or for the end of a step
+
 
 @dataclass(kw_only=True, slots=True)
 class Progress:
@@ -36,13 +38,38 @@ class Progress:
 
 @dataclass(kw_only=True, slots=True)
 class Meter:
-    """Speed, measured where the processes synchronise: there the GPU has finished its work."""
+    """Speed, measured where the processes synchronise: there the GPU has finished its work.
+
+    They synchronise about every SYNC_S seconds, or after each step if it takes longer.
+    """
 
     began: float = field(default_factory=time.perf_counter)
     trained: int = 0  # samples since then, over all processes
     window_began: float = field(default_factory=time.perf_counter)
     # since the last progress line, as Progress.sums
     window: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    synced: float = field(default_factory=time.perf_counter)
+    steps: int = 0  # since then
+    every: int = 1  # steps between synchronisations, the same on all processes
+
+    def begin(self) -> None:
+        """Begin steps of another kind: the first one is measured."""
+        self.synced, self.steps, self.every = time.perf_counter(), 0, 1
+
+    def due(self, step: int, most: int) -> bool:
+        """Count a step; whether the processes synchronise after it, as they do after every `most` steps."""
+        self.steps += 1
+        return self.steps >= self.every or step % most == 0
+
+    def step_s(self) -> float:
+        """Seconds that a step has taken since they synchronised; 0 if there was none."""
+        return (time.perf_counter() - self.synced) / self.steps if self.steps else 0.0
+
+    def synchronised(self, step_s: float) -> None:
+        """Note that the processes have synchronised; a step takes `step_s` seconds on rank 0."""
+        self.synced, self.steps = time.perf_counter(), 0
+        if step_s:
+            self.every = max(1, int(SYNC_S / step_s))
 
     def restart(self) -> None:
         """Start a new window."""

@@ -21,10 +21,15 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
-    def start(self, work: Callable[[], None]) -> None:
-        """Start `work` once the previous job is done; raises what that raised."""
-        self.wait()
-        self._thread = threading.Thread(target=self._do, args=(work,), name="checkpoint writer")
+    def start(self, work: Callable[[], None], *, after: bool = False) -> None:
+        """Start `work` once the previous job is done; raises what that raised.
+
+        With `after` this does not wait for that: the thread does, and leaves `work` if the job fails.
+        """
+        if not after:
+            self.wait()
+        previous = self._thread
+        self._thread = threading.Thread(target=self._do, args=(work, previous), name="checkpoint writer")
         # When a data loader's process dies, torch's handler raises wherever this process is at that moment:
         # here it would leave a thread that can't be waited for. So the signal is held back.
         came: list[int] = []
@@ -45,9 +50,12 @@ class Writer:
         if error is not None:
             raise error
 
-    def _do(self, work: Callable[[], None]) -> None:
+    def _do(self, work: Callable[[], None], previous: threading.Thread | None) -> None:
         try:
-            work()
+            if previous:
+                previous.join()
+            if self._error is None:
+                work()
         except BaseException as error:  # noqa: BLE001 - raised by `wait`
             self._error = error
 
@@ -56,6 +64,7 @@ class Copies:
     """Copies of a state, one at a time. Each reuses the memory of the last one: new memory takes longer."""
 
     def __init__(self) -> None:
+        self.last: Any = {}
         self._before: list[torch.Tensor] = []  # the last copy's tensors, in order
 
     def take(self, value: Any) -> Any:
@@ -67,7 +76,7 @@ class Copies:
         copied = self._copy(value, made)
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call,unused-ignore]
             torch.cuda.synchronize()  # the copies from the GPUs are asynchronous
-        self._before = list(made.values())
+        self._before, self.last = list(made.values()), copied
         return copied
 
     def _copy(self, value: Any, made: dict[Any, torch.Tensor]) -> Any:

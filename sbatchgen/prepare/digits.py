@@ -1,21 +1,15 @@
 """Handwriting-like digits in MNIST's own file format, for tests and machines without a network.
 
-    python -m training.digits --to data
-    python path/to/training/digits.py --to data --train 60000 --test 10000
-
-Python alone is needed: no torch, no numpy, and nothing of this package, so that the file also runs by its
-path. The same numbers give the same bytes. Exit status: 0 written or already there, 1 refused.
+The same numbers give the same bytes.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
 import os
 import random
 import struct
-import sys
 import tempfile
 from pathlib import Path
 
@@ -140,13 +134,13 @@ def make(count: int, *, seed: str) -> tuple[bytes, bytes]:
     return bytes(images), struct.pack(">2i", 0x801, count) + labels
 
 
-def write(folder: Path, *, train: int, test: int, seed: int, force: bool = False) -> str:
+def write(folder: Path, *, train: int, test: int, seed: int) -> str:
     """Make the four files in `folder` and say in one line what was done.
 
     Each file appears whole or not at all. Files which already hold the same bytes are left alone.
 
     Raises:
-        FileExistsError: If a file of that name holds something else and `force` is not given.
+        FileExistsError: If a file of that name holds something else.
     """
     parts = {"train": make(train, seed=f"train-{seed}"), "test": make(test, seed=f"test-{seed}")}
     wanted = {
@@ -156,10 +150,8 @@ def write(folder: Path, *, train: int, test: int, seed: int, force: bool = False
     }
     missing = {path: data for path, data in wanted.items() if not path.is_file() or path.read_bytes() != data}
     others = [str(path) for path in missing if path.exists()]
-    if others and not force:
-        raise FileExistsError(
-            f"{others[0]} exists and holds something else; fix: another --to, or --force to replace it"
-        )
+    if others:
+        raise FileExistsError(f"{others[0]} exists and holds something else")
     folder.mkdir(parents=True, exist_ok=True)
     for path, data in missing.items():
         descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=f"{path.name}.tmp-")
@@ -168,30 +160,3 @@ def write(folder: Path, *, train: int, test: int, seed: int, force: bool = False
             file.write(data)
         Path(temporary).replace(path)
     return f"{train} training and {test} test images {'written to' if missing else 'are already in'} {folder}"
-
-
-def main(argv: list[str] | None = None) -> int:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="digits", description="make a synthetic MNIST", allow_abbrev=False)
-    parser.add_argument("--to", type=Path, required=True, help="folder for the four files")
-    parser.add_argument("--train", type=int, default=6000, help="training images (default: %(default)s)")
-    parser.add_argument("--test", type=int, default=1000, help="test images (default: %(default)s)")
-    parser.add_argument(
-        "--seed", type=int, default=0, help="another seed, other images (default: %(default)s)"
-    )
-    parser.add_argument("--force", action="store_true", help="replace files which hold something else")
-    options = parser.parse_args(argv)
-    if options.train < 1 or options.test < 1:
-        parser.error("--train and --test must be at least 1")
-    try:
-        print(
-            write(options.to, train=options.train, test=options.test, seed=options.seed, force=options.force)
-        )
-    except OSError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
