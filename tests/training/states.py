@@ -22,7 +22,7 @@ def everything(run_dir: Path) -> dict[str, Any]:
 
 def equal(first: Any, other: Any) -> bool:
     """To the bit, whatever it is made of."""
-    if isinstance(first, torch.Tensor):
+    if isinstance(first, torch.Tensor) and isinstance(other, torch.Tensor):
         return first.dtype == other.dtype and torch.equal(first, other)
     if isinstance(first, dict):
         return first.keys() == other.keys() and all(equal(first[key], other[key]) for key in first)

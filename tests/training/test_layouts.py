@@ -15,7 +15,7 @@ from training.config import parse
 from training.model import optimizer
 from training.model.optimizer import build_optimizer, load_state
 
-from .states import everything, weights
+from .states import equal, everything, weights
 from .trainers import Here, status
 
 OWN = """
@@ -102,4 +102,17 @@ def test_a_state_takes_the_strides_of_its_weight(kind: str) -> None:
     kept_before = list(saved.state_dict()["state"].values())
     kept_after = list(loaded.state_dict()["state"].values())
     for before, after in zip(kept_before, kept_after, strict=True):
-        assert all(torch.equal(before[name], after[name]) for name in before)
+        assert all(equal(before[name], after[name]) for name in before)
+
+
+def test_steps_that_torch_2_2_has_counted_are_taken() -> None:
+    """Its Adadelta counts by an int."""
+    made = [build_optimizer(parse([]), nn.Linear(2, 2)) for _ in range(2)]
+    torch.autograd.backward(sum(weight.sum() for group in made[0].param_groups for weight in group["params"]))
+    made[0].step()
+    stored = made[0].state_dict()
+    for kept in stored["state"].values():
+        kept["step"] = 1
+    load_state(made[1], stored)
+
+    assert [float(kept["step"]) for kept in made[1].state.values()] == [1, 1]

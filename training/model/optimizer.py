@@ -66,6 +66,8 @@ def load_state(optimizer: torch.optim.Optimizer, stored: dict[str, Any]) -> None
     state = {}
     for number, weight in zip(numbers, weights, strict=True):
         kept = {name: value for name, value in stored["state"].get(number, {}).items() if value is not None}
+        if isinstance(kept.get("step"), int):  # Adadelta of torch 2.2
+            kept["step"] = torch.tensor(float(kept["step"]))
         plain = all(value.layout is torch.strided and value.device.type == "cpu" for value in kept.values())
         shapes = {name: value.shape for name, value in kept.items() if value.is_floating_point()}
         wanted = {name: () if name == "step" else weight.shape for name in KEPT[type(optimizer)]}
