@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import textwrap
 from collections.abc import Callable, Iterator
@@ -87,8 +88,11 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
+    # torch's function loads the compiler, which torch of these tests leaves out, to set the same there
+    choose = functools.partial(torch._C._set_deterministic_algorithms, warn_only=False)
+    monkeypatch.setattr(torch, "use_deterministic_algorithms", choose)
     yield
-    torch.use_deterministic_algorithms(False)
+    choose(False)
     torch.set_float32_matmul_precision(before[0])
     torch.backends.cudnn.benchmark = before[1]
 
