@@ -10,18 +10,12 @@ from sbatchgen import quoting
 from sbatchgen.inputs.layers import Level
 from sbatchgen.inputs.options import GPU_OPTIONS
 from sbatchgen.plan.plan import GPU_CPUS, Plan
-from sbatchgen.runtimes.base import absolute, of_submission
+from sbatchgen.runtimes.base import MASKS, absolute, of_submission
 
 # What a trainer's arguments may hold: the run's own folders, and variables of the job.
 _PLACEHOLDER = re.compile(r"\{(run_dir|data_dir|resume|env:[A-Za-z_][A-Za-z0-9_]*)\}")
 FOLDERS = ("$PWD", "$RUN_DIR", "$DATA_DIR", "$CODE_DIR")  # whose names are known only where the job runs
 MEETING = ("MASTER_ADDR", "MASTER_PORT")
-# By which a process sees some GPUs of the node. For AMD the others choose, by new numbers, among those that
-# the first leaves: two of them may hide all. Source: rocm.docs.amd.com, "GPU isolation techniques".
-MASKS = {
-    "nvidia": ("CUDA_VISIBLE_DEVICES",),
-    "amd": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
-}
 FILES_NEEDED = ("mnist", "cifar10", "imagefolder")  # data sets of the bundled trainer that are files
 
 

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 # 10 minutes.
 WAIT_S = 60
 SUBMIT_DIR = "${SLURM_SUBMIT_DIR}"
+# By which a process sees some GPUs of the node. For AMD the others choose, by new numbers, among those that
+# the first leaves: two of them may hide all. Source: rocm.docs.amd.com, "GPU isolation techniques".
+MASKS = {
+    "nvidia": ("CUDA_VISIBLE_DEVICES",),
+    "amd": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
+}
 
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sbatchgen import quoting
 from sbatchgen.keys import described
 from sbatchgen.runtimes.base import (
+    MASKS,
     ContainerRuntime,
     Requirement,
     RuntimeJob,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 # A container gets no variable of the host by itself. Ranks read Slurm's.
 _FROM_HOST = ("'SLURM_*'", "'SBATCHGEN_*'")
-_MASKS = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICES"}  # the GPUs of the job
 # Of an old script, what the command below has in any case.
 _SAME = frozenset(("rm", "ipc", "network", "net", "workdir", "env", "volume"))
 
@@ -62,7 +62,7 @@ class PodmanHpcRuntime(ContainerRuntime):
     def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
         """Yield `podman-hpc run`, on the host's network, where ranks meet, with the host's shared memory."""
         flags = [quoting.word(flag) for flag in job.facts.gpu_flags] if job.mode.uses_gpus else []
-        mask = _MASKS[job.gpu_vendor]
+        mask = MASKS[job.gpu_vendor][0]
         yield " ".join(["podman-hpc run --rm", *flags, '--network=host --ipc=host --workdir="$PWD"'])
         both = (path if ":" in path else f"{path}:{path}" for path in mounted)
         yield from quoting.packed(f'--volume="{path}"' for path in both)
