@@ -23,9 +23,9 @@ def data() -> None:
 @data.command("mnist")
 @click.option("--to", "folder", required=True, type=click.Path(file_okay=False), help="Folder for the files.")
 @click.option("--synthetic", is_flag=True, help="Draw digits instead of downloading them; needs no network.")
-@click.option("--train", type=IMAGES, help="Images to draw for training (--synthetic).")
-@click.option("--test", type=IMAGES, help="Images to draw for testing (--synthetic).")
-@click.option("--seed", type=int, help="Seed of the drawing (--synthetic).")
+@click.option("--train", metavar="N", type=IMAGES, help="Images to draw for training (--synthetic).")
+@click.option("--test", metavar="N", type=IMAGES, help="Images to draw for testing (--synthetic).")
+@click.option("--seed", metavar="N", type=int, help="Seed of the drawing (--synthetic).")
 def data_mnist(folder: str, *, synthetic: bool, **drawing: int | None) -> None:
     """Get MNIST as IDX files."""
     from sbatchgen.prepare.dataset import download_mnist, draw_mnist

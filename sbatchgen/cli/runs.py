@@ -154,6 +154,7 @@ def _hint(state: RunState) -> None:
 @click.option(
     "--lines",
     "-n",
+    metavar="N",
     type=click.IntRange(min=0),
     default=None,
     help="Start with the last N lines. [default: all; 20 with -f]",

@@ -51,7 +51,7 @@ Choice = Callable[["Sweep"], Iterable[int]]
     type=click.IntRange(min=1),
     help="Only N of all combinations, chosen at random.",
 )
-@click.option("--seed", type=int, default=0, help="Seed of --random.", show_default=True)
+@click.option("--seed", metavar="N", type=int, default=0, help="Seed of --random.", show_default=True)
 @click.option("--throttle", metavar="N", type=click.IntRange(min=1), help="Run at most N points at a time.")
 @SNAPSHOT
 @SNAPSHOT_FILE
