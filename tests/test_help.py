@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 
+from release import man
 from sbatchgen.cli import GROUPS, cli
 from tests.conftest import Command, commands_of
 
@@ -36,3 +40,23 @@ def test_help_of_a_command_is_what_its_option_prints(command: Command, names: li
 def test_help_of_no_command_is_an_error(command: Command, names: list[str], what: str, fix: str) -> None:
     result = command("help", *names)
     assert (result.status, result.err) == (2, f"error: {what}\n  fix: {fix}\n")
+
+
+def test_each_command_has_a_man_page_with_all_its_options(command: Command) -> None:
+    pages = man.pages()
+    assert {f"sbatchgen-{name}.1" for name in commands_of(cli)} < {*pages}
+    assert "sbatchgen-profile-check.1" in pages
+    for option in re.findall(r"^  (?:-\w, )?(--[a-z-]+)", command("render", "--help-all").out, re.MULTILINE):
+        assert option.replace("-", "\\-") in pages["sbatchgen-render.1"]
+
+
+@pytest.mark.skipif(shutil.which("man") is None, reason="needs man")
+def test_man_shows_the_pages_without_a_warning(tmp_path: Path) -> None:
+    for name, text in man.pages().items():
+        (tmp_path / name).write_text(text)
+        line = ["man", "--warnings=w", "-l", str(tmp_path / name)]
+        done = subprocess.run(
+            line, capture_output=True, text=True, check=True, env={"MANWIDTH": "80", "PATH": "/usr/bin:/bin"}
+        )
+        assert done.stderr == ""
+        assert "SYNOPSIS" in done.stdout

@@ -201,12 +201,12 @@ def help_(context: click.Context, names: tuple[str, ...]) -> None:
 def _context_of(context: click.Context, names: Sequence[str]) -> click.Context:
     """Return the context of a command, which its names lead to from the parent of `context`."""
     assert context.parent is not None  # noqa: S101
-    found = context.parent
+    shown = context.parent
     for name in names:
-        if not isinstance(found.command, click.Group):
+        if not isinstance(shown.command, click.Group):
             raise click.UsageError(f"unexpected extra argument ({name})", context)
-        command = found.command.get_command(found, name)
+        command = shown.command.get_command(shown, name)
         if command is None:
-            raise click.UsageError(f"No such command '{name}'.", found)
-        found = click.Context(command, info_name=name, parent=found)
-    return found
+            raise click.UsageError(f"No such command '{name}'.", shown)
+        shown = click.Context(command, info_name=name, parent=shown)
+    return shown

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from sbatchgen.plan.request import Request
 
 
+ALL = "sbatchgen.all"  # in the `meta` of a context: its help shows all options
+
+
 class JobCommand(click.Command):
     """A command that takes every option of a job, and JOB if its usage starts with that.
 
@@ -52,7 +55,7 @@ class JobCommand(click.Command):
         shown: dict[str, list[tuple[str, str]]] = {group: [] for group in ("Options", *GROUPS)}
         for option in self.get_params(ctx):
             of_job = option if isinstance(option, JobOption) else None
-            is_shown = of_job is None or of_job.common or ctx.meta.get(_ALL)
+            is_shown = of_job is None or of_job.common or ctx.meta.get(ALL)
             if is_shown and isinstance(option, click.Option) and (record := option.get_help_record(ctx)):
                 shown[of_job.group if of_job else "Options"].append(record)
         for group, records in shown.items():
@@ -60,12 +63,9 @@ class JobCommand(click.Command):
                 formatter.write_dl(records)
 
 
-_ALL = "sbatchgen.all"
-
-
 def _help_all(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's shape
     if value:
-        ctx.meta[_ALL] = True
+        ctx.meta[ALL] = True
         put(ctx.get_help())
         ctx.exit()
 
