@@ -12,6 +12,7 @@ import click
 
 from sbatchgen.cli.output import FORMAT, failure_of, here, put, report, show_review
 from sbatchgen.errors import CommandLineError, SlurmError
+from sbatchgen.inputs import completion
 from sbatchgen.quoting import visible
 
 if TYPE_CHECKING:
@@ -33,12 +34,12 @@ class JobCommand(click.Command):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """JOB, the command's own options, and those of every job."""
-        from sbatchgen.inputs.flags import completed, parameters
+        from sbatchgen.inputs.flags import parameters
 
         own = super().get_params(ctx)
         flag = {"is_flag": True, "is_eager": True, "expose_value": False}
         every = click.Option(["--help-all"], callback=_help_all, help="Show all options.", **flag)
-        jobs, name = completed("jobs"), self.usage.split()[0]
+        name, jobs = self.usage.split()[0], completion.jobs
         job = click.Argument(
             ["job"], metavar=name, nargs=-1 if name == "JOB..." else 1, required=True, shell_complete=jobs
         )

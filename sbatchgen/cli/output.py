@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 import click
 
 from sbatchgen.errors import DocumentError, FitError, Problem, SbatchgenError
+from sbatchgen.inputs import completion
 from sbatchgen.inputs.search import left_out
 from sbatchgen.quoting import visible
 
@@ -157,10 +158,9 @@ def print_bytes(data: bytes) -> None:
 
 def completed_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Complete RUN: names of runs, and folders."""
-    from sbatchgen.inputs.completion import offered, runs
     from sbatchgen.runs.index import Index, place
 
     names = []
     with contextlib.suppress(DocumentError, OSError):
-        names = offered((run.name for run in Index(place(os.environ)).runs()), incomplete)
-    return [*names, *runs(ctx, param, incomplete)]
+        names = completion.offered((run.name for run in Index(place(os.environ)).runs()), incomplete)
+    return [*names, *completion.runs(ctx, param, incomplete)]

@@ -11,6 +11,7 @@ import click
 
 from sbatchgen.cli.output import YES, here, note, print_bytes, put, report, say
 from sbatchgen.errors import CommandLineError, DocumentError, Problem, SbatchgenError, SlurmError
+from sbatchgen.inputs import completion
 from sbatchgen.inputs.search import Places
 from sbatchgen.quoting import first_names, visible
 
@@ -67,7 +68,7 @@ def _age(checked: str, today: date) -> str:
 
 
 @profile.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.profiles)
 def profile_show(name: str) -> None:
     """Print a profile; NAME is a name or a file."""
     from sbatchgen.files import read_file
@@ -78,8 +79,16 @@ def profile_show(name: str) -> None:
 
 @profile.command("discover")
 @click.option("--name", metavar="NAME", help="The profile's name. [default: ClusterName of slurm.conf]")
-@click.option("--write", "new", metavar="FILE", help="New file for the profile. [default: stdout]")
-@click.option("--update", "old", metavar="PROFILE", help="Update this profile, a name or a file; asks first.")
+@click.option(
+    "--write", "new", metavar="FILE", type=click.Path(), help="New file for the profile. [default: stdout]"
+)
+@click.option(
+    "--update",
+    "old",
+    metavar="PROFILE",
+    shell_complete=completion.profiles,
+    help="Update this profile, a name or a file; asks first.",
+)
 @YES
 def profile_discover(name: str | None, new: str | None, old: str | None, *, yes: bool) -> None:
     """Make a profile of the cluster of this machine.
@@ -146,7 +155,7 @@ def _update(name: str, cluster: LiveCluster, *, today: str, yes: bool) -> None:
 
 
 @profile.command("check")
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=completion.profiles)
 @click.option("--live", is_flag=True, help="Compare them with the cluster of this machine too.")
 def profile_check(names: tuple[str, ...], *, live: bool) -> None:
     """Check profiles.
@@ -179,8 +188,14 @@ def profile_check(names: tuple[str, ...], *, live: bool) -> None:
 
 
 @profile.command("sources")
-@click.argument("name")
-@click.option("--check", "folder", metavar="DIR", help="Compare them with checkouts of the documentation.")
+@click.argument("name", shell_complete=completion.profiles)
+@click.option(
+    "--check",
+    "folder",
+    metavar="DIR",
+    type=click.Path(),
+    help="Compare them with checkouts of the documentation.",
+)
 def profile_sources(name: str, *, folder: str | None) -> None:
     """Show where the facts of a profile are documented.
 
@@ -210,7 +225,7 @@ def profile_sources(name: str, *, folder: str | None) -> None:
 
 
 @profile.command("test")
-@click.argument("names", nargs=-1, required=True, metavar="PACK|NAME...")
+@click.argument("names", nargs=-1, required=True, metavar="PACK|NAME...", shell_complete=completion.profiles)
 @click.option("--live", is_flag=True, help="Ask the Slurm of this machine too (sbatch --test-only).")
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="As for a job: options.account=abc."

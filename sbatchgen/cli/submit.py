@@ -34,6 +34,7 @@ SNAPSHOT_FILE = click.option(
     "--snapshot-file",
     metavar="PATH",
     multiple=True,
+    type=click.Path(),
     help="Copy this file or folder too, which git does not track.",
 )
 
@@ -45,7 +46,13 @@ DRY_RUN = click.option("--dry-run", is_flag=True, help="Review only.")
 @YES
 @DRY_RUN
 @click.option("--follow", is_flag=True, help="Wait for the job and show its log. Ctrl-C leaves it alone.")
-@click.option("--after", metavar="RUN", multiple=True, help="Start only when this run has completed.")
+@click.option(
+    "--after",
+    metavar="RUN",
+    multiple=True,
+    shell_complete=completed_runs,
+    help="Start only when this run has completed.",
+)
 @SNAPSHOT
 @SNAPSHOT_FILE
 @click.option(

@@ -43,7 +43,12 @@ Choice = Callable[["Sweep"], Iterable[int]]
     multiple=True,
     help="A flag of the trainer and its values, as lr=0.1,0.01.",
 )
-@click.option("--file", metavar="CSV", help="A file of points: flags in the first line, then a point a line.")
+@click.option(
+    "--file",
+    metavar="CSV",
+    type=click.Path(),
+    help="A file of points: flags in the first line, then a point a line.",
+)
 @click.option(
     "--random",
     "most",
