@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 put = click.echo  # to stdout or another stream
 MOST_COLUMNS = 10_000
+LEAST = (40, 16)  # columns and lines for which a review is made to fit
 _HARMLESS = re.compile(r"(\x1b\[[0-9;]*m|\r)")  # colours, and the start of the line, as progress bars use it
 
 
@@ -105,6 +106,22 @@ FORMAT = click.option(
     help="Output format.",
     show_default=True,
 )
+
+
+def show_brief(shown: Sequence[Review], stream: TextIO) -> None:
+    """Print reviews so that they fit the terminal."""
+    from sbatchgen.review.brief import brief
+    from sbatchgen.review.screen import coloured
+
+    warn_of_left_out()  # before the question whether to submit
+    try:
+        columns, lines = os.get_terminal_size(stream.fileno())
+    except OSError:
+        columns, lines = 0, 0
+    width = min(columns, MOST_COLUMNS) if columns > 0 else 80
+    text = visible(brief(shown, width=max(width, LEAST[0]), height=max(lines or 24, LEAST[1])))
+    in_colour = is_screen(stream) and not os.environ.get("NO_COLOR")
+    put(coloured(text) if in_colour else text, stream, nl=False)
 
 
 def show_review(shown: Review, stream: TextIO, form: str = "text") -> None:
