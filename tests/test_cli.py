@@ -95,7 +95,7 @@ def test_exit_statuses_and_messages(
         ("render", ("missing argument JOB", "write sbatchgen render JOB [OPTIONS] [-- TRAINER ARGS]")),
         ("completion", ("missing argument bash|zsh|fish", "write sbatchgen completion [OPTIONS] bash|zsh|fish")),
         ("data mnist", ("missing option --to", "add --to DIRECTORY")),
-        ("schema job x", ("unexpected extra argument (x)", "write sbatchgen schema [OPTIONS] profile|job")),
+        ("completion bash x", ("unexpected extra argument (x)", "write sbatchgen completion [OPTIONS] bash|zsh|fish")),
         ("render ddp --nodes", ("--nodes needs a value", "write --nodes VALUE")),
         ("submit ddp --yes=1", ("--yes takes no value", "write --yes")),
     ],

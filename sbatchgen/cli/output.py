@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import click
 
@@ -106,6 +106,21 @@ FORMAT = click.option(
     help="Output format.",
     show_default=True,
 )
+
+
+def put_json(**fields: Any) -> None:
+    """Print a JSON document; an incompatible change of any that is printed so raises `schema`."""
+    import json
+
+    put(json.dumps({"schema": 1, **fields}, indent=2))
+
+
+def as_objects(findings: Iterable[Finding]) -> list[dict[str, str]]:
+    """Return findings as objects of JSON."""
+    return [
+        {"severity": finding.severity, "rule": finding.rule, **finding.problem._asdict()}
+        for finding in findings
+    ]
 
 
 def show_brief(shown: Sequence[Review], stream: TextIO) -> None:

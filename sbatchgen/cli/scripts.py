@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from sbatchgen.cli.output import FORMAT, colored, here, note, print_bytes, put, say, show_markdown
+from sbatchgen.cli.output import FORMAT, colored, here, note, print_bytes, put, put_json, say, show_markdown
 from sbatchgen.errors import CommandLineError
 from sbatchgen.inputs import completion
 from sbatchgen.quoting import word
@@ -90,7 +90,13 @@ def completed_releases(ctx: click.Context, param: click.Parameter, incomplete: s
     help="Explain rules, as SB104.",
 )
 def lint(
-    names: tuple[str, ...], *, rules: bool, explain: tuple[str, ...], mend: str | None, **flags: Any
+    names: tuple[str, ...],
+    *,
+    rules: bool,
+    explain: tuple[str, ...],
+    mend: str | None,
+    form: str,
+    **flags: Any,
 ) -> None:
     """Find mistakes in sbatch scripts.
 
@@ -99,6 +105,9 @@ def lint(
     """
     from sbatchgen.lint import call
 
+    if form == "json" and (rules or explain):
+        put_json(rules=call.rules_as_objects(explain))
+        return
     if rules:
         put(call.table(), nl=False)
         return
@@ -107,7 +116,9 @@ def lint(
         return
     if not names:
         raise CommandLineError.of("no files", fix="name scripts or folders, or - for stdin")
-    outcome = call.run(names, environment=os.environ, folder=here(), style=colored, mend=mend or "", **flags)
+    outcome = call.run(
+        names, environment=os.environ, folder=here(), style=colored, mend=mend or "", form=form, **flags
+    )
     print_bytes(outcome.change)  # for patch
     put(outcome.report, nl=False)
     for problem in outcome.problems:
