@@ -37,7 +37,7 @@ def name(page: Path) -> str:
 CONSOLES = [
     pytest.param(page, id=name(page), marks=[pytest.mark.slow] if page.stem == "tutorial" else [])
     for page in PAGES
-    if any(block.kind == "console" for block in blocks(page))
+    if page.stem != "first-hour" and any(block.kind == "console" for block in blocks(page))
 ]
 HEAD = "name: x\nurl: x\nchecked: x\n"
 
