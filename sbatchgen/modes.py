@@ -1,10 +1,11 @@
 """The modes: which processes a job starts. A new mode is one more row here, and a section of its page."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from sbatchgen.keys import frozen_record
 
-@dataclass(frozen=True, kw_only=True)
+
+@frozen_record
 class Mode:
     """The shape of a job.
 

@@ -4,13 +4,12 @@ The records here, in `job` and in `options` are not frozen and have no compariso
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from sbatchgen.errors import did_you_mean
 from sbatchgen.inputs.options import NAMES
 from sbatchgen.inputs.settings import JobSettings, ModeSettings
-from sbatchgen.keys import described, required
+from sbatchgen.keys import described, record, required
 from sbatchgen.modes import ModeName
 from sbatchgen.sbatch.gres import is_slice
 from sbatchgen.units import (
@@ -27,7 +26,7 @@ from sbatchgen.units import (
 )
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class NodeFacts:
     """What a node has; None is "not known"."""
 
@@ -53,14 +52,14 @@ class NodeFacts:
         return {"": self.gpus_per_node} if self.gpus_per_node else {}
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class NodeShape(NodeFacts):
     """A kind of node of a partition."""
 
     nodes: Count | None = described("How many such nodes.")
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class Partition(JobSettings, NodeFacts):
     """What a job may ask for in one partition, per node where a name says so; None is "not known"."""
 
@@ -195,7 +194,7 @@ class Partition(JobSettings, NodeFacts):
             before = some
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class Paths:
     """Folders of data sets, runs and the bundled training package on this cluster."""
 
@@ -206,7 +205,7 @@ class Paths:
     )
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class Qos:
     """Limits of a quality of service on one job."""
 
@@ -233,7 +232,7 @@ class Qos:
                 yield f"{what}_min", f"{least} is more than {what}_max {most}", f"write {most}, or less"
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class Limits:
     """Settings of slurm.conf for all partitions; None is "not known"."""
 
@@ -253,7 +252,7 @@ class Limits:
     )
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class User:
     """What Slurm says of one user, and holds for no other: rules look at it if that user makes a job."""
 
@@ -267,7 +266,7 @@ class User:
     qos: Text | None = described("The quality of service of a job that names none.")
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class FactSource:
     """Where the documentation of a cluster says a fact."""
 
@@ -277,7 +276,7 @@ class FactSource:
     keys: tuple[Text, ...] = described("The keys whose values are from there.", ())
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class Profile(JobSettings):
     """A cluster. `setup` lines are shell, run as they are; everything else is data.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from sbatchgen.finding import Place
 from sbatchgen.job.job import Job
 from sbatchgen.job.known_options import PYXIS, RENAMED, is_near, known_plugins, of_plugins, table
 from sbatchgen.job.resources import resources
+from sbatchgen.keys import record
 from sbatchgen.plan.resources import Resources
 from sbatchgen.sbatch.getopt import Option, Stop, counting, scan
 from sbatchgen.sbatch.header import READ
@@ -41,7 +42,7 @@ _IN_DIRECTIVE = re.compile(
 )
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class JobScript(Job):
     """A script, and what is known of where it will run.
 

@@ -6,13 +6,12 @@ mount options pkg/util/bind of apptainer/apptainer; for wrappers docs.csc.fi/com
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from sbatchgen import quoting
 from sbatchgen.errors import CommandLineError
-from sbatchgen.keys import described
+from sbatchgen.keys import described, record
 from sbatchgen.runtimes.base import (
     ContainerRuntime,
     ImageTool,
@@ -40,7 +39,7 @@ _STARTS = tuple(
 GPU_FLAGS = {"nvidia": "--nv", "amd": "--rocm"}
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class Apptainer:
     """An image for Apptainer, its bind mounts, and the flag that gives it the GPUs."""
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from sbatchgen import quoting
-from sbatchgen.keys import described
+from sbatchgen.keys import described, record
 from sbatchgen.modes import Mode
 from sbatchgen.units import ShellPath
 
@@ -164,7 +163,7 @@ class KeyFault(NamedTuple):
     fix: str
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class NoFacts:
     """A profile says nothing about this runtime."""
 

@@ -4,11 +4,10 @@ Source: the README and etc/modules.d of NERSC/podman-hpc, and podman-run(1).
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sbatchgen import quoting
-from sbatchgen.keys import described
+from sbatchgen.keys import described, record
 from sbatchgen.runtimes.base import (
     MASKS,
     ContainerRuntime,
@@ -29,7 +28,7 @@ _FROM_HOST = ("'SLURM_*'", "'SBATCHGEN_*'")
 _SAME = frozenset(("rm", "ipc", "network", "net", "workdir", "env", "volume"))
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class PodmanHpc:
     """An image of podman-hpc, its mounts, and the flags of the site's modules."""
 

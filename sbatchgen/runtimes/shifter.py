@@ -4,11 +4,10 @@ Source: doc/command/shifter.rst and doc/wlm/slurm.rst of NERSC/shifter, and NERS
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sbatchgen import quoting
-from sbatchgen.keys import described
+from sbatchgen.keys import described, record
 from sbatchgen.runtimes.base import (
     ContainerRuntime,
     KeyFault,
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from sbatchgen.bash.chain import Tool
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class Shifter:
     """An image of Shifter, and folders that the site does not mount itself."""
 

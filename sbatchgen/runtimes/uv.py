@@ -4,11 +4,10 @@ Source: `uv run --help` of 0.13, and docs.astral.sh/uv/concepts/projects/sync.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sbatchgen.keys import described
+from sbatchgen.keys import described, record
 from sbatchgen.quoting import word
 from sbatchgen.runtimes.base import (
     SUBMIT_DIR,
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from sbatchgen.bash.chain import Tool
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class Uv:
     """A project of uv, whose environment `uv sync` has made."""
 
