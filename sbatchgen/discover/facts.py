@@ -213,10 +213,30 @@ def _partition(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) ->
         nodes_min=partition.nodes_min if (partition.nodes_min or 0) > 1 else None,
     )
     yield from _nodes(partition, kinds, cluster)
-    default, limit = (
-        partition.mem_per_cpu,
-        partition.mem_per_cpu_max,
-    )  # else those of the cluster: slurm.conf(5)
+    yield from _memory(partition, cluster)
+    yield from _keys(
+        cpus_per_node_max=partition.cpus_per_node_max,
+        cpus_per_gpu=partition.cpus_per_gpu,
+        accounts=_names(partition.accounts),
+        accounts_denied=_names(partition.accounts_denied),
+        qos=_names(partition.qos),
+        qos_denied=_names(partition.qos_denied),
+        groups=_names(partition.groups),
+        submit_hosts=is_clean(partition.submit_hosts) and scalar(partition.submit_hosts),
+        partition_qos=is_clean(partition.own_qos) and scalar(partition.own_qos),
+        **_preemption(partition, cluster),
+        billing=_billing(partition, cluster),
+        hidden=partition.hidden and "true",
+        state=partition.state in ("down", "drain", "inactive") and partition.state,
+        exclusive=partition.exclusive and "true",
+        oversubscribed=partition.oversubscribed and "true",
+        reservation_only=partition.reservation_only and "true",
+    )
+
+
+def _memory(partition: SlurmPartition, cluster: LiveCluster) -> Iterator[Entry]:
+    """Yield defaults and limits of memory: those of the partition, else of the cluster (slurm.conf(5))."""
+    default, limit = partition.mem_per_cpu, partition.mem_per_cpu_max
     if not default and not partition.mem_per_node:
         default = count(cluster.setting("DefMemPerCPU"))
     if not limit and not partition.mem_per_node_max:
@@ -236,22 +256,6 @@ def _partition(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) ->
         mem_per_gpu_default=partition.mem_per_gpu and Memory(partition.mem_per_gpu),
         mem_per_node_default=of_node and Memory(of_node),
         mem_per_node_max=most and Memory(most),
-        cpus_per_node_max=partition.cpus_per_node_max,
-        cpus_per_gpu=partition.cpus_per_gpu,
-        accounts=_names(partition.accounts),
-        accounts_denied=_names(partition.accounts_denied),
-        qos=_names(partition.qos),
-        qos_denied=_names(partition.qos_denied),
-        groups=_names(partition.groups),
-        submit_hosts=is_clean(partition.submit_hosts) and scalar(partition.submit_hosts),
-        partition_qos=is_clean(partition.own_qos) and scalar(partition.own_qos),
-        **_preemption(partition, cluster),
-        billing=_billing(partition, cluster),
-        hidden=partition.hidden and "true",
-        state=partition.state in ("down", "drain", "inactive") and partition.state,
-        exclusive=partition.exclusive and "true",
-        oversubscribed=partition.oversubscribed and "true",
-        reservation_only=partition.reservation_only and "true",
     )
 
 
