@@ -391,11 +391,15 @@ def _reservation_fits(job: Job) -> Iterator[Hit]:
             what = f"partition '{where}' has no nodes of reservation '{name}': the job never starts"
             fix = f"use partition {' or '.join(reservation.partitions)}"
             yield Hit("reservation", what, fix, "error", why_not=f"no nodes of reservation '{name}'")
+            continue
         asked = job.resources.time or partition.time_default or partition.time_max or 0
         if asked > left:
-            what = f"reservation '{name}' ends at {reservation.until}: Slurm ends the job then, not after "
-            what += f"{time_limit(asked)}, and sends no --signal before"
-            yield Hit("reservation", what, f"set --time {Duration(left)} or less, {update}")
+            what = (
+                f"reservation '{name}' ends at {reservation.until}, before the job's {time_limit(asked)} are "
+            )
+            what += "over: Slurm ends the job then, and sends no --signal before"
+            fitting = Duration(max(left // 60, 1) * 60)
+            yield Hit("reservation", what, f"set --time {fitting} or less, {update}")
 
 
 @RULES.add("SB232", "error", "an array that is too large for the cluster", about_fit=True, pedantic=True)
