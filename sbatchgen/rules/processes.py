@@ -34,7 +34,9 @@ def _tasks_started(script: JobScript) -> Iterator[Hit]:
     if resources.nodes < 2 or tasks < 2 or script.steps or script.starts_unseen:
         return  # one process on one node has the CPUs of all tasks
     trainings = script.trainings
-    if any(launch.mpi or launch.launcher for launch in script.launches) or script.named(*OTHER_LAUNCHERS):
+    if any(launch.mpi or launch.launcher for launch in script.launches):
+        return
+    if script.named("srun", *OTHER_LAUNCHERS):
         return
     for launch in trainings:
         if not {"V", "version"} & launch.tools[0].options.keys():
