@@ -110,8 +110,8 @@ class JobScript(Job):
     def unfilled(self) -> dict[int, re.Match[str]]:
         """The directives in which a person has yet to put something, as <project id>, by number."""
         lines = sorted(self.directive_lines) if "<" in self.text or "[" in self.text else ()
-        found = ((number, _FOR_A_PERSON.search(self.lines[number - 1])) for number in lines)
-        return {} if self.is_template else {number: match for number, match in found if match}
+        searched = ((number, _FOR_A_PERSON.search(self.lines[number - 1])) for number in lines)
+        return {} if self.is_template else {number: match for number, match in searched if match}
 
     @cached_property
     def refused_unfilled(self) -> bool:

@@ -162,11 +162,11 @@ def _run_texts(script: JobScript) -> Iterator[tuple[str, Word]]:
 
 @RULES.add("SB812", "warning", "an unfilled placeholder")
 def _unfilled(script: JobScript) -> Iterator[Hit]:
-    found = dict(_placeholders(script))
-    if not found:
+    lines = dict(_placeholders(script))
+    if not lines:
         return
-    first = next(iter(script.unfilled if script.refused_unfilled else found))
-    match, others = found[first], [str(number) for number in found if number != first]
+    first = next(iter(script.unfilled if script.refused_unfilled else lines))
+    match, others = lines[first], [str(number) for number in lines if number != first]
     what = f"'{match[0]}' is a placeholder"
     what += ": sbatch refuses the script" if script.refused_unfilled else ""
     fix = (
