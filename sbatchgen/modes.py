@@ -1,10 +1,11 @@
 """The modes: which processes a job starts. A new mode is one more row here, and a section of its page."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from sbatchgen.keys import frozen_record
 
-@dataclass(frozen=True, kw_only=True)
+
+@frozen_record
 class Mode:
     """The shape of a job.
 
@@ -35,6 +36,11 @@ class Mode:
     def several_processes(self) -> bool:
         """Whether its processes form a group, which a launcher starts."""
         return self.processes is None
+
+    @property
+    def replicates(self) -> bool:
+        """Whether its only process has a replica of the model on each GPU."""
+        return self.gpus is None and self.processes == 1
 
     @property
     def uses_gpus(self) -> bool:

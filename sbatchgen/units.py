@@ -61,7 +61,7 @@ def mebibytes(text: str) -> int | None:
     return -(-number(match[1]) * _KIB[(match[2] or "M").upper()] // 1024) if match else None
 
 
-_WEIGHT = re.compile(r"(CPU|Mem|GRES/gpu|Node)=([0-9]{1,9}(?:\.[0-9]{1,9})?)([KMGT]?)", re.IGNORECASE)
+_WEIGHT = r"(?i:(CPU|Mem|GRES/gpu|Node)=([0-9]{1,9}(?:\.[0-9]{1,9})?)([KMGT]?))"  # compiled when it is used
 
 
 def is_utf8(text: str) -> bool:
@@ -146,6 +146,29 @@ class Duration(int):
         return f"{days}-{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
 
 
+class Moment(str):
+    """A time, as 2026-01-31T12:00:00+01:00; of the zone of this machine if it names none."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Moment:
+        """A date and a time of day as in ISO 8601."""
+        made = cls(text)
+        try:
+            made.epoch  # noqa: B018 whether it is a time
+        except (ValueError, OverflowError):
+            raise ValueError(f"'{text}' is not a time, as 2026-01-31T12:00:00+01:00") from None
+        return made
+
+    @property
+    def epoch(self) -> float:
+        """Seconds since 1970."""
+        from datetime import datetime  # only profiles with reservations need it
+
+        return datetime.fromisoformat(self).timestamp()
+
+
 class Memory(int):
     """A Slurm memory size in MiB, printed in the largest unit that holds it exactly."""
 
@@ -191,14 +214,14 @@ class Weights(Text):
     @classmethod
     def parse(cls, text: str) -> Weights:
         """CPU, Mem with a unit, GRES/gpu and Node, with their weights."""
-        if not all(_WEIGHT.fullmatch(item) for item in text.split(",")):
+        if not all(re.fullmatch(_WEIGHT, item) for item in text.split(",")):
             raise ValueError(f"'{text}' does not give weights; write CPU=1.0,Mem=0.25G,GRES/gpu=2.0")
         return cls(Text.parse(text))
 
     def cost(self, *, cpus: int, mib: int | None, gpus: int) -> float | None:
         """Return what this much of a node costs; None if that is not known."""
         total = 0.0
-        for name, weight, unit in _WEIGHT.findall(self):
+        for name, weight, unit in re.findall(_WEIGHT, self):
             amount = {"cpu": cpus, "gres/gpu": gpus, "node": 1, "mem": mib}.get(name.lower())
             if amount is None:
                 return None
@@ -284,16 +307,15 @@ class Citation(Text):
 
     __slots__ = ()
 
-    LINES = re.compile(
-        r"(?P<repository>[\w.-]+(?:/[\w.-]+)+)@(?P<commit>[0-9a-f]{7,40}) (?P<path>[^\s:/][^\s:]*)"
-        r":(?P<first>[1-9][0-9]{0,6})(?:-(?P<last>[1-9][0-9]{0,6}))?(?: (?P<digest>[0-9a-f]{8}))?",
-        re.ASCII,
+    LINES = (  # compiled when it is used
+        r"(?a:(?P<repository>[\w.-]+(?:/[\w.-]+)+)@(?P<commit>[0-9a-f]{7,40}) (?P<path>[^\s:/][^\s:]*)"
+        r":(?P<first>[1-9][0-9]{0,6})(?:-(?P<last>[1-9][0-9]{0,6}))?(?: (?P<digest>[0-9a-f]{8}))?)"
     )
 
     @classmethod
     def parse(cls, text: str) -> Citation:
         """OWNER/REPOSITORY@COMMIT PATH:LINES, with a digest of the lines if known; or https://..."""
-        cited = cls.LINES.fullmatch(Text.parse(text))
+        cited = re.fullmatch(cls.LINES, Text.parse(text))
         if cited and cited["last"] and int(cited["last"]) < int(cited["first"]):
             raise ValueError(f"'{text}' ends before line {cited['first']}")
         if cited is None and re.fullmatch(r"https?://\S+", text) is None:
@@ -306,7 +328,7 @@ class Citation(Text):
     @property
     def url(self) -> str:
         """Where people read it."""
-        cited = self.LINES.fullmatch(self)
+        cited = re.fullmatch(self.LINES, self)
         if cited is None:
             return str(self)
         host = "" if cited["repository"].count("/") > 1 else "github.com/"

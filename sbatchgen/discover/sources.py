@@ -57,7 +57,7 @@ def compare(profile: Document[Profile], folder: Path) -> list[Comparison]:
     Raises:
         DocumentError: There is no repository of them.
     """
-    cited = [Citation.LINES.fullmatch(source.at) for source in profile.value.sources]
+    cited = [re.fullmatch(Citation.LINES, source.at) for source in profile.value.sources]
     names = dict.fromkeys(match["repository"] for match in cited if match)
     checkouts = _repositories(folder, [*names])
     if names and not checkouts:

@@ -1,11 +1,11 @@
 """What a user wants to run: the schema of a job YAML, and of sbatchgen.yaml."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import fields, make_dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from sbatchgen.inputs.options import SbatchOptions
-from sbatchgen.keys import described
+from sbatchgen.keys import described, record
 from sbatchgen.modes import Launcher, ModeName
 from sbatchgen.runtimes import RUNTIMES, RuntimeName
 from sbatchgen.units import Argument, Count, EnvName, EnvValue, Resume, ShellPath, StepOption, Text
@@ -13,7 +13,7 @@ from sbatchgen.units import Argument, Count, EnvName, EnvValue, Resume, ShellPat
 GpuRequest = Literal["gpus_per_node", "gres", "gpus_per_task", "gpus", "none"]
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class LintSpec:
     """Rules that are off or have another severity, by id or the start of one, as SB4."""
 
@@ -23,7 +23,7 @@ class LintSpec:
     )
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class _CommonKeys:
     """What a job may set whatever its runtime is; None is "not set here". Values are data, never shell."""
 

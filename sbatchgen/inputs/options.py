@@ -3,13 +3,13 @@
 Others pass through `extra_options`. Names and meanings: sbatch(1), Slurm 20.11 to 26.05.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
-from sbatchgen.keys import described
+from sbatchgen.keys import described, record
 from sbatchgen.units import Duration, Gres, JobName, Memory, ShellPath, Text
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class SbatchOptions:
     """Slurm's options of a job; None is "not set", and gives no directive."""
 

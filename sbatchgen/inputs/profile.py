@@ -4,13 +4,12 @@ The records here, in `job` and in `options` are not frozen and have no compariso
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from sbatchgen.errors import did_you_mean
 from sbatchgen.inputs.options import NAMES
 from sbatchgen.inputs.settings import JobSettings, ModeSettings
-from sbatchgen.keys import described, required
+from sbatchgen.keys import described, record, required
 from sbatchgen.modes import ModeName
 from sbatchgen.sbatch.gres import is_slice
 from sbatchgen.units import (
@@ -19,6 +18,7 @@ from sbatchgen.units import (
     CpuList,
     Duration,
     Memory,
+    Moment,
     NodeRange,
     Release,
     ShellPath,
@@ -27,7 +27,7 @@ from sbatchgen.units import (
 )
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class NodeFacts:
     """What a node has; None is "not known"."""
 
@@ -53,14 +53,14 @@ class NodeFacts:
         return {"": self.gpus_per_node} if self.gpus_per_node else {}
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class NodeShape(NodeFacts):
     """A kind of node of a partition."""
 
     nodes: Count | None = described("How many such nodes.")
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class Partition(JobSettings, NodeFacts):
     """What a job may ask for in one partition, per node where a name says so; None is "not known"."""
 
@@ -107,6 +107,9 @@ class Partition(JobSettings, NodeFacts):
     hidden: bool = described("Never chosen for a job that names no partition (Hidden).", False)
     state: Literal["up", "down", "drain", "inactive"] = described("Whether it takes jobs.", "up")
     exclusive: bool = described("Jobs get whole nodes (OverSubscribe=EXCLUSIVE).", False)
+    oversubscribed: bool = described(
+        "Jobs share CPUs, even with --exclusive (OverSubscribe=FORCE:2 or more).", False
+    )
     reservation_only: bool = described("Only for jobs with a reservation (ReqResv).", False)
 
     def __post_init__(self) -> None:
@@ -195,7 +198,7 @@ class Partition(JobSettings, NodeFacts):
             before = some
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class Paths:
     """Folders of data sets, runs and the bundled training package on this cluster."""
 
@@ -206,7 +209,7 @@ class Paths:
     )
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class Qos:
     """Limits of a quality of service on one job."""
 
@@ -233,7 +236,7 @@ class Qos:
                 yield f"{what}_min", f"{least} is more than {what}_max {most}", f"write {most}, or less"
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class Limits:
     """Settings of slurm.conf for all partitions; None is "not known"."""
 
@@ -251,9 +254,21 @@ class Limits:
     select_type: Literal["cons_tres", "cons_res", "linear"] | None = described(
         "SelectType of slurm.conf: cons_res and linear know no --gpus and the like."
     )
+    topology: Literal["tree", "block", "flat"] | None = described(
+        "TopologyPlugin of slurm.conf: --switches needs tree, --segment block."
+    )
+    switch_nodes: Count | None = described("Nodes of the largest leaf switch (topology tree).")
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
+class Reservation:
+    """A reservation of nodes; None is "not known"."""
+
+    partitions: tuple[Text, ...] = described("Partitions that have nodes of it; empty: not known.", ())
+    until: Moment | None = described("When it ends, and its jobs with it.")
+
+
+@record
 class User:
     """What Slurm says of one user, and holds for no other: rules look at it if that user makes a job."""
 
@@ -267,7 +282,7 @@ class User:
     qos: Text | None = described("The quality of service of a job that names none.")
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class FactSource:
     """Where the documentation of a cluster says a fact."""
 
@@ -277,7 +292,7 @@ class FactSource:
     keys: tuple[Text, ...] = described("The keys whose values are from there.", ())
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class Profile(JobSettings):
     """A cluster. `setup` lines are shell, run as they are; everything else is data.
 
@@ -302,6 +317,9 @@ class Profile(JobSettings):
     qos: Mapping[Text, Qos] = described("Limits of qualities of service, by name.", make=dict)
     gres_types: tuple[Text, ...] | None = described("Names that --gres may have here (GresTypes).")
     licenses: Mapping[Text, int] | None = described("Licenses that exist here, with their numbers.")
+    reservations: Mapping[Text, Reservation] = described(
+        "Reservations by name, of the user who discovered them.", make=dict
+    )
     plugin_options: tuple[Text, ...] | None = described(
         "Options that the site's plugins add to sbatch; with = at the end if they take a value."
     )

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, make_dataclass
+from dataclasses import make_dataclass
 from typing import Any, Literal
 
 from sbatchgen.inputs.job import GpuRequest
 from sbatchgen.inputs.options import SbatchOptions
-from sbatchgen.keys import described
+from sbatchgen.keys import described, record
 from sbatchgen.modes import Launcher
 from sbatchgen.runtimes import RUNTIMES, RuntimeName
 from sbatchgen.runtimes.base import NoFacts, Runtime
@@ -22,7 +22,7 @@ _INTERFACE = r"[^\s/,^=]{1,15}"  # of Linux: IFNAMSIZ
 NETWORK_VARIABLES = ("nccl_socket_ifname", "gloo_socket_ifname", "nccl_ib_hca")
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class Network:
     """How processes on several nodes find each other."""
 
@@ -60,7 +60,7 @@ Runtimes: Any = make_dataclass(
 )
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class StartSettings:
     """What may also differ by launcher. A new key is a field here: the plan has it as `plan.settings.KEY`."""
 
@@ -77,14 +77,14 @@ class StartSettings:
     )
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class ModeSettings(SbatchOptions):
     """What holds for one mode."""
 
     step: Mapping[StepOption, Text] = described("Options of srun, by their long names.", make=dict)
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class LauncherSettings(StartSettings):
     """What holds for one launcher."""
 
@@ -101,7 +101,7 @@ def _partition_named(key: str, options: SbatchOptions) -> Iterator[tuple[str, st
         yield key, "a partition can't be chosen here", "write modes: {ddp: {partition: NAME}}"
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class JobSettings(StartSettings):
     """How jobs start. What a partition writes wins over the profile, mappings key by key, lists as a whole.
 

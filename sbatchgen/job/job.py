@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from sbatchgen.finding import Place
 from sbatchgen.inputs.profile import Partition, Profile, User
 from sbatchgen.inputs.settings import JobSettings
+from sbatchgen.keys import record
 from sbatchgen.plan.plan import Plan
 from sbatchgen.plan.resources import Resources
 from sbatchgen.units import NEWEST, Text
@@ -18,7 +18,7 @@ OLD_SLURM = "22.05"  # still in wide use: what came later is reported where no r
 NO_CLUSTER = Profile(name=Text("unknown"), url=Text(""), checked=Text(""))
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
+@record
 class Job:
     """A job and what is known of its cluster.
 

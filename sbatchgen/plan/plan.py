@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from sbatchgen.inputs.layers import BY_DEFAULT, Origin
 from sbatchgen.inputs.options import LONG_NAMES, SbatchOptions
 from sbatchgen.inputs.profile import Partition, Profile
 from sbatchgen.inputs.settings import JobSettings
+from sbatchgen.keys import frozen_record
 from sbatchgen.modes import Mode
 from sbatchgen.plan.resources import Resources
 from sbatchgen.runtimes.base import Runtime
@@ -30,7 +31,7 @@ def one_at_a_time(array: str) -> bool:
     return array.endswith("%1")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@frozen_record
 class Plan:
     """A job on a cluster, everything decided. Counts are per node where the name says so.
 

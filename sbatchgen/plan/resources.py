@@ -6,9 +6,10 @@ Grammar of --gres and --gpus, and which option wins: sbatch(1), gres.html, Slurm
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from sbatchgen.finding import Place
+from sbatchgen.keys import record
 from sbatchgen.sbatch.gres import parted
 
 UNLIMITED = 1 << 40  # seconds: what --time=UNLIMITED and 0 mean
@@ -16,7 +17,7 @@ UNLIMITED = 1 << 40  # seconds: what --time=UNLIMITED and 0 mean
 Amounts = tuple[tuple[str, int], ...]  # type ("" where none was named) and count
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class Resources:
     """What is asked for; None if not set. Memory in MiB, times in seconds.
 

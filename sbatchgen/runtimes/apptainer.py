@@ -6,13 +6,12 @@ mount options pkg/util/bind of apptainer/apptainer; for wrappers docs.csc.fi/com
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from sbatchgen import quoting
 from sbatchgen.errors import CommandLineError
-from sbatchgen.keys import described
+from sbatchgen.keys import described, record
 from sbatchgen.runtimes.base import (
     ContainerRuntime,
     ImageTool,
@@ -31,16 +30,10 @@ if TYPE_CHECKING:
 _URI = re.compile(r"[a-z][a-z0-9+.-]*://")
 Program = Literal["apptainer", "singularity", "apptainer_wrapper", "singularity_wrapper"]
 _WRAPPER = "_wrapper"
-_STARTS = tuple(
-    f"{program}{wrapper} {verb}"
-    for program in ("apptainer", "singularity")
-    for wrapper in ("", _WRAPPER)
-    for verb in ("exec", "run")
-)
 GPU_FLAGS = {"nvidia": "--nv", "amd": "--rocm"}
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class Apptainer:
     """An image for Apptainer, its bind mounts, and the flag that gives it the GPUs."""
 
@@ -75,6 +68,12 @@ class ApptainerRuntime(ContainerRuntime):
     requires = Requirement("image", "an image", "--image FILE.sif")
     part = "runtime/image.sh.j2"
     programs = ("apptainer", "singularity")
+    starts = tuple(
+        f"{program}{wrapper} {verb}"
+        for program in ("apptainer", "singularity")
+        for wrapper in ("", _WRAPPER)
+        for verb in ("exec", "run")
+    )
     mount_options = r"ro|rw|(?:image-src|id)=[^:,]+"
     image_tools = tuple(
         ImageTool(
@@ -129,10 +128,6 @@ class ApptainerRuntime(ContainerRuntime):
             if re.search(r"\s", bind):
                 what = f"'{bind}' can't be mounted: {job.facts.command} splits its flags at blanks"
                 yield KeyFault("binds", what, "mount a symbolic link with a plain name")
-
-    def tool(self, launch: ScriptLaunch) -> "Tool | None":
-        """Return exec or run of Apptainer, of Singularity, or of a wrapper."""
-        return next((tool for tool in launch.tools if tool.name in _STARTS), None)
 
     def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:
         """Return program, image, binds and the GPU flag."""

@@ -1,10 +1,9 @@
 """conda: an environment of conda, activated by conda itself."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sbatchgen.keys import described
+from sbatchgen.keys import described, record
 from sbatchgen.runtimes.base import (
     Key,
     Requirement,
@@ -24,7 +23,7 @@ _IN_BIN, _IN_PROFILE = "/bin/conda", "/etc/profile.d/conda.sh"
 _HOOKS = (["shell.bash", "hook"], ["shell.posix", "hook"])
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class Conda:
     """A conda installation (`root`) and the environment to activate, by name or by path."""
 

@@ -4,10 +4,9 @@ Source: docs/software/container-engine (run.md, edf.md, known-issue.md) of eth-c
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sbatchgen.keys import described
+from sbatchgen.keys import described, record
 from sbatchgen.runtimes.base import (
     Key,
     KeyFault,
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 IN_CONTAINER = "puts the whole script into the container, where srun and scontrol may be missing or fail"
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class Edf:
     """An environment definition file (EDF): image, mounts and variables of a container."""
 

@@ -2,12 +2,11 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sbatchgen import quoting
 from sbatchgen.errors import CommandLineError
-from sbatchgen.keys import described
+from sbatchgen.keys import described, record
 from sbatchgen.runtimes.base import (
     ContainerRuntime,
     ImageTool,
@@ -29,7 +28,7 @@ _URI = re.compile(r"[a-z][a-z0-9+.-]*://")
 _OF_BASH = re.compile(r'[$`"]')  # in double quotes
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class Enroot:
     """An image for Enroot through pyxis, its mounts, and the folder to start in."""
 

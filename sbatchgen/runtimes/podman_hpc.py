@@ -4,11 +4,10 @@ Source: the README and etc/modules.d of NERSC/podman-hpc, and podman-run(1).
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sbatchgen import quoting
-from sbatchgen.keys import described
+from sbatchgen.keys import described, record
 from sbatchgen.runtimes.base import (
     MASKS,
     ContainerRuntime,
@@ -29,7 +28,7 @@ _FROM_HOST = ("'SLURM_*'", "'SBATCHGEN_*'")
 _SAME = frozenset(("rm", "ipc", "network", "net", "workdir", "env", "volume"))
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class PodmanHpc:
     """An image of podman-hpc, its mounts, and the flags of the site's modules."""
 
@@ -50,6 +49,7 @@ class PodmanHpcRuntime(ContainerRuntime):
     requires = Requirement("image", "an image", "--image NAME")
     part = "runtime/podman_hpc.sh.j2"
     programs = ("podman-hpc",)
+    starts = ("podman-hpc run",)
     finds_user_packages = False
     mount_options = "ro|rw|z|Z|O|U"
     wait_s = 600  # until each container is removed
@@ -68,10 +68,6 @@ class PodmanHpcRuntime(ContainerRuntime):
         yield from quoting.packed(f'--volume="{path}"' for path in both)
         yield from quoting.packed(f"--env={name}" for name in dict.fromkeys((*_FROM_HOST, mask, *exported)))
         yield '-- "$IMAGE"'  # podman-hpc removes the first -- of its command line: it must not be torchrun's
-
-    def tool(self, launch: ScriptLaunch) -> "Tool | None":
-        """Return podman-hpc run."""
-        return next((tool for tool in launch.tools if tool.name == "podman-hpc run"), None)
 
     def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:
         """Return image, mounts and flags."""

@@ -4,11 +4,10 @@
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sbatchgen import quoting
-from sbatchgen.keys import described
+from sbatchgen.keys import described, record
 from sbatchgen.runtimes.base import Key, KeyFault, Requirement, Runtime, RuntimeJob, job_key
 from sbatchgen.units import Text
 
@@ -18,7 +17,7 @@ _STARTERS = frozenset(
 )
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class Prefix:
     """A command that starts the program which follows it."""
 

@@ -4,11 +4,10 @@ Source: doc/command/shifter.rst and doc/wlm/slurm.rst of NERSC/shifter, and NERS
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sbatchgen import quoting
-from sbatchgen.keys import described
+from sbatchgen.keys import described, record
 from sbatchgen.runtimes.base import (
     ContainerRuntime,
     KeyFault,
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from sbatchgen.bash.chain import Tool
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class Shifter:
     """An image of Shifter, and folders that the site does not mount itself."""
 
@@ -44,6 +43,7 @@ class ShifterRuntime(ContainerRuntime):
     requires = Requirement("image", "an image", "--image NAME")
     part = "runtime/shifter.sh.j2"
     programs = ("shifter",)
+    starts = ("shifter",)
     mounts_own = False  # the site's file systems are there
     needs_slurm = "gets its image by an option of sbatch"
     mount_options = r"ro|perNodeCache=[^:,;]+"
@@ -76,10 +76,6 @@ class ShifterRuntime(ContainerRuntime):
     def unmountable(self, path: str) -> str:
         """Return why Shifter can't mount a path."""
         return "Shifter would split it at the semicolon" if ";" in path else ""
-
-    def tool(self, launch: ScriptLaunch) -> "Tool | None":
-        """Return shifter."""
-        return next((tool for tool in launch.tools if tool.name == "shifter"), None)
 
     def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:
         """Return image and volumes; a directive may have them, too."""

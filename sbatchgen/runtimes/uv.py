@@ -4,11 +4,10 @@ Source: `uv run --help` of 0.13, and docs.astral.sh/uv/concepts/projects/sync.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sbatchgen.keys import described
+from sbatchgen.keys import described, record
 from sbatchgen.quoting import word
 from sbatchgen.runtimes.base import (
     SUBMIT_DIR,
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from sbatchgen.bash.chain import Tool
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class Uv:
     """A project of uv, whose environment `uv sync` has made."""
 
@@ -48,6 +47,7 @@ class UvRuntime(Runtime):
     requires = Requirement("uv_project", "a project", "--uv-project PATH")
     part = "runtime/uv.sh.j2"
     programs = ("uv",)
+    starts = ("uv run",)
     may_use_modules = True
     finds_user_packages = False
 
@@ -67,10 +67,6 @@ class UvRuntime(Runtime):
         if project and project.is_dir() and not (project / ".venv").exists():
             fix = f"uv sync --project {word(str(project))}, or name another: --uv-project"
             yield KeyFault("uv_project", f"the uv project {project} has no environment .venv", fix)
-
-    def tool(self, launch: ScriptLaunch) -> "Tool | None":
-        """Return uv run."""
-        return next((tool for tool in launch.tools if tool.name == "uv run"), None)
 
     def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: "Tool") -> dict[str, Any]:
         """Return the project: --project, or the folder of submission."""

@@ -1,11 +1,10 @@
 """venv: a virtual environment; what bin/activate does, by two variables, or by that file itself."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sbatchgen.keys import described
+from sbatchgen.keys import described, record
 from sbatchgen.quoting import word
 from sbatchgen.runtimes.base import (
     Key,
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from sbatchgen.bash import Command
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@record
 class Venv:
     """A virtual environment."""
 

@@ -15,7 +15,7 @@ _UNITS = "KMGTP"
 _AMOUNT = re.compile(f"([0-9]+)([{_UNITS}]?)", re.IGNORECASE)
 _NAME = re.compile("(?:gres[:/])?([^:=]*)")
 OF_GPUS = ("gpu", "shard", "mps")  # whole GPUs, or parts of one
-_SLICE = re.compile(r"(?:^|_)[1-7]g\.[0-9]+gb")
+_SLICE = r"(?:^|_)[1-7]g\.[0-9]+gb"
 Amount = tuple[str, str, int]  # name, type ("" for any) and count
 
 
@@ -28,7 +28,7 @@ def parted(text: str) -> tuple[str, str]:
 
 def is_slice(kind: str) -> bool:
     """Whether a type of GPU is a slice of one (MIG), as 1g.10gb or nvidia_a100_3g.20gb."""
-    return bool(_SLICE.search(kind))
+    return bool(re.search(_SLICE, kind))
 
 
 def requested(text: str, *, slurm: str = NEWEST) -> tuple[Amount, ...]:
