@@ -120,6 +120,7 @@ def _run(argv: list[str]) -> int:
     if instruction := os.environ.get(COMPLETE):
         from click.shell_completion import shell_complete
 
+        _join_words_of_bash()
         with contextlib.suppress(Exception):  # then the shell completes nothing
             return shell_complete(cli, {}, "sbatchgen", COMPLETE, instruction)
         return 1
@@ -129,6 +130,15 @@ def _run(argv: list[str]) -> int:
     except SystemExit as end:
         return int(end.code or 0)
     return 0
+
+
+def _join_words_of_bash() -> None:
+    """Let click see --profile=lu, of which bash makes three words, as --profile lu."""
+    words, at = os.environ.get("COMP_WORDS", "").split("\n"), os.environ.get("COMP_CWORD", "")
+    kept = [place for place, word in enumerate(words) if word != "=" or str(place) == at]
+    if at.isdecimal() and len(words) > int(at):
+        os.environ["COMP_WORDS"] = "\n".join(words[place] for place in kept)
+        os.environ["COMP_CWORD"] = str(kept.index(int(at)))
 
 
 def _prepare_streams() -> None:

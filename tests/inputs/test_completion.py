@@ -218,6 +218,17 @@ def test_a_shell_inserts_the_only_value_that_fits(folder: Path, shell: str) -> N
     assert "name: clariden" in on_terminal(program, typed, environment)
 
 
+def test_bash_completes_a_value_after_an_equals_sign(folder: Path) -> None:
+    """On a terminal, where bash makes three words of --format=js."""
+    own = Path("bin/sbatchgen")
+    own.parent.mkdir()
+    own.write_text(f'#!/bin/sh\nexec {sys.executable} -m sbatchgen "$@"\n')
+    own.chmod(0o755)
+    typed = 'eval "$(sbatchgen completion bash)"\nsbatchgen lint --format=js\t--explain=sb10\t4\nexit\n'
+    environment = os.environ | {"PATH": f"{own.parent.resolve()}:{os.environ['PATH']}", "TERM": "dumb"}
+    assert '"rule": "SB104"' in on_terminal(SHELLS["bash"][0], typed, environment)
+
+
 @pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
 def test_fish_offers_values_with_their_descriptions(folder: Path) -> None:
     own = folder / "sbatchgen"
