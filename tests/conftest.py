@@ -10,7 +10,7 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -170,18 +170,19 @@ def command(folder: Path) -> Command:
             main(args)
         code = ended.value.code
         result = Result(code if isinstance(code, int) else 1, _written(out), _written(err))
-        if result.out and {"json", "--json"} & {*args}:
-            fit_the_schema(args, result.out)
+        fit_the_schema(args, result.out)
         return result
 
     return run
 
 
-def fit_the_schema(args: tuple[str, ...], out: str) -> None:
-    """What a command prints for programs is as its schema says."""
+def fit_the_schema(args: Sequence[str | Path], out: str) -> None:
+    """What a command prints for programs, if it does, is as its schema says."""
+    if not out or not {"json", "--json"} & {*args}:
+        return
     import jsonschema  # not in the environment of make test-oldest
 
-    words = [*args[: 2 if args[0] == "profile" else 1], *["for"] * ("--for" in args)]
+    words = [*map(str, args[: 2 if args[0] == "profile" else 1]), *["for"] * ("--for" in args)]
     words += ["rules"] * bool({"--rules", "--explain"} & {*args})
     documents = {"output/" + "-".join(words): json.loads(out)}
     if words == ["profile", "show"]:
