@@ -117,8 +117,8 @@ def as_json(states: Sequence[RunState], problems: Sequence[str]) -> str:
 
 def _point(sweep: SweepState, point: Point) -> dict[str, Any]:
     fields = asdict(point)
-    values = dict(zip(sweep.names, point.values, strict=True))
-    return {**fields, "values": values, "training": fields.pop("progress")}
+    training = fields.pop("progress")
+    return {**fields, "values": dict(zip(sweep.names, point.values, strict=True)), "training": training}
 
 
 def _queued(row: SlurmJob) -> dict[str, Any]:
