@@ -19,9 +19,10 @@ _MARGIN = 3  # lines: what was typed, the last line here, and the question
 def brief(reviews: Sequence[Review], *, width: int, height: int) -> str:
     """Return reviews in so many columns, and in fewer lines than `height`, so that a question has room."""
     above = [line for name, text in _rows(reviews) for line in _cut(f"{name:<10}  {text}", width, indent=12)]
-    below = ["", *_cut(_more(reviews), width, indent=2)]
-    room = height - _MARGIN - len(above) - len(below)
     findings = [finding for review in reviews for finding in review.findings]
+    asks = not any(finding.severity == "error" for finding in findings)
+    below = ["", *_cut(_more(reviews), width, indent=2)] if asks else []
+    room = height - _MARGIN - len(above) - len(below)
     findings.sort(key=lambda finding: _SEVERITIES.index(finding.severity))
     return "\n".join([*above, *_findings(findings, width=width, room=room), *below, ""])
 
@@ -70,6 +71,8 @@ def _findings(findings: Sequence[Finding], *, width: int, room: int) -> list[str
 def _finding(finding: Finding, width: int) -> Iterator[str]:
     rule, problem = f" {finding.rule}" if finding.rule else "", finding.problem
     yield from _cut(f"  {finding.severity}{rule}: {problem.what}", width, indent=4)
+    if problem.at and finding.severity == "error":
+        yield from _cut(f"    at:  {problem.at}", width, indent=9)
     if problem.fix:
         yield from _cut(f"    fix: {problem.fix}", width, indent=6)
 
