@@ -5,18 +5,19 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields
-from typing import Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
 
 from sbatchgen.errors import CommandLineError, Problem, did_you_mean
 from sbatchgen.inputs import completion
-from sbatchgen.inputs.document import parse_scalar
 from sbatchgen.inputs.job import JobSpec
-from sbatchgen.inputs.layers import Layer, Level
 from sbatchgen.inputs.options import SbatchOptions
 from sbatchgen.keys import without_none
 from sbatchgen.units import ShellPath
+
+if TYPE_CHECKING:
+    from sbatchgen.inputs.layers import Layer
 
 GROUPS = ("Job", "Launch", "Runtime", "Training", "Slurm")
 _JOB_TYPES = {key.name: without_none(key.type) for key in fields(JobSpec)}
@@ -100,6 +101,8 @@ def layer_of(args: tuple[str, ...], given: Mapping[str, Any]) -> Layer:
     Raises:
         CommandLineError: All that is wrong.
     """
+    from sbatchgen.inputs.layers import Layer, Level
+
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
     problems: list[Problem] = []
@@ -135,6 +138,8 @@ def _settings(args: tuple[str, ...], given: Mapping[str, Any]) -> Iterator[tuple
 
 
 def _parsed(key: str, value: Any) -> Any:
+    from sbatchgen.inputs.document import parse_scalar  # not for completion, which reads no YAML
+
     if isinstance(value, bool):
         return value
     if isinstance(value, tuple):
