@@ -404,8 +404,8 @@ def _placeholders(job: PlannedJob) -> Iterator[Hit]:
         ("checkpoint", [plan.checkpoint]),
     ):
         for text in filter(None, texts):
-            for found, meant in arguments.mistyped(text) if "{" in text else ():
-                what = f"{found} is not a placeholder: the trainer gets it as it is"
+            for word, meant in arguments.mistyped(text) if "{" in text else ():
+                what = f"{word} is not a placeholder: the trainer gets it as it is"
                 yield Hit(job.at(key), what, f"write {meant}")
             for name in arguments.OF_CHECKPOINT if key != "resume_args" else ():
                 if name in arguments.names(text):
