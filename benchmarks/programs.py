@@ -97,13 +97,12 @@ class Program:
     Attributes:
         checkout: Its checkout, and the folder in it where its job is submitted.
         small: Further arguments.
-        saved: Its first checkpoint, below the run folder; "" if it can't resume.
+        saved: Its first checkpoint, below the run folder.
         resumed: What its log says when it resumes.
         cuda: The launchers under which it demands CUDA.
         launchers: Those that start it.
         prepare: Puts data into its folder.
         flags: Further options of sbatchgen.
-        job: Its job file, unless the page has it.
     """
 
     checkout: str
@@ -114,7 +113,6 @@ class Program:
     launchers: tuple[str, ...] = LAUNCHERS
     prepare: Callable[[Path], None] = lambda _: None
     flags: tuple[str, ...] = ()
-    job: str = ""
 
 
 @dataclass
@@ -217,7 +215,10 @@ def tiny_clip(folder: Path) -> None:
 
 def lightning_main(folder: Path) -> None:
     """Write a program that is LightningCLI and nothing else, and its config file."""
-    (folder / "main.py").write_text("from lightning.pytorch.cli import LightningCLI\n\nLightningCLI()\n")
+    (folder / "main.py").write_text(
+        "from lightning.pytorch.cli import LightningCLI\n\n"
+        'LightningCLI(save_config_kwargs={"overwrite": True})\n'
+    )
     boring = "lightning.pytorch.demos.boring_classes"
     (folder / "config.yaml").write_text(
         f"model: {{class_path: {boring}.BoringModel}}\ndata: {{class_path: {boring}.BoringDataModule}}\n"
@@ -285,15 +286,6 @@ PROGRAMS = {
         "lightning_logs/*/checkpoints/*.ckpt",
         "Restored all states from the checkpoint",
         prepare=lightning_main,
-    ),
-    "autoencoder": Program(
-        "Lightning-AI+pytorch-lightning/examples/pytorch/basics",
-        "--trainer.max_epochs=1 --trainer.accelerator=cpu --trainer.limit_predict_batches=1",
-        "",
-        "",
-        prepare=lambda folder: mnist(folder.parents[1] / "Datasets/.."),
-        job="mode: ddp\ntrainer: autoencoder.py\n"
-        'args: ["--trainer.devices={nproc}", "--trainer.num_nodes={nnodes}"]\n',
     ),
     "hydra": Program(
         "ashleve+lightning-hydra-template",
@@ -395,15 +387,15 @@ def submit(cluster: Cluster, run: Run, checkout: Path) -> str:
     run.folder.mkdir(parents=True, exist_ok=True)
     program.prepare(run.folder)
     files = {block.file: block.text for block in blocks(PAGE)}
-    (run.folder / f"{run.name}.yaml").write_text(program.job or files[f"{run.name}.yaml"])
+    (run.folder / f"{run.name}.yaml").write_text(files[f"{run.name}.yaml"])
     cluster.root(["chown", "-R", cluster.user, str(home)])
     variables = {
         "PYTHONPATH": str(SHIM),
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
         "ACCELERATE_USE_CPU": "true",
-        "PAUSE": str(run.run_dir / program.saved) if program.saved else "",
-        "WITHOUT_WEIGHTS": "1" if run.name == "accelerate" else "",
+        "PAUSE": str(run.run_dir / program.saved),
+        "WITHOUT_NETWORK": "1" if run.name in ("accelerate", "dino") else "",
         "CUDA_ON_CPU": "2" if run.launcher in program.cuda else "",
     }
     shape: list[str | Path] = ["--launcher", run.launcher, "--nodes", "2", "--gpus-per-node", "2"]
@@ -433,7 +425,7 @@ def submit(cluster: Cluster, run: Run, checkout: Path) -> str:
 def outcome(cluster: Cluster, run: Run) -> str:
     """What became of a run, "" while it is not known; requeues it once it has saved."""
     record = cluster.job(run.job)
-    if run.program.saved and not run.signalled and any(run.run_dir.glob(run.program.saved)):
+    if not run.signalled and any(run.run_dir.glob(run.program.saved)):
         time.sleep(1)  # it may be written still
         cluster.run(["scancel", "--batch", "--signal=USR1", str(run.job)])
         run.signalled = True
@@ -445,8 +437,6 @@ def outcome(cluster: Cluster, run: Run) -> str:
         return ""
     if state != "COMPLETED":
         return f"{state} {record['ExitCode']}: {last_line(run.log)}"
-    if not run.program.saved:
-        return "ok, can't resume"
     if record["Restarts"] != "1" or not re.search(run.program.resumed, run.log.partition("restart 1 of")[2]):
         return f"not resumed: restarts {record['Restarts']}"
     return "ok"

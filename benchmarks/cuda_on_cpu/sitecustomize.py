@@ -7,6 +7,7 @@ after a step of the optimizer once there is a checkpoint: no machine is too fast
 
 from __future__ import annotations
 
+import atexit
 import glob
 import os
 import sys
@@ -76,7 +77,11 @@ def put_cuda_on_cpu(gpus: int) -> None:
         setattr(torch.cuda, name, lambda *_words, answer=answer, **_more: answer)
     torch.accelerator.is_available = torch.cuda.is_available
     torch.accelerator.device_count = torch.cuda.device_count
-    torch.accelerator.current_accelerator = lambda *_: torch.device("cuda")
+    torch.accelerator.set_device_index = torch.cuda.set_device
+    # torch itself asks with check_available
+    torch.accelerator.current_accelerator = lambda check_available=False: (
+        None if check_available else torch.device("cuda")
+    )
 
 
 def changed(function: Callable[..., Any], **changes: Callable[[Any], Any]) -> Callable[..., Any]:
@@ -91,10 +96,13 @@ def changed(function: Callable[..., Any], **changes: Callable[[Any], Any]) -> Ca
     return call
 
 
-def leave_weights_out() -> None:
-    """Let timm make models without the weights that it would download."""
+def do_without_network() -> None:
+    """Let timm make models without weights, and torch find no models of others."""
+    import torch
+
     timm: Any = import_module("timm")
     timm.create_model = changed(timm.create_model, pretrained=lambda _: False)
+    torch.hub.list = lambda *_words, **_more: []
 
 
 if not any(word.endswith(("training/task.py", "training/torchrun.py")) for word in sys.orig_argv):
@@ -102,7 +110,8 @@ if not any(word.endswith(("training/task.py", "training/torchrun.py")) for word 
     vision["fit"]()
     if gpus := os.environ.get("CUDA_ON_CPU"):
         put_cuda_on_cpu(int(gpus))
-    if os.environ.get("WITHOUT_WEIGHTS"):
-        leave_weights_out()
+    if os.environ.get("WITHOUT_NETWORK"):
+        do_without_network()
+    atexit.register(time.sleep, 0.5)  # gloo's thread aborts or hangs if it wants Python while that ends
     if (saved := os.environ.get("PAUSE")) and os.environ.get("SLURM_RESTART_COUNT", "0") == "0":
         pause_once_saved(saved)
