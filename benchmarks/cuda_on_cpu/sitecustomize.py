@@ -38,7 +38,7 @@ def on_cpu(value: Any) -> Any:
     import torch
 
     is_gpu = isinstance(value, torch.device) and value.type == "cuda"
-    return "cpu" if is_gpu or (isinstance(value, str) and value.startswith("cuda")) else value
+    return "cpu" if is_gpu or (isinstance(value, str) and value.startswith(("cuda", "cpu:"))) else value
 
 
 def put_cuda_on_cpu(gpus: int) -> None:
