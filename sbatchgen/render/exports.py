@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sbatchgen import quoting
 from sbatchgen.plan.plan import Plan
-from sbatchgen.render import launch
+from sbatchgen.render import arguments, launch
 from sbatchgen.units import VARIABLE
 
 # For every job: print lines at once, and ignore packages in ~/.local.
@@ -84,7 +84,7 @@ def _shares_whole_nodes(plan: Plan) -> bool:
 def _files(plan: Plan) -> Iterator[str]:
     """The paths by which script and trainer talk to each other; see `launch.files`."""
     for name in launch.own_folders(plan):
-        yield f"RESUME={launch.resume_word(plan)}" if name == "RESUME" else name
+        yield f"RESUME={arguments.resume(plan)}" if name == "RESUME" else name
     for name in launch.files(plan):
         if plan.trainer or name != "stop":  # the bundled trainer knows where it is
             yield f"SBATCHGEN_{name.upper()}_FILE=$RUN_DIR/{name}"
