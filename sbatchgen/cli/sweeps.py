@@ -41,7 +41,8 @@ Choice = Callable[["Sweep"], Iterable[int]]
     "params",
     metavar="NAME=VALUES",
     multiple=True,
-    help="A flag of the trainer and its values, as lr=0.1,0.01.",
+    help="A flag of the trainer and its values, as lr=0.1,0.01. With --random also a range: lr=0.01:0.1, "
+    "lr=log:1e-4:0.1. {lr} in the trainer's arguments or --env is replaced by the value.",
 )
 @click.option("--file", metavar="CSV", help="A file of points: flags in the first line, then a point a line.")
 @click.option(
@@ -49,7 +50,7 @@ Choice = Callable[["Sweep"], Iterable[int]]
     "most",
     metavar="N",
     type=click.IntRange(min=1),
-    help="Only N of all combinations, chosen at random.",
+    help="Only N points, chosen at random.",
 )
 @click.option("--seed", type=int, default=0, help="Seed of --random.", show_default=True)
 @click.option("--throttle", metavar="N", type=click.IntRange(min=1), help="Run at most N points at a time.")

@@ -126,6 +126,12 @@ class Plan:
         """Shards of a GPU on each node."""
         return self.resources.shards
 
+    @cached_property
+    def placed(self) -> tuple[str, ...]:
+        """The parameters of its sweep that have a placeholder in its arguments or variables."""
+        texts = (*self.args, *filter(None, self.env.values()))
+        return self.sweep.placed(texts) if self.sweep else ()
+
     @property
     def stoppable(self) -> bool:
         """Whether training may be interrupted and resumed in a later job."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from sbatchgen import quoting
 from sbatchgen.inputs.layers import Level
@@ -90,7 +90,8 @@ def uses_data(plan: Plan) -> bool:
     by = plan.origin("data").level
     if plan.trainer:  # the profile's data are those of the bundled trainer
         return by >= Level.PROJECT
-    return by > Level.DEFAULT or _dataset(plan.args) in FILES_NEEDED
+    dataset = _dataset(plan.args)
+    return by > Level.DEFAULT or dataset in FILES_NEEDED or dataset.strip("{}") in plan.placed
 
 
 def own_folders(plan: Plan) -> tuple[str, ...]:
@@ -285,27 +286,56 @@ def _arguments(plan: Plan) -> Iterator[str]:
     """The arguments; an option and its values stay on one line."""
     groups: list[list[str]] = []
     for arg in plan.args:
-        if not groups or arg.startswith("-"):
+        if not groups or arg.startswith("-") or "=" in arg:
             groups.append([])
         groups[-1].append(_argument(arg, plan))
     words = [" ".join(group) for group in groups]
-    yield from quoting.packed([*words, *(['"${point_args[@]}"'] if plan.sweep else [])])
+    yield from quoting.packed([*words, *(['"${point_args[@]}"'] if _adds_arguments(plan) else [])])
 
 
 def points(plan: Plan) -> tuple[str, ...]:
-    """The lines of a `case` that set the arguments of each point of a sweep."""
+    """The lines of a `case` that set the values and arguments of each point of a sweep."""
     sweep = plan.sweep
     if sweep is None:
         return ()
-    words = functools.lru_cache(maxsize=None)(lambda arg: _argument(arg, plan))
-    return tuple(
-        f"{number}) point_args=({' '.join(map(words, sweep.arguments(point)))}) ;;"
-        for number, point in enumerate(sweep.points)
-    )
+    word = functools.lru_cache(maxsize=None)(lambda arg: _of_job(arg, plan))
+    lines = []
+    for number, point in enumerate(sweep.points):
+        values = dict(zip(sweep.names, point, strict=True))
+        placed = " ".join(f"[{name}]={word(values[name])}" for name in plan.placed)
+        added = " ".join(map(word, sweep.arguments(point, plan.placed)))
+        sets = [*([f"param=({placed})"] if placed else []), *([f"point_args=({added})"] if added else [])]
+        lines.append(f"{number}) {' '.join(sets)} ;;")
+    return tuple(lines)
+
+
+def point_says(plan: Plan) -> str:
+    """What the script prints of the point that it runs, as text for double quotes."""
+    words = [f"{name}=${{param[{name}]}}" for name in plan.placed]
+    return " ".join([*words, *(["${point_args[*]}"] if _adds_arguments(plan) else [])])
+
+
+def _adds_arguments(plan: Plan) -> bool:
+    """Whether a parameter of a sweep has no placeholder."""
+    return plan.sweep is not None and len(plan.placed) < len(plan.sweep.names)
+
+
+def filled(text: str, plan: Plan, word: Callable[[str], str]) -> str:
+    """A text as a word of bash with the parameters of a sweep filled in; `word` makes words of the rest."""
+    if not plan.sweep:
+        return word(text)
+    pieces = enumerate(plan.sweep.pieces(text))
+    words = [f'"${{param[{piece}]}}"' if place % 2 else word(piece) for place, piece in pieces if piece]
+    return "".join(words) or word("")
 
 
 def _argument(arg: str, plan: Plan) -> str:
-    """One argument as a word of bash, with {run_dir}, {data_dir}, {resume} and {env:NAME} filled in."""
+    """One argument as a word of bash."""
+    return filled(arg, plan, lambda text: _of_job(text, plan))
+
+
+def _of_job(arg: str, plan: Plan) -> str:
+    """A text as a word of bash, with {run_dir}, {data_dir}, {resume} and {env:NAME} filled in."""
     word = ""
     for index, piece in enumerate(_PLACEHOLDER.split(arg)):
         if index % 2:
