@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sbatchgen.runs.events import CONFIG, STATUS, count, number, read_object, some_events
 
+_PLACES = ("time", "step", "epoch")  # numbers of events that are no metrics
 _STATES = ("running", "preempted", "done", "failed")
 
 
@@ -27,6 +28,7 @@ class Progress:
         checkpoint: The newest checkpoint, relative to the folder.
         reason: Why it ended.
         time: When this was written, in seconds since 1970.
+        metrics: The newest number of each metric; of one that is measured on both, that of the validation.
     """
 
     state: str
@@ -41,6 +43,7 @@ class Progress:
     checkpoint: str = ""
     reason: str = ""
     time: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def says(self) -> str:
@@ -84,7 +87,19 @@ def read_progress(run_dir: Path) -> Progress | None:
         checkpoint=_text(status, "checkpoint"),
         reason=_text(status, "reason"),
         time=number(status.get("time")),
+        metrics=_metrics(last),
     )
+
+
+def _metrics(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the newest number of each metric; the validation's come last, and win."""
+    return {
+        name: found
+        for kind in ("train", "epoch")
+        for event in events
+        for name, value in (event.items() if event["event"] == kind else ())
+        if name not in _PLACES and (found := number(value)) is not None
+    }
 
 
 def _text(status: Mapping[str, Any], name: str) -> str:
