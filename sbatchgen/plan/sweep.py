@@ -58,8 +58,8 @@ class Sweep:
 
     def placed(self, texts: Iterable[str]) -> tuple[str, ...]:
         """The parameters that have a placeholder in one of these texts, in the order of the names."""
-        found = {name for text in texts for name in self.pieces(text)[1::2]}
-        return tuple(name for name in self.names if name in found)
+        used = {name for text in texts for name in self.pieces(text)[1::2]}
+        return tuple(name for name in self.names if name in used)
 
     def filled(self, text: str, point: Sequence[str]) -> str:
         """The text with a point's values in place of the placeholders."""

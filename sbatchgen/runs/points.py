@@ -75,13 +75,15 @@ class SweepState:
         Raises:
             CommandLineError: No point has it.
         """
-        found = [(value, point) for point in self.points if (value := self.metric(point, name)) is not None]
-        if not found:
+        measured = [
+            (value, point) for point in self.points if (value := self.metric(point, name)) is not None
+        ]
+        if not measured:
             there = {metric for point in self.points if point.progress for metric in point.progress.metrics}
             fix = f"choose one of {', '.join([*self.names, *sorted(there)])}"
             raise CommandLineError.of(f"no point of this sweep has a number '{name}'", at="--sort", fix=fix)
         highest = (name not in self.names and not _LESS.search(name)) != reverse
-        return [point for _, point in sorted(found, key=lambda pair: pair[0], reverse=highest)]
+        return [point for _, point in sorted(measured, key=lambda pair: pair[0], reverse=highest)]
 
     @property
     def best(self) -> list[Point]:

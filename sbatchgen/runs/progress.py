@@ -94,11 +94,11 @@ def read_progress(run_dir: Path) -> Progress | None:
 def _metrics(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return the newest number of each metric; the validation's come last, and win."""
     return {
-        name: found
+        name: metric
         for kind in ("train", "epoch")
         for event in events
         for name, value in (event.items() if event["event"] == kind else ())
-        if name not in _PLACES and (found := number(value)) is not None
+        if name not in _PLACES and (metric := number(value)) is not None
     }
 
 

@@ -45,8 +45,8 @@ def test_the_same_seed_draws_the_same_points_in_every_release_of_python() -> Non
 
 
 @given(st.floats(1e-9, 1e9), st.floats(1e-9, 1e9), st.booleans())
-def test_no_number_is_outside_its_range(one: float, other: float, log: bool) -> None:  # noqa: FBT001
-    low, high = sorted((float(f"{one:.4g}"), float(f"{other:.4g}")))
+def test_no_number_is_outside_its_range(first: float, second: float, log: bool) -> None:  # noqa: FBT001
+    low, high = sorted((float(f"{first:.4g}"), float(f"{second:.4g}")))
     if low < high:
         text = f"x={'log:' * log}{low!r}:{high!r}"
         assert all(low <= float(value) <= high for value in drawn(text, 2))
