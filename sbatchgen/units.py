@@ -339,7 +339,7 @@ class EnvName(Text):
 
     SCRIPT = frozenset(
         """
-        RUN_DIR DATA_DIR RESUME CODE_DIR IMAGE EDF restarts max_restarts rc name folder
+        RUN_DIR DATA_DIR RESUME CODE_DIR IMAGE EDF restarts max_restarts rc name folder file checkpoint
         RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE
         """.split()  # noqa: SIM905
     )

@@ -149,7 +149,7 @@ def key_type(key: str) -> Any:
         name_type.parse(rest)
         return without_none(value_type)
     single = {field.name for field in fields(JobSpec) if field.default is not MISSING}
-    single -= {"args", "launcher_args", "binds", "profile"}
+    single -= {"args", "resume_args", "launcher_args", "binds", "profile"}
     if key not in single:
         raise ValueError(f"unknown key '{key}': {did_you_mean(key, [*single, 'options.nodes', 'env.NAME'])}")
     return _JOB_TYPES[key]

@@ -66,6 +66,10 @@ class _CommonKeys:
         common=True,
     )
     args: tuple[Argument, ...] | None = described("Arguments of the trainer.")
+    checkpoint: Argument | None = described("Your trainer's checkpoints: a file, or a pattern with * and ?.")
+    resume_args: tuple[Argument, ...] | None = described(
+        "Arguments once there is a checkpoint: {checkpoint}, the newest one; {checkpoint_dir}, its folder."
+    )
     snapshot_dir: ShellPath | None = described(
         "Copy of the code to run, as submit --snapshot makes it.", metavar="PATH", group="Training"
     )

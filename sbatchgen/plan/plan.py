@@ -58,6 +58,8 @@ class Plan:
     name: str
     trainer: str | None
     args: tuple[str, ...]
+    checkpoint: str | None
+    resume_args: tuple[str, ...]
     launcher_args: tuple[str, ...]
     env: Mapping[str, str | None]
     data: ShellPath
@@ -136,6 +138,11 @@ class Plan:
     def stoppable(self) -> bool:
         """Whether training may be interrupted and resumed in a later job."""
         return self.resume != "off"
+
+    @property
+    def gives_resume_args(self) -> bool:
+        """Whether the trainer gets further arguments once it has a checkpoint."""
+        return self.stoppable and bool(self.checkpoint and self.resume_args)
 
     @property
     def asks_to_stop(self) -> bool:

@@ -51,10 +51,16 @@ class Sweep:
     def pieces(self, text: str) -> list[str]:
         """The text around placeholders of parameters, and in every other place the name of a parameter.
 
-        A placeholder is {NAME}. ${NAME} and {{NAME}} are the program's own: OmegaConf and Jinja write so.
+        A placeholder is {NAME}. {{NAME}} is the text {NAME}, and ${NAME} the program's own, as of OmegaConf.
         """
-        names = "|".join(re.escape(name) for name in self.names if name not in FOLDERS)
-        return re.split(rf"(?<![${{])\{{({names})\}}", text) if names else [text]
+        names = "|".join(map(re.escape, self.names))
+        pieces = [""]
+        for place, piece in enumerate(re.split(rf"(?<!\$)(\{{\{{(?:{names})\}}\}}|\{{(?:{names})\}})", text)):
+            if place % 2 and not piece.startswith("{{"):
+                pieces += [piece[1:-1], ""]
+            else:
+                pieces[-1] += piece[1:-1] if place % 2 else piece
+        return pieces
 
     def placed(self, texts: Iterable[str]) -> tuple[str, ...]:
         """The parameters that have a placeholder in one of these texts, in the order of the names."""

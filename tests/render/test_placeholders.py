@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.plan.sweep import Sweep
+from sbatchgen.rules.judge import check
 from sbatchgen.units import EnvValue, ShellPath
 from tests.conftest import Command
 from tests.plan.test_sweep import HOSTILE
 from tests.scripts import plan, script
 
-SRUN = '#!/bin/bash\nprintf "%s\\0" "$LR" "$PLACE" "${@:5}" >seen\n'
+SRUN = '#!/bin/bash\nwhile [ "$1" != t.py ]; do shift; done; printf "%s\\0" "$LR" "$PLACE" "$@" >seen\n'
 
 
 def seen_by(folder: Path, sweep: Sweep, point: int, *args: str, mode: str = "cpu", **env: str) -> list[str]:
@@ -57,15 +58,21 @@ def test_a_variable_takes_a_value_too(tmp_path: Path) -> None:
 
 
 def test_other_braces_are_the_programs_own(tmp_path: Path) -> None:
-    own = ("${lr}", "{{lr}}", "{lr:.2f}", "{other}", "{}", "$(lr)", "out/${model.depth}")
-    assert seen_by(tmp_path, GRID, 0, *own)[3:] == [*own, "--lr=0.1", "--model.depth=2"]
+    own = ("${lr}", "{lr:.2f}", "{other}", "{}", "$(lr)", "out/${model.depth}", "{{other}}")
+    assert seen_by(tmp_path, GRID, 0, *own, "{{lr}}")[3:] == [*own, "{lr}", "--lr=0.1", "--model.depth=2"]
 
 
 @pytest.mark.parametrize("name", ["run_dir", "resume"])
-def test_a_parameter_can_be_named_as_a_placeholder_of_every_job(tmp_path: Path, name: str) -> None:
+def test_a_parameter_wins_over_a_placeholder_of_every_job(tmp_path: Path, name: str) -> None:
     sweep = Sweep((name,), (("x",),), chosen=1)
-    got = {"run_dir": f"{tmp_path}/runs/0", "resume": "auto"}[name]
-    assert seen_by(tmp_path, sweep, 0, f"{{{name}}}")[3:] == [got, f"--{name}=x"]
+    assert seen_by(tmp_path, sweep, 0, f"{{{name}}}")[3:] == ["x"]
+
+
+def test_a_parameter_is_no_mistyped_placeholder() -> None:
+    job = plan("single", trainer="t.py", runtime="host", array="0", args=("{run_dirs}",))
+    sweep = Sweep(("run_dirs",), (("x",),), chosen=1)
+    assert "SB039" in {finding.rule for finding in check(job)}
+    assert "SB039" not in {finding.rule for finding in check(replace(job, sweep=sweep))}
 
 
 @pytest.mark.parametrize("point", range(len(HOSTILE)))
