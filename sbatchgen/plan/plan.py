@@ -58,6 +58,7 @@ class Plan:
     name: str
     trainer: str | None
     args: tuple[str, ...]
+    metrics: str | None
     launcher_args: tuple[str, ...]
     env: Mapping[str, str | None]
     data: ShellPath

@@ -491,7 +491,7 @@ def _plan(
             values.drop(f"options.{option}")
     settings = settings_of(values.values)
     same = (
-        "trainer data run_dir resume max_restarts chain requeue_on_timeout requeue_on_node_fail "
+        "trainer data run_dir resume metrics max_restarts chain requeue_on_timeout requeue_on_node_fail "
         "snapshot_dir template"
     )
 

@@ -1,7 +1,7 @@
 """A picture of runs: loss, accuracy and throughput over the steps, one colour per run.
 
 The training package writes events.jsonl, one JSON object per line, config.json and status.json; your own
-trainer may write the same.
+trainer may write the same, or print its numbers.
 
 The same runs give the same bytes, whatever the user's settings of matplotlib are. Colours: Okabe and Ito,
 "Color Universal Design", https://jfly.uni-koeln.de/color/.
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from sbatchgen import files
 from sbatchgen.errors import CommandLineError, DocumentError
 from sbatchgen.quoting import visible
-from sbatchgen.runs.events import CONFIG, EVENTS, STATUS, count, events, number, read_object
+from sbatchgen.runs.events import CONFIG, EVENTS, STATUS, count, number, read_object
+from sbatchgen.runs.metrics import read_events
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,7 +85,7 @@ def read_history(folder: Path) -> History:
         DocumentError: There is no such folder, or nothing was measured.
     """
     history = History(folder=folder, config=read_object(folder / CONFIG))
-    for event in events(folder):
+    for event in read_events(folder):
         _add(history, event)
     if read_object(folder / STATUS).get("state") == "failed":
         history.end = "failed"
@@ -92,13 +93,17 @@ def read_history(folder: Path) -> History:
         raise DocumentError.of(
             "nothing was measured in this run so far",
             at=str(folder / EVENTS),
-            fix="wait for the first epoch, or for --log-every steps",
+            fix="wait for the first epoch, or for --log-every steps; of your own trainer, set metrics",
         )
     return history
 
 
 def _add(history: History, event: Mapping[str, Any]) -> None:
     kind, step = event["event"], count(event.get("step"))
+    if step is None and kind in CURVES:  # your own trainer may count nothing
+        step = 1 + max(
+            (points[-1][0] for name, points in history.curves.items() if name.startswith(kind)), default=0
+        )
     if step is None:
         return
     if kind == "start":
